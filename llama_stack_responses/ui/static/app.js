@@ -1,0 +1,175 @@
+// The frame of the page: addresses and views, keyboard, theme, token.
+
+import { get, onTokenNeeded, setToken, token } from "./api.js";
+import { button, dialog, h, icon, say } from "./dom.js";
+import "./list.js";
+
+const ROUTES = [
+  [/^\/ui\/?$/, "ui-list", null],
+  [/^\/ui\/responses\/([^/]+)$/, "ui-response", "./response.js"],
+  [/^\/ui\/responses\/([^/]+)\/replay$/, "ui-replay", "./replay.js"],
+  [/^\/ui\/chain\/([^/]+)$/, "ui-chain", "./chain.js"],
+  [/^\/ui\/conversations\/([^/]+)$/, "ui-conversation", "./chain.js"],
+  [/^\/ui\/compare$/, "ui-compare", "./compare.js"],
+  [/^\/ui\/live$/, "ui-live", "./live.js"],
+  [/^\/ui\/playground$/, "ui-playground", "./playground.js"],
+];
+const PLACES = [
+  ["/ui", "Responses", "list", "r"],
+  ["/ui/live", "Live", "live", "l"],
+  ["/ui/playground", "Playground", "play", "p"],
+];
+
+const main = document.getElementById("main");
+let view = null;
+let turn = 0;
+
+/** Show the view of the address. */
+async function show({ focus = true } = {}) {
+  const now = ++turn;
+  const path = location.pathname;
+  for (const link of document.querySelectorAll("#nav a")) {
+    const here = link.getAttribute("href") === (path.replace(/\/$/, "") || "/ui");
+    if (here) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  const found = ROUTES.map(([pattern, tag, module]) => [pattern.exec(path), tag, module]).find(([match]) => match);
+  if (!found) return place(h("div", { class: "empty" }, h("h1", null, "No such page"), h("p", null, h("a", { class: "button", href: "/ui" }, "All responses"))));
+  const [match, tag, module] = found;
+  if (module) await import(module);
+  if (now !== turn) return;
+  if (view?.list) view.top = view.list.element.scrollTop;
+  const element = document.createElement(tag);
+  element.subject = match[1] ? decodeURIComponent(match[1]) : null;
+  place(element);
+  if (focus) main.focus({ preventScroll: true });
+}
+
+function place(element) {
+  view = element;
+  main.replaceChildren(element);
+  window.scrollTo(0, 0);
+}
+
+export function go(address, { replace = false } = {}) {
+  history[replace ? "replaceState" : "pushState"](null, "", address);
+  show();
+}
+
+document.addEventListener("navigate", (event) => go(event.detail));
+window.addEventListener("popstate", () => show());
+document.addEventListener("click", (event) => {
+  const link = event.target.closest?.("a[href]");
+  if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey || link.target) return;
+  const url = new URL(link.href);
+  if (url.origin !== location.origin || !/^\/ui(\/|$)/.test(url.pathname) || (url.hash && url.pathname === location.pathname)) return;
+  event.preventDefault();
+  go(url.pathname + url.search);
+});
+
+// Keyboard
+
+const typing = (target) => target.closest?.("input:not([type=checkbox]):not([type=radio]):not([type=range]), textarea, select, [contenteditable]");
+let waiting = null;
+
+const GLOBAL = [
+  ["?", "Show these keys", () => help()],
+  ["/", "Search", () => go("/ui")],
+  ["g r", "All responses", () => go("/ui")],
+  ["g l", "Live", () => go("/ui/live")],
+  ["g p", "Playground", () => go("/ui/playground")],
+  ["t", "Light, dark or as the system", () => nextTheme()],
+  ["Escape", "Leave a field; back", () => history.length > 1 && location.pathname !== "/ui" && history.back()],
+];
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || document.querySelector("dialog[open]")) return;
+  if (typing(event.target)) {
+    if (event.key === "Escape") event.target.blur();
+    return;
+  }
+  if (event.key === "Enter" && event.target.closest?.("a, button, summary")) return;
+  if (event.key === " " && event.target.closest?.("button, summary, input")) return;
+  const name = waiting ? `${waiting} ${event.key}` : event.key;
+  waiting = !waiting && event.key === "g" ? "g" : null;
+  const bound = [...(view?.keys ?? []), ...GLOBAL].find(([key]) => key === name);
+  if (!bound) return;
+  event.preventDefault();
+  bound[2]();
+});
+
+function help() {
+  const rows = (keys) => keys.map(([key, what]) => h("div", null, h("dt", null, key.split(" ").map((one) => h("kbd", null, one === "Escape" ? "Esc" : one === " " ? "Space" : one))), h("dd", null, what)));
+  const own = view?.keys ?? [];
+  const taken = new Set(own.map(([key]) => key));
+  dialog(
+    "Keyboard",
+    h("div", { class: "help" }, own.length > 0 && h("section", null, h("h3", null, "This view"), h("dl", { class: "keys" }, rows(own))), h("section", null, h("h3", null, "Everywhere"), h("dl", { class: "keys" }, rows(GLOBAL.filter(([key]) => !taken.has(key)))))),
+  );
+}
+
+// Theme
+
+const THEMES = ["system", "light", "dark"];
+
+function nextTheme() {
+  const now = document.documentElement.dataset.theme ?? "system";
+  const next = THEMES[(THEMES.indexOf(now) + 1) % THEMES.length];
+  if (next === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = next;
+  try {
+    if (next === "system") localStorage.removeItem("responses.theme");
+    else localStorage.setItem("responses.theme", next);
+  } catch {
+    // It holds for this page then.
+  }
+  say(`Theme: ${next}`);
+}
+
+// Token
+
+function askToken(wrong) {
+  return new Promise((resolve) => {
+    const field = h("input", { type: "password", name: "token", autocomplete: "off", required: true, spellcheck: "false", "aria-describedby": "token-hint" });
+    const send = (event) => {
+      event.preventDefault();
+      element.close();
+      resolve(field.value.trim());
+    };
+    const element = dialog(
+      "Sign in",
+      h(
+        "form",
+        { class: "token", onsubmit: send },
+        wrong && h("p", { class: "error-text", role: "alert" }, "The server did not accept this token."),
+        h("label", { class: "field" }, h("span", null, "API token"), field),
+        h("p", { class: "dim", id: "token-hint" }, "The token of your API client. It is kept until you close this tab, and sent to this server only."),
+        h("p", null, h("button", { class: "button primary" }, "Sign in")),
+      ),
+    );
+    element.addEventListener("cancel", (event) => event.preventDefault());
+    element.querySelector("header .button").remove();
+    field.focus();
+  });
+}
+
+async function session() {
+  const found = await get("/v1/ui/session");
+  document.documentElement.dataset.recording = found.record_requests ? "yes" : "no";
+  const tools = document.getElementById("tools");
+  if (!found.owner.anonymous) tools.prepend(h("span", { class: "owner", title: "Signed in as" }, [found.owner.name, found.owner.tenant].filter(Boolean).join(" · ")));
+  if (token()) tools.append(button("", () => (setToken(null), location.assign("/ui")), { icon: "key", label: "Forget the token", kind: "ghost" }));
+}
+
+function frame() {
+  document.getElementById("nav").append(...PLACES.map(([address, text, name, key]) => h("a", { href: address, title: `${text} (g ${key})` }, icon(name), h("span", null, text))));
+  document.getElementById("tools").append(
+    button("", nextTheme, { icon: matchMedia("(prefers-color-scheme: dark)").matches ? "sun" : "moon", label: "Switch the theme", kind: "ghost" }),
+    button("", help, { icon: "help", label: "Keyboard", kind: "ghost" }),
+  );
+}
+
+onTokenNeeded(askToken);
+frame();
+show({ focus: false });
+session().catch((error) => error.name !== "AbortError" && say(error.message, { quiet: true }));

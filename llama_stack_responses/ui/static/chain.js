@@ -1,0 +1,171 @@
+// All turns up to a response as one conversation, with its branches as a tree; a conversation object the same way.
+
+import { get } from "./api.js";
+import { button, empty, h, icon, View } from "./dom.js";
+import { exactly, line } from "./format.js";
+import { conversation } from "./items.js";
+import { facts, idChip, status, time, to } from "./pieces.js";
+import { block, step, toggle, toggleAll } from "./response.js";
+
+const TURNS = 20;
+
+class TalkView extends View {
+  keys = [
+    ["j", "Next item", () => step(this, 1)],
+    ["k", "Previous item", () => step(this, -1)],
+    ["Enter", "Open or close the item", () => toggle()],
+    ["e", "Open or close all folds", () => toggleAll(this)],
+  ];
+
+  /** Read more when `element` comes into sight. */
+  watch(element, read) {
+    const seen = new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && read(), { rootMargin: "600px" });
+    seen.observe(element);
+    this.signal.addEventListener("abort", () => seen.disconnect());
+  }
+
+  /** Read a page with `read` unless one is being read; errors offer another try. */
+  async once(place, read) {
+    if (this.reading || this.signal.aborted) return;
+    this.reading = true;
+    place.replaceChildren(h("p", { class: "dim" }, "Reading…"));
+    try {
+      await read();
+      place.replaceChildren();
+    } catch (error) {
+      if (!this.signal.aborted) place.replaceChildren(h("p", { role: "alert" }, error.message, " ", button("Try again", () => this.once(place, read))));
+    } finally {
+      this.reading = false;
+    }
+  }
+}
+
+export class ChainView extends TalkView {
+  start() {
+    document.title = "Chain";
+    this.turns = [];
+    this.next = null;
+    this.more = true;
+    this.earlier = h("div", { class: "rows-tail" });
+    this.talk = h("div", { class: "talk" });
+    this.tree = h("ol", { class: "tree" });
+    this.children_ = h("section", { class: "block" });
+    this.append(
+      h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Chain"), h("p", { class: "row dim" }, h("span", null, "All turns up to"), idChip(this.subject))), h("div", { class: "actions" }, h("a", { class: "button", href: to.response(this.subject) }, icon("list"), h("span", null, "This response")), h("a", { class: "button", href: to.playground(this.subject) }, icon("plus"), h("span", null, "Go on")))),
+      h("div", { class: "split" }, h("section", { "aria-label": "Conversation" }, this.earlier, this.talk, this.children_), h("aside", { class: "panel", "aria-label": "Branches" }, block("Turns and branches", this.tree))),
+    );
+    this.first();
+  }
+
+  async first() {
+    try {
+      await this.read();
+    } catch (error) {
+      this.fail(error);
+      return;
+    }
+    this.talk.lastElementChild?.scrollIntoView({ block: "start" });
+    this.watch(this.earlier, () => this.more && this.once(this.earlier, () => this.keepPlace(() => this.read())));
+  }
+
+  async read() {
+    const page = await get("/v1/ui/chain/" + encodeURIComponent(this.subject), { signal: this.signal, query: [["after", this.next], ["limit", TURNS]] });
+    this.more = page.has_more;
+    this.next = page.next;
+    const fresh = page.data.slice().reverse();
+    this.turns.unshift(...fresh);
+    this.talk.prepend(...fresh.map((turn) => this.turn(turn)));
+    this.tree.prepend(...fresh.map((turn) => this.node(turn)));
+    if (page.children) this.showChildren(page.children);
+    if (page.gone) this.talk.prepend(h("p", { class: "notice" }, icon("alert"), h("span", null, "Earlier turns are not stored any more, or belong to someone else: ", h("code", null, page.gone))));
+  }
+
+  /** Turns that come above must not move what the reader looks at. */
+  async keepPlace(read) {
+    const scroller = document.getElementById("main");
+    const before = scroller.scrollHeight - scroller.scrollTop;
+    await read();
+    scroller.scrollTop = scroller.scrollHeight - before;
+  }
+
+  turn(turn) {
+    const { summary } = turn;
+    const here = turn.id === this.subject;
+    return h(
+      "article",
+      { class: "turn", id: turn.id, "data-here": here ? "yes" : null, "aria-label": `Turn: ${line(summary.words, 80)}` },
+      h("header", { class: "turn-head" }, status(summary.status), time(summary.created_at), h("span", null, summary.model), h("span", { class: "spring" }), h("a", { href: to.response(turn.id) }, "Details"), h("a", { href: to.playground(turn.id) }, "Branch from here")),
+      turn.compacted && h("div", { class: "divider", role: "separator", "aria-label": "Compacted" }, h("span", null, "What is above was compacted for the model here")),
+      h("div", { class: "items" }, conversation(turn.items)),
+      turn.items_left_out > 0 && h("p", { class: "cut" }, `${turn.items_left_out} more items are not shown.`),
+      summary.error && h("p", { class: "error-text" }, summary.error),
+    );
+  }
+
+  node(turn) {
+    const label = line(turn.summary.words, 60) || turn.id;
+    const jump = (event) => {
+      event.preventDefault();
+      event.stopPropagation();
+      document.getElementById(turn.id)?.scrollIntoView({ block: "start" });
+      document.getElementById(turn.id)?.querySelector(".item")?.focus({ preventScroll: true });
+    };
+    const siblings = (turn.branches ?? []).filter((one) => one.id !== turn.id);
+    return h(
+      "li",
+      { "data-here": turn.id === this.subject ? "yes" : null },
+      h("a", { href: to.chain(turn.id), onclick: jump, "aria-current": turn.id === this.subject ? "true" : null }, label),
+      siblings.length > 0 && h("ul", { "aria-label": "Other branches" }, siblings.map((one) => h("li", null, branch(one)))),
+    );
+  }
+
+  showChildren(children) {
+    if (!children.length) {
+      this.children_.replaceChildren(h("p", { class: "dim" }, "Nothing continues this response yet. ", h("a", { href: to.playground(this.subject) }, "Go on in the playground"), "."));
+      return;
+    }
+    this.children_.replaceChildren(h("h2", null, children.length === 1 ? "Continued by" : `Continued by ${children.length} branches`), h("ul", { class: "pick" }, children.map((one) => h("li", null, h("a", { href: to.chain(one.id) }, status(one.status), h("span", null, line(one.words, 120) || one.id), time(one.created_at))))));
+    this.tree.append(h("li", null, h("span", { class: "dim" }, "continued"), h("ul", { "aria-label": "Continuations" }, children.map((one) => h("li", null, branch(one))))));
+  }
+}
+
+const branch = (one) => h("a", { href: to.chain(one.id), title: exactly(one.created_at) }, line(one.words, 60) || one.id);
+
+export class ConversationView extends TalkView {
+  start() {
+    document.title = "Conversation";
+    this.next = null;
+    this.more = true;
+    this.items = h("div", { class: "items talk" });
+    this.end = h("div", { class: "rows-tail" });
+    this.facts = h("div");
+    this.append(
+      h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Conversation"), h("p", { class: "row dim" }, idChip(this.subject))), h("div", { class: "actions" }, h("a", { class: "button", href: "/ui?conversation=" + encodeURIComponent(this.subject) }, icon("list"), h("span", null, "Its responses")), h("a", { class: "button", href: "/ui/playground?conversation=" + encodeURIComponent(this.subject) }, icon("plus"), h("span", null, "Go on")))),
+      h("div", { class: "split" }, h("section", { "aria-label": "Items" }, this.items, this.end), h("aside", { class: "panel", "aria-label": "Facts" }, block("Conversation", this.facts))),
+    );
+    this.first();
+  }
+
+  async first() {
+    try {
+      await this.read();
+    } catch (error) {
+      this.fail(error);
+      return;
+    }
+    this.watch(this.end, () => this.more && this.once(this.end, () => this.read()));
+  }
+
+  async read() {
+    const page = await get("/v1/ui/conversations/" + encodeURIComponent(this.subject), { signal: this.signal, query: [["after", this.next], ["limit", 50]] });
+    this.more = page.has_more;
+    this.next = page.next;
+    this.items.append(...conversation(page.data));
+    const found = page.conversation;
+    this.facts.replaceChildren(facts([["Created", exactly(found.created_at)], ...Object.entries(found.metadata ?? {})]));
+    if (!this.items.childNodes.length) this.items.append(empty("No items yet", "The conversation fills as responses name it."));
+  }
+}
+
+customElements.define("ui-chain", ChainView);
+customElements.define("ui-conversation", ConversationView);

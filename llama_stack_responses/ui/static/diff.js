@@ -1,0 +1,53 @@
+// The differences of two texts, word by word.
+
+const BOUND = 3000; // words of each side; longer texts are compared line by line, and those by their ends alone
+const words = (text) => text.match(/\s+|[\p{L}\p{N}_]+|[^\s\p{L}\p{N}_]/gu) ?? [];
+const lines = (text) => text.match(/[^\n]*\n|[^\n]+$/g) ?? [];
+
+function split(a, b) {
+  const [x, y] = [words(a), words(b)];
+  if (x.length <= BOUND && y.length <= BOUND) return [x, y];
+  return [lines(a), lines(b)];
+}
+
+/** Return `[kind, text]` with kind `same`, `del` or `ins`. */
+export function difference(a, b) {
+  if (a === b) return a ? [["same", a]] : [];
+  const [x, y] = split(a, b);
+  let start = 0;
+  while (start < x.length && start < y.length && x[start] === y[start]) start += 1;
+  let end = 0;
+  while (end < x.length - start && end < y.length - start && x[x.length - 1 - end] === y[y.length - 1 - end]) end += 1;
+  const middle = longest(x.slice(start, x.length - end), y.slice(start, y.length - end));
+  return joined([["same", x.slice(0, start).join("")], ...middle, ["same", x.slice(x.length - end).join("")]]);
+}
+
+/** The classic table of longest common subsequences, within a bound. */
+function longest(x, y) {
+  if (!x.length || !y.length || x.length > BOUND || y.length > BOUND) return [["del", x.join("")], ["ins", y.join("")]];
+  const width = y.length + 1;
+  const table = new Uint16Array((x.length + 1) * width);
+  for (let i = x.length - 1; i >= 0; i -= 1) {
+    for (let j = y.length - 1; j >= 0; j -= 1) {
+      table[i * width + j] = x[i] === y[j] ? table[(i + 1) * width + j + 1] + 1 : Math.max(table[(i + 1) * width + j], table[i * width + j + 1]);
+    }
+  }
+  const found = [];
+  let [i, j] = [0, 0];
+  while (i < x.length && j < y.length) {
+    if (x[i] === y[j]) found.push(["same", x[i++]]), (j += 1);
+    else if (table[(i + 1) * width + j] >= table[i * width + j + 1]) found.push(["del", x[i++]]);
+    else found.push(["ins", y[j++]]);
+  }
+  return [...found, ["del", x.slice(i).join("")], ["ins", y.slice(j).join("")]];
+}
+
+function joined(parts) {
+  const found = [];
+  for (const [kind, text] of parts) {
+    if (!text) continue;
+    if (found.at(-1)?.[0] === kind) found.at(-1)[1] += text;
+    else found.push([kind, text]);
+  }
+  return found;
+}

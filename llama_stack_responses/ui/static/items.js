@@ -1,0 +1,186 @@
+// The items of a conversation, as `GET /v1/ui/responses/{id}` has them, as elements.
+
+import { button, copy, h, icon, markup, safeLink } from "./dom.js";
+import { bytes, duration, line } from "./format.js";
+import { code, cut, fold, jsonBlock, plain } from "./pieces.js";
+
+const ROLES = { user: "User", assistant: "Assistant", system: "System", developer: "Developer", tool: "Tool" };
+
+/** Make the elements of items; an output of a client's tool is shown with its call. */
+export function conversation(items, options = {}) {
+  const outputs = new Map(items.filter((item) => item.kind === "tool_output").map((item) => [item.call_id, item]));
+  const calls = new Set(items.filter((item) => item.kind === "tool" && item.call_id).map((item) => item.call_id));
+  return items
+    .filter((item) => item.kind !== "tool_output" || !calls.has(item.call_id))
+    .map((item) => itemElement(item, { ...options, output: item.call_id ? outputs.get(item.call_id) : null }));
+}
+
+/** Make the element of one item. */
+export function itemElement(item, options = {}) {
+  const make = MAKERS[item.kind] ?? other;
+  const element = make(item, options);
+  if (item.id) element.dataset.id = item.id;
+  element.dataset.kind = item.kind;
+  return element;
+}
+
+function message(item) {
+  const role = ROLES[item.role] ?? item.role ?? "Message";
+  const source = item.blocks?.map((block) => block.text ?? "").filter(Boolean).join("\n\n") ?? "";
+  return h(
+    "article",
+    { class: "item message", "data-role": item.role, "aria-label": role, tabindex: -1 },
+    h(
+      "header",
+      null,
+      h("span", { class: "role" }, role),
+      item.phase === "commentary" && h("span", { class: "dim" }, "before a tool call"),
+      item.status === "incomplete" && h("span", { class: "tag warn" }, "cut off"),
+      source && button("", () => copy(source), { icon: "copy", label: `Copy ${role.toLowerCase()} text`, kind: "ghost small appear" }),
+    ),
+    h("div", { class: "content" }, blocks(item.blocks)),
+  );
+}
+
+function reasoning(item, { open = false } = {}) {
+  const first = item.blocks?.find((block) => block.text)?.text;
+  const sealed = item.sealed || item.blocks?.some((block) => block.sealed);
+  const hint = first ? line(first.replace(/[*_`#]/g, ""), 140) : sealed ? "encrypted; only this server reads it" : "empty";
+  return h(
+    "article",
+    { class: "item reasoning", "aria-label": "Reasoning", tabindex: -1 },
+    fold([icon("spark"), h("span", { class: "what" }, "Reasoning"), h("span", { class: "hint" }, hint)], () => {
+      const shown = blocks(item.blocks);
+      return shown.length ? shown : [h("p", { class: "dim" }, sealed ? "The reasoning is encrypted." : "No reasoning text was stored.")];
+    }, { open }),
+  );
+}
+
+const RAN = { server: "run by this server", client: "run by the client" };
+
+function tool(item, { output, open = false }) {
+  const failed = item.failed;
+  const going = item.status && !["completed", "failed", "incomplete"].includes(item.status);
+  const mark = failed ? "alert" : going ? "clock" : "check";
+  const state = failed ? "failed" : going ? item.status.replaceAll("_", " ") : "done";
+  const line = [
+    icon("tool"),
+    h("span", { class: "what" }, item.title || item.name || item.type),
+    item.server && h("span", { class: "tag" }, item.server),
+    h("span", { class: "spring" }),
+    item.duration_ms !== null && item.duration_ms !== undefined && h("span", { class: "num dim" }, duration(item.duration_ms)),
+    h("span", { class: "mark", "data-state": failed ? "bad" : going ? "run" : "good" }, icon(mark), h("span", { class: "hidden-text" }, state)),
+  ];
+  const body = () => [
+    h("p", { class: "dim small" }, [item.type, RAN[item.run_by], item.call_id].filter(Boolean).join(" · ")),
+    item.error && h("p", { class: "error-text" }, item.error),
+    section("Arguments", item.arguments && [code(item.arguments.text, item.arguments.language, { truncated: item.arguments.truncated, label: "Arguments" })]),
+    section("Results", blocks([...(item.results ?? []), ...(output?.results ?? [])])),
+  ];
+  return h(
+    "article",
+    { class: "item tool", "data-failed": failed ? "yes" : null, "aria-label": `Tool ${item.name ?? item.type}, ${state}`, tabindex: -1 },
+    fold(line, body, { open }),
+    failed && item.error && h("p", { class: "error-text under" }, item.error),
+  );
+}
+
+function section(title, content) {
+  if (!content?.length) return null;
+  return h("section", { class: "tool-part" }, h("h3", null, title), content);
+}
+
+function toolOutput(item) {
+  const line = [icon("tool"), h("span", { class: "what" }, "Result of a call"), h("code", { class: "dim" }, item.call_id)];
+  return h("article", { class: "item tool", "aria-label": "Tool result", tabindex: -1 }, fold(line, () => blocks(item.results)));
+}
+
+function compaction(item) {
+  return h("div", { class: "item divider", role: "separator", "aria-label": item.title || "Compaction", tabindex: -1 }, h("span", null, item.title || "Compacted here"));
+}
+
+function tools(item) {
+  const line = [icon("list"), h("span", { class: "what" }, item.title), h("span", { class: "hint" }, (item.names ?? []).join(", "))];
+  return h(
+    "article",
+    { class: "item tool", "aria-label": item.title, tabindex: -1 },
+    fold(line, () => h("ul", { class: "names" }, (item.names ?? []).map((name) => h("li", null, h("code", null, name))))),
+  );
+}
+
+function approval(item) {
+  const asked = item.approve === null || item.approve === undefined;
+  const answer = asked ? "waits for approval" : item.approve ? "approved" : "refused";
+  const line = [icon("key"), h("span", { class: "what" }, item.title), h("span", { class: "spring" }), h("span", { class: "tag" }, answer)];
+  return h(
+    "article",
+    { class: "item tool", "aria-label": `${item.title}, ${answer}`, tabindex: -1 },
+    fold(line, () => (item.arguments ? code(item.arguments.text, item.arguments.language, item.arguments) : h("p", { class: "dim" }, "No arguments."))),
+  );
+}
+
+function other(item) {
+  const line = [icon("code"), h("span", { class: "what" }, item.type ?? "Item")];
+  return h("article", { class: "item tool", "aria-label": item.type, tabindex: -1 }, fold(line, () => jsonBlock(item.json?.text ?? "", item.type)));
+}
+
+const MAKERS = { message, reasoning, tool, tool_output: toolOutput, compaction, tools, approval, other };
+
+/** Make the elements of blocks. */
+export function blocks(list) {
+  return (list ?? []).map((block) => (BLOCKS[block.kind] ?? unknown)(block)).filter(Boolean);
+}
+
+const unknown = (block) => jsonBlock(block, "Unknown block");
+
+const BLOCKS = {
+  markdown: (block) => {
+    const body = h("div", { class: "md" });
+    body.append(markup(block.html));
+    return h("div", { class: "block" }, body, block.truncated && cut(), citations(block.citations));
+  },
+  text: (block) => h("div", { class: "block" }, plain(block.text), block.truncated && cut(), citations(block.citations)),
+  code: (block) => code(block.text, block.language, block),
+  json: (block) => code(block.text, "json", { truncated: block.truncated, label: "Structured output" }),
+  refusal: (block) => h("p", { class: "refusal" }, icon("alert"), h("span", null, h("strong", null, "Refused: "), block.text)),
+  image,
+  file: (block) =>
+    h("p", { class: "chip" }, icon("file"), link(block.name || block.file_id || "File", block.link), h("span", { class: "dim" }, [block.file_id, bytes(block.bytes)].filter(Boolean).join(" · "))),
+  audio: (block) => h("p", { class: "chip" }, icon("live"), h("span", null, block.text ? `Audio: ${block.text}` : "Audio")),
+  link: (block) => h("p", { class: "source" }, link(block.title || block.link, block.link), block.link && h("span", { class: "host" }, host(block.link)), block.text && h("span", { class: "dim" }, line(block.text, 280))),
+};
+
+const IMAGE = /^data:image\/(png|jpeg|gif|webp);base64,/;
+
+function image(block) {
+  if (block.url && IMAGE.test(block.url)) {
+    return h("a", { class: "image", href: null }, h("img", { src: block.url, alt: "Image of the conversation", loading: "lazy" }));
+  }
+  const name = block.link ? host(block.link) + " (not loaded)" : block.file_id || "not kept here";
+  return h("p", { class: "chip" }, icon("image"), h("span", null, "Image: "), link(name, block.link));
+}
+
+const host = (address) => {
+  try {
+    return new URL(address).host;
+  } catch {
+    return address;
+  }
+};
+
+function link(text, address) {
+  return address ? safeLink(h("a", null, text), address) : h("span", null, text);
+}
+
+function citations(list) {
+  if (!list?.length) return null;
+  const seen = new Map();
+  for (const citation of list) seen.set(citation.link ?? citation.file_id ?? citation.name, citation);
+  return h(
+    "ol",
+    { class: "citations", "aria-label": "Sources" },
+    [...seen.values()].map((citation) =>
+      h("li", null, link(citation.title || citation.name || citation.link || citation.file_id, citation.link), citation.link && h("span", { class: "host" }, host(citation.link))),
+    ),
+  );
+}

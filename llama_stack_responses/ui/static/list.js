@@ -1,0 +1,346 @@
+// The list of responses: filters, endless scrolling, rows that change by themselves.
+
+import { follow, get } from "./api.js";
+import { button, empty, h, icon, say, View } from "./dom.js";
+import { brief, count, modelName, seconds, STATUS } from "./format.js";
+import { status, time, to } from "./pieces.js";
+import { VirtualList } from "./virtual.js";
+
+const PAGE = 50;
+const FIELDS = ["text", "model", "metadata", "conversation", "from", "to"];
+const EMPTY_PAGES = 20; // pages without a hit after which the search waits for a click
+const phone = matchMedia("(max-width: 720px)");
+
+let kept = null; // what the list showed when it was left, for the way back
+
+const newer = (a, b) => b.created_at - a.created_at || (a.id < b.id ? 1 : -1);
+
+/** `datetime-local` holds local time without a zone; the API wants seconds since the epoch. */
+const toEpoch = (local) => (local ? Math.floor(new Date(local).getTime() / 1000) : null);
+const toLocal = (epoch) => {
+  if (!epoch) return "";
+  const date = new Date(epoch * 1000);
+  return new Date(date.getTime() - date.getTimezoneOffset() * 60000).toISOString().slice(0, 16);
+};
+
+export class ListView extends View {
+  keys = [
+    ["/", "Search the first words", () => this.search.focus()],
+    ["j", "Next response", () => this.move(1)],
+    ["k", "Previous response", () => this.move(-1)],
+    ["Enter", "Open the response", () => this.open()],
+    ["f", "Show or hide the filters", () => this.toggleFilters()],
+    ["c", "Mark for comparison", () => this.mark()],
+  ];
+
+  start() {
+    document.title = "Responses";
+    this.query = new URLSearchParams(location.search);
+    this.rows = [];
+    this.byId = new Map();
+    this.next = null;
+    this.more = true;
+    this.position = -1;
+    this.list = new VirtualList({
+      row: (index) => this.row(this.rows[index]),
+      key: (index) => this.rows[index].id,
+      height: () => (phone.matches ? 68 : 38),
+      label: "Responses",
+      atEnd: () => this.load(),
+    });
+    this.append(
+      h("h1", { class: "hidden-text" }, "Responses"),
+      this.filters(),
+      h("div", { class: "list-head", "aria-hidden": "true" }, ["", "First words", "Model", "Tokens", "Time", "Tools", "Created"].map((name) => h("span", null, name))),
+      this.list.element,
+    );
+    if (kept?.query === this.query.toString()) this.restore();
+    this.followRows();
+    phone.addEventListener("change", () => this.list.update(), { signal: this.signal });
+  }
+
+  stopped() {
+    kept = { query: this.query.toString(), rows: this.rows, next: this.next, more: this.more, top: this.top ?? 0, position: this.position };
+  }
+
+  restore() {
+    this.rows = kept.rows;
+    this.byId = new Map(this.rows.map((row) => [row.id, row]));
+    Object.assign(this, { next: kept.next, more: kept.more, position: kept.position });
+    requestAnimationFrame(() => {
+      this.list.update(this.rows.length);
+      this.list.element.scrollTop = kept?.top ?? 0;
+      this.list.draw();
+      if (this.position >= 0) this.focusRow(this.position);
+    });
+    this.refreshFirst();
+  }
+
+  // Filters
+
+  filters() {
+    const query = this.query;
+    const submit = () => this.apply();
+    const input = (name, label, properties) =>
+      h("label", { class: "field" }, h("span", null, label), h("input", { name, value: query.get(name) ?? "", onchange: submit, autocomplete: "off", ...properties }));
+    this.search = h("input", { type: "search", name: "text", value: query.get("text") ?? "", placeholder: "Search the first words", "aria-label": "Search the first words", autocomplete: "off", oninput: () => this.searchSoon() });
+    const used = FIELDS.slice(1).filter((name) => query.get(name)).length;
+    this.more_ = h(
+      "div",
+      { class: "filter-fields", id: "filters", hidden: used === 0 },
+      input("model", "Model", { list: "models", placeholder: "provider/name" }),
+      input("metadata", "Metadata", { placeholder: "key:value", value: query.getAll("metadata").join(", ") }),
+      input("conversation", "Conversation", { placeholder: "conv_…" }),
+      input("from", "From", { type: "datetime-local", value: toLocal(query.get("from")) }),
+      input("to", "Until", { type: "datetime-local", value: toLocal(query.get("to")) }),
+      h("datalist", { id: "models" }),
+    );
+    this.toggle = button(used ? `Filters (${used})` : "Filters", () => this.toggleFilters(), { icon: "filter", "aria-expanded": String(used > 0), "aria-controls": "filters" });
+    const chosen = new Set(query.getAll("status"));
+    const chips = Object.entries(STATUS).map(([value, text]) =>
+      h("label", { class: "choice" }, h("input", { type: "checkbox", name: "status", value, checked: chosen.has(value), onchange: submit }), status(value, text)),
+    );
+    this.live = h("span", { class: "connection", "data-state": "wait" }, h("i", { "aria-hidden": "true" }), h("span", null, "Connecting"));
+    this.form = h(
+      "form",
+      { class: "filters", role: "search", onsubmit: (event) => (event.preventDefault(), this.apply()) },
+      h("div", { class: "row" }, h("div", { class: "search" }, icon("search"), this.search, h("kbd", { "aria-hidden": "true" }, "/")), this.toggle, this.query.size > 0 && h("a", { class: "button ghost", href: "/ui" }, "Clear"), h("span", { class: "spring" }), this.live),
+      h("fieldset", { class: "choices" }, h("legend", { class: "hidden-text" }, "Status"), chips),
+      this.more_,
+    );
+    return this.form;
+  }
+
+  toggleFilters() {
+    this.more_.hidden = !this.more_.hidden;
+    this.toggle.setAttribute("aria-expanded", String(!this.more_.hidden));
+    if (!this.more_.hidden) {
+      this.more_.querySelector("input").focus();
+      this.fillModels();
+    }
+  }
+
+  async fillModels() {
+    const names = new Set(this.rows.map((row) => row.model).filter(Boolean));
+    this.querySelector("#models").replaceChildren(...[...names].map((name) => h("option", { value: name })));
+  }
+
+  searchSoon() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.apply(true), 300);
+  }
+
+  /** Take the filters over into the address, which makes the view anew. */
+  apply(stay = false) {
+    const form = new FormData(this.form);
+    const query = new URLSearchParams();
+    for (const value of form.getAll("status")) query.append("status", value);
+    for (const name of ["text", "model", "conversation"]) if (form.get(name)?.trim()) query.set(name, form.get(name).trim());
+    for (const pair of (form.get("metadata") ?? "").split(",")) if (pair.trim()) query.append("metadata", pair.trim());
+    for (const name of ["from", "to"]) if (form.get(name)) query.set(name, toEpoch(form.get(name)));
+    const address = "/ui" + (query.size ? "?" + query : "");
+    history.replaceState(null, "", address);
+    this.query = query;
+    this.again();
+    if (!stay) say("Filters applied", { quiet: true });
+  }
+
+  /** Read the list from the beginning. */
+  again() {
+    this.reading?.abort();
+    this.followed?.abort();
+    this.rows = [];
+    this.byId.clear();
+    Object.assign(this, { next: null, more: true, position: -1, reading: null, paused: false });
+    this.list.element.scrollTop = 0;
+    this.list.update(0);
+    this.followRows();
+  }
+
+  // Rows
+
+  async load() {
+    if (this.reading || !this.more || this.paused || this.signal.aborted) return;
+    const reading = (this.reading = new AbortController());
+    this.tail(h("p", { class: "dim" }, "Reading…"));
+    try {
+      await this.readPages(reading);
+    } catch (error) {
+      if (reading.signal.aborted || this.signal.aborted) return;
+      this.paused = true;
+      this.tail(h("p", { role: "alert" }, error.message, " ", button("Try again", () => this.resume())));
+    } finally {
+      if (this.reading === reading) this.reading = null;
+    }
+    if (!this.reading && !this.signal.aborted) this.list.update(this.rows.length);
+  }
+
+  async readPages(reading) {
+    const signal = AbortSignal.any([reading.signal, this.signal]);
+    for (let pages = 0, found = 0; found === 0 && this.more; pages += 1) {
+      if (pages === EMPTY_PAGES) return this.stall();
+      const page = await get("/v1/ui/responses", { signal, query: [...this.query, ["limit", PAGE], ["after", this.next]] });
+      found = this.add(page.data);
+      this.more = page.has_more;
+      this.next = page.next;
+      if (found === 0 && this.more) this.tail(h("p", { class: "dim" }, "Searching older responses…"));
+    }
+    this.rest();
+  }
+
+  stall() {
+    this.paused = true;
+    this.tail(h("p", null, "Nothing found yet. ", button("Search further back", () => this.resume())));
+  }
+
+  resume() {
+    this.paused = false;
+    this.load();
+  }
+
+  add(data) {
+    const fresh = data.filter((row) => !this.byId.has(row.id));
+    for (const row of fresh) this.byId.set(row.id, row);
+    this.rows.push(...fresh);
+    return fresh.length;
+  }
+
+  rest() {
+    if (this.more) this.tail();
+    else if (this.rows.length) this.tail(h("p", { class: "dim" }, `${count(this.rows.length)} ${this.rows.length === 1 ? "response" : "responses"}, all that there are`));
+    else if (this.query.size) this.tail(empty("No response matches", "Change the filters, or ", h("p", null, h("a", { class: "button", href: "/ui" }, "show all responses"))));
+    else this.tail(welcome());
+  }
+
+  tail(...nodes) {
+    this.list.tail.replaceChildren(...nodes);
+  }
+
+  row(row) {
+    const failed = row.failed_tool_calls > 0;
+    const tokens = row.input_tokens === null && row.output_tokens === null ? "–" : `${brief(row.input_tokens)} → ${brief(row.output_tokens)}`;
+    return h(
+      "div",
+      { class: "list-row", role: "listitem", "data-id": row.id, "data-fresh": row.fresh ? "yes" : null },
+      h(
+        "a",
+        { href: to.response(row.id), onfocus: () => (this.position = this.rows.findIndex((found) => found.id === row.id)) },
+        h("span", { class: "cell-status" }, status(row.status)),
+        h("span", { class: "cell-words" }, h("b", null, row.words || "No text"), row.answer && h("span", null, row.answer), row.error && h("span", { class: "error-text" }, row.error)),
+        h("span", { class: "cell-model", title: row.model }, modelName(row.model)),
+        h("span", { class: "cell-tokens num", title: "Tokens read and written" }, tokens),
+        h("span", { class: "cell-time num" }, seconds(row.seconds)),
+        h("span", { class: "cell-tools num", "data-failed": failed ? "yes" : null, title: failed ? `${row.failed_tool_calls} of ${row.tool_calls} failed` : null }, row.tool_calls ? [icon("tool"), row.tool_calls, failed && h("span", { class: "hidden-text" }, `, ${row.failed_tool_calls} failed`)] : ""),
+        h("span", { class: "cell-created num" }, row.owner?.name && h("span", { class: "tag" }, row.owner.name), time(row.created_at)),
+      ),
+    );
+  }
+
+  // Changes
+
+  followRows() {
+    this.followed = new AbortController();
+    follow("/v1/ui/responses/stream", {
+      query: this.query,
+      signal: AbortSignal.any([this.signal, this.followed.signal]),
+      on: (event, data) => this.changed(event, data),
+      changed: (connected) => {
+        this.live.dataset.state = connected ? "on" : "off";
+        this.live.lastChild.textContent = connected ? "Live" : "Not connected";
+        if (!connected) this.lost = true;
+      },
+    });
+  }
+
+  changed(event, data) {
+    if (event === "ready" && this.lost) {
+      this.lost = false;
+      this.refreshFirst();
+    }
+    if (event === "row") this.merge(data);
+    if (event === "removed") this.remove(data.id);
+  }
+
+  async refreshFirst() {
+    const page = await get("/v1/ui/responses", { signal: this.signal, query: [...this.query, ["limit", PAGE]] }).catch(() => null);
+    if (page) for (const row of page.data.reverse()) this.merge(row);
+  }
+
+  merge(row) {
+    const wanted = this.query.getAll("status");
+    const known = this.byId.get(row.id);
+    if (wanted.length && !wanted.includes(row.status)) return known && this.remove(row.id);
+    if (known) {
+      if (row.version === known.version) return;
+      Object.assign(known, row);
+      this.list.refresh(this.rows.indexOf(known));
+      return;
+    }
+    const last = this.rows.at(-1);
+    if (this.more && last && newer(row, last) > 0) return; // its page has not been read yet
+    this.insert({ ...row, fresh: true });
+  }
+
+  insert(row) {
+    this.byId.set(row.id, row);
+    let index = this.rows.findIndex((found) => newer(row, found) < 0);
+    if (index < 0) index = this.rows.length;
+    this.rows.splice(index, 0, row);
+    this.shift(index, 1);
+    setTimeout(() => delete row.fresh, 3000);
+  }
+
+  remove(id) {
+    const index = this.rows.findIndex((row) => row.id === id);
+    if (index < 0) return;
+    this.byId.delete(id);
+    this.rows.splice(index, 1);
+    this.shift(index, -1);
+  }
+
+  /** Keep what the reader looks at in its place when rows above it come or go. */
+  shift(index, by) {
+    const { element, rowHeight } = this.list;
+    if (this.position >= index) this.position += by;
+    const above = element.scrollTop > 4 && index * rowHeight < element.scrollTop;
+    this.list.update(this.rows.length);
+    if (above) element.scrollTop += by * rowHeight;
+    if (!this.more) this.rest();
+  }
+
+  // Keyboard
+
+  move(by) {
+    if (!this.rows.length) return;
+    this.focusRow(Math.max(0, Math.min(this.rows.length - 1, this.position + by)));
+  }
+
+  focusRow(index) {
+    this.position = index;
+    this.list.reveal(index)?.querySelector("a").focus({ preventScroll: true });
+  }
+
+  open() {
+    const row = this.rows[this.position];
+    if (row) this.list.reveal(this.position)?.querySelector("a").click();
+  }
+
+  mark() {
+    const row = this.rows[this.position];
+    if (!row) return;
+    if (!this.marked || this.marked === row.id) {
+      this.marked = row.id;
+      say("Marked. Press c on another response to compare the two.");
+    } else this.dispatchEvent(new CustomEvent("navigate", { bubbles: true, detail: to.compare(this.marked, row.id) }));
+  }
+}
+
+const welcome = () =>
+  empty(
+    "No responses yet",
+    "Each response that this server stores appears here by itself.",
+    h("p", null, h("a", { class: "button primary", href: to.playground() }, icon("play"), h("span", null, "Ask in the playground")), " "),
+    h("p", { class: "dim" }, "Or point an OpenAI client at ", h("code", null, location.origin + "/v1"), "."),
+  );
+
+customElements.define("ui-list", ListView);

@@ -1,0 +1,156 @@
+// What runs now on the servers of the store, and the rates of this server as small charts.
+
+import { follow } from "./api.js";
+import { empty, h, svg, View } from "./dom.js";
+import { brief, count, duration, line, modelName } from "./format.js";
+import { status, to } from "./pieces.js";
+
+const KEPT = 120; // seconds in a chart
+
+/** Differences of two totals per second. */
+const rate = (name) => (now, before, seconds) => (now[name] - before[name]) / seconds;
+
+const CHARTS = [
+  { title: "Running", unit: "responses", value: (now) => now.running, text: count },
+  { title: "Requests", unit: "per minute", value: (now, before, seconds) => 60 * rate("requests")(now, before, seconds), text: brief },
+  { title: "Output", unit: "tokens/s", value: rate("output_tokens"), text: brief },
+  { title: "Events", unit: "per second", value: rate("events"), text: brief },
+  { title: "First token", unit: "", value: firstToken, text: (value) => (value === null ? "–" : duration(value)) },
+  { title: "Errors", unit: "in 2 minutes", value: rate("failed"), text: count, tone: "bad", sum: true },
+];
+
+function firstToken(now, before) {
+  const counted = now.first_token_ms.count - before.first_token_ms.count;
+  return counted > 0 ? (now.first_token_ms.sum - before.first_token_ms.sum) / counted : null;
+}
+
+export class LiveView extends View {
+  keys = [
+    ["j", "Next response", () => this.move(1)],
+    ["k", "Previous response", () => this.move(-1)],
+  ];
+
+  start() {
+    document.title = "Live";
+    this.stats = [];
+    this.cards = new Map();
+    this.charts = CHARTS.map((chart) => new Chart(chart));
+    this.note = h("p", { class: "row dim" }, "Connecting…");
+    this.running = h("div", { class: "running" });
+    this.list = null;
+    this.append(
+      h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Live"), this.note)),
+      h("section", { "aria-label": "Rates of this server, the last two minutes" }, h("div", { class: "charts" }, this.charts.map((chart) => chart.element))),
+      h("section", { "aria-label": "Running responses" }, this.running),
+    );
+    follow("/v1/ui/stats", { signal: this.signal, on: (event, data) => event === "stats" && this.rates(data) });
+    follow("/v1/ui/live", {
+      signal: this.signal,
+      on: (event, data) => event === "state" && this.state(data),
+      changed: (connected) => !connected && (this.note.textContent = "Reconnecting…"),
+    });
+    const clock = setInterval(() => this.tick(), 1000);
+    this.signal.addEventListener("abort", () => clearInterval(clock));
+  }
+
+  rates(now) {
+    const before = this.stats.at(-1);
+    this.stats.push(now);
+    if (this.stats.length > KEPT + 1) this.stats.shift();
+    if (!before || before.server !== now.server || now.at <= before.at) return;
+    for (const chart of this.charts) chart.add(now, before, now.at - before.at);
+  }
+
+  state({ responses, queued, servers }) {
+    this.note.replaceChildren(h("span", null, `${count(responses.length)} running`), h("span", null, `${count(queued)} queued`), servers ? h("span", null, `${count(servers)} ${servers === 1 ? "server" : "servers"}`) : "");
+    const here = new Set(responses.map((one) => one.id));
+    for (const [id, card] of this.cards) {
+      if (here.has(id)) continue;
+      card.remove();
+      this.cards.delete(id);
+    }
+    for (const one of responses) this.card(one);
+    if (!responses.length) this.running.replaceChildren(empty("Nothing runs now", "A response appears here while a model writes it.", h("p", null, h("a", { class: "button", href: to.playground() }, "Ask in the playground"))));
+    else this.running.querySelector(".empty")?.remove();
+  }
+
+  card(one) {
+    const old = this.cards.get(one.id);
+    const focused = old?.contains(document.activeElement);
+    const card = makeCard(one);
+    this.cards.set(one.id, card);
+    if (old) old.replaceWith(card);
+    else this.running.append(card);
+    if (focused) card.querySelector("a").focus({ preventScroll: true });
+  }
+
+  tick() {
+    for (const element of this.querySelectorAll("[data-since]")) element.textContent = since(Number(element.dataset.since));
+  }
+
+  move(by) {
+    const links = [...this.running.querySelectorAll("h3 a")];
+    const now = links.indexOf(document.activeElement);
+    links[Math.max(0, Math.min(links.length - 1, now + by))]?.focus();
+  }
+}
+
+const since = (at) => duration(Math.max(0, Math.floor(Date.now() / 1000 - at) * 1000));
+
+function makeCard(one) {
+  const facts = [
+    ["place", one.queue_place],
+    ["worker", one.worker],
+    ["attempt", one.attempt],
+    ["lease", one.lease_seconds === null || one.lease_seconds === undefined ? null : `${Math.round(one.lease_seconds)} s`],
+    ["server", one.server && one.server + (one.this_server ? " (this one)" : "")],
+    ["events", one.events],
+    ["items", one.output_items],
+  ].filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return h(
+    "article",
+    { class: "live-card", "data-id": one.id, "aria-label": line(one.words, 80) || one.id },
+    h("header", null, status(one.status), h("span", { title: one.model }, modelName(one.model)), one.background && h("span", { class: "tag" }, "background"), one.doing && h("span", null, DOING[one.doing] ?? one.doing.replaceAll("_", " ")), h("span", { class: "spring" }), h("span", { class: "num", "data-since": one.created_at }, since(one.created_at))),
+    h("h3", null, h("a", { href: to.response(one.id) }, line(one.words, 200) || one.id)),
+    one.tail && h("div", { class: "live-tail" }, h("div", null, one.tail)),
+    h("p", { class: "job" }, facts.map(([name, value]) => h("span", null, name, " ", h("b", null, value)))),
+  );
+}
+
+const DOING = { model: "waits for the model", message: "writes", reasoning: "reasons" };
+
+/** A number with the curve of its last two minutes. */
+class Chart {
+  constructor({ title, unit, value, text, tone, sum }) {
+    Object.assign(this, { value, text, sum, points: [] });
+    this.number = h("span", null, "–");
+    this.area = svg("path", { class: "area" });
+    this.stroke = svg("path", { class: "stroke" });
+    const curve = svg("svg", { class: "spark", viewBox: `0 0 ${KEPT} 40`, preserveAspectRatio: "none", "aria-hidden": "true" }, this.area, this.stroke);
+    this.element = h("div", { class: "chart", "data-tone": tone, "data-chart": title }, h("h2", null, title), h("p", { class: "value" }, this.number, h("span", { class: "unit" }, unit)), curve);
+  }
+
+  add(now, before, seconds) {
+    this.points.push(this.value(now, before, seconds));
+    if (this.points.length > KEPT) this.points.shift();
+    const known = this.points.filter((point) => point !== null);
+    const shown = this.sum ? known.reduce((total, point) => total + point, 0) : (known.at(-1) ?? null);
+    this.number.textContent = shown === null ? "–" : this.text(this.sum ? Math.round(shown) : shown);
+    this.draw(Math.max(1e-9, ...known));
+  }
+
+  /** Where a second has no value, such as no first token, the last one holds. */
+  draw(top) {
+    let last = 0;
+    const start = KEPT - this.points.length;
+    const steps = this.points.map((point, index) => {
+      last = point ?? last;
+      return `${start + index},${(38 - (34 * last) / top).toFixed(2)}`;
+    });
+    if (!steps.length) return;
+    this.stroke.setAttribute("d", "M" + steps.join("L"));
+    this.area.setAttribute("d", `M${start},40L${steps.join("L")}L${KEPT - 1},40Z`);
+  }
+}
+
+customElements.define("ui-live", LiveView);

@@ -1,0 +1,174 @@
+// Turns the events of a stream into a response that grows, and its items into the form that items.js shows.
+
+import { jsonText } from "./pieces.js";
+
+/** Return an empty state. */
+export const newState = () => ({ response: null, output: [], revisions: [], error: null, ended: false, text: 0 });
+
+const at = (list, index, make) => (list[index] ??= make());
+
+const part = (state, event) => {
+  const item = at(state.output, event.output_index, () => ({ type: "message", content: [] }));
+  item.content ??= [];
+  return at(item.content, event.content_index, () => ({ type: "output_text", text: "", annotations: [] }));
+};
+
+const summary = (state, event) => {
+  const item = at(state.output, event.output_index, () => ({ type: "reasoning", summary: [] }));
+  item.summary ??= [];
+  return at(item.summary, event.summary_index, () => ({ type: "summary_text", text: "" }));
+};
+
+const item = (state, event) => at(state.output, event.output_index, () => ({}));
+
+const grow = (field) => (state, event) => {
+  const found = item(state, event);
+  found[field] = (found[field] ?? "") + event.delta;
+};
+
+const ended = (state, event) => {
+  state.response = event.response;
+  state.ended = true;
+  for (const [index, final] of (event.response.output ?? []).entries()) {
+    state.output[index] = final;
+    state.revisions[index] = (state.revisions[index] ?? 0) + 1;
+  }
+};
+
+const begun = (state, event) => (state.response = event.response);
+
+const APPLY = {
+  "response.created": begun,
+  "response.queued": begun,
+  "response.in_progress": begun,
+  "response.completed": ended,
+  "response.incomplete": ended,
+  "response.failed": ended,
+  error: (state, event) => (state.error = { code: event.code, message: event.message }),
+  "response.output_item.added": (state, event) => (state.output[event.output_index] = structuredClone(event.item)),
+  "response.output_item.done": (state, event) => (state.output[event.output_index] = structuredClone(event.item)),
+  "response.content_part.added": (state, event) => {
+    part(state, event);
+    state.output[event.output_index].content[event.content_index] = structuredClone(event.part);
+  },
+  "response.output_text.delta": (state, event) => (part(state, event).text += event.delta),
+  "response.refusal.delta": (state, event) => {
+    const found = part(state, event);
+    found.type = "refusal";
+    found.refusal = (found.refusal ?? "") + event.delta;
+  },
+  "response.reasoning_text.delta": (state, event) => {
+    const found = part(state, event);
+    found.type = "reasoning_text";
+    found.text = (found.text ?? "") + event.delta;
+  },
+  "response.output_text.annotation.added": (state, event) => ((part(state, event).annotations ??= [])[event.annotation_index] = event.annotation),
+  "response.reasoning_summary_text.delta": (state, event) => (summary(state, event).text += event.delta),
+  "response.function_call_arguments.delta": grow("arguments"),
+  "response.mcp_call_arguments.delta": grow("arguments"),
+  "response.custom_tool_call_input.delta": grow("input"),
+  "response.code_interpreter_call_code.delta": grow("code"),
+};
+
+const DONE = {
+  "response.function_call_arguments.done": "arguments",
+  "response.mcp_call_arguments.done": "arguments",
+  "response.custom_tool_call_input.done": "input",
+  "response.code_interpreter_call_code.done": "code",
+};
+
+const STAGE = /^response\.(\w+_call|mcp_list_tools)\.(in_progress|searching|interpreting|completed|failed)$/;
+
+/** Apply one event. */
+export function apply(state, event) {
+  if (event.output_index !== undefined) state.revisions[event.output_index] = (state.revisions[event.output_index] ?? 0) + 1;
+  if (event.delta) state.text += event.delta.length;
+  const known = APPLY[event.type];
+  if (known) known(state, event);
+  else if (DONE[event.type]) item(state, event)[DONE[event.type]] = event[DONE[event.type]] ?? "";
+  else {
+    const stage = STAGE.exec(event.type);
+    if (stage) item(state, event).status = stage[2];
+  }
+}
+
+/** Apply all events of a response that is already there. */
+export function whole(response) {
+  const state = newState();
+  ended(state, { response });
+  state.error = response.error;
+  return state;
+}
+
+const text = (value) => ({ kind: "text", text: value, truncated: false });
+
+const CONTENT = {
+  output_text: (content) => ({ ...text(content.text ?? ""), citations: (content.annotations ?? []).filter(Boolean).map(citation) }),
+  input_text: (content) => text(content.text ?? ""),
+  reasoning_text: (content) => text(content.text ?? ""),
+  summary_text: (content) => text(content.text ?? ""),
+  text: (content) => text(content.text ?? ""),
+  refusal: (content) => ({ kind: "refusal", text: content.refusal ?? "" }),
+  input_image: (content) => ({ kind: "image", url: content.image_url, link: /^https?:/.test(content.image_url ?? "") ? content.image_url : null, file_id: content.file_id }),
+  input_file: (content) => ({ kind: "file", name: content.filename, file_id: content.file_id, link: content.file_url }),
+};
+
+const citation = (annotation) => ({ title: annotation.title, name: annotation.filename, file_id: annotation.file_id, link: annotation.url ?? null });
+
+const block = (content) => (CONTENT[content.type] ?? ((found) => ({ kind: "json", text: jsonText(found) })))(content);
+
+const results = (output) => {
+  if (output === null || output === undefined) return [];
+  if (typeof output === "string") return output ? [{ kind: "code", text: output, language: "" }] : [];
+  return Array.isArray(output) ? output.map((found) => (found?.type === "logs" ? { kind: "code", text: found.logs, language: "" } : found?.type === "image" ? { kind: "image", url: found.url } : block(found ?? {}))) : [{ kind: "json", text: jsonText(output) }];
+};
+
+const written = (item) => {
+  const raw = item.arguments ?? item.input ?? item.code ?? (item.action ? jsonText(item.action) : item.queries ? jsonText(item.queries) : null);
+  if (raw === null) return null;
+  return { text: raw, language: item.code !== undefined ? "python" : item.input !== undefined ? "" : "json", truncated: false };
+};
+
+/** Return the words of a call's error; those of a tool of an MCP server are in its content. */
+const trouble = (error) => {
+  if (!error || typeof error === "string") return error ?? null;
+  const words = Array.isArray(error.content) ? error.content.map((content) => content?.text).filter(Boolean).join("\n") : "";
+  return error.message ?? (words || jsonText(error));
+};
+
+const SERVER_TOOLS = new Set(["web_search_call", "file_search_call", "code_interpreter_call", "mcp_call"]);
+
+const title = (item) => {
+  const name = item.name ?? item.type?.replace(/_call$/, "");
+  const detail = item.arguments ?? item.input ?? item.code ?? item.action?.query ?? item.action?.url ?? item.queries?.join(", ") ?? "";
+  return `${name} ${String(detail).replace(/\s+/g, " ").slice(0, 140)}`.trim();
+};
+
+/** Return an item of the API in the form that items.js shows; its texts stay plain. */
+export function shown(item) {
+  const base = { type: item.type, id: item.id ?? null, status: item.status ?? null };
+  if (item.type === "message" || (!item.type && item.role)) {
+    const content = typeof item.content === "string" ? [{ type: "input_text", text: item.content }] : (item.content ?? []);
+    return { ...base, kind: "message", role: item.role ?? "assistant", phase: item.phase ?? null, blocks: content.filter(Boolean).map(block) };
+  }
+  if (item.type === "reasoning") {
+    return { ...base, kind: "reasoning", blocks: [...(item.summary ?? []), ...(item.content ?? [])].filter(Boolean).map(block), sealed: Boolean(item.encrypted_content) };
+  }
+  if (item.type === "compaction") return { ...base, kind: "compaction", title: "Conversation compacted here" };
+  if (item.type === "mcp_list_tools") {
+    const names = (item.tools ?? []).map((tool) => tool.name);
+    return { ...base, kind: "tools", title: `${item.server_label ?? "MCP"}: ${names.length} tools`, names };
+  }
+  if (item.type === "mcp_approval_request") {
+    return { ...base, kind: "approval", title: `Approve ${item.name}`, name: item.name, server: item.server_label, arguments: written(item), approve: null };
+  }
+  if (/_output$/.test(item.type ?? "")) return { ...base, kind: "tool_output", call_id: item.call_id, results: results(item.output) };
+  if (/_call$/.test(item.type ?? "")) {
+    const problem = trouble(item.error);
+    return {
+      ...base, kind: "tool", title: title(item), name: item.name ?? item.type, server: item.server_label ?? null, run_by: SERVER_TOOLS.has(item.type) ? "server" : "client",
+      arguments: written(item), results: results(item.output ?? item.outputs ?? item.results), failed: item.status === "failed" || Boolean(problem), error: problem, duration_ms: null, call_id: item.call_id ?? null,
+    };
+  }
+  return { ...base, kind: "other", json: { text: jsonText(item), language: "json" } };
+}

@@ -1,0 +1,317 @@
+// One response: the conversation as people read it, and the facts beside it.
+
+import { follow, get, request, stream } from "./api.js";
+import { button, copy, dialog, h, icon, say, trouble, View } from "./dom.js";
+import { bytes, count, duration, exactly, line, seconds, STATUS } from "./format.js";
+import { GrowingConversation } from "./growing.js";
+import { conversation } from "./items.js";
+import { code, facts, fold, idChip, jsonBlock, jsonText, plain, status, time, to } from "./pieces.js";
+import { apply, newState } from "./reducer.js";
+import { isDefault, LANGUAGES, requestOf } from "./snippets.js";
+import { waterfall } from "./waterfall.js";
+
+const RUNS = new Set(["queued", "in_progress"]);
+
+export class ResponseView extends View {
+  keys = [
+    ["j", "Next item", () => step(this, 1)],
+    ["k", "Previous item", () => step(this, -1)],
+    ["Enter", "Open or close the item", () => toggle()],
+    ["r", "Replay", () => this.go(to.replay(this.subject))],
+    ["h", "The whole chain", () => this.go(to.chain(this.subject))],
+    ["p", "Go on in the playground", () => this.go(to.playground(this.subject))],
+    ["e", "Open or close all folds", () => toggleAll(this)],
+  ];
+
+  go(address) {
+    this.dispatchEvent(new CustomEvent("navigate", { bubbles: true, detail: address }));
+  }
+
+  async start() {
+    document.title = "Response";
+    this.append(h("p", { class: "loading" }, "Reading…"));
+    try {
+      this.show(await get("/v1/ui/responses/" + encodeURIComponent(this.subject), { signal: this.signal }));
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+
+  show(found) {
+    this.found = found;
+    const summary = found.summary;
+    document.title = line(summary.words || summary.id, 60);
+    const talk = h("section", { class: "talk", "aria-label": "Conversation" }, this.context(), instructions(found.instructions), this.talk(), this.outcome());
+    this.replaceChildren(this.head(), h("div", { class: "split" }, talk, h("aside", { class: "panel", "aria-label": "Facts" }, this.panel())));
+    this.running = RUNS.has(found.facts.status);
+    if (this.running) this.watch();
+  }
+
+  head() {
+    const { summary, facts: known } = this.found;
+    return h(
+      "header",
+      { class: "head" },
+      h("div", { class: "head-title" }, h("h1", null, line(summary.words, 160) || "Response"), h("p", { class: "row dim" }, status(known.status), h("span", { title: known.model }, known.model), time(known.created_at), idChip(summary.id))),
+      h("div", { class: "actions" }, this.links(), this.copies(), RUNS.has(known.status) && known.background && button("Cancel", () => this.cancel(), { icon: "stop" }), button("", () => this.remove(), { icon: "trash", label: "Delete this response", kind: "ghost" })),
+    );
+  }
+
+  links() {
+    const id = this.subject;
+    const place = (href, name, text) => h("a", { class: "button", href }, icon(name), h("span", null, text));
+    return [place(to.chain(id), "branch", "Chain"), place(to.replay(id), "play", "Replay"), place(to.compare(id), "compare", "Compare"), place(to.playground(id), "plus", "Go on")];
+  }
+
+  copies() {
+    return h(
+      "details",
+      { class: "menu" },
+      h("summary", { class: "button" }, icon("code"), h("span", null, "Copy as")),
+      h("div", { class: "menu-list" }, LANGUAGES.map(([name, make]) => button(name, (event) => (event.target.closest("details").removeAttribute("open"), this.copyAs(name, make)), { kind: "ghost" }))),
+    );
+  }
+
+  async copyAs(name, make) {
+    try {
+      await copy(make(await this.request()), `Copied as ${name}`);
+    } catch (error) {
+      say(error.message);
+    }
+  }
+
+  /** Return the request that made this response; only its own input, not the history. */
+  async request() {
+    const path = "/v1/responses/" + encodeURIComponent(this.subject);
+    const own = this.found.output_from;
+    const input = [];
+    let after = null;
+    while (input.length < own) {
+      const page = await get(path + "/input_items", { signal: this.signal, query: [["limit", Math.min(100, own - input.length)], ["order", "desc"], ["after", after]] });
+      input.push(...page.data);
+      after = page.last_id ?? page.data.at(-1)?.id;
+      if (!page.has_more || !page.data.length) break;
+    }
+    return requestOf(await get(path, { signal: this.signal }), input.reverse());
+  }
+
+  context() {
+    const known = this.found.facts;
+    const parts = [];
+    if (known.previous_response_id) parts.push(h("a", { href: to.response(known.previous_response_id) }, "Continues an earlier response"), h("a", { href: to.chain(this.subject) }, "show the whole chain"));
+    if (known.conversation) parts.push(h("a", { href: to.conversation(known.conversation) }, "Part of a conversation"));
+    return parts.length ? h("p", { class: "context dim" }, icon("branch"), parts.flatMap((part, index) => [index ? " · " : "", part])) : null;
+  }
+
+  talk() {
+    const { items, items_left_out: left, output_from: from } = this.found;
+    const element = h("div", { class: "items" }, conversation(items));
+    if (!items.length && !RUNS.has(this.found.facts.status)) element.append(h("p", { class: "dim" }, "This response has no items."));
+    if (left) element.append(h("p", { class: "cut" }, `${count(left)} more items are not shown. The API has all of them.`));
+    if (from >= items.length && items.length && !RUNS.has(this.found.facts.status) && !this.found.facts.error) element.append(h("p", { class: "dim" }, "The model has answered nothing."));
+    return (this.items = element);
+  }
+
+  outcome() {
+    const { error, incomplete_reason: reason, status: now } = this.found.facts;
+    if (error) return h("div", { class: "notice bad", role: "note" }, icon("alert"), h("div", null, h("strong", null, error.code ?? "Error"), h("p", null, error.message ?? String(error))));
+    if (reason) return h("div", { class: "notice warn", role: "note" }, icon("alert"), h("div", null, h("strong", null, "Incomplete"), h("p", null, REASONS[reason] ?? reason)));
+    if (now === "cancelled") return h("div", { class: "notice", role: "note" }, icon("stop"), h("p", null, "Cancelled. What is above had been written until then."));
+    return null;
+  }
+
+  panel() {
+    const { facts: known, timing, summary } = this.found;
+    return [
+      block("Usage", usage(known.usage)),
+      timing ? block("Timing", waterfall(timing, (id) => this.jump(id)), duration(timing.total_ms)) : block("Timing", h("p", { class: "dim" }, RUNS.has(known.status) ? "It still runs." : "Not recorded for this response."), summary.seconds === null ? null : seconds(summary.seconds)),
+      block("Request", settings(known, this.found)),
+      known.tools?.length && block("Tools", toolList(known.tools), known.tools.length),
+      Object.keys(known.metadata ?? {}).length > 0 && block("Metadata", facts(Object.entries(known.metadata))),
+      h("section", { class: "block" }, fold(h("span", { class: "what" }, "Chat requests", h("span", { class: "dim" }, ` ${this.found.requests || ""}`)), () => this.requests(), { kind: "plain-fold" })),
+      h("section", { class: "block" }, fold(h("span", { class: "what" }, "Raw JSON"), () => this.raw(), { kind: "plain-fold" })),
+    ];
+  }
+
+  raw() {
+    const holder = h("div", { class: "raw" }, "Reading…");
+    get("/v1/responses/" + encodeURIComponent(this.subject), { signal: this.signal })
+      .then((found) => holder.replaceChildren(jsonBlock(found, "The response as JSON")))
+      .catch((error) => holder.replaceChildren(h("p", { class: "error-text" }, error.message)));
+    return holder;
+  }
+
+  requests() {
+    const holder = h("div", { class: "requests" });
+    const more = async (after) => {
+      try {
+        const page = await get(`/v1/ui/responses/${encodeURIComponent(this.subject)}/requests`, { signal: this.signal, query: [["after", after]] });
+        holder.append(...page.data.map(chatRequest));
+        if (!page.data.length && !after) holder.append(notRecorded(page.recorded));
+        if (page.has_more) holder.append(button("More rounds", (event) => (event.currentTarget.remove(), more(page.next))));
+      } catch (error) {
+        holder.append(h("p", { class: "error-text" }, error.message));
+      }
+    };
+    more(null);
+    return holder;
+  }
+
+  jump(id) {
+    const item = this.items.querySelector(`[data-id="${CSS.escape(id)}"]`);
+    if (!item) return;
+    item.querySelector("details")?.setAttribute("open", "");
+    item.focus();
+    item.scrollIntoView({ block: "center" });
+  }
+
+  async cancel() {
+    try {
+      await request(`/v1/responses/${encodeURIComponent(this.subject)}/cancel`, { method: "POST", signal: this.signal });
+      say("Cancelled");
+      this.start();
+    } catch (error) {
+      say(error.message);
+    }
+  }
+
+  remove() {
+    const really = async () => {
+      asked.close();
+      try {
+        await request("/v1/responses/" + encodeURIComponent(this.subject), { method: "DELETE" });
+        say("Deleted");
+        this.go("/ui");
+      } catch (error) {
+        say(error.message);
+      }
+    };
+    const asked = dialog("Delete this response?", h("p", null, "It is deleted at once and cannot be brought back. Later responses keep what they continue from."), h("p", { class: "row" }, button("Delete", really, { kind: "danger" }), button("Keep", () => asked.close())));
+  }
+
+  /** Show a running response as it grows, and the whole when it has ended. */
+  watch() {
+    const growing = new GrowingConversation();
+    this.items.append(growing.element);
+    if (this.found.facts.background) this.watchEvents(growing);
+    else this.watchTail();
+  }
+
+  async watchEvents(growing) {
+    const state = newState();
+    this.items.querySelectorAll(":scope > .item").forEach((element, index) => index >= this.found.output_from && element.remove());
+    try {
+      for await (const { data } of stream(`/v1/responses/${encodeURIComponent(this.subject)}?stream=true`, { signal: this.signal })) {
+        apply(state, data);
+        growing.show(state);
+      }
+      this.start();
+    } catch (error) {
+      if (!this.signal.aborted) this.items.append(trouble(error));
+    }
+  }
+
+  /** A foreground response's stream is its client's alone; the end of its text is shown. */
+  watchTail() {
+    const body = h("div", { class: "content" });
+    this.items.append(h("article", { class: "item message", "data-role": "assistant", "aria-label": "Assistant" }, h("header", null, h("span", { class: "role" }, "Assistant"), h("span", { class: "dim" }, "writes now; the end of its text")), body));
+    const ended = new AbortController();
+    let seen = false;
+    const on = (event, state) => {
+      const own = state.responses?.find((one) => one.id === this.subject);
+      seen ||= Boolean(own);
+      if (own) body.replaceChildren(plain(own.tail ?? ""));
+      else if (event === "state") {
+        ended.abort();
+        setTimeout(() => !this.signal.aborted && this.start(), seen ? 100 : 1500);
+      }
+    };
+    follow("/v1/ui/live", { signal: AbortSignal.any([this.signal, ended.signal]), on });
+  }
+}
+
+const REASONS = {
+  max_output_tokens: "The bound on output tokens was reached.",
+  content_filter: "The content filter stopped it.",
+  max_messages: "The bound on model rounds was reached.",
+  steered: "New input for the running response ended it here.",
+};
+
+export function block(title, content, note) {
+  return h("section", { class: "block" }, h("h2", null, title, note !== undefined && note !== null && h("span", { class: "num dim" }, note)), content);
+}
+
+export function instructions(found) {
+  if (!found?.text) return null;
+  const summary = [icon("list"), h("span", { class: "what" }, "Instructions"), h("span", { class: "hint" }, line(found.text, 140))];
+  return h("article", { class: "item tool", "aria-label": "Instructions", tabindex: -1 }, fold(summary, () => [plain(found.text), found.truncated && h("p", { class: "cut" }, "Cut here. The API has the whole.")]));
+}
+
+function usage(used) {
+  if (!used) return h("p", { class: "dim" }, "The model server did not count.");
+  const { input_tokens: input, cached_tokens: cached, output_tokens: output, reasoning_tokens: reasoning, total_tokens: total } = used;
+  const share = (part, whole) => (part && whole ? ` (${Math.round((100 * part) / whole)} %)` : "");
+  return h(
+    "dl",
+    { class: "usage" },
+    [["Input", count(input)], ["of it cached", count(cached) + share(cached, input), true], ["Output", count(output)], ["of it reasoning", count(reasoning) + share(reasoning, output), true], ["Total", count(total)]].map(([name, value, part]) =>
+      h("div", { class: part ? "part-of" : null }, h("dt", null, name), h("dd", { class: "num" }, value)),
+    ),
+  );
+}
+
+const asText = (value) => (typeof value === "object" ? h("code", { class: "wrap" }, JSON.stringify(value)) : String(value));
+
+/** What the request set, and behind a fold what it left at its default. */
+function settings(known, found) {
+  const all = Object.entries(known.settings ?? {}).filter(([name, value]) => value !== null && name !== "tools" && !(typeof value === "object" && !Object.keys(value).length));
+  const set = all.filter(([name, value]) => !isDefault(name, value));
+  const left = all.filter(([name, value]) => isDefault(name, value));
+  const listed = facts([
+    ["Status", STATUS[known.status] ?? known.status],
+    ["Model", known.model],
+    ["Created", exactly(known.created_at)],
+    ["Ended", known.completed_at ? exactly(known.completed_at) : null],
+    ["Owner", [found.owner?.name, found.owner?.tenant].filter(Boolean).join(" · ")],
+    ["Background", known.background ? "yes" : null],
+    ["Tries", found.timing?.tries > 1 ? found.timing.tries : null],
+    ["Continues", known.previous_response_id ? h("a", { href: to.response(known.previous_response_id) }, known.previous_response_id) : null],
+    ["Conversation", known.conversation ? h("a", { href: to.conversation(known.conversation) }, known.conversation) : null],
+    ...set.map(([name, value]) => [name, asText(value)]),
+  ]);
+  return h("div", null, listed, left.length > 0 && fold([h("span", { class: "dim" }, `${left.length} settings at their defaults`)], () => facts(left.map(([name, value]) => [name, asText(value)])), { kind: "defaults" }));
+}
+
+const toolList = (tools) =>
+  h("ul", { class: "tool-list" }, tools.map((tool) => h("li", null, fold([h("span", { class: "what" }, tool.name ?? tool.server_label ?? tool.type), tool.name || tool.server_label ? h("span", { class: "dim" }, tool.type) : null], () => code(jsonText(tool), "json", { label: "Declaration of the tool" })))));
+
+const chatRequest = (one) =>
+  fold(
+    [h("span", { class: "what" }, one.kind === "compaction" ? "Compaction" : `Round ${one.round + 1}`), h("span", { class: "num dim" }, `${bytes(one.bytes)} · at ${duration(one.at_ms)}`)],
+    () => [one.truncated && h("p", { class: "cut" }, one.request ? "Long strings are cut." : "Left out: the requests of this response were too large."), one.request && jsonBlock(one.request, "Chat request")],
+  );
+
+const notRecorded = (recorded) =>
+  recorded ? h("p", { class: "dim" }, "No request was recorded for this response.") : h("p", { class: "dim" }, "The server does not record chat requests. The operator turns it on with ", h("code", null, "ui: {record_requests: true}"), " for later responses.");
+
+/** Move the focus among the items of a conversation. */
+export function step(root, by) {
+  const items = [...root.querySelectorAll(".item")];
+  const now = items.indexOf(document.activeElement?.closest(".item"));
+  const next = items[Math.max(0, Math.min(items.length - 1, now + by))];
+  next?.focus({ preventScroll: true });
+  next?.scrollIntoView({ block: "nearest" });
+}
+
+export function toggle() {
+  const details = document.activeElement?.closest(".item")?.querySelector("details");
+  if (details) details.open = !details.open;
+}
+
+export function toggleAll(root) {
+  const all = [...root.querySelectorAll(".item details")];
+  const open = all.some((details) => !details.open);
+  for (const details of all) details.open = open;
+}
+
+customElements.define("ui-response", ResponseView);

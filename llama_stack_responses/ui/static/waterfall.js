@@ -1,0 +1,59 @@
+// When a response waited, when the model wrote and when tools ran, as bars on one scale.
+
+import { h, svg } from "./dom.js";
+import { count, duration } from "./format.js";
+
+const percent = (value) => `${Math.max(0, Math.min(100, value * 100)).toFixed(3)}%`;
+
+function bar(total, spans) {
+  const rects = spans.map(([kind, start, end]) =>
+    svg("rect", { class: "bar-" + kind, x: percent(start / total), width: percent(Math.max((end - start) / total, 0.004)), y: 3, height: 10, rx: 1.5 }),
+  );
+  return svg("svg", { class: "bars", width: "100%", height: 16, "aria-hidden": "true" }, svg("line", { x1: 0, x2: "100%", y1: 8, y2: 8 }), rects);
+}
+
+function row(total, { name, spans, ms, detail, kind, item }) {
+  const label = h(item ? "a" : "span", { class: "lane-name", href: item ? "#" + item : null, "data-item": item, title: name }, name);
+  return h("li", { class: "lane", "data-kind": kind }, label, bar(total, spans), h("span", { class: "num" }, duration(ms)), detail && h("span", { class: "lane-detail" }, detail));
+}
+
+function roundRow(round, index) {
+  const first = round.first_token_ms ?? round.end_ms;
+  const speed = round.tokens_per_second ? `${round.tokens_per_second.toFixed(1)} tokens/s` : null;
+  const begun = round.first_token_ms === null ? "no output" : `first token after ${duration(first - round.start_ms)}`;
+  const tokens = round.output_tokens === null ? null : `${count(round.input_tokens)} → ${count(round.output_tokens)} tokens`;
+  return {
+    at: round.start_ms,
+    name: round.kind === "compaction" ? "Compaction" : `Model round ${index + 1}`,
+    kind: "round",
+    spans: [["wait", round.start_ms, first], ["model", first, round.end_ms]],
+    ms: round.end_ms - round.start_ms,
+    detail: [begun, speed, tokens].filter(Boolean).join(" · "),
+  };
+}
+
+const toolRow = (tool) => ({
+  at: tool.start_ms,
+  name: tool.name || tool.type,
+  kind: "tool",
+  item: tool.item_id,
+  spans: [[tool.failed ? "failed" : "tool", tool.start_ms, tool.end_ms]],
+  ms: tool.end_ms - tool.start_ms,
+  detail: tool.failed ? "failed" : null,
+});
+
+/** Make the waterfall of `timing`; `jump(itemId)` shows a tool's item. */
+export function waterfall(timing, jump) {
+  const total = Math.max(timing.total_ms ?? 0, 1, ...timing.rounds.map((round) => round.end_ms), ...timing.tools.map((tool) => tool.end_ms));
+  const rows = [...timing.rounds.map(roundRow), ...timing.tools.map(toolRow)].sort((a, b) => a.at - b.at);
+  if (timing.queue_ms > 0) rows.unshift({ name: "Queue", kind: "queue", spans: [["queue", 0, timing.queue_ms]], ms: timing.queue_ms });
+  const element = h("ol", { class: "waterfall", "aria-label": "Timing" }, rows.map((found) => row(total, found)));
+  element.addEventListener("click", (event) => {
+    const link = event.target.closest("a[data-item]");
+    if (!link) return;
+    event.preventDefault();
+    jump(link.dataset.item);
+  });
+  const key = h("p", { class: "legend", "aria-hidden": "true" }, [["wait", "to first token"], ["model", "model writes"], ["tool", "tool"]].map(([kind, text]) => h("span", { class: "key-" + kind }, text)));
+  return h("div", null, element, key, timing.truncated && h("p", { class: "dim small" }, "Later rounds were not recorded."));
+}
