@@ -556,7 +556,8 @@ class ResponsesConfig(BaseModel):
         stored_prompts: whether requests may name prompts of the stack. llama-stack keeps no owner of a prompt, so all
             of its users can read all prompts; OGX does.
         passthrough: request fields that OpenAI does not have and that are forwarded to the provider unchanged.
-        unknown_fields: whether other request fields that OpenAI does not have are refused, as at OpenAI, or ignored.
+        unknown_fields: whether other request fields that OpenAI does not have, and unknown names inside of fields, are
+            refused, as at OpenAI, or ignored.
         secrets: keys that seal stored user data, such as the users' own API keys: each 32 bytes in base64. The first
             one seals, all of them open.
         background: limits of background responses.

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from .item_fields import TEXT
-from .shapes import At, Check, an_object, array, boolean, integer, invalid, one_of, record, string, tagged
+from .shapes import At, Check, an_object, array, boolean, integer, invalid, one_of, record, string, tagged, unsupported
 
 _NAME: Final = string(1, 128, "[a-zA-Z0-9_.-]+")
-_CALLERS: Final = array(one_of("direct", "programmatic"))
+CALLERS: Final = array(one_of("direct", "programmatic"))
+"""Check of the `allowed_callers` of a tool."""
 
 _FUNCTION: Final = record(
     {
@@ -17,7 +18,7 @@ _FUNCTION: Final = record(
         "description": string(),
         "parameters": an_object,
         "strict": boolean,
-        "allowed_callers": _CALLERS,
+        "allowed_callers": CALLERS,
         "async": boolean,
         "defer_loading": boolean,
         "output_schema": an_object,
@@ -39,7 +40,7 @@ _CUSTOM: Final = record(
         "name": _NAME,
         "description": TEXT,
         "format": tagged("format", {"text": record({}), "grammar": _GRAMMAR}),
-        "allowed_callers": _CALLERS,
+        "allowed_callers": CALLERS,
         "async": boolean,
         "defer_loading": boolean,
     },
@@ -66,7 +67,8 @@ _LOCAL: Final = record({"skills": array(_SKILL)})
 AUTO_CONTAINER_FIELDS: Final[Mapping[str, Check]] = {
     "file_ids": array(string(1, 512), high=50),
     "memory_limit": one_of("1g", "4g", "16g", "64g"),
-    "network_policy": tagged("network policy", {"disabled": record({}), "allowlist": record({})}),
+    "network_policy": tagged("network policy", {"disabled": record({}), "allowlist": an_object}),
+    "skills": unsupported("Add what they need as files."),
 }
 
 AUTO_CONTAINER: Final = record(AUTO_CONTAINER_FIELDS)
@@ -78,7 +80,7 @@ _ENVIRONMENTS: Final[Mapping[str, Check]] = {
     "container_reference": record({"container_id": string(1, 128)}, "container_id"),
 }
 
-_SHELL: Final = record({"environment": tagged("environment", _ENVIRONMENTS), "allowed_callers": _CALLERS})
+_SHELL: Final = record({"environment": tagged("environment", _ENVIRONMENTS), "allowed_callers": CALLERS})
 
 _PIXELS: Final = integer(1)
 
@@ -100,7 +102,7 @@ CLIENT_TOOLS: Final[Mapping[str, Check]] = {
     "tool_search": _TOOL_SEARCH,
     "local_shell": record({}),
     "shell": _SHELL,
-    "apply_patch": record({"allowed_callers": _CALLERS}),
+    "apply_patch": record({"allowed_callers": CALLERS}),
     "computer": record({}),
     "computer_use_preview": _COMPUTER_USE_PREVIEW,
 }

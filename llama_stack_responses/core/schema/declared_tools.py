@@ -7,7 +7,15 @@ from typing import Any, Final
 
 from ..errors import bad_request
 from ..mcp import holds_secrets
-from .client_tools import AUTO_CONTAINER, CLIENT_CHOICES, CLIENT_TOOL_NAMES, CLIENT_TOOLS, COMPUTER_TYPES, check_names
+from .client_tools import (
+    AUTO_CONTAINER,
+    CALLERS,
+    CLIENT_CHOICES,
+    CLIENT_TOOL_NAMES,
+    CLIENT_TOOLS,
+    COMPUTER_TYPES,
+    check_names,
+)
 from .mcp_shapes import MCP_CHOICE, MCP_TOOL, check_labels
 from .search_tools import SEARCH_TOOLS, WEB_SEARCH_TYPES
 from .shapes import (
@@ -39,7 +47,7 @@ def _container(value: Any, at: At) -> str | dict[str, Any]:
     return container
 
 
-_CODE_INTERPRETER: Final = record({"container": _container}, "container")
+_CODE_INTERPRETER: Final = record({"container": _container, "allowed_callers": CALLERS}, "container")
 
 _TOOLS: Final[Mapping[str, Check]] = {
     "code_interpreter": _CODE_INTERPRETER,
@@ -57,17 +65,34 @@ _UNSUPPORTED_TOOLS: Final = frozenset(
 )
 """Tools that OpenAI supports and this server does not yet; a tool that becomes supported moves to `_TOOLS`."""
 
-_KNOWN_TOOL: Final = tagged("tool", _TOOLS, _UNSUPPORTED_TOOLS)
+_KNOWN_TOOL: Final = tagged("tool", _TOOLS)
 
 
 @takes(schema_of(_KNOWN_TOOL))
 def _tool(value: Any, at: At) -> dict[str, Any]:
     """Check a tool. One that is left out is echoed as it came."""
-    kind = value.get("type") if isinstance(value, dict) else None
-    if isinstance(kind, str) and kind in _UNSUPPORTED_TOOLS & at.limits.omitted_tools:
-        return dict(value)
+    if omitted := _omitted(value, at):
+        return omitted
     tool: dict[str, Any] = _KNOWN_TOOL(value, at)
     return tool
+
+
+def _omitted(value: Any, at: At) -> dict[str, Any] | None:
+    """Return the tool, or the entry that allows it, if it is unsupported and left out; None if it is supported.
+
+    Raises:
+        ApiError: 400, it is unsupported and not left out.
+    """
+    kind = value.get("type") if isinstance(value, dict) else None
+    if not isinstance(kind, str) or kind not in _UNSUPPORTED_TOOLS:
+        return None
+    if kind in at.limits.omitted_tools:
+        return dict(value)
+    message = (
+        f"Unsupported tool type '{kind}' on this server. Its operator can leave such tools out with the setting "
+        f"'unavailable_tools: {{{kind}: omit}}': see docs/guides/tools.md."
+    )
+    raise bad_request(message, at.key("type").path, "unsupported_value")
 
 
 _TOOL_LIST: Final = array(_tool)
@@ -111,6 +136,18 @@ _TOOL_NAMES: Final[Mapping[str, Check]] = {**CLIENT_TOOL_NAMES, **_HOSTED_NAMES}
 _KINDS: Final = {**dict.fromkeys(WEB_SEARCH_TYPES, "web_search"), **dict.fromkeys(COMPUTER_TYPES, "computer")}
 """The common name of tools that have several type names, by type."""
 
+_KNOWN_NAME: Final = tagged("tool", _TOOL_NAMES)
+
+
+@takes(schema_of(_KNOWN_NAME))
+def _allowed(value: Any, at: At) -> dict[str, Any]:
+    """Check an entry in a list of allowed tools. One that is left out may be there: the others can be called."""
+    if omitted := _omitted(value, at):
+        return omitted
+    allowed: dict[str, Any] = _KNOWN_NAME(value, at)
+    return allowed
+
+
 _CHOICE_MODE: Final = one_of("none", "auto", "required")
 
 _CHOICES: Final[Mapping[str, Check]] = {
@@ -119,7 +156,7 @@ _CHOICES: Final[Mapping[str, Check]] = {
     "allowed_tools": record(
         {
             "mode": one_of("auto", "required"),
-            "tools": array(tagged("tool", _TOOL_NAMES, _UNSUPPORTED_TOOLS), low=1),
+            "tools": array(_allowed, low=1),
         },
         "mode",
         "tools",

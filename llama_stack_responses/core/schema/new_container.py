@@ -11,7 +11,7 @@ from .shapes import DEFAULT_LIMITS, At, Schema, an_object, array, integer, one_o
 _IDLE: Final = record({"anchor": one_of("last_active_at"), "minutes": integer(1)}, "minutes")
 
 _CONTAINER: Final = record(
-    {"name": string(), "expires_after": _IDLE, "skills": array(an_object), **AUTO_CONTAINER_FIELDS}, "name"
+    {**AUTO_CONTAINER_FIELDS, "name": string(), "expires_after": _IDLE, "skills": array(an_object)}, "name"
 )
 
 CONTAINER_SCHEMA: Final[Schema] = schema_of(_CONTAINER)

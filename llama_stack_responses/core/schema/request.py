@@ -153,7 +153,8 @@ def parse_create(
         body: any JSON value.
         passthrough: names of fields outside OpenAI's API that are passed to the engine.
         limits: how much the request may hold.
-        refuse_unknown: whether other unknown fields are refused; otherwise they are ignored.
+        refuse_unknown: whether other unknown fields are refused, also those inside of fields; otherwise they are
+            ignored.
 
     Raises:
         ApiError: 400; `param` is the path of the invalid value, such as `tools[1].name`.
@@ -162,13 +163,13 @@ def parse_create(
         message = f"Invalid request body: expected a JSON object, but got {kind(body)} instead."
         raise bad_request(message, code="invalid_type")
     check_json(body)
-    top = At("", limits)
+    top = At("", limits, refuse_unknown=refuse_unknown)
     if body.get("model") is None:
         raise missing(top.key("model"))
     _refuse_chat_fields(body, passthrough)
     if refuse_unknown:
         _refuse_unknown(body, passthrough)
-    given = {name: check(body[name], top.key(name)) for name, check in _FIELDS.items() if body.get(name) is not None}
+    given = {name: check(body[name], _at(top, name)) for name, check in _FIELDS.items() if body.get(name) is not None}
     _check_together(given)
     _refuse_unsupported(given)
     return CreateRequest(
@@ -177,6 +178,10 @@ def parse_create(
         passthrough={name: body[name] for name in passthrough - _FIELDS.keys() if body.get(name) is not None},
         **given,
     )
+
+
+def _at(top: At, name: str) -> At:
+    return top.key(name).leniently() if name in _LENIENT else top.key(name)
 
 
 def read_fields(body: Mapping[str, Any], passthrough: frozenset[str]) -> dict[str, Any]:
@@ -376,6 +381,11 @@ _CHAT_FIELDS: Final[Mapping[str, str]] = {
 
 _WITHOUT_MEANING: Final = frozenset({"client_metadata", "max_infer_iters"})
 """Ignored fields that some clients send: Codex CLI's metadata, and the hosts' limit on rounds."""
+
+
+_LENIENT: Final = frozenset({"guardrails", "input"})
+"""Fields whose objects may have unknown members: clients send items back as they keep them, and the hosts' clients have
+more fields in `guardrails`."""
 
 
 FIELDS: Final = frozenset(_FIELDS)

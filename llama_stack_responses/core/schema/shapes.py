@@ -49,21 +49,33 @@ DEFAULT_LIMITS: Final = Limits()
 
 
 class At:
-    """The location of a value in the body (`input[3].content[0].type`), and the limits that apply."""
+    """The location of a value in the body (`input[3].content[0].type`), and the rules that apply.
 
-    __slots__ = ("limits", "path")
+    Attributes:
+        path: the location.
+        limits: how much the request may hold.
+        refuse_unknown: whether unknown members of an object are refused; otherwise they are dropped.
+    """
 
-    def __init__(self, path: str, limits: Limits) -> None:
+    __slots__ = ("limits", "path", "refuse_unknown")
+
+    def __init__(self, path: str, limits: Limits, *, refuse_unknown: bool = False) -> None:
         self.path = path
         self.limits = limits
+        self.refuse_unknown = refuse_unknown
 
     def key(self, name: str) -> At:
         """Return the location of the member `name`."""
-        return At(f"{self.path}.{name}" if self.path else name, self.limits)
+        path = f"{self.path}.{name}" if self.path else name
+        return At(path, self.limits, refuse_unknown=self.refuse_unknown)
 
     def index(self, position: int) -> At:
         """Return the location of the array entry at `position`."""
-        return At(f"{self.path}[{position}]", self.limits)
+        return At(f"{self.path}[{position}]", self.limits, refuse_unknown=self.refuse_unknown)
+
+    def leniently(self) -> At:
+        """Return this location for a value whose unknown members are dropped."""
+        return At(self.path, self.limits)
 
 
 type Check = Callable[[Any, At], Any]
@@ -271,6 +283,19 @@ def scalar_or(check_other: Check | None = None) -> Check:
     return check
 
 
+def unsupported(why: str) -> Check:
+    """Return a check that refuses any value; `why` is the end of the error message."""
+
+    def check(_: Any, at: At) -> Any:
+        raise bad_request(
+            f"Unsupported parameter: '{at.path}' is not supported by this server. {why}",
+            at.path,
+            "unsupported_parameter",
+        )
+
+    return check
+
+
 @takes({"type": "object"})
 def an_object(value: Any, at: At) -> dict[str, Any]:
     """Check for a JSON object with any members."""
@@ -316,8 +341,8 @@ def record(fields: Mapping[str, Check], *required: str, defaults: Mapping[str, A
     """Return a check for an object with these fields, of which `required` must be present.
 
     Clients send null for absent fields, so an optional null counts as absent: the field gets its default, which is
-    checked like a sent value, or is dropped. Unknown keys are dropped too: only declared fields are stored and passed
-    on, and clients newer than this server still work.
+    checked like a sent value, or is dropped. Unknown keys are refused where the location says so, and dropped
+    elsewhere: only declared fields are stored and passed on.
     """
     fallback = defaults or {}
 
@@ -333,9 +358,18 @@ def record(fields: Mapping[str, Check], *required: str, defaults: Mapping[str, A
                 kept[name] = check_member(member, at.key(name))
             elif name in required:
                 raise missing(at.key(name))
+        if at.refuse_unknown:
+            _refuse_unknown(members, fields, at)
         return kept
 
     return check
+
+
+def _refuse_unknown(members: Mapping[str, Any], known: Mapping[str, Check], at: At) -> None:
+    for name in sorted(members.keys() - known.keys()):
+        if members[name] is not None:
+            path = at.key(shown(name)).path
+            raise bad_request(f"Unknown parameter: '{path}'.", path, "unknown_parameter")
 
 
 def _object_schema(fields: Mapping[str, Check], required: Collection[str]) -> Schema:
@@ -365,7 +399,8 @@ def tagged(what: str, table: Mapping[str, Check], unsupported: Collection[str] =
             raise bad_request(f"Unsupported {what} type '{name}' on this server.", at_type.path, "unsupported_value")
         if name not in table:
             raise invalid_value(name, at_type, table)
-        return {"type": name, **table[name](members, at)}
+        rest = {member: value for member, value in members.items() if member != "type"}
+        return {"type": name, **table[name](rest, at)}
 
     return check
 

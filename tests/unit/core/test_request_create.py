@@ -148,6 +148,45 @@ def test_unknown_field_is_refused_if_configured() -> None:
     assert error.message.startswith("Unknown parameter: 'whatever'.")
 
 
+_FUNCTION = {"type": "function", "name": "f"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"text": {"foo": 1}}, "text.foo"),
+        ({"text": {"format": {"type": "json_object", "name": "x"}}}, "text.format.name"),
+        ({"reasoning": {"effort": "low", "foo": {}}}, "reasoning.foo"),
+        ({"stream": True, "stream_options": {"include_usage": True}}, "stream_options.include_usage"),
+        ({"tools": [_FUNCTION], "tool_choice": {**_FUNCTION, "foo": 1}}, "tool_choice.foo"),
+        ({"tools": [_FUNCTION, {"type": "web_search", "foo": 1}]}, "tools[1].foo"),
+        ({"tools": [{"type": "web_search", "filters": {"foo": []}}]}, "tools[0].filters.foo"),
+        ({"tools": [{"type": "mcp", "server_label": "a", "server_url": "http://b", "url": "c"}]}, "tools[0].url"),
+    ],
+)
+def test_unknown_name_inside_a_field_is_refused_if_configured(fields: dict[str, Any], param: str) -> None:
+    body = {"model": "m", "input": "hi", **fields}
+    parse_create(body)
+    with pytest.raises(ApiError) as caught:
+        parse_create(body, refuse_unknown=True)
+    assert (caught.value.code, caught.value.param) == ("unknown_parameter", param)
+    assert caught.value.message == f"Unknown parameter: '{param}'."
+
+
+def test_unknown_names_in_items_and_nulls_are_ignored_always() -> None:
+    item = {"role": "user", "content": [{"type": "input_text", "text": "hi", "parsed": 1}], "new": {"a": 1}}
+    body = {"model": "m", "input": [item], "text": {"foo": None}, "guardrails": [{"type": "a", "foo": 1}]}
+    assert parse_create(body, refuse_unknown=True).text == {}
+
+
+def test_missing_name_is_named_before_unknown_ones() -> None:
+    """The form of tools in the Chat Completions API gets the error that OpenAI sends."""
+    body = {"model": "m", "input": "hi", "tools": [{"type": "function", "function": {"name": "f"}}]}
+    with pytest.raises(ApiError) as caught:
+        parse_create(body, refuse_unknown=True)
+    assert (caught.value.code, caught.value.param) == ("missing_required_parameter", "tools[0].name")
+
+
 def test_engine_fields_are_passed_through() -> None:
     engine = {
         "seed": 1,

@@ -147,7 +147,10 @@ def test_invalid_tool_is_refused_with_its_position(tool: Any, param: str, code: 
 
 
 def test_tool_errors_are_worded_like_openais() -> None:
-    assert refused([{"type": "image_generation"}]).message == "Unsupported tool type 'image_generation' on this server."
+    assert refused([{"type": "image_generation"}]).message == (
+        "Unsupported tool type 'image_generation' on this server. Its operator can leave such tools out with the setting "
+        "'unavailable_tools: {image_generation: omit}': see docs/guides/tools.md."
+    )
     assert refused([{"type": "x"}]).message.startswith("Invalid value: 'x'. Supported values are: 'code_interpreter', ")
     assert refused([{"type": "function", "function": {"name": "f"}}]).message == (
         "Missing required parameter: 'tools[0].name'."
@@ -369,6 +372,18 @@ OMITTING = Limits(omitted_tools=frozenset({"image_generation", "file_search"}))
 def test_omitted_unknown_tool_is_accepted_unchanged() -> None:
     tool = {"type": "image_generation", "quality": "low"}
     assert parse_create({"model": "m", "input": "Hi", "tools": [tool]}, limits=OMITTING).tools == [tool]
+
+
+def test_allowed_tools_may_name_an_omitted_tool_next_to_others() -> None:
+    image = {"type": "image_generation"}
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [image, function("f")]}
+    body = {"model": "m", "input": "Hi", "tools": [{**image, "quality": "low"}, function("f")], "tool_choice": choice}
+    assert parse_create(body, limits=OMITTING, refuse_unknown=True).tool_choice == choice
+    with pytest.raises(ApiError, match="with the setting 'unavailable_tools: ") as caught:
+        parse_create(body | {"tools": [function("f")]})
+    assert caught.value.param == "tool_choice.tools[0].type"
+    with pytest.raises(ApiError, match="Tool choice 'image_generation' not found"):
+        parse_create(body | {"tools": [function("f")]}, limits=OMITTING)
 
 
 @pytest.mark.parametrize(
