@@ -137,7 +137,11 @@ class SocketLimits(BaseModel):
         responses: maximum number of responses that run at the same time.
         waiting: maximum number of additional requests that wait for a free slot.
         streams: maximum number of different stream names (`stream_id`) on a connection.
-        remembered_bytes: maximum size of the remembered histories of responses with `store: false`.
+        remembered_bytes: maximum size of the histories of responses with `store: false` that one connection remembers:
+            as JSON, plus 160 bytes for each value.
+        remembered_bytes_per_user: maximum size of the remembered histories of all connections of one user to a server
+            process.
+        remembered_total_bytes: the same for all users.
         steers: maximum number of queued inputs that steer one response.
     """
 
@@ -151,6 +155,8 @@ class SocketLimits(BaseModel):
     waiting: int = Field(default=64, ge=0)
     streams: int = Field(default=32, ge=0)
     remembered_bytes: int = Field(default=64 * 2**20, ge=0)
+    remembered_bytes_per_user: int = Field(default=256 * 2**20, ge=2**16)
+    remembered_total_bytes: int = Field(default=512 * 2**20, ge=2**16)
     steers: int = Field(default=16, ge=1)
 
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
+from ..admission import Reservation
+from ..core.errors import ApiError
 from ..core.exchanges import with_exchanges
+from ..core.json_blocks import blocks
+from ..core.json_values import decoded_bytes
+from ..store.reading import computed
 
 Json = dict[str, Any]
 
 _MOST: Final = 256
 """Maximum responses that can be continued; a shared part of their histories is kept once."""
+
+_ROOM: Final = 65_536
+"""Bytes that must be free before another response that is not stored begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +30,7 @@ class Link:
 
     Attributes:
         items: input and output that its last response added.
-        size: their length as JSON.
+        size: their size in bytes: as JSON, and 160 for each value.
         before: the unstored part of the history that this response continued.
         base: the archive's name of the stored history before all that, or None if there is none.
     """
@@ -48,11 +56,17 @@ class Chains:
 
     Args:
         limit: maximum bytes of remembered items.
+        lease: counts them for the user.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, lease: Reservation) -> None:
         self._limit = limit
+        self._lease = lease
         self._links: OrderedDict[str, Link] = OrderedDict()
+        self._uses: dict[int, int] = {}
+        """How many responses and later links use a link, by its identity."""
+        self._held = 0
+        self._closed = False
 
     def find(self, response_id: str) -> Link | None:
         """Return the history that ends with this response; None if it is stored, dropped or another connection's."""
@@ -60,9 +74,20 @@ class Chains:
 
     def forget(self, response_id: str) -> None:
         """Drop the history that ends with this response, if it is remembered."""
-        self._links.pop(response_id, None)
+        if link := self._links.pop(response_id, None):
+            self._leave(link)
+            self._lease.resize(self._held)
 
-    def keep(
+    def check(self) -> None:
+        """Check that there is room for one more history.
+
+        Raises:
+            ApiError: 429 or 503, the connections of the user, or all connections, remember too much.
+        """
+        self._lease.resize(self._held + _ROOM)
+        self._lease.resize(self._held)
+
+    async def keep(
         self,
         response: Json,
         new_items: list[Json],
@@ -70,18 +95,59 @@ class Chains:
         before: Link | None,
         base: str | None,
     ) -> None:
-        """Remember a response: the request's items, then its output with its exchanges, after the history `before`."""
-        items = [*new_items, *with_exchanges(response["output"], exchanges)]
-        self._links[response["id"]] = Link(items, len(json.dumps(items)), before, base)
-        while len(self._links) > _MOST or (self._links and self._held() > self._limit):
-            self._links.popitem(last=False)
+        """Remember a response: the request's items, then its output with its exchanges, after the history `before`.
 
-    def _held(self) -> int:
-        """Return the size of all remembered histories; each shared part counts once."""
-        sizes: dict[int, int] = {}
-        for tip in self._links.values():
-            link: Link | None = tip
-            while link and id(link) not in sizes:
-                sizes[id(link)] = link.size
-                link = link.before
-        return sum(sizes.values())
+        It is dropped if there is no room for it alone.
+        """
+        items = [*new_items, *with_exchanges(response["output"], exchanges)]
+        link = Link(items, await computed(partial(_size, items), items), before, base)
+        if self._closed:
+            return
+        self._links[response["id"]] = link
+        self._enter(link)
+        while self._links and not self._fits():
+            self._leave(self._links.popitem(last=False)[1])
+        self._lease.resize(self._held)
+
+    def close(self) -> None:
+        """Drop everything, and remember nothing more: the connection has ended."""
+        self._closed = True
+        self._links.clear()
+        self._uses.clear()
+        self._held = 0
+        self._lease.release()
+
+    def _fits(self) -> bool:
+        if len(self._links) > _MOST or self._held > self._limit:
+            return False
+        try:
+            self._lease.resize(self._held)
+        except ApiError:
+            return False
+        return True
+
+    def _enter(self, tip: Link) -> None:
+        """Count a history; a part that others share is counted already."""
+        link: Link | None = tip
+        while link:
+            uses = self._uses.get(id(link), 0)
+            self._uses[id(link)] = uses + 1
+            if uses:
+                return
+            self._held += link.size
+            link = link.before
+
+    def _leave(self, tip: Link) -> None:
+        """Subtract what no other history shares."""
+        link: Link | None = tip
+        while link:
+            self._uses[id(link)] -= 1
+            if self._uses[id(link)]:
+                return
+            del self._uses[id(link)]
+            self._held -= link.size
+            link = link.before
+
+
+def _size(items: list[Json]) -> int:
+    return decoded_bytes(b"".join(blocks(items)))

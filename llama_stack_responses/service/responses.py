@@ -264,7 +264,10 @@ class OpenAIResponsesImpl:
                 model server, and nothing is stored.
         """
         self.start()
-        start = await self._resolver.resolve(self._parser.parse(body), connection.chains, hold=hold)
+        request = self._parser.parse(body)
+        if not request.store:
+            connection.chains.check()
+        start = await self._resolver.resolve(request, connection.chains, hold=hold)
         return await self._run(start, connection)
 
     async def _join(self, claim: IdempotencyClaim, hold: Hold | None) -> DetachedResponse | None:
@@ -381,7 +384,7 @@ class OpenAIResponsesImpl:
         if start.request.conversation:
             await self._keeper.join(final, start.stored, exchanges)
         if connection:
-            connection.chains.keep(final, start.remembered, exchanges, start.history.link, start.history.base)
+            await connection.chains.keep(final, start.remembered, exchanges, start.history.link, start.history.base)
 
     async def retrieve(self, response_id: str, hold: Hold | None = None) -> Json:
         """Return the response as stored or, while it is streamed in the foreground, as it was when it began.

@@ -60,6 +60,7 @@ class Session:
         admit: asks the host whether, and for which user, another response may be created. Raises `ApiError` if not.
         send: sends events. Raises `Unreachable`.
         lease: creates the reservation for the data held for one response.
+        histories: counts what the connection remembers.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Session:
         admit: Callable[[], Awaitable[Caller]],
         send: Send,
         lease: Callable[[], Reservation],
+        histories: Reservation,
     ) -> None:
         self._impl = impl
         self._caller = caller
@@ -76,7 +78,7 @@ class Session:
         self._send = send
         self._lease = lease
         limits = impl.config.limits.websocket
-        self._chains = Chains(limits.remembered_bytes)
+        self._chains = Chains(limits.remembered_bytes, histories)
         self._lanes = Lanes(_lane_limits(impl.config.limits), self._work)
         self._steering = Steering(limits.steers, limits.message_bytes)
         self._active_at = asyncio.get_running_loop().time()
@@ -113,7 +115,7 @@ class Session:
                     self._lanes.put(lane, event, size, done)
                     queued = True
                 case "response.steer":
-                    answer, answer_lane = self._steering.steer(event)
+                    answer, answer_lane = self._steering.steer(event, size)
                     await self._send([answer], answer_lane)
                 case _:
                     raise bad_request(
@@ -140,6 +142,7 @@ class Session:
     def abandon(self) -> None:
         """Cancel everything: the client has disconnected."""
         self._lanes.abandon()
+        self._chains.close()
 
     async def _work(self, lane: str | None, event: Json) -> None:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from itertools import count
@@ -91,8 +90,8 @@ class Steering:
         for key in settled[: max(0, len(self._targets) - _KNOWN)]:
             del self._targets[key]
 
-    def steer(self, event: Json) -> tuple[Event, str | None]:
-        """Handle a `response.steer` event. Return the event for the client, and its lane.
+    def steer(self, event: Json, size: int) -> tuple[Event, str | None]:
+        """Handle a `response.steer` event of `size` bytes. Return the event for the client, and its lane.
 
         Raises:
             ApiError: 400 if the target or the input is missing.
@@ -103,7 +102,7 @@ class Steering:
         if given is None:
             raise missing(At("input", DEFAULT_LIMITS))
         target = self._targets.get(target_id)
-        size = len(json.dumps(given)) + _OVERHEAD
+        size += _OVERHEAD
         if problem := self._problem(event, target, size):
             unaccepted = {"previous_response_id": target_id, "input": given}
             return steer_failed(next(self._numbers), unaccepted, *problem), target.lane if target else None

@@ -43,7 +43,15 @@ class Traffic:
         self._who = who
         self._streams = streams
         self._downloads = Admission(Quota("downloads", answers.downloads, answers.downloads_per_user))
+        remembered = limits.websocket
+        self._histories = Admission(
+            Quota("histories on WebSockets", remembered.remembered_total_bytes, remembered.remembered_bytes_per_user)
+        )
         self._answers = Admission(Quota("large answers", answers.total_bytes, answers.bytes_per_user))
+
+    def histories(self, owner: Owner) -> Reservation:
+        """Return an empty reservation for what a WebSocket remembers. The caller must release it."""
+        return self._histories.lease(owner)
 
     @property
     def answers_held(self) -> int:

@@ -20,7 +20,6 @@ from llama_stack_responses.logs import get_logger
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.websocket.session import Caller, Session, Unreachable
 
-from .bodies import Bodies
 from .headers import known, request_id
 from .responses import failure
 from .traffic import Traffic
@@ -94,7 +93,7 @@ def socket_route(
         own_id = request_id(websocket.scope)
         with known(websocket.scope, own_id), lease, impl.sockets:
             await websocket.accept(headers=[(b"x-request-id", own_id.encode())])
-            await _Talk(impl, gate, traffic.bodies, websocket, caller).run()
+            await _Talk(impl, gate, traffic, websocket, caller).run()
 
     return talk
 
@@ -106,20 +105,22 @@ class _Talk:
         self,
         impl: OpenAIResponsesImpl,
         gate: ConnectionAuthorizer,
-        bodies: Bodies,
+        traffic: Traffic,
         websocket: WebSocket,
         caller: Caller,
     ) -> None:
         self._impl = impl
         self._gate = gate
-        self._bodies = bodies
+        self._bodies = bodies = traffic.bodies
         self._owner = caller.owner
         self._websocket = websocket
         self._limits = impl.config.limits.websocket
         loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[_End] = loop.create_future()
         self._aging = loop.call_later(self._limits.lifetime_seconds, self._grow_old)
-        self._session = Session(impl, caller, self._admit, self._send, lambda: bodies.lease(self._owner))
+        self._session = Session(
+            impl, caller, self._admit, self._send, lambda: bodies.lease(self._owner), traffic.histories(self._owner)
+        )
 
     async def run(self) -> None:
         reading = asyncio.create_task(self._read())

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
@@ -19,6 +20,7 @@ from llama_stack_responses.store.memory import MemoryRecords
 from tests.support.inference import FakeInference, finish, text
 from tests.unit.service.test_short_requests import Everybody, server
 
+ROOM = Admission(Quota("histories", 10**6, 10**6))
 BODY = {"model": "m", "input": "Hello"}
 
 
@@ -67,7 +69,9 @@ async def streamed(impl: OpenAIResponsesImpl) -> Run:
 
 
 async def on_connection(impl: OpenAIResponsesImpl) -> Run:
-    return await impl.go_on(BODY | {"stream": True, "store": False}, ConnectionOptions(Chains(0), generate=True))
+    return await impl.go_on(
+        BODY | {"stream": True, "store": False}, ConnectionOptions(Chains(0, ROOM.lease(ANONYMOUS)), generate=True)
+    )
 
 
 @pytest.mark.parametrize("begin", [unstreamed, streamed, on_connection])

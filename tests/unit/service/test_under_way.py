@@ -9,8 +9,9 @@ from typing import Any, Final
 import orjson
 import pytest
 
-from llama_stack_responses.admission import Reservation
+from llama_stack_responses.admission import Admission, Quota, Reservation
 from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
+from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.generation.connection_options import ConnectionOptions
 from llama_stack_responses.generation.run import Run
 from llama_stack_responses.inputs.connection_memory import Chains
@@ -266,7 +267,9 @@ async def test_unstreamed_unknown_outcome_is_503_without_retry(
 async def test_unknown_outcome_on_websocket_is_error_event(
     start: Callable[..., OpenAIResponsesImpl], lossy: Lossy
 ) -> None:
-    run = await start().go_on(ASKED, ConnectionOptions(Chains(1000)))
+    run = await start().go_on(
+        ASKED, ConnectionOptions(Chains(1000, Admission(Quota("histories", 10**6, 10**6)).lease(ANONYMOUS)))
+    )
     last = (await rest(run))[-1]
     assert isinstance(run.error, OutcomeUnknown)
     told = _nested(last, run.error)

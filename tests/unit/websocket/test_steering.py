@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -38,9 +39,8 @@ class Desk:
 
     def steer(self, given: Any = "go left", target: str = "resp_1", **more: Any) -> Json:
         """Return the event that answers the input, after checking it."""
-        event, lane = self.steering.steer(
-            {"type": "response.steer", "previous_response_id": target, "input": given, **more}
-        )
+        told = {"type": "response.steer", "previous_response_id": target, "input": given, **more}
+        event, lane = self.steering.steer(told, len(json.dumps(told)))
         assert problems(ResponsesServerEvent, event) == [] or event["steer"].get("input") is not None
         assert lane == ("a" if target == "resp_1" else None)
         return event
@@ -168,7 +168,8 @@ def test_pending_steers_are_limited() -> None:
     large.fails("too_many_pending_steers", "x" * 3_000)
     large.steering.ended(STEERED)
     large.steering.began("resp_2", None, BODY, StopPoint())
-    event, _ = large.steering.steer({"type": "response.steer", "previous_response_id": "resp_2", "input": "x" * 3_000})
+    told = {"type": "response.steer", "previous_response_id": "resp_2", "input": "x" * 3_000}
+    event, _ = large.steering.steer(told, 3_100)
     assert event["type"] == "response.steer.accepted"
 
 
@@ -209,7 +210,7 @@ def test_steer_with_other_fields_fails() -> None:
 )
 def test_steer_without_target_or_input_is_refused(event: Json) -> None:
     with pytest.raises(ApiError) as refused:
-        Desk().steering.steer({"type": "response.steer", **event})
+        Desk().steering.steer({"type": "response.steer", **event}, 100)
     assert (refused.value.status, refused.value.code) == (400, "missing_required_parameter")
     assert refused.value.param in ("previous_response_id", "input")
 
@@ -222,7 +223,7 @@ def test_ended_responses_are_remembered_up_to_limit() -> None:
         desk.steering.began(f"resp_{number}", None, BODY, StopPoint())
         desk.steering.ended(COMPLETED | {"id": f"resp_{number}"})
     for target, code in (("resp_2", "response_not_found"), ("resp_399", "response_already_completed")):
-        event, _ = desk.steering.steer({"type": "response.steer", "previous_response_id": target, "input": "x"})
+        event, _ = desk.steering.steer({"type": "response.steer", "previous_response_id": target, "input": "x"}, 100)
         assert event["error"]["code"] == code
     # Queued input is not forgotten.
     assert len(desk.steering.queued("resp_1", "a")) == 1

@@ -249,7 +249,7 @@ async def test_host_refusal_of_request_is_sent_as_error_event() -> None:
     events = await client.sees(has("response.completed"))
     assert [(event["status"], event["error"]["message"][:5]) for event in events[:2]] == [
         (429, "Quota"),
-        (401, "Anoth"),
+        (401, "This "),
     ]
     assert events[0]["error"]["headers"] == {"retry-after": "9"}
     client.leave()
