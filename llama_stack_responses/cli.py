@@ -1,7 +1,7 @@
 """The command `llama-stack-responses`.
 
-It writes the files of a template, including a config.yaml for `llama stack run`, and imports conversations and
-responses that the host stored.
+It writes the files of a template, including a config.yaml for `llama stack run`, imports conversations and responses
+that the host stored, and has the commands of `shell/` for operators.
 """
 
 import argparse
@@ -14,6 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from .installed import InstalledHost, installed_host, wrong_mcp
+from .shell.arguments import add_commands
+from .shell.commands import Failure
 
 PACKAGE = Path(__file__).parent
 
@@ -141,6 +143,7 @@ def build_parser() -> argparse.ArgumentParser:
         "'responses' of the backend 'sql_default'",
     )
     command.set_defaults(run=bring)
+    add_commands(commands)
     return parser
 
 
@@ -149,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     try:
         arguments.run(arguments)
-    except CommandError as error:
+    except (CommandError, Failure) as error:
         print(f"llama-stack-responses: {error}", file=sys.stderr)
         return error.code
     return 0

@@ -166,6 +166,7 @@ NOT_RUN: Final = {
     "docs/guides/operations.md, Traces and metrics, sh 2": "the same: test_prometheus.py has one",
     "docs/guides/operations.md, Log lines, text": "a line of the log",
     "docs/guides/operations.md, Readiness, json": "an answer: test_readiness.py asks for it",
+    "docs/guides/operations.md, Look at the store, console": "test_shell.py runs these commands on every store",
     "docs/guides/operations.md, A blocked event loop, text": "a line of the log",
     "docs/guides/scaling.md, Several servers, console": "servers that do not end: test_scale_out.py starts them",
     "docs/quickstart.md, 1. Start a server, console": "`make serve` does not end; tests/demo starts it",

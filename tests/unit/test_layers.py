@@ -33,6 +33,7 @@ LAYERS: Final = {
         {"ui", "websocket"},
         {"wire"},
         {"host"},
+        {"shell"},
         {"cli", "provider"},
     ),
     f"{PACKAGE}.core": (
@@ -109,6 +110,7 @@ ONLY_IN: Final = {
             "sandbox",
             "sealing",
             "service",
+            "shell",
             "store",
             "telemetry",
             "tools",

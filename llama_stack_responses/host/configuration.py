@@ -1,0 +1,83 @@
+"""A stack's configuration, read by the commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from llama_stack_responses.config import HostStore, MemoryStore, ResponsesConfig
+from llama_stack_responses.store.factory import open_records
+from llama_stack_responses.store.records import Records
+
+from .keyvalue import backend
+from .platform import StackConfig, initialize_storage, parse_and_maybe_upgrade_config
+
+
+class WrongConfiguration(Exception):  # noqa: N818 (it is the user's)
+    """A configuration cannot be used; the message is one sentence for the user."""
+
+
+def read_stack(path: Path) -> StackConfig:
+    """Read a stack's configuration, with its environment variables filled in.
+
+    Raises:
+        WrongConfiguration: it cannot be read.
+    """
+    try:
+        stack: StackConfig = parse_and_maybe_upgrade_config(yaml.safe_load(path.read_text()))
+    except OSError as error:
+        raise WrongConfiguration(f"Cannot read {path}: {error.strerror or error}.") from error
+    except ValidationError as error:
+        raise WrongConfiguration(f"{path} is not a stack's configuration: {first(error)}.") from None
+    except yaml.YAMLError:
+        # The error's message quotes the file, which may contain a secret.
+        raise WrongConfiguration(f"{path} is not a stack's configuration: it is not YAML.") from None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        # The host's message may have several lines.
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise WrongConfiguration(f"{path} is not a stack's configuration: {reason}.") from error
+    return stack
+
+
+def responses_config(stack: StackConfig, path: Path, purpose: str) -> ResponsesConfig:
+    """Return the settings of the stack's responses provider.
+
+    Args:
+        purpose: what the provider's store is wanted for, for the error.
+
+    Raises:
+        WrongConfiguration: there is no such provider, or its settings are wrong, or its store ends with its process.
+    """
+    providers = stack.providers.get("responses", [])
+    found = next((each for each in providers if each.provider_type == "inline::kv"), None)
+    if found is None:
+        raise WrongConfiguration(f"{path} has no provider 'inline::kv' under providers.responses {purpose}.")
+    try:
+        config = ResponsesConfig(**(found.config or {}))
+    except ValidationError as error:
+        raise WrongConfiguration(f"{path} has a wrong setting of '{found.provider_id}': {first(error)}.") from None
+    if isinstance(config.store, MemoryStore):
+        ends = "names the store 'memory', which is lost when the process ends: choose a persistent store"
+        raise WrongConfiguration(f"{path} {ends}.")
+    return config
+
+
+def open_configured(path: Path) -> tuple[Records, ResponsesConfig]:
+    """Open the store of the stack with this configuration.
+
+    Raises:
+        WrongConfiguration: the configuration cannot be used.
+    """
+    stack = read_stack(path)
+    config = responses_config(stack, path, "to read the store of")
+    if isinstance(config.store, HostStore):
+        initialize_storage(stack)
+    return open_records(config.store, backend), config
+
+
+def first(error: ValidationError) -> str:
+    """Return the location and message of the first error, without the value, which may be a secret."""
+    first = error.errors(include_input=False, include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

@@ -1,0 +1,252 @@
+"""The commands that look at a store, and those that delete and export."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from ..config import HostStore, ResponsesConfig
+from ..core.errors import ApiError
+from ..core.owner import Owner
+from ..installed import installed_host, wrong_mcp
+from ..store.records import Records
+from .tables import duration, moment, print_fields, print_json, print_rows
+from .view import View, shown
+
+type Json = dict[str, Any]
+type Work = Callable[[Records, ResponsesConfig], Awaitable[None]]
+
+_COLUMNS: Final = {
+    "id": "RESPONSE",
+    "created": "CREATED",
+    "status": "STATUS",
+    "model": "MODEL",
+    "owner": "OWNER",
+    "tokens": "TOKENS",
+    "words": "INPUT",
+}
+_CHAIN: Final = {name: title for name, title in _COLUMNS.items() if name != "owner"} | {"answer": "ANSWER"}
+_QUEUE: Final = {"id": "RESPONSE", "state": "STATE", "waited": "WAITED", "owner": "OWNER", "worker": "WORKER"}
+
+
+class Failure(Exception):  # noqa: N818 (a command fails, not this software)
+    """A command failed; the message is one sentence for the user.
+
+    Attributes:
+        code: exit code of the command.
+    """
+
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def with_store(config: Path, work: Work) -> None:
+    """Open the store that a stack's configuration names, and do this work on it.
+
+    Raises:
+        Failure: the configuration is wrong, or the store does not answer.
+    """
+    host = installed_host()
+    if host is None:
+        raise Failure("Neither llama-stack nor OGX is installed here: run this where the stack runs.", 2)
+    if wrong := wrong_mcp(host):
+        raise Failure(wrong, 2)
+    # `host.configuration` takes the host's names from the package that is already imported.
+    import_module(host.package)
+    from ..host.configuration import WrongConfiguration, open_configured
+
+    async def run() -> None:
+        records, settings = open_configured(config)
+        if isinstance(settings.store, HostStore):
+            print("The store 'host' is for one process: stop the server first.", file=sys.stderr)
+        try:
+            await work(records, settings)
+        finally:
+            await records.close()
+
+    try:
+        asyncio.run(run())
+    except WrongConfiguration as error:
+        raise Failure(str(error), 2) from error
+    except ApiError as error:
+        raise Failure(error.message) from error
+
+
+def list_responses(given: Namespace) -> None:
+    """Run `list`: the newest responses of all owners, or of one."""
+
+    async def work(records: Records, _: ResponsesConfig) -> None:
+        rows = await View(records).newest(given.limit, _owner(given), _wanted(given))
+        print_rows([_row(row, given) for row in rows], _COLUMNS, as_json=given.json)
+
+    with_store(given.config, work)
+
+
+def show(given: Namespace) -> None:
+    """Run `show`: one response with its owner and its whole input."""
+
+    async def work(records: Records, _: ResponsesConfig) -> None:
+        found = await View(records).show(given.id)
+        if found is None:
+            raise Failure(f"There is no response {given.id!r} in this store.")
+        if given.json:
+            print_json(found)
+        else:
+            # ASCII only: what is stored may contain characters that control a terminal.
+            print(json.dumps(found, indent=2, ensure_ascii=True))
+
+    with_store(given.config, work)
+
+
+def chain(given: Namespace) -> None:
+    """Run `chain`: a response and those that it continues."""
+
+    async def work(records: Records, _: ResponsesConfig) -> None:
+        rows = await View(records).chain(given.id)
+        if not rows:
+            raise Failure(f"There is no response {given.id!r} in this store.")
+        print_rows([_row(row, given) for row in rows], _CHAIN, as_json=given.json)
+
+    with_store(given.config, work)
+
+
+def tail(given: Namespace) -> None:
+    """Run `tail`: the newest responses, and then new ones as they are stored, until it is interrupted."""
+
+    async def work(records: Records, _: ResponsesConfig) -> None:
+        view, owner, wanted = View(records), _owner(given), _wanted(given)
+        rows = await view.newest(given.limit, owner, wanted)
+        last, head = "", True
+        while True:
+            if rows or head:
+                print_rows([_row(row, given) for row in reversed(rows)], _COLUMNS, as_json=given.json, head=head)
+                sys.stdout.flush()
+            head, last = False, max([last, *(str(row["order"]) for row in rows)])
+            await asyncio.sleep(given.every)
+            rows = await view.newest(_MOST_NEW, owner, wanted, last)
+
+    try:
+        with_store(given.config, work)
+    except KeyboardInterrupt:
+        return
+
+
+_MOST_NEW: Final = 1000
+"""Most responses that one look of `tail` prints."""
+
+
+def stats(given: Namespace) -> None:
+    """Run `stats`: how much is stored and queued."""
+
+    async def work(records: Records, _: ResponsesConfig) -> None:
+        found = await View(records).stats()
+        dates = {} if given.json else {name: moment(found[name]) for name in ("oldest", "newest")}
+        print_fields(found | dates, as_json=given.json)
+
+    with_store(given.config, work)
+
+
+def queue(given: Namespace) -> None:
+    """Run `queue`: the jobs that wait and run."""
+
+    async def work(records: Records, _: ResponsesConfig) -> None:
+        rows = [
+            {
+                "id": each.response_id,
+                "state": each.state,
+                "waited": each.seconds if given.json else duration(each.seconds),
+                "owner": _named(each.owner, given),
+                "worker": each.worker,
+            }
+            for each in await View(records).queue()
+        ]
+        print_rows(rows, _QUEUE, as_json=given.json)
+
+    with_store(given.config, work)
+
+
+def delete(given: Namespace) -> None:
+    """Run `delete`: single responses, or everything of an owner."""
+    owner = _owner(given)
+    if bool(given.ids) == bool(owner):
+        raise Failure("Name the responses to delete, or an --owner, and not both.", 2)
+
+    async def work(records: Records, _: ResponsesConfig) -> None:
+        view = View(records)
+        ids = given.ids or [each async for each in view.responses_of(owner or Owner())]
+        talks = [each.id async for each in view.conversations_of(owner)] if owner else []
+        if not given.yes:
+            raise Failure(f"This deletes {len(ids)} responses and {len(talks)} conversations: repeat it with --yes.", 2)
+        gone = [each for each in ids if await view.delete(each)]
+        for each in talks:
+            await view.archive.conversations.delete(each)
+        print_fields({"deleted responses": len(gone), "deleted conversations": len(talks)}, as_json=given.json)
+        if missing := [each for each in given.ids if each not in gone]:
+            raise Failure(f"Not stored, or still being made: {', '.join(missing)}.")
+
+    with_store(given.config, work)
+
+
+def export(given: Namespace) -> None:
+    """Run `export`: everything of an owner, as lines of JSON."""
+    owner = _owner(given)
+    if owner is None:
+        raise Failure("Name the --owner whose responses and conversations to export.", 2)
+
+    async def work(records: Records, _: ResponsesConfig) -> None:
+        if given.out is None:
+            await _export(View(records), owner, sys.stdout)
+            return
+        with given.out.open("x", encoding="utf-8") as out:
+            await _export(View(records), owner, out)
+
+    try:
+        with_store(given.config, work)
+    except OSError as error:
+        raise Failure(f"Cannot write {given.out}: {error.strerror or error}.") from error
+
+
+async def _export(view: View, owner: Owner, out: TextIO) -> None:
+    async for response_id in view.responses_of(owner):
+        if found := await view.show(response_id):
+            out.write(json.dumps({"type": "response", **found}) + "\n")
+    async for conversation in view.conversations_of(owner):
+        items = await view.archive.conversations.items(conversation.id, conversation.end)
+        told = {"id": conversation.id, "created_at": conversation.created_at, "metadata": dict(conversation.metadata)}
+        line = {"type": "conversation", "owner": shown(conversation.owner), "conversation": told, "items": items}
+        out.write(json.dumps(line) + "\n")
+
+
+def _owner(given: Namespace) -> Owner | None:
+    """Return the owner that is named; an empty name is the owner of a stack without authentication."""
+    return None if given.owner is None else Owner(given.owner, tenant=given.tenant)
+
+
+def _wanted(given: Namespace) -> Callable[[Json], bool]:
+    wanted = {name: value for name in ("status", "model") if (value := getattr(given, name)) is not None}
+    return lambda row: all(row[name] == value for name, value in wanted.items())
+
+
+def _row(row: Json, given: Namespace) -> Json:
+    """Return what is shown of a row of a list."""
+    if given.json:
+        return {name: value for name, value in row.items() if name != "version"} | {"owner": shown(row["owner"])}
+    counts = [str(row[name]) for name in ("input_tokens", "output_tokens") if row[name] is not None]
+    return row | {
+        "created": moment(row["created_at"]),
+        "owner": _named(row["owner"], given),
+        "tokens": "+".join(counts) or None,
+    }
+
+
+def _named(owner: Owner, given: Namespace) -> Any:
+    if given.json:
+        return shown(owner)
+    return f"{owner.principal} ({owner.tenant})" if owner.tenant else owner.principal or None

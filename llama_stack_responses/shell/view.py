@@ -1,0 +1,214 @@
+"""What is stored, of all owners."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..core.owner import Owner
+from ..jobs import fair_order
+from ..jobs.event_log import EventLog
+from ..jobs.notifier import Notifier
+from ..jobs.queue import Job, JobQueue
+from ..store.archive import Archive
+from ..store.conversations import Conversation
+from ..store.hashing import Hasher
+from ..store.layout import BUCKET
+from ..store.records import Conflict, Delete, Op, Records, after_prefix, pages_of
+
+type Json = dict[str, Any]
+type Wanted = Callable[[Json], bool]
+
+_PAGE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A job.
+
+    Attributes:
+        response_id: the id of its response.
+        owner: the owner.
+        state: `waiting`, `running`, or `stalled`, its worker has no lease.
+        worker: the worker that holds it.
+        seconds: how long it has waited; None unless it waits.
+    """
+
+    response_id: str
+    owner: Owner
+    state: str
+    worker: str | None
+    seconds: float | None
+
+
+class View:
+    """Reads and deletes what a store holds, of any owner.
+
+    Args:
+        records: the store.
+        page: rows that one read takes.
+    """
+
+    def __init__(self, records: Records, page: int = _PAGE) -> None:
+        self._records = records
+        self._page = page
+        # What has expired is listed until a server deletes it.
+        self.archive = Archive(records, retention=None)
+
+    async def newest(self, limit: int, owner: Owner | None, wanted: Wanted, since: str = "") -> list[Json]:
+        """Return the newest rows of lists, newest first, each with `owner` and `order`.
+
+        Args:
+            owner: only this owner's; None for all.
+            wanted: returns whether a row is wanted.
+            since: only rows whose order is greater.
+        """
+        found: list[Json] = []
+        async for owners in self._buckets(owner, since[:BUCKET]):
+            bucket: list[Json] = []
+            for of, digits in owners:
+                bucket += await self._of_bucket(f"l/{of}/{digits}", limit - len(found), wanted, since)
+            found += sorted(bucket, key=lambda row: str(row["order"]), reverse=True)
+            if len(found) >= limit:
+                break
+        return [row | {"owner": await self._owner(row["id"])} for row in found[:limit]]
+
+    async def _buckets(self, owner: Owner | None, oldest: str) -> AsyncIterator[list[tuple[str, str]]]:
+        """Yield the owners with responses in each bucket of time, and the bucket, newest first."""
+        of = Hasher(owner).owner if owner else None
+        end = after_prefix("x/")
+        while last := await self._records.range(f"x/{oldest}", end, limit=1, reverse=True):
+            digits = last[0][0].split("/")[1]
+            owners = [key.split("/")[2] async for rows in pages_of(self._records, f"x/{digits}/") for key, _ in rows]
+            yield [(each, digits) for each in owners if of in (None, each)]
+            end = f"x/{digits}/"
+
+    async def _of_bucket(self, prefix: str, limit: int, wanted: Wanted, since: str) -> list[Json]:
+        """Return the newest wanted rows of one owner in one bucket."""
+        found: list[Json] = []
+        start, end = prefix, after_prefix(prefix)
+        if since and prefix.endswith(since[:BUCKET]):
+            start = f"{prefix.rpartition('/')[0]}/{since}\x7f"
+        while len(found) < limit:
+            page = await self._records.range(start, end, limit=min(self._page, limit), reverse=True)
+            for row, (key, _) in zip(await self.archive.listing.rows(page), page, strict=False):
+                if wanted(row):
+                    found.append(row | {"order": key.split("/")[2]})
+            if len(page) < min(self._page, limit):
+                break
+            end = page[-1][0]
+        return found[:limit]
+
+    async def _owner(self, response_id: str) -> Owner:
+        entry = await self.archive.entry(response_id)
+        return entry.owner if entry else Owner("(gone)")
+
+    async def show(self, response_id: str) -> Json | None:
+        """Return a response with its owner and its input, or as it is while it runs; None if it is unknown."""
+        stored = await self.archive.load(response_id)
+        if stored is None:
+            vouched = await self.archive.under_way(response_id)
+            if vouched is None:
+                return None
+            return {"owner": shown(vouched.owner), "response": vouched.response, "input": None}
+        items = await self.archive.history(stored.input)
+        return {"owner": shown(stored.owner), "response": stored.response, "input": items}
+
+    async def chain(self, response_id: str) -> list[Json]:
+        """Return the rows of a response and of those that it continues, newest first; empty if it is unknown."""
+        found: list[Json] = []
+        left: str | None = response_id
+        seen: set[str] = set()
+        while left and left not in seen:
+            seen.add(left)
+            entry = await self.archive.entry(left)
+            if entry is None or (row := await self.archive.listing.row(entry.owner, entry.order, left)) is None:
+                break
+            found.append(row | {"owner": entry.owner})
+            left = entry.response.get("previous_response_id")
+        return found
+
+    async def queue(self) -> list[Queued]:
+        """Return all jobs: those that wait, in their order, and then those that workers hold."""
+        now, found = await self._records.now(), list[Queued]()
+        async for rows in pages_of(self._records, "q/", self._page):
+            for key, _ in rows:
+                _, order, response_id = key.split("/")
+                if job := await self._job(response_id):
+                    seconds = max(now - fair_order.queued_at(order), 0.0)
+                    found.append(Queued(response_id, job.owner, "waiting", None, seconds))
+        async for rows in pages_of(self._records, "h/", self._page):
+            for key, _ in rows:
+                _, worker, response_id = key.split("/")
+                alive = await self._records.get_many([f"p/{worker}"])
+                if (job := await self._job(response_id)) and job.worker == worker:
+                    found.append(Queued(response_id, job.owner, "running" if alive else "stalled", worker, None))
+        return found
+
+    async def _job(self, response_id: str) -> Job | None:
+        record = (await self._records.get_many([f"j/{response_id}"])).get(f"j/{response_id}")
+        return Job.decode(record) if record else None
+
+    async def stats(self) -> Json:
+        """Count what is stored."""
+        owners: set[str] = set()
+        counts = dict.fromkeys(("responses", "conversations", "waiting", "held by workers", "workers", "foreground"), 0)
+        oldest, newest = "", ""
+        async for rows in pages_of(self._records, "l/", self._page):
+            for key, _ in rows:
+                _, of, order, _ = key.split("/")
+                owners.add(of)
+                oldest, newest = min(oldest or order, order), max(newest, order)
+            counts["responses"] += len(rows)
+        for name, prefix in (
+            ("conversations", "c/"),
+            ("waiting", "q/"),
+            ("held by workers", "h/"),
+            ("workers", "p/"),
+            ("foreground", "o/"),
+        ):
+            async for rows in pages_of(self._records, prefix, self._page):
+                counts[name] += len(rows)
+        moments = {"oldest": _second(oldest), "newest": _second(newest)}
+        return {**counts, "owners": len(owners), **moments, "bytes": await self._records.size()}
+
+    async def responses_of(self, owner: Owner) -> AsyncIterator[str]:
+        """Yield the ids of an owner's responses, oldest first."""
+        async for rows in pages_of(self._records, f"l/{Hasher(owner).owner}/", self._page):
+            for key, _ in rows:
+                yield key.rpartition("/")[2]
+
+    async def conversations_of(self, owner: Owner) -> AsyncIterator[Conversation]:
+        """Yield an owner's conversations. All owners' are read, because the store has no list of them."""
+        async for rows in pages_of(self._records, "c/", self._page):
+            for key, record in rows:
+                conversation = Conversation.decode(key.removeprefix("c/"), record)
+                if conversation.owner.identity == owner.identity:
+                    yield conversation
+
+    async def delete(self, response_id: str) -> bool:
+        """Delete a response, and its job and event log; return False if it is not stored.
+
+        A worker that runs it cannot write any more, and drops it.
+        """
+        while True:
+            lease = await JobQueue(self._records, 0).find(response_id)
+            waiting: list[Op] = [Delete(f"q/{lease.job.order}/{response_id}")] if lease else []
+            ops, fence = ([*lease.delete_ops(), *waiting], [lease.fence]) if lease else ([], [])
+            try:
+                deleted = await self.archive.delete(response_id, extra_ops=ops, conditions=fence)
+            except Conflict:
+                continue  # a worker has just written: read the job again
+            if deleted and self._records.transactional:
+                await EventLog(self._records, Notifier()).forget(response_id)
+            return deleted
+
+
+def shown(owner: Owner) -> Json:
+    """Return an owner as JSON."""
+    return {"principal": owner.principal, "attributes": dict(owner.attributes), "tenant": owner.tenant}
+
+
+def _second(order: str) -> int | None:
+    return int(order[:8], 16) if order else None
