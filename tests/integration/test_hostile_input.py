@@ -139,6 +139,7 @@ def expose(issuer: Issuer, web: Web, config: Json) -> None:
     local["config"]["network"] = {"idle_seconds": 0.001}
     hostile = {**local, "provider_id": "hostile", "config": {"base_url": web.url(MODELS)}}
     config["providers"]["inference"].append(hostile)
+    found["profiles"] = [*found.get("profiles", ()), {"match": "hostile/think*", "inline_thinking": {}}]
     config["server"]["auth"] = {"provider_config": issuer.provider_config}
 
 

@@ -16,8 +16,10 @@ CLOSES: Final = "\N{RIGHT BLACK LENTICULAR BRACKET}"
 DAGGER: Final = "\N{DAGGER}"
 
 _MARKER: Final = re.compile(f"{OPENS}([A-Za-z]?[0-9]{{1,6}})(?:{DAGGER}([^{OPENS}{CLOSES}\n]{{0,100}}))?{CLOSES}")
-_MOST: Final = 4_096
-"""Maximum annotations of one round: a marker of three characters becomes an event and an annotation."""
+_MOST: Final = 2**20
+"""Maximum characters of the citations of one round: a marker of three characters becomes a link and an annotation."""
+_ANNOTATION: Final = 256
+"""Characters counted for an annotation besides its texts."""
 _BEGUN: Final = re.compile(f"{OPENS}[A-Za-z]?(?:[0-9]{{0,6}}|[0-9]{{1,6}}{DAGGER}[^{OPENS}{CLOSES}\n]{{0,100}})")
 
 
@@ -98,8 +100,10 @@ class Citing:
         self._held = slices.take(end, len(text)) if end < len(text) else None
 
     def _cited_by(self, marker: re.Match[str]) -> Citation | None:
-        citation = self._cite(marker[1], marker[2] or "") if self._left else None
-        self._left -= citation is not None
+        citation = self._cite(marker[1], marker[2] or "") if self._left > 0 else None
+        if citation:
+            texts = [value for value in citation.annotation.values() if isinstance(value, str)]
+            self._left -= _ANNOTATION + len(citation.text) + sum(map(len, texts))
         return citation
 
     def _show(self, slices: _Slices, start: int, end: int) -> Iterator[Delta]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
+from llama_stack_responses.logs import leave_out
 from llama_stack_responses.telemetry.trace_context import trace_headers
 
 Json = dict[str, Any]
@@ -34,6 +35,10 @@ _UNBOUNDED: Final[Json] = {} if _FIRST else {"max_sse_event_size": None}
 """Disables the second version's own limit on event sizes, since events are limited before."""
 
 _WHO: Final = Implementation(name="llama-stack-responses", version="1")
+
+for _message in ("Error parsing JSON response", "Error parsing SSE message"):
+    # The package logs a traceback if an answer arrives while its session ends.
+    leave_out(streamable_http_client.__module__, _message)
 
 __all__ = ["RequestFailed", "SdkSession", "http", "over_sse", "over_streamable_http"]
 

@@ -104,6 +104,7 @@ def _each(build: Build, most: int) -> Build:
     return built
 
 
+_COUNTS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
 _MOST_CHOICES: Final = 128
 _MOST_CALLS: Final = 1024
 _MOST_TOKENS: Final = 32_768
@@ -130,11 +131,19 @@ _USAGE: Final = _shape(
     prompt_tokens_details=_shape(PromptTokensDetails),
     completion_tokens_details=_shape(CompletionTokensDetails),
 )
+
+
+def _counted(usage: Json) -> Json:
+    """Return a usage whose counts are integers, with which the host calculates."""
+    odd = [name for name in _COUNTS if type(usage.get(name, 0)) is not int]
+    return {**usage, **dict.fromkeys(odd, 0)} if odd else usage
+
+
 _CHUNK: Final = _shape(
     ChatCompletionChunk,
     {"id": "", "created": 0, "model": "", "object": "chat.completion.chunk", "choices": []},
     choices=_each(_CHOICE, _MOST_CHOICES),
-    usage=_USAGE,
+    usage=lambda raw: _USAGE(_counted(raw)),
 )
 
 

@@ -75,3 +75,25 @@ def mcp_results_of_many_calls_that_are_large_together(at: Attacker) -> None:
 def said(words: str, _: Json) -> Json:
     """Return a result with this text."""
     return {"content": [{"type": "text", "text": words}]}
+
+
+def servers(at: Attacker, count: int) -> list[Json]:
+    """Return the declarations of this number of servers."""
+    one = {"type": "mcp", "server_url": at.web.url(PATH), "require_approval": "never"}
+    return [{**one, "server_label": f"s{number}"} for number in range(count)]
+
+
+@ATTACKS.add(few_too_many=33, all_tools=1_024)
+def many_mcp_servers(at: Attacker, case: int) -> None:
+    hostile = Hostile(at.web, PATH)
+    before = len(hostile.methods)
+    refused(at.ask(tools=servers(at, case)), 400)
+    assert len(hostile.methods) == before
+
+
+@ATTACKS.add(bytes={"description": "x" * 90_000}, tools={})
+def mcp_lists_that_are_large_together(at: Attacker, case: Json) -> None:
+    count = 10 if case else 500
+    tools = [{"name": f"t{number}", "inputSchema": {"type": "object"}, **case} for number in range(count)]
+    Hostile(at.web, PATH).answers["tools/list"] = lambda _: {"tools": tools}
+    refused(at.ask(tools=servers(at, 30)), 424)

@@ -1,4 +1,4 @@
-"""A model server that never stops."""
+"""A model server that never stops, or whose chunks are costly to read."""
 
 import json
 from collections.abc import Mapping
@@ -6,9 +6,10 @@ from itertools import chain, repeat
 from typing import Any, Final
 
 from tests.support.web import Answer
-from tests.support.wire import Json, events_of, final
+from tests.support.wire import Json, checked, events_of, final
 
 from .attacker import MODELS, Attacker, Attacks, refused
+from .pages import find
 
 ATTACKS: Final = Attacks()
 EVENTS: Final = {"content-type": "text/event-stream"}
@@ -69,6 +70,73 @@ def model_server_with_an_odd_answer(at: Attacker, case: Answer) -> None:
     serve(at, lambda: case)
     for model in ("m", "unstreamed-m"):
         refused(at.wire.post({"model": f"hostile/{model}", "input": "x"}), 400, 502, 504)
+
+
+def block(count: int, **fields: Any) -> list[Json]:
+    """Return thinking blocks."""
+    return [{"type": "thinking", "thinking": "a", "signature": "s", **fields}] * count
+
+
+CUSTOM: Final[Json] = {"type": "custom", "name": "c"}
+END: Final = b"data: [DONE]\n\n"
+LARGE: Final[Mapping[str, list[bytes]]] = {
+    "signatures": [chunk(thinking_blocks=block(1_000))] * 60,
+    "blocks": [chunk(thinking_blocks=block(10_000))],
+    "tags": [chunk(content="<think></think>" * 60_000)],
+    "switches": [chunk(content="<think>a</think>b" * 50_000)],
+    "brackets": [
+        *[chunk(tool_calls=[{"index": 0, "id": "c1", "function": {"name": "f", "arguments": "{" * 900_000}}])] * 4,
+        *[chunk(tool_calls=[{"index": 1, "id": "c2", "function": {"name": "f", "arguments": "{}"}}])] * 4,
+    ],
+    "escapes": [
+        chunk(tool_calls=[{"index": 0, "id": "c1", "function": {"name": "c", "arguments": f'{{"input":"{escape}'}}])
+        for escape in ("\\x" * 400_000, "\\n" * 400_000, "\\ud83d\\ude00" * 60_000)
+    ],
+    "surrogates": [b'data: {"choices": [{"delta": {"content": "%b"}}]}\n\n' % (b"\\ud800" * 170_000)],
+    "values": [b'data: {"choices": [], "x": [%b[]]}\n\n' % (b"[]," * 5_000_000)],
+    "digits": [b'data: {"choices": [], "x": [NaN%b]}\n\n' % (b"," + b"1" * 4_300) * 3_800],
+    "usage": [b'data: {"choices": [], "usage": {"prompt_tokens": "x", "completion_tokens": [1]}}\n\n'],
+}
+"""Chunks that are costly to read."""
+
+
+@ATTACKS.add(**LARGE)
+def chunks_that_are_costly_to_read(at: Attacker, case: list[bytes]) -> None:
+    serve(at, lambda: Answer([*case, chunk(content="x"), END], 200, EVENTS))
+    body = {"model": "hostile/think", "input": "x", "tools": [TOOL, CUSTOM], "stream": True}
+    body |= {"include": ["reasoning.encrypted_content"]}
+    with at.wire.http.stream("POST", "/responses", json=body) as answer:
+        if answer.status_code != 200:
+            answer.read()
+            refused(answer, 502)
+        else:
+            assert final(events_of(answer))["status"] in ("completed", "incomplete", "failed")
+
+
+@ATTACKS.add()
+def calls_of_one_chunk(at: Attacker) -> None:
+    calls = [{"index": n, "id": f"c{n}", "function": {"name": "f", "arguments": "{}"}} for n in range(1_000)]
+    serve(at, lambda: Answer([chunk(tool_calls=calls), END], 200, EVENTS))
+    response = checked(at.wire.post({"model": "hostile/m", "input": "x", "tools": [TOOL]}))
+    assert response["status"] == "incomplete"
+    assert len(response["output"]) <= 256
+
+
+@ATTACKS.add()
+def citations_of_one_chunk(at: Attacker) -> None:
+    find(at.web, "/cited")
+    search = {"index": 0, "id": "c1", "function": {"name": "web_search", "arguments": '{"queries": ["x"]}'}}
+    rounds = [chunk(tool_calls=[search]) + ended_by("tool_calls"), chunk(content="\u30101\u3011" * 60_000)]
+    serve(at, lambda: Answer([rounds.pop(0), END] if len(rounds) > 1 else [rounds[0], END], 200, EVENTS))
+    body = {"model": "hostile/m", "input": "x", "tools": [{"type": "web_search"}], "stream": True}
+    with at.wire.http.stream("POST", "/responses", json=body) as answer:
+        assert final(events_of(answer))["status"] in ("incomplete", "failed")
+
+
+def ended_by(reason: str) -> bytes:
+    """Return the last event of a round."""
+    choice = {"index": 0, "delta": {}, "finish_reason": reason}
+    return b"data: %b\n\n" % json.dumps({"id": "c", "model": "m", "choices": [choice]}).encode()
 
 
 def serve(at: Attacker, answer: Any) -> None:

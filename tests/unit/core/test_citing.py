@@ -123,3 +123,12 @@ def test_logprobs_of_incomplete_marker_are_kept() -> None:
     assert isinstance(held, Text)
     assert held.logprobs is not None
     assert (held.text, len(held.logprobs)) == ("【1", 3)
+
+
+def test_citations_of_a_round_are_bounded_in_characters() -> None:
+    title = "t" * 10_000
+    citing = Citing(lambda *_: Citation("link", {"type": "url_citation", "title": title}))
+    deltas = [delta for _ in range(10) for delta in citing.feed(Text("【1】" * 100))]
+    assert sum(isinstance(delta, Annotation) for delta in deltas) == 2**20 // 10_272 + 1
+    assert isinstance(deltas[-1], Text)
+    assert deltas[-1].text.endswith("【1】")

@@ -47,3 +47,10 @@ def test_long_integer_beside_a_value_that_is_no_json_becomes_a_float() -> None:
     [not_a_number, large, exact] = loads(b"[NaN, %b, 12345678901234567890]" % (b"9" * 300))
     assert math.isnan(not_a_number)
     assert (type(large), exact) == (float, 12345678901234567890)
+
+
+@pytest.mark.parametrize("count", ["5", [1], {}, 1.5, None, True])
+def test_count_of_tokens_of_another_type_is_zero(count: object) -> None:
+    chunk = chat_chunk({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": count}})
+    assert chunk.usage is not None
+    assert (chunk.usage.prompt_tokens, chunk.usage.completion_tokens, chunk.usage.total_tokens) == (3, 0, 0)
