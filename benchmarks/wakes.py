@@ -107,7 +107,7 @@ async def latency(here: Records, there: Records, events: int) -> list[float]:
             reading = asyncio.ensure_future(anext(stream))
             await asyncio.sleep(chance.uniform(0.3, 0.6))
             begun = time.perf_counter()
-            await here.commit(writer.batch("r", [{"type": kind, "sequence_number": number}]))
+            await here.commit(await writer.batch("r", [{"type": kind, "sequence_number": number}]))
             await reading
             took.append(time.perf_counter() - begun)
     return took

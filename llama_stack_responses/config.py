@@ -222,6 +222,8 @@ class Limits(BaseModel):
             arguments of calls, log probabilities and annotations; past it the response ends as incomplete
             (`max_output_tokens`), and the connection to the model server is closed.
         output_events: maximum number of events of one response; past it the response ends in the same way.
+        decoding_bytes: maximum bytes that the large stored values which a server process decodes at the same time may
+            take, with their JSON; further ones wait.
         inference_idle_seconds: time after which a response fails if the provider sends nothing.
         tool_seconds: time limit of one call of a hosted tool; past it, the model gets a message about the timeout.
         bodies: limits of the request bodies that are held at the same time.
@@ -242,6 +244,7 @@ class Limits(BaseModel):
     rounds: int = Field(default=64, ge=1)
     output_bytes: int = Field(default=32 * 2**20, ge=1)
     output_events: int = Field(default=500_000, ge=1)
+    decoding_bytes: int = Field(default=48 * 2**20, ge=2**20)
     inference_idle_seconds: float = Field(default=600.0, gt=0)
     tool_seconds: float = Field(default=300.0, gt=0)
 

@@ -26,6 +26,8 @@ class Intervals:
         event_poll_seconds: interval of polls for events that another process wrote, on such a store.
         fallback_poll_seconds: interval of polls on a store with notifications, since a notification may be lost.
         event_batch_seconds: interval between two batches of an event log.
+        room_seconds: time for which the stream of a running response waits until the user's other streams, which
+            stall, have ended and leave room for its next events.
         store_retry_seconds: interval between two calls of a store that does not answer.
         reconnect_seconds: interval between two attempts to subscribe to a store's notifications.
         subscribe_delay_seconds: delay before a subscription to a name, since most waits end earlier.
@@ -47,6 +49,7 @@ class Intervals:
     event_poll_seconds: float = 0.2
     fallback_poll_seconds: float = 5.0
     event_batch_seconds: float = 0.05
+    room_seconds: float = 120.0
     store_retry_seconds: float = 1.0
     reconnect_seconds: float = 2.0
     subscribe_delay_seconds: float = 0.05

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Final
 
 from ..admission import Admission, Quota
@@ -19,6 +20,7 @@ from ..intervals import DEFAULT, Intervals
 from ..sealing.sealer import Sealer
 from ..store.archive import Archive
 from ..store.outcome import certain
+from ..store.reading import computed
 from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs
 from .acceptance import Acceptance
 from .event_follower import EventFollower
@@ -76,8 +78,10 @@ class BackgroundJobs:
         self._opened = Admission(Quota(_OPENED, limits.waiting, limits.per_owner, authenticated_only=True))
         self._secrets = JobSecrets(sealer)
         self._notifier = notifier = Notifier(intervals.fallback_poll_seconds)
-        self._jobs = jobs = JobQueue(records, limits.waiting, limits.per_owner, intervals.lease_seconds)
-        self._event_log = event_log = EventLog(records, notifier, intervals.event_poll_seconds)
+        self._jobs = jobs = JobQueue(
+            records, limits.waiting, limits.per_owner, intervals.lease_seconds, decoder=archive.decoder
+        )
+        self._event_log = event_log = EventLog(records, notifier, intervals.event_poll_seconds, decoder=archive.decoder)
         self._worker_id = new_id("worker")
         self._heartbeat = Heartbeat(jobs, self._worker_id)
         self.events = EventFollower(notifier, jobs, event_log, intervals)
@@ -120,9 +124,9 @@ class BackgroundJobs:
         """
         self._check_store()
         response_id = response["id"]
-        body, sealed = self._secrets.seal(body, keys, response_id, owner)
+        body, sealed = await self._sealed(body, keys, response_id, owner)
         async with self._jobs.enqueued(response_id, owner, body, sealed) as queued:
-            ops = [*extra_ops, *queued, *self._event_log.batch(response_id, events)]
+            ops = [*extra_ops, *queued, *await self._event_log.batch(response_id, events)]
             await self._store(response, owner=owner, extra_ops=ops, **history)
         self._notifier.notify(QUEUE)
 
@@ -157,7 +161,7 @@ class BackgroundJobs:
         """
         self._check_store()
         await self._heartbeat.ensure()
-        body, sealed = self._secrets.seal(body, keys, response["id"], owner)
+        body, sealed = await self._sealed(body, keys, response["id"], owner)
         with ExitStack() as unless_begun:
             place = unless_begun.enter_context(self._opened.lease(owner).take(1))
             lease, ops = await self._jobs.open(response["id"], owner, body, self._worker_id, sealed)
@@ -196,6 +200,13 @@ class BackgroundJobs:
             # In a task of its own: the cancellation goes on if the client disconnects.
             await asyncio.wait([self.worker.run(lease)])
         await self.events.cancelled(response_id)
+
+    async def _sealed(
+        self, body: Json, keys: Mapping[str, Any], response_id: str, owner: Owner
+    ) -> tuple[Json, str | None]:
+        """Return the request's JSON without its secrets, and the sealed secrets; None if it has none."""
+        call = partial(self._secrets.seal, body, keys, response_id, owner)
+        return await computed(call, body.get("tools"))
 
     async def _store(self, response: Json, *, conditions: Sequence[Condition] = (), **more: Any) -> None:
         """Store a new response with its job, exactly once.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from functools import partial
 
+from ..admission import Reservation
 from ..core.errors import ApiError
 from ..core.stream.events import Event
 from ..intervals import Intervals
 from ..logs import get_logger
 from ..store.records import AWAY, Condition
 from .event_log import EventLog
+from .event_rows import NoRoom
 from .notifier import Notifier
 from .queue import JobQueue
 
@@ -65,31 +68,46 @@ class EventFollower:
                 while await self._jobs.find(response_id):
                     await subscription.wait(self._intervals.fast_poll_seconds)
 
-    async def follow(self, response_id: str, after: int, silence: float) -> AsyncIterator[list[Event]]:
+    async def follow(
+        self, response_id: str, after: int, silence: float, lease: Callable[[], Reservation] | None = None
+    ) -> AsyncIterator[list[Event]]:
         """Yield the response's events after number `after`, and an empty list after `silence` seconds without one.
 
         The iterator ends with the terminal event, when the response has ended and its event log is gone, or when this
-        server closes. While the store is unavailable, it retries and yields an empty list before each retry.
+        server closes. While the store is unavailable, or there is no room for the next events, it retries and yields an
+        empty list before each retry.
+
+        Args:
+            lease: creates the reservation for the bytes of events that no other reader has in memory.
+
+        Raises:
+            ApiError: 429 or 503, there was no room for `room_seconds`.
         """
-
-        async def lasts() -> bool:
-            return not self._closing and await self._jobs.find(response_id) is not None
-
-        async def fence() -> Condition | None:
-            lease = await self._jobs.find(response_id)
-            return lease.fence if lease else None
-
+        lasts, fence = partial(self._lasts, response_id), partial(self._fence, response_id)
+        loop = asyncio.get_running_loop()
+        read_at = loop.time()
         while not self._closing:
             try:
-                async for events in self._event_log.follow(response_id, after, silence, lasts, fence):
+                async for events in self._event_log.follow(response_id, after, silence, lasts, fence, lease):
                     yield events
-                    after = events[-1]["sequence_number"] if events else after
+                    after, read_at = events[-1]["sequence_number"] if events else after, loop.time()
                 return
+            except NoRoom as refusal:
+                # A client that reads nothing is disconnected after a while.
+                if loop.time() - read_at > self._intervals.room_seconds:
+                    raise refusal.error from refusal
             except ApiError as error:
                 if error.status != AWAY:
                     raise
             yield []
             await asyncio.sleep(self._intervals.store_retry_seconds)
+
+    async def _lasts(self, response_id: str) -> bool:
+        return not self._closing and await self._jobs.find(response_id) is not None
+
+    async def _fence(self, response_id: str) -> Condition | None:
+        lease = await self._jobs.find(response_id)
+        return lease.fence if lease else None
 
     async def forget(self, response_id: str) -> None:
         """Delete the event log of a deleted response."""

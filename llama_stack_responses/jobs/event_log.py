@@ -12,25 +12,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
+from ..admission import Reservation
 from ..core.stream.events import TERMINAL, Event
 from ..intervals import DEFAULT
 from ..store import codec
+from ..store.decoder import Decoder
+from ..store.reading import computed_each
 from ..store.records import Condition, Delete, Ensure, Notify, Op, Put, Records, VersionIs, after_prefix, committed
+from .event_rows import EventRows, NoRoom, Row
 from .notifier import Notifier
 
 _ROWS: Final = 64
 """Most rows that one round trip reads."""
 
+_STEP: Final = 2**20
+"""Bytes with which the rows of one round trip end."""
+
 _AHEAD: Final = 8
-"""Most rows that `follow` reads in one round trip: a stalled reader keeps them in memory."""
+_AHEAD_BYTES: Final = 2**17
+"""Most rows that `follow` reads in one round trip, and the bytes with which they end: a stalled reader keeps them in
+memory."""
 
 _ROW: Final = 65_536
-"""Characters past which a row ends; an estimate."""
-
-_HEAD: Final = 256
-"""Characters of an event without its delta; an estimate."""
+"""Bytes of JSON that a row has at most, unless it is one event."""
 
 
 class EventLog:
@@ -41,39 +48,59 @@ class EventLog:
         notifier: notifies readers of new events.
         poll: poll interval for new events in seconds, on a store without notifications.
         rows: most rows that one round trip reads.
+        decoder: decodes rows.
     """
 
     def __init__(
-        self, records: Records, notifier: Notifier, poll: float = DEFAULT.event_poll_seconds, rows: int = _ROWS
+        self,
+        records: Records,
+        notifier: Notifier,
+        poll: float = DEFAULT.event_poll_seconds,
+        rows: int = _ROWS,
+        decoder: Decoder | None = None,
     ) -> None:
+        self._decoder = decoder or Decoder()
+        self._shared = EventRows()
+        self._reading: dict[tuple[str, int], asyncio.Future[Sequence[Row]]] = {}
         self._poll = poll
         self._rows = rows
         self._records = records
         self._notifier = notifier
 
-    def batch(self, response_id: str, events: Sequence[Event]) -> list[Op]:
+    async def batch(self, response_id: str, events: Sequence[Event]) -> list[Op]:
         """Return the ops that append `events` and notify readers."""
-        rows = [Put(_key(response_id, piece[-1]["sequence_number"]), codec.encode(piece)) for piece in _pieces(events)]
+        rows = await computed_each(_rows(response_id, events), events)
         return [*rows, Notify(response_id)] if rows else []
 
     async def read(self, response_id: str, after: int, rows: int | None = None) -> list[Event]:
         """Return the next stored events after number `after`, of `rows` rows at most; none if there are none yet."""
-        start, end = _key(response_id, after + 1), after_prefix(f"e/{response_id}/")
-        found = await self._records.range(start, end, limit=rows or self._rows)
         events: list[Event] = []
-        for _, record in found:
-            # If the answer to a write is lost, the worker writes the batch again with later events appended.
-            news = [event for event in codec.decode(record.value) if event["sequence_number"] > after]
+        for row, _ in await self._read(response_id, after, rows or self._rows, _STEP):
+            # See `_stored`.
+            news = [event for event in row if event["sequence_number"] > after]
             events += news
             after = news[-1]["sequence_number"] if news else after
         return events
 
+    async def _read(self, response_id: str, after: int, rows: int, most: int) -> list[tuple[list[Event], int]]:
+        """Return the next rows with events after number `after`, until they reach `most` bytes; each with its size."""
+        start, end = _key(response_id, after + 1), after_prefix(f"e/{response_id}/")
+        _, found = await self._decoder.read_until(
+            partial(self._records.range, start, end, limit=rows, most=most),
+            lambda found: [record.value for _, record in found],
+            most,
+        )
+        return found
+
+    async def pages(self, response_id: str, after: int) -> AsyncIterator[list[Event]]:
+        """Yield all stored events after number `after`, a bounded number of bytes at a time."""
+        while events := await self.read(response_id, after):
+            after = events[-1]["sequence_number"]
+            yield events
+
     async def read_all(self, response_id: str, after: int) -> list[Event]:
         """Return all stored events after number `after`."""
-        events: list[Event] = []
-        while more := await self.read(response_id, events[-1]["sequence_number"] if events else after):
-            events += more
-        return events
+        return [event async for events in self.pages(response_id, after) for event in events]
 
     async def has(self, response_id: str) -> bool:
         """Return whether any events of the response are stored."""
@@ -87,6 +114,7 @@ class EventLog:
         silence: float,
         lasts: Callable[[], Awaitable[bool]],
         fence: Callable[[], Awaitable[Condition | None]],
+        lease: Callable[[], Reservation] | None = None,
     ) -> AsyncIterator[list[Event]]:
         """Yield the events after number `after` as they are stored, up to the terminal event.
 
@@ -96,6 +124,10 @@ class EventLog:
         Args:
             lasts: returns whether the response still runs.
             fence: returns a condition that holds until the response's job changes; None if there is no job.
+            lease: creates the reservation for the bytes of a row that no other reader has in memory.
+
+        Raises:
+            NoRoom: the reservation for the next row is refused.
         """
         await self._announce(response_id, fence)
         loop = asyncio.get_running_loop()
@@ -103,14 +135,15 @@ class EventLog:
         notified, lasting = False, True
         with self._notifier.listen(response_id) as subscription:
             while True:
-                if events := await self.read(response_id, after, _AHEAD):
+                async for events in self._stored(response_id, after, lease):
                     after, spoke, notified = events[-1]["sequence_number"], loop.time(), False
                     yield events
                     if events[-1]["type"] in TERMINAL:
                         return
-                elif not lasting:
+                events = []  # nothing is held while waiting
+                if not lasting:
                     return
-                elif notified:
+                if notified:
                     # A notification without new events may be about the end of the response.
                     notified, lasting = False, await lasts()
                 elif (left := spoke + silence - loop.time()) <= 0:
@@ -118,6 +151,57 @@ class EventLog:
                     yield []
                 elif not (notified := await subscription.wait(self._poll, left)):
                     lasting = await lasts()
+
+    async def _stored(
+        self, response_id: str, after: int, lease: Callable[[], Reservation] | None
+    ) -> AsyncIterator[list[Event]]:
+        """Yield the events after number `after` that are stored now, some rows at a time, which are held meanwhile.
+
+        Raises:
+            NoRoom: there is no room for the next row.
+        """
+        while rows := await self._rows_after(response_id, after, lease):
+            events: list[Event] = []
+            for row in rows:
+                # If the answer to a write is lost, the worker writes the batch again with later events appended.
+                events += row.after(after)
+                after = max(after, row.last)
+            yield events
+            del rows, row, events
+
+    async def _rows_after(self, response_id: str, after: int, lease: Callable[[], Reservation] | None) -> list[Row]:
+        """Return the next rows with events after number `after`: as many as there is room for.
+
+        Raises:
+            NoRoom: there is no room for the first of them.
+        """
+        if held := self._shared.find(response_id, after + 1):
+            return [held]
+        place = (response_id, after)
+        if reading := self._reading.get(place):
+            # Another reader reads the same rows. If it finds none, a row may have been written since its call.
+            if rows := await asyncio.shield(reading):
+                return list(rows)
+            return await self._read_rows(response_id, after, lease)
+        self._reading[place] = reading = asyncio.get_running_loop().create_future()
+        found: Sequence[Row] = ()
+        try:
+            found = await self._read_rows(response_id, after, lease)
+        finally:
+            del self._reading[place]
+            reading.set_result(found)
+        return list(found)
+
+    async def _read_rows(self, response_id: str, after: int, lease: Callable[[], Reservation] | None) -> list[Row]:
+        rows: list[Row] = []
+        for events, size in await self._read(response_id, after, _AHEAD, _AHEAD_BYTES):
+            try:
+                rows.append(self._shared.share(response_id, events, size, lease))
+            except NoRoom:
+                if not rows:
+                    raise
+                break
+        return rows
 
     async def _announce(self, response_id: str, fence: Callable[[], Awaitable[Condition | None]]) -> None:
         """Record that the events are read, unless the response has ended.
@@ -168,22 +252,33 @@ class EventLog:
         Rows are deleted from the last to the first, so that a concurrent reader sees no gap.
         """
         prefix, reader = f"e/{response_id}/", f"s/{response_id}"
-        while found := await self._records.range(prefix, after_prefix(prefix), limit=self._rows, reverse=True):
+        end = after_prefix(prefix)
+        while found := await self._records.range(prefix, end, limit=self._rows, reverse=True, most=_STEP):
             await self._records.commit([Delete(key) for key, _ in found])
         known = (await self._records.get_many([reader])).get(reader)
         await self._records.commit([Delete(reader), *([Delete(known.value.decode())] if known and known.value else [])])
 
 
-def _pieces(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
-    """Split the events into rows of about `_ROW` characters."""
-    start, letters = 0, 0
-    for index, event in enumerate(events):
-        letters += _HEAD + len(event.get("delta", ""))
-        if letters >= _ROW:
-            yield events[start : index + 1]
-            start, letters = index + 1, 0
-    if start < len(events):
-        yield events[start:]
+def _rows(response_id: str, events: Sequence[Event]) -> Iterator[Put]:
+    """Return the rows of these events. Events are encoded one by one, since each may be large."""
+    texts: list[codec.Text] = []
+    size = number = 0
+    for event in events:
+        text = codec.text_of(event)
+        if texts and size + len(text.json) > _ROW:
+            yield _row(response_id, number, texts)
+            texts, size = [], 0
+        texts.append(text)
+        size += len(text.json)
+        number = event["sequence_number"]
+    if texts:
+        yield _row(response_id, number, texts)
+
+
+def _row(response_id: str, number: int, texts: Sequence[codec.Text]) -> Put:
+    whole = b"[%b]" % b",".join([text.json for text in texts])
+    text = codec.Text(whole, lenient=any(text.lenient for text in texts))
+    return Put(_key(response_id, number), codec.pack_text(text))
 
 
 def _key(response_id: str, number: int) -> str:

@@ -10,6 +10,7 @@ stores the response as failed, so that a client that knows its id does not get a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 from ..core.errors import ApiError
@@ -19,6 +20,7 @@ from ..logs import get_logger
 from ..store import codec
 from ..store.archive import Archive
 from ..store.outcome import certain
+from ..store.reading import computed
 from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs, committed, pages_of
 from ..store.vouched import Vouched
 from .heartbeat import Heartbeat
@@ -155,15 +157,7 @@ class StoredLeases:
     ) -> None:
         """See `ForegroundLeases`."""
         await self._heartbeat.ensure()
-        sizes = {name: _size(response[name]) for name in _EMPTY}
-        kept = response | {name: empty for name, empty in _EMPTY.items() if sizes[name] > _LARGE_FIELD}
-        known = {
-            "response": kept,
-            "owner": owner.encode(),
-            "base": base,
-            "input_items": [] if _size(input_items) > _LARGE else input_items,
-        }
-        value = codec.encode(known, pack=sum(sizes.values()) <= _LARGE)
+        value = await computed(partial(_encoded, response, owner, base, input_items), response, input_items)
         ops = [Put(f"v/{response['id']}", value), Put(f"o/{self._worker}/{response['id']}", b"")]
         self._making.add(response["id"])
         try:
@@ -232,7 +226,7 @@ class StoredLeases:
         if record is None:
             await self._records.commit(_gone(worker, response_id))
             return
-        known = codec.decode(record.value)
+        [known] = await self._archive.decoder.decode([record.value])
         try:
             await self._archive.save(
                 known["response"] | {"status": "failed", "error": error.response_error()},
@@ -244,6 +238,19 @@ class StoredLeases:
             )
         except Conflict:
             return
+
+
+def _encoded(response: Json, owner: Owner, base: str | None, input_items: Sequence[Json]) -> bytes:
+    """Return the value of a `v/` row."""
+    sizes = {name: _size(response[name]) for name in _EMPTY}
+    kept = response | {name: empty for name, empty in _EMPTY.items() if sizes[name] > _LARGE_FIELD}
+    known = {
+        "response": kept,
+        "owner": owner.encode(),
+        "base": base,
+        "input_items": [] if _size(input_items) > _LARGE else input_items,
+    }
+    return codec.encode(known, pack=sum(sizes.values()) <= _LARGE)
 
 
 def _size(value: Any) -> int:

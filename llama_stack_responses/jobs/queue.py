@@ -17,7 +17,8 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from math import inf
 from typing import Any, Final, Literal
 
@@ -25,7 +26,9 @@ from ..core.owner import Owner
 from ..intervals import DEFAULT
 from ..logs import get_logger, known
 from ..store import codec
+from ..store.decoder import Decoder
 from ..store.hashing import Hasher
+from ..store.reading import computed
 from ..store.records import (
     Condition,
     Conflict,
@@ -140,14 +143,16 @@ class Checkpoint:
     held_events: Sequence[Json] = ()
     request_id: str | None = None
 
-    def encode(self) -> bytes:
+    async def encode(self) -> bytes:
         """Return the record's value."""
-        return codec.encode(asdict(self))
+        value = {each.name: getattr(self, each.name) for each in fields(self)}
+        return await computed(partial(codec.encode, value), value)
 
     @staticmethod
-    def decode(record: Record) -> Checkpoint:
+    async def decode(record: Record, decoder: Decoder) -> Checkpoint:
         """Return the checkpoint of a record that `encode` wrote."""
-        return Checkpoint(**codec.known(Checkpoint, codec.decode(record.value)))
+        [stored] = await decoder.decode([record.value])
+        return Checkpoint(**codec.known(Checkpoint, stored))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +191,7 @@ class JobQueue:
         per_owner: how many background responses of one authenticated owner may wait or run; as exact as `limit`.
         lease_seconds: how long a worker counts as alive after a heartbeat, on the store's clock.
         page_rows: most rows of the queue that one round trip reads.
+        decoder: decodes checkpoints.
     """
 
     def __init__(
@@ -195,8 +201,10 @@ class JobQueue:
         per_owner: int | None = None,
         lease_seconds: float = DEFAULT.lease_seconds,
         page_rows: int = _PAGE,
+        decoder: Decoder | None = None,
     ) -> None:
         self._records = records
+        self._decoder = decoder or Decoder()
         self._lease_seconds = lease_seconds
         self._page_rows = page_rows
         self._limit = limit
@@ -225,7 +233,7 @@ class JobQueue:
             order, hints = self._turns.give(of, known, now)
             ops: list[Op] = [
                 Put(f"j/{response_id}", Job(owner, order).encode()),
-                Put(f"k/{response_id}", _first_checkpoint(body, sealed, queued_at=now).encode()),
+                Put(f"k/{response_id}", await _first_checkpoint(body, sealed, queued_at=now).encode()),
                 _in_queue(response_id, order, owner),
             ]
             if not owner.is_anonymous:
@@ -244,7 +252,7 @@ class JobQueue:
         job = Job(owner, turns.at(await self._records.now()), worker, tries=1)
         ops: list[Op] = [
             Put(f"j/{response_id}", job.encode()),
-            Put(f"k/{response_id}", _first_checkpoint(body, sealed, numbered=0).encode()),
+            Put(f"k/{response_id}", await _first_checkpoint(body, sealed, numbered=0).encode()),
             Put(f"h/{worker}/{response_id}", b""),
         ]
         return Lease(response_id, job, 1), ops
@@ -286,12 +294,13 @@ class JobQueue:
     async def _take(self, row: str, worker: str) -> Lease | None:
         response_id = row.rpartition("/")[2]
         records = await self._records.get_many([f"j/{response_id}", f"k/{response_id}", turns.PRESENT])
-        found, checkpoint = _lease_of(response_id, records), _checkpoint_of(response_id, records)
+        found = _lease_of(response_id, records)
         if found is None or found.job.worker is not None:
             await self._drop(row, response_id, found)
             return None
         job = await self._without_living(found.job)
         job = replace(job, worker=worker, tries=job.tries + 1)
+        checkpoint = await self._checkpoint_of(response_id, records)
         if checkpoint is not None and job.tries - checkpoint.tries > TRIES:
             job = replace(job, verdict=job.verdict or "failed")
         ops: list[Op] = [
@@ -336,7 +345,11 @@ class JobQueue:
 
     async def checkpoint(self, response_id: str) -> Checkpoint | None:
         """Return the job's checkpoint; None if the job has ended."""
-        return _checkpoint_of(response_id, await self._records.get_many([f"k/{response_id}"]))
+        return await self._checkpoint_of(response_id, await self._records.get_many([f"k/{response_id}"]))
+
+    async def _checkpoint_of(self, response_id: str, records: Mapping[str, Record]) -> Checkpoint | None:
+        record = records.get(f"k/{response_id}")
+        return await Checkpoint.decode(record, self._decoder) if record else None
 
     async def still_held(self, leases: Sequence[Lease]) -> set[str]:
         """Return the response ids of the leases whose jobs have not changed."""
@@ -450,11 +463,6 @@ class JobQueue:
 def _lease_of(response_id: str, records: Mapping[str, Record]) -> Lease | None:
     record = records.get(f"j/{response_id}")
     return Lease(response_id, Job.decode(record), record.version) if record else None
-
-
-def _checkpoint_of(response_id: str, records: Mapping[str, Record]) -> Checkpoint | None:
-    record = records.get(f"k/{response_id}")
-    return Checkpoint.decode(record) if record else None
 
 
 def _first_checkpoint(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, astuple, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -27,7 +28,8 @@ from ..inputs.history import for_model
 from ..intervals import DEFAULT, Intervals
 from ..logs import about, get_logger
 from ..store.archive import Archive, StoredResponse
-from ..store.records import AWAY, Conflict, Op, Put, Records, committed
+from ..store.reading import computed
+from ..store.records import AWAY, Conflict, Put, Records, committed
 from ..telemetry.trace_context import within
 from .acceptance import Acceptance
 from .event_log import EventLog
@@ -88,7 +90,7 @@ class JobRunner:
         self._secrets = secrets
         self._event_buffer = EventBuffer(wanted=True)
         self._waiting: list[Event] = []
-        self._due: list[Op] = []
+        self._due: Checkpoint | None = None
         self._generation: Generation | None = None
         self._writing = asyncio.Lock()
         self._lost = False
@@ -199,10 +201,9 @@ class JobRunner:
         if self.lease.job.verdict is None:
             # If the secrets cannot be opened, `_end` raises the error.
             with suppress(ApiError):
-                body, _ = self._opened(checkpoint)
+                body, _ = await self._opened(checkpoint)
         context = self._factory.context(self._parse(body), response, self.lease.job.owner)
-        response_id = self.lease.response_id
-        told = await self._insist(lambda: self._event_log.read_all(response_id, -1)) if checkpoint.waiting else []
+        told = await self._insist(lambda: self._told(checkpoint)) if checkpoint.waiting else []
         shown = number + len(closing)
         told += checkpoint.held_events
         context.assembler.resume(
@@ -216,9 +217,17 @@ class JobRunner:
             self._event_buffer.put(context.assembler.proceed())
         return context
 
-    def _opened(self, checkpoint: Checkpoint) -> tuple[Json, Json]:
+    async def _opened(self, checkpoint: Checkpoint) -> tuple[Json, Json]:
         """Return the request's JSON and the user's own credentials."""
-        return self._secrets.open(checkpoint.body, checkpoint.sealed, self.lease.response_id, self.lease.job.owner)
+        sealed, job = checkpoint.sealed, self.lease.job
+        call = partial(self._secrets.open, checkpoint.body, sealed, self.lease.response_id, job.owner)
+        return await computed(call, sealed)
+
+    async def _told(self, checkpoint: Checkpoint) -> list[Event]:
+        """Return the stored events about calls that are not answered yet."""
+        indices = {call.index for call in _waiting(checkpoint)} - {None}
+        pages = self._event_log.pages(self.lease.response_id, -1)
+        return [event async for events in pages for event in events if event.get("output_index") in indices]
 
     async def _cut(self, checkpoint: Checkpoint) -> list[Event]:
         """Return the events that a dead worker stored of an unfinished round.
@@ -250,7 +259,7 @@ class JobRunner:
                     await self._checkpoint(context, checkpoint, progress)
 
                 progress = Progress(checkpoint.rounds, checkpoint.said, _waiting(checkpoint), self._client_acts)
-                _, keys = self._opened(checkpoint)
+                _, keys = await self._opened(checkpoint)
                 self._tell_wait(checkpoint)
                 with self._access.acting_for(owner, keys), within(checkpoint.trace):
                     generation = await context.generation(
@@ -272,10 +281,11 @@ class JobRunner:
     async def _checkpoint(self, context: GenerationContext, checkpoint: Checkpoint, progress: Progress) -> None:
         """Store a checkpoint, from which the next worker continues."""
         assembler, held = context.assembler, self._event_buffer.order.held
-        done = replace(
+        # Copies: they are encoded after this call, and the response may go on meanwhile.
+        self._due = replace(
             checkpoint,
-            said=progress.said,
-            output=assembler.response["output"],
+            said=list(progress.said),
+            output=list(assembler.response["output"]),
             usage=astuple(assembler.used),
             rounds=progress.rounds,
             waiting=[asdict(call) for call in progress.waiting],
@@ -284,7 +294,6 @@ class JobRunner:
             held_events=held,
             tries=self.lease.job.tries,
         )
-        self._due = [Put(f"k/{self.lease.response_id}", done.encode())]
         await self._write()
 
     async def _conclude(self, context: GenerationContext, found: StoredResponse) -> None:
@@ -302,7 +311,8 @@ class JobRunner:
 
     async def _store(self, response: Json, found: StoredResponse, last: list[Event]) -> None:
         transcript = Transcript()
-        transcript.note(await self._event_log.read_all(self.lease.response_id, -1))
+        async for events in self._event_log.pages(self.lease.response_id, -1):
+            transcript.note(events)
         transcript.note(last)
         expiry = await self._records.now() + self._event_log_seconds
         await self._archive.save(
@@ -315,7 +325,7 @@ class JobRunner:
             transcript=transcript.marks(),
             exchanges=self._generation.exchanges if self._generation else {},
             extra_ops=[
-                *self._event_log.batch(self.lease.response_id, last),
+                *await self._event_log.batch(self.lease.response_id, last),
                 *self._event_log.expire(self.lease.response_id, expiry),
                 *self.lease.delete_ops(),
             ],
@@ -334,12 +344,16 @@ class JobRunner:
         """Store the buffered events and the due checkpoint in one commit, so that they always match."""
         async with self._writing:
             self._waiting += self._event_buffer.ready()
-            due, self._due = self._due, []
+            due = self._due
             if not (due or self._waiting):
                 return
-            batch = self._event_log.batch(self.lease.response_id, self._waiting)
-            await self._insist(lambda: self._records.commit([*batch, *due], [self.lease.fence]))
+            ops = await self._event_log.batch(self.lease.response_id, self._waiting)
+            if due:
+                ops.append(Put(f"k/{self.lease.response_id}", await due.encode()))
+            await self._insist(lambda: self._records.commit(ops, [self.lease.fence]))
             self._waiting = []
+            if self._due is due:
+                self._due = None
         self._notifier.notify(self.lease.response_id)
 
     async def _hand_over(self) -> None:

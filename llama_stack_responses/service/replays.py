@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -19,7 +19,7 @@ _AT_ONCE: Final = 64
 event loop."""
 
 
-@dataclass(frozen=True, weakref_slot=True, slots=True)
+@dataclass(frozen=True, eq=False, weakref_slot=True, slots=True)
 class _Held:
     stored: StoredResponse
 
@@ -28,29 +28,57 @@ class Replays:
     """The responses that are being replayed in this process."""
 
     def __init__(self) -> None:
-        self._held: WeakValueDictionary[str, _Held] = WeakValueDictionary()
+        self._held: WeakValueDictionary[tuple[str, int], _Held] = WeakValueDictionary()
+        self._loading: dict[tuple[str, int], asyncio.Future[_Held | None]] = {}
 
-    def events(
-        self, stored: StoredResponse, after: int, lease: Callable[[], Reservation]
+    async def events(
+        self,
+        response_id: str,
+        version: int,
+        load: Callable[[], Awaitable[StoredResponse]],
+        after: int,
+        lease: Callable[[], Reservation],
     ) -> AsyncIterator[list[Event]]:
         """Return an iterator over the events after number `after`, in batches.
 
         Args:
-            stored: a response that has ended.
+            response_id: the id of a response that has ended.
+            version: the version of its record.
+            load: reads it, if no other reader has it in memory.
             after: the number of the last event to skip.
             lease: creates the reservation for the response's bytes, if no other reader has it in memory. It is
                 released after the last reader has ended.
 
         Raises:
-            ApiError: 429 or 503, the reservation is refused.
+            ApiError: 429 or 503, the reservation is refused; or as from `load`.
         """
-        response_id = stored.response["id"]
-        held = self._held.get(response_id)
-        if held is None or held.stored.version != stored.version:
-            held = _Held(stored)
-            finalize(held, lease().take(stored.size).release)
-            self._held[response_id] = held
+        place = (response_id, version)
+        held = self._held.get(place)
+        while held is None:
+            if loading := self._loading.get(place):
+                held = await asyncio.shield(loading)
+            else:
+                held = await self._load(place, load, lease)
         return _events(held, after)
+
+    async def _load(
+        self,
+        place: tuple[str, int],
+        load: Callable[[], Awaitable[StoredResponse]],
+        lease: Callable[[], Reservation],
+    ) -> _Held:
+        """Read the response; other readers wait for it meanwhile, and one of them tries again if this one fails."""
+        self._loading[place] = loading = asyncio.get_running_loop().create_future()
+        held = None
+        try:
+            stored = await load()
+            reservation = lease().take(stored.size)
+            held = self._held[place] = _Held(stored)
+            finalize(held, reservation.release)
+            return held
+        finally:
+            del self._loading[place]
+            loading.set_result(held)
 
 
 async def _events(held: _Held, after: int) -> AsyncIterator[list[Event]]:

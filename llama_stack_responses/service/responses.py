@@ -16,6 +16,7 @@ from ..core.errors import ApiError, OutcomeUnknown, bad_request, not_found
 from ..core.ids import check_response_id
 from ..core.json_values import VALUE_BYTES
 from ..core.listing import Order, Page, listed
+from ..core.owner import Owner
 from ..core.schema.request import CreateRequest
 from ..core.stream.events import TERMINAL, Event
 from ..core.stream.transcript import Transcript
@@ -37,6 +38,7 @@ from ..lifecycle.sweeper import Sweeper
 from ..process_pool.pool import WorkerPool
 from ..sealing.sealer import Sealer
 from ..store.archive import Archive, StoredResponse
+from ..store.decoder import Decoder
 from ..store.outcome import certain
 from ..store.reading import computed
 from ..store.records import Conflict, Put, Records, VersionIs
@@ -410,30 +412,53 @@ class OpenAIResponsesImpl:
             response_id: the id of the response.
             after: the number of the last event to skip.
             silence: seconds.
-            lease: creates the reservation for the bytes of a stored response whose events are replayed.
+            lease: creates the reservation for the bytes of events that are read from the store, or made from a stored
+                response.
 
         Raises:
             ApiError: 404, the response is unknown, deleted, or another user's; 400, it is a foreground response that
                 still runs; 429 or 503, the reservation is refused.
         """
-        stored = await self._stored(response_id, "read")
-        if stored.response["status"] in RUNNING:
+        status, version = await self._standing(response_id)
+        if status in RUNNING:
+            with lease().take(1):
+                pass  # refuses the request while this user's other readers hold all that they may
             return self._follow(response_id, after, silence, lease)
-        return self._replays.events(stored, after, lease)
+        return await self._replay(response_id, version, after, lease)
 
     async def _follow(
         self, response_id: str, after: int, silence: float, lease: Callable[[], Reservation]
     ) -> AsyncIterator[list[Event]]:
-        async for events in self.jobs.events.follow(response_id, after, silence):
+        async for events in self.jobs.events.follow(response_id, after, silence, lease):
             yield events
             if events and events[-1]["type"] in TERMINAL:
                 return
             after = events[-1]["sequence_number"] if events else after
-        stored = await self._stored(response_id, "read")
-        if stored.response["status"] in RUNNING:
+        status, version = await self._standing(response_id)
+        if status in RUNNING:
             raise ServerClosing
-        async for events in self._replays.events(stored, after, lease):
+        async for events in await self._replay(response_id, version, after, lease):
             yield events
+
+    async def _standing(self, response_id: str) -> tuple[str, int]:
+        """Return the status and the version of a response that the caller reads, without reading its content.
+
+        Raises:
+            ApiError: as from `_stored`.
+        """
+        check_response_id(response_id, "response_id")
+        if found := await self.archive.entry_version(response_id):
+            entry, version = found
+            self._check_access(response_id, entry.owner, "read")
+            return entry.response["status"], version
+        stored = await self._stored(response_id, "read")
+        return stored.response["status"], stored.version
+
+    async def _replay(
+        self, response_id: str, version: int, after: int, lease: Callable[[], Reservation]
+    ) -> AsyncIterator[list[Event]]:
+        load = partial(self._stored, response_id, "read")
+        return await self._replays.events(response_id, version, load, after, lease)
 
     async def delete(self, response_id: str) -> None:
         """Delete a response; content that later responses refer to stays until they are deleted too."""
@@ -540,11 +565,16 @@ class OpenAIResponsesImpl:
         found = await self.archive.load(response_id, hold) or await self.archive.under_way(response_id)
         # It may have ended between the two reads.
         found = found or await self.archive.load(response_id, hold)
-        if found is None or not self.access.allows("read", "response", response_id, found.owner):
+        if found is None:
             raise not_found(response_id)
-        if not self.access.allows(action, "response", response_id, found.owner):
-            raise ApiError(403, f"You may not {action} response '{response_id}'.")
+        self._check_access(response_id, found.owner, action)
         return found if isinstance(found, Vouched) else await self._current(found)
+
+    def _check_access(self, response_id: str, owner: Owner, action: Action) -> None:
+        if not self.access.allows("read", "response", response_id, owner):
+            raise not_found(response_id)
+        if not self.access.allows(action, "response", response_id, owner):
+            raise ApiError(403, f"You may not {action} response '{response_id}'.")
 
     async def _current(self, stored: StoredResponse) -> StoredResponse:
         """Return the response with its current status: a queued response is written again only when it ends."""
@@ -568,4 +598,5 @@ def _archive(records: Records, config: ResponsesConfig, intervals: Intervals) ->
         retention=config.retention_seconds,
         scan_rows=config.limits.scanned_responses,
         scan_seconds=intervals.list_scan_seconds,
+        decoder=Decoder(config.limits.decoding_bytes),
     )

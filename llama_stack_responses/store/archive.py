@@ -24,13 +24,14 @@ from ..intervals import DEFAULT
 from ..logs import get_logger
 from . import codec, own_ids
 from .conversations import ConversationStore, Joining, without_stand_in
+from .decoder import Decoder
 from .hashing import Hasher
 from .layout import BUCKET, Entry, Json, imported, listing, read_pointer, second, split_name, unsettled
 from .list_rows import first_words, list_row
 from .listing import Listing
 from .nodes import read_chain
 from .pages import Shared, first_decoded, own_inputs
-from .reading import PAGE_BYTES, Room, computed, decoded
+from .reading import PAGE_BYTES, Room, computed
 from .reclaim import Reclaim
 from .records import Condition, Conflict, Delete, Empty, Op, Record, Records, VersionIs, after_prefix, committed
 from .retry import Retry
@@ -117,6 +118,7 @@ class Archive:
         page_bytes: a page of a list ends once its responses reach this size.
         scan_rows: a page of a filtered list ends after this number of rows.
         scan_seconds: a page of a filtered list ends after this time.
+        decoder: decodes the stored values.
 
     Every method raises `ApiError` 503 when the store is unavailable.
     """
@@ -130,17 +132,19 @@ class Archive:
         page_bytes: int = PAGE_BYTES,
         scan_rows: int = _SCANNED,
         scan_seconds: float = DEFAULT.list_scan_seconds,
+        decoder: Decoder | None = None,
     ) -> None:
         self._scan_rows = scan_rows
         self._scan_seconds = scan_seconds
         self._records = records
+        self.decoder = decoder = decoder or Decoder()
         self._retention = retention
         self._clock = clock
         self._page_bytes = page_bytes
-        self._reclaim = Reclaim(records, page_bytes)
-        self.conversations = ConversationStore(records)
+        self._reclaim = Reclaim(records, decoder, page_bytes)
+        self.conversations = ConversationStore(records, decoder)
         """The store of the conversations."""
-        self.listing = Listing(records, self._oldest, self._rows_of)
+        self.listing = Listing(records, decoder, self._oldest, self._rows_of)
         """The lists of owners, without the responses themselves."""
 
     async def save(
@@ -194,7 +198,7 @@ class Archive:
         retry = Retry()
         while True:
             await retry.wait()
-            known = await saving.read(self._records)
+            known = await saving.read(self._records, self.decoder)
             plan = await computed(partial(saving.plan, known, self._clock(), version), *new)
             try:
                 await self._records.commit([*plan.ops, *extra_ops], [*plan.conditions, *conditions])
@@ -304,12 +308,17 @@ class Archive:
 
     async def under_way(self, response_id: str) -> Vouched | None:
         """Return the foreground response that any server of the store is running; None if there is none."""
-        return await find_vouched(self._records, response_id) if self._records.transactional else None
+        return await find_vouched(self._records, self.decoder, response_id) if self._records.transactional else None
 
     async def entry(self, response_id: str) -> Entry | None:
         """Return the response's record without content that is stored elsewhere; None as from `load`."""
+        found = await self.entry_version(response_id)
+        return found[0] if found else None
+
+    async def entry_version(self, response_id: str) -> tuple[Entry, int] | None:
+        """Return what `entry` returns, and the version of the record."""
         found, _ = await self._entries([response_id])
-        return found[0].entry if found else None
+        return (found[0].entry, found[0].version) if found else None
 
     async def list(self, owner: Owner, *, limit: int, after: str | None, order: Order, model: str | None) -> Page:
         """Return at most `limit` of the owner's responses after the response `after`, by time of creation.
@@ -347,7 +356,7 @@ class Archive:
     async def _candidates(self, rows: Sequence[tuple[str, Record]], model: str | None) -> Sequence[str]:
         """Return the ids of the responses whose rows do not show another model. Earlier versions wrote empty rows."""
         if model is not None:
-            values = await decoded([record.value for _, record in rows if record.value])
+            values = await self.decoder.decode([record.value for _, record in rows if record.value])
             shown = iter(values)
             rows = [row for row in rows if not row[1].value or next(shown).get("model", "") == model]
         return [key.rpartition("/")[2] for key, _ in rows]
@@ -358,7 +367,7 @@ class Archive:
 
     async def _page(self, found: Sequence[_Found], limit: int) -> Page:
         """Return a page: the first of the responses, until they reach its size limit."""
-        shared, size = Shared(self._records, self._page_bytes), 0
+        shared, size = Shared(self._records, self.decoder, self._page_bytes), 0
         items: list[StoredResponse] = []
         for number, each in enumerate(found[:limit]):
             if size >= self._page_bytes:
@@ -376,7 +385,7 @@ class Archive:
         The list is empty if these items are no longer stored. The answer ends once the inputs reach the
         size of a page.
         """
-        shared = Shared(self._records, self._page_bytes)
+        shared = Shared(self._records, self.decoder, self._page_bytes)
         return await own_inputs(shared, [each.input for each in stored], self._page_bytes)
 
     async def history(self, name: str | None, room: Room | None = None) -> Items:
@@ -404,8 +413,8 @@ class Archive:
             return []
         end, behind, ids = split_name(name)
         # The history is read first: most have no ids beside them.
-        chain = await read_chain(self._records, end, room)
-        beside = await read_chain(self._records, ids, room) if ids else ()
+        chain = await read_chain(self._records, self.decoder, end, room)
+        beside = await read_chain(self._records, self.decoder, ids, room) if ids else ()
         if chain is None or beside is None:
             return None
         items = [item for _, node in chain for item in node.items]
@@ -439,9 +448,9 @@ class Archive:
     async def _items_at(self, key: str, named: Sequence[tuple[str, int]], room: Room) -> Sequence[tuple[str, Json]]:
         """Return the items with these ids and indices that one record holds."""
         record = (await self._records.get_many([key])).get(key)
-        items = _items(key, *await decoded([record.value], room)) if record else ()
+        items = _items(key, *await self.decoder.decode([record.value], room)) if record else ()
         if own_ids.are_own_ids(items):
-            return await own_ids.find(self._records, items, named, room)
+            return await own_ids.find(self._records, self.decoder, items, named, room)
         return [(item_id, items[index]) for item_id, index in named if index < len(items)]
 
     async def delete(
@@ -465,7 +474,7 @@ class Archive:
             record = (await self._records.get_many([key])).get(key)
             if record is None:
                 return False
-            entry = Entry.from_stored(*await decoded([record.value]))
+            entry = Entry.from_stored(*await self.decoder.decode([record.value]))
             released = entry.references().values()
             ops: Sequence[Op] = [
                 Delete(key),
@@ -556,7 +565,7 @@ class Archive:
         if after is None:
             return start, end
         record = (await self._records.get_many([f"r/{after}"])).get(f"r/{after}")
-        entry = Entry.from_stored(*await decoded([record.value])) if record else None
+        entry = Entry.from_stored(*await self.decoder.decode([record.value])) if record else None
         if entry is None or Hasher(entry.owner).owner != of:
             raise bad_request(f"No response with id '{after}' is in this list.", "after", "invalid_value")
         key = listing(of, entry.order, after)
@@ -565,8 +574,7 @@ class Archive:
     async def _entries(self, response_ids: Sequence[str]) -> tuple[Sequence[_Found], int]:
         """Return the records of the first responses, up to the size of a page, and how many of the ids they cover."""
         keys = [f"r/{response_id}" for response_id in response_ids]
-        records = await self._records.get_many(keys, most=self._page_bytes)
-        found, seen = await first_decoded(keys, records, self._page_bytes)
+        found, seen = await first_decoded(self._records, self.decoder, keys, self._page_bytes)
         oldest = self._oldest()
         entries = [_Found(Entry.from_stored(value), record.version, size) for record, value, size in found.values()]
         return [each for each in entries if each.entry.order >= oldest], seen

@@ -22,9 +22,10 @@ from ..core.listing import Order
 from ..core.owner import Owner
 from ..logs import get_logger
 from . import codec
+from .decoder import Decoder
 from .hashing import Hasher
 from .layout import Json, imported, item_pointer, read_pointer
-from .reading import PAGE_BYTES, Room, computed, decoded, decoded_until
+from .reading import PAGE_BYTES, Room, computed
 from .records import Condition, Delete, Op, Put, Record, Records, VersionIs, after_prefix, bytes_of, committed
 from .retry import Retry
 
@@ -149,8 +150,9 @@ class ConversationStore:
     Every method raises `ApiError` 503 when the store is unavailable.
     """
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: Records, decoder: Decoder) -> None:
         self._records = records
+        self._decoder = decoder
 
     async def create(self, conversation: Conversation, items: Sequence[Json]) -> None:
         """Store a new conversation with these items, each of which has an id.
@@ -167,7 +169,8 @@ class ConversationStore:
         """Store a conversation of another server; return False if it is stored, or was imported and deleted."""
         mark = imported(conversation.id)
         known = {conversation.key: Record(conversation.encode(), 0)}
-        ops, _ = Joining(conversation.id, conversation.owner, items).plan(known)
+        joining = Joining(conversation.id, conversation.owner, items)
+        ops, _ = await computed(lambda: joining.plan(known), items)
         new = [VersionIs(conversation.key, None), VersionIs(mark.key, None)]
         return await committed(self._records, [*ops, mark], new)
 
@@ -216,13 +219,13 @@ class ConversationStore:
         rows = await self._records.range(first, last, limit=end, most=room.past)
         values = [record.value for _, record in rows]
         room.check(sum(map(len, values)))
-        return await decoded(values, room)
+        return await self._decoder.decode(values, room)
 
     async def newest(self, conversation_id: str, end: int, most: int) -> list[Json]:
         """Return the last items before `end`, in order: as many as it takes to reach `most` bytes."""
         first, last = _row(conversation_id, 0), _row(conversation_id, end)
         rows = await self._records.range(first, last, limit=end, reverse=True, most=most)
-        return [item for item, _ in await decoded_until([record.value for _, record in rows], most)][::-1]
+        return [item for item, _ in await self._decoder.decode_until([record.value for _, record in rows], most)][::-1]
 
     async def page(
         self,
@@ -251,7 +254,8 @@ class ConversationStore:
             first, last = (first, found[0]) if order == "desc" else (found[0] + 1, last)
         start, end = _row(conversation.id, first), _row(conversation.id, last)
         rows = await self._records.range(start, end, limit=limit + 1, reverse=order == "desc", most=most)
-        items = [item for item, _ in await decoded_until([record.value for _, record in rows[:limit]], most, room)]
+        values = [record.value for _, record in rows[:limit]]
+        items = [item for item, _ in await self._decoder.decode_until(values, most, room)]
         if len(items) < len(rows) or not items or bytes_of(record for _, record in rows) < most:
             return items, len(items) < len(rows)
         # The byte limit may have cut off the rows.
@@ -314,7 +318,7 @@ class ConversationStore:
 
     async def _item(self, row: str, room: Room | None) -> Json | None:
         record = (await self._records.get_many([row])).get(row)
-        return (await decoded([record.value], room))[0] if record else None
+        return (await self._decoder.decode([record.value], room))[0] if record else None
 
     async def _try_clear(self, left: str, owner: Owner) -> None:
         """Run `_clear` after the deletion was committed; `resume` repeats what fails now."""
@@ -328,7 +332,7 @@ class ConversationStore:
         conversation_id = left.removeprefix("w/")
         prefix = f"m/{conversation_id}/"
         while rows := await self._records.range(prefix, after_prefix(prefix), limit=_BATCH, most=PAGE_BYTES):
-            items = await decoded_until([record.value for _, record in rows], PAGE_BYTES)
+            items = await self._decoder.decode_until([record.value for _, record in rows], PAGE_BYTES)
             ids = {row: item["id"] for (row, _), (item, _) in zip(rows, items, strict=False)}
             await self._records.commit(await self._gone(owner, conversation_id, ids))
         await self._records.commit([Delete(left)])

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from ..core.errors import ApiError
 from ..core.owner import Owner
+from .decoder import Decoder
 from .hashing import Hasher
 from .layout import branches, listing, second
 from .list_rows import Row, read_list_row
-from .reading import decoded
 from .records import Conflict, Op, Put, Record, Records, VersionIs, after_prefix
 
 type Json = dict[str, Any]
@@ -66,8 +66,9 @@ class Listing:
         fill: makes the rows of responses that an earlier version stored.
     """
 
-    def __init__(self, records: Records, oldest: Callable[[], str], fill: Fill) -> None:
+    def __init__(self, records: Records, decoder: Decoder, oldest: Callable[[], str], fill: Fill) -> None:
         self._records = records
+        self._decoder = decoder
         self._oldest = oldest
         self._fill = fill
 
@@ -140,7 +141,7 @@ class Listing:
         values = await self._filled([(key, record) for number, key, record in empty if number < covered])
         values |= {key: record.value for key, record in found[:covered] if record.value}
         versions = {key: record.version for key, record in found[:covered]}
-        rows = await decoded(list(values.values()))
+        rows = await self._decoder.decode(list(values.values()))
         return {key: read_list_row(key, row, versions[key]) for key, row in zip(values, rows, strict=True)}, covered
 
     async def _filled(self, empty: Sequence[tuple[str, Record]]) -> dict[str, bytes]:

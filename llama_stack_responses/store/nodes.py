@@ -14,8 +14,9 @@ from typing import Any, Final
 
 from . import codec
 from .codec import TooLarge
+from .decoder import Decoder
 from .hashing import NAME_BYTES
-from .reading import Room, decoded, decoded_until
+from .reading import Room
 from .records import Record, Records, bytes_of
 
 FAN: Final = 4
@@ -122,7 +123,9 @@ def link_depths(depth: int) -> list[int]:
     return depths
 
 
-async def read_chain(records: Records, name: str, room: Room | None = None) -> Sequence[tuple[str, Node]] | None:
+async def read_chain(
+    records: Records, decoder: Decoder, name: str, room: Room | None = None
+) -> Sequence[tuple[str, Node]] | None:
     """Return the nodes from the root to `name` with their names; None if one is gone.
 
     This takes at most ceil(log4(n)) + 1 round trips for a history of n nodes.
@@ -139,11 +142,13 @@ async def read_chain(records: Records, name: str, room: Room | None = None) -> S
     if cut:
         raise TooLarge
     chain = [nodes[depth] for depth in sorted(nodes)]
-    items = await decoded([data for _, data in chain], room)
+    items = await decoder.decode([data for _, data in chain], room)
     return [(each, node_of(data, of_it)) for (each, data), of_it in zip(chain, items, strict=True)]
 
 
-async def read_end(records: Records, name: str, last: int, most: int) -> Sequence[tuple[str, Node]] | None:
+async def read_end(
+    records: Records, decoder: Decoder, name: str, last: int, most: int
+) -> Sequence[tuple[str, Node]] | None:
     """Return the youngest nodes of the history that `name` ends, youngest first; None if they are gone.
 
     Args:
@@ -156,7 +161,7 @@ async def read_end(records: Records, name: str, last: int, most: int) -> Sequenc
     nodes, _ = found
     newest = max(nodes)
     chain = [nodes[depth] for depth in takewhile(nodes.__contains__, range(newest, newest - last, -1))]
-    items = await decoded_until([data for _, data in chain], most)
+    items = await decoder.decode_until([data for _, data in chain], most)
     return [(each, node_of(data, of_it)) for (each, data), (of_it, _) in zip(chain, items, strict=False)]
 
 

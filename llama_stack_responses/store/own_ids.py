@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from ..core.ids import Seeded, seeded
 from ..core.listing import id_of_seed
+from .decoder import Decoder
 from .hashing import Hasher
 from .layout import Json, read_pointer
 from .nodes import Node, read_chain
@@ -54,7 +55,13 @@ async def differing(records: Records, hasher: Hasher, names: Sequence[str], item
 
 
 async def node_items(
-    records: Records, names: Sequence[str], items: Sequence[Json], indices: Sequence[int], *, is_whole: bool
+    records: Records,
+    decoder: Decoder,
+    names: Sequence[str],
+    items: Sequence[Json],
+    indices: Sequence[int],
+    *,
+    is_whole: bool,
 ) -> Sequence[Json]:
     """Return the items of the node that gives `items` their own ids; nothing if they are stored under these.
 
@@ -65,7 +72,7 @@ async def node_items(
     """
     before = 0
     if not is_whole or not all(_seed_of(items[index]) for index in indices):
-        chain = await read_chain(records, names[-1])
+        chain = await read_chain(records, decoder, names[-1])
         if chain is None:
             return ()
         there = [item for _, node in chain for item in node.items]
@@ -144,7 +151,7 @@ def are_own_ids(stored: Any) -> bool:
 
 
 async def find(
-    records: Records, stored: Sequence[Json], named: Sequence[tuple[str, int]], room: Room
+    records: Records, decoder: Decoder, stored: Sequence[Json], named: Sequence[tuple[str, int]], room: Room
 ) -> list[tuple[str, Json]]:
     """Return the items of which a node of ids gives these ids, each with its id.
 
@@ -155,7 +162,7 @@ async def find(
     Raises:
         TooLarge: the history that they are in exceeds `room`.
     """
-    chain = await read_chain(records, stored[0]["in"], room)
+    chain = await read_chain(records, decoder, stored[0]["in"], room)
     items = [item for _, node in chain for item in node.items] if chain else []
     return [found for item_id, index in named for found in _with_id(item_id, stored[index], items)]
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 from ..core.stream.calls import FORMS
 from . import own_ids
 from .conversations import without_stand_in
+from .decoder import Decoder
 from .layout import HistoryName, Json, split_name
 from .nodes import Node, node_of
-from .reading import decoded_until
-from .records import Record, Records
+from .records import Record, Records, bytes_of
 
 _MADE: Final = (FORMS.keys() | {"reasoning"}) - {"shell_call_output", "tool_search_output"}
 """Types of items that a model produces, besides messages."""
@@ -24,8 +24,9 @@ class Shared:
         most: bytes that are read, and decoded, at a time.
     """
 
-    def __init__(self, records: Records, most: int) -> None:
+    def __init__(self, records: Records, decoder: Decoder, most: int) -> None:
         self._records = records
+        self._decoder = decoder
         self._most = most
         self._known: dict[str, tuple[Record, Any, int]] = {}
         self._gone: set[str] = set()
@@ -53,28 +54,29 @@ class Shared:
         return None
 
     async def _read(self, keys: Sequence[str]) -> None:
-        records = await self._records.get_many(keys, most=self._most)
-        found, seen = await first_decoded(keys, records, self._most)
+        found, seen = await first_decoded(self._records, self._decoder, keys, self._most)
         self._known |= found
         self._gone |= set(keys[:seen]) - found.keys()
 
 
 async def first_decoded(
-    keys: Sequence[str], records: Mapping[str, Record], most: int
+    records: Records, decoder: Decoder, keys: Sequence[str], most: int
 ) -> tuple[dict[str, tuple[Record, Any, int]], int]:
-    """Decode the records until they reach `most` bytes.
-
-    Args:
-        keys: the requested keys.
-        records: the records that were read until they reached `most` bytes.
+    """Read and decode the records with these keys until they reach `most` bytes.
 
     Returns:
         The decoded records by key, and for how many of `keys` they are complete.
     """
-    there = [key for key in keys if key in records]
-    values = await decoded_until([records[key].value for key in there], most)
-    found = {key: (records[key], value, size) for key, (value, size) in zip(there, values, strict=False)}
-    cut = len(found) < len(there) or sum(len(record.value) for record in records.values()) >= most
+
+    async def read() -> Mapping[str, Record]:
+        return await records.get_many(keys, most=most)
+
+    read_records, values = await decoder.read_until(
+        read, lambda records: [records[key].value for key in keys if key in records], most
+    )
+    there = [key for key in keys if key in read_records]
+    found = {key: (read_records[key], value, size) for key, (value, size) in zip(there, values, strict=False)}
+    cut = len(found) < len(there) or bytes_of(read_records.values()) >= most
     return found, keys.index(there[len(found) - 1]) + 1 if cut else len(keys)
 
 

@@ -10,6 +10,7 @@ from ..core.errors import ApiError
 from ..core.owner import Owner
 from ..logs import get_logger
 from . import codec
+from .decoder import Decoder
 from .hashing import Hasher
 from .layout import pointers, read_pointer, reference, unsettled
 from .nodes import Node, read_end
@@ -32,8 +33,9 @@ class Reclaim:
         page_bytes: number of bytes of a history that are read at a time.
     """
 
-    def __init__(self, records: Records, page_bytes: int = PAGE_BYTES) -> None:
+    def __init__(self, records: Records, decoder: Decoder, page_bytes: int = PAGE_BYTES) -> None:
         self._records = records
+        self._decoder = decoder
         self._page_bytes = page_bytes
 
     async def run(self, keys: Iterable[str], owner: Owner) -> None:
@@ -71,7 +73,7 @@ class Reclaim:
         if kind == "b":
             ops: list[Op] = [Delete(key), Delete(f"g/{key}")]
             return None if await committed(self._records, ops, [Empty(prefix)]) else key
-        chain = await read_end(self._records, name, size, self._page_bytes)
+        chain = await read_end(self._records, self._decoder, name, size, self._page_bytes)
         if not chain:
             await committed(self._records, [Delete(f"g/{key}")], [])
             return None

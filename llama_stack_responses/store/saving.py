@@ -12,6 +12,7 @@ from ..core.owner import Owner
 from ..core.stream.transcript import Mark
 from . import codec, nodes, own_ids
 from .conversations import Joining, begins_with_stand_in
+from .decoder import Decoder
 from .hashing import Hasher
 from .layout import Entry, Json, bucket, chat_request, order_of, pointers, reference, second, split_name, unsettled
 from .list_rows import first_words, list_row
@@ -99,7 +100,7 @@ class Saving:
         self._own_ids: Sequence[Json] = ()
         self._ids = self._base_ids
 
-    async def read(self, records: Records) -> dict[str, Record]:
+    async def read(self, records: Records, decoder: Decoder) -> dict[str, Record]:
         """Read the stored records that the save needs.
 
         This takes one round trip for the history, rarely two. Content of the request that is already stored takes one
@@ -111,13 +112,13 @@ class Saving:
         known = await (self._joining.read(records, *keys) if self._joining else records.get_many(keys))
         if any(name and f"n/{name}" not in known for name in (self._base, self._base_ids)):
             self._stand_on(None, [*self._base_items, *self._items])
-            return await self.read(records)
+            return await self.read(records, decoder)
         earlier = self._inputs[:-_RECENT]
         if earlier and not any(f"n/{name}" in known for name in self._inputs[-_RECENT:]):
             known |= await records.get_many([f"n/{name}" for name in earlier])
-        return known | await self._read_ids(records, known)
+        return known | await self._read_ids(records, decoder, known)
 
-    async def _read_ids(self, records: Records, known: Mapping[str, Record]) -> dict[str, Record]:
+    async def _read_ids(self, records: Records, decoder: Decoder, known: Mapping[str, Record]) -> dict[str, Record]:
         """Find out which items are stored with other ids; return the node with theirs if it is stored."""
         self._own_ids, self._ids = (), self._base_ids
         names, items = [*self._inputs, *self._outputs], [*self._items, *self._output]
@@ -125,7 +126,7 @@ class Saving:
         names, items = names[:shared], items[:shared]
         if not (others := await own_ids.differing(records, self._hasher, names, items)):
             return {}
-        self._own_ids = await own_ids.node_items(records, names, items, others, is_whole=self._base is None)
+        self._own_ids = await own_ids.node_items(records, decoder, names, items, others, is_whole=self._base is None)
         if not self._own_ids:
             return {}
         self._ids = self._hasher.own_ids(self._base_ids, self._own_ids)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.owner import Owner
-from . import codec
+from .decoder import Decoder
 from .records import Records, VersionIs
 
 Json = dict[str, Any]
@@ -27,11 +27,11 @@ class Vouched:
     row: VersionIs
 
 
-async def find_vouched(records: Records, response_id: str) -> Vouched | None:
+async def find_vouched(records: Records, decoder: Decoder, response_id: str) -> Vouched | None:
     """Return the foreground response; None if it is not running. One that has ended is stored."""
     key = f"v/{response_id}"
     record = (await records.get_many([key])).get(key)
     if record is None:
         return None
-    known = codec.decode(record.value)
+    [known] = await decoder.decode([record.value])
     return Vouched(known["response"], Owner(*known["owner"]), VersionIs(key, record.version))

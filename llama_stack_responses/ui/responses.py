@@ -16,7 +16,6 @@ from ..service.responses import RUNNING, OpenAIResponsesImpl
 from ..store import codec
 from ..store.archive import StoredResponse
 from ..store.layout import chat_request
-from ..store.reading import decoded
 from ..store.vouched import Vouched
 from .blocks import Budget, Json
 from .items import Reading, shown
@@ -94,7 +93,7 @@ class Views:
         keys = [chat_request(response_id, number) for number in numbers]
         found = await self._impl.archive.read(keys, _PAGE_BYTES)
         read = [key for key in keys if key in found]
-        data = await decoded([found[key].value for key in read])
+        data = await self._impl.archive.decoder.decode([found[key].value for key in read])
         last = numbers[len(read) - 1] if read else after
         more = bool(read) and last + 1 < stored.recorded
         return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
@@ -138,7 +139,9 @@ async def _followed(
     after: int,
     headers: dict[str, str],
 ) -> Response:
-    return followed(await impl.follow(response_id, after, KEEP_ALIVE_AFTER, traffic.large_answer), headers)
+    # The owner is found here: the events may be read later, outside of the request's context.
+    lease = partial(traffic.large_answer, impl.access.who())
+    return followed(await impl.follow(response_id, after, KEEP_ALIVE_AFTER, lease), headers)
 
 
 def _list(impl: OpenAIResponsesImpl) -> Handler:

@@ -202,6 +202,7 @@ def followed(batches: AsyncIterator[list[Event]], headers: Mapping[str, str] | N
             return  # No [DONE]: the client has to reconnect for the rest.
         except ApiError as error:
             logger.warning("could not read the events of a response, closing its stream: %s", error)
+            yield sse.comment(error.message)
             return
         yield sse.DONE
 

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from operator import methodcaller
 from typing import Any, Final
 
 from llama_stack_responses.core import json_blocks
 from llama_stack_responses.core.json_blocks import BLOCK, dumps
+from llama_stack_responses.core.json_values import is_large
 
+_IS_DELTA: Final = methodcaller("__contains__", "delta")
 DONE: Final = b"data: [DONE]\n\n"
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 _LINE_SEPARATORS: Final = tuple((chr(code).encode(), b"\\u%04x" % code) for code in (0x85, 0x2028, 0x2029))
 """Non-ASCII line ends of Python's `str.splitlines` and similar functions, in UTF-8 and as JSON escapes."""
+
+
+def comment(sentence: str) -> bytes:
+    """Return a comment, which clients ignore, for people who look at the stream itself."""
+    return b": %b\n\n" % " ".join(sentence.split()).encode()
 
 
 def encode(events: Iterable[dict[str, Any]]) -> bytes:
@@ -30,6 +38,9 @@ def _without_line_separators(frames: bytes) -> bytes:
 
 def pieces(events: Sequence[dict[str, Any]]) -> Iterable[bytes]:
     """Return the frames of several events as one piece, or as blocks if that would be large."""
+    # A delta is small, and there are many: only other events are measured before they are encoded.
+    if not all(map(_IS_DELTA, events)) and any(is_large(event, BLOCK) for event in events):
+        return _blocks(events)
     whole = encode(events)
     return (whole,) if len(whole) <= 2 * BLOCK else _blocks(events)
 
@@ -39,15 +50,14 @@ def _blocks(events: Iterable[dict[str, Any]]) -> Iterator[bytes]:
     frames: list[bytes] = []
     size = 0
     for event in events:
-        frame = encode((event,))
-        if len(frame) <= BLOCK:
-            frames.append(frame)
-            size += len(frame)
-        if frames and (size >= BLOCK or len(frame) > BLOCK):
+        large = is_large(event, BLOCK)
+        if not large:
+            frames.append(encode((event,)))
+            size += len(frames[-1])
+        if frames and (large or size >= BLOCK):
             yield b"".join(frames)
             frames, size = [], 0
-        if len(frame) > BLOCK:
-            frame = b""
+        if large:
             yield from _frame_in_blocks(event)
     if frames:
         yield b"".join(frames)

@@ -95,6 +95,9 @@ class Traffic:
 
         return hold
 
-    def large_answer(self) -> Reservation:
-        """Return an empty reservation for large answers to the current user. The caller must release it."""
-        return self._answers.lease(self._who())
+    def large_answer(self, owner: Owner | None = None) -> Reservation:
+        """Return an empty reservation for large answers to a user, by default the current one.
+
+        The caller must release it.
+        """
+        return self._answers.lease(owner or self._who())

@@ -117,7 +117,7 @@ async def _write_jobs(archive: Archive, records: Records) -> None:
         body, sealed = secrets.seal(_BODY, _KEYS, response_id, ALICE)
         async with jobs.enqueued(response_id, ALICE, body, sealed) as ops:
             queued = response(id=response_id, status="queued", background=True)
-            rows = [*ops, *event_log.batch(response_id, _EVENTS)]
+            rows = [*ops, *await event_log.batch(response_id, _EVENTS)]
             await archive.save(queued, owner=ALICE, base=None, input_items=[user("hi", id="msg_11")], extra_ops=rows)
         await jobs.noted()
     await jobs.heartbeat("worker_1")

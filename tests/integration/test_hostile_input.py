@@ -14,6 +14,7 @@ import pytest
 from tests.support.bystander import Bystander
 from tests.support.hostile import (
     answers,
+    background,
     bodies,
     code,
     documents,
@@ -63,6 +64,7 @@ MODULES: Final = (
     words,
     bodies,
     histories,
+    background,
     sockets,
     answers,
     mcp_servers,

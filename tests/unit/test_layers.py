@@ -64,7 +64,7 @@ LAYERS: Final = {
         {"factory", "run"},
     ),
     f"{PACKAGE}.jobs": (
-        {"acceptance", "fair_order", "hints", "notifier", "quota", "secrets"},
+        {"acceptance", "event_rows", "fair_order", "hints", "notifier", "quota", "secrets"},
         {"event_log", "listener", "queue"},
         {"event_follower", "heartbeat", "runner"},
         {"foreground_leases"},

@@ -37,13 +37,16 @@ async def test_followed_stream_ends_with_done() -> None:
     assert await answered(batches()) == [sse.KEEP_ALIVE, sse.encode([EVENT]), sse.DONE]
 
 
-@pytest.mark.parametrize("reason", [ServerClosing(), ApiError(503, "The store is away.")])
-async def test_interrupted_followed_stream_sends_no_done(reason: Exception) -> None:
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [(ServerClosing(), []), (ApiError(503, "The store\nis away."), [b": The store is away.\n\n"])],
+)
+async def test_interrupted_followed_stream_sends_reason_and_no_done(reason: Exception, said: list[bytes]) -> None:
     async def batches() -> AsyncIterator[list[Any]]:
         yield [EVENT]
         raise reason
 
-    assert await answered(batches()) == [sse.encode([EVENT])]
+    assert await answered(batches()) == [sse.encode([EVENT]), *said]
 
 
 async def test_followed_stream_sends_headers_before_first_event() -> None:

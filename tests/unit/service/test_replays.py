@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -17,14 +18,45 @@ from llama_stack_responses.store.archive import StoredResponse
 
 SIZE = 100_000
 
+type Lease = Callable[[], Reservation]
 
-def stored(response_id: str = "resp_1", status: str = "completed") -> StoredResponse:
+
+def stored(response_id: str = "resp_1", status: str = "completed", version: int = 1) -> StoredResponse:
     """Return a response of about `SIZE` bytes, as loaded anew for each reader."""
     text = {"type": "output_text", "text": "x" * SIZE, "annotations": [], "logprobs": []}
     item = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [text]}
     response = new_response(parse_create({"model": "m", "input": "x"}), id=response_id, created_at=1)
     made = response | {"status": status, "output": [item]}
-    return StoredResponse(made, ANONYMOUS, None, None, 1 if status == "completed" else 2, size=SIZE + 1_000)
+    return StoredResponse(made, ANONYMOUS, None, None, version, size=SIZE + 1_000)
+
+
+class Store:
+    """A store that counts how often a response is loaded.
+
+    Attributes:
+        loaded: number of loads.
+        errors: errors of the next loads.
+    """
+
+    def __init__(self) -> None:
+        self.loaded = 0
+        self.errors: list[ApiError] = []
+
+    async def load(self, response: StoredResponse) -> StoredResponse:
+        """Return the response after a moment."""
+        self.loaded += 1
+        await asyncio.sleep(0)
+        if self.errors:
+            raise self.errors.pop(0)
+        return response
+
+
+async def begin(
+    replays: Replays, lease: Lease, response: StoredResponse | None = None, after: int = -1, store: Store | None = None
+) -> AsyncIterator[list[Event]]:
+    """Begin a replay."""
+    response, store = response or stored(), store or Store()
+    return await replays.events(response.response["id"], response.version, lambda: store.load(response), after, lease)
 
 
 @pytest.fixture
@@ -34,7 +66,7 @@ def admission() -> Admission:
 
 
 @pytest.fixture
-def lease(admission: Admission) -> Callable[[], Reservation]:
+def lease(admission: Admission) -> Lease:
     """Make leases of one user."""
     return lambda: admission.lease(ANONYMOUS)
 
@@ -44,9 +76,9 @@ async def read(events: AsyncIterator[list[Event]]) -> list[Event]:
     return [event async for each in events for event in each]
 
 
-async def test_readers_of_one_response_share_its_bytes(admission: Admission, lease: Callable[[], Reservation]) -> None:
+async def test_readers_of_one_response_share_its_bytes(admission: Admission, lease: Lease) -> None:
     replays = Replays()
-    readers = [replays.events(stored(), -1, lease) for _ in range(60)]
+    readers = [await begin(replays, lease) for _ in range(60)]
     assert SIZE < admission.held < 2 * SIZE
     last = readers.pop()
     readers.clear()
@@ -56,30 +88,60 @@ async def test_readers_of_one_response_share_its_bytes(admission: Admission, lea
     assert admission.held == 0
 
 
-async def test_other_response_needs_its_own_room(admission: Admission, lease: Callable[[], Reservation]) -> None:
+async def test_concurrent_readers_load_the_response_once(admission: Admission, lease: Lease) -> None:
+    replays, store = Replays(), Store()
+    readers = await asyncio.gather(*(begin(replays, lease, store=store) for _ in range(60)))
+    assert store.loaded == 1
+    assert admission.held < 2 * SIZE
+    assert (await read(readers[-1]))[-1]["type"] == "response.completed"
+
+
+async def test_failed_load_is_repeated_for_the_readers_that_wait(lease: Lease) -> None:
+    replays, store = Replays(), Store()
+    store.errors = [ApiError(503, "The store is away.")]
+    first, *others = await asyncio.gather(
+        *(begin(replays, lease, store=store) for _ in range(3)), return_exceptions=True
+    )
+    assert isinstance(first, ApiError)
+    assert store.loaded == 2
+    for other in others:
+        assert not isinstance(other, BaseException)
+        assert (await read(other))[-1]["type"] == "response.completed"
+
+
+async def test_cancelled_load_is_repeated_for_the_readers_that_wait(lease: Lease) -> None:
+    replays, store = Replays(), Store()
+    first, other = (asyncio.create_task(begin(replays, lease, store=store)) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await read(await other))[-1]["type"] == "response.completed"
+    assert store.loaded == 2
+
+
+async def test_other_response_needs_its_own_room(admission: Admission, lease: Lease) -> None:
     replays = Replays()
-    first = replays.events(stored(), -1, lease)
+    first = await begin(replays, lease)
     with pytest.raises(ApiError, match="You have too many large answers open") as refused:
-        replays.events(stored("resp_2"), -1, lease)
+        await begin(replays, lease, stored("resp_2"))
     assert refused.value.status == 429
     del first
     assert admission.held == 0
-    assert await read(replays.events(stored("resp_2"), -1, lease))
+    assert await read(await begin(replays, lease, stored("resp_2")))
 
 
 async def test_changed_response_is_not_shared() -> None:
     wide = Admission(Quota("large answers", 10 * SIZE, 10 * SIZE))
     replays = Replays()
-    first = replays.events(stored(), -1, lambda: wide.lease(ANONYMOUS))
-    second = replays.events(stored(status="incomplete"), -1, lambda: wide.lease(ANONYMOUS))
+    first = await begin(replays, lambda: wide.lease(ANONYMOUS))
+    second = await begin(replays, lambda: wide.lease(ANONYMOUS), stored(status="incomplete", version=2))
     events = await read(second)
     assert events[-1]["response"]["status"] == "incomplete"
     assert wide.held > SIZE
     del first
 
 
-async def test_reconnecting_reader_gets_remaining_events(lease: Callable[[], Reservation]) -> None:
+async def test_reconnecting_reader_gets_remaining_events(lease: Lease) -> None:
     replays = Replays()
-    whole = await read(replays.events(stored(), -1, lease))
-    rest = await read(replays.events(stored(), 4, lease))
+    whole = await read(await begin(replays, lease))
+    rest = await read(await begin(replays, lease, after=4))
     assert rest == whole[5:]

@@ -1,0 +1,69 @@
+"""A budget of bytes for pieces of work that run at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class ByteBudget:
+    """Bytes that concurrent pieces of work of one event loop may hold. Waiting work is admitted in order.
+
+    Args:
+        total: bytes. Work that needs more is admitted alone.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._left = total
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @property
+    def left(self) -> int:
+        """Bytes that are not held."""
+        return self._left
+
+    def has_room(self, size: int) -> bool:
+        """Return whether `hold` would not wait."""
+        return not self._waiting and min(size, self.total) <= self._left
+
+    @asynccontextmanager
+    async def hold(self, size: int) -> AsyncIterator[None]:
+        """Hold `size` bytes during the block, and wait until they are free."""
+        size = min(size, self.total)
+        if self.has_room(size):
+            self._left -= size
+        else:
+            await self._turn(size)
+        try:
+            yield
+        finally:
+            self._give_back(size)
+
+    async def _turn(self, size: int) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (size, turn)
+        self._waiting.append(entry)
+        try:
+            await turn
+        except BaseException:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+                self._admit()
+            else:
+                self._give_back(size)
+            raise
+
+    def _give_back(self, size: int) -> None:
+        self._left += size
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and self._waiting[0][0] <= self._left:
+            size, turn = self._waiting.popleft()
+            self._left -= size
+            if turn.done():  # cancelled, but its task has not run yet: `_turn` gives the bytes back
+                continue
+            turn.set_result(None)

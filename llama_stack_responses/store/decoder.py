@@ -1,0 +1,206 @@
+"""Decode stored values within limits, large ones outside the event loop.
+
+Large values are decoded in threads. All of them together hold a bounded number of bytes: the JSON, and the values that
+are made of it. Work that waits for its turn holds nothing, and reads its records again when its turn has come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from . import codec
+from .byte_budget import ByteBudget
+from .codec import LARGEST, TooLarge, UnreadableError
+from .reading import INLINE, Room, taking_turns
+
+DECODING_BYTES: Final = 48 * 2**20
+
+_SMALL: Final = 2**20
+"""Bytes of a small value, which does not wait for large ones."""
+
+_SMALL_PART: Final = 6
+"""The ratio of the budget of large values to that of small ones."""
+
+_GUESS: Final = 4
+"""Assumed ratio of the memory that decoding takes to the stored bytes."""
+
+_GROWTH: Final = 8
+"""Factor by which the assumption grows when it was too low. Decompression stops there, and is repeated."""
+
+type _Text = tuple[bytes, bytes, int]
+"""The encoded value, the JSON that it holds, and its size."""
+
+
+class Decoder:
+    """Decodes the stored values of one process.
+
+    Args:
+        total: bytes that the large values that are being decoded may take together, with their JSON. A value that takes
+            more is decoded alone.
+    """
+
+    def __init__(self, total: int = DECODING_BYTES) -> None:
+        self._large = ByteBudget(total)
+        self._small = ByteBudget(max(_SMALL, total // _SMALL_PART))
+
+    async def decode(self, values: Sequence[bytes], room: Room | None = None) -> list[Any]:
+        """Decode the values. The limit is checked on the decompressed values, before they are decoded.
+
+        Raises:
+            TooLarge: they exceed `room`.
+            UnreadableError: one is damaged, or its format is not supported.
+        """
+        room = room or Room()
+        room.hold(sum(map(len, values)))
+        _, found = await self._decoded_of(partial(_given, values), _same, _Bound(room.left, ends=False), room)
+        return [value for value, _ in found]
+
+    async def decode_until(self, values: Sequence[bytes], most: int, room: Room | None = None) -> list[tuple[Any, int]]:
+        """Decode values until they reach `most` bytes, which `room` counts as held; return each with its size."""
+        room = room or Room()
+        room.hold(sum(map(len, values)))
+        _, found = await self._decoded_of(partial(_given, values), _same, _Bound(most, ends=True), room)
+        return found
+
+    async def read_until[Found](
+        self, read: Callable[[], Awaitable[Found]], values_of: Callable[[Found], Sequence[bytes]], most: int
+    ) -> tuple[Found, list[tuple[Any, int]]]:
+        """Read records, and decode values of them until they reach `most` bytes.
+
+        Args:
+            read: reads the records. It is called again if large ones had to wait until they could be decoded.
+            values_of: returns their values.
+
+        Returns:
+            What `read` returned, and the decoded values, each with its size.
+        """
+        return await self._decoded_of(read, values_of, _Bound(most, ends=True), Room())
+
+    async def _decoded_of[Found](
+        self,
+        read: Callable[[], Awaitable[Found]],
+        values_of: Callable[[Found], Sequence[bytes]],
+        bound: _Bound,
+        room: Room,
+    ) -> tuple[Found, list[tuple[Any, int]]]:
+        found = [await read()]
+        need = sum(map(len, values_of(found[0]))) * _GUESS
+        if need <= INLINE * _GUESS:
+            try:
+                texts = list(_texts(values_of(found[0]), bound.inline(), None))
+            except TooLarge:
+                pass  # too large for the event loop, or for the limit
+            else:
+                return found[0], await _parsed(texts, room)
+        while True:
+            budget = self._budget(need)
+            if not budget.has_room(need):
+                found.clear()  # work that waits holds no records
+            async with budget.hold(need):
+                if not found:
+                    found.append(await read())
+                unpacked = _texts(values_of(found[0]), bound, need if need < budget.total else None)
+                try:
+                    texts = await _in_thread(partial(taking_turns, unpacked))
+                    return found[0], await _parsed(texts, room)
+                except _NeedsMore:
+                    need *= _GROWTH
+
+    def _budget(self, need: int) -> ByteBudget:
+        """Return the budget for values that take this many bytes."""
+        return self._small if need <= _SMALL else self._large
+
+
+async def _given(values: Sequence[bytes]) -> Sequence[bytes]:
+    return values
+
+
+def _same(values: Sequence[bytes]) -> Sequence[bytes]:
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """The limit of a decoding.
+
+    Attributes:
+        most: maximum size of all values in bytes; None for no limit.
+        ends: stop after the value that reaches `most`, instead of raising.
+    """
+
+    most: int | None
+    ends: bool
+
+    def inline(self) -> _Bound:
+        """Return the limit for the event loop, which raises beyond `INLINE` bytes."""
+        return _Bound(INLINE if self.most is None else min(INLINE, self.most), ends=False)
+
+    def of_text(self, taken: int) -> int:
+        """Return the maximum size of the next value's JSON, after values of `taken` bytes."""
+        return LARGEST if self.most is None or self.ends else self.most - taken
+
+
+class _NeedsMore(Exception):  # noqa: N818 - an answer, as `TooLarge` is
+    """The values take more memory than was assumed."""
+
+
+def _texts(values: Sequence[bytes], bound: _Bound, need: int | None) -> Iterator[_Text]:
+    """Decompress the values.
+
+    Args:
+        need: bytes that the values may take, with their JSON; None for no limit.
+
+    Raises:
+        TooLarge: they exceed `bound`.
+        _NeedsMore: they exceed `need`.
+    """
+    total = held = 0
+    for data in values:
+        text = _text(data, bound.of_text(total), None if need is None else need - held)
+        size = codec.size(data, text)
+        total += size
+        held += size + len(text)
+        if bound.most is not None and total > bound.most and not bound.ends:
+            raise TooLarge
+        if need is not None and held > need:
+            raise _NeedsMore
+        yield data, text, size
+        if bound.most is not None and total >= bound.most and bound.ends:
+            return
+
+
+def _text(data: bytes, most: int, need: int | None) -> bytes:
+    try:
+        return codec.text(data, most if need is None else min(most, need))
+    except TooLarge as error:
+        if need is not None and need < most:
+            raise _NeedsMore from error
+        if most >= LARGEST:
+            raise UnreadableError(f"A stored record is damaged: it holds more than {most} bytes.") from error
+        raise
+
+
+async def _parsed(texts: Sequence[_Text], room: Room) -> list[tuple[Any, int]]:
+    sizes = [size for _, _, size in texts]
+    room.take(sum(sizes))
+    parsed = (codec.parse(data, text) for data, text, _ in texts)
+    values = list(parsed) if sum(sizes) <= INLINE else await _in_thread(partial(taking_turns, parsed))
+    return list(zip(values, sizes, strict=True))
+
+
+async def _in_thread[Result](call: Callable[[], Result]) -> Result:
+    """Return the result of a call in a thread. If it is cancelled, wait for its end: until then it holds memory."""
+    work = asyncio.get_running_loop().run_in_executor(None, call)
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        raise
+    finally:
+        # An exception's traceback includes this frame, and the future the exception: the cycle would keep the values of
+        # all callers until the cyclic garbage collector runs.
+        del work
