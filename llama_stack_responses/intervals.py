@@ -35,6 +35,7 @@ class Intervals:
         ready_seconds: time limit of each check of readiness.
         ready_cache_seconds: time for which the result of a check of readiness holds.
         list_scan_seconds: time after which a page of a filtered list ends.
+        watch_seconds: interval of looks at lists, running responses and counts for a page that shows them.
         stream_refusal_seconds: time for which a stream waits for the model server's refusal before its headers are
             sent.
     """
@@ -57,6 +58,7 @@ class Intervals:
     ready_seconds: float = 2.0
     ready_cache_seconds: float = 1.0
     list_scan_seconds: float = 1.0
+    watch_seconds: float = 1.0
     stream_refusal_seconds: float = 2.0
 
 

@@ -7,6 +7,7 @@ import asyncio
 from ..core.stream.events import Event
 from ..core.stream.item_order import ItemOrder
 from ..core.stream.transcript import Transcript
+from .pace import Pace
 
 
 class EventBuffer:
@@ -19,17 +20,22 @@ class EventBuffer:
     Args:
         wanted: whether there is a reader; if not, events are dropped.
         transcript: records all events, wanted or not.
+        pace: the initial value of the attribute.
         limit: number of buffered events from which `full` is true.
 
     Attributes:
         order: holds back the events of an item while another item is open.
+        pace: notes when the reader took events; None if that is not recorded.
     """
 
-    def __init__(self, *, wanted: bool, transcript: Transcript | None = None, limit: int = 256) -> None:
+    def __init__(
+        self, *, wanted: bool, transcript: Transcript | None = None, pace: Pace | None = None, limit: int = 256
+    ) -> None:
         self.order = ItemOrder()
         self._wanted = wanted
         self._transcript = transcript
         self._limit = limit
+        self.pace = pace
         self._events: list[Event] = []
         self._ended = False
         self._reader: asyncio.Future[None] | None = None
@@ -75,6 +81,8 @@ class EventBuffer:
     def ready(self) -> list[Event]:
         """Take all buffered events, without waiting."""
         taken, self._events = self._events, []
+        if taken and self.pace:
+            self.pace.note(taken[-1]["sequence_number"] + 1)
         _wake(self._writer)
         return taken
 

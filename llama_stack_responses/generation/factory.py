@@ -33,6 +33,7 @@ from ..telemetry.telemetry import Telemetry
 from ..tools.mcp.list_room import ServerBounds
 from ..tools.registry import tool_makers
 from ..tools.toolset import Makers, Toolset
+from .activity import Activity
 from .compaction import AutoCompaction
 from .connection_options import ConnectionOptions
 from .context_fit import ContextFit
@@ -45,6 +46,7 @@ from .loop import NOTHING_DONE, Generation, Progress, TurnLimits
 from .model_round import ModelRound
 from .reasoning_summary import ReasoningSummarizer
 from .stop_point import StopPoint
+from .timeline import Timeline
 from .token_counts import TokenCounts
 from .tool_execution import ToolExecution
 from .warmup import WarmUp
@@ -70,6 +72,8 @@ class GenerationFactory:
         telemetry: records spans and metrics.
         unavailable: how requests for unavailable tools are handled.
         mcp_approval: default `require_approval` of MCP servers.
+        keeps_requests: whether the chat requests of stored responses are recorded.
+        activity: counts what this server does.
     """
 
     inference: Inference
@@ -85,6 +89,8 @@ class GenerationFactory:
     telemetry: Telemetry = field(default_factory=Telemetry)
     unavailable: Unavailable = field(default_factory=Unavailable)
     mcp_approval: Approval = "always"
+    keeps_requests: bool = False
+    activity: Activity = field(default_factory=Activity)
 
     def begin(self, request: CreateRequest, moderation: Json | None = None) -> Json:
         """Return the initial response object for a request.
@@ -129,7 +135,10 @@ class GenerationFactory:
             ModerationFilter(self.checks, policy, moderation, response["output"]) if policy and moderation else None
         )
         summaries = PrivateSummaries(self.sealed.sealer, owner, opened)
-        return GenerationContext(self, owner, request, toolset, assembler, reasoning, summaries, moderation_filter)
+        timeline = Timeline(self.activity, owner, keeps_requests=self.keeps_requests and request.store)
+        return GenerationContext(
+            self, owner, request, toolset, assembler, reasoning, summaries, moderation_filter, timeline
+        )
 
 
 def build_factory(config: ResponsesConfig, dependencies: Dependencies, sealer: Sealer) -> GenerationFactory:
@@ -155,6 +164,7 @@ def build_factory(config: ResponsesConfig, dependencies: Dependencies, sealer: S
         telemetry=dependencies.telemetry,
         unavailable=dependencies.services.unavailable,
         mcp_approval=config.mcp.require_approval,
+        keeps_requests=config.ui.enabled and config.ui.record_requests,
     )
 
 
@@ -171,6 +181,7 @@ class GenerationContext:
         reasoning: seals and opens the owner's reasoning items.
         summaries: seals and opens the owner's compaction summaries.
         moderation_filter: filters the output; None if it is not moderated.
+        timeline: records when its parts came.
     """
 
     factory: GenerationFactory
@@ -181,6 +192,7 @@ class GenerationContext:
     reasoning: PrivateReasoning
     summaries: PrivateSummaries
     moderation_filter: ModerationFilter | None = None
+    timeline: Timeline = field(default_factory=Timeline)
 
     async def generation_for(
         self, items: list[Json], event_buffer: EventBuffer, connection: ConnectionOptions | None
@@ -294,6 +306,7 @@ class GenerationContext:
             read_reasoning=self.reasoning.read,
             read_summary=self.summaries.read,
             filters=self._filters(profile),
+            timeline=self.timeline,
         )
 
     async def chat(self, items: list[Json], held: Reservation) -> Json:

@@ -20,10 +20,12 @@ from ..telemetry.telemetry import Telemetry
 from ..tools.mcp.list_room import ServerBounds
 from ..tools.tool import Output
 from ..tools.toolset import SERVERS, Toolset
+from .activity import Running
 from .compaction import AutoCompaction, Compact
 from .event_buffer import EventBuffer
 from .model_round import Heard, ModelRound
 from .stop_point import StopPoint
+from .timeline import Timeline
 from .tool_execution import ToolExecution
 
 Json = dict[str, Any]
@@ -131,9 +133,7 @@ class Generation:
         after_step: Callable[[Progress], Awaitable[None]] | None = None,
     ) -> None:
         self._request = request
-        self._items = items
-        self._shown = shown
-        self._held = held
+        self._items, self._shown, self._held = items, shown, held
         self._model_round = model_round
         self._auto_compaction = auto_compaction
         self._toolset = toolset
@@ -143,7 +143,9 @@ class Generation:
         self._telemetry = telemetry
         self._moderation_filter = moderation_filter
         self._stop_point = stop_point or StopPoint()
-        self._tool_execution = ToolExecution(toolset, assembler, event_buffer, limits.tool_seconds, telemetry)
+        self._tool_execution = ToolExecution(
+            toolset, assembler, event_buffer, limits.tool_seconds, telemetry, model_round.timeline
+        )
         self._rounds = progress.rounds
         self._said = list(progress.said)
         self._waiting = {call.call_id: call for call in progress.waiting}
@@ -157,6 +159,11 @@ class Generation:
         """A future that is done once the model server has accepted the first request."""
         return self._model_round.accepted
 
+    @property
+    def timeline(self) -> Timeline:
+        """Records when rounds and tool calls were made, and counts them."""
+        return self._model_round.timeline
+
     async def run(self) -> Ending:
         """Run rounds until the model has answered or the client has to act.
 
@@ -164,13 +171,15 @@ class Generation:
             ApiError: the model server failed, or a service that a tool depends on. The output so far stays open in the
                 assembler.
         """
-        response = self._assembler.response
+        response, request = self._assembler.response, self._request
+        running = Running(self._assembler, self._items, request.store, request.stream)
         try:
-            with self._telemetry.response(response) as self._told:
+            with self._telemetry.response(response) as self._told, self.timeline.response(running) as ended:
                 ending = self._refuse() or await (self._only_compact() if self._request.compacts else self._run())
                 if self._moderation_filter:
                     response["moderation"] = await self._moderation_filter.moderation(response["output"])
                 self._told.ended(response, ending.status, self._rounds)
+                ended(ending.status)
                 return ending
         finally:
             self.release()
@@ -272,7 +281,7 @@ class Generation:
                 return heard.finish.reason
 
     async def _ask(self) -> Heard:
-        with self._telemetry.round(self._request.model, self._told) as told:
+        with self._telemetry.round(self._request.model, self._told) as told, self.timeline.round(told, "answer"):
             heard = await self._model_round.ask(self._conversation, self._tokens_left(), self._take, told, self._full)
             told.ended(heard.finish, self._assembler.response["output"][self._output_said :])
         return heard
@@ -289,7 +298,7 @@ class Generation:
 
     async def _compact(self, compacted: Compact) -> None:
         """Compact the conversation and continue from its summary."""
-        with self._telemetry.round(self._request.model, self._told) as told:
+        with self._telemetry.round(self._request.model, self._told) as told, self.timeline.round(told, "compaction"):
             self._said += await compacted(self._conversation, self._tokens_left(), self._tool_execution, told)
         self._output_said = len(self._assembler.response["output"])
         await self._step()

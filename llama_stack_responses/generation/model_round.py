@@ -30,6 +30,7 @@ from .delta_filter import DeltaFilter, apply_filters
 from .event_buffer import EventBuffer
 from .fair_yield import FairYield
 from .stream_close import hanging_up
+from .timeline import Timeline
 from .watchdog import Watchdog
 
 Json = dict[str, Any]
@@ -127,8 +128,10 @@ class ModelRound:
         read_reasoning: opens a reasoning item for the model.
         read_summary: opens a compaction item for the model.
         filters: the filters of the deltas, in order.
+        timeline: the initial value of the attribute.
 
     Attributes:
+        timeline: records when the rounds and tool calls of the response were made, and the chat requests.
         accepted: a future that is done once the model server has accepted the first request.
     """
 
@@ -148,6 +151,7 @@ class ModelRound:
         read_reasoning: Callable[[Json], Sequence[Thought]] = plain_thoughts,
         read_summary: Callable[[Json], Summary | None] = lambda _: None,
         filters: Sequence[DeltaFilter] = (),
+        timeline: Timeline | None = None,
     ) -> None:
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._request = request
@@ -163,6 +167,7 @@ class ModelRound:
         self._read_reasoning = read_reasoning
         self._read_summary = read_summary
         self._filters = filters
+        self.timeline = timeline or Timeline()
 
     async def ask(
         self,
@@ -247,8 +252,9 @@ class ModelRound:
         if not self.accepted.done():
             self.accepted.set_result(None)
 
-    async def _heard(self, chat: Json, this: _Round) -> Heard:
+    async def _heard(self, chat: Json, this: _Round, kind: str = "answer") -> Heard:
         this.told.asked(chat)
+        await self.timeline.requested(chat, kind)
         try:
             end = await self._read(chat, this)
         except Enough:
@@ -340,7 +346,7 @@ class ModelRound:
                 texts.append(delta.text)
 
         reader = ChunkReader(self._profile, self._left)
-        finish = (await self._heard(chat, _Round(reader, None, (), take, told, lambda: False))).finish
+        finish = (await self._heard(chat, _Round(reader, None, (), take, told, lambda: False), "compaction")).finish
         text = "".join(texts).strip()
         if not text or finish.reason in ("content_filter", "cancelled"):
             raise ApiError(

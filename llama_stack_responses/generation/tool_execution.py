@@ -14,6 +14,7 @@ from ..telemetry.telemetry import Telemetry
 from ..tools.tool import Invocation, Outcome, Output, ToolError
 from ..tools.toolset import Toolset
 from .event_buffer import EventBuffer
+from .timeline import Timeline
 
 Json = dict[str, Any]
 Answered = Callable[[ServerCall, Output], Awaitable[None]]
@@ -37,10 +38,17 @@ class ToolExecution:
         event_buffer: receives the events.
         seconds: timeout of one call.
         telemetry: records the calls that are run.
+        timeline: records when they were run.
     """
 
     def __init__(
-        self, toolset: Toolset, assembler: Assembler, event_buffer: EventBuffer, seconds: float, telemetry: Telemetry
+        self,
+        toolset: Toolset,
+        assembler: Assembler,
+        event_buffer: EventBuffer,
+        seconds: float,
+        telemetry: Telemetry,
+        timeline: Timeline | None = None,
     ) -> None:
         self._toolset = toolset
         self._assembler = assembler
@@ -48,6 +56,7 @@ class ToolExecution:
         self._seconds = seconds
         self._turn = asyncio.Semaphore(_AT_ONCE)
         self._telemetry = telemetry
+        self._timeline = timeline or Timeline()
 
     async def answer(self, calls: Collection[ServerCall], answered: Answered, *, again: bool) -> None:
         """Answer all calls, many of them at the same time.
@@ -86,7 +95,7 @@ class ToolExecution:
             raise ToolError(_LOST)
         item = self._assembler.response["output"][index]
         invocation = Invocation(call, item, self)
-        with self._telemetry.tool(call, item["type"]) as told:
+        with self._telemetry.tool(call, item["type"]) as told, self._timeline.tool(told, item, call.name):
             async with self._turn:
                 outcome = await self._bounded(call, function.run(invocation))
             told.ended(outcome.output)

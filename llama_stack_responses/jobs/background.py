@@ -28,7 +28,9 @@ from .event_log import EventLog
 from .foreground_leases import ForegroundLeases, NoLeases, StoredLeases
 from .heartbeat import Heartbeat
 from .listener import NotificationListener
+from .live_board import LiveBoard
 from .notifier import Notifier
+from .overview import Overview, overview_of
 from .queue import QUEUE, JobQueue, Lease
 from .runner import JobRunner
 from .secrets import JobSecrets
@@ -53,6 +55,7 @@ class BackgroundJobs:
         events: follows detached responses.
         foreground: the leases of foreground responses.
         worker: runs the jobs.
+        board: shows the running responses of all servers.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class BackgroundJobs:
         self._event_log = event_log = EventLog(records, notifier, intervals.event_poll_seconds, decoder=archive.decoder)
         self._worker_id = new_id("worker")
         self._heartbeat = Heartbeat(jobs, self._worker_id)
+        self.board = LiveBoard(records, archive.decoder, factory.activity, self._worker_id, intervals)
         self.events = EventFollower(notifier, jobs, event_log, intervals)
         self.foreground: ForegroundLeases = NoLeases()
         if records.transactional:
@@ -95,6 +99,7 @@ class BackgroundJobs:
         """Start the worker in the running event loop, if the store is transactional."""
         if self._records.transactional:
             self.worker.start()
+            self.board.start()
 
     async def submit(
         self,
@@ -183,6 +188,10 @@ class BackgroundJobs:
     async def waiting(self) -> tuple[int, float]:
         """Return how many jobs wait for a worker of any server, and for how many seconds the longest has waited."""
         return await self._jobs.waiting()
+
+    async def overview(self, owner: Owner) -> Overview:
+        """Return the jobs of a user on all servers."""
+        return await overview_of(self._records, owner)
 
     async def find_many(self, response_ids: Sequence[str]) -> dict[str, Lease]:
         """Return the jobs of these responses that have not ended, by response id."""

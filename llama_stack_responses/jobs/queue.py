@@ -4,7 +4,7 @@
     k/<response>            the request and the job's progress (`Checkpoint`)
     q/<order>/<response>    the job waits; the lowest order is next (`fair_order.py`); the value is its owner's name
     d/<owner>/<response>    a background response of this authenticated owner waits or runs
-    p/<worker>              the worker's lease: it expires unless a heartbeat renews it
+    p/<worker>              the worker's lease: it expires unless a heartbeat renews it; the value is when
     h/<worker>/<response>   the worker holds the job
 
 Every step of a job is a commit on the condition that the version of its `j/` row has not changed: the fence. A worker
@@ -126,6 +126,7 @@ class Checkpoint:
         trace: the trace context headers of the request (W3C Trace Context).
         queued_at: when the job was queued, in seconds since the epoch; None if it never was.
         request_id: the id of the request, for log lines; None if an earlier version stored the job.
+        timing: when its rounds and tool calls were made up to this checkpoint; None if none were.
     """
 
     body: Json
@@ -141,6 +142,7 @@ class Checkpoint:
     trace: Mapping[str, str] = field(default_factory=dict)
     queued_at: float | None = None
     held_events: Sequence[Json] = ()
+    timing: Json | None = None
     request_id: str | None = None
 
     async def encode(self) -> bytes:
@@ -388,9 +390,8 @@ class JobQueue:
 
     async def heartbeat(self, worker: str) -> None:
         """Renew the worker's lease."""
-        await self._records.commit(
-            [Put(f"p/{worker}", b"", expires_at=await self._records.now() + self._lease_seconds)]
-        )
+        until = await self._records.now() + self._lease_seconds
+        await self._records.commit([Put(f"p/{worker}", repr(until).encode(), expires_at=until)])
 
     async def deregister(self, worker: str) -> None:
         """Delete the worker's lease: the jobs that it holds are stalled from now on."""

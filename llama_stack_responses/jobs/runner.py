@@ -30,6 +30,7 @@ from ..logs import about, get_logger
 from ..store.archive import Archive, StoredResponse
 from ..store.reading import computed
 from ..store.records import AWAY, Conflict, Put, Records, committed
+from ..store.saving import Recording
 from ..telemetry.trace_context import within
 from .acceptance import Acceptance
 from .event_log import EventLog
@@ -203,6 +204,9 @@ class JobRunner:
             with suppress(ApiError):
                 body, _ = await self._opened(checkpoint)
         context = self._factory.context(self._parse(body), response, self.lease.job.owner)
+        since = found.response["created_at"] if checkpoint.queued_at is None else checkpoint.queued_at
+        context.timeline.resume(max(0.0, time.time() - since), checkpoint.timing)
+        self._event_buffer.pace = context.timeline.pace
         told = await self._insist(lambda: self._told(checkpoint)) if checkpoint.waiting else []
         shown = number + len(closing)
         told += checkpoint.held_events
@@ -293,6 +297,7 @@ class JobRunner:
             numbered=assembler.numbered - self._event_buffer.order.joined - len(held),
             held_events=held,
             tries=self.lease.job.tries,
+            timing=context.timeline.marks(),
         )
         await self._write()
 
@@ -302,14 +307,14 @@ class JobRunner:
         async with self._writing:
             end = self._event_buffer.order.take(context.assembler.end())
             last = [*self._waiting, *self._event_buffer.ready(), *end]
-            self._waiting = []
+            self._waiting, recording = [], context.timeline.recording()
             try:
-                await self._insist(lambda: self._store(context.assembler.response, found, last))
+                await self._insist(lambda: self._store(context.assembler.response, found, last, recording))
             finally:
                 # Also after a conflict: an earlier commit may have been made although its answer was lost.
                 self._notifier.notify(self.lease.response_id)
 
-    async def _store(self, response: Json, found: StoredResponse, last: list[Event]) -> None:
+    async def _store(self, response: Json, found: StoredResponse, last: list[Event], recording: Recording) -> None:
         transcript = Transcript()
         async for events in self._event_log.pages(self.lease.response_id, -1):
             transcript.note(events)
@@ -324,6 +329,7 @@ class JobRunner:
             version=found.version,
             transcript=transcript.marks(),
             exchanges=self._generation.exchanges if self._generation else {},
+            recording=recording,
             extra_ops=[
                 *await self._event_log.batch(self.lease.response_id, last),
                 *self._event_log.expire(self.lease.response_id, expiry),

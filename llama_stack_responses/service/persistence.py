@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import ApiError, OutcomeUnknown
@@ -10,11 +11,25 @@ from ..core.stream.transcript import Transcript
 from ..inputs.resolver import Stored
 from ..intervals import DEFAULT, Intervals
 from ..jobs.foreground_leases import ForegroundLeases, ended
-from ..store.archive import Archive
+from ..store.archive import NOTHING_RECORDED, Archive
 from ..store.outcome import certain
 from ..store.records import Conflict, VersionIs
+from ..store.saving import Recording
 
 Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What is stored with a response besides itself.
+
+    Attributes:
+        exchanges: as for `Archive.save`.
+        recording: what was recorded while it was made.
+    """
+
+    exchanges: Mapping[str, Json]
+    recording: Recording = NOTHING_RECORDED
 
 
 class Keeper:
@@ -33,14 +48,16 @@ class Keeper:
         self._leases = leases
         self._intervals = intervals
 
-    async def keep(self, final: Json, stored: Stored, exchanges: Mapping[str, Json]) -> None:
+    async def keep(self, final: Json, stored: Stored, made: Made) -> None:
         """Store a response that was not streamed; it has no lease, since no client knows its id before it is stored."""
         response_id = final["id"]
 
         async def save(again: bool) -> None:
             conditions = [VersionIs(f"r/{response_id}", None)] if again else []
             try:
-                await self._archive.save(final, **stored, exchanges=exchanges, conditions=conditions)
+                await self._archive.save(
+                    final, **stored, exchanges=made.exchanges, recording=made.recording, conditions=conditions
+                )
             except Conflict:
                 # The id is new, so the conflict means that an earlier call has stored it.
                 if not again:
@@ -48,9 +65,7 @@ class Keeper:
 
         await certain(save, _unknown(final), self._intervals)
 
-    async def keep_vouched(
-        self, final: Json, transcript: Transcript, stored: Stored, exchanges: Mapping[str, Json]
-    ) -> None:
+    async def keep_vouched(self, final: Json, transcript: Transcript, stored: Stored, made: Made) -> None:
         """Store a response that was streamed.
 
         Raises:
@@ -63,7 +78,13 @@ class Keeper:
         async def save(again: bool) -> None:
             try:
                 await self._archive.save(
-                    final, **stored, exchanges=exchanges, transcript=marks, extra_ops=extra_ops, conditions=conditions
+                    final,
+                    **stored,
+                    exchanges=made.exchanges,
+                    recording=made.recording,
+                    transcript=marks,
+                    extra_ops=extra_ops,
+                    conditions=conditions,
                 )
             except Conflict as conflict:
                 if again and await self._is_stored(final):

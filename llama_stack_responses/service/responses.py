@@ -20,6 +20,7 @@ from ..core.owner import Owner
 from ..core.schema.request import CreateRequest
 from ..core.stream.events import TERMINAL, Event
 from ..core.stream.transcript import Transcript
+from ..generation.activity import Activity
 from ..generation.connection_options import ConnectionOptions
 from ..generation.dependencies import Dependencies
 from ..generation.event_buffer import EventBuffer
@@ -49,7 +50,7 @@ from .compaction import Compaction
 from .conversations import Conversations
 from .health import Health
 from .idempotency import IdempotencyClaim, IdempotencyKeys
-from .persistence import Keeper
+from .persistence import Keeper, Made
 from .readiness import Check, Readiness, Report
 from .replays import Replays
 from .token_counting import Counting
@@ -137,6 +138,11 @@ class OpenAIResponsesImpl:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._monitor: LoopMonitor | None = None
         self._connections: Connections | None = None
+
+    @property
+    def activity(self) -> Activity:
+        """What this server does now, and has done."""
+        return self._factory.activity
 
     @property
     def pool(self) -> WorkerPool:
@@ -348,13 +354,15 @@ class OpenAIResponsesImpl:
         context = self._factory.context(request, response, start.owner, start.opened)
         # Only a client that reads the stream knows event numbers, and the response's id before it is stored.
         transcript = Transcript() if request.store and request.stream else None
-        response, event_buffer = context.assembler.response, EventBuffer(wanted=request.stream, transcript=transcript)
+        pace = context.timeline.pace if transcript else None
+        event_buffer = EventBuffer(wanted=request.stream, transcript=transcript, pace=pace)
 
         async def keep(final: Json) -> None:
+            made = Made(generation.exchanges, context.timeline.recording())
             if transcript:
-                await self._keeper.keep_vouched(final, transcript, stored, generation.exchanges)
+                await self._keeper.keep_vouched(final, transcript, stored, made)
             elif request.store:
-                await self._keeper.keep(final, stored, generation.exchanges)
+                await self._keeper.keep(final, stored, made)
             else:
                 await self._keep_elsewhere(final, start, generation.exchanges, connection)
 
@@ -531,6 +539,7 @@ class OpenAIResponsesImpl:
             self._monitor.stop()
         await self._sweeper.stop()
         await self.jobs.worker.stop()
+        await self.jobs.board.stop()
         await self._dependencies.close()
         await self.archive.close()
 

@@ -27,7 +27,7 @@ from .conversations import ConversationStore, Joining, without_stand_in
 from .decoder import Decoder
 from .hashing import Hasher
 from .layout import BUCKET, Entry, Json, imported, listing, read_pointer, second, split_name, unsettled
-from .list_rows import first_words, list_row
+from .list_rows import Row, first_words, list_row, read_list_row
 from .listing import Listing
 from .nodes import read_chain
 from .pages import Shared, first_decoded, own_inputs
@@ -301,6 +301,15 @@ class Archive:
     def transactional(self) -> bool:
         """Whether the store is transactional."""
         return self._records.transactional
+
+    async def now(self) -> float:
+        """Return the time of the store's clock, in seconds since the epoch."""
+        return await self._records.now()
+
+    async def summaries(self, response_ids: Sequence[str]) -> dict[str, Row]:
+        """Return what a list shows of these responses, by id, from their records."""
+        rows = await self._rows_of(response_ids)
+        return {each: read_list_row(each, codec.decode(row), 0) for each, row in rows.items()}
 
     async def read(self, keys: Sequence[str], most: int) -> dict[str, Record]:
         """Return the records of these keys, of `most` bytes and one more at most."""

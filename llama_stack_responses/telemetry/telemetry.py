@@ -21,7 +21,7 @@ from opentelemetry.util.types import AttributeValue
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.stream.calls import ServerCall
-from llama_stack_responses.core.stream.deltas import Finish
+from llama_stack_responses.core.stream.deltas import Finish, Usage
 
 from . import content
 from .gauges import Gauges, Load
@@ -114,9 +114,13 @@ class RoundOperation(Operation):
 
     Attributes:
         whole: the response that it is part of.
+        first_chunk: seconds until the first chunk; None before that.
+        usage: its tokens; None before its end.
     """
 
     whole: ResponseOperation
+    first_chunk: float | None = None
+    usage: Usage | None = None
 
     def asked(self, request: Json) -> None:
         """Record the request to the model."""
@@ -130,7 +134,7 @@ class RoundOperation(Operation):
             return
         self._heard = True
         self.whole.hear()
-        seconds = self.seconds
+        self.first_chunk = seconds = self.seconds
         self._instruments.first_chunk.record(seconds, self._labels)
         self._span.set_attribute("gen_ai.response.time_to_first_chunk", seconds)
         for name in ("id", "model"):
@@ -140,6 +144,7 @@ class RoundOperation(Operation):
     def ended(self, finish: Finish, items: Sequence[Json]) -> None:
         """Record how it ended, and the items that it made."""
         usage, span = finish.usage, self._span
+        self.usage = usage
         span.set_attributes(
             {
                 "gen_ai.response.finish_reasons": [finish.reason],

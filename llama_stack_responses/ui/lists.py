@@ -13,11 +13,12 @@ from ..jobs.background import BackgroundJobs
 from ..store.archive import Archive
 from ..store.list_rows import Row
 from ..store.listing import Span
+from ..store.records import Record
 
 type Json = dict[str, Any]
 
 _CURSOR: Final = re.compile("([0-9a-f]{14})-(resp_[0-9a-zA-Z_-]{1,64})")
-_WAITING: Final = frozenset({"queued", "in_progress"})
+WAITING: Final = frozenset({"queued", "in_progress"})
 """Statuses of a job; the row of a response says `queued` for both."""
 
 
@@ -47,7 +48,7 @@ class Wanted:
 
     def may_match(self, row: Row) -> bool:
         """Return whether a row matches, as far as its own fields tell: a queued one may have started."""
-        statuses = self.statuses | _WAITING if self.statuses & _WAITING else self.statuses
+        statuses = self.statuses | WAITING if self.statuses & WAITING else self.statuses
         return (
             (not statuses or row["status"] in statuses)
             and (self.model is None or row["model"] == self.model)
@@ -97,9 +98,13 @@ class Lists:
             "next": "-".join(found.next) if found.next else None,
         }
 
+    async def rows(self, found: Sequence[tuple[str, Record]]) -> list[Row]:
+        """Return rows with their current status, given their keys and records."""
+        return await self.current(await self._archive.listing.rows(found))
+
     async def current(self, rows: Sequence[Row]) -> list[Row]:
         """Return the rows with the current status of those that were queued."""
-        queued = [row["id"] for row in rows if row["status"] in _WAITING]
+        queued = [row["id"] for row in rows if row["status"] in WAITING]
         jobs = await self._jobs.find_many(queued)
         running = {each for each, lease in jobs.items() if lease.job.worker}
         return [row | {"status": "in_progress"} if row["id"] in running else row for row in rows]

@@ -139,7 +139,7 @@ class RunAsEvents(Response):
     """Sends a response's events as they occur. Events that are ready together are sent in one write."""
 
     def __init__(self, run: Run) -> None:
-        super().__init__(media_type="text/event-stream", headers=_stream_headers())
+        super().__init__(media_type="text/event-stream", headers=stream_headers())
         self._run = run
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -206,7 +206,7 @@ def followed(batches: AsyncIterator[list[Event]], headers: Mapping[str, str] | N
             return
         yield sse.DONE
 
-    return StreamingResponse(frames(), media_type="text/event-stream", headers=_stream_headers() | dict(headers or {}))
+    return StreamingResponse(frames(), media_type="text/event-stream", headers=stream_headers() | dict(headers or {}))
 
 
 def _frames(events: list[Event]) -> Iterable[bytes]:
@@ -214,7 +214,8 @@ def _frames(events: list[Event]) -> Iterable[bytes]:
     return sse.pieces(events) if events else (sse.KEEP_ALIVE,)
 
 
-def _stream_headers() -> dict[str, str]:
+def stream_headers() -> dict[str, str]:
+    """Return the headers of a stream of events."""
     # Without `x-accel-buffering`, nginx buffers the events until its buffer is full.
     return {"cache-control": "no-cache", "x-accel-buffering": "no"}
 

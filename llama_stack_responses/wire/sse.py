@@ -28,6 +28,12 @@ def encode(events: Iterable[dict[str, Any]]) -> bytes:
     return frames if frames.isascii() else _without_line_separators(frames)
 
 
+def named(name: str, data: dict[str, Any]) -> bytes:
+    """Return the frame of one event that has no `type`."""
+    frame = b"event: %b\ndata: %b\n\n" % (name.encode(), dumps(data))
+    return frame if frame.isascii() else _without_line_separators(frame)
+
+
 def _without_line_separators(frames: bytes) -> bytes:
     """Escape Unicode line separators, which occur in strings only: some clients split lines at them."""
     for separator, escaped in _LINE_SEPARATORS:

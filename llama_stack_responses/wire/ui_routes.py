@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
+from starlette.responses import StreamingResponse
 
 from llama_stack_responses.core.errors import bad_request
+from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.schema.shapes import Schema, or_null
 from llama_stack_responses.installed import own_version
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.ui.chains import Chains
 from llama_stack_responses.ui.lists import Lists, Wanted
 from llama_stack_responses.ui.responses import Views, settings_of
+from llama_stack_responses.ui.streams import Streams, Told
 
-from .openapi import TEXT, WHOLE, described, one_of, whole
+from . import sse
+from .openapi import EVENTS, TEXT, WHOLE, described, one_of, whole
 from .requests import Handler, Query, add_nothing, routes_within
-from .responses import Json
+from .responses import Json, stream_headers
 from .traffic import Traffic
 
 STATUSES: Final = ("queued", "in_progress", "completed", "incomplete", "failed", "cancelled")
@@ -55,6 +59,12 @@ def ui_router(impl: OpenAIResponsesImpl, traffic: Traffic) -> APIRouter:
     add("/session", _session(impl), "Tell the page about the server and the user", described(_ANY))
     paged = {**_FILTERS, "limit": _limit(100), "after": TEXT}
     add("/responses", _list(impl, lists), "List responses for the page", described(_PAGE, query=paged))
+    streams = Streams(impl, lists)
+    watched = described(EVENTS, query=_FILTERS, media="text/event-stream")
+    add("/responses/stream", _changes(impl, streams, traffic), "Follow the list of responses", watched)
+    following = described(EVENTS, media="text/event-stream")
+    add("/live", _followed(impl, streams.live, traffic), "Follow running responses", following)
+    add("/stats", _followed(impl, streams.stats, traffic), "Follow this server's counts", following)
     add("/responses/{response_id}", _view(views, traffic), "Show a response", described(_ANY))
     numbered = described(_PAGE, query={"limit": _limit(1000), "after": WHOLE})
     add("/responses/{response_id}/events", _events(views, traffic), "List a response's events", numbered)
@@ -66,6 +76,33 @@ def ui_router(impl: OpenAIResponsesImpl, traffic: Traffic) -> APIRouter:
     add("/conversations/{conversation_id}", _conversation(views), "Show a conversation", ordered)
     add_nothing(router)
     return router
+
+
+def _changes(impl: OpenAIResponsesImpl, streams: Streams, traffic: Traffic) -> Handler:
+    async def follow_list(request: Request) -> Response:
+        wanted = wanted_of(request)
+        traffic.hold_stream(request.scope)
+        return _stream(streams.changes(impl.access.who(), wanted))
+
+    return follow_list
+
+
+def _followed(
+    impl: OpenAIResponsesImpl, events: Callable[[Owner], AsyncIterator[Told | None]], traffic: Traffic
+) -> Handler:
+    async def follow(request: Request) -> Response:
+        traffic.hold_stream(request.scope)
+        return _stream(events(impl.access.who()))
+
+    return follow
+
+
+def _stream(events: AsyncIterator[Told | None]) -> Response:
+    async def frames() -> AsyncIterator[bytes]:
+        async for told in events:
+            yield sse.KEEP_ALIVE if told is None else sse.named(*told)
+
+    return StreamingResponse(frames(), media_type="text/event-stream", headers=stream_headers())
 
 
 def _limit(most: int) -> Schema:

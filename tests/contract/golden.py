@@ -136,7 +136,7 @@ async def _claim_key(records: Records) -> None:
     await records.commit([put], [free])
 
 
-ADDED: Final = ("held_events", "request_id")
+ADDED: Final = ("held_events", "request_id", "timing")
 """Fields of a checkpoint that the first format does not have."""
 
 

@@ -19,7 +19,7 @@ from llama_stack_responses.inputs.resolver import Stored
 from llama_stack_responses.intervals import DEFAULT, Intervals
 from llama_stack_responses.sealing.sealed_items import SealedItems
 from llama_stack_responses.service.conversations import Conversations
-from llama_stack_responses.service.persistence import Keeper
+from llama_stack_responses.service.persistence import Keeper, Made
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Condition, Conflict, Op, Records, Unanswered
 from tests.contract.backends import Clock
@@ -117,7 +117,7 @@ def here(records: Records) -> Server:
 async def test_streamed_response_is_stored_despite_lost_reply(here: Server, made: bool) -> None:
     final = done(await here.vouched())
     with here.losing(made):
-        await here.keeper.keep_vouched(final, Transcript(), stored(), {})
+        await here.keeper.keep_vouched(final, Transcript(), stored(), Made({}))
     found = await here.archive.load(final["id"])
     assert found is not None
     assert found.response == final
@@ -128,7 +128,7 @@ async def test_streamed_response_is_stored_despite_lost_reply(here: Server, made
 async def test_unstreamed_response_is_stored_once_despite_lost_reply(here: Server, made: bool) -> None:
     final = done(response(status="in_progress"))
     with here.losing(made):
-        await here.keeper.keep(final, stored(), {})
+        await here.keeper.keep(final, stored(), Made({}))
     found = await here.archive.load(final["id"])
     assert found is not None
     assert (found.response, found.version) == (final, 1)
@@ -142,7 +142,7 @@ async def test_turn_is_added_to_conversation_once_despite_lost_reply(here: Serve
     final, on = done(began), stored()
     with here.losing(made):
         if kept:
-            await here.keeper.keep_vouched(final, Transcript(), on, {})
+            await here.keeper.keep_vouched(final, Transcript(), on, Made({}))
         else:
             await here.keeper.join(final, on, {})
     page = await here.conversations.list_items(conversation["id"], limit=100, after=None, order="asc")
@@ -155,7 +155,7 @@ async def test_response_is_unknown_during_outage_then_matches_store(records: Rec
     final = done(await here.vouched())
     here.lossy.stays_away = True
     with here.losing(made), pytest.raises(OutcomeUnknown, match=final["id"]) as unknown:
-        await here.keeper.keep_vouched(final, Transcript(), stored(), {})
+        await here.keeper.keep_vouched(final, Transcript(), stored(), Made({}))
     assert (unknown.value.status, unknown.value.retry_after) == (503, None)
     here.background.foreground.released(final["id"])
     here.lossy.away = False
@@ -187,7 +187,7 @@ async def test_response_failed_by_other_server_during_lost_reply_stays_failed(
 
     monkeypatch_commit(here.lossy, commit)
     with here.losing(made=False), pytest.raises(ApiError, match="The server ended"):
-        await here.keeper.keep_vouched(final, Transcript(), stored(), {})
+        await here.keeper.keep_vouched(final, Transcript(), stored(), Made({}))
 
 
 def monkeypatch_commit(records: Lossy, commit: Callable[..., Awaitable[None]]) -> None:

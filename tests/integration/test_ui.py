@@ -1,8 +1,11 @@
 """The built-in page's routes, on a stack with users."""
 
+import json
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from threading import Thread
+from typing import Any, Self
 
 import httpx
 import pytest
@@ -10,7 +13,8 @@ import pytest
 from tests.support.auth import auth_server
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text, tool_call
-from tests.support.variants import responses_config, variant
+from tests.support.variants import responses_config, traces, variant
+from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire, error_of, final
 
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
@@ -201,3 +205,144 @@ def test_tool_calls_show_arguments(ada: Wire, upstream: Upstream) -> None:
     item = ui(ada, f"/responses/{made['id']}")["items"][1]
     assert (item["kind"], item["name"], item["run_by"]) == ("tool", "weather", "client")
     assert item["arguments"]["text"] == '{\n  "place": "Rome"\n}'
+
+
+def test_events_come_with_their_times(ada: Wire, upstream: Upstream) -> None:
+    upstream.script("m", reply(text(*[f"word{number} " for number in range(30)]), interval=0.02))
+    events = ada.stream(model="local/m", input="Slowly.")
+    path = f"/responses/{final(events)['id']}/events"
+    first = ui(ada, path, limit=10)
+    rest = ui(ada, path, after=first["next"])
+    found = [*first["data"], *rest["data"]]
+    assert [each["event"] for each in found] == events
+    times = [each["at_ms"] for each in found]
+    assert times == sorted(times)
+    assert times[-1] - times[0] >= 300
+    assert (first["timed"], first["has_more"], rest["has_more"]) == (True, True, False)
+
+
+def test_timing_shows_rounds(ada: Wire, upstream: Upstream) -> None:
+    upstream.script("m", reply(text("Hello."), interval=0.05))
+    made = ada.create(model="local/m", input="Hi")
+    timing = ui(ada, f"/responses/{made['id']}")["timing"]
+    [one] = timing["rounds"]
+    assert one["kind"] == "answer"
+    assert 0 <= one["start_ms"] <= one["first_token_ms"] <= one["end_ms"] <= timing["total_ms"]
+    assert one["output_tokens"] == made["usage"]["output_tokens"]
+    assert (timing["tries"], timing["queue_ms"], timing["tools"]) == (1, 0, [])
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_chat_requests_are_recorded_and_deleted(ada: Wire, upstream: Upstream, background: bool) -> None:
+    upstream.script("m", reply(text("Hello.")))
+    made = ada.create(model="local/m", input="Recorded?", background=background)
+    wait_until(lambda: ada.retrieve(made["id"])["status"] == "completed")
+    found = ui(ada, f"/responses/{made['id']}/requests")
+    [record] = found["data"]
+    sent = upstream.requests("m")[-1].body
+    assert record["request"]["messages"] == sent["messages"]
+    assert (record["round"], record["kind"], record["truncated"], found["has_more"]) == (0, "answer", False, False)
+    ada.http.delete(f"/responses/{made['id']}")
+    error_of(ada.http.get(f"/ui/responses/{made['id']}/requests"), 404)
+
+
+def test_chat_requests_of_unstored_responses_are_not_recorded(
+    guarded: LiveStack, ada: Wire, upstream: Upstream
+) -> None:
+    upstream.script("m", reply(text("Hello.")))
+    ada.create(model="local/m", input="canary-of-unstored", store=False)
+    assert traces(guarded.state_dir, "canary-of-unstored") == []
+
+
+class Watching:
+    """The events of a stream of the page, read in a thread."""
+
+    def __init__(self, stack: LiveStack, user: str, path: str, **query: Any) -> None:
+        self.events: list[tuple[str, Json]] = []
+        self._wire = Wire(stack, token=f"token-of-{user}")
+        self._path = path
+        self._query = query
+        self._thread = Thread(target=self._read, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # The thread sees that with the next line, or the next comment.
+        self._wire.http.close()
+
+    def _read(self) -> None:
+        with (
+            suppress(httpx.HTTPError, OSError),
+            self._wire.http.stream("GET", f"/ui{self._path}", params=self._query) as answer,
+        ):
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            name = ""
+            for line in answer.iter_lines():
+                if line.startswith("event: "):
+                    name = line[7:]
+                elif line.startswith("data: "):
+                    self.events.append((name, json.loads(line[6:])))
+
+    def wait_for(self, found: Callable[[str, Json], bool]) -> Json:
+        """Wait for an event and return its data."""
+        wait_until(lambda: any(found(*each) for each in list(self.events)))
+        return next(data for name, data in self.events if found(name, data))
+
+
+def test_list_stream_tells_new_changed_and_deleted_rows(
+    guarded: LiveStack, ada: Wire, bob: Wire, upstream: Upstream
+) -> None:
+    upstream.script("m", reply(text("Hello."), withheld=True))
+    with Watching(guarded, "ada", "/responses/stream") as seen:
+        seen.wait_for(lambda name, _: name == "ready")
+        made = ada.create(model="local/m", input="Watched", background=True)["id"]
+        seen.wait_for(lambda name, data: name == "row" and data["id"] == made and data["status"] == "in_progress")
+        upstream.release("m")
+        row = seen.wait_for(lambda name, data: name == "row" and data["id"] == made and data["status"] == "completed")
+        assert row["answer"] == "Hello."
+        ada.http.delete(f"/responses/{made}")
+        seen.wait_for(lambda name, data: name == "removed" and data["id"] == made)
+    with Watching(guarded, "bob", "/responses/stream") as theirs:
+        theirs.wait_for(lambda name, _: name == "ready")
+        upstream.script("m", reply(text("Hello.")))
+        ada.create(model="local/m", input="Not for bob")
+        own_row = bob.create(model="local/m", input="For bob")["id"]
+        theirs.wait_for(lambda name, data: name == "row" and data["id"] == own_row)
+        assert [data["id"] for name, data in theirs.events if name == "row"] == [own_row]
+
+
+def test_live_shows_running_responses_as_they_grow(guarded: LiveStack, ada: Wire, upstream: Upstream) -> None:
+    upstream.script("m", reply(text("One ", "two "), hold=2))
+    with (
+        Watching(guarded, "ada", "/live") as seen,
+        Watching(guarded, "bob", "/live") as theirs,
+    ):
+        made = ada.create(model="local/m", input="Grow", background=True)["id"]
+        state = seen.wait_for(
+            lambda _, data: any(one["id"] == made and one["tail"] == "One two " for one in data["responses"])
+        )
+        [one] = [one for one in state["responses"] if one["id"] == made]
+        assert (one["status"], one["words"], one["doing"], one["attempt"]) == ("in_progress", "Grow", "message", 1)
+        assert one["worker"] == one["server"]
+        assert 0 < one["lease_seconds"] <= 10
+        assert one["this_server"]
+        theirs.wait_for(lambda _, data: data["responses"] == [])
+        assert all(data["responses"] == [] for _, data in theirs.events)
+        upstream.release("m")
+        seen.wait_for(lambda _, __: seen.events[-1][1]["responses"] == [])
+
+
+def test_stats_count_the_callers_responses(guarded: LiveStack, ada: Wire, upstream: Upstream) -> None:
+    upstream.script("m", reply(text("Hello.")))
+    with Watching(guarded, "ada", "/stats") as seen, Watching(guarded, "bob", "/stats") as theirs:
+        before = seen.wait_for(lambda name, _: name == "stats")
+        of_bob = theirs.wait_for(lambda name, _: name == "stats")
+        made = ada.create(model="local/m", input="Counted")
+        after = seen.wait_for(lambda _, data: data["completed"] > before["completed"])
+        assert after["requests"] == before["requests"] + 1
+        assert after["output_tokens"] == before["output_tokens"] + made["usage"]["output_tokens"]
+        assert after["first_token_ms"]["count"] == before["first_token_ms"]["count"] + 1
+        later = theirs.wait_for(lambda _, data: data["at"] > after["at"])
+        assert (later["requests"], later["rounds"]) == (of_bob["requests"], of_bob["rounds"])

@@ -45,6 +45,7 @@ LAYERS: Final = {
         {"listing"},
     ),
     f"{PACKAGE}.generation": (
+        {"activity", "pace"},
         {
             "delta_filter",
             "dependencies",
@@ -53,6 +54,7 @@ LAYERS: Final = {
             "fair_yield",
             "stop_point",
             "stream_close",
+            "timeline",
             "watchdog",
         },
         {"connection_options", "context_lengths", "reasoning_summary", "token_counts", "tool_execution"},
@@ -66,7 +68,7 @@ LAYERS: Final = {
     f"{PACKAGE}.jobs": (
         {"acceptance", "event_rows", "fair_order", "hints", "notifier", "quota", "secrets"},
         {"event_log", "listener", "queue"},
-        {"event_follower", "heartbeat", "runner"},
+        {"event_follower", "heartbeat", "live_board", "overview", "runner"},
         {"foreground_leases"},
         {"worker"},
         {"background"},

@@ -162,6 +162,19 @@ class Assembler:
         """The tokens of all finished rounds."""
         return self._used
 
+    def tail(self, characters: int) -> tuple[str | None, str]:
+        """Return the type of the text that is being written, None if there is none, and its last characters."""
+        for item in (self._message, self._reasoning):
+            if item and item.part:
+                length, last = 0, list[str]()
+                for fragment in reversed(item.part.fragments):
+                    last.append(fragment)
+                    length += len(fragment)
+                    if length >= characters:
+                        break
+                return item.blank["type"], "".join(reversed(last))[-characters:]
+        return None, ""
+
     def feed(self, delta: Delta) -> list[Event]:
         """Take one delta and return its events, often one, sometimes none."""
         match delta:

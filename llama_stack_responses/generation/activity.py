@@ -1,0 +1,127 @@
+"""Counts of what this server has done, by user."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from ..core.owner import Owner
+from ..core.stream.assembler import Assembler
+from ..core.stream.deltas import Usage
+
+_OWNERS: Final = 1024
+"""Most users whose counts are kept; those seen least recently are dropped."""
+
+_FIELDS: Final = {"completed": "completed", "incomplete": "incomplete", "cancelled": "cancelled", "failed": "failed"}
+
+
+@dataclass(slots=True)
+class Counts:
+    """What this server has done for one user since it started.
+
+    Attributes:
+        requests: responses begun.
+        completed, incomplete, cancelled, failed: responses that ended so.
+        rounds: finished model rounds, with their tokens.
+        tool_calls: finished calls of hosted tools, and those that failed.
+        events: events of finished responses.
+        first_tokens: rounds in which the model sent something, and the sum and the last of its delays in milliseconds.
+    """
+
+    requests: int = 0
+    completed: int = 0
+    incomplete: int = 0
+    cancelled: int = 0
+    failed: int = 0
+    rounds: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    tool_calls: int = 0
+    failed_tool_calls: int = 0
+    events: int = 0
+    first_tokens: int = 0
+    first_tokens_ms: float = 0.0
+    last_first_token_ms: float | None = None
+
+    def round_ended(self, usage: Usage, first_chunk: float | None) -> None:
+        """Count a model round; `first_chunk` is the delay of its first chunk in seconds, None if there was none."""
+        self.rounds += 1
+        self.input_tokens += usage.input_tokens
+        self.output_tokens += usage.output_tokens
+        if first_chunk is not None:
+            self.first_tokens += 1
+            self.last_first_token_ms = round(first_chunk * 1000, 1)
+            self.first_tokens_ms += self.last_first_token_ms
+
+    def tool_ended(self, *, failed: bool) -> None:
+        """Count a call of a hosted tool."""
+        self.tool_calls += 1
+        self.failed_tool_calls += failed
+
+    def ended(self, status: str, events: int) -> None:
+        """Count the end of a response."""
+        setattr(self, _FIELDS[status], getattr(self, _FIELDS[status]) + 1)
+        self.events += events
+
+    def shown(self) -> dict[str, Any]:
+        """Return the counts as the page reads them."""
+        counts = asdict(self)
+        first = {
+            "count": counts.pop("first_tokens"),
+            "sum": counts.pop("first_tokens_ms"),
+            "last": counts.pop("last_first_token_ms"),
+        }
+        return {**counts, "first_token_ms": first}
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A response that this server generates.
+
+    Attributes:
+        assembler: builds it.
+        items: the history and the input.
+        stored: whether it is or will be stored.
+        streamed: whether a client reads its stream.
+    """
+
+    assembler: Assembler
+    items: Sequence[Mapping[str, Any]]
+    stored: bool
+    streamed: bool
+
+
+class Activity:
+    """The counts of this server, and the responses that it generates now.
+
+    Attributes:
+        running: those responses by id, by the tenant and name of their owner.
+    """
+
+    def __init__(self) -> None:
+        self.running: dict[tuple[str, str], dict[str, Running]] = {}
+        self._by_owner: OrderedDict[tuple[str, str], Counts] = OrderedDict()
+
+    @contextmanager
+    def runs(self, owner: Owner, running: Running) -> Iterator[None]:
+        """Show a response as running within the block."""
+        response_id = running.assembler.response["id"]
+        own = self.running.setdefault(owner.identity, {})
+        own[response_id] = running
+        try:
+            yield
+        finally:
+            own.pop(response_id, None)
+            if not own:
+                self.running.pop(owner.identity, None)
+
+    def of(self, owner: Owner) -> Counts:
+        """Return the counts of a user."""
+        counts = self._by_owner.setdefault(owner.identity, Counts())
+        self._by_owner.move_to_end(owner.identity)
+        if len(self._by_owner) > _OWNERS:
+            self._by_owner.popitem(last=False)
+        return counts

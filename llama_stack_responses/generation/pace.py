@@ -1,0 +1,47 @@
+"""When the events of a response came, in few bytes."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Final
+
+_TICKS: Final = 2000
+"""Most times that are kept; past them, every second one is dropped, and fewer are noted from then on."""
+
+_TICK_SECONDS: Final = 0.04
+
+
+class Pace:
+    """Notes when batches of events were ready: pairs of a number of events and the milliseconds since the last pair.
+
+    Args:
+        seconds: seconds from the response's creation until now.
+    """
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self._began = perf_counter() - seconds
+        self._interval = _TICK_SECONDS
+        self._last = 0.0
+        self._counted = 0
+        self._ticks: list[int] = []
+
+    def note(self, count: int) -> None:
+        """Note that the first `count` events of the response are ready."""
+        now = perf_counter() - self._began
+        if count <= self._counted or (self._ticks and now - self._last < self._interval):
+            return
+        self._ticks += (count - self._counted, round(now * 1000) - round(self._last * 1000))
+        self._counted, self._last = count, now
+        if len(self._ticks) > 2 * _TICKS:
+            self._thin()
+
+    def ticks(self) -> list[int]:
+        """Return the pairs, one after another. Events after them came with the end of the response."""
+        ended = round((perf_counter() - self._began - self._last) * 1000)
+        return [*self._ticks, 2**31, ended] if self._ticks else []
+
+    def _thin(self) -> None:
+        ticks, self._interval = self._ticks, 2 * self._interval
+        ends = range(0, len(ticks) - 3, 4)
+        self._ticks = [each for at in ends for each in (ticks[at] + ticks[at + 2], ticks[at + 1] + ticks[at + 3])]
+        self._ticks += ticks[len(ends) * 4 :]

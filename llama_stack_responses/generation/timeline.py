@@ -1,0 +1,186 @@
+"""When the rounds, tool calls and events of one response came, and the chat requests that it sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from time import perf_counter
+from typing import Any, Final
+
+from ..core.json_values import is_large
+from ..core.owner import ANONYMOUS, Owner
+from ..core.stream.deltas import Usage
+from ..store import codec
+from ..store.reading import computed
+from ..store.saving import Recording
+from ..telemetry.telemetry import RoundOperation, ToolOperation
+from .activity import Activity, Running
+from .pace import Pace
+
+type Json = dict[str, Any]
+
+_ROUNDS: Final = 256
+_TOOLS: Final = 1000
+_NAME: Final = 200
+
+_STRING: Final = 20_000
+"""Characters of a string of a recorded chat request past which it is cut."""
+
+_HEAD: Final = 1000
+_DEPTH: Final = 64
+_RECORDED_BYTES: Final = 8 * 2**20
+
+
+class Timeline:
+    """What is recorded of one response. It costs nothing per delta.
+
+    Args:
+        activity: counts what this server does; None to count nowhere.
+        owner: the owner of the response.
+        keeps_requests: whether the chat requests are recorded.
+
+    Attributes:
+        counts: the owner's counts.
+        pace: notes when events were ready.
+    """
+
+    def __init__(
+        self, activity: Activity | None = None, owner: Owner = ANONYMOUS, *, keeps_requests: bool = False
+    ) -> None:
+        self._activity, self._owner = activity or Activity(), owner
+        self.counts = self._activity.of(owner)
+        self.pace = Pace()
+        self._keeps_requests = keeps_requests
+        self._began = perf_counter()
+        self._queue_ms = 0
+        self._tries = 1
+        self._rounds: list[Sequence[Any]] = []
+        self._tools: list[Sequence[Any]] = []
+        self._requests: list[bytes] = []
+        self._left = _RECORDED_BYTES
+        self._truncated = False
+
+    def resume(self, seconds: float, before: Mapping[str, Any] | None) -> None:
+        """Continue the recording of a response that was created this many seconds ago.
+
+        Args:
+            seconds: seconds from the response's creation until now.
+            before: what an earlier worker recorded, as `marks` returned it; None for nothing.
+        """
+        self._began = perf_counter() - seconds
+        self.pace = Pace(seconds)
+        self._queue_ms = round(seconds * 1000)
+        if before:
+            self._queue_ms, self._tries = before["queue_ms"], before["tries"] + 1
+            self._rounds, self._tools = list(before["rounds"]), list(before["tools"])
+            self._truncated = before["truncated"]
+
+    @contextmanager
+    def response(self, running: Running) -> Iterator[Callable[[str], None]]:
+        """Show and count the response that is made within the block; yield a function that takes how it ended."""
+        self.counts.requests += 1
+        status = "failed"
+
+        def ended(how: str) -> None:
+            nonlocal status
+            status = how
+
+        try:
+            with self._activity.runs(self._owner, running):
+                yield ended
+        except asyncio.CancelledError:
+            status = "cancelled"
+            raise
+        finally:
+            self.counts.ended(status, running.assembler.numbered)
+
+    @contextmanager
+    def round(self, told: RoundOperation, kind: str) -> Iterator[None]:
+        """Record the model round that is made within the block; `kind` is `answer` or `compaction`."""
+        try:
+            yield
+        finally:
+            usage, seconds = told.usage or Usage(), told.seconds
+            self.counts.round_ended(usage, told.first_chunk)
+            end = self._now()
+            start = end - round(seconds * 1000)
+            first = None if told.first_chunk is None else start + round(told.first_chunk * 1000)
+            tokens = (usage.input_tokens, usage.output_tokens, usage.cached_tokens)
+            self._add(self._rounds, (start, first, end, *tokens, kind), _ROUNDS)
+
+    @contextmanager
+    def tool(self, told: ToolOperation, item: Mapping[str, Any], name: str) -> Iterator[None]:
+        """Record the call of a tool that is run within the block, and that an item shows."""
+        failed = True
+        try:
+            yield
+            failed = False
+        finally:
+            self.counts.tool_ended(failed=failed)
+            end = self._now()
+            shown = str(item.get("name") or name)[:_NAME]
+            start = end - round(told.seconds * 1000)
+            self._add(self._tools, (start, end, item.get("id"), item["type"], shown, failed), _TOOLS)
+
+    async def requested(self, chat: Json, kind: str) -> None:
+        """Record a chat request, if they are recorded; `kind` as for `round`."""
+        if not self._keeps_requests or len(self._requests) >= _ROUNDS:
+            return
+        number, at = len(self._requests), self._now()
+        encoded = await computed(partial(_encoded, chat, kind, number, at, self._left), chat)
+        self._left -= len(encoded)
+        self._requests.append(encoded)
+
+    def marks(self) -> Json:
+        """Return what was recorded, without the chat requests."""
+        return {
+            "queue_ms": self._queue_ms,
+            "tries": self._tries,
+            "rounds": self._rounds,
+            "tools": self._tools,
+            "truncated": self._truncated,
+        }
+
+    def recording(self) -> Recording:
+        """Return what is stored with the response."""
+        timing = {**self.marks(), "total_ms": self._now(), "events": self.pace.ticks()}
+        return Recording(timing, self._requests)
+
+    def _now(self) -> int:
+        return round((perf_counter() - self._began) * 1000)
+
+    def _add(self, to: list[Sequence[Any]], mark: Sequence[Any], most: int) -> None:
+        if len(to) < most:
+            to.append(mark)
+        else:
+            self._truncated = True
+
+
+def _encoded(chat: Json, kind: str, number: int, at: int, left: int) -> bytes:
+    """Return the record of a chat request, without the request if that has more than `left` bytes."""
+    request = _cut(chat, _DEPTH)
+    text = codec.dumps(request)
+    fits = len(text) <= left
+    return codec.encode(
+        {
+            "round": number,
+            "at_ms": at,
+            "kind": kind,
+            "bytes": len(text),
+            "truncated": not fits or is_large(chat, len(text) + _STRING),
+            "request": request if fits else None,
+        }
+    )
+
+
+def _cut(value: Any, depth: int) -> Any:
+    """Return a JSON value with long strings cut."""
+    if isinstance(value, str):
+        return value if len(value) <= _STRING else f"{value[:_HEAD]}... ({len(value)} characters)"
+    if not depth:
+        return "..."
+    if isinstance(value, dict):
+        return {name: _cut(each, depth - 1) for name, each in value.items()}
+    return [_cut(each, depth - 1) for each in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,142 @@
+"""Shows users the responses that run now on any server of the store, while someone looks.
+
+    uw/<owner>              the owner looks; the value is the owner; it expires after `_SECONDS`
+    ul/<owner>/<server>     what this server runs for that owner; it expires too
+
+A server looks for `uw/` rows only while it runs responses, and writes `ul/` rows only for owners who look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from ..core.errors import ApiError
+from ..core.owner import Owner
+from ..generation.activity import Activity, Running
+from ..intervals import DEFAULT, Intervals
+from ..store import codec
+from ..store.decoder import Decoder
+from ..store.list_rows import first_words
+from ..store.records import Op, Put, Records, after_prefix
+from .queue import name_of
+
+type Json = dict[str, Any]
+
+_SECONDS: Final = 6.0
+"""Seconds for which a row is kept."""
+
+_SHOWN: Final = 200
+"""Most responses of one owner that one server shows."""
+
+_WATCHED: Final = 200
+_SERVERS: Final = 100
+_TAIL: Final = 300
+_RECENT: Final = 50
+
+
+class LiveBoard:
+    """The running responses of all servers.
+
+    Args:
+        records: the store.
+        decoder: decodes the rows of other servers.
+        activity: what this server runs.
+        server: the name of this server.
+        intervals: how often the rows are written.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        decoder: Decoder,
+        activity: Activity,
+        server: str,
+        intervals: Intervals = DEFAULT,
+    ) -> None:
+        self._decoder = decoder
+        self._records = records
+        self._activity = activity
+        self.server = server
+        self._intervals = intervals
+        self._published: set[str] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Show this server's responses to owners who look at another one."""
+        self._task = asyncio.get_running_loop().create_task(self._publish())
+
+    async def stop(self) -> None:
+        """End the task."""
+        if self._task:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def watch(self, owner: Owner) -> None:
+        """Have all servers show what they run for this owner, for a few seconds."""
+        value = codec.encode([owner.tenant, owner.principal])
+        await self._records.commit([Put(f"uw/{name_of(owner)}", value, expires_at=await self._expiry())])
+
+    def here(self, owner: Owner) -> dict[str, Json]:
+        """Return what this server runs for the owner, by response id."""
+        running = self._activity.running.get(owner.identity, {})
+        return {each: {**_shown(one), "server": self.server} for each, one in list(running.items())[:_SHOWN]}
+
+    async def elsewhere(self, owner: Owner) -> Mapping[str, Mapping[str, Json]]:
+        """Return what each other server runs for the owner, by server and response id."""
+        prefix = f"ul/{name_of(owner)}/"
+        rows = await self._records.range(prefix, after_prefix(prefix), limit=_SERVERS)
+        others = [(key.removeprefix(prefix), record) for key, record in rows if not key.endswith(f"/{self.server}")]
+        return dict(
+            zip((name for name, _ in others), await self._decoder.decode([row.value for _, row in others]), strict=True)
+        )
+
+    async def _publish(self) -> None:
+        while True:
+            await asyncio.sleep(self._intervals.watch_seconds if self._published else self._intervals.heartbeat_seconds)
+            if self._activity.running or self._published:
+                with suppress(ApiError):
+                    await self._write()
+
+    async def _write(self) -> None:
+        """Write what runs here for each owner who looks, and once more when nothing runs any more."""
+        rows = await self._records.range("uw/", after_prefix("uw/"), limit=_WATCHED)
+        expiry, ops, published = await self._expiry(), list[Op](), set[str]()
+        for key, record in rows:
+            of, identity = key.removeprefix("uw/"), tuple(codec.decode(record.value))
+            running = self._activity.running.get((identity[0], identity[1]), {})
+            shown = {each: _shown(one) for each, one in list(running.items())[:_SHOWN] if one.stored}
+            if shown or of in self._published:
+                value = await asyncio.to_thread(codec.encode, shown)
+                ops.append(Put(f"ul/{of}/{self.server}", value, expires_at=expiry))
+            if shown:
+                published.add(of)
+        if ops:
+            await self._records.commit(ops)
+        self._published = published
+
+    async def _expiry(self) -> float:
+        return await self._records.now() + _SECONDS
+
+
+def _shown(running: Running) -> Json:
+    """Return what is shown of a response that runs."""
+    assembler = running.assembler
+    response = assembler.response
+    doing, tail = assembler.tail(_TAIL)
+    started = doing or response["output"]
+    return {
+        "id": response["id"],
+        "status": "in_progress",
+        "model": response["model"],
+        "words": first_words(running.items[-_RECENT:]),
+        "created_at": response["created_at"],
+        "background": bool(response["background"]),
+        "streamed": running.streamed,
+        "events": assembler.numbered,
+        "output_items": len(response["output"]),
+        "tail": tail,
+        "doing": doing or (response["output"][-1]["type"] if started else "model"),
+    }

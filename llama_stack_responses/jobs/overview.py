@@ -1,0 +1,68 @@
+"""Which jobs of a user wait or run, on any server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from ..core.owner import Owner
+from ..store.records import Records, after_prefix
+from .queue import Job, name_of
+
+_WAITING: Final = 2000
+"""Most rows of the queue that are read; jobs behind them are not seen."""
+
+_HELD: Final = 1000
+"""Most jobs in workers that are read."""
+
+_SHOWN: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class JobNow:
+    """A job as it is now.
+
+    Attributes:
+        response_id: the id of its response.
+        place: its place in the queue, from 1; None if it runs.
+        worker: the worker that holds it; None if it waits.
+        attempt: the number of the current try, or of the next one.
+        lease_until: when the lease of the worker expires, in seconds since the epoch on the store's clock; None if it
+            is not known or has expired.
+    """
+
+    response_id: str
+    place: int | None
+    worker: str | None
+    attempt: int
+    lease_until: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The jobs of a user, and how many jobs of all users wait."""
+
+    jobs: list[JobNow]
+    waiting: int
+
+
+async def overview_of(records: Records, owner: Owner) -> Overview:
+    """Return the jobs of a user, in four round trips."""
+    queued = await records.range("q/", after_prefix("q/"), limit=_WAITING)
+    own = name_of(owner).encode()
+    places = {key.rpartition("/")[2]: number for number, (key, of) in enumerate(queued, 1) if of.value == own}
+    held = [key.split("/")[1:] for key, _ in await records.range("h/", after_prefix("h/"), limit=_HELD)]
+    wanted = [*list(places)[:_SHOWN], *(response_id for _, response_id in held)]
+    found = await records.get_many([f"j/{each}" for each in wanted]) if wanted else {}
+    jobs = {key[2:]: Job.decode(record) for key, record in found.items()}
+    mine = {each: job for each, job in jobs.items() if job.owner.identity == owner.identity}
+    workers = {f"p/{job.worker}" for job in mine.values() if job.worker}
+    leases = await records.get_many(sorted(workers)) if workers else {}
+    until = {key[2:]: float(record.value) for key, record in leases.items() if record.value}
+    return Overview([_now(each, job, places.get(each), until) for each, job in mine.items()][:_SHOWN], len(queued))
+
+
+def _now(response_id: str, job: Job, place: int | None, until: dict[str, float]) -> JobNow:
+    if job.worker is None:
+        return JobNow(response_id, place, None, job.tries + 1, None)
+    return JobNow(response_id, None, job.worker, job.tries, until.get(job.worker))

@@ -1,0 +1,197 @@
+"""Streams of changes: of a user's list, of running responses, and of this server's counts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence, Set
+from typing import Any, Final
+
+from ..core.errors import ApiError
+from ..core.owner import Owner
+from ..jobs.overview import JobNow
+from ..service.responses import OpenAIResponsesImpl
+from ..store.hashing import Hasher
+from ..store.list_rows import Row
+from ..store.records import Record
+from .lists import WAITING, Lists, Wanted
+from .polled import Polled
+
+type Json = dict[str, Any]
+type Told = tuple[str, Json]
+"""The name of an event and its data."""
+
+_WINDOW: Final = 200
+"""Newest rows of a list whose changes are told."""
+
+_LIFETIME: Final = 600.0
+"""Seconds after which a stream ends: the client connects again, with a token that is then checked again."""
+
+_SILENCE: Final = 15.0
+_SHOWN: Final = 200
+
+
+class Streams:
+    """Makes the streams of users.
+
+    Args:
+        impl: the responses.
+        lists: reads the lists.
+    """
+
+    def __init__(self, impl: OpenAIResponsesImpl, lists: Lists) -> None:
+        self._impl = impl
+        self._lists = lists
+        seconds = impl.intervals.watch_seconds
+        self._heads: Polled[list[tuple[str, Record]]] = Polled(0.9 * seconds)
+        self._states: Polled[Json] = Polled(0.9 * seconds)
+
+    async def changes(self, owner: Owner, wanted: Wanted) -> AsyncIterator[Told | None]:
+        """Yield the changes of the owner's list from now on; None from time to time."""
+        follower = _Changes(self._lists, wanted)
+        key = Hasher(owner).owner
+
+        async def look() -> list[Told]:
+            head = await self._heads.get(key, lambda: self._impl.archive.listing.head(owner, _WINDOW))
+            return await follower.of(head)
+
+        async for told in self._every(look):
+            yield told
+
+    async def live(self, owner: Owner) -> AsyncIterator[Told | None]:
+        """Yield the state of the owner's running responses whenever it changes; None from time to time."""
+        last: Json = {}
+
+        async def look() -> list[Told]:
+            nonlocal last
+            state = await self._states.get(owner.identity, lambda: self._state(owner))
+            changed, last = state != last, state
+            return [("state", state)] if changed else []
+
+        async for told in self._every(look):
+            yield told
+
+    async def stats(self, owner: Owner) -> AsyncIterator[Told | None]:
+        """Yield the owner's counts on this server once a second."""
+
+        async def look() -> list[Told]:
+            activity = self._impl.activity
+            running = list(activity.running.get(owner.identity, {}).values())
+            counts = activity.of(owner).shown()
+            counts["events"] += sum(one.assembler.numbered for one in running)
+            head = {"at": time.time(), "server": self._impl.jobs.board.server, "running": len(running)}
+            return [("stats", {**head, **counts})]
+
+        async for told in self._every(look):
+            yield told
+
+    async def _every(self, look: Callable[[], Awaitable[list[Told]]]) -> AsyncIterator[Told | None]:
+        """Yield what `look` returns, once in an interval, until the stream is old or the server closes."""
+        loop = asyncio.get_running_loop()
+        began = spoke = loop.time()
+        while loop.time() - began < _LIFETIME and not self._impl.shutdown_coordinator.begun:
+            try:
+                news = await look()
+            except ApiError:
+                news = []  # the store is away: look again
+            for told in news:
+                yield told
+            if news:
+                spoke = loop.time()
+            elif loop.time() - spoke >= _SILENCE:
+                spoke = loop.time()
+                yield None
+            await asyncio.sleep(self._impl.intervals.watch_seconds)
+
+    async def _state(self, owner: Owner) -> Json:
+        """Return the owner's running and queued responses on all servers of the store."""
+        board, servers, waiting = self._impl.jobs.board, 1, 0
+        shown = {each: {**one, "this_server": True} for each, one in board.here(owner).items()}
+        jobs: dict[str, JobNow] = {}
+        if self._impl.archive.transactional:
+            await board.watch(owner)
+            others = await board.elsewhere(owner)
+            servers += len(others)
+            for server, theirs in others.items():
+                for each, one in theirs.items():
+                    shown.setdefault(each, {**one, "server": server, "this_server": False})
+            overview = await self._impl.jobs.overview(owner)
+            jobs, waiting = {job.response_id: job for job in overview.jobs}, overview.waiting
+            shown |= await self._unknown([each for each in jobs if each not in shown])
+        now = await self._impl.archive.now() if jobs else 0.0
+        responses = [{**one, **_of_job(jobs.get(each), now)} for each, one in shown.items()]
+        responses.sort(key=lambda one: (one["created_at"], one["id"]), reverse=True)
+        return {"responses": responses[:_SHOWN], "queued": waiting, "servers": servers}
+
+    async def _unknown(self, response_ids: Sequence[str]) -> dict[str, Json]:
+        """Return what is shown of jobs of which no server shows anything: those that wait."""
+        rows = await self._impl.archive.summaries(response_ids[:_SHOWN]) if response_ids else {}
+        nothing = {"events": None, "output_items": None, "tail": None, "doing": None}
+        names = ("id", "status", "model", "words", "created_at", "background")
+        return {
+            each: {**{name: row[name] for name in names}, "streamed": False, **nothing} | _NO_SERVER
+            for each, row in rows.items()
+        }
+
+
+_NO_SERVER: Final[Json] = {"server": None, "this_server": False}
+
+
+class _Changes:
+    """What changes in the newest part of a list."""
+
+    def __init__(self, lists: Lists, wanted: Wanted) -> None:
+        self._lists = lists
+        self._wanted = wanted
+        self._versions: dict[str, int] | None = None
+        self._waiting: dict[str, Row] = {}
+
+    async def of(self, head: Sequence[tuple[str, Record]]) -> list[Told]:
+        """Return the events that lead from the last state to this one; at first, only that the stream is at work."""
+        known = self._versions or {}
+        read = [(key, record) for key, record in head if known.get(key) != record.version]
+        gone = [] if self._versions is None else _gone(head, known)
+        rows = await self._lists.rows(read)
+        started = await self._started({row["id"] for row in rows})
+        first, self._versions = self._versions is None, {key: record.version for key, record in head}
+        self._remember(rows, started, gone)
+        if first:
+            return [("ready", {"newest": _cursor(head[0][0]) if head else None})]
+        news: list[Told] = [("row", row) for row in [*reversed(rows), *started] if self._wanted.matches(row)]
+        return [*news, *(("removed", {"id": response_id}) for response_id in gone)]
+
+    async def _started(self, read: Set[str]) -> list[Row]:
+        """Return the rows of queued responses that have started since: their rows are not written for that."""
+        before = [row for each, row in self._waiting.items() if each not in read and row["status"] == "queued"]
+        return [row for row in await self._lists.current(before) if row["status"] != "queued"]
+
+    def _remember(self, rows: Sequence[Row], started: Sequence[Row], gone: Sequence[str]) -> None:
+        for row in (*rows, *started):
+            self._waiting.pop(row["id"], None)
+            if row["status"] in WAITING:
+                self._waiting[row["id"]] = row
+        for response_id in gone:
+            self._waiting.pop(response_id, None)
+
+
+def _gone(head: Sequence[tuple[str, Record]], known: Iterable[str]) -> list[str]:
+    """Return the responses that are no longer there, without those that are only too old."""
+    there = {key for key, _ in head}
+    oldest = head[-1][0] if len(head) == _WINDOW else ""
+    return [key.rpartition("/")[2] for key in known if key not in there and key > oldest]
+
+
+def _cursor(key: str) -> str:
+    return "-".join(key.split("/")[2:])
+
+
+def _of_job(job: JobNow | None, now: float) -> Json:
+    if job is None:
+        return dict.fromkeys(("queue_place", "worker", "attempt", "lease_seconds"))
+    return {
+        "status": "in_progress" if job.worker else "queued",
+        "queue_place": job.place,
+        "worker": job.worker,
+        "attempt": job.attempt,
+        "lease_seconds": None if job.lease_until is None else round(max(0.0, job.lease_until - now), 1),
+    }

@@ -1,0 +1,100 @@
+"""Users see what any server of the store runs for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from itertools import repeat
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.generation.activity import Activity, Running
+from llama_stack_responses.intervals import DEFAULT
+from llama_stack_responses.jobs.live_board import LiveBoard
+from llama_stack_responses.store.decoder import Decoder
+from llama_stack_responses.store.records import Records
+from tests.contract.conversations import Json, assistant, response, user
+
+pytestmark = pytest.mark.needs("work")
+
+ALICE, BOB = Owner("alice"), Owner("bob")
+QUICK = replace(DEFAULT, heartbeat_seconds=0.02, watch_seconds=0.02)
+
+
+class Assembler:
+    """A response with some output."""
+
+    numbered = 7
+
+    def __init__(self, made: Json) -> None:
+        self.response = made
+
+    def tail(self, characters: int) -> tuple[str | None, str]:
+        return "message", "so far"[-characters:]
+
+
+@pytest.fixture
+async def board(records: Records) -> AsyncIterator[Callable[[str], LiveBoard]]:
+    boards: list[LiveBoard] = []
+
+    def make(server: str) -> LiveBoard:
+        boards.append(LiveBoard(records, Decoder(), Activity(), server, QUICK))
+        boards[-1].start()
+        return boards[-1]
+
+    yield make
+    for each in boards:
+        await each.stop()
+
+
+async def until(holds: Callable[[], Awaitable[object]]) -> None:
+    async with asyncio.timeout(30):
+        for pause in repeat(0.01):
+            if await holds():
+                return
+            await asyncio.sleep(pause)
+
+
+def running(*, stored: bool = True) -> Running:
+    assembler: Any = Assembler(response(assistant("x"), id="resp_1", status="in_progress"))
+    return Running(assembler, [user("Why?")], stored=stored, streamed=True)
+
+
+async def test_running_response_of_another_server_is_seen_while_watched(board: Any) -> None:
+    here, there = board("here"), board("there")
+    with there._activity.runs(ALICE, running()):
+        assert await here.elsewhere(ALICE) == {}
+        await here.watch(ALICE)
+        await until(lambda: here.elsewhere(ALICE))
+        [(server, shown)] = (await here.elsewhere(ALICE)).items()
+        one = shown["resp_1"]
+        assert server == "there"
+        assert (one["words"], one["tail"], one["doing"], one["events"]) == ("Why?", "so far", "message", 7)
+        assert await here.elsewhere(BOB) == {}
+        assert there.here(ALICE).keys() == {"resp_1"}
+        assert there.here(BOB) == {}
+
+    async def has_ended() -> bool:
+        return not any((await here.elsewhere(ALICE)).values())
+
+    await until(has_ended)
+
+
+async def test_response_that_is_not_stored_is_not_written(board: Any, records: Records) -> None:
+    here, there = board("here"), board("there")
+    with there._activity.runs(ALICE, running(stored=False)), there._activity.runs(BOB, running()):
+        await here.watch(ALICE)
+        await here.watch(BOB)
+        await until(lambda: here.elsewhere(BOB))
+        assert await here.elsewhere(ALICE) == {}
+        assert await records.range("ul/", "ul0", limit=9)
+
+
+async def test_nothing_is_written_unless_someone_looks(board: Any, records: Records) -> None:
+    there = board("there")
+    with there._activity.runs(ALICE, running()):
+        await there._write()
+        assert await records.range("u", "v", limit=9) == []

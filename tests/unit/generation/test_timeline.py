@@ -1,0 +1,151 @@
+"""What is recorded of a response: its rounds, tool calls, chat requests and the pace of its events."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar
+
+import pytest
+
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.core.stream.deltas import Usage
+from llama_stack_responses.generation import pace as pacing
+from llama_stack_responses.generation.activity import Activity, Running
+from llama_stack_responses.generation.pace import Pace
+from llama_stack_responses.generation.timeline import Timeline
+from llama_stack_responses.store import codec
+from llama_stack_responses.ui.responses import times_of
+
+
+class Told:
+    """A round or a tool call that took ten milliseconds."""
+
+    def __init__(self, usage: Usage | None = None, first_chunk: float | None = None) -> None:
+        self.usage = usage
+        self.first_chunk = first_chunk
+        self.seconds = 0.01
+
+
+def told(usage: Usage | None = None, first_chunk: float | None = None) -> Any:
+    return Told(usage, first_chunk)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(pacing, "perf_counter", clock)
+    return clock
+
+
+def test_round_is_recorded_with_its_first_chunk_and_tokens() -> None:
+    timeline = Timeline()
+    with timeline.round(told(Usage(5, 7, 1), 0.004), "answer"):
+        pass
+    [[start, first, end, *rest]] = timeline.marks()["rounds"]
+    assert (first - start, end - start) == (4, 10)
+    assert rest == [5, 7, 1, "answer"]
+    assert (timeline.counts.rounds, timeline.counts.output_tokens, timeline.counts.first_tokens_ms) == (1, 7, 4.0)
+
+
+def test_failed_tool_call_is_recorded() -> None:
+    timeline = Timeline()
+    with pytest.raises(ValueError, match="x"), timeline.tool(told(), {"id": "mcp_1", "type": "mcp_call"}, "find"):
+        raise ValueError("x")
+    [[start, end, *rest]] = timeline.marks()["tools"]
+    assert end - start == 10
+    assert rest == ["mcp_1", "mcp_call", "find", True]
+    assert (timeline.counts.tool_calls, timeline.counts.failed_tool_calls) == (1, 1)
+
+
+def test_recording_goes_on_after_another_worker() -> None:
+    first, second = Timeline(), Timeline()
+    first.resume(2.0, None)
+    with first.round(told(Usage(1, 1)), "answer"):
+        pass
+    second.resume(9.0, codec.decode(codec.encode(first.marks())))
+    marks = second.marks()
+    assert (marks["queue_ms"], marks["tries"], len(marks["rounds"])) == (2000, 2, 1)
+
+
+async def test_requests_are_recorded_within_bounds() -> None:
+    timeline = Timeline(keeps_requests=True)
+    for text in ("short", "x" * 30_000, *["y" * 19_999] * 500):
+        await timeline.requested({"messages": [{"role": "user", "content": text}] * 5}, "answer")
+    records = [codec.decode(each) for each in timeline.recording().requests]
+    assert records[0]["request"]["messages"][0]["content"] == "short"
+    assert not records[0]["truncated"]
+    assert len(records[1]["request"]["messages"][0]["content"]) < 1100
+    assert records[1]["truncated"]
+    assert len(records) == 256
+
+
+async def test_requests_over_the_limit_are_left_out() -> None:
+    timeline = Timeline(keeps_requests=True)
+    big = {"messages": [{"role": "user", "content": "y" * 20_000}] * 500}
+    await timeline.requested(big, "answer")
+    [record] = [codec.decode(each) for each in timeline.recording().requests]
+    assert (record["request"], record["truncated"]) == (None, True)
+
+
+async def test_requests_are_not_recorded_unless_wanted() -> None:
+    timeline = Timeline()
+    await timeline.requested({"messages": []}, "answer")
+    assert timeline.recording().requests == []
+
+
+def times(pace: Pace, count: int) -> list[int]:
+    time_of = times_of(pace.ticks())
+    return [time_of(number) for number in range(count)]
+
+
+def test_pace_tells_when_each_event_came(clock: Clock) -> None:
+    pace = Pace(1.0)
+    for now, count in ((0.0, 2), (0.01, 3), (0.1, 5), (0.5, 6)):
+        clock.now = now
+        pace.note(count)
+    clock.now = 0.6
+    # The third event came before the next time was due.
+    assert times(pace, 8) == [1000, 1000, 1100, 1100, 1100, 1500, 1600, 1600]
+
+
+def test_pace_of_a_long_stream_takes_bounded_space(clock: Clock) -> None:
+    pace = Pace()
+    for count in range(1, 100_001):
+        clock.now = count * 0.05
+        pace.note(count)
+    assert len(pace.ticks()) <= 2 * 2000 + 2
+    found = times(pace, 100_000)
+    assert all(abs(at - 50 * (number + 1)) < 5000 for number, at in enumerate(found))
+    assert found == sorted(found)
+
+
+def test_counts_of_users_are_apart_and_bounded() -> None:
+    activity = Activity()
+    ada, bob = activity.of(Owner("ada")), activity.of(Owner("bob"))
+    ada.tool_ended(failed=False)
+    assert (activity.of(Owner("ada")).tool_calls, bob.tool_calls) == (1, 0)
+    for number in range(2000):
+        activity.of(Owner(str(number)))
+    assert activity.of(Owner("ada")).tool_calls == 0
+
+
+async def test_cancelled_response_is_counted_as_such() -> None:
+    timeline: Any = Timeline()
+
+    class Assembler:
+        numbered = 7
+        response: ClassVar = {"id": "resp_1"}
+
+    assembler: Any = Assembler()
+    running = Running(assembler, [], stored=True, streamed=True)
+    with pytest.raises(asyncio.CancelledError), timeline.response(running):
+        raise asyncio.CancelledError
+    assert (timeline.counts.requests, timeline.counts.cancelled, timeline.counts.events) == (1, 1, 7)
