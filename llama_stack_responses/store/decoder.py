@@ -199,6 +199,7 @@ async def _in_thread[Result](call: Callable[[], Result]) -> Result:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
         await asyncio.wait([work])
+        work.exception()  # nobody waits for it any more; one that is never looked at would be logged
         raise
     finally:
         # An exception's traceback includes this frame, and the future the exception: the cycle would keep the values of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Sequence
@@ -139,6 +140,29 @@ async def test_bytes_of_cancelled_work_are_held_until_its_thread_ends(monkeypatc
     goes_on.set()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_error_of_cancelled_work_is_not_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    began, goes_on = threading.Event(), threading.Event()
+
+    def text(*_: object) -> bytes:
+        began.set()
+        assert goes_on.wait(60)
+        raise TooLarge
+
+    monkeypatch.setattr(codec, "text", text)
+    task = asyncio.create_task(Decoder(TOTAL).decode([codec.encode(DENSE)]))
+    assert await asyncio.to_thread(began.wait, 60)
+    task.cancel()
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    del task
+    gc.collect()
+    await asyncio.sleep(0)
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize("text", [SPARSE, DENSE])
