@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import commands
+from . import backups, commands
 
 type Add = Callable[..., ArgumentParser]
 
@@ -28,6 +28,11 @@ def add_commands(add: Any) -> None:
     delete.add_argument("--yes", action="store_true", help="delete; without it, only count")
     export = _command(add, commands.export, "export", "write all that an owner has, as lines of JSON")
     _owner(export)
+    backup = _command(add, backups.backup, "backup", "write all that the store holds to a file, while servers use it")
+    backup.add_argument("file", type=Path, metavar="FILE", help="the new file")
+    restore = _command(add, backups.restore, "restore", "write a backup to an empty store")
+    restore.add_argument("file", type=Path, metavar="FILE", help="the backup, of any store")
+    restore.add_argument("--merge", action="store_true", help="add what is missing in a store that is not empty")
     export.add_argument("--out", type=Path, metavar="FILE", help="a new file to write to (standard output)")
 
 

@@ -15,10 +15,11 @@ import math
 import secrets
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import batched, takewhile
+from string import ascii_lowercase
 from typing import Final, NamedTuple, Protocol
 
 from llama_stack_responses.logs import get_logger
@@ -30,6 +31,7 @@ from .records import (
     Delete,
     Ensure,
     Op,
+    Put,
     Record,
     Unanswered,
     VersionIs,
@@ -188,6 +190,13 @@ class KeyValueRecords:
                 expired = [Delete(line.key) for line in lines.values() if not line.is_live(now)]
                 await self._make(store, self._changes(lines, expired, now))
         return len(expired)
+
+    async def snapshot(self) -> AsyncGenerator[Sequence[Put]]:
+        # Commits of another process would be seen in part: this store is for one process.
+        for kind in ascii_lowercase:
+            with self._trouble():
+                lines = await self._lines(await self._ready(), f"{kind}/", after_prefix(f"{kind}/"))
+            yield [Put(line.key, line.record.value, line.expires_at) for line in lines]
 
     async def size(self) -> None:
         """Return None: the backends cannot tell."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left, insort
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from .records import Condition, Conflict, Delete, Empty, Ensure, Op, Record, VersionIs, Write, until, writes_of
+from .records import Condition, Conflict, Delete, Empty, Ensure, Op, Put, Record, VersionIs, Write, until, writes_of
 
 _SWEEP = 1000
 
@@ -80,6 +80,11 @@ class MemoryRecords:
         for key in expired:
             self._remove(key)
         return len(expired)
+
+    async def snapshot(self) -> AsyncGenerator[Sequence[Put]]:
+        now = self._clock()
+        rows = [Put(key, each.record.value, each.expires_at) for key, each in self._entries.items()]
+        yield [row for row in rows if row.expires_at is None or row.expires_at > now]
 
     async def size(self) -> int | None:
         return self._bytes

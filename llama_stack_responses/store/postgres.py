@@ -7,7 +7,7 @@ import random
 import re
 import secrets
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import cache, partial
 from typing import Any, Final
@@ -158,6 +158,13 @@ WITH swept AS (
 SELECT count(*) FROM swept
 """
 
+_ALL: Final = """
+SELECT key, value, expires_at FROM $schema.records
+WHERE expires_at IS NULL OR expires_at > coalesce($1::float8, extract(epoch FROM clock_timestamp()))
+"""
+_FETCHED: Final = 64
+"""Rows of a snapshot that are read at a time."""
+
 _SIZE: Final = "SELECT pg_total_relation_size('$schema.records')"
 
 _PAUSES: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 0.8, 0.8)
@@ -283,6 +290,19 @@ class PostgresRecords:
         rows = await self._try(lambda pool: pool.fetch(self._sql(_SWEEP), now))
         swept: int = rows[0][0]
         return swept
+
+    async def snapshot(self) -> AsyncGenerator[Sequence[Put]]:
+        await self._pool()  # creates the tables of a new store
+        with trouble_as_503():
+            connection = await asyncpg.connect(self._url, **self._settings())
+            try:
+                async with connection.transaction(isolation="repeatable_read", readonly=True):
+                    now = self._clock() if self._clock else None
+                    cursor = await connection.cursor(self._sql(_ALL), now)
+                    while rows := await cursor.fetch(_FETCHED):
+                        yield [Put(key.decode(), value, expires_at) for key, value, expires_at in rows]
+            finally:
+                connection.terminate()
 
     async def size(self) -> int | None:
         rows = await self._try(lambda pool: pool.fetch(self._sql(_SIZE)))

@@ -7,10 +7,10 @@ class that passes `tests/contract/test_records.py`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from ..core.errors import ApiError
 
@@ -183,6 +183,19 @@ class Records(Protocol):
 
     async def close(self) -> None:
         """Release threads, files and connections. The next call opens them again."""
+
+
+@runtime_checkable
+class Snapshots(Protocol):
+    """Records whose rows can be read as they are at one moment, while others write."""
+
+    def snapshot(self) -> AsyncGenerator[Sequence[Put]]:
+        """Yield all rows that have not expired, in batches of a few megabytes.
+
+        Raises:
+            ApiError: 503, the store does not answer, or another snapshot is being read.
+        """
+        ...
 
 
 async def committed(records: Records, ops: Sequence[Op], conditions: Sequence[Condition]) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -111,6 +111,85 @@ return found
 """
 )
 
+# Defines `keep_old`, to be called before a row is written. While a snapshot is being read, the first write of a row
+# that it has not reached keeps the row as it was: `o:KEY`, '' for none, listed in `old`. `backup` is the snapshot's id
+# and the last key that it has read. Keys are compared by bytes: Lua's own comparison depends on the server's locale.
+_KEEP_OLD: Final = """
+local reached = string.match(redis.call('GET', prefix .. 'backup') or '', '^%S+ (.*)$')
+local function is_ahead(key)
+  for index = 1, math.min(#key, #reached) do
+    local one, other = string.byte(key, index), string.byte(reached, index)
+    if one ~= other then return one > other end
+  end
+  return #key > #reached
+end
+local function keep_old(key)
+  if reached and is_ahead(key) and not redis.call('ZSCORE', prefix .. 'old', key) then
+    redis.call('SET', prefix .. 'o:' .. key, redis.call('GET', prefix .. 'r:' .. key) or '', 'EX', 86400)
+    redis.call('ZADD', prefix .. 'old', 0, key)
+    redis.call('EXPIRE', prefix .. 'old', 86400)
+  end
+end
+"""
+
+# ARGV[3]: the snapshot's id. Begins it; returns 0 if another is being read.
+_BEGIN_SNAPSHOT: Final = (
+    _COMMON
+    + """
+if redis.call('EXISTS', prefix .. 'backup') == 1 then return 0 end
+for _, key in ipairs(redis.call('ZRANGE', prefix .. 'old', 0, -1)) do redis.call('DEL', prefix .. 'o:' .. key) end
+redis.call('DEL', prefix .. 'old')
+redis.call('SET', prefix .. 'backup', ARGV[3] .. ' ', 'EX', 60)
+return 1
+"""
+)
+
+# ARGV[3]: the snapshot's id; ARGV[4]: most rows; ARGV[5]: bytes past which a page ends; ARGV[6]: the last key that the
+# caller has read. Returns whether more rows follow, the last key that was read, then each key and its stored value;
+# nothing if the snapshot is lost, or the answer to an earlier call was.
+_NEXT_SNAPSHOT: Final = (
+    _COMMON
+    + """
+local id, reached = string.match(redis.call('GET', prefix .. 'backup') or '', '^(%S+) (.*)$')
+if id ~= ARGV[3] or reached ~= ARGV[6] then return {} end
+local limit, most = tonumber(ARGV[4]), tonumber(ARGV[5])
+local from = reached == '' and '-' or '(' .. reached
+local keys = redis.call('ZRANGE', prefix .. 'index', from, '+', 'BYLEX', 'LIMIT', 0, limit)
+local taken, size = 0, 0
+while taken < #keys and size < most do
+  taken = taken + 1
+  size = size + redis.call('STRLEN', prefix .. 'r:' .. keys[taken])
+end
+local more = taken < #keys or #keys == limit
+local to = more and '[' .. keys[taken] or '+'
+local found, was = {more and 1 or 0, keys[taken] or ''}, {}
+for _, key in ipairs(redis.call('ZRANGE', prefix .. 'old', from, to, 'BYLEX')) do
+  local value = redis.call('GET', prefix .. 'o:' .. key)
+  if not value then return {} end
+  was[key] = true
+  if value ~= '' then
+    found[#found + 1] = key
+    found[#found + 1] = value
+  end
+  redis.call('DEL', prefix .. 'o:' .. key)
+end
+redis.call('ZREMRANGEBYLEX', prefix .. 'old', from, to)
+for index = 1, taken do
+  local value = not was[keys[index]] and redis.call('GET', prefix .. 'r:' .. keys[index])
+  if value then
+    found[#found + 1] = keys[index]
+    found[#found + 1] = value
+  end
+end
+if more then
+  redis.call('SET', prefix .. 'backup', id .. ' ' .. keys[taken], 'EX', 60)
+else
+  redis.call('DEL', prefix .. 'backup')
+end
+return found
+"""
+)
+
 # ARGV[3]: the commit's id; ARGV[4]: the number of conditions; then each condition as `version KEY VERSION` ('' is
 # absent) or `empty PREFIX END BUT`, then each op as `put KEY VALUE EXPIRY`, `ensure KEY VALUE EXPIRY`, `delete KEY` or
 # `wake NAME SENDER`. `wake` fails silently if the user may not publish: the writes count all the same. Returns the
@@ -144,8 +223,12 @@ for number = 0, ARGV[4] - 1 do
   if not holds then failed[#failed + 1] = number end
 end
 if #failed > 0 then return failed end
+"""
+    + _KEEP_OLD
+    + """
 while at <= #ARGV do
   local op, key = ARGV[at], ARGV[at + 1]
+  if op ~= 'wake' then keep_old(key) end
   if op == 'wake' then
     redis.pcall('PUBLISH', prefix .. 'w:' .. key, ARGV[at + 2])
     at = at + 3
@@ -189,6 +272,10 @@ for _, key in ipairs(keys) do
 end
 return #keys
 """
+
+_PAGE_ROWS: Final = 500
+_PAGE_BYTES: Final = 4 * 2**20
+"""Size of a page of a snapshot, which the server reads at once."""
 
 _RETRIES: Final = 8
 """With the backoff below, a server may be unreachable for about three seconds before a call fails."""
@@ -302,6 +389,21 @@ class RedisRecords:
         swept: int = await self._call(lambda scripts: scripts.sweep, [now])
         return swept
 
+    async def snapshot(self) -> AsyncGenerator[Sequence[Put]]:
+        """Yield all rows, as `Snapshots` says. Writers keep the old rows, so all servers have to be of this version."""
+        own_id, clock = secrets.token_hex(8), self._now()
+        if not await self._call(lambda scripts: scripts.begin_snapshot, [clock, own_id]):
+            raise ApiError(503, "Another backup of this store is being made, or was interrupted a minute ago.")
+        more, reached = True, b""
+        while more:
+            page = [clock, own_id, _PAGE_ROWS, _PAGE_BYTES, reached]
+            found = await self._call(lambda scripts: scripts.next_snapshot, page)
+            if not found:
+                raise ApiError(503, "The backup was interrupted, or took too long between two reads: begin it again.")
+            now, more, reached = await self.now(), bool(found[0]), found[1]
+            rows = [_stored(key, value) for key, value in zip(found[2::2], found[3::2], strict=True)]
+            yield [row for row in rows if row.expires_at is None or row.expires_at > now]
+
     async def size(self) -> int | None:
         """Return the memory of the whole server: it does not count that of some keys. None if this user may not ask."""
         with trouble_as_503():
@@ -350,6 +452,8 @@ class _Scripts:
         self.made = self._redis.register_script(_MADE)
         self.now = self._redis.register_script(_NOW)
         self.sweep = self._redis.register_script(_SWEEP)
+        self.begin_snapshot = self._redis.register_script(_BEGIN_SNAPSHOT)
+        self.next_snapshot = self._redis.register_script(_NEXT_SNAPSHOT)
 
     async def memory(self) -> int | None:
         """Return the bytes of the server's data; None if this user may not ask."""
@@ -372,6 +476,12 @@ def _settings(password: str | None, timeout: float) -> dict[str, Any]:
 def _records(found: Sequence[Any]) -> list[tuple[str, Record]]:
     rows = zip(found[::3], found[1::3], found[2::3], strict=True)
     return [(key.decode("ascii"), Record(value, version)) for key, version, value in rows]
+
+
+def _stored(key: bytes, value: bytes) -> Put:
+    """Return the row of a stored value: `VERSION EXPIRY VALUE`."""
+    _, expiry, rest = value.split(b" ", 2)
+    return Put(key.decode("ascii"), rest, float(expiry) if expiry else None)
 
 
 def _condition(condition: Condition) -> list[Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -27,7 +28,7 @@ from .records import (
 from .sqlite_file import File
 from .sqlite_inline import SLOW_SECONDS, Inline
 from .sqlite_threads import Reader, Writer
-from .worker import ThreadPool, job_of
+from .worker import Task, ThreadPool, job_of
 
 # {value}: the value, or NULL in place of a large one; SQLite knows its length without reading it.
 _VALUE: Final = "value"
@@ -66,6 +67,10 @@ value = excluded.value, expires_at = excluded.expires_at, version = 1 WHERE expi
 _DELETE: Final = "DELETE FROM records WHERE key = ?"
 _SWEEP: Final = "DELETE FROM records WHERE id IN (SELECT id FROM records WHERE expires_at <= ? LIMIT 1000)"
 
+_ALL: Final = "SELECT key, value, expires_at FROM records WHERE expires_at IS NULL OR expires_at > ?"
+_FETCHED: Final = 64
+"""Rows of a snapshot that are read at a time."""
+
 _GROUP: Final = 256
 _FEW: Final = 32
 _ROW: Final = 64
@@ -102,6 +107,7 @@ class SqliteRecords:
         slow_seconds: float = SLOW_SECONDS,
     ) -> None:
         file = partial(File, Path(path), synchronous)
+        self._file = file
         self._clock = clock
         self._waits_for_disk = synchronous == "full"
         self._writer = ThreadPool("records-writer", lambda: Writer(file(busy_timeout)), threads=1, group=_GROUP)
@@ -153,6 +159,22 @@ class SqliteRecords:
     async def sweep(self, now: float) -> int:
         swept: int = await self._writer.submit(partial(_sweep, now))
         return swept
+
+    async def snapshot(self) -> AsyncGenerator[Sequence[Put]]:
+        # One long read on a connection of its own: others go on writing, into the WAL.
+        file, job = (
+            self._file(5.0),
+            Task[sqlite3.Connection](lambda _: None, asyncio.get_running_loop().create_future()),
+        )
+        try:
+            rows = await asyncio.to_thread(lambda: file.connection().execute(_ALL, (self._clock(),)))
+            while found := await asyncio.to_thread(rows.fetchmany, _FETCHED):
+                yield [Put(*row) for row in found]
+        except (sqlite3.Error, OSError) as error:
+            file.fail([job], error)
+            raise job.error or error from error
+        finally:
+            await asyncio.to_thread(file.close)
 
     async def size(self) -> int | None:
         size: int = await self._readers.submit(_file_size)

@@ -6,9 +6,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from threading import Event
 from typing import Any, Final
 
 import pytest
@@ -38,18 +40,19 @@ MODEL: Final = "local/m"
 class Operated:
     """A stack, and the commands on its store."""
 
-    def __init__(self, stack: LiveStack, config: Path, env: dict[str, str]) -> None:
+    def __init__(self, stack: LiveStack, config: Path, env: dict[str, str], kind: str) -> None:
         self.stack = stack
-        self._config = config
-        self._env = env | {"STATE_DIR": str(stack.state_dir)}
+        self.config = config
+        self.kind = kind
+        self.env = env | {"STATE_DIR": str(stack.state_dir)}
 
     def run(self, name: str, *arguments: str, code: int = 0) -> str:
         """Run a command, and return what it prints; its errors, if it is to fail."""
         out, errors = StringIO(), StringIO()
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(errors):
-            for variable, value in self._env.items():
+            for variable, value in self.env.items():
                 patch.setenv(variable, value)
-            assert main([name, "--config", str(self._config), *arguments]) == code, errors.getvalue()
+            assert main([name, "--config", str(self.config), *arguments]) == code, errors.getvalue()
         return errors.getvalue() if code else out.getvalue()
 
     def read(self, name: str, *arguments: str) -> list[Any]:
@@ -58,8 +61,8 @@ class Operated:
 
     def start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
         """Start a command that does not end."""
-        command = [*CLI, name, "--config", str(self._config), *arguments]
-        return subprocess.Popen(command, env={**os.environ, **self._env}, stdout=subprocess.PIPE, text=True)
+        command = [*CLI, name, "--config", str(self.config), *arguments]
+        return subprocess.Popen(command, env={**os.environ, **self.env}, stdout=subprocess.PIPE, text=True)
 
 
 @pytest.fixture(scope="module", params=["sqlite", "redis", "postgres", "host"])
@@ -86,7 +89,7 @@ def operated(
         if kind in SERVERS:
             env |= running.enter_context(SERVERS[kind](folder / "server")).environment
         stack = running.enter_context(LiveStack(config, env, folder / "state", host=host))
-        yield Operated(stack, config, env)
+        yield Operated(stack, config, env, kind)
 
 
 @pytest.fixture
@@ -97,7 +100,7 @@ def wire(operated: Operated, upstream: Upstream) -> Iterator[Wire]:
 
 
 def has_queue(operated: Operated) -> bool:
-    return "operated-host" not in str(operated.stack.state_dir)
+    return operated.kind != "host"
 
 
 def test_list_chain_and_show_find_stored_responses(operated: Operated, wire: Wire, upstream: Upstream) -> None:
@@ -199,6 +202,86 @@ def test_export_and_delete_of_an_owner_take_all_that_it_has(
     [stats] = operated.read("stats")
     assert (stats["responses"], stats["conversations"]) == (0, 0)
     operated.run("delete", code=2)
+
+
+def emptied(operated: Operated, kind: str, folder: Path) -> Operated:
+    """Return the same commands on an empty store: a file, or an unused part of the same server."""
+    fresh: dict[str, Json] = {
+        "sqlite": {"type": "sqlite", "path": str(folder / "restored.db")},
+        "redis": {"prefix": "restored:"},
+        "postgres": {"schema_name": "restored"},
+        "host": {"prefix": "restored:"},
+    }
+
+    def change(config: Json) -> None:
+        settings = responses_config(config)
+        settings["store"] = fresh[kind] if kind == "sqlite" else settings["store"] | fresh[kind]
+
+    config = variant(operated.config, folder / f"{kind}.yaml", change)
+    return Operated(operated.stack, config, operated.env, kind)
+
+
+def exported(operated: Operated) -> dict[str, Json]:
+    """Return all responses of the store with their inputs, by id."""
+    lines = [json.loads(line) for line in operated.run("export", "--owner", "").splitlines()]
+    return {line["response"]["id"]: line for line in lines if line["type"] == "response"}
+
+
+def test_backup_under_load_is_restored_whole_into_empty_stores(
+    operated: Operated, wire: Wire, upstream: Upstream, tmp_path: Path
+) -> None:
+    upstream.script("m", reply(text("Hello ", "there")))
+    chain = [wire.create(model=MODEL, input="0 " + "word " * 400)]
+    for number in range(1, 30):
+        chain.append(wire.create(model=MODEL, input=str(number), previous_response_id=chain[-1]["id"]))
+    before = exported(operated)
+    # The store of the host is for one process, and stays as it is.
+    load = 0 if operated.kind == "host" else 3
+    ended = Event()
+
+    def work(number: int) -> None:
+        last = chain[number]["id"]
+        with Wire(operated.stack) as mine:
+            while not ended.is_set():
+                last = mine.create(model=MODEL, input="go on", previous_response_id=last)["id"]
+                old = mine.create(model=MODEL, input="to be deleted")["id"]
+                assert mine.http.delete(f"/responses/{old}").status_code == 200
+
+    with ThreadPoolExecutor(4) as workers:
+        tasks = [workers.submit(work, number) for number in range(load)]
+        try:
+            [made] = operated.read("backup", str(tmp_path / "backup"))
+        finally:
+            ended.set()
+        for task in tasks:
+            task.result()
+    assert made["bytes"] == (tmp_path / "backup").stat().st_size
+    assert (tmp_path / "backup").stat().st_mode & 0o077 == 0
+    after = exported(operated)
+    for kind in {"sqlite", operated.kind}:
+        target = emptied(operated, kind, tmp_path)
+        target.run("restore", str(tmp_path / "backup"))
+        found = exported(target)
+        assert before.items() <= found.items()
+        assert all(found[each] == after[each] for each in found.keys() & after.keys())
+        assert [row["id"] for row in target.read("chain", chain[-1]["id"])] == [each["id"] for each in chain[::-1]]
+        assert "The store is not empty" in target.run("restore", str(tmp_path / "backup"), code=1)
+        target.run("delete", chain[-1]["id"], "--yes")
+        target.run("restore", str(tmp_path / "backup"), "--merge")
+        assert exported(target) == found
+    assert "already there" in operated.run("backup", str(tmp_path / "backup"), code=2)
+
+
+def test_damaged_backup_writes_nothing(operated: Operated, wire: Wire, upstream: Upstream, tmp_path: Path) -> None:
+    upstream.script("m", reply(text("Hello")))
+    wire.create(model=MODEL, input="x")
+    operated.run("backup", str(tmp_path / "backup"))
+    data = (tmp_path / "backup").read_bytes()
+    (tmp_path / "backup").write_bytes(data[:-5])
+    target = emptied(operated, "sqlite", tmp_path)
+    assert "damaged" in target.run("restore", str(tmp_path / "backup"), code=1)
+    assert exported(target) == {}
+    assert "Cannot read" in target.run("restore", str(tmp_path / "none"), code=1)
 
 
 def test_wrong_configuration_is_one_sentence(operated: Operated, tmp_path: Path) -> None:
