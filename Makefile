@@ -65,7 +65,7 @@ SEARCHES := $(WEB_SEARCH)$(SEARXNG_URL)$(TAVILY_SEARCH_API_KEY)$(BRAVE_SEARCH_AP
 SERVE_NEEDS := $(if $(INFERENCE_URL),,$(READY_RUN_MODEL)) $(if $(SEARCHES),$(READY_RUN_SEARCH))
 
 .PHONY: demo
-demo: $(READY_RUN) $(READY_RUN_MODEL) ## Hold a short conversation with a real small model, then clean up
+demo: $(READY_RUN) $(READY_RUN_MODEL) $(if $(SEARCHES),$(READY_RUN_SEARCH)) ## Hold a short conversation with a real small model, then clean up
 	@.venv-run/bin/python demo/demo.py
 
 .PHONY: serve

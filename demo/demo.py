@@ -18,6 +18,7 @@ from openai.types.responses import FunctionToolParam, Response
 from openai.types.responses.response_input_param import FunctionCallOutput
 from pydantic import BaseModel
 
+from environment import check_environment
 from processes import ServerError, bypass_proxies, exit_on_signals
 from stack import Stack, first_model, running_stack
 from terminal import bold, dim, error
@@ -124,6 +125,11 @@ def main() -> int:
     """Run the demo; return 0 if every step succeeded."""
     exit_on_signals()
     bypass_proxies()
+    try:
+        check_environment()
+    except ValueError as problem:
+        error(f"\n{problem}")
+        return 1
     try:
         with running_stack() as stack:
             try:

@@ -12,24 +12,22 @@ import signal
 
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C exits silently while packages are imported
 
-import binascii
 import os
 import shlex
 import socket
 import sys
 import tempfile
-from base64 import b64decode, b64encode
 from pathlib import Path
 
 import openai
 
+from environment import check_environment
 from processes import ServerError, bypass_proxies, exit_on_signals
 from stack import ROOT, Stack, running_stack
 from terminal import bold, error
-from tools import check_search, described, why_no_sandbox
+from tools import described, why_no_sandbox
 
 DEFAULT_PORT = "8321"
-SECRET_BYTES = 32
 
 
 def chosen_port() -> int:
@@ -54,20 +52,6 @@ def chosen_model_server() -> str | None:
             "docs/reference/configuration.md says how to give such a key."
         )
     return url
-
-
-def check_secret() -> None:
-    """Reject a secret that the server would not accept."""
-    asked = os.environ.get("RESPONSES_SECRET") or b64encode(bytes(SECRET_BYTES)).decode()
-    try:
-        size = len(b64decode(asked, validate=True))
-    except binascii.Error:
-        size = 0
-    if size != SECRET_BYTES:
-        raise ValueError(
-            f"RESPONSES_SECRET is not a secret of {SECRET_BYTES} bytes in base64. "
-            f"Make one with: openssl rand -base64 {SECRET_BYTES}"
-        )
 
 
 def chosen_folder() -> Path:
@@ -117,8 +101,7 @@ def introduce(stack: Stack, state: Path, no_sandbox: str | None) -> None:
 
 def serve() -> None:
     """Serve until a signal arrives."""
-    check_secret()
-    check_search()
+    check_environment()
     url, port, state = chosen_model_server(), chosen_port(), chosen_folder()
     no_sandbox = why_no_sandbox()
     if not no_sandbox:

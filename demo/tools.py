@@ -18,13 +18,6 @@ SERVICES = {
 """Web search services, by the environment variable that enables them."""
 
 
-def check_search() -> None:
-    """Reject an invalid value of WEB_SEARCH."""
-    asked = os.environ.get("WEB_SEARCH")
-    if asked not in (None, "", "ddgs"):
-        raise ValueError(f"WEB_SEARCH is {asked!r}; it can be 'ddgs', or be left out.")
-
-
 async def _try(folder: Path) -> str | None:
     containers = open_containers(CodeInterpreter(folder=folder, seconds=20))
     try:

@@ -17,6 +17,7 @@ from tests.support.stack import READY_SECONDS, REPOSITORY
 from tests.support.waiting import wait_until
 from tests.support.web import Answer, Web
 
+DEMO = [sys.executable, str(REPOSITORY / "demo" / "demo.py")]
 SERVE = [sys.executable, str(REPOSITORY / "demo" / "serve.py")]
 READ = ("INFERENCE_", "LLAMA_STACK_", "STATE_DIR", "RESPONSES_SECRET", "WEB_SEARCH", "SEARXNG", "TAVILY", "BRAVE")
 
@@ -48,6 +49,17 @@ def test_invalid_setting_is_reported_in_one_sentence(tmp_path: Path, variable: s
     assert ran.returncode == 1
     [line] = ran.stderr.strip().splitlines()
     assert line.startswith(said)
+
+
+@pytest.mark.parametrize(("variable", "value"), [("RESPONSES_SECRET", "abc"), ("WEB_SEARCH", "google")])
+def test_demo_reports_an_invalid_setting_as_serve_does(tmp_path: Path, variable: str, value: str) -> None:
+    env = environment(tmp_path, **{variable: value})
+    ran = [
+        subprocess.run(each, env=env, capture_output=True, text=True, timeout=240, check=False)
+        for each in (DEMO, SERVE)
+    ]
+    assert [each.returncode for each in ran] == [1, 1]
+    assert ran[0].stderr == ran[1].stderr
 
 
 def test_port_in_use_is_reported_in_one_sentence(tmp_path: Path) -> None:
