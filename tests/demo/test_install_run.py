@@ -1,0 +1,64 @@
+"""What `scripts/install-run` installs is as large as the script and the documentation say."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.stack import REPOSITORY
+
+PARTS: Final = {"server": "for the server", "model": "for the small model", "search": "for the web search"}
+"""The parts that the script installs, in the order of the documentation, and the words for them there."""
+
+UNIT: Final = 1_000_000
+APART: Final = 0.2
+"""Part of the stated size by which what is installed may differ: file systems and releases do."""
+
+
+def documented() -> dict[str, int]:
+    text = " ".join((REPOSITORY / "docs" / "guides" / "installation.md").read_text().split())
+    sizes = {part: re.search(rf"(\d+) MB {words}", text) for part, words in PARTS.items()}
+    return {part: int(found[1]) for part, found in sizes.items() if found}
+
+
+def printed() -> dict[str, int]:
+    script = (REPOSITORY / "scripts" / "install-run").read_text()
+    return {part: int(size) for part, size in re.findall(r"^(\w+)\) .*\bsize=(\d+) ", script, re.MULTILINE)}
+
+
+def on_disk(folder: Path) -> int:
+    """Return the space that the files of a folder take, in bytes."""
+    files = [Path(parent) / name for parent, _, names in os.walk(folder) for name in names]
+    return sum(file.lstat().st_blocks * 512 for file in files)
+
+
+def test_documentation_and_script_state_the_same_sizes() -> None:
+    assert printed() == documented()
+    assert printed().keys() == PARTS.keys()
+    assert sum(printed().values()) < 400
+
+
+@pytest.mark.extended
+def test_installed_parts_have_the_stated_sizes(tmp_path: Path) -> None:
+    """Needs a package index."""
+    folder, before = tmp_path / "environment", 0
+    for part, stated in printed().items():
+        ran = subprocess.run(
+            ["scripts/install-run", str(folder), part],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr
+        [line] = ran.stdout.strip().splitlines()
+        assert f"about {stated} MB on the disk (once)" in line
+        size = on_disk(folder)
+        assert (size - before) / UNIT == pytest.approx(stated, rel=APART)
+        before = size
