@@ -21,7 +21,7 @@ _MOST: Final = 256
 """Maximum responses that can be continued; a shared part of their histories is kept once."""
 
 _ROOM: Final = 65_536
-"""Bytes that must be free before another response that is not stored begins."""
+"""Bytes that must be free for the output of another response that is not stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +78,16 @@ class Chains:
             self._leave(link)
             self._lease.resize(self._held)
 
-    def check(self) -> None:
-        """Check that there is room for one more history.
+    async def check(self, items: list[Json]) -> None:
+        """Check that there is room for a response to these items, before a model is asked.
 
         Raises:
             ApiError: 429 or 503, the connections of the user, or all connections, remember too much.
         """
-        self._lease.resize(self._held + _ROOM)
-        self._lease.resize(self._held)
+        size = await computed(partial(_size, items), items)
+        if not self._closed:
+            self._lease.resize(self._held + size + _ROOM)
+            self._lease.resize(self._held)
 
     async def keep(
         self,

@@ -274,7 +274,7 @@ class OpenAIResponsesImpl:
         self.start()
         request = self._parser.parse(body)
         if not request.store:
-            connection.chains.check()
+            await connection.chains.check(request.input_items)
         start = await self._resolver.resolve(request, connection.chains, hold=hold)
         return await self._run(start, connection)
 

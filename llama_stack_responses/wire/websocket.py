@@ -13,7 +13,7 @@ from starlette.types import Scope
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.json_blocks import dumps
+from llama_stack_responses.core.json_blocks import BLOCK, dumps
 from llama_stack_responses.core.stream.events import Event
 from llama_stack_responses.core.stream.socket_events import refused
 from llama_stack_responses.logs import get_logger
@@ -21,6 +21,7 @@ from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.websocket.session import Caller, Session, Unreachable
 
 from .headers import known, request_id
+from .incoming import incoming_of
 from .responses import failure
 from .traffic import Traffic
 
@@ -65,6 +66,8 @@ class _End:
     reason: str = ""
 
 
+_REASON: Final = 120
+"""Maximum characters of the reason in a close message, which has at most 123 bytes."""
 _LEFT: Final = _End(None)
 _TOO_BIG: Final = _End(1009, "The message is too large.")
 _IDLE: Final = _End(1001, "No request was received for a long time.")
@@ -91,7 +94,10 @@ def socket_route(
             await websocket.send_denial_response(failure(error))
             return
         own_id = request_id(websocket.scope)
-        with known(websocket.scope, own_id), lease, impl.sockets:
+        arriving = traffic.bodies.lease(caller.owner)
+        with known(websocket.scope, own_id), lease, arriving, impl.sockets:
+            if incoming := incoming_of(websocket.scope):
+                incoming.count_for(caller.owner.identity, arriving, impl.config.limits.bodies.seconds)
             await websocket.accept(headers=[(b"x-request-id", own_id.encode())])
             await _Talk(impl, gate, traffic, websocket, caller).run()
 
@@ -111,6 +117,7 @@ class _Talk:
     ) -> None:
         self._impl = impl
         self._gate = gate
+        self._traffic = traffic
         self._bodies = bodies = traffic.bodies
         self._owner = caller.owner
         self._websocket = websocket
@@ -171,6 +178,7 @@ class _Talk:
                     self._end(_TOO_BIG)
                     return
                 await self._hear(message)
+                del message  # It would be held until the next one arrives.
                 # Thousands of messages may be buffered already: without this, they would block the event loop.
                 await asyncio.sleep(0)
         except Unreachable:
@@ -220,7 +228,25 @@ class _Talk:
             async with asyncio.timeout(None) as patience:
                 for event in events:
                     patience.reschedule(loop.time() + self._limits.unread_seconds)
-                    await self._websocket.send_text(dumps(event | named if named else event).decode())
+                    await self._send_one(dumps(event | named if named else event).decode())
+        except ApiError as error:
+            self._end(_End(1013, error.message[:_REASON]))
+            raise Unreachable from error
         except (OSError, RuntimeError, WebSocketDisconnect) as error:  # a timeout is an OSError
             self._end(_LEFT)
             raise Unreachable from error
+
+    async def _send_one(self, message: str) -> None:
+        """Send a message. A large one counts as a large answer until the client has read most of it.
+
+        Raises:
+            ApiError: 429 or 503, too much is being sent.
+        """
+        if len(message) <= BLOCK:
+            await self._websocket.send_text(message)
+            return
+        with self._traffic.large_answer(self._owner).take(len(message)):
+            await self._websocket.send_text(message)
+            del message
+            if incoming := incoming_of(self._websocket.scope):
+                await incoming.drained()

@@ -132,7 +132,8 @@ def expose(issuer: Issuer, web: Web, config: Json) -> None:
     found["limits"] = {
         "output_bytes": 4 * 2**20,
         "output_events": 5_000,
-        "bodies": {"seconds": 5},
+        "bodies": {"seconds": 5, "bytes_per_user": histories.BODY_BYTES},
+        "websocket": {"remembered_bytes_per_user": 96 * 2**20},
         "answers": {"bytes_per_user": answers.ANSWER_BYTES},
         "history_bytes": histories.HISTORY_BYTES,
     }

@@ -10,7 +10,8 @@ leave_after(stack, UNFINISHED["json"]("", {}))
 import json
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final, Self
 
 from tests.support.stack import LiveStack
@@ -39,9 +40,21 @@ class Leaver:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
         self._socket.settimeout(SECONDS)
         self._received = b""
+        with self._closed_on_error():
+            self._send(stack, method, path, headers or {}, payload)
+
+    @contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def _send(self, stack: LiveStack, method: str, path: str, headers: Mapping[str, str], payload: bytes) -> None:
         self._socket.connect(("127.0.0.1", stack.port))
         head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(payload)}\r\n"
-        head += "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+        head += "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self._socket.sendall(head.encode() + b"content-type: application/json\r\n\r\n" + payload)
 
     def __enter__(self) -> Self:

@@ -1,9 +1,11 @@
 """Short requests that continue or list large objects."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from typing import Final
 
-from tests.support.upstream import reply, text
+from tests.support.leaver import Leaver
+from tests.support.upstream import reasoning, reply, text
 
 from .attacker import Attacker, Attacks, ended, refused
 
@@ -11,6 +13,8 @@ ATTACKS: Final = Attacks()
 HISTORY_BYTES: Final = 22 * 2**20
 """The limit on a continued history in the attacked stack."""
 AT_ONCE: Final = 4
+BODY_BYTES: Final = 128 * 2**20
+"""The limit on what requests of one user hold in the attacked stack."""
 WORDS: Final = "word " * 1_000_000
 PART: Final = {"type": "input_text", "text": WORDS}
 TIMES: Final = 20
@@ -77,6 +81,26 @@ def many_references_to_large_items(at: Attacker, case: str) -> None:
         at.others_turn()
         statuses = {each.result() for each in asking}
     assert 200 in statuses <= {200, 429}
+
+
+@ATTACKS.add()
+def sealed_items_that_multiply(at: Attacker) -> None:
+    """A few kilobytes hold megabytes of reasoning, for as long as the model server thinks."""
+    at.upstream.script("thinks", reply(reasoning(*["why " * 20_000] * 10), text("So.")))
+    made = ended(at.ask(model="local/thinks", include=["reasoning.encrypted_content"]))
+    [sealed] = [item for item in made["output"] if item["type"] == "reasoning"]
+    assert len(sealed["encrypted_content"]) < 50_000
+    given = [{**sealed, "id": f"rs_{number}"} for number in range(24)]
+    body = {"model": "local/slow", "input": [*given, {"role": "user", "content": "?"}], "stream": True}
+    at.upstream.script("slow", reply(text("never"), hold=0, end="hang"))
+    served = 0
+    with ExitStack() as open_all:
+        for _ in range(30):
+            with suppress(ConnectionError):  # a request is refused while its body arrives
+                reader = open_all.enter_context(Leaver(at.stack, body, None, "/v1/responses", at.headers))
+                served += reader.read_until(b"HTTP/1.1 200 ", b"HTTP/1.1 429 ") == b"HTTP/1.1 200 "
+        at.others_turn()
+    assert served
 
 
 @ATTACKS.add()

@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from itertools import chain, repeat
 from socket import SHUT_WR, socket
 from typing import Any, Final
@@ -22,6 +24,7 @@ TEXT: Final = 0x1
 BINARY: Final = 0x2
 PING: Final = 0x9
 END: Final = 0x80
+CONNECTIONS: Final = 40
 
 
 def frame(opcode: int, payload: bytes = b"", *, last: bool = True, length: int | None = None) -> bytes:
@@ -80,6 +83,28 @@ def websocket_frames_without_end(at: Attacker, case: Any) -> None:
             for piece in case:
                 connection.sendall(piece)
         at.others_turn()
+
+
+@ATTACKS.add(
+    half_messages=frame(TEXT, b"[" * 12 * 2**20, length=15 * 2**20),
+    half_messages_in_pieces=frame(TEXT, last=False) + frame(0x0, b"x" * 1_000, last=False) * 12_000,
+    small_frames=frame(PING) * 100_000,
+    small_messages=frame(TEXT, b"{}") * 30_000,
+)
+def websocket_frames_on_many_connections(at: Attacker, case: bytes) -> None:
+    """What half messages hold on all connections has the limit of request bodies."""
+    with ExitStack() as open_all:
+        connections = [open_all.enter_context(opened(at)) for _ in range(CONNECTIONS)]
+        with ThreadPoolExecutor(CONNECTIONS) as senders:
+            list(senders.map(partial(send_for_a_while, case), connections))
+        at.others_turn()
+
+
+def send_for_a_while(data: bytes, connection: socket) -> None:
+    """Send what the server takes within a few seconds, and read no answers."""
+    connection.settimeout(5)
+    with suppress(OSError):
+        connection.sendall(data)
 
 
 @contextmanager
@@ -141,6 +166,24 @@ def thousands_of_websocket_messages(at: Attacker, case: Callable[[int], str | by
         for number in range(3_000):
             talk.socket.send(case(number))
         at.others_turn()
+
+
+@ATTACKS.add()
+def unstored_histories_on_many_connections(at: Attacker) -> None:
+    """They are remembered until their connections close; past a limit, further ones are refused."""
+    refused = 0
+    with ExitStack() as open_all:
+        for _ in range(CONNECTIONS):
+            talk = open_all.enter_context(Talk(at.stack, at.token))
+            talk.ask(model="local/done", input="x" * 10_000_000, store=False)
+            kinds = [json.loads(talk.socket.recv(60))]
+            while kinds[-1]["type"] not in ("response.completed", "error"):
+                kinds.append(json.loads(talk.socket.recv(60)))
+            if kinds[-1]["type"] == "error":
+                assert kinds[-1]["status"] == 429, kinds[-1]
+                refused += 1
+        at.others_turn()
+    assert 0 < refused < CONNECTIONS
 
 
 @ATTACKS.add(larger_than_a_frame=17 * 2**20, text=15 * 2**20)

@@ -1,9 +1,14 @@
-"""WebSocket data is decoded in small blocks."""
+"""WebSocket data is decoded one frame at a time, in turns, and counts for the user until it is received.
+
+The protocol is uvicorn's; only its transport is replaced.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+from collections.abc import AsyncIterator
 from inspect import unwrap
 from typing import Any
 
@@ -12,15 +17,23 @@ from uvicorn.config import Config
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
+from llama_stack_responses.admission import Admission, Quota
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.host import websocket_frames
 from llama_stack_responses.host.websocket_frames import bound, bound_websocket_frames
+from llama_stack_responses.wire.incoming import incoming_of
+from tests.support.hostile.sockets import BINARY, BROKEN, PING, TEXT, frame
+from tests.support.leaver import handshake
+from tests.support.waiting import until
 
-PIECE = 16_384
+LARGE = 1_000_000
 
 
-class Transport:
+class Transport(asyncio.Transport):
     """A transport whose client reads nothing."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.reads = True
         self.closed = False
         self.unread = 0
@@ -41,103 +54,229 @@ class Transport:
     def get_write_buffer_size(self) -> int:
         return self.unread
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: Any) -> None:
         self.written += data
 
 
-class Conn:
-    """The connection object, which closes a connection."""
+class Server:
+    """Connections of one user, whose handler takes messages when the test asks for them."""
 
-    def __init__(self) -> None:
-        self.code = 0
-
-    def fail(self, code: int, _: str) -> None:
-        self.code = code
-
-    def data_to_send(self) -> list[bytes]:
-        return [b"bye"]
-
-
-class Protocol:
-    """Record the decoded data."""
-
-    def __init__(self) -> None:
-        self.transport, self.conn = Transport(), Conn()
-        self.frames: list[bytes] = []
-        self.read_paused = self.close_sent = False
+    def __init__(self, user: str = "anna", per_user: int = 10**9, seconds: float = 1_000.0) -> None:
+        kind: Any = type("Bounded", (WebSocketsSansIOProtocol,), {})
+        bound(kind)
+        bound(kind)
+        self._kind = kind
+        self._config = Config(app=self._talk, log_config=None, ws_ping_interval=None)
+        self._config.load()
+        self._config.loaded_app = self._talk
+        self.bodies = Admission(Quota("request bodies", 10**9, per_user))
+        self._counts = (user, seconds)
         self.decoded: list[bytes] = []
 
-    def data_received(self, data: bytes) -> None:
-        self.decoded.append(data)
+    async def connect(self) -> Any:
+        """Return the protocol of a new connection after the handshake."""
+        protocol = self._kind(config=self._config, server_state=ServerState(), app_state={})
+        real = protocol.conn.receive_data
+
+        def decode(data: bytes) -> None:
+            self.decoded.append(data)
+            real(data)
+
+        protocol.conn.receive_data = decode
+        protocol.connection_made(Transport())
+        protocol.data_received(handshake({}))
+        await until(lambda: protocol.handshake_complete)
+        self.decoded.clear()
+        return protocol
+
+    async def _talk(self, scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        incoming = incoming_of(scope)
+        assert incoming
+        user, seconds = self._counts
+        incoming.count_for(user, self.bodies.lease(Owner(user)), seconds)
+        await send({"type": "websocket.accept"})
+        await asyncio.Event().wait()
 
 
 @pytest.fixture
-def protocol() -> Any:
-    """An instance of a bounded class."""
-    kind = type("Bounded", (Protocol,), {})
-    bound(kind)
-    bound(kind)
-    return kind()
+async def tasks() -> AsyncIterator[None]:
+    """End the handlers."""
+    yield
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    await asyncio.sleep(0)
 
 
-async def turns(count: int) -> None:
-    """Let the event loop run `count` iterations."""
-    for _ in range(count):
+pytestmark = pytest.mark.usefixtures("tasks")
+
+
+def code_of(protocol: Any) -> int:
+    """Return the code of the close message that was sent."""
+    close = protocol.conn.close_sent
+    return close.code if close else 0
+
+
+async def test_one_frame_is_decoded_in_an_iteration_of_the_loop() -> None:
+    server = Server()
+    protocol = await server.connect()
+    protocol.data_received(frame(PING) * 100)
+    assert server.decoded == []
+    for number in range(1, 20):
         await asyncio.sleep(0)
-
-
-async def test_small_data_is_decoded_at_once(protocol: Any) -> None:
-    protocol.data_received(b"one")
-    protocol.data_received(b"two")
-    assert protocol.decoded == [b"one", b"two"]
+        assert len(server.decoded) == number
+    await until(lambda: len(server.decoded) == 100)
     assert protocol.transport.reads
 
 
-async def test_large_data_is_decoded_in_blocks_with_reading_paused(protocol: Any) -> None:
-    data = bytes(range(256)) * 200
-    protocol.data_received(data)
-    assert (protocol.decoded, protocol.transport.reads) == ([data[:PIECE]], False)
-    protocol.data_received(b"behind it")
-    await turns(1)
-    assert protocol.decoded == [data[:PIECE], data[PIECE : 2 * PIECE]]
-    await turns(4)
-    assert b"".join(protocol.decoded) == data + b"behind it"
-    assert protocol.transport.reads
+async def test_connections_of_one_user_take_turns_with_another_user() -> None:
+    """Many connections of one user decode no more than one connection of another."""
+    many, one = Server(), Server("ben")
+    one._kind = many._kind
+    theirs = [await many.connect() for _ in range(20)]
+    other = await one.connect()
+    one.decoded.clear()
+    for protocol in theirs:
+        protocol.data_received(frame(PING) * 50)
+    other.data_received(frame(PING) * 10)
+    for _ in range(11):
+        await asyncio.sleep(0)
+    assert (len(one.decoded), len(many.decoded)) == (10, 11)
+    await until(lambda: len(many.decoded) == 1_000)
 
 
-async def test_reading_stays_paused_if_protocol_paused_it(protocol: Any) -> None:
-    protocol.data_received(b"x" * 2 * PIECE)
-    protocol.read_paused = True
-    await turns(3)
-    assert (len(protocol.decoded), protocol.transport.reads) == (2, False)
+async def test_next_message_is_decoded_when_the_last_one_is_received() -> None:
+    server = Server()
+    protocol = await server.connect()
+    protocol.data_received(frame(TEXT, b"{}") * 3)
+    await until(lambda: protocol.queue.qsize() == 1)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert (protocol.queue.qsize(), protocol.transport.reads) == (1, False)
+    assert server.bodies.held > 0
+    for _ in range(3):
+        assert await protocol.receive() == {"type": "websocket.receive", "text": "{}"}
+    assert (server.bodies.held, protocol.transport.reads) == (0, True)
 
 
-async def test_too_many_fragments_close_connection(protocol: Any) -> None:
-    protocol.frames = [b""] * (PIECE + 1)
-    protocol.data_received(b"x" * 3 * PIECE)
-    await turns(3)
-    assert len(protocol.decoded) == 1
-    assert (protocol.conn.code, protocol.transport.written) == (1008, b"bye")
-    assert protocol.close_sent
-    assert protocol.transport.closed
+@pytest.mark.parametrize("size", [1_001, 70_000, 3 * LARGE])
+async def test_large_message_is_split_and_joined_in_a_thread(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    joining: list[int] = []
+    real = websocket_frames._joined
+
+    def joined(frames: list[bytes], *, text: bool) -> bytearray:
+        joining.append(threading.get_ident())
+        return real(frames, text=text)
+
+    monkeypatch.setattr(websocket_frames, "_joined", joined)
+    server = Server()
+    protocol = await server.connect()
+    message = ("ä" * LARGE).encode()
+    masked = bytearray(frame(TEXT, message))
+    mask, begin = b"abcd", len(masked) - len(message)
+    masked[begin - 4 : begin] = mask
+    for number in range(len(message)):
+        masked[begin + number] ^= mask[number % 4]
+    for start in range(0, len(masked), size):
+        protocol.data_received(bytes(masked[start : start + size]))
+        await asyncio.sleep(0)
+    received = await protocol.receive()
+    assert received["bytes"] == message
+    assert max(map(len, server.decoded)) < 66_000
+    assert joining
+    assert joining[0] != threading.get_ident()
+    assert server.bodies.held == 0
 
 
-async def test_unread_answers_pause_decoding(protocol: Any) -> None:
+async def test_large_text_that_is_no_utf8_closes_the_connection() -> None:
+    protocol = await Server().connect()
+    protocol.data_received(frame(TEXT, b"\xff" * LARGE))
+    await until(lambda: protocol.transport.closed)
+    assert code_of(protocol) == 1007
+
+
+async def test_large_bytes_are_not_checked_for_utf8() -> None:
+    protocol = await Server().connect()
+    protocol.data_received(frame(BINARY, b"\xff" * LARGE))
+    assert (await protocol.receive())["bytes"] == b"\xff" * LARGE
+
+
+async def test_unfinished_messages_over_the_limit_of_their_user_close_a_connection() -> None:
+    server = Server(per_user=2 * LARGE)
+    first, second = await server.connect(), await server.connect()
+    half = frame(TEXT, b"x" * LARGE, length=2 * LARGE)
+    first.data_received(half)
+    second.data_received(half)
+    await until(lambda: second.transport.closed)
+    assert (code_of(second), first.transport.closed) == (1013, False)
+    assert LARGE <= server.bodies.held < 2 * LARGE
+    assert b"You have too many request bodies" in second.transport.written
+    first.connection_lost(None)
+    assert server.bodies.held == 0
+
+
+async def test_fragments_count_with_their_size_in_memory() -> None:
+    server = Server()
+    protocol = await server.connect()
+    protocol.data_received(frame(TEXT, b"x", last=False) + frame(0x0, b"x", last=False) * 1_000)
+    await until(lambda: len(protocol.frames) == 1_001)
+    protocol.data_received(b"\x00")
+    assert server.bodies.held > 100_000
+
+
+async def test_message_that_arrives_too_slowly_closes_the_connection() -> None:
+    protocol = await Server(seconds=0.05).connect()
+    protocol.data_received(frame(TEXT, b"x" * 10, length=100))
+    await until(lambda: protocol.transport.closed)
+    assert code_of(protocol) == 1008
+
+
+async def test_idle_connection_and_received_message_have_no_time_limit() -> None:
+    protocol = await Server(seconds=0.05).connect()
+    protocol.data_received(frame(TEXT, b"{}"))
+    await asyncio.sleep(0.2)
+    assert (await protocol.receive())["text"] == "{}"
+    await asyncio.sleep(0.2)
+    assert not protocol.transport.closed
+
+
+async def test_too_many_fragments_close_connection() -> None:
+    protocol = await Server().connect()
+    protocol.data_received(frame(TEXT, b"x", last=False) + frame(0x0, last=False) * 17_000)
+    await until(lambda: protocol.transport.closed)
+    assert code_of(protocol) == 1008
+    assert protocol.frames == []
+
+
+async def test_unread_answers_pause_decoding() -> None:
+    server = Server()
+    protocol = await server.connect()
     protocol.transport.unread = 2**20 + 1
-    protocol.data_received(b"ping")
-    assert (protocol.decoded, protocol.transport.reads) == ([], False)
+    protocol.data_received(frame(PING))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert (server.decoded, protocol.transport.reads) == ([], False)
     protocol.transport.unread = 0
-    async with asyncio.timeout(60):
-        while not protocol.decoded:  # noqa: ASYNC110 - nothing says when it looks again
-            await asyncio.sleep(0.01)
-    assert protocol.transport.reads
+    await until(lambda: bool(server.decoded))
+    await until(lambda: protocol.transport.reads)
 
 
-async def test_closed_connection_decodes_nothing(protocol: Any) -> None:
-    protocol.data_received(b"x" * 2 * PIECE)
+async def test_closed_connection_decodes_nothing() -> None:
+    server = Server()
+    protocol = await server.connect()
+    protocol.data_received(frame(PING) * 10)
     protocol.transport.close()
-    await turns(3)
-    assert len(protocol.decoded) == 1
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert server.decoded == []
+    assert server.bodies.held == 0
+
+
+@pytest.mark.parametrize("name", BROKEN)
+async def test_broken_frame_closes_connection(name: str) -> None:
+    protocol = await Server().connect()
+    protocol.data_received(BROKEN[name])
+    await until(lambda: protocol.transport.closed)
 
 
 def test_invalid_utf8_message_is_not_logged_by_server(caplog: pytest.LogCaptureFixture) -> None:
@@ -152,13 +291,10 @@ def test_invalid_utf8_message_is_not_logged_by_server(caplog: pytest.LogCaptureF
 def test_installed_uvicorn_protocol_has_used_attributes() -> None:
     bound_websocket_frames()
     init: Any = unwrap(WebSocketsSansIOProtocol.__init__)
-    assert {"frames", "read_paused", "close_sent"} <= set(init.__code__.co_names)
+    used = {"frames", "read_paused", "close_sent", "handshake_complete", "curr_msg_data_type", "queue", "writable"}
+    assert used <= set(init.__code__.co_names)
 
 
 async def test_compression_is_not_offered() -> None:
-    kind: Any = type("Bounded", (WebSocketsSansIOProtocol,), {})
-    bound(kind)
-    config = Config(app=lambda *_: None, log_config=None)
-    config.load()
-    protocol = kind(config=config, server_state=ServerState(), app_state={})
+    protocol = await Server().connect()
     assert not protocol.conn.available_extensions

@@ -96,19 +96,21 @@ async def test_connections_of_one_user_share_a_limit() -> None:
     first, second = (Chains(10**9, histories.lease(ANNA)) for _ in range(2))
     await keep(first, 0, size=100_000)
     await keep(second, 1, size=100_000)
-    first.check()
+    await first.check([item(9)])
     link = await keep(first, 2, size=50_000)
     with pytest.raises(ApiError, match="You have too many histories open") as refused:
-        second.check()
+        await second.check([item(9)])
     assert refused.value.status == 429
-    Chains(10**9, histories.lease(Owner("ben"))).check()
+    await Chains(10**9, histories.lease(Owner("ben"))).check([item(9)])
     # A longer history takes the place of older ones of its connection only.
     await keep(first, 3, link, size=100_000)
     assert [bool(first.find(f"resp_{number}")) for number in (0, 2, 3)] == [False, True, True]
     assert second.find("resp_1")
     first.forget("resp_3")
     assert histories.held < 200_000
-    second.check()
+    await second.check([item(9)])
+    with pytest.raises(ApiError, match="You have too many histories open"):
+        await second.check([item(9, 200_000)])
 
 
 async def test_closed_connection_holds_nothing() -> None:
