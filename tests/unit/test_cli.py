@@ -66,7 +66,8 @@ def test_init_overwrites_only_with_force(tmp_path: Path, capsys: pytest.CaptureF
 def test_unknown_template_lists_known_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "stater", str(tmp_path / "x")]) == 1
     assert (
-        "'stater'; choose one of: gpt-oss, monitoring, postgres, redis, scale-out, starter" in capsys.readouterr().err
+        "'stater'; choose one of: deploy, gpt-oss, monitoring, postgres, redis, scale-out, starter"
+        in capsys.readouterr().err
     )
     assert not (tmp_path / "x").exists()
 

@@ -1,0 +1,94 @@
+"""The files of the template `deploy`, checked by the linters and schemas of their formats."""
+
+import shutil
+import subprocess
+import sys
+from configparser import RawConfigParser
+from pathlib import Path
+from typing import Any, Final
+
+import kubernetes_validate
+import pytest
+import yaml
+from compose_spec.models import ComposeSpecification
+
+FOLDER: Final = Path(__file__).parents[2] / "templates" / "deploy"
+GRACE: Final = 5.0
+"""The default of `drain_seconds`."""
+
+type Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def manifests() -> list[Json]:
+    return list(yaml.safe_load_all((FOLDER / "kubernetes.yaml").read_text()))
+
+
+def test_hadolint_accepts_the_containerfile() -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    checked = subprocess.run([hadolint, FOLDER / "Containerfile"], capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
+def test_containerfile_does_not_end_as_root() -> None:
+    lines = (FOLDER / "Containerfile").read_text().splitlines()
+    assert [line for line in lines if line.startswith("USER ")] == ["USER 10001"]
+    assert "STOPSIGNAL SIGTERM" in lines
+
+
+def test_kubernetes_schemas_accept_the_manifests(manifests: list[Json]) -> None:
+    assert [each["kind"] for each in manifests] == ["Deployment", "Service", "PodDisruptionBudget"]
+    for each in manifests:
+        kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_pods_are_unprivileged_and_probed_on_the_readiness_route(manifests: list[Json]) -> None:
+    pod = manifests[0]["spec"]["template"]["spec"]
+    [server] = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert server["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert server["readinessProbe"]["httpGet"]["path"] == "/v1/ready"
+    assert server["livenessProbe"]["httpGet"]["path"] == "/v1/health"
+    assert pod["terminationGracePeriodSeconds"] > GRACE + 5
+
+
+def test_compose_schema_accepts_the_compose_file() -> None:
+    text = (FOLDER / "compose.yaml").read_text()
+    ComposeSpecification.model_validate(yaml.safe_load(text))
+    with pytest.raises(ValueError, match="validation error"):
+        ComposeSpecification.model_validate(yaml.safe_load(text.replace("read_only: true", "read_only: [1]")))
+
+
+def test_compose_services_are_unprivileged_and_probed() -> None:
+    compose = yaml.safe_load((FOLDER / "compose.yaml").read_text())
+    for name in ("server-1", "server-2"):
+        server = compose["services"][name]
+        assert server["read_only"]
+        assert server["user"] == "10001"
+        assert server["cap_drop"] == ["ALL"]
+        assert "/v1/ready" in server["healthcheck"]["test"][-1]
+        assert float(server["stop_grace_period"].removesuffix("s")) > GRACE
+        assert server["environment"]["RESPONSES_SECRET"] == "${RESPONSES_SECRET:?}"
+
+
+def test_systemd_unit_is_unprivileged_and_ends_gracefully() -> None:
+    unit = RawConfigParser(strict=False, delimiters="=", comment_prefixes="#")
+    unit.read(FOLDER / "responses.service")
+    service = unit["Service"]
+    assert (service["DynamicUser"], service["ProtectSystem"]) == ("yes", "strict")
+    assert float(service["TimeoutStopSec"]) > GRACE
+    assert "ExecReload" not in service
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="this machine has no systemd")
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    text = (FOLDER / "responses.service").read_text().replace("/opt/responses/bin/llama", "/bin/true")
+    (tmp_path / "responses.service").write_text(text)
+    checked = subprocess.run(
+        ["systemd-analyze", "verify", tmp_path / "responses.service"], capture_output=True, text=True, check=False
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
