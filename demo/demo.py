@@ -119,6 +119,9 @@ def converse(stack: Stack) -> None:
     show(call_a_function, client, model)
     show(parse, client, model, second)
     show(read_back, client, second)
+    print(f"\n{bold('Look at the conversation at ' + stack.page)}")
+    if sys.stdin.isatty():
+        input("Press Enter to end the server. ")
 
 
 def main() -> int:

@@ -27,6 +27,11 @@ class Stack:
     base_url: str
     inference_url: str
 
+    @property
+    def page(self) -> str:
+        """The URL of the built-in page."""
+        return f"{self.base_url.removesuffix('/v1')}/ui"
+
     def client(self) -> OpenAI:
         """Return an ordinary OpenAI client. The template requires no key, but the client does."""
         return OpenAI(base_url=self.base_url, api_key="none")

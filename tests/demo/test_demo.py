@@ -20,6 +20,7 @@ def test_demo_exits_without_an_error() -> None:
     ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
     assert "resp_" in ran.stdout
+    assert re.search(r"Look at the conversation at .*http://[^ ]+/ui", ran.stdout)
     assert "Traceback" not in ran.stdout + ran.stderr
 
 

@@ -1,0 +1,54 @@
+"""The routes of the page exist unless it is turned off, and only its files need no token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
+
+from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.wire.response_routes import create_router
+from tests.support.inference import FakeInference
+from tests.unit.service.test_short_requests import Everybody, server
+
+
+class Gate:
+    """Admits no WebSocket."""
+
+    async def admit(self, scope: Any, method: str) -> Any:
+        raise NotImplementedError
+
+
+def router(**settings: Any) -> APIRouter:
+    impl = server(MemoryRecords(), FakeInference(), Everybody(), config=ResponsesConfig(**settings))
+    return create_router(impl, Gate(), "x-public")
+
+
+def files(**settings: Any) -> list[APIRoute]:
+    """Return the routes of the page's files."""
+    found = [route for route in router(**settings).routes if isinstance(route, APIRoute)]
+    return [route for route in found if route.path.startswith("/ui")]
+
+
+def operations(**settings: Any) -> dict[str, Any]:
+    """Return the descriptions of the routes of the page's data, by path."""
+    app = FastAPI()
+    app.include_router(router(**settings))
+    return {path: each["get"] for path, each in app.openapi()["paths"].items() if path.startswith("/v1/ui")}
+
+
+def test_only_files_need_no_token() -> None:
+    assert all((route.openapi_extra or {}).get("x-public") for route in files())
+    assert len(operations()) == 10
+    assert not [path for path, operation in operations().items() if "x-public" in operation]
+
+
+@pytest.mark.parametrize("off", [False, {"enabled": False}])
+def test_page_can_be_turned_off(off: Any) -> None:
+    assert files(ui=True)
+    assert operations(ui=True)
+    assert files(ui=off) == []
+    assert operations(ui=off) == {}
