@@ -144,7 +144,7 @@ class Archive:
         self._reclaim = Reclaim(records, decoder, page_bytes)
         self.conversations = ConversationStore(records, decoder)
         """The store of the conversations."""
-        self.listing = Listing(records, decoder, self._oldest, self._rows_of)
+        self.listing = Listing(records, self._oldest, self._rows_of)
         """The lists of owners, without the responses themselves."""
 
     async def save(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -9,7 +11,7 @@ from typing import Any, Final
 
 from ..core.errors import ApiError
 from ..core.owner import Owner
-from .decoder import Decoder
+from . import codec
 from .hashing import Hasher
 from .layout import branches, listing, second
 from .list_rows import Row, read_list_row
@@ -18,6 +20,12 @@ from .records import Conflict, Op, Put, Record, Records, VersionIs, after_prefix
 type Json = dict[str, Any]
 type Fill = Callable[[Sequence[str]], Awaitable[dict[str, bytes]]]
 """Returns the values of the rows of these responses; those of responses that are gone are left out."""
+
+_INLINE: Final = 64
+"""Rows that are decoded at a time."""
+
+_ROW_BYTES: Final = 2**20
+"""Maximum size of a decompressed row."""
 
 _BLOCK: Final = 500
 """Rows that one read of a filtered list takes."""
@@ -66,9 +74,8 @@ class Listing:
         fill: makes the rows of responses that an earlier version stored.
     """
 
-    def __init__(self, records: Records, decoder: Decoder, oldest: Callable[[], str], fill: Fill) -> None:
+    def __init__(self, records: Records, oldest: Callable[[], str], fill: Fill) -> None:
         self._records = records
-        self._decoder = decoder
         self._oldest = oldest
         self._fill = fill
 
@@ -141,7 +148,7 @@ class Listing:
         values = await self._filled([(key, record) for number, key, record in empty if number < covered])
         values |= {key: record.value for key, record in found[:covered] if record.value}
         versions = {key: record.version for key, record in found[:covered]}
-        rows = await self._decoder.decode(list(values.values()))
+        rows = await _decoded(list(values.values()))
         return {key: read_list_row(key, row, versions[key]) for key, row in zip(values, rows, strict=True)}, covered
 
     async def _filled(self, empty: Sequence[tuple[str, Record]]) -> dict[str, bytes]:
@@ -154,6 +161,21 @@ class Listing:
         with suppress(Conflict, ApiError):
             await self._records.commit(ops, [VersionIs(key, record.version) for key, record in empty if key in values])
         return values
+
+
+async def _decoded(values: Sequence[bytes]) -> list[Json]:
+    """Decode rows. They are small, and many of them are decoded in a thread."""
+    return _in_turns(values) if len(values) <= _INLINE else await asyncio.to_thread(_in_turns, values)
+
+
+def _in_turns(values: Sequence[bytes]) -> list[Json]:
+    """Decode rows, and yield the interpreter lock now and then."""
+    made: list[Json] = []
+    for number, value in enumerate(values, 1):
+        made.append(codec.decode(value, _ROW_BYTES))
+        if number % _INLINE == 0:
+            time.sleep(0)
+    return made
 
 
 def _cursor(key: str) -> tuple[str, str]:

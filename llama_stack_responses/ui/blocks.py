@@ -12,7 +12,7 @@ from ..store.codec import dumps
 
 type Json = dict[str, Any]
 
-MARKDOWN: Final = 200_000
+MARKDOWN: Final = 100_000
 """Most characters of a text that is rendered; a longer one is shown as it is."""
 
 _TEXT: Final = 1_000_000

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable, Sequence
 from typing import Final
 
+import orjson
+
 from ..core.errors import ApiError
 from ..process_pool.pool import Task, WorkerPool
+from ..store import codec
 from .blocks import Json
 from .items import markdown_blocks
 
 _TASK: Final = "llama_stack_responses.ui.markup"
-_SECONDS: Final = 10.0
-_CHARACTERS: Final = 1_000_000
+_SECONDS: Final = 5.0
+_CHARACTERS: Final = 400_000
 """Most characters of Markdown that one view has rendered; the rest is shown as plain text."""
 
 _ANSWER_BYTES: Final = 32 * 2**20
@@ -52,12 +54,12 @@ class Renderer:
 
     async def _html(self, texts: Sequence[str], owner: Hashable) -> Sequence[str] | None:
         """Return the HTML of each text; None if it took too long, or if no process can be started."""
-        task = Task(_TASK, json.dumps(texts).encode(), self._seconds, _ANSWER_BYTES)
+        task = Task(_TASK, codec.dumps(texts), self._seconds, _ANSWER_BYTES)
         try:
             answer = await self._pool.run(task, owner)
         except ApiError:
             return None
-        html: Sequence[str] | None = json.loads(answer["text"]) if "text" in answer else None
+        html: Sequence[str] | None = orjson.loads(answer["text"]) if "text" in answer else None
         return html
 
 
