@@ -45,6 +45,7 @@ from llama_stack_responses.generation.run import Run
 from llama_stack_responses.generation.token_counts import TokenCounts
 from llama_stack_responses.inputs.attachments import open_attachments
 from llama_stack_responses.inputs.files import NoFiles
+from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.moderation.checks import Checks
 from llama_stack_responses.moderation.moderator import NoModerator
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
@@ -157,7 +158,16 @@ async def stream(chunks: list[Chunk]) -> bytes:
     attachments = open_attachments(NoFiles(), made, WorkerPool(PoolLimits()), contents, AddressPolicy())
     checks = Checks(NoModerator(), seconds=30, held=200)
     factory = GenerationFactory(
-        inference, attachments, client_tools(), [], limits, sealed, lengths, TokenCounts(inference, []), checks
+        inference,
+        attachments,
+        client_tools(),
+        [],
+        limits,
+        sealed,
+        lengths,
+        TokenCounts(inference, []),
+        checks,
+        LargeWork(lambda: ANONYMOUS),
     )
     context = factory.context(request, new_response(request, id="resp_1", created_at=1), ANONYMOUS)
     event_buffer = EventBuffer(wanted=True, transcript=Transcript())

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
+
+_TURN_SECONDS: Final = 0.0005
 
 
 async def gather_or_cancel(works: Iterable[Coroutine[Any, Any, None]]) -> None:
@@ -26,6 +29,15 @@ async def _end(tasks: Collection[asyncio.Task[None]]) -> None:
         task.cancel()
     if tasks:
         await asyncio.wait(tasks)
+
+
+def take_turns() -> None:
+    """Let a thread keep the interpreter lock for half a millisecond, instead of five, while other threads wait for it.
+
+    The event loop and SQLite give the lock up many times during one request, and wait for it each time while threads
+    compute, such as those that check large requests.
+    """
+    sys.setswitchinterval(min(_TURN_SECONDS, sys.getswitchinterval()))
 
 
 async def in_own_thread[Result](work: Callable[[], Result]) -> Result:

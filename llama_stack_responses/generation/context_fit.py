@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from ..chat.estimate import estimated_tokens
 from ..chat.profile import Profile
 from ..core.errors import TooLongError
 from ..core.truncation import droppable, without
+from ..inputs.large_work import LargeWork
 from .context_lengths import ContextLengths
 from .token_counts import TokenCounts
 
@@ -38,13 +40,17 @@ class ContextFit:
         profile: the model's profile.
         counts: counts tokens, as exactly as possible.
         lengths: the known context lengths of models.
+        large_work: builds large requests.
     """
 
-    def __init__(self, model: str, profile: Profile, counts: TokenCounts, lengths: ContextLengths) -> None:
+    def __init__(
+        self, model: str, profile: Profile, counts: TokenCounts, lengths: ContextLengths, large_work: LargeWork
+    ) -> None:
         self._model = model
         self._profile = profile
         self._counts = counts
         self._lengths = lengths
+        self._large_work = large_work
         self._scale: float | None = None  # tokens per estimated token
         self._told = False
         self._most: float | None = None  # most estimated tokens of the next request
@@ -60,17 +66,22 @@ class ContextFit:
             max_tokens: most tokens of the answer; None for no bound.
             to_answer: whether the model is to answer the user's newest message, which is then never left out.
         """
-        chat = make(items)
+        chat = await self.whole(items, make)
         self._shortest = False
         room = await self.room(max_tokens)
         if room is not None and await self.tokens(chat, room) > room:
-            chat = self._shortened(items, droppable(items, to_answer=to_answer), make, room / (self._scale or 1))
-        return self.leave(chat)
+            most = room / (self._scale or 1)
 
-    def leave(self, chat: Json) -> Json:
-        """Record the request as the one that is sent next, and return it."""
-        self._last = chat
-        return chat
+            def shortened() -> Json:
+                return self._shortened(items, droppable(items, to_answer=to_answer), make, most)
+
+            self._last = await self._large_work.run(shortened, items)
+        return self._last
+
+    async def whole(self, items: Sequence[Json], make: Make) -> Json:
+        """Build the request from all items, and record it as the one that is sent next."""
+        self._last = await self._large_work.run(partial(make, items), items)
+        return self._last
 
     async def room(self, max_tokens: int | None) -> float | None:
         """Return the tokens that a request may have beside the answer; None if no bound is known."""
@@ -83,7 +94,7 @@ class ContextFit:
 
     async def tokens(self, chat: Json, bound: float | None) -> float:
         """Return the tokens of a request: estimated, but calibrated by a count if the estimate is near the bound."""
-        estimate = estimated_tokens(chat)
+        estimate = await self._large_work.run(partial(estimated_tokens, chat), chat)
         if self._scale is None and bound is not None and estimate > bound * _NEAR:
             self._scale = await self._counts.of(chat) / estimate
         return estimate * (self._scale or 1)

@@ -23,6 +23,7 @@ from ..core.stream.assembler import Assembler
 from ..core.stream.response import new_response
 from ..core.unavailable_tools import Unavailable
 from ..inputs.attachments import Attachments
+from ..inputs.large_work import LargeWork
 from ..moderation.checks import Checks
 from ..moderation.filter import ModerationFilter
 from ..sealing.reasoning import PrivateReasoning, reasoning_sealer
@@ -68,6 +69,7 @@ class GenerationFactory:
         lengths: the known context lengths of models.
         counts: counts tokens.
         checks: moderates texts.
+        large_work: does the work on large conversations.
         fair_yield: schedules concurrent streams.
         telemetry: records spans and metrics.
         unavailable: how requests for unavailable tools are handled.
@@ -85,6 +87,7 @@ class GenerationFactory:
     lengths: ContextLengths
     counts: TokenCounts
     checks: Checks
+    large_work: LargeWork
     fair_yield: FairYield = field(default_factory=FairYield)
     telemetry: Telemetry = field(default_factory=Telemetry)
     unavailable: Unavailable = field(default_factory=Unavailable)
@@ -141,7 +144,9 @@ class GenerationFactory:
         )
 
 
-def build_factory(config: ResponsesConfig, dependencies: Dependencies, sealer: Sealer) -> GenerationFactory:
+def build_factory(
+    config: ResponsesConfig, dependencies: Dependencies, sealer: Sealer, large_work: LargeWork
+) -> GenerationFactory:
     """Return the factory for a configuration."""
     limits, moderation = config.limits, config.moderation
     return GenerationFactory(
@@ -161,6 +166,7 @@ def build_factory(config: ResponsesConfig, dependencies: Dependencies, sealer: S
         ContextLengths(dependencies.inference),
         TokenCounts(dependencies.inference, config.profiles),
         Checks(dependencies.moderator, moderation.seconds, moderation.held_characters),
+        large_work,
         telemetry=dependencies.telemetry,
         unavailable=dependencies.services.unavailable,
         mcp_approval=config.mcp.require_approval,
@@ -281,7 +287,8 @@ class GenerationContext:
         unread = [item for item in items if (item["type"], item.get(SEALED)) not in opened.content]
         try:
             await self.factory.sealed.open(unread, self.owner, opened, verify=False)
-            seen = continued([*first, *items], self.summaries.read)
+            whole = [*first, *items]
+            seen = await self.factory.large_work.run(partial(continued, whole, self.summaries.read), whole)
             return await self.factory.attachments.resolved(seen, profile, self.request, self.owner, held)
         except BaseException:
             held.release()
@@ -297,7 +304,7 @@ class GenerationContext:
             profile=profile,
             toolset=self.toolset,
             inference=factory.inference,
-            context_fit=ContextFit(model, profile, factory.counts, factory.lengths),
+            context_fit=ContextFit(model, profile, factory.counts, factory.lengths, factory.large_work),
             event_buffer=event_buffer,
             idle_seconds=factory.limits.idle_seconds,
             output_bytes=factory.limits.output_bytes,

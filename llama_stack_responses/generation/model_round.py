@@ -235,7 +235,7 @@ class ModelRound:
         shown, make = self._continued(items), self._chatting(max_tokens)
         if self._request.truncation == "auto":
             return await self._context_fit.fit(shown, make, max_tokens)
-        return self._context_fit.leave(make(shown))
+        return await self._context_fit.whole(shown, make)
 
     def shorten(self, refusal: TooLongError, *, otherwise: bool) -> bool:
         """Return whether a request that was refused as too long may be sent again, shorter.

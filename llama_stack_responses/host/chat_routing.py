@@ -9,8 +9,10 @@ interface of models (`json_model.py`); streams are read in `chat_streams.py`.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Callable
+from itertools import batched
 from typing import Any, Final
 
 from .chat_streams import ChatStreams
@@ -20,6 +22,9 @@ from .platform import ChatRequest
 Json = dict[str, Any]
 
 _TOOLS: Final = ("tools", "tool_choice")
+
+_MESSAGES: Final = 500
+"""Messages that are converted before the event loop's next turn."""
 
 
 class ChatRouting:
@@ -46,7 +51,11 @@ class ChatRouting:
         router = copy.copy(self._router)
         router.routing_table = _Table(router.routing_table, shown)
         fields = {name: value for name, value in request.items() if name not in _TOOLS}
-        fields["messages"] = [JsonModel(message) for message in request["messages"]]
+        fields["messages"] = messages = list[JsonModel]()
+        for some in batched(request["messages"], _MESSAGES):
+            if messages:
+                await asyncio.sleep(0)
+            messages += map(JsonModel, some)
         params = ChatRequest.model_construct(**fields)
         return await router.openai_chat_completion(params)
 

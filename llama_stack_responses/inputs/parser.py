@@ -6,6 +6,7 @@ from typing import Any
 
 from ..core.schema.request import CreateRequest, parse_create, read_fields
 from ..core.schema.shapes import Limits
+from .large_work import LargeWork
 
 Json = dict[str, Any]
 
@@ -16,26 +17,33 @@ class RequestParser:
     Args:
         passthrough: names of fields that are forwarded to the model server.
         limits: limits of a request.
+        large_work: parses large bodies.
         refuse_unknown: whether an unknown field is an error; otherwise it is ignored.
 
     Attributes:
         passthrough: names of fields that are forwarded to the model server.
     """
 
-    def __init__(self, passthrough: frozenset[str], limits: Limits, *, refuse_unknown: bool) -> None:
+    def __init__(
+        self, passthrough: frozenset[str], limits: Limits, large_work: LargeWork, *, refuse_unknown: bool
+    ) -> None:
         self.passthrough = passthrough
         self._limits = limits
+        self._large_work = large_work
         self._refuse_unknown = refuse_unknown
 
-    def parse(self, body: Any) -> CreateRequest:
+    async def parse(self, body: Any) -> CreateRequest:
         """Parse the decoded JSON of a new request.
 
         Raises:
-            ApiError: 400 if the request is invalid.
+            ApiError: 400 if the request is invalid; 429 if too many large ones of this user wait.
         """
-        return parse_create(
-            body, passthrough=self.passthrough, limits=self._limits, refuse_unknown=self._refuse_unknown
-        )
+        passthrough, limits, refuse_unknown = self.passthrough, self._limits, self._refuse_unknown
+
+        def parse() -> CreateRequest:
+            return parse_create(body, passthrough=passthrough, limits=limits, refuse_unknown=refuse_unknown)
+
+        return await self._large_work.run(parse, body)
 
     def parse_stored(self, body: Any) -> CreateRequest:
         """Parse a request that was accepted before, perhaps by an earlier version; unknown fields are ignored.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypedDict
 
 from ..core.access import Access
@@ -18,6 +19,7 @@ from ..moderation.checks import Checks
 from ..sealing.sealed_items import Opened, SealedItems
 from .connection_memory import Chains
 from .history import History, HistoryReader, Hold, for_model
+from .large_work import LargeWork
 
 Json = dict[str, Any]
 
@@ -76,6 +78,7 @@ class RequestResolver:
 
     Args:
         fill: fills in the stored prompt that a request names, as `with_prompt` does.
+        large_work: checks large conversations.
     """
 
     def __init__(
@@ -85,12 +88,14 @@ class RequestResolver:
         sealed: SealedItems,
         checks: Checks,
         fill: Callable[[CreateRequest], Awaitable[CreateRequest]],
+        large_work: LargeWork,
     ) -> None:
         self._history_reader = history_reader
         self._access = access
         self._sealed = sealed
         self._checks = checks
         self._fill = fill
+        self._large_work = large_work
 
     async def resolve(
         self, request: CreateRequest, chains: Chains | None = None, *, adds: bool = True, hold: Hold | None = None
@@ -114,13 +119,8 @@ class RequestResolver:
         asked = request.input_items[:-1] if request.compacts else request.input_items
         new_items = await self._history_reader.dereference(owner, asked, hold=hold)
         await self._sealed.open(history.items, owner, opened, verify=False, hold=hold)
-        check_ids(history.items, new_items)
-        new_items = with_ids(new_items)
-        items = for_model(history.items + new_items)
-        if not items and not request.instructions:
-            raise missing(At("input", DEFAULT_LIMITS))
-        check_call_pairs(items)
-        check_approvals(items, request.tools)
+        joined = partial(_joined, request, history, new_items)
+        new_items, items = await self._large_work.run(joined, history.stored, history.unstored, new_items)
         stored = Stored(
             owner=owner,
             base=history.base,
@@ -133,3 +133,19 @@ class RequestResolver:
     async def _moderated(self, request: CreateRequest, items: list[Json]) -> Json | None:
         policy = policy_of(request)
         return await self._checks.of_input(policy, asked_texts(request, items)) if policy else None
+
+
+def _joined(request: CreateRequest, history: History, new_items: list[Json]) -> tuple[list[Json], list[Json]]:
+    """Return the new items, each with its id, and the model's input.
+
+    Raises:
+        ApiError: 400, the items are inconsistent.
+    """
+    check_ids(history.items, new_items)
+    new_items = with_ids(new_items)
+    items = for_model(history.items + new_items)
+    if not items and not request.instructions:
+        raise missing(At("input", DEFAULT_LIMITS))
+    check_call_pairs(items)
+    check_approvals(items, request.tools)
+    return new_items, items

@@ -65,7 +65,7 @@ class Compaction:
             ApiError: the request is invalid, or refers to something that does not exist; 429 or 503, too many responses
                 run here; the model server failed.
         """
-        asked = self._parser.parse({name: body[name] for name in self._fields & body.keys()})
+        asked = await self._parser.parse({name: body[name] for name in self._fields & body.keys()})
         start = await self._resolver.resolve(asked, adds=False, hold=hold)
         request = start.request
         check_not_empty(start.items)

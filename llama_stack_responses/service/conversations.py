@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from ..core.access import Access
 from ..core.ids import check_conversation_id, new_id
@@ -11,6 +12,7 @@ from ..core.schema.conversations import Json, no_conversation, no_item, read_ite
 from ..core.schema.items import check_ids
 from ..core.schema.shapes import Limits
 from ..inputs.history import HistoryReader, Hold
+from ..inputs.large_work import LargeWork
 from ..intervals import DEFAULT, Intervals
 from ..sealing.sealed_items import Opened, SealedItems
 from ..store.archive import Archive
@@ -32,6 +34,7 @@ class Conversations:
         access: the identity and permissions of the caller.
         sealed: checks sealed items.
         limits: limits on a request.
+        large_work: checks large requests.
         intervals: how often and how long to ask the store for the outcome of a commit.
     """
 
@@ -42,6 +45,7 @@ class Conversations:
         access: Access,
         sealed: SealedItems,
         limits: Limits,
+        large_work: LargeWork,
         intervals: Intervals = DEFAULT,
     ) -> None:
         self._intervals = intervals
@@ -50,6 +54,7 @@ class Conversations:
         self._access = access
         self._sealed = sealed
         self._limits = limits
+        self._large_work = large_work
 
     async def create(self, body: Json, hold: Hold | None = None) -> Json:
         """Create a conversation from the request's decoded JSON.
@@ -185,7 +190,8 @@ class Conversations:
     async def _read(self, body: Json, hold: Hold | None, *, required: bool) -> list[Json]:
         """Return the items of a request, each with an id, and with item references resolved."""
         owner = self._access.who()
-        items = read_items(body, self._limits, required=required)
+        read = partial(read_items, body, self._limits, required=required)
+        items = await self._large_work.run(read, body)
         await self._sealed.open(items, owner, Opened(), verify=True, param="items", hold=hold)
         items = await self._history_reader.dereference(owner, items, "items", hold)
         check_ids([], items, "items")

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from ..admission import Admission, Level, Reservation
+from ..concurrency import take_turns
 from ..config import Limits, ResponsesConfig
 from ..core.access import Access, Action
 from ..core.errors import ApiError, OutcomeUnknown, bad_request, not_found
@@ -27,6 +28,7 @@ from ..generation.event_buffer import EventBuffer
 from ..generation.factory import build_factory
 from ..generation.run import Run
 from ..inputs.history import HistoryBounds, HistoryReader, Hold
+from ..inputs.large_work import LargeWork
 from ..inputs.parser import RequestParser
 from ..inputs.prompts import with_prompt
 from ..inputs.resolver import RequestResolver, Start
@@ -112,17 +114,17 @@ class OpenAIResponsesImpl:
         self.shutdown_coordinator = ShutdownCoordinator()
         self.streams, self.sockets = Admission(config.limits.of_streams), Level()
         self._records = records
-        self.containers = dependencies.services.containers
-        self._dependencies = dependencies
+        self._dependencies, self.containers = dependencies, dependencies.services.containers
         self.archive = archive = _archive(records, config, intervals)
         self._history_reader = HistoryReader(archive, access, _history_bounds(config.limits))
         sealer, limits = Sealer(config.secret_bytes), config.of_requests
-        self._parser = RequestParser(config.passthrough, limits, refuse_unknown=config.unknown_fields == "refuse")
-        self._factory = build_factory(config, dependencies, sealer)
+        self._large_work = large = LargeWork(access.who)
+        self._parser = _parser(config, large)
+        self._factory = build_factory(config, dependencies, sealer, large)
         sealed = self._factory.sealed
         fill = partial(with_prompt, prompts=dependencies.prompts, characters=config.limits.prompt_characters)
-        self._resolver = RequestResolver(self._history_reader, access, sealed, self._factory.checks, fill)
-        self.conversations = Conversations(archive, self._history_reader, access, sealed, limits, intervals)
+        self._resolver = RequestResolver(self._history_reader, access, sealed, self._factory.checks, fill, large)
+        self.conversations = Conversations(archive, self._history_reader, access, sealed, limits, large, intervals)
         self.counting = Counting(self._factory, self._resolver, self._parser)
         self._running = Admission(config.limits.of_responses)
         self.compaction = Compaction(self._factory, self._resolver, self._parser, self._running)
@@ -176,6 +178,7 @@ class OpenAIResponsesImpl:
         if self._loop is loop:
             return False
         self._loop = loop
+        take_turns()
         self._sweeper.start()
         self.jobs.start()
         if self.containers:
@@ -234,7 +237,7 @@ class OpenAIResponsesImpl:
                 request. In each case nothing is stored, and the key is not taken.
         """
         self.start()
-        request = self._parser.parse(body)
+        request = await self._parser.parse(body)
         if key is None:
             return await self._create(request, body, None, hold)
         if not request.store:
@@ -272,7 +275,7 @@ class OpenAIResponsesImpl:
                 model server, and nothing is stored.
         """
         self.start()
-        request = self._parser.parse(body)
+        request = await self._parser.parse(body)
         if not request.store:
             await connection.chains.check(request.input_items)
         start = await self._resolver.resolve(request, connection.chains, hold=hold)
@@ -540,6 +543,7 @@ class OpenAIResponsesImpl:
         await self._sweeper.stop()
         await self.jobs.worker.stop()
         await self.jobs.board.stop()
+        self._large_work.close()
         await self._dependencies.close()
         await self.archive.close()
 
@@ -594,6 +598,11 @@ class OpenAIResponsesImpl:
             return await self.archive.load(stored.response["id"]) or stored
         status = "in_progress" if held.job.worker else "queued"
         return replace(stored, response=stored.response | {"status": status})
+
+
+def _parser(config: ResponsesConfig, large_work: LargeWork) -> RequestParser:
+    refuse_unknown = config.unknown_fields == "refuse"
+    return RequestParser(config.passthrough, config.of_requests, large_work, refuse_unknown=refuse_unknown)
 
 
 def _history_bounds(limits: Limits) -> HistoryBounds:

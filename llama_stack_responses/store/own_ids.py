@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -28,8 +29,8 @@ from .decoder import Decoder
 from .hashing import Hasher
 from .layout import Json, read_pointer
 from .nodes import Node, read_chain
-from .reading import Room
-from .records import Records
+from .reading import Room, computed
+from .records import Record, Records
 
 _HEADER: Final = "own_ids"
 
@@ -41,12 +42,21 @@ async def differing(records: Records, hasher: Hasher, names: Sequence[str], item
         names: for each item, the name of the history that it ends. The last one is a stored node.
         items: items whose content is stored.
     """
-    rows = {f"i/{hasher.item(item['id'])}": index for index, item in enumerate(items) if item.get("id")}
+
+    def rows_of_items() -> dict[str, int]:
+        return {f"i/{hasher.item(item['id'])}": index for index, item in enumerate(items) if item.get("id")}
+
+    rows = await computed(rows_of_items, items)
     if not rows:
         return []
+    found = await records.get_many(list(rows))
+    return await computed(partial(_not_under_their_ids, names, rows, found), items)
+
+
+def _not_under_their_ids(names: Sequence[str], rows: Mapping[str, int], found: Mapping[str, Record]) -> list[int]:
+    """Return those of the indices in `rows` whose pointers do not lead to the stored histories."""
     ends = {f"n/{name}": index for index, name in enumerate(names)}
     starts: dict[str, set[int]] = defaultdict(set)
-    found = await records.get_many(list(rows))
     targets = {rows[row]: read_pointer(record.value) for row, record in found.items()}
     for index, (key, place) in targets.items():
         starts[key].add(index - place)
@@ -71,7 +81,7 @@ async def node_items(
         is_whole: whether the history begins with `items`.
     """
     before = 0
-    if not is_whole or not all(_seed_of(items[index]) for index in indices):
+    if not is_whole or not await computed(lambda: all(_seed_of(items[index]) for index in indices), items):
         chain = await read_chain(records, decoder, names[-1])
         if chain is None:
             return ()
@@ -81,7 +91,8 @@ async def node_items(
     if not indices:
         return ()
     header = {"type": _HEADER, "in": names[-1], "end": before + len(items)}
-    return [header, *_entries({before + index: items[index] for index in indices})]
+    made = {before + index: items[index] for index in indices}
+    return await computed(lambda: [header, *_entries(made)], items)
 
 
 def _entries(items: Mapping[int, Json]) -> Iterator[Json]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
@@ -14,7 +15,8 @@ from llama_stack_responses.admission import Admission, Quota, Reservation
 from llama_stack_responses.config import Limits
 from llama_stack_responses.core.errors import ApiError, bad_request
 from llama_stack_responses.core.json_values import VALUE_BYTES, count_values
-from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.core.owner import ANONYMOUS, Owner
+from llama_stack_responses.process_pool.fair_queue import FairQueue, QueueFull
 
 from .exchange import exchange_of
 from .headers import body_length
@@ -24,6 +26,13 @@ _SLOWEST: Final = 16_384
 
 _SMALL: Final = 65_536
 """Bytes up to which a body is decoded at once. The values of a larger body are counted in a thread first."""
+
+
+_FEW: Final = 10_000
+"""Values that the event loop decodes without a break: some milliseconds."""
+
+_WAITING: Final = 256
+"""Bodies with more values that may wait for their turn, for each user."""
 
 
 class Bodies:
@@ -40,6 +49,7 @@ class Bodies:
         held = limits.bodies
         self._limits = limits
         self._who = who
+        self._turns = FairQueue(1, 1, _WAITING, only_owner=ANONYMOUS.identity)
         self._admission = Admission(Quota("request bodies", held.total_bytes, held.bytes_per_user))
 
     @property
@@ -103,13 +113,32 @@ class Bodies:
             ApiError: 400 if it is not a JSON object or holds too many values; 429 or 503 if too much is held.
         """
         most = self._limits.bodies.json_values
-        if len(body) > min(most, _SMALL):
-            values = await asyncio.to_thread(count_values, body, most)
-            if values > most:
-                message = f"The JSON body of your request holds more than {most} values. Send fewer at a time."
-                raise bad_request(message, code="request_too_large")
-            lease.take(values * VALUE_BYTES)
-        return decode(body)
+        if len(body) <= min(most, _SMALL):
+            return decode(body)
+        values = await asyncio.to_thread(count_values, body, most)
+        if values > most:
+            message = f"The JSON body of your request holds more than {most} values. Send fewer at a time."
+            raise bad_request(message, code="request_too_large")
+        lease.take(values * VALUE_BYTES)
+        return decode(body) if values <= _FEW else await self._in_turn(body)
+
+    async def _in_turn(self, body: bytes) -> dict[str, Any]:
+        """Decode a large body. This blocks the event loop, so the next one waits twice as long as this one takes.
+
+        Raises:
+            ApiError: as from `decode`; 429 if too many large bodies of this user wait.
+        """
+        owner, loop = self._who().identity, asyncio.get_running_loop()
+        try:
+            await self._turns.enter(owner)
+        except QueueFull:
+            message = "You have too many large requests open at the same time. Finish some of them, then try again."
+            raise ApiError(429, message, code="rate_limit_exceeded", retry_after=1) from None
+        began = time.monotonic()
+        try:
+            return decode(body)
+        finally:
+            loop.call_later(2 * (time.monotonic() - began), self._turns.leave, owner)
 
     async def _in_time(self, request: Request) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()

@@ -15,6 +15,7 @@ from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS
 from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.inputs.history import HistoryBounds, HistoryReader
+from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.inputs.resolver import Stored
 from llama_stack_responses.intervals import DEFAULT, Intervals
 from llama_stack_responses.sealing.sealed_items import SealedItems
@@ -80,7 +81,13 @@ class Server(ProcessHarness):
         self.keeper = Keeper(self.archive, self.background.foreground, intervals)
         history_reader = HistoryReader(self.archive, self.access, HistoryBounds(2**20, 2**20, 2**20))
         self.conversations = Conversations(
-            self.archive, history_reader, self.access, SealedItems(self.sealer, 2**20), DEFAULT_LIMITS, intervals
+            self.archive,
+            history_reader,
+            self.access,
+            SealedItems(self.sealer, 2**20),
+            DEFAULT_LIMITS,
+            LargeWork(self.access.who),
+            intervals,
         )
 
     @contextmanager

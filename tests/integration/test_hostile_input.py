@@ -20,6 +20,7 @@ from tests.support.hostile import (
     documents,
     histories,
     host_names,
+    large_requests,
     mcp_servers,
     model_servers,
     pages,
@@ -70,6 +71,7 @@ MODULES: Final = (
     mcp_servers,
     model_servers,
     code,
+    large_requests,
     host_names,
 )
 ATTACKS: Final[dict[str, Callable[[Attacker], None]]] = {

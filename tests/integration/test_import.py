@@ -14,6 +14,7 @@ from llama_stack_responses.core.access import Access
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS
 from llama_stack_responses.inputs.history import HistoryBounds, HistoryReader
+from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.sealing.sealed_items import SealedItems
 from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.service.conversations import Conversations
@@ -108,6 +109,7 @@ def read(folder: Path, user: Name, conversation_id: str) -> tuple[Json, list[Jso
             access,
             SealedItems(Sealer([]), 2**20),
             DEFAULT_LIMITS,
+            LargeWork(access.who),
         )
         try:
             with platform.RequestProviderDataContext({}, platform.User(*user) if user else None):

@@ -20,6 +20,7 @@ from llama_stack_responses.generation.loop import NOTHING_DONE, Generation, Prog
 from llama_stack_responses.generation.model_round import ModelRound
 from llama_stack_responses.generation.stop_point import StopPoint
 from llama_stack_responses.generation.token_counts import TokenCounts
+from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
 from llama_stack_responses.sealing.summaries import PrivateSummaries
 from llama_stack_responses.telemetry.telemetry import Telemetry
@@ -50,7 +51,13 @@ def make_turn(
         profile=profile,
         toolset=toolset,
         inference=inference,
-        context_fit=ContextFit(request.model, profile, TokenCounts(inference, [profile]), ContextLengths(inference)),
+        context_fit=ContextFit(
+            request.model,
+            profile,
+            TokenCounts(inference, [profile]),
+            ContextLengths(inference),
+            LargeWork(lambda: ANONYMOUS),
+        ),
         event_buffer=event_buffer,
         idle_seconds=limits.idle_seconds,
         output_bytes=limits.output_bytes,

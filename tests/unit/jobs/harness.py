@@ -24,6 +24,7 @@ from llama_stack_responses.generation.loop import TurnLimits
 from llama_stack_responses.generation.token_counts import TokenCounts
 from llama_stack_responses.inputs.attachments import open_attachments
 from llama_stack_responses.inputs.files import NoFiles
+from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.inputs.prompts import Prompts, with_prompt
 from llama_stack_responses.intervals import Intervals
 from llama_stack_responses.jobs.background import BackgroundJobs
@@ -175,6 +176,7 @@ class ProcessHarness:
             lengths,
             TokenCounts(self.inference, []),
             checks(moderator),
+            LargeWork(self.access.who),
         )
         self.sealer = Sealer([SECRET])
         self.notifier = Notifier()

@@ -143,3 +143,30 @@ def test_body_quota_below_request_limit_is_invalid_configuration() -> None:
 
 def test_default_limits_create_bodies() -> None:
     assert isinstance(App().bodies, Bodies)
+
+
+async def test_next_body_with_many_values_is_decoded_after_a_break() -> None:
+    bodies = App({}).bodies
+    body = b'{"a": [' + b"0," * 400_000 + b"0]}"
+    with bodies.lease() as held:
+        first, second = (asyncio.create_task(bodies.decode(body, held)) for _ in range(2))
+        done, _ = await asyncio.wait([first, second], return_when=asyncio.FIRST_COMPLETED)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(done) == 1
+        assert not (first.done() and second.done())
+        assert len((await first)["a"]) == len((await second)["a"]) == 400_001
+
+
+async def test_body_with_many_values_of_other_user_has_next_turn() -> None:
+    app = App({}, ["ada", "ada", "ada", "bob"])
+    body = b'{"a": [' + b"0," * 100_000 + b"0]}"
+    ended: list[int] = []
+
+    async def decode(number: int) -> None:
+        await app.bodies._in_turn(body)
+        ended.append(number)
+
+    tasks = [asyncio.create_task(decode(number)) for number in range(4)]
+    await asyncio.gather(*tasks)
+    assert ended == [0, 1, 3, 2]

@@ -1,0 +1,63 @@
+"""Work on large requests in threads, so that it does not block the event loop. Owners have a share of the threads.
+
+The threads share the interpreter lock with the event loop, which waits for it the longer, the more threads compute.
+There are therefore few of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from ..core.errors import ApiError
+from ..core.json_values import is_large
+from ..core.owner import ANONYMOUS, Owner
+from ..process_pool.fair_queue import FairQueue, QueueFull
+
+_INLINE: Final = 32_768
+"""Bytes, as JSON, of a value that is processed in the event loop."""
+
+_THREADS: Final = 2
+_PER_OWNER: Final = 1
+_WAITING: Final = 256
+"""Large requests of one owner that may wait for a thread."""
+
+
+class LargeWork:
+    """Runs the work on requests.
+
+    Args:
+        who: returns the current user.
+    """
+
+    def __init__(self, who: Callable[[], Owner]) -> None:
+        self._who = who
+        self._queue = FairQueue(_THREADS, _PER_OWNER, _WAITING, only_owner=ANONYMOUS.identity)
+        self._threads: ThreadPoolExecutor | None = None
+
+    async def run[Result](self, work: Callable[[], Result], *of: Any) -> Result:
+        """Return the result of work on these JSON values, which must not change meanwhile.
+
+        Raises:
+            ApiError: 429, too many large requests of this user wait; or as from `work`.
+        """
+        if not is_large(of, _INLINE):
+            return work()
+        owner = self._who().identity
+        try:
+            await self._queue.enter(owner)
+        except QueueFull:
+            message = "You have too many large requests open at the same time. Finish some of them, then try again."
+            raise ApiError(429, message, code="rate_limit_exceeded", retry_after=1) from None
+        self._threads = self._threads or ThreadPoolExecutor(_THREADS, thread_name_prefix="large-requests")
+        working = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        # If this task is cancelled, the thread works on.
+        working.add_done_callback(lambda _: self._queue.leave(owner))
+        return await asyncio.shield(working)
+
+    def close(self) -> None:
+        """End the threads when their present work has ended."""
+        if self._threads:
+            self._threads.shutdown(wait=False, cancel_futures=True)
