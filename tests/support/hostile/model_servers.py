@@ -80,7 +80,6 @@ def block(count: int, **fields: Any) -> list[Json]:
 CUSTOM: Final[Json] = {"type": "custom", "name": "c"}
 END: Final = b"data: [DONE]\n\n"
 LARGE: Final[Mapping[str, list[bytes]]] = {
-    "signatures": [chunk(thinking_blocks=block(1_000))] * 60,
     "blocks": [chunk(thinking_blocks=block(10_000))],
     "tags": [chunk(content="<think></think>" * 60_000)],
     "switches": [chunk(content="<think>a</think>b" * 50_000)],
@@ -92,9 +91,7 @@ LARGE: Final[Mapping[str, list[bytes]]] = {
         chunk(tool_calls=[{"index": 0, "id": "c1", "function": {"name": "c", "arguments": f'{{"input":"{escape}'}}])
         for escape in ("\\x" * 400_000, "\\n" * 400_000, "\\ud83d\\ude00" * 60_000)
     ],
-    "surrogates": [b'data: {"choices": [{"delta": {"content": "%b"}}]}\n\n' % (b"\\ud800" * 170_000)],
     "values": [b'data: {"choices": [], "x": [%b[]]}\n\n' % (b"[]," * 5_000_000)],
-    "digits": [b'data: {"choices": [], "x": [NaN%b]}\n\n' % (b"," + b"1" * 4_300) * 3_800],
     "usage": [b'data: {"choices": [], "usage": {"prompt_tokens": "x", "completion_tokens": [1]}}\n\n'],
 }
 """Chunks that are costly to read."""
