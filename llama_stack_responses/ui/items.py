@@ -13,6 +13,7 @@ MOST_ITEMS: Final = 1000
 """Most items of a view's input, and of its output."""
 
 _TITLE: Final = 160
+_ERROR: Final = 2000
 
 type Item = Mapping[str, Any]
 
@@ -106,8 +107,15 @@ def _tool(item: Item, reading: Reading) -> Json:
 def _error(item: Item) -> str | None:
     error = item.get("error")
     if isinstance(error, dict):
-        return blocks.short(error.get("message")) or blocks.indented(error)[:_TITLE]
-    return str(error)[:2000] if error else None
+        return blocks.short(error.get("message")) or _texts(error.get("content")) or blocks.indented(error)[:_TITLE]
+    return str(error)[:_ERROR] if error else None
+
+
+def _texts(content: Any) -> str:
+    """Return the texts of the content with which a tool of an MCP server failed."""
+    parts = content if isinstance(content, list) else []
+    texts = (str(part.get("text", ""))[:_ERROR] for part in parts[:16] if isinstance(part, dict))
+    return "\n".join(filter(None, texts))[:_ERROR]
 
 
 def _function(item: Item, budget: Budget) -> Json:

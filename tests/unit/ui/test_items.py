@@ -76,6 +76,20 @@ def test_hosted_call_shows_arguments_result_and_failure() -> None:
     assert (made["failed"], made["error"], made["server"], made["run_by"], made["duration_ms"]) == expected
 
 
+def test_failed_tool_of_an_mcp_server_says_its_own_words() -> None:
+    content = [
+        {"type": "text", "text": "No such city"},
+        {"type": "image", "data": "x"},
+        {"type": "text", "text": "Try Oslo"},
+    ]
+    failure = {"type": "mcp_tool_execution_error", "content": content}
+    assert view({"type": "mcp_call", "name": "find", "error": failure})["error"] == "No such city\nTry Oslo"
+    assert (
+        "mcp_tool_execution_error"
+        in view({"type": "mcp_call", "name": "find", "error": failure | {"content": None}})["error"]
+    )
+
+
 def test_structured_output_is_json() -> None:
     item = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": '{"a":1}'}]}
     assert view(item, structured=True)["blocks"][0] == {

@@ -1,0 +1,52 @@
+"""A browser, and a stack with the built-in page and responses of every kind."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.browser import Browser, Shown
+from tests.support.mcp_server import McpServers
+from tests.support.showcase import Showcase, make_showcase
+from tests.support.stack import STARTER, Host, LiveStack
+from tests.support.upstream import UpstreamProcess
+from tests.support.variants import open_this_machine, responses_config, variant
+from tests.support.wire import Wire
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A browser of the module: playwright's event loop must not outlive it, for other modules have their own."""
+    with Browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="session")
+def page_stack(
+    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveStack]:
+    """A stack of the starter template whose page shows recorded chat requests."""
+
+    def change(config: dict[str, Any]) -> None:
+        open_this_machine(config)
+        responses_config(config)["ui"] = {"record_requests": True}
+
+    folder = tmp_path_factory.mktemp("page")
+    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
+    with LiveStack(variant(STARTER, folder / "config.yaml", change), env, folder / "state", host=host) as live:
+        yield live
+
+
+@pytest.fixture(scope="session")
+def showcase(page_stack: LiveStack, upstream_process: UpstreamProcess, mcp: McpServers) -> Showcase:
+    """Responses of every kind, stored in the page's stack."""
+    with Wire(page_stack) as wire:
+        return make_showcase(wire, upstream_process.client, mcp)
+
+
+@pytest.fixture
+def page(browser: Browser, page_stack: LiveStack) -> Iterator[Shown]:
+    """A new page; the test fails if a script fails, the policy refuses something, or another host is asked."""
+    with browser.page(page_stack.base_url) as page:
+        yield page
+        page.check_quiet()

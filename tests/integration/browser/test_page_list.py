@@ -1,0 +1,188 @@
+"""The list of the built-in page in a real browser: filters, scrolling, live rows, keyboard."""
+
+import re
+import time
+from urllib.parse import quote
+
+import pytest
+
+from tests.support.browser import Browser, Shown
+from tests.support.showcase import Showcase
+from tests.support.stack import LiveStack
+from tests.support.upstream import Upstream, reply, text
+from tests.support.wire import Wire
+
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+
+FIRST_PAGE = "GET /v1/ui/responses?"
+
+
+def shown(page: Shown) -> list[str]:
+    """Return the ids of the rows in the document, from top to bottom."""
+    found: list[str] = page.page.eval_on_selector_all(
+        ".list-row", "rows => rows.sort((a, b) => a.dataset.index - b.dataset.index).map((row) => row.dataset.id)"
+    )
+    return found
+
+
+def lists_only(page: Shown, *ids: str) -> None:
+    """Wait until the list shows exactly these responses."""
+    page.until(
+        "wanted => { const rows = [...document.querySelectorAll('.list-row')].map((row) => row.dataset.id);"
+        " return rows.length === wanted.length && wanted.every((id) => rows.includes(id)) }",
+        list(ids),
+    )
+
+
+def test_list_of_stored_responses_has_their_facts_newest_first(page: Shown, showcase: Showcase) -> None:
+    page.goto("/ui")
+    row = page.find(f".list-row[data-id={showcase.trip}]")
+    words = row.inner_text()
+    assert "Compare the weather in Lisbon" in words
+    assert "Completed" in words
+    assert "planner" in words
+    assert row.locator(".cell-tools").get_attribute("data-failed") == "yes"
+    assert re.search(r"\d+ → \d+", words)
+    ids = shown(page)
+    assert ids.index(showcase.trip) < ids.index(showcase.cut) < ids.index(showcase.root)
+
+
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        ("status=failed", "broken"),
+        ("status=incomplete", "cut"),
+        ("model=local%2Fseer", "picture"),
+        ("metadata=team%3Atravel", "trip"),
+        ("text=LONG%20story", "cut"),
+    ],
+)
+def test_filters_in_the_address_show_only_what_matches(page: Shown, showcase: Showcase, query: str, name: str) -> None:
+    page.goto(f"/ui?{query}")
+    lists_only(page, getattr(showcase, name))
+
+
+def test_search_field_filters_while_typing_and_keeps_the_address(page: Shown, showcase: Showcase) -> None:
+    page.goto("/ui")
+    page.press("/")
+    page.page.keyboard.type("harbour at night")
+    lists_only(page, showcase.harbour)
+    assert page.path == "/ui?text=harbour+at+night"
+    page.page.reload()
+    lists_only(page, showcase.harbour)
+    assert page.find("input[name=text]").input_value() == "harbour at night"
+
+
+def test_status_and_conversation_filters_are_set_by_their_fields(page: Shown, showcase: Showcase) -> None:
+    page.goto("/ui")
+    page.page.get_by_role("checkbox", name="Failed").check()
+    lists_only(page, showcase.broken)
+    page.page.get_by_role("checkbox", name="Failed").uncheck()
+    page.page.get_by_role("button", name="Filters").click()
+    page.page.get_by_label("Conversation").fill(showcase.conversation)
+    page.page.get_by_label("Conversation").press("Enter")
+    page.until("() => document.querySelectorAll('.list-row').length === 2")
+
+
+def test_time_filter_takes_the_zone_of_the_viewer(browser: Browser, page_stack: LiveStack, showcase: Showcase) -> None:
+    with browser.page(page_stack.base_url, timezone_id="Asia/Tokyo") as page:
+        page.goto("/ui")
+        page.page.get_by_role("button", name="Filters").click()
+        now = page.page.evaluate(
+            "() => { const now = new Date(); now.setMinutes(now.getMinutes() + 60);"
+            " return new Date(now - now.getTimezoneOffset() * 60000).toISOString().slice(0, 16) }"
+        )
+        page.page.get_by_label("From").fill(now)
+        page.find(".empty", "No response matches")
+        asked = [one for one in page.requests if "from=" in one][-1]
+        [sent] = re.findall(r"from=(\d+)", asked)
+        assert abs(int(sent) - time.time() - 3600) < 120
+        page.page.get_by_role("link", name="show all responses").click()
+        page.find(".list-row")
+        page.check_quiet()
+
+
+def test_empty_list_says_what_to_do_next(page: Shown, showcase: Showcase) -> None:
+    page.goto("/ui?text=no%20such%20words%20anywhere")
+    assert page.find(".empty h2").inner_text() == "No response matches"
+    assert page.find(".empty a", "show all responses").get_attribute("href") == "/ui"
+
+
+def test_long_list_is_read_one_request_a_page_and_keeps_few_rows(
+    page: Shown, page_stack: LiveStack, upstream: Upstream
+) -> None:
+    upstream.script("many", reply(text("Yes.")))
+    with Wire(page_stack) as wire:
+        for number in range(120):
+            wire.create(model="local/many", input=f"Number {number}")
+    page.goto("/ui?model=local%2Fmany")
+    page.find(".list-row")
+    assert len([one for one in page.requests if one.startswith(FIRST_PAGE)]) == 1
+    seen = set(shown(page))
+    for _ in range(60):
+        page.page.locator(".scroller").evaluate("element => element.scrollTop += 400")
+        page.page.wait_for_timeout(30)
+        seen |= set(shown(page))
+    page.find(".rows-tail", "120 responses")
+    assert len(seen | set(shown(page))) == 120
+    assert len(shown(page)) < 60
+    assert len([one for one in page.requests if one.startswith(FIRST_PAGE)]) == 3
+
+
+def test_new_and_changed_responses_appear_by_themselves(page: Shown, page_stack: LiveStack, upstream: Upstream) -> None:
+    page.goto("/ui?model=local%2Fslow")
+    page.find(".connection[data-state=on]")
+    upstream.script("slow", reply(text("One ", "two."), hold=1))
+    with Wire(page_stack) as wire:
+        made = wire.post({"model": "local/slow", "input": "Count to two.", "background": True}).json()["id"]
+        page.find(f".list-row[data-id={made}] .status[data-status=in_progress]")
+        upstream.release("slow")
+        page.find(f".list-row[data-id={made}] .status[data-status=completed]")
+        wire.http.delete(f"/responses/{made}")
+    page.gone(f".list-row[data-id={made}]")
+    assert len([one for one in page.requests if one.startswith(FIRST_PAGE)]) == 1
+
+
+def test_rows_are_moved_through_and_opened_by_keys(page: Shown, showcase: Showcase) -> None:
+    page.goto("/ui?metadata=team%3Apoems")
+    lists_only(page, showcase.root, showcase.harbour, showcase.gulls, showcase.darker)
+    page.press("j", "j", "k")
+    focused = page.page.evaluate("() => document.activeElement.closest('.list-row').dataset.id")
+    assert focused == showcase.darker
+    page.press("j", "Enter")
+    page.find("h1", "Now without the gulls.")
+    assert page.path == f"/ui/responses/{showcase.gulls}"
+    page.page.go_back()
+    page.find(f".list-row[data-id={showcase.gulls}]")
+    page.until("id => document.activeElement.closest('.list-row')?.dataset.id === id", showcase.gulls)
+
+
+def test_question_mark_shows_the_keys_of_the_view(page: Shown, showcase: Showcase) -> None:
+    page.goto("/ui")
+    page.press("?")
+    words = page.find("dialog").inner_text()
+    assert all(name in words for name in ("Search the first words", "Next response", "Open the response", "Playground"))
+    page.press("Escape")
+    page.gone("dialog")
+    page.press("g", "p")
+    page.find("textarea[name=input]")
+    assert page.path == "/ui/playground"
+
+
+def test_two_marked_rows_are_compared(page: Shown, showcase: Showcase) -> None:
+    page.goto("/ui?metadata=team%3Apoems")
+    lists_only(page, showcase.root, showcase.harbour, showcase.gulls, showcase.darker)
+    page.press("j", "c", "j", "c")
+    page.find("h1", "Two responses")
+    assert page.path == f"/ui/compare?a={quote(showcase.darker)}&b={quote(showcase.gulls)}"
+
+
+def test_times_are_in_the_zone_of_the_viewer(browser: Browser, page_stack: LiveStack, showcase: Showcase) -> None:
+    found = {}
+    for zone in ("Asia/Tokyo", "America/New_York"):
+        with browser.page(page_stack.base_url, timezone_id=zone) as page:
+            page.goto("/ui?metadata=team%3Atravel")
+            when = page.find(f".list-row[data-id={showcase.trip}] time")
+            found[zone] = (when.inner_text(), when.get_attribute("datetime"))
+    assert found["Asia/Tokyo"][0] != found["America/New_York"][0]
+    assert found["Asia/Tokyo"][1] == found["America/New_York"][1]

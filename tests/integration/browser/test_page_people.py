@@ -1,0 +1,242 @@
+"""The built-in page for everyone, in a real browser: accessibility, narrow windows, sign-in, hostile content, size."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.auth import auth_server
+from tests.support.browser import Browser, Shown
+from tests.support.mcp_server import McpServers
+from tests.support.showcase import Showcase
+from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
+from tests.support.upstream import Upstream, UpstreamProcess, reasoning, reply, text, tool_call
+from tests.support.variants import variant
+from tests.support.wire import Wire
+
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+
+STATIC = REPOSITORY / "llama_stack_responses" / "ui" / "static"
+VIEWS = {
+    "list": "/ui",
+    "nothing": "/ui?text=nothing-has-these-words",
+    "response": "/ui/responses/{trip}",
+    "failed": "/ui/responses/{broken}",
+    "picture": "/ui/responses/{picture}",
+    "chain": "/ui/chain/{darker}",
+    "conversation": "/ui/conversations/{conversation}",
+    "replay": "/ui/responses/{trip}/replay",
+    "compare": "/ui/compare?a={root}&b={gulls}",
+    "pick": "/ui/compare?a={root}",
+    "live": "/ui/live",
+    "playground": "/ui/playground",
+    "unknown": "/ui/no-such-view",
+}
+USERS: dict[str, Any] = {
+    f"token-of-{name}": {"principal": name, "attributes": {"teams": [name]}, "tenant": "north"}
+    for name in ("ada", "bob")
+}
+SETTLED = "() => !/Reading…|Connecting/.test(document.querySelector('main').innerText)"
+HOSTILE = (
+    '<script>window.harm = 1</script><img src=x onerror="window.harm = 2"><svg onload="window.harm = 3"></svg>'
+    '<iframe src="javascript:window.parent.harm = 4"></iframe><style>body { display: none }</style>'
+    '<a href="javascript:window.harm = 5" id="main">link</a> [click](javascript:window.harm=6) '
+    "[data](data:text/html,<script>window.harm=7</script>) ![image](https://tracker.example/pixel.png) "
+    '<form action="https://evil.example"><button>go</button></form> <ui-list></ui-list>'
+)
+HOSTILE_NAME = '"><img src=x onerror=window.harm=8>.txt'
+
+
+def opened(page: Shown, showcase: Showcase, view: str) -> None:
+    """Open a view, with all its folds."""
+    page.goto(VIEWS[view].format(**{name: getattr(showcase, name) for name in showcase.__slots__}))
+    page.until(SETTLED)
+    page.page.evaluate("() => document.querySelectorAll('details.fold').forEach((fold) => (fold.open = true))")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("view", VIEWS)
+def test_axe_finds_nothing_serious(
+    browser: Browser, page_stack: LiveStack, showcase: Showcase, view: str, scheme: str
+) -> None:
+    with browser.page(page_stack.base_url, color_scheme=scheme, reduced_motion="reduce") as page:
+        opened(page, showcase, view)
+        assert page.axe() == []
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_view_fits_the_width_of_a_phone(browser: Browser, page_stack: LiveStack, showcase: Showcase, view: str) -> None:
+    size = {"width": 360, "height": 740}
+    with browser.page(page_stack.base_url, viewport=size, has_touch=True) as page:
+        opened(page, showcase, view)
+        assert page.page.evaluate("() => document.getElementById('main').scrollWidth") <= 360
+        assert page.page.evaluate("() => document.documentElement.scrollWidth") <= 360
+        assert page.axe() == []
+
+
+def test_theme_is_switched_and_kept(page: Shown) -> None:
+    page.goto("/ui")
+    before = page.page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+    page.press("t", "t")
+    assert page.page.evaluate("() => document.documentElement.dataset.theme") == "dark"
+    after = page.page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+    assert before != after
+    page.page.reload()
+    page.find("main h1, .list-row, .empty")
+    assert page.page.evaluate("() => getComputedStyle(document.body).backgroundColor") == after
+
+
+def test_reduced_motion_stops_all_animations(browser: Browser, page_stack: LiveStack, showcase: Showcase) -> None:
+    with browser.page(page_stack.base_url, reduced_motion="reduce") as page:
+        opened(page, showcase, "live")
+        assert page.page.evaluate("() => document.getAnimations().length") == 0
+
+
+@pytest.fixture
+def victim(page_stack: LiveStack, upstream: Upstream, mcp: McpServers) -> str:
+    """A response in which the model, a tool, a file's name, the user and the metadata are hostile."""
+    call = tool_call(0, "c1", "bad__echo", '{"text": "<img src=x onerror=window.harm=9>"}')
+    upstream.script("evil", [reply(reasoning(HOSTILE), call), reply(text(HOSTILE))])
+    server = {"type": "mcp", "server_label": "bad", "server_url": mcp.url("mcp"), "require_approval": "never"}
+    file = {"type": "input_file", "filename": HOSTILE_NAME, "file_data": "data:text/plain;base64,SGVsbG8="}
+    content = [{"type": "input_text", "text": HOSTILE}, file]
+    with Wire(page_stack) as wire:
+        made = wire.create(
+            model="local/evil",
+            instructions=HOSTILE,
+            input=[{"role": "user", "content": content}],
+            tools=[server],
+            metadata={"<script>window.harm=10</script>": HOSTILE[:400]},
+        )
+    return str(made["id"])
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/ui?model=local%2Fevil",
+        "/ui/responses/{id}",
+        "/ui/chain/{id}",
+        "/ui/responses/{id}/replay",
+        "/ui/compare?a={id}&b={id}",
+        "/ui/playground?from={id}",
+        "/ui?text=%3Cimg%20src%3Dx%20onerror%3Dwindow.harm%3D11%3E",
+        "/ui/responses/%3Cimg%20src=x%20onerror=harm=12%3E",
+    ],
+)
+def test_hostile_content_never_runs_and_loads_nothing(
+    browser: Browser, page_stack: LiveStack, victim: str, address: str
+) -> None:
+    with browser.page(page_stack.base_url) as page:
+        page.goto(address.format(id=victim))
+        page.until(SETTLED)
+        page.page.evaluate("() => document.querySelectorAll('details').forEach((fold) => (fold.open = true))")
+        if "replay" in address:
+            page.press("End")
+            page.find(".growing .message")
+        page.page.wait_for_timeout(200)
+        assert page.page.evaluate("() => window.harm") is None
+        assert page.page.locator("main script, main iframe, main form[action], main style, main object").count() == 0
+        assert page.page.locator("main [onerror], main [onload], main ui-list ui-list").count() == 0
+        links = page.page.eval_on_selector_all("a[href]", "links => links.map((link) => link.protocol)")
+        assert set(links) <= {"http:", "https:", "mailto:"}
+        assert page.foreign == []
+        assert not [one for one in page.problems if "Failed to load resource" not in one]
+        assert page.find("body").is_visible()
+
+
+def test_hostile_answer_never_runs_while_it_streams(page: Shown, upstream: Upstream) -> None:
+    upstream.script("evil", reply(text(*(HOSTILE[at : at + 7] for at in range(0, len(HOSTILE), 7)))))
+    page.goto("/ui/playground")
+    page.until("() => document.querySelector('select[name=model]')?.options.length > 0")
+    page.page.evaluate(
+        "() => { const field = document.querySelector('select[name=model]');"
+        " field.append(new Option('local/evil')); field.value = 'local/evil' }"
+    )
+    page.page.locator("textarea[name=input]").fill(HOSTILE)
+    page.press("Control+Enter")
+    page.find(".row a", "Details")
+    assert page.page.evaluate("() => window.harm") is None
+    assert page.page.locator(".talk iframe, .talk script, .talk img").count() == 0
+
+
+def test_page_has_a_strict_policy_and_no_inline_code(page: Shown) -> None:
+    answer = page.page.goto(page.root + "/ui")
+    assert answer is not None
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self'" in policy
+    assert "unsafe" not in policy
+    html = (STATIC / "index.html").read_text()
+    assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\bon\w+=|\bstyle=", html)
+
+
+def test_whole_page_is_small_and_asks_no_other_host() -> None:
+    files = [path for path in STATIC.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 300_000
+    for path in files:
+        for url in re.findall(r"https?://[^\s\"'`)]+", path.read_text()):
+            assert url.startswith(("http://www.w3.org/", "https://…", "https?:")), f"{path.name}: {url}"
+
+
+@pytest.fixture(scope="module")
+def guarded(
+    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveStack]:
+    """A stack with users."""
+
+    def guard(config: dict[str, Any]) -> None:
+        provider: dict[str, Any] = {"type": "custom", "endpoint": url}
+        if host == "ogx":
+            provider["tenant_field"] = "tenant"
+        config["server"]["auth"] = {"provider_config": provider}
+
+    folder: Path = tmp_path_factory.mktemp("guarded")
+    with auth_server(USERS) as url:
+        env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
+        with LiveStack(variant(STARTER, folder / "config.yaml", guard), env, folder / "state", host=host) as live:
+            yield live
+
+
+def sign_in(page: Shown, token: str) -> None:
+    """Fill in the token that the page asks for."""
+    page.find("dialog input[name=token]").fill(token)
+    page.press("Enter")
+
+
+def test_token_is_asked_for_and_kept_for_the_session_only(
+    browser: Browser, guarded: LiveStack, upstream: Upstream
+) -> None:
+    upstream.script("small", reply(text("Hello, Ada.")))
+    with Wire(guarded, token="token-of-ada") as wire:
+        made = wire.create(model="local/small", input="A secret of Ada.")["id"]
+    with browser.page(guarded.base_url) as page:
+        page.goto("/ui")
+        assert page.axe() == []
+        sign_in(page, "wrong")
+        page.find("dialog .error-text", "did not accept")
+        sign_in(page, "token-of-ada")
+        page.find(f".list-row[data-id={made}]")
+        assert "ada" in page.find(".owner").inner_text()
+        stored = page.page.evaluate("() => [JSON.stringify({...localStorage}), document.cookie, location.href]")
+        assert "token-of-ada" not in "".join(stored)
+        page.page.reload()
+        page.find(f".list-row[data-id={made}]")
+        page.page.get_by_role("button", name="Forget the token").click()
+        page.find("dialog input[name=token]")
+
+
+def test_another_user_sees_nothing_of_it(browser: Browser, guarded: LiveStack, upstream: Upstream) -> None:
+    upstream.script("small", reply(text("Hello, Ada.")))
+    with Wire(guarded, token="token-of-ada") as wire:
+        made = wire.create(model="local/small", input="A secret of Ada.")["id"]
+    with browser.page(guarded.base_url) as page:
+        page.goto("/ui")
+        sign_in(page, "token-of-bob")
+        page.find(".empty", "No responses yet")
+        for address in ("/ui/responses/{}", "/ui/chain/{}", "/ui/responses/{}/replay", "/ui/compare?a={}&b={}"):
+            page.goto(address.format(made, made))
+            page.find("h1", "Not found")
+            assert "secret" not in page.find("main").inner_text()

@@ -1,0 +1,178 @@
+"""The playground and the live view of the built-in page in a real browser."""
+
+import json
+
+import pytest
+
+from tests.support.browser import Shown
+from tests.support.mcp_server import McpServers
+from tests.support.showcase import WEATHER, Showcase
+from tests.support.stack import LiveStack
+from tests.support.upstream import Upstream, reply, text, tool_call
+from tests.support.wire import Json, Wire
+
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+
+
+def choose(page: Shown, model: str) -> None:
+    """Choose a scripted model, which the server does not list."""
+    page.until("() => document.querySelector('select[name=model]')?.options.length > 0")
+    page.page.evaluate(
+        "name => { const field = document.querySelector('select[name=model]');"
+        " field.append(new Option(name, name)); field.value = name; field.dispatchEvent(new Event('change')) }",
+        model,
+    )
+
+
+def ask(page: Shown, words: str) -> None:
+    """Write a message and send it with the keyboard."""
+    page.page.locator("textarea[name=input]").fill(words)
+    page.press("Control+Enter")
+
+
+def last_body(upstream: Upstream, model: str) -> Json:
+    """Return the model server's last chat request for a model."""
+    body: Json = upstream.requests(model)[-1].body
+    return body
+
+
+def test_answer_streams_into_the_playground_and_is_rendered_at_its_end(page: Shown, upstream: Upstream) -> None:
+    upstream.script("poet", reply(text("Salt ", "**wind**", " on stone."), hold=2))
+    page.goto("/ui/playground")
+    choose(page, "local/poet")
+    ask(page, "Write one line.")
+    page.find(".growing .message", "Salt **wind**")
+    upstream.release("poet")
+    assert page.find(".message[data-role=assistant] strong").inner_text() == "wind"
+    assert page.path.startswith("/ui/playground?from=resp_")
+
+
+def test_next_question_goes_on_from_the_last_answer(page: Shown, showcase: Showcase, upstream: Upstream) -> None:
+    upstream.script("poet", reply(text("Further.")))
+    page.goto(f"/ui/playground?from={showcase.root}")
+    choose(page, "local/poet")
+    ask(page, "And then?")
+    page.find(".message[data-role=assistant] .md", "Further.")
+    ask(page, "And after that?")
+    page.until("() => document.querySelectorAll('.message[data-role=assistant] .md').length === 2")
+    said = [message["content"] for message in last_body(upstream, "poet")["messages"] if message["role"] == "user"]
+    assert said == ["Write a haiku about the sea.", "And then?", "And after that?"]
+
+
+def test_settings_files_and_tools_reach_the_model(page: Shown, upstream: Upstream) -> None:
+    upstream.script("poet", reply(text("Seen.")))
+    page.goto("/ui/playground")
+    choose(page, "local/poet")
+    page.page.get_by_label("Instructions").fill("Be brief.")
+    page.page.get_by_label("Other tools, as JSON").fill(json.dumps([WEATHER]))
+    page.find("summary", "Settings").click()
+    page.page.get_by_label("Temperature").fill("0.5")
+    page.page.get_by_label("Any other fields, as JSON").fill('{"seed": 7}')
+    page.page.locator("input[type=file]").set_input_files(
+        {"name": "no<b>tes.txt", "mimeType": "text/plain", "buffer": b"the word is heron"}
+    )
+    assert "no<b>tes.txt" in page.find(".files .chip").inner_text()
+    ask(page, "What is the word?")
+    page.find(".message[data-role=assistant] .md", "Seen.")
+    sent = last_body(upstream, "poet")
+    assert (sent["temperature"], sent["seed"]) == (0.5, 7)
+    assert sent["messages"][0]["content"] == "Be brief."
+    assert "heron" in json.dumps(sent["messages"])
+    assert sent["tools"][0]["function"]["name"] == "get_weather"
+
+
+def test_call_of_a_function_is_answered_by_the_viewer(page: Shown, upstream: Upstream) -> None:
+    upstream.script(
+        "caller", [reply(tool_call(0, "c1", "get_weather", '{"city": "Oslo"}')), reply(text("Four degrees."))]
+    )
+    page.goto("/ui/playground")
+    choose(page, "local/caller")
+    page.page.get_by_label("Other tools, as JSON").fill(json.dumps([WEATHER]))
+    ask(page, "How warm is it in Oslo?")
+    page.find(".answer-call input").fill("4 °C")
+    page.press("Enter")
+    page.find(".message[data-role=assistant] .md", "Four degrees.")
+    assert last_body(upstream, "caller")["messages"][-1]["content"] == "4 °C"
+
+
+def test_mcp_server_is_used_and_its_calls_are_shown(page: Shown, upstream: Upstream, mcp: McpServers) -> None:
+    upstream.script("caller", [reply(tool_call(0, "c1", "mcp__add", '{"a": 2, "b": 3}')), reply(text("Five."))])
+    page.goto("/ui/playground")
+    choose(page, "local/caller")
+    page.page.get_by_label("MCP server").fill(mcp.url("mcp"))
+    ask(page, "What is two and three?")
+    page.find(".message[data-role=assistant] .md", "Five.")
+    page.find(".tool", "add").locator("summary").click()
+    page.find(".tool-part", "5")
+
+
+def test_request_stands_there_as_code_and_changes_with_it(page: Shown) -> None:
+    page.goto("/ui/playground")
+    choose(page, "local/poet")
+    page.page.locator("textarea[name=input]").fill('It\'s "here"')
+    page.find(".panel .code", "It'\\''s")
+    page.page.get_by_role("button", name="Python", exact=True).click()
+    words = page.find(".panel .code pre").inner_text()
+    assert 'model="local/poet"' in words
+    assert 'input="It\'s \\"here\\""' in words
+
+
+def test_field_that_is_not_json_is_named(page: Shown) -> None:
+    page.goto("/ui/playground")
+    choose(page, "local/poet")
+    page.page.get_by_label("Other tools, as JSON").fill("[{")
+    page.find(".panel .error-text", "Other tools")
+    ask(page, "Hello?")
+    page.find(".toast", "Other tools")
+    assert not [one for one in page.requests if one.startswith("POST")]
+
+
+def test_stopped_answer_ends_its_request(page: Shown, upstream: Upstream) -> None:
+    upstream.script("poet", reply(text("One ", "two ", "three"), hold=2))
+    page.goto("/ui/playground")
+    choose(page, "local/poet")
+    ask(page, "Count.")
+    page.find(".growing .message", "One two")
+    page.page.get_by_role("button", name="Stop").click()
+    page.find(".talk", "Stopped.")
+    upstream.wait_for("poet", ended=True)
+
+
+def test_live_view_shows_a_response_while_it_grows(page: Shown, page_stack: LiveStack, upstream: Upstream) -> None:
+    page.goto("/ui/live")
+    page.find(".empty", "Nothing runs now")
+    upstream.script("slow", reply(text("Half of ", "the answer, ", "and the rest."), hold=2))
+    with Wire(page_stack) as wire:
+        made = wire.post({"model": "local/slow", "input": "Speak slowly.", "background": True}).json()["id"]
+        card = page.find(f".live-card[data-id={made}]")
+        page.find(".live-card .live-tail", "Half of the answer,")
+        words = card.inner_text()
+        assert "Speak slowly." in words
+        assert all(name in words for name in ("worker", "attempt", "lease"))
+        upstream.release("slow")
+    page.gone(f".live-card[data-id={made}]")
+
+
+def test_charts_follow_the_rates_of_the_server(page: Shown, page_stack: LiveStack, upstream: Upstream) -> None:
+    upstream.script("quick", reply(text("Yes.")))
+    page.goto("/ui/live")
+    page.until("() => document.querySelector('[data-chart=Requests] .value span').textContent === '0'")
+    with Wire(page_stack) as wire:
+        for _ in range(5):
+            wire.create(model="local/quick", input="Yes?")
+    page.until("() => parseFloat(document.querySelector('[data-chart=Requests] .value span').textContent) > 0")
+    page.until("() => /\\d+ ms|s/.test(document.querySelector('[data-chart=\"First token\"] .value span').textContent)")
+    assert page.page.locator(".spark .stroke[d]").count() == 6
+
+
+def test_queued_jobs_are_listed_with_their_places(page: Shown, page_stack: LiveStack, upstream: Upstream) -> None:
+    upstream.script("slow", reply(text("One ", "two."), hold=1))
+    page.goto("/ui/live")
+    with Wire(page_stack) as wire:
+        made = [
+            wire.post({"model": "local/slow", "input": f"Job {number}", "background": True}).json()["id"]
+            for number in range(60)
+        ]
+        page.until("() => /place \\d+/.test(document.querySelector('.running').innerText)")
+        for one in made:
+            wire.http.post(f"/responses/{one}/cancel")

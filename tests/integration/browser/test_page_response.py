@@ -1,0 +1,292 @@
+"""A response, its chain, its replay and its comparison on the built-in page in a real browser."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.browser import Browser, Shown
+from tests.support.clients import installed
+from tests.support.showcase import Showcase
+from tests.support.stack import LiveStack
+from tests.support.upstream import Upstream, reply, text
+from tests.support.wire import Wire
+
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+
+
+def copied(browser: Browser, stack: LiveStack, response_id: str, language: str) -> str:
+    """Return what "Copy as" puts into the clipboard."""
+    with browser.page(stack.base_url, permissions=["clipboard-read", "clipboard-write"]) as page:
+        page.goto(f"/ui/responses/{response_id}")
+        page.find("summary", "Copy as").click()
+        page.page.get_by_role("button", name=language, exact=True).click()
+        page.find(".toast", f"Copied as {language}")
+        page.check_quiet()
+        return str(page.page.evaluate("() => navigator.clipboard.readText()"))
+
+
+def test_response_with_tools_reads_as_a_conversation(page: Shown, showcase: Showcase) -> None:
+    page.goto(f"/ui/responses/{showcase.trip}")
+    page.find("h1", "Compare the weather in Lisbon")
+    kinds = page.page.eval_on_selector_all(".items > .item", "items => items.map((item) => item.dataset.kind)")
+    assert kinds == ["message", "tools", "reasoning", "tool", "tool", "reasoning", "message"]
+    assert page.find(".talk > .item", "Instructions").locator("details").get_attribute("open") is None
+    answer = page.find(".message[data-role=assistant]")
+    assert answer.locator("table td").first.inner_text() == "Lisbon"
+    assert answer.locator("pre code").inner_text().startswith("def pack(city")
+    link = answer.locator("a")
+    assert link.get_attribute("href") == "https://example.org/weather"
+    assert link.get_attribute("rel") == "noopener noreferrer nofollow"
+
+
+def test_failed_call_says_why_in_its_line_and_opens_to_its_arguments(page: Shown, showcase: Showcase) -> None:
+    page.goto(f"/ui/responses/{showcase.trip}")
+    failed = page.find(".tool[data-failed=yes]")
+    assert "The station in Reykjavík does not answer" in failed.locator(".under").inner_text()
+    assert failed.locator("pre").count() == 0
+    failed.locator("summary").click()
+    assert '"reason"' in failed.locator("pre").first.inner_text()
+    good = page.page.locator(".tool:not([data-failed])", has_text="Lisbon").first
+    good.locator("summary").click()
+    assert "21.5" in good.inner_text()
+
+
+def test_facts_beside_a_response_have_usage_timing_and_settings(page: Shown, showcase: Showcase) -> None:
+    page.goto(f"/ui/responses/{showcase.trip}")
+    panel = page.find(".panel")
+    words = panel.inner_text()
+    assert all(name in words for name in ("Input", "of it cached", "of it reasoning", "Total", "local/planner"))
+    assert "spring" in words
+    lanes = panel.locator(".lane")
+    names = lanes.locator(".lane-name").all_inner_texts()
+    assert [name for name in names if name != "Queue"] == ["Model round 1", "weather", "fail", "Model round 2"]
+    assert re.search(r"first token after .+ tokens/s", panel.locator(".lane-detail").last.inner_text())
+    assert panel.locator("svg rect").count() >= 6
+    panel.locator("a.lane-name", has_text="fail").click()
+    page.until("() => document.activeElement.dataset.failed === 'yes'")
+
+
+def test_raw_json_is_the_object_of_the_api(page: Shown, page_stack: LiveStack, showcase: Showcase) -> None:
+    page.goto(f"/ui/responses/{showcase.person}")
+    page.find("summary", "Raw JSON").click()
+    shown = json.loads(page.find(".raw pre").inner_text())
+    with Wire(page_stack) as wire:
+        assert shown == wire.get(f"/{showcase.person}").json()
+
+
+def test_chat_requests_are_shown_round_by_round(page: Shown, showcase: Showcase) -> None:
+    page.goto(f"/ui/responses/{showcase.trip}")
+    page.find("summary", "Chat requests").click()
+    page.find(".requests summary", "Round 2").click()
+    sent = json.loads(page.find(".requests details[open] pre").inner_text())
+    assert [message["role"] for message in sent["messages"]] == ["system", "user", "assistant", "tool", "tool"]
+
+
+@pytest.mark.parametrize(
+    ("name", "selector", "words"),
+    [
+        ("person", ".code[data-language=json]", '"city": "Lisbon"'),
+        ("refusal", ".refusal", "Refused: I cannot help to open a lock"),
+        ("broken", ".notice.bad", "connection"),
+        ("cut", ".notice.warn", "The bound on output tokens was reached."),
+        ("question", ".tool", "get_weather"),
+        ("picture", ".chip", "report.txt"),
+    ],
+)
+def test_special_outputs_are_plain_to_see(
+    page: Shown, showcase: Showcase, name: str, selector: str, words: str
+) -> None:
+    page.goto(f"/ui/responses/{getattr(showcase, name)}")
+    assert words in page.find(f".talk {selector}", words).inner_text()
+
+
+def test_image_of_an_input_is_shown_from_its_data(page: Shown, showcase: Showcase) -> None:
+    page.goto(f"/ui/responses/{showcase.picture}")
+    page.find(".image img")
+    page.until("() => document.querySelector('.image img').naturalWidth === 1")
+
+
+def test_items_are_moved_through_and_opened_by_keys(page: Shown, showcase: Showcase) -> None:
+    page.goto(f"/ui/responses/{showcase.trip}")
+    page.find(".tool[data-failed=yes]")
+    page.press("j", "j", "j", "j")
+    page.press("Enter")
+    page.until("() => document.activeElement.querySelector('details').open")
+    page.press("e")
+    page.until("() => [...document.querySelectorAll('.item details')].every((found) => found.open)")
+    page.press("h")
+    page.find("h1", "Chain")
+    assert page.path == f"/ui/chain/{showcase.trip}"
+
+
+def test_request_copied_as_curl_makes_the_same_request(
+    browser: Browser, page_stack: LiveStack, showcase: Showcase, upstream: Upstream
+) -> None:
+    upstream.script("writer", reply(text("Again.")))
+    command = copied(browser, page_stack, showcase.harbour, "curl")
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True)
+    made = json.loads(done.stdout)
+    assert made["previous_response_id"] == showcase.root
+    assert made["metadata"] == {"team": "poems"}
+    last = upstream.requests("writer")[-1].body["messages"][-1]
+    assert last["content"] == "And one about a harbour at night."
+
+
+def test_request_copied_as_python_makes_the_same_request(
+    browser: Browser, page_stack: LiveStack, showcase: Showcase, upstream: Upstream, tmp_path: Path
+) -> None:
+    upstream.script("json", reply(text('{"name": "Ada", "city": "Lisbon"}')))
+    program = copied(browser, page_stack, showcase.person, "Python")
+    (tmp_path / "made.py").write_text(program)
+    env = {"OPENAI_API_KEY": "none", "NO_PROXY": "*"}
+    done = subprocess.run(
+        [sys.executable, "made.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert json.loads(done.stdout) == {"name": "Ada", "city": "Lisbon"}
+    assert upstream.requests("json")[-1].body["response_format"]["type"] == "json_schema"
+
+
+def test_request_copied_as_typescript_makes_the_same_request(
+    browser: Browser, page_stack: LiveStack, showcase: Showcase, upstream: Upstream
+) -> None:
+    upstream.script("caller", reply(text("Later.")))
+    program = copied(browser, page_stack, showcase.question, "TypeScript")
+    folder = installed("openai-node")
+    node = installed("node") / "bin" / "node"
+    done = subprocess.run(
+        [node, "--input-type=module-typescript", "-"],
+        input=program,
+        cwd=folder,
+        env={"OPENAI_API_KEY": "none", "NO_PROXY": "*"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout == "Later.\n", done.stderr
+    assert upstream.requests("caller")[-1].body["tools"][0]["function"]["name"] == "get_weather"
+
+
+def test_response_is_deleted_after_a_question(page: Shown, page_stack: LiveStack, upstream: Upstream) -> None:
+    upstream.script("gone", reply(text("Soon gone.")))
+    with Wire(page_stack) as wire:
+        made = wire.create(model="local/gone", input="Be brief.")["id"]
+        page.goto(f"/ui/responses/{made}")
+        page.page.get_by_role("button", name="Delete this response").click()
+        page.find("dialog", "cannot be brought back")
+        page.page.get_by_role("button", name="Delete", exact=True).click()
+        page.find(".list-row")
+        assert page.path == "/ui"
+        assert wire.get(f"/{made}").status_code == 404
+
+
+def test_background_response_grows_on_its_page_and_is_cancelled(
+    page: Shown, page_stack: LiveStack, upstream: Upstream
+) -> None:
+    upstream.script("endless", reply(text("First ", "second ", "third"), hold=2))
+    with Wire(page_stack) as wire:
+        made = wire.post({"model": "local/endless", "input": "Count.", "background": True}).json()["id"]
+        page.goto(f"/ui/responses/{made}")
+        page.find(".growing .message", "First second")
+        page.page.get_by_role("button", name="Cancel").click()
+        page.find(".notice", "Cancelled")
+        assert wire.retrieve(made)["status"] == "cancelled"
+
+
+def test_missing_response_says_so_and_leads_back(browser: Browser, page_stack: LiveStack) -> None:
+    with browser.page(page_stack.base_url) as page:
+        page.goto("/ui/responses/resp_000000000000000000000000")
+        page.find("h1", "Not found")
+        assert page.find(".empty a", "All responses").get_attribute("href") == "/ui"
+
+
+def test_chain_shows_all_turns_and_its_branches_as_a_tree(page: Shown, showcase: Showcase) -> None:
+    page.goto(f"/ui/chain/{showcase.darker}")
+    page.find(".turn[data-here=yes]", "what nobody reads")
+    turns = page.page.eval_on_selector_all(".turn", "turns => turns.map((turn) => turn.id)")
+    assert turns == [showcase.root, showcase.gulls, showcase.darker]
+    assert page.page.locator(".tree > li").count() == 3
+    page.find(".tree ul a", "And one about a harbour at night.").click()
+    page.find(".turn[data-here=yes]", "for the sleeping tide")
+    assert page.path == f"/ui/chain/{showcase.harbour}"
+
+
+def test_chain_of_a_root_lists_what_continues_it(page: Shown, showcase: Showcase) -> None:
+    page.goto(f"/ui/chain/{showcase.root}")
+    continued = page.page.locator(".pick a")
+    continued.first.wait_for()
+    assert [continued.nth(index).get_attribute("href") for index in range(2)] == [
+        f"/ui/chain/{showcase.harbour}",
+        f"/ui/chain/{showcase.gulls}",
+    ]
+
+
+def test_call_of_a_client_is_shown_with_its_output(page: Shown, showcase: Showcase) -> None:
+    page.goto(f"/ui/chain/{showcase.answered}")
+    page.find(".message", "It is 4 °C in Oslo.")
+    page.find(".item", "call_9").locator("summary").first.click()
+    page.find(".item", '"celsius"')
+
+
+def test_conversation_object_is_shown_as_one_conversation(page: Shown, showcase: Showcase) -> None:
+    page.goto(f"/ui/conversations/{showcase.conversation}")
+    page.find(".message", "Your name is Ada.")
+    assert page.page.locator(".message").evaluate_all(
+        "all => all.map((one) => one.innerText.split(/\\s*\\n\\s*/))"
+    ) == [
+        ["User", "I am Ada."],
+        ["Assistant", "Hello, Ada."],
+        ["User", "What is my name?"],
+        ["Assistant", "Your name is Ada."],
+    ]
+    assert "names" in page.find(".panel").inner_text()
+
+
+def test_replay_steps_through_the_events_in_both_directions(page: Shown, showcase: Showcase) -> None:
+    page.goto(f"/ui/responses/{showcase.harbour}/replay")
+    page.find(".event")
+    total = page.page.locator(".player input[type=range]").get_attribute("max")
+    assert int(total or 0) > 8
+    page.press("End")
+    page.find(".growing .message", "for the sleeping tide.")
+    page.press("ArrowLeft", "ArrowLeft", "ArrowLeft", "ArrowLeft", "ArrowLeft")
+    page.gone(".growing .message", "for the sleeping tide.")
+    page.press("ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight")
+    page.find(".growing .message", "for the sleeping tide.")
+    page.press("Home")
+    page.gone(".growing .message")
+
+
+def test_replay_plays_at_its_pace_and_pauses(page: Shown, showcase: Showcase) -> None:
+    page.goto(f"/ui/responses/{showcase.trip}/replay")
+    page.find(".event")
+    page.press("-", "-")
+    assert page.find(".player select").input_value() == "0.25"
+    page.press(" ")
+    page.find(".growing .reasoning")
+    page.press(" ")
+    here = page.find(".player input[type=range]").input_value()
+    page.page.wait_for_timeout(300)
+    assert page.find(".player input[type=range]").input_value() == here
+    page.press("+", "+", "+", "+", "+")
+    page.press(" ")
+    page.find(".growing .message", "Bring waterproof shoes")
+
+
+def test_two_responses_are_compared_word_by_word(page: Shown, showcase: Showcase) -> None:
+    page.goto(f"/ui/compare?a={showcase.root}&b={showcase.gulls}")
+    page.find(".diff")
+    assert "gulls" in page.page.locator(".diff del").all_inner_texts()
+    assert "tide" in page.page.locator(".diff ins").all_inner_texts()
+    assert page.page.locator(".pair > section").count() == 2
+
+
+def test_response_without_a_partner_offers_others_to_compare(page: Shown, showcase: Showcase) -> None:
+    page.goto(f"/ui/compare?a={showcase.root}")
+    page.find(".pick a", "Now without the gulls.").click()
+    page.find(".diff")
+    assert page.path == f"/ui/compare?a={showcase.root}&b={showcase.gulls}"
