@@ -82,7 +82,7 @@ export class ChainView extends TalkView {
 
   /** Turns that come above must not move what the reader looks at. */
   async keepPlace(read) {
-    const scroller = document.getElementById("main");
+    const scroller = document.scrollingElement;
     const before = scroller.scrollHeight - scroller.scrollTop;
     await read();
     scroller.scrollTop = scroller.scrollHeight - before;

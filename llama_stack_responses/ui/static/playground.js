@@ -278,7 +278,7 @@ export class PlaygroundView extends View {
 
   /** Stay at the end of what grows, unless the reader has scrolled up. */
   stay(end) {
-    const scroller = document.getElementById("main");
+    const scroller = document.scrollingElement;
     if (scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < 240) end.scrollIntoView({ block: "end" });
   }
 
