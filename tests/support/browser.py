@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
 
-from playwright.sync_api import BrowserContext, ConsoleMessage, Locator, Page, Playwright, sync_playwright
+from playwright.sync_api import BrowserContext, ConsoleMessage, Dialog, Locator, Page, Playwright, sync_playwright
 
 from tests.support.clients import FOLDER, installed
 
@@ -95,12 +95,16 @@ class Shown:
         page.set_default_timeout(SECONDS * 1000)
         page.on("console", self._said)
         page.on("pageerror", lambda error: self.problems.append(f"script: {error}"))
-        page.on("dialog", lambda dialog: (self.problems.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("dialog", self._asked_by)
         page.on("request", lambda request: self._asked(request.method, request.url))
 
     def _said(self, message: ConsoleMessage) -> None:
         if message.type in {"error", "warning"}:
             self.problems.append(f"{message.type}: {message.text}")
+
+    def _asked_by(self, dialog: Dialog) -> None:
+        self.problems.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
 
     def _asked(self, method: str, url: str) -> None:
         if url.startswith(self.root):

@@ -226,7 +226,7 @@ export class ListView extends View {
         "a",
         { href: to.response(row.id), onfocus: () => (this.position = this.rows.findIndex((found) => found.id === row.id)) },
         h("span", { class: "cell-status" }, status(row.status)),
-        h("span", { class: "cell-words" }, h("b", null, row.words || "No text"), row.answer && h("span", null, row.answer), row.error && h("span", { class: "error-text" }, row.error)),
+        h("span", { class: "cell-words" }, row.words ? h("b", null, row.words) : h("i", null, "No user text"), row.answer && h("span", null, row.answer), row.error && h("span", { class: "error-text" }, row.error)),
         h("span", { class: "cell-model", title: row.model }, modelName(row.model)),
         h("span", { class: "cell-tokens num", title: "Tokens read and written" }, tokens),
         h("span", { class: "cell-time num" }, seconds(row.seconds)),

@@ -102,7 +102,7 @@ def test_mcp_server_is_used_and_its_calls_are_shown(page: Shown, upstream: Upstr
     page.page.get_by_label("MCP server").fill(mcp.url("mcp"))
     ask(page, "What is two and three?")
     page.find(".message[data-role=assistant] .md", "Five.")
-    page.find(".tool", "add").locator("summary").click()
+    page.find("[data-kind=tool]", "add").locator("summary").click()
     page.find(".tool-part", "5")
 
 
