@@ -134,6 +134,7 @@ def test_hostile_piece_becomes_no_markup_that_runs(piece: str) -> None:
         ("![alt](http://h/i.png)", '<p>!<a href="http://h/i.png" target="_blank" rel="noopener noreferrer nofollow">alt</a></p>\n'),
         ("one\ntwo", "<p>one<br>\ntwo</p>\n"),
         ("7. x", '<ol start="7">\n<li>x</li>\n</ol>\n'),
+        ("<b>x</b>", "<p>&lt;b&gt;x&lt;/b&gt;</p>\n"),
         ("~~x~~", "<p><s>x</s></p>\n"),
     ],
 )  # fmt: skip
