@@ -189,7 +189,7 @@ async def test_full_queue_refuses_job(records: Records) -> None:
     desk = Desk(records)
     desk.jobs = JobQueue(records, limit=3)
     await desk.submit("resp_1", "resp_2", "resp_3")
-    await refused(desk, "resp_4", ANONYMOUS, "Too many background responses are waiting")
+    await refused(desk, "resp_4", ANONYMOUS, "Too many background responses are queued")
     await desk.claim()
     await desk.submit("resp_4")
 

@@ -137,8 +137,8 @@ def test_client_disconnect_with_store_false_stores_nothing(stack: LiveStack, wir
     assert wire.listed(model="local/unstored") == []
 
 
-CHUNKS = 6_500  # all of them are just within `limits.output_bytes`
-WORDS = "word " * 1_000  # one chunk; the kernel's own buffers hold some thousands of them
+CHUNKS = 8_000  # all of them are just within `limits.output_bytes`
+WORDS = "word " * 800  # one chunk that becomes one event; the kernel's own buffers hold some thousands of them
 
 
 def test_stalled_reader_applies_backpressure_to_the_model_server(
@@ -210,7 +210,7 @@ def test_endless_upload_is_413_and_its_connection_is_closed(stack: LiveStack, cl
     client.containers.delete(container.id)
 
 
-FOLLOWED = 3_000  # chunks: 15 megabytes
+FOLLOWED = 3_750  # chunks: 15 megabytes
 READERS = 24
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -143,7 +144,11 @@ async def test_items_that_conversation_refers_to_count_as_held(impl: OpenAIRespo
 
 async def test_page_of_responses_is_cut_by_size_of_inputs(impl: OpenAIResponsesImpl) -> None:
     impl.archive._page_bytes = LIMIT
-    ids = [(await ask(impl, f"{number}{WORDS}"))["id"] for number in range(5)]
+    ids = []
+    for number in range(5):
+        ids.append((await ask(impl, f"{number}{WORDS}"))["id"])
+        # Responses of the same millisecond are listed in the order of their random ids.
+        await asyncio.sleep(0.002)
     page = await impl.list(limit=20, after=None, order="asc", model=None)
     assert ([each["id"] for each in page.data], page.has_more) == (ids[:3], True)
     assert [len(each["input"]) for each in page.data] == [1, 1, 1]
