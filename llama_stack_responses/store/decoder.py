@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -198,8 +199,11 @@ async def _in_thread[Result](call: Callable[[], Result]) -> Result:
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
-        await asyncio.wait([work])
-        work.exception()  # nobody waits for it any more; one that is never looked at would be logged
+        while not work.done():
+            # The cancel scopes of anyio cancel a task again in each iteration of the event loop.
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([work])
+        work.exception()  # asyncio logs an exception that is not retrieved
         raise
     finally:
         # An exception's traceback includes this frame, and the future the exception: the cycle would keep the values of

@@ -252,7 +252,7 @@ def test_stalled_readers_of_a_file_hold_one_block_each(stack: LiveStack, client:
         readers[-1].read_until(b"x" * FILE)
 
 
-SAID_LONG = 1_600  # chunks: 8 megabytes
+SAID_LONG = 2_000  # chunks: 8 megabytes
 
 
 @pytest.mark.extended
