@@ -227,7 +227,7 @@ def test_stalled_readers_of_background_response_delay_nothing_within_bounded_mem
         readers = [open_all.enter_context(Leaver(stack, None, 32_768, path)) for _ in range(READERS)]
         assert upstream.wait_for("followed", ended=True, seconds=180)[0].ended == "completed"
         wait_until(lambda: wire.retrieve(made["id"])["status"] == "completed", 180)
-        assert memory(stack) - before < 120  # of the 360 that all readers still have to get
+        assert memory(stack) - before < 180  # of the 360 that all readers still have to get
         for reader in (readers[0], readers[-1]):
             assert reader.read_all().count(b"event: response.output_text.delta\n") == FOLLOWED
 
