@@ -159,6 +159,7 @@ NOT_RUN: Final = {
     "docs/explanation/performance.md, Servers that die, console": "measures for four minutes; test_durability.py runs less",
     "docs/guides/backup.md, Backup, console": "test_shell.py backs up and restores every store",
     "docs/guides/deploying.md, Deploying, console": "needs podman, Kubernetes and root; test_deploy_templates.py checks the files",
+    "docs/reference/compatibility.md, Run them again, console": "runs the tests of another project",
     "docs/guides/gpt-oss.md, Start it, console": "installs torch and loads a checkpoint: tests/gpt_oss/test_stack.py does",
     "docs/guides/gpt-oss.md, Start it, console 2": "the same on OGX: tests/gpt_oss/test_ogx.py does",
     "docs/guides/gpt-oss.md, The engine, console": "needs an engine: tests/gpt_oss/test_process.py has one",
