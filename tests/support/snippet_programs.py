@@ -173,4 +173,23 @@ NOT_RUN: Final = {
     "docs/guides/operations.md, A blocked event loop, text": "a line of the log",
     "docs/guides/scaling.md, Several servers, console": "servers that do not end: test_scale_out.py starts them",
     "docs/quickstart.md, 1. Start a server, console": "`make serve` does not end; tests/demo starts it",
+} | {
+    f"docs/reference/ui.md, {section}, json": "an answer: test_ui.py asks for it"
+    for section in (
+        *(
+            f"`GET /v1/ui/{path}`"
+            for path in (
+                "session",
+                "responses",
+                "responses/{id}",
+                "responses/{id}/events",
+                "responses/{id}/requests",
+                "chain/{id}",
+                "conversations/{id}",
+                "live",
+                "stats",
+            )
+        ),
+        "Timing",
+    )
 }
