@@ -54,6 +54,8 @@ class ItemOrder:
 
     def take(self, events: list[Event]) -> list[Event]:
         """Take the next events of the stream, and return those that pass now."""
+        if self._number is None and len(events) == 1 and self._is_delta_of_open_item(events[0]):
+            return events  # nothing is held, and a delta opens and closes nothing
         out: list[Event] = []
         for event in events:
             index = event.get("output_index")
@@ -67,6 +69,9 @@ class ItemOrder:
             else:
                 self._hold(index, event)
         return out
+
+    def _is_delta_of_open_item(self, event: Event) -> bool:
+        return "delta" in event and (self._open is None or event["output_index"] == self._open)
 
     def _hold(self, index: int, event: Event) -> None:
         if self._number is None:
