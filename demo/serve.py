@@ -90,7 +90,6 @@ def introduce(stack: Stack, state: Path, no_sandbox: str | None) -> None:
     body = f'{{"model": "{model}", "input": "Say hello."}}'
     print(f"\n{bold('The server runs at ' + stack.base_url)}. Responses are kept in {state}.")
     print(f"{bold('Its page: ' + stack.page)}")
-    print(f"Its page: {stack.base_url.removesuffix('/v1')}/ui")
     print(f"Its log: {stack.server.log}")
     print("\nHosted tools:\n\n" + "\n".join(described(no_sandbox)))
     print(f"\nFrom a shell:\n\n  curl {stack.base_url}/responses -H 'content-type: application/json' \\")

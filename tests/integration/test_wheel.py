@@ -131,6 +131,8 @@ def test_wheel_has_license_author_docs_and_no_relative_links(installed: Installe
     } <= set(head.splitlines())
     assert "\nAuthor: " in head
     assert re.findall(r"\]\((?!https://)", description) == []
+    assert "![" not in description
+    assert "A response on the built-in page" not in description
     named = set(re.findall(r"`docs/([a-z/-]+\.md)`", description))
     assert {"guides/scaling.md", "guides/tools.md"} <= named
     docs = installed.packages / "llama_stack_responses" / "docs"
