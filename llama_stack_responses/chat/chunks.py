@@ -434,12 +434,12 @@ def _annotation(value: Any) -> Annotation | None:
     """Return a chat annotation `{type: url_citation, url_citation: {...}}` in the flat form of the Responses API."""
     citation = member(value, "url_citation")
     places = {name: member(citation, name) for name in ("start_index", "end_index")}
-    told = {name: member(citation, name) for name in ("url", "title")}
+    texts = {name: member(citation, name) for name in ("url", "title")}
     if not all(isinstance(place, int) and 0 <= place <= _LARGEST_INDEX for place in places.values()):
         return None
-    if not all(isinstance(each, str) for each in told.values()):
+    if not all(isinstance(each, str) for each in texts.values()):
         return None
-    return Annotation({"type": "url_citation"} | {name: whole(each) for name, each in told.items()} | places)
+    return Annotation({"type": "url_citation"} | {name: whole(each) for name, each in texts.items()} | places)
 
 
 def _logprobs(choice: Any) -> list[dict[str, Any]]:

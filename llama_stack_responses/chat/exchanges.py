@@ -30,11 +30,16 @@ def as_functions(items: Iterable[Json], names: Names) -> Iterator[Json]:
     approvals = Approvals(items)
     answered: set[str] = set()
     for item in items:
-        if told := item.get(EXCHANGE) or _told(item, approvals):
+        if exchange := item.get(EXCHANGE) or _exchange_of(item, approvals):
             call_id = item.get("call_id") or item["id"]
             answered.add(call_id)
-            yield {"type": "function_call", "call_id": call_id, "name": told["name"], "arguments": told["arguments"]}
-            yield tool_output(call_id, told["output"])
+            yield {
+                "type": "function_call",
+                "call_id": call_id,
+                "name": exchange["name"],
+                "arguments": exchange["arguments"],
+            }
+            yield tool_output(call_id, exchange["output"])
         elif call := as_call(item, names):
             yield call
         elif item.get("execution") == "server" or item.get("call_id") in answered:
@@ -48,10 +53,10 @@ def tool_output(call_id: str, output: str | list[Json]) -> Json:
     return {"type": "function_call_output", "call_id": call_id, "output": output, HOSTED: True}
 
 
-def _told(item: Json, approvals: Approvals) -> Json | None:
+def _exchange_of(item: Json, approvals: Approvals) -> Json | None:
     """Return the exchange of a call that the server ran, or did not run for lack of approval; None for other items."""
     if item["type"] == "mcp_approval_request":
-        refusal = approvals.told(item)
+        refusal = approvals.refusal(item)
         return _mcp(item, refusal) if refusal else None
     return _TOLD[item["type"]](item) if item["type"] in _TOLD and item.get("execution") != "client" else None
 

@@ -85,8 +85,8 @@ class ApiError(Exception):
 
     def response_error(self) -> dict[str, str]:
         """Return the `error` of a failed response: a code of the closed list, the message, and the field at fault."""
-        told = {"code": self._response_code(), "message": self.message}
-        return told | {"param": self.param} if self.param else told
+        fields = {"code": self._response_code(), "message": self.message}
+        return fields | {"param": self.param} if self.param else fields
 
     def _response_code(self) -> str:
         if self.code in RESPONSE_ERROR_CODES:

@@ -113,7 +113,7 @@ class Approvals:
         """Return the requests that were approved since the model's last item, in the order of the requests."""
         return [request for request in self._requests.values() if self._is_to_be_made(request["id"])]
 
-    def told(self, request: Json) -> str | None:
+    def refusal(self, request: Json) -> str | None:
         """Return what the model is shown for a call that was not made; None if its result is elsewhere."""
         answer = self._answers.get(request["id"])
         if answer is None:

@@ -77,7 +77,7 @@ class AutoCompaction:
         return bool(self._entries) and has_news(before_question(items)[0], self._summaries.read)
 
     async def before_answer(
-        self, items: Sequence[Json], max_tokens: int | None, reporter: ItemReporter, told: RoundOperation
+        self, items: Sequence[Json], max_tokens: int | None, reporter: ItemReporter, operation: RoundOperation
     ) -> list[Json]:
         """Compact the conversation before a round, and return the items that the model continues from.
 
@@ -88,7 +88,7 @@ class AutoCompaction:
         """
         settled, question = before_question(items)
         asked = open_message(items, self._sent, self._summaries.read)
-        made = await self._made(settled, asked, max_tokens, reporter, told)
+        made = await self._made(settled, asked, max_tokens, reporter, operation)
         summary = self._summaries.read(made)
         if asked and summary and not question:
             # The sealed item only refers to the message's files and images; here they are already resolved.
@@ -96,7 +96,7 @@ class AutoCompaction:
         return [made, *question]
 
     async def alone(
-        self, items: Sequence[Json], max_tokens: int | None, reporter: ItemReporter, told: RoundOperation
+        self, items: Sequence[Json], max_tokens: int | None, reporter: ItemReporter, operation: RoundOperation
     ) -> list[Json]:
         """Compact the whole conversation, for a request for compaction alone.
 
@@ -105,7 +105,7 @@ class AutoCompaction:
         """
         check_not_empty(items)
         asked = open_message(items, self._sent, self._summaries.read)
-        return [await self._made(items, asked, max_tokens, reporter, told)]
+        return [await self._made(items, asked, max_tokens, reporter, operation)]
 
     async def _made(
         self,
@@ -113,7 +113,7 @@ class AutoCompaction:
         asked: list[Json] | None,
         max_tokens: int | None,
         reporter: ItemReporter,
-        told: RoundOperation,
+        operation: RoundOperation,
     ) -> Json:
         index = -1
 
@@ -122,8 +122,8 @@ class AutoCompaction:
             index = reporter.begin(COMPACTION, {})
             reporter.advance(index, "compacting")
 
-        written = await self._model_round.summarise(items, max_tokens, begun, told)
-        told.ended(written.finish, ())
+        written = await self._model_round.summarise(items, max_tokens, begun, operation)
+        operation.ended(written.finish, ())
         self._event_buffer.put(self._assembler.feed(Finish("stop", written.finish.usage)))
         reporter.conclude(index, {SEALED: await self._summaries.sealed(Summary(written.text, asked))})
         made: Json = self._assembler.response["output"][index]

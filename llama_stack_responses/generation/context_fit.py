@@ -52,7 +52,7 @@ class ContextFit:
         self._lengths = lengths
         self._large_work = large_work
         self._scale: float | None = None  # tokens per estimated token
-        self._told = False
+        self._is_calibrated = False
         self._most: float | None = None  # most estimated tokens of the next request
         self._last: Json = {"messages": []}
         self._shortest = False
@@ -106,8 +106,8 @@ class ContextFit:
         if self._shortest:
             return False
         sent = estimated_tokens(self._last)
-        if refusal.length and refusal.tokens and not self._told:
-            self._told, self._scale = True, refusal.tokens / sent
+        if refusal.length and refusal.tokens and not self._is_calibrated:
+            self._is_calibrated, self._scale = True, refusal.tokens / sent
         else:
             self._most = sent * _SHORTER
         return True

@@ -31,18 +31,18 @@ class ContextLengths:
     def __init__(self, inference: Inference, clock: Callable[[], float] = time.monotonic) -> None:
         self._inference = inference
         self._clock = clock
-        self._told: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._lengths: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     async def of(self, model: str, profile: Profile) -> int | None:
         """Return the length of the model's context; None if it is unknown."""
-        length, until = self._told.get(model, (0, 0.0))
+        length, until = self._lengths.get(model, (0, 0.0))
         if length and self._clock() < until:
             return length
         return profile.context_length or await self._inference.context_length(model)
 
     def learn(self, model: str, length: int) -> None:
         """Remember the length that the model server named in a refusal."""
-        self._told[model] = length, self._clock() + _FRESH
-        self._told.move_to_end(model)
-        if len(self._told) > _MOST:
-            self._told.popitem(last=False)
+        self._lengths[model] = length, self._clock() + _FRESH
+        self._lengths.move_to_end(model)
+        if len(self._lengths) > _MOST:
+            self._lengths.popitem(last=False)

@@ -174,11 +174,11 @@ class Generation:
         response, request = self._assembler.response, self._request
         running = Running(self._assembler, self._items, request.store, request.stream)
         try:
-            with self._telemetry.response(response) as self._told, self.timeline.response(running) as ended:
+            with self._telemetry.response(response) as self._operation, self.timeline.response(running) as ended:
                 ending = self._refuse() or await (self._only_compact() if self._request.compacts else self._run())
                 if self._moderation_filter:
                     response["moderation"] = await self._moderation_filter.moderation(response["output"])
-                self._told.ended(response, ending.status, self._rounds)
+                self._operation.ended(response, ending.status, self._rounds)
                 ended(ending.status)
                 return ending
         finally:
@@ -281,9 +281,14 @@ class Generation:
                 return heard.finish.reason
 
     async def _ask(self) -> Heard:
-        with self._telemetry.round(self._request.model, self._told) as told, self.timeline.round(told, "answer"):
-            heard = await self._model_round.ask(self._conversation, self._tokens_left(), self._take, told, self._full)
-            told.ended(heard.finish, self._assembler.response["output"][self._output_said :])
+        with (
+            self._telemetry.round(self._request.model, self._operation) as operation,
+            self.timeline.round(operation, "answer"),
+        ):
+            heard = await self._model_round.ask(
+                self._conversation, self._tokens_left(), self._take, operation, self._full
+            )
+            operation.ended(heard.finish, self._assembler.response["output"][self._output_said :])
         return heard
 
     @property
@@ -298,8 +303,11 @@ class Generation:
 
     async def _compact(self, compacted: Compact) -> None:
         """Compact the conversation and continue from its summary."""
-        with self._telemetry.round(self._request.model, self._told) as told, self.timeline.round(told, "compaction"):
-            self._said += await compacted(self._conversation, self._tokens_left(), self._tool_execution, told)
+        with (
+            self._telemetry.round(self._request.model, self._operation) as operation,
+            self.timeline.round(operation, "compaction"),
+        ):
+            self._said += await compacted(self._conversation, self._tokens_left(), self._tool_execution, operation)
         self._output_said = len(self._assembler.response["output"])
         await self._step()
 

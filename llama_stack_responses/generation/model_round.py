@@ -74,7 +74,7 @@ class _Round:
         citing: turns the citations in the text into annotations; None if there can be none.
         filters: the filters of the deltas, in order.
         take: receives the deltas.
-        told: records the request and the first chunk.
+        operation: records the request and the first chunk.
         full: returns whether the response is as large as it may be.
     """
 
@@ -82,7 +82,7 @@ class _Round:
     citing: Citing | None
     filters: Sequence[DeltaFilter]
     take: Take
-    told: RoundOperation
+    operation: RoundOperation
     full: Callable[[], bool]
 
     def cited(self, deltas: Iterable[Delta]) -> list[Delta] | Iterator[Delta]:
@@ -174,7 +174,7 @@ class ModelRound:
         items: Sequence[Json],
         max_tokens: int | None,
         take: Take,
-        told: RoundOperation,
+        operation: RoundOperation,
         full: Callable[[], bool],
     ) -> Heard:
         """Run one round on the conversation `items`.
@@ -183,7 +183,7 @@ class ModelRound:
             items: the conversation.
             max_tokens: most tokens of the answer; None for no bound.
             take: receives the deltas.
-            told: records the request and the first chunk.
+            operation: records the request and the first chunk.
             full: returns whether the response is as large as it may be, checked at intervals; if so, the round ends as
                 incomplete.
 
@@ -193,10 +193,10 @@ class ModelRound:
         """
         chat = await self.chat(items, max_tokens)
         reader = ChunkReader(self._profile, self._left, summaries=self._request.reasoning_summary is not None)
-        return await self._heard(chat, _Round(reader, self._toolset.citing(), self._filters, take, told, full))
+        return await self._heard(chat, _Round(reader, self._toolset.citing(), self._filters, take, operation, full))
 
     async def summarise(
-        self, items: Sequence[Json], max_tokens: int | None, begun: Callable[[], None], told: RoundOperation
+        self, items: Sequence[Json], max_tokens: int | None, begun: Callable[[], None], operation: RoundOperation
     ) -> Written:
         """Have the model write a summary of a conversation; the client does not see its text.
 
@@ -206,7 +206,7 @@ class ModelRound:
             items: the conversation.
             max_tokens: most tokens of the summary; None for no bound.
             begun: called when the first text arrives.
-            told: records the request and the first chunk.
+            operation: records the request and the first chunk.
 
         Raises:
             ApiError: the model server failed, or the model wrote nothing.
@@ -215,7 +215,7 @@ class ModelRound:
             make = self._auto_compaction(max_tokens)
             chat = await self._context_fit.fit(self._continued(items), make, max_tokens, to_answer=False)
             try:
-                return await self._written(chat, begun, told)
+                return await self._written(chat, begun, operation)
             except TooLongError as refusal:
                 if not self._context_fit.shorten(refusal):
                     raise
@@ -253,7 +253,7 @@ class ModelRound:
             self.accepted.set_result(None)
 
     async def _heard(self, chat: Json, this: _Round, kind: str = "answer") -> Heard:
-        this.told.asked(chat)
+        this.operation.asked(chat)
         await self.timeline.requested(chat, kind)
         try:
             end = await self._read(chat, this)
@@ -291,7 +291,7 @@ class ModelRound:
                             await self._event_buffer.drained()
                     read += 1
                     if read == pause:
-                        this.told.hear(chunk)
+                        this.operation.hear(chunk)
                         pause = await self._pause(read, this)
         return None
 
@@ -336,7 +336,7 @@ class ModelRound:
         await self._event_buffer.drained()
         await self._fair_yield.wait_turn()
 
-    async def _written(self, chat: Json, begun: Callable[[], None], told: RoundOperation) -> Written:
+    async def _written(self, chat: Json, begun: Callable[[], None], operation: RoundOperation) -> Written:
         texts: list[str] = []
 
         def take(delta: Delta) -> None:
@@ -346,7 +346,9 @@ class ModelRound:
                 texts.append(delta.text)
 
         reader = ChunkReader(self._profile, self._left)
-        finish = (await self._heard(chat, _Round(reader, None, (), take, told, lambda: False), "compaction")).finish
+        finish = (
+            await self._heard(chat, _Round(reader, None, (), take, operation, lambda: False), "compaction")
+        ).finish
         text = "".join(texts).strip()
         if not text or finish.reason in ("content_filter", "cancelled"):
             raise ApiError(

@@ -121,9 +121,9 @@ class Run:
         """Wait until the response has ended and is stored, or has failed; errors are not raised."""
         await asyncio.wait([self._task])
 
-    def when_settled(self, told: Callable[[], object]) -> None:
-        """Call `told` once the response has settled."""
-        self._task.add_done_callback(lambda _: told())
+    def when_settled(self, callback: Callable[[], object]) -> None:
+        """Call `callback` once the response has settled."""
+        self._task.add_done_callback(lambda _: callback())
 
     def _cancel(self) -> None:
         if not self._settling:

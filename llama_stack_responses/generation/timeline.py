@@ -97,21 +97,21 @@ class Timeline:
             self.counts.ended(status, running.assembler.numbered)
 
     @contextmanager
-    def round(self, told: RoundOperation, kind: str) -> Iterator[None]:
+    def round(self, operation: RoundOperation, kind: str) -> Iterator[None]:
         """Record the model round that is made within the block; `kind` is `answer` or `compaction`."""
         try:
             yield
         finally:
-            usage, seconds = told.usage or Usage(), told.seconds
-            self.counts.round_ended(usage, told.first_chunk)
+            usage, seconds = operation.usage or Usage(), operation.seconds
+            self.counts.round_ended(usage, operation.first_chunk)
             end = self._now()
             start = end - round(seconds * 1000)
-            first = None if told.first_chunk is None else start + round(told.first_chunk * 1000)
+            first = None if operation.first_chunk is None else start + round(operation.first_chunk * 1000)
             tokens = (usage.input_tokens, usage.output_tokens, usage.cached_tokens)
             self._add(self._rounds, (start, first, end, *tokens, kind), _ROUNDS)
 
     @contextmanager
-    def tool(self, told: ToolOperation, item: Mapping[str, Any], name: str) -> Iterator[None]:
+    def tool(self, operation: ToolOperation, item: Mapping[str, Any], name: str) -> Iterator[None]:
         """Record the call of a tool that is run within the block, and that an item shows."""
         failed = True
         try:
@@ -121,7 +121,7 @@ class Timeline:
             self.counts.tool_ended(failed=failed)
             end = self._now()
             shown = str(item.get("name") or name)[:_NAME]
-            start = end - round(told.seconds * 1000)
+            start = end - round(operation.seconds * 1000)
             self._add(self._tools, (start, end, item.get("id"), item["type"], shown, failed), _TOOLS)
 
     async def requested(self, chat: Json, kind: str) -> None:

@@ -95,10 +95,10 @@ class ToolExecution:
             raise ToolError(_LOST)
         item = self._assembler.response["output"][index]
         invocation = Invocation(call, item, self)
-        with self._telemetry.tool(call, item["type"]) as told, self._timeline.tool(told, item, call.name):
+        with self._telemetry.tool(call, item["type"]) as operation, self._timeline.tool(operation, item, call.name):
             async with self._turn:
                 outcome = await self._bounded(call, function.run(invocation))
-            told.ended(outcome.output)
+            operation.ended(outcome.output)
         return outcome
 
     async def _bounded(self, call: ServerCall, running: Awaitable[Outcome]) -> Outcome:

@@ -32,17 +32,17 @@ class HostFiles:
         try:
             stored = await self._files.openai_retrieve_file(RetrieveFileRequest(file_id=file_id))
         except Exception as error:
-            raise _told(error, file_id) from error
+            raise _error(error, file_id) from error
         count(stored.bytes)
         try:
             content = await self._files.openai_retrieve_file_content(RetrieveFileContentRequest(file_id=file_id))
         except Exception as error:
-            raise _told(error, file_id) from error
+            raise _error(error, file_id) from error
         media_type = mimetypes.guess_type(stored.filename)[0] or ""
         return Document(stored.filename, media_type, bytes(content.body))
 
 
-def _told(error: Exception, file_id: str) -> ApiError:
+def _error(error: Exception, file_id: str) -> ApiError:
     if is_missing(error, file_id):
         return bad_request(f"The file '{file_id}' was not found.", "input", "file_not_found")
     return failed("file store", "input", error)

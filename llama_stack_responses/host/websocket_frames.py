@@ -96,11 +96,11 @@ def _in_turns(receive: Receive, turns: _Turns) -> Receive:
     return data_received
 
 
-def _then(method: Callable[..., Any], told: Callable[[_Decoder], None]) -> Callable[..., Any]:
+def _then(method: Callable[..., Any], callback: Callable[[_Decoder], None]) -> Callable[..., Any]:
     async def called(self: Any, *args: Any) -> Any:
         result = await method(self, *args)
         if decoder := self.__dict__.get(_DECODER):
-            told(decoder)
+            callback(decoder)
         return result
 
     return called

@@ -207,11 +207,15 @@ class JobRunner:
         since = found.response["created_at"] if checkpoint.queued_at is None else checkpoint.queued_at
         context.timeline.resume(max(0.0, time.time() - since), checkpoint.timing)
         self._event_buffer.pace = context.timeline.pace
-        told = await self._insist(lambda: self._told(checkpoint)) if checkpoint.waiting else []
+        emitted = await self._insist(lambda: self._emitted(checkpoint)) if checkpoint.waiting else []
         shown = number + len(closing)
-        told += checkpoint.held_events
+        emitted += checkpoint.held_events
         context.assembler.resume(
-            shown + len(checkpoint.held_events), Usage(*checkpoint.usage), checkpoint.said, _waiting(checkpoint), told
+            shown + len(checkpoint.held_events),
+            Usage(*checkpoint.usage),
+            checkpoint.said,
+            _waiting(checkpoint),
+            emitted,
         )
         self._event_buffer.put(closing)
         self._event_buffer.order.resume(_still_open(checkpoint), checkpoint.held_events, shown)
@@ -227,7 +231,7 @@ class JobRunner:
         call = partial(self._secrets.open, checkpoint.body, sealed, self.lease.response_id, job.owner)
         return await computed(call, sealed)
 
-    async def _told(self, checkpoint: Checkpoint) -> list[Event]:
+    async def _emitted(self, checkpoint: Checkpoint) -> list[Event]:
         """Return the stored events about calls that are not answered yet."""
         indices = {call.index for call in _waiting(checkpoint)} - {None}
         pages = self._event_log.pages(self.lease.response_id, -1)

@@ -20,15 +20,15 @@ class ShutdownCoordinator:
         self._empty: asyncio.Future[None] | None = None
 
     @contextmanager
-    def register(self, told: Callable[[], None]) -> Iterator[None]:
-        """Call `told` when the shutdown begins, or at once if it has begun; the registration ends with the block."""
-        self._guests.add(told)
+    def register(self, callback: Callable[[], None]) -> Iterator[None]:
+        """Call `callback` when the shutdown begins, or at once if it has begun; the block ends the registration."""
+        self._guests.add(callback)
         if self.begun:
-            told()
+            callback()
         try:
             yield
         finally:
-            self._guests.discard(told)
+            self._guests.discard(callback)
             if self._empty and not self._guests and not self._empty.done():
                 self._empty.set_result(None)
 
@@ -44,6 +44,6 @@ class ShutdownCoordinator:
             return None
         self.begun = True
         self._empty = asyncio.get_running_loop().create_future()
-        for told in list(self._guests):
-            told()
+        for callback in list(self._guests):
+            callback()
         return self._empty

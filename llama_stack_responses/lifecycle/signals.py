@@ -44,15 +44,15 @@ class Connections:
             connection.transport.abort()
 
 
-def install_signal_handlers(told: Callable[[], asyncio.Future[None] | None], drain: float) -> Connections:
+def install_signal_handlers(begin: Callable[[], asyncio.Future[None] | None], drain: float) -> Connections:
     """Handle SIGINT and SIGTERM in the running event loop, then call the handler that was installed before.
 
-    The earlier handler is called when the future that `told` returned is done, `drain` seconds after the signal at the
-    latest, or at once if `told` returned None. Outside the main thread, no handler is installed: Python allows signal
+    The earlier handler is called when the future that `begin` returned is done, `drain` seconds after the signal at the
+    latest, or at once if `begin` returned None. Outside the main thread, no handler is installed: Python allows signal
     handlers in the main thread only.
 
     Args:
-        told: begins the shutdown.
+        begin: begins the shutdown.
         drain: seconds from the signal until the connections of a uvicorn server that are still open are aborted.
 
     Returns:
@@ -65,12 +65,12 @@ def install_signal_handlers(told: Callable[[], asyncio.Future[None] | None], dra
     for number in _SIGNALS:
         before = signal.getsignal(number)
         if callable(before):
-            signal.signal(number, _both(loop, told, before, drain))
+            signal.signal(number, _both(loop, begin, before, drain))
     return connections
 
 
 def _both(
-    loop: asyncio.AbstractEventLoop, told: Callable[[], asyncio.Future[None] | None], before: Handler, drain: float
+    loop: asyncio.AbstractEventLoop, begin: Callable[[], asyncio.Future[None] | None], before: Handler, drain: float
 ) -> Handler:
     def handle(number: int, frame: FrameType | None) -> None:
         if loop.is_running():
@@ -79,7 +79,7 @@ def _both(
             before(number, frame)
 
     def end(number: int) -> None:
-        goodbye = told()
+        goodbye = begin()
         loop.call_later(drain, Connections(before).abort_all)
         if goodbye is None:
             before(number, None)

@@ -75,11 +75,11 @@ class Compaction:
             self._running.lease(start.owner).take(1),
             context.held() as held,
             telemetry.response(response) as whole,
-            telemetry.round(request.model, whole) as told,
+            telemetry.round(request.model, whole) as operation,
         ):
             shown = await context.shown(start.items, held)
-            written = await context.model_round(EventBuffer(wanted=False)).summarise(shown, None, _nobody_hears, told)
-            told.ended(written.finish, ())
+            written = await context.model_round(EventBuffer(wanted=False)).summarise(shown, None, _ignore, operation)
+            operation.ended(written.finish, ())
             response |= {"usage": usage_of(written.finish.usage), "status": "completed"}
             whole.ended(response, "completed", 1)
             log_ended(response, whole.seconds, what="compaction")
@@ -95,5 +95,5 @@ class Compaction:
         }
 
 
-def _nobody_hears() -> None:
+def _ignore() -> None:
     return

@@ -313,8 +313,8 @@ class OpenAIResponsesImpl:
         request, stored = start.request, start.stored
         response = self._factory.begin(request, start.moderation)
         # The input is stored with the response; this stands in for it, since a request must have one.
-        told = body["input"][-1:] if request.compacts else "..."
-        work = self._parser.fields(body) | {"input": told, "previous_response_id": None}
+        newest = body["input"][-1:] if request.compacts else "..."
+        work = self._parser.fields(body) | {"input": newest, "previous_response_id": None}
         keys = self.access.provider_credentials()
         taken: list[Put] = []
         free: list[VersionIs] = []

@@ -219,8 +219,8 @@ async def _export(view: View, owner: Owner, out: TextIO) -> None:
             out.write(json.dumps({"type": "response", **found}) + "\n")
     async for conversation in view.conversations_of(owner):
         items = await view.archive.conversations.items(conversation.id, conversation.end)
-        told = {"id": conversation.id, "created_at": conversation.created_at, "metadata": dict(conversation.metadata)}
-        line = {"type": "conversation", "owner": shown(conversation.owner), "conversation": told, "items": items}
+        fields = {"id": conversation.id, "created_at": conversation.created_at, "metadata": dict(conversation.metadata)}
+        line = {"type": "conversation", "owner": shown(conversation.owner), "conversation": fields, "items": items}
         out.write(json.dumps(line) + "\n")
 
 

@@ -63,8 +63,8 @@ def _parts_of_item(item: Json) -> list[Json]:
         case "message":
             return [_text(part.get("text") or part.get("refusal") or "") for part in item["content"]]
         case "reasoning":
-            told = [*(item.get("content") or ()), *(item.get("summary") or ())]
-            return [{"type": "reasoning", "content": part["text"]} for part in told]
+            texts = [*(item.get("content") or ()), *(item.get("summary") or ())]
+            return [{"type": "reasoning", "content": part["text"]} for part in texts]
     if "call_id" in item and "name" in item:
         return [_call(item["call_id"], item)]
     return [{"type": item["type"], "id": item.get("id")}]

@@ -89,9 +89,9 @@ def _tool(item: Item, reading: Reading) -> Json:
     made = _CALLS[item["type"]](item, reading.budget)
     arguments, error = made.get("arguments"), _error(item)
     name = str(made.get("name") or item["type"].removesuffix("_call"))[:_TITLE]
-    told = " ".join(str(made.get("told", arguments["text"] if arguments else ""))[:1000].split())
+    summary = " ".join(str(made.get("summary", arguments["text"] if arguments else ""))[:1000].split())
     return {
-        "title": f"{name} {told}"[:_TITLE],
+        "title": f"{name} {summary}"[:_TITLE],
         "name": name,
         "server": blocks.short(item.get("server_label")),
         "run_by": made.get("run_by", "server"),
@@ -135,11 +135,11 @@ def _mcp(item: Item, budget: Budget) -> Json:
 
 def _web_search(item: Item, budget: Budget) -> Json:
     action: Any = item.get("action") if isinstance(item.get("action"), dict) else {}
-    told = action.get("query") or action.get("url") or action.get("pattern") or ""
+    summary = action.get("query") or action.get("url") or action.get("pattern") or ""
     found = [*blocks.objects(item.get("results")), *blocks.objects(action.get("sources"))]
     results = [blocks.link(each.get("url"), each.get("title"), each.get("snippet"), budget) for each in found]
     given = {name: value for name, value in action.items() if name != "sources"}
-    return {"name": "web_search", "told": told, "arguments": _arguments(given, budget), "results": results}
+    return {"name": "web_search", "summary": summary, "arguments": _arguments(given, budget), "results": results}
 
 
 def _file_search(item: Item, budget: Budget) -> Json:
@@ -148,8 +148,8 @@ def _file_search(item: Item, budget: Budget) -> Json:
         blocks.link(None, each.get("filename") or each.get("file_id"), each.get("text"), budget)
         for each in blocks.objects(item.get("results"))
     ]
-    told = queries[0] if isinstance(queries, list) and queries else ""
-    return {"name": "file_search", "told": told, "arguments": _arguments(queries, budget), "results": results}
+    summary = queries[0] if isinstance(queries, list) and queries else ""
+    return {"name": "file_search", "summary": summary, "arguments": _arguments(queries, budget), "results": results}
 
 
 def _interpreter(item: Item, budget: Budget) -> Json:
@@ -172,9 +172,9 @@ def _shell(item: Item, budget: Budget) -> Json:
 
 def _patch(item: Item, budget: Budget) -> Json:
     operation: Any = item.get("operation") if isinstance(item.get("operation"), dict) else {}
-    told = f"{operation.get('type', '')} {operation.get('path', '')}"
+    summary = f"{operation.get('type', '')} {operation.get('path', '')}"
     given = blocks.code(str(operation.get("diff") or ""), "diff", budget)
-    return {"name": "apply_patch", "told": told, "arguments": _of(given), "run_by": "client"}
+    return {"name": "apply_patch", "summary": summary, "arguments": _of(given), "run_by": "client"}
 
 
 def _any_call(item: Item, budget: Budget) -> Json:

@@ -22,7 +22,7 @@ type Told = tuple[str, Json]
 """The name of an event and its data."""
 
 _WINDOW: Final = 200
-"""Newest rows of a list whose changes are told."""
+"""Newest rows of a list whose changes are reported."""
 
 _LIFETIME: Final = 600.0
 """Seconds after which a stream ends: the client connects again, with a token that is then checked again."""
@@ -55,8 +55,8 @@ class Streams:
             head = await self._heads.get(key, lambda: self._impl.archive.listing.head(owner, _WINDOW))
             return await follower.of(head)
 
-        async for told in self._every(look):
-            yield told
+        async for event in self._every(look):
+            yield event
 
     async def live(self, owner: Owner) -> AsyncIterator[Told | None]:
         """Yield the state of the owner's running responses whenever it changes; None from time to time."""
@@ -68,8 +68,8 @@ class Streams:
             changed, last = state != last, state
             return [("state", state)] if changed else []
 
-        async for told in self._every(look):
-            yield told
+        async for event in self._every(look):
+            yield event
 
     async def stats(self, owner: Owner) -> AsyncIterator[Told | None]:
         """Yield the owner's counts on this server once a second."""
@@ -82,8 +82,8 @@ class Streams:
             head = {"at": time.time(), "server": self._impl.jobs.board.server, "running": len(running)}
             return [("stats", {**head, **counts})]
 
-        async for told in self._every(look):
-            yield told
+        async for event in self._every(look):
+            yield event
 
     async def _every(self, look: Callable[[], Awaitable[list[Told]]]) -> AsyncIterator[Told | None]:
         """Yield what `look` returns, once in an interval, until the stream is old or the server closes."""
@@ -94,8 +94,8 @@ class Streams:
                 news = await look()
             except ApiError:
                 news = []  # the store is away: look again
-            for told in news:
-                yield told
+            for event in news:
+                yield event
             if news:
                 spoke = loop.time()
             elif loop.time() - spoke >= _SILENCE:

@@ -45,9 +45,9 @@ def items_of(stored: StoredResponse, inputs: Sequence[Json], budget: Budget) -> 
 def facts_of(response: Json) -> Json:
     """Return what is known of a response besides its items."""
     incomplete, conversation = response.get("incomplete_details"), response.get("conversation")
-    told = ("status", "model", "created_at", "completed_at", "background", "service_tier", "error")
+    fields = ("status", "model", "created_at", "completed_at", "background", "service_tier", "error")
     return {
-        **{name: response.get(name) for name in told},
+        **{name: response.get(name) for name in fields},
         "incomplete_reason": incomplete.get("reason") if incomplete else None,
         "usage": _usage(response.get("usage")),
         "settings": {name: _setting(value) for name, value in response.items() if name not in _TOLD_APART},

@@ -196,8 +196,8 @@ class Session:
     async def _succeed(self, lane: str | None, successor: Successor) -> Successor | None:
         following = await self._attempt(successor.body, self._turn(lane, successor.body))
         if isinstance(following, ApiError):
-            told = self._steering.failed(successor.steers, "successor_creation_failed", following.message)
-            await self._send(told, lane)
+            reports = self._steering.failed(successor.steers, "successor_creation_failed", following.message)
+            await self._send(reports, lane)
             return None
         return following
 
@@ -231,8 +231,8 @@ class Session:
                 run.abandon()
         if run.error:
             self._forget_parent(body)
-        told, following = self._steering.ended(run.response)
-        await self._send(told, lane)
+        reports, following = self._steering.ended(run.response)
+        await self._send(reports, lane)
         return following
 
     async def _admitted(self) -> Caller:

@@ -221,12 +221,12 @@ def described(
     content: dict[str, Any] = {media: {"schema": answer}}
     if streams:
         content["text/event-stream"] = {"schema": EVENTS}
-    told: dict[str, Any] = {"responses": {"200": {"description": "It is done.", "content": content}}}
+    extra: dict[str, Any] = {"responses": {"200": {"description": "It is done.", "content": content}}}
     if body is not None:
         sent: dict[str, Any] = {"schema": body} if example is None else {"schema": body, "example": example}
         kind = "multipart/form-data" if form else "application/json"
-        told["requestBody"] = {"required": not optional, "content": {kind: sent}}
+        extra["requestBody"] = {"required": not optional, "content": {kind: sent}}
     if query:
-        told["parameters"] = [{"name": name, "in": "query", "schema": schema} for name, schema in query.items()]
+        extra["parameters"] = [{"name": name, "in": "query", "schema": schema} for name, schema in query.items()]
     # Without a response class, FastAPI would add JSON to the media types of the answer.
-    return {"openapi_extra": told, **({} if media == "application/json" else {"response_class": Response})}
+    return {"openapi_extra": extra, **({} if media == "application/json" else {"response_class": Response})}

@@ -99,8 +99,8 @@ def _followed(
 
 def _stream(events: AsyncIterator[Told | None]) -> Response:
     async def frames() -> AsyncIterator[bytes]:
-        async for told in events:
-            yield sse.KEEP_ALIVE if told is None else sse.named(*told)
+        async for event in events:
+            yield sse.KEEP_ALIVE if event is None else sse.named(*event)
 
     return StreamingResponse(frames(), media_type="text/event-stream", headers=stream_headers())
 

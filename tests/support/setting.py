@@ -85,7 +85,7 @@ class Setting:
         self.event_buffer.put(self.assembler.end())
         return self.event_buffer.ready()
 
-    def told(self, request: int = -1) -> list[Any]:
+    def tool_outputs(self, request: int = -1) -> list[Any]:
         """Return the outputs of calls in a request to the model."""
         messages = self.inference.requests[request]["messages"]
         return [message["content"] for message in messages if message["role"] == "tool"]

@@ -214,9 +214,9 @@ def string(low: int = 0, high: int | None = None, pattern: str | None = None) ->
     Without `high`, `max_text_length` applies.
     """
     form = re.compile(pattern) if pattern else None
-    told = {"minLength": low or None, "maxLength": high, "pattern": pattern and f"^{pattern}$"}
+    keywords = {"minLength": low or None, "maxLength": high, "pattern": pattern and f"^{pattern}$"}
 
-    @takes({"type": "string", **{name: value for name, value in told.items() if value is not None}})
+    @takes({"type": "string", **{name: value for name, value in keywords.items() if value is not None}})
     def check(value: Any, at: At) -> str:
         if not isinstance(value, str):
             raise invalid_type(value, at, "a string")

@@ -90,8 +90,8 @@ def _take_part(event: Event, name: str, item: _Item) -> None:
             _close_part(item, event["part"])
         case "shell_call_command.done":
             action = item.blank["action"]
-            told = {"action": {**action, "commands": [*action["commands"], event["command"]]}}
-            item.blank = item.blank | told
+            fields = {"action": {**action, "commands": [*action["commands"], event["command"]]}}
+            item.blank = item.blank | fields
         case "output_text.annotation.added":
             if part := item.part:
                 part.annotations.append(event["annotation"])

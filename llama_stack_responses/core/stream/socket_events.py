@@ -15,11 +15,11 @@ Json = dict[str, Any]
 
 def refused(error: ApiError, sequence_number: int | None = None) -> Event:
     """Return the nested error event; with a sequence number if it is part of a response's stream."""
-    told = error.body()["error"]
+    fields = error.body()["error"]
     if error.retry_after is not None:
-        told["headers"] = {"retry-after": f"{error.retry_after:.12g}"}
+        fields["headers"] = {"retry-after": f"{error.retry_after:.12g}"}
     numbered = {} if sequence_number is None else {"sequence_number": sequence_number}
-    return {"type": "error", **numbered, "status": error.status, "error": told}
+    return {"type": "error", **numbered, "status": error.status, "error": fields}
 
 
 def steer_accepted(sequence_number: int, steer: Json) -> Event:

@@ -65,11 +65,11 @@ class ToolCalls:
         self._line: deque[_OpenCall] = deque()
         self._running: set[int] = set()
         self._call_ids: set[str] = set()
-        self._told: set[tuple[int, str]] = set()
+        self._emitted: set[tuple[int, str]] = set()
 
     def resume(self, said: Iterable[Json], waiting: Sequence[ServerCall], happened: Iterable[Event]) -> None:
         """Continue after other assemblers, given what they added, the unanswered calls, and the events about those."""
-        self._told = {
+        self._emitted = {
             (event["output_index"], event["type"].rpartition(".")[2]) for event in happened if "output_index" in event
         }
         self._call_ids = {item["call_id"] for item in [*self._output.items, *said] if "call_id" in item}
@@ -134,7 +134,7 @@ class ToolCalls:
 
     def advance(self, index: int, stage: Stage) -> list[Event]:
         """Report the server's progress with an open item; a repeated run of a call does not report a stage twice."""
-        if (index, stage) in self._told:
+        if (index, stage) in self._emitted:
             return []
         item = self._output.items[index]
         made = FORMS[item["type"]].stages.get(stage)

@@ -86,10 +86,10 @@ class CodeInterpreterTool:
             after = await files(entry)
         written = [file.path for file in after if (file.path, file.written_at) not in before]
         fields = {"outputs": _outputs(ran)} if self._shows_outputs else {}
-        told = _told(ran, [self._files.heading(path) for path in written[:_SHOWN_FILES]])
+        report = _report(ran, [self._files.heading(path) for path in written[:_SHOWN_FILES]])
         if ran.stopped:
-            raise ToolError(told, fields)
-        return Outcome(told, fields)
+            raise ToolError(report, fields)
+        return Outcome(report, fields)
 
 
 def _outputs(ran: Ran) -> list[Json]:
@@ -97,7 +97,7 @@ def _outputs(ran: Ran) -> list[Json]:
     return [*logs, *({"type": "image", "url": f"data:image/png;base64,{image}"} for image in ran.images)]
 
 
-def _told(ran: Ran, written: Sequence[str]) -> str:
+def _report(ran: Ran, written: Sequence[str]) -> str:
     """Return the model's view of a run."""
     parts = [ran.printed.rstrip()] if ran.printed.strip() else []
     if ran.stopped:

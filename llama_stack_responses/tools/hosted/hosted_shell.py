@@ -72,7 +72,7 @@ class HostedShellTool:
         reporter.conclude(call.index, {})
         made = {"call_id": call.call_id, "max_output_length": length, "output": output}
         reporter.show(SHELL_CALL_OUTPUT, made)
-        return Outcome("\n".join(map(_told, output)))
+        return Outcome("\n".join(map(_report, output)))
 
 
 def _printed(done: Commanded, length: int) -> Json:
@@ -82,7 +82,7 @@ def _printed(done: Commanded, length: int) -> Json:
     return {"stdout": done.stdout[:length], "stderr": (done.stderr + stopped)[:length], "outcome": outcome}
 
 
-def _told(entry: Json) -> str:
+def _report(entry: Json) -> str:
     """Return the model's view of a command's result."""
     outcome = entry["outcome"]
     ended = "The command was stopped." if outcome["type"] == "timeout" else f"Exit code: {outcome['exit_code']}"

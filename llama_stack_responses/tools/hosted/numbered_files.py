@@ -17,9 +17,9 @@ class NumberedFiles:
     def __init__(self) -> None:
         self._paths: dict[str, str] = {}
 
-    def learn(self, told: Any) -> None:
+    def learn(self, result: Any) -> None:
         """Restore the files listed in an earlier output of the tool."""
-        self._paths |= dict(_HEADING.findall(told)) if isinstance(told, str) else {}
+        self._paths |= dict(_HEADING.findall(result)) if isinstance(result, str) else {}
 
     def heading(self, path: str) -> str:
         """Return the line that lists a file for the model; `learn` parses it."""

@@ -39,9 +39,9 @@ class Sources:
         self._by_number: dict[int, Source] = {}
         self._numbers: dict[str, int] = {}
 
-    def learn(self, told: str) -> None:
+    def learn(self, result: str) -> None:
         """Restore the sources listed in an earlier output of the tool."""
-        for number, title, url in self._heading.findall(told):
+        for number, title, url in self._heading.findall(result):
             self._set(int(number), Source(url, title))
 
     def number(self, url: str, title: str) -> int:

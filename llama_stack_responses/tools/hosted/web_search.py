@@ -217,7 +217,7 @@ class SearchTool(ABC):
         self._browsing.release()
 
     @abstractmethod
-    def _learn(self, told: str) -> None:
+    def _learn(self, result: str) -> None:
         """Restore the pages listed in an earlier output of the tool."""
 
 
@@ -234,8 +234,8 @@ class WebSearch(SearchTool):
         )
         self._sources = Sources()
 
-    def _learn(self, told: str) -> None:
-        self._sources.learn(told)
+    def _learn(self, result: str) -> None:
+        self._sources.learn(result)
 
     def cite(self, key: str, _: str) -> Citation | None:
         """Return the citation of a page by its number."""

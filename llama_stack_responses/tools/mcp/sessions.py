@@ -215,7 +215,7 @@ class _Line:
             McpError: it did not answer, or answered with an error.
         """
         await self._greeted()
-        asking: asyncio.Future[Any] = asyncio.ensure_future(self._told(ask))
+        asking: asyncio.Future[Any] = asyncio.ensure_future(self._answered(ask))
         try:
             await asyncio.wait([asking, self._end], return_when=asyncio.FIRST_COMPLETED)
             if asking.done():
@@ -225,7 +225,7 @@ class _Line:
             asking.cancel()
         raise self._end.result() or _http_error(502, "The session has ended.")
 
-    async def _told[Answer](self, ask: Callable[[SdkSession], Awaitable[Answer]]) -> Answer:
+    async def _answered[Answer](self, ask: Callable[[SdkSession], Awaitable[Answer]]) -> Answer:
         try:
             return await ask(self._ready.result())
         except RequestFailed as error:
@@ -293,11 +293,11 @@ class _Line:
 
     def _error_of(self, error: RequestFailed) -> McpError:
         """Convert a failed request to the error of an item."""
-        told = error.error
-        status = told.data.get(HTTP_STATUS) if isinstance(told.data, dict) else None
+        details = error.error
+        status = details.data.get(HTTP_STATUS) if isinstance(details.data, dict) else None
         if status is not None:
-            return self._http_error(status, told.message)
-        return self._protocol_error(told.code, told.message)
+            return self._http_error(status, details.message)
+        return self._protocol_error(details.code, details.message)
 
     def _http_error(self, status: int, message: str) -> McpError:
         return _http_error(status, self._clean(message))

@@ -88,11 +88,11 @@ class McpTransport(http.AsyncBaseTransport):
         try:
             return await self._asked(request, request_id)
         except Failure as failure:
-            return self._told(request, request_id, failure)
+            return self._failure_answer(request, request_id, failure)
         except Refused as error:
-            return self._told(request, request_id, Failure(BAD_GATEWAY, str(error)))
+            return self._failure_answer(request, request_id, Failure(BAD_GATEWAY, str(error)))
         except (http.TransportError, OSError) as error:
-            return self._told(request, request_id, _unreached(error))
+            return self._failure_answer(request, request_id, _unreached(error))
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -183,7 +183,7 @@ class McpTransport(http.AsyncBaseTransport):
         if "location" in response.headers and not _stays(request, response, self._url):
             raise Failure(status, "The server redirects to another one. Use the address that it redirects to.")
 
-    def _told(self, request: Any, request_id: Any, failure: Failure) -> Any:
+    def _failure_answer(self, request: Any, request_id: Any, failure: Failure) -> Any:
         """Return the answer that reports a failure to the request's sender."""
         if not self._answers and failure.status in REFUSED:
             self._failed(failure)

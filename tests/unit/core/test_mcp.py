@@ -169,13 +169,13 @@ def test_secrets_in_additional_tools_item_are_refused() -> None:
 
 def test_approved_call_is_to_be_made() -> None:
     approvals = Approvals([USER, REQUEST, answer()])
-    assert (approvals.to_make(), approvals.told(REQUEST)) == ([REQUEST], None)
+    assert (approvals.to_make(), approvals.refusal(REQUEST)) == ([REQUEST], None)
 
 
 @pytest.mark.parametrize("status", ["completed", "incomplete"])
 def test_finished_call_is_not_made_again(status: str) -> None:
     approvals = Approvals([USER, REQUEST, answer(), made(status)])
-    assert (approvals.to_make(), approvals.told(REQUEST)) == ([], None)
+    assert (approvals.to_make(), approvals.refusal(REQUEST)) == ([], None)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_finished_call_is_not_made_again(status: str) -> None:
 def test_model_gets_reason_why_call_was_not_made(behind: list[Json], told: str) -> None:
     approvals = Approvals([USER, REQUEST, *behind])
     assert approvals.to_make() == []
-    assert told in (approvals.told(REQUEST) or "")
+    assert told in (approvals.refusal(REQUEST) or "")
 
 
 @pytest.mark.parametrize(

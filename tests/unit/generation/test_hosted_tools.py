@@ -55,7 +55,7 @@ async def test_hosted_call_is_run_and_model_continues() -> None:
         "response.web_search_call.completed",
         "response.output_item.done",
     ]
-    assert setting.told() == ["42"]
+    assert setting.tool_outputs() == ["42"]
     assert tools.ran == [{"query": "q"}]
     assert setting.generation.exchanges == {
         search["id"]: {"name": "lookup", "arguments": '{"query": "q"}', "output": "42"},
@@ -82,7 +82,7 @@ async def test_hosted_calls_of_one_round_run_concurrently() -> None:
     await tools.begun.acquire()
     both.set()
     check_stream(await work)
-    assert sorted(setting.told()) == ["first", "second"]
+    assert sorted(setting.tool_outputs()) == ["first", "second"]
 
 
 async def test_concurrent_calls_are_streamed_in_sequence() -> None:
@@ -111,7 +111,7 @@ async def test_failing_tool_gives_failed_item_and_error_for_model(answer: Except
     setting = Setting([CALL, finish("tool_calls")], ANSWER, tools=FakeTools(answer))
     response = check_stream(await setting.end())
     assert [item.get("status") for item in response["output"]] == ["failed", "completed"]
-    assert setting.told() == [told]
+    assert setting.tool_outputs() == [told]
 
 
 async def test_slow_tool_is_stopped_after_timeout() -> None:
@@ -119,7 +119,7 @@ async def test_slow_tool_is_stopped_after_timeout() -> None:
     setting = Setting([CALL, finish("tool_calls")], ANSWER, tools=FakeTools(asyncio.Event()), limits=limits)
     response = check_stream(await setting.end())
     assert response["output"][0]["status"] == "failed"
-    assert setting.told() == ["The tool did not answer within 0.01 seconds."]
+    assert setting.tool_outputs() == ["The tool did not answer within 0.01 seconds."]
 
 
 async def test_second_parallel_call_is_refused_if_disallowed() -> None:
@@ -128,14 +128,16 @@ async def test_second_parallel_call_is_refused_if_disallowed() -> None:
     setting = Setting([*calls, finish("tool_calls")], ANSWER, tools=tools, parallel_tool_calls=False)
     check_stream(await setting.end())
     assert tools.ran == [{"query": "q"}]
-    assert any(each.startswith("Only one tool may be called at a time.") for each in setting.told())
+    assert any(each.startswith("Only one tool may be called at a time.") for each in setting.tool_outputs())
 
 
 async def test_call_with_invalid_arguments_is_hidden_from_client() -> None:
     setting = Setting([call("lookup", "1", "[]"), finish("tool_calls")], ANSWER, tools=FakeTools())
     response = check_stream(await setting.end())
     assert [item["type"] for item in response["output"]] == ["message"]
-    assert setting.told() == ["The arguments of this call are not what 'lookup' takes. Call again with valid ones."]
+    assert setting.tool_outputs() == [
+        "The arguments of this call are not what 'lookup' takes. Call again with valid ones."
+    ]
 
 
 async def test_client_call_beside_hosted_call_ends_turn_after_hosted_call() -> None:
@@ -155,7 +157,7 @@ async def test_calls_over_max_tool_calls_are_not_run() -> None:
     setting = Setting([CALL, finish("tool_calls")], [CALL, finish("tool_calls")], ANSWER, tools=tools, max_tool_calls=1)
     response = check_stream(await setting.end())
     assert [item["type"] for item in response["output"]] == ["web_search_call", "message"]
-    assert setting.told()[1] == "No more tools may be called for this response. Answer with what you know."
+    assert setting.tool_outputs()[1] == "No more tools may be called for this response. Answer with what you know."
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "web_search_preview"}])
@@ -204,7 +206,7 @@ async def test_interrupted_call_is_repeated_only_if_repeatable(repeatable: bool,
     number = first.assembler.numbered
     second.assembler.resume(number, second.assembler.used, first.steps[-1].said, first.steps[-1].waiting)
     assert await second.generation.run() == COMPLETED
-    assert told in second.told()[0]
+    assert told in second.tool_outputs()[0]
     assert second.assembler.response["output"][0]["status"] == status
     assert len(tools.ran) == repeatable
 

@@ -89,7 +89,7 @@ async def test_search_open_and_find_use_cursors_and_citations(web: Web) -> None:
         {"type": "open_page", "url": fish},
         {"type": "open_page", "url": otters},
     ]
-    results, opened, found, at_match, linked, scrolled = setting.told()
+    results, opened, found, at_match, linked, scrolled = setting.tool_outputs()
     assert results.splitlines() == [
         "[0] otters (web-search://otters)",
         "**viewing lines [0 - 9] of 9**",
@@ -143,7 +143,7 @@ async def test_cursors_continue_over_chain(web: Web) -> None:
         history=first.history,
     )
     response = await second.run()
-    fish, at_match, linked = second.told()[-3:]
+    fish, at_match, linked = second.tool_outputs()[-3:]
     assert fish.startswith(f"[3] 127.0.0.1 ({web.url('/fish')})")
     assert at_match.splitlines()[3].startswith("L3: They sleep hand in hand")
     assert linked.startswith(f"[5] 127.0.0.1 ({web.url('/fish')})")
@@ -167,16 +167,16 @@ async def test_invalid_browser_calls_fail(web: Web) -> None:
     response = await setting.run()
     items = [item for item in response["output"] if item["type"] == "web_search_call"]
     assert [item["status"] for item in items] == [*["failed"] * 4, "completed", "failed", "failed"]
-    assert "There is no such link" in setting.told()[0]
-    assert "Open one before" in setting.told()[2]
-    assert "are not what 'browser.search' takes" in setting.told()[-1]
+    assert "There is no such link" in setting.tool_outputs()[0]
+    assert "Open one before" in setting.tool_outputs()[2]
+    assert "are not what 'browser.search' takes" in setting.tool_outputs()[-1]
 
 
 async def test_url_is_opened_directly(web: Web) -> None:
     setting = browsing(web, calls(("browser.open", {"id": web.url("/fish"), "loc": 99})), ANSWER)
     response = await setting.run()
     assert actions(response) == [{"type": "open_page", "url": web.url("/fish")}]
-    assert setting.told()[0].splitlines()[3:] == ["L3: swim."]
+    assert setting.tool_outputs()[0].splitlines()[3:] == ["L3: swim."]
 
 
 async def test_other_models_get_plain_functions() -> None:

@@ -97,7 +97,7 @@ async def test_tools_of_server_are_listed_and_called() -> None:
         "error": None,
         "approval_request_id": None,
     }
-    assert (names(made), made.told(), server.ran) == (["s__add", "s__see"], ["42"], [("add", {"a": 1})])
+    assert (names(made), made.tool_outputs(), server.ran) == (["s__add", "s__see"], ["42"], [("add", {"a": 1})])
     assert server.open == 0
 
 
@@ -282,12 +282,12 @@ async def test_approved_call_is_made_before_model_continues() -> None:
     messages = second.inference.requests[0]["messages"]
     assert [message["role"] for message in messages] == ["assistant", "tool"]
     assert messages[0]["tool_calls"][0]["function"] == {"name": "s__add", "arguments": '{"a": 1}'}
-    assert second.told() == ["42"]
+    assert second.tool_outputs() == ["42"]
 
     history = [tools, request, approved(request), *with_exchanges([added], second.generation.exchanges)]
     third = setting(ANSWER, server=server, tools=[ASKING], history=history)
     await third.end()
-    assert (third.told(), server.ran, server.listed) == (["42"], [("add", {"a": 1})], 1)
+    assert (third.tool_outputs(), server.ran, server.listed) == (["42"], [("add", {"a": 1})], 1)
 
 
 async def test_denial_is_sent_to_model_as_result() -> None:
@@ -296,7 +296,9 @@ async def test_denial_is_sent_to_model_as_result() -> None:
     denial = approved(request, approve=False, reason="Not today.")
     made = setting(ANSWER, server=server, tools=[ASKING], history=[tools, request], input=[denial])
     assert [item["type"] for item in items_of(await made.end())] == ["message"]
-    assert made.told() == ["The user did not approve this call, so it was not made. The reason given: Not today."]
+    assert made.tool_outputs() == [
+        "The user did not approve this call, so it was not made. The reason given: Not today."
+    ]
     assert server.ran == []
 
 
@@ -314,7 +316,7 @@ async def test_approvals_denials_and_client_outputs_work_in_one_turn() -> None:
     ]
     made = setting(ANSWER, server=server, tools=tools, history=history, input=answers)
     assert [item["type"] for item in items_of(await made.end())] == ["mcp_call", "message"]
-    told = made.told()
+    told = made.tool_outputs()
     assert (sorted(told)[0], told[-1], server.ran) == ("42", "42", [("add", {"a": 1})])
     assert {"f said", "The user did not approve this call, so it was not made."} < set(told)
 
@@ -323,7 +325,7 @@ async def test_invalid_arguments_are_not_shown_for_approval() -> None:
     server = FakeMcp(tool("add"))
     made = setting([call("s__add", "1", "[1"), finish("tool_calls")], ANSWER, server=server, tools=[ASKING])
     assert [item["type"] for item in items_of(await made.end())] == ["mcp_list_tools", "message"]
-    assert "The arguments of this call are not what 's__add' takes." in made.told()[0]
+    assert "The arguments of this call are not what 's__add' takes." in made.tool_outputs()[0]
 
 
 async def test_approved_tool_missing_on_server_is_refused() -> None:
@@ -367,14 +369,14 @@ async def test_failed_call_has_error_in_item_and_for_model(answer: Json | McpErr
     added = items_of(events)[1]
     assert (added["status"], added["output"], added["error"]) == ("failed", None, error)
     assert stages(events, 1)[-2:] == ["mcp_call.failed", "output_item.done"]
-    assert made.told() == [told]
+    assert made.tool_outputs() == [told]
 
 
 async def test_arguments_that_are_no_object_fail_call() -> None:
     made = setting([call("s__add", "1", "[1"), finish("tool_calls")], ANSWER, server=FakeMcp(tool("add")))
     added = items_of(await made.end())[1]
     assert (added["status"], added["error"]["type"], added["error"]["code"]) == ("failed", "mcp_protocol_error", -32602)
-    assert "not a JSON object" in made.told()[0]
+    assert "not a JSON object" in made.tool_outputs()[0]
 
 
 async def test_slow_call_times_out() -> None:
@@ -408,7 +410,7 @@ SEEN: Final = {"type": "image_url", "image_url": {"url": "data:image/png;base64,
 async def test_results_become_text_output(result: Json, output: str) -> None:
     made = setting(CALLS, ANSWER, server=FakeMcp(tool("add"), answers={"add": [result]}))
     assert items_of(await made.end())[1]["output"] == output
-    assert made.told() == [output]
+    assert made.tool_outputs() == [output]
 
 
 @pytest.mark.parametrize(
@@ -425,7 +427,7 @@ async def test_model_without_image_support_gets_note_about_image() -> None:
     server = FakeMcp(tool("add"), answers={"add": [{"content": [PICTURE]}]})
     made = setting(CALLS, ANSWER, server=server, profile=Profile(images=False))
     await made.end()
-    assert made.told() == ["(an attachment that this model cannot read)"]
+    assert made.tool_outputs() == ["(an attachment that this model cannot read)"]
 
 
 async def test_same_tool_name_on_two_servers_is_distinguished() -> None:
@@ -446,7 +448,7 @@ async def test_client_function_keeps_its_name_beside_mcp_tool() -> None:
     assert names(first) == ["s__add_2", "s__add"]
     second = setting(ANSWER, server=server, tools=tools, history=[listed, request], input=[approved(request)])
     assert [item["type"] for item in items_of(await second.end())] == ["mcp_call", "message"]
-    assert second.told() == ["42"]
+    assert second.tool_outputs() == ["42"]
 
 
 # Tool choice
@@ -548,7 +550,7 @@ async def test_interrupted_mcp_call_is_repeated_only_if_safe(hints: Json, patter
     assert [item["type"] for item in output] == ["mcp_list_tools", "mcp_call", "message"]
     assert (len(server.ran), server.listed, server.open) == (runs, 1, 0)
     assert output[1]["status"] == ("completed" if runs == 2 else "failed")
-    assert second.told() == ["42"] if runs == 2 else "interrupted" in second.told()[0]
+    assert second.tool_outputs() == ["42"] if runs == 2 else "interrupted" in second.tool_outputs()[0]
 
 
 # Items that clients send back
@@ -568,7 +570,7 @@ async def test_mcp_call_item_without_exchange_is_sent_to_model(fields: Json, tol
     item = {"type": "mcp_call", "id": "mcp_1", "server_label": "s", "name": "add", "arguments": "{}", **fields}
     made = setting(ANSWER, server=FakeMcp(tool("add")), input=[item])
     await made.end()
-    assert made.told() == [told]
+    assert made.tool_outputs() == [told]
 
 
 # The default of `require_approval`

@@ -88,7 +88,7 @@ async def test_search_runs_queries_and_emits_events() -> None:
         "response.web_search_call.completed",
         "response.output_item.done",
     ]
-    [told] = setting.told()
+    [told] = setting.tool_outputs()
     assert "【1】 Otters\nhttps://otters.example/\nOtters hold hands." in told
     assert "【2】 Fish [9]\nhttps://www.fish.example/a%20b\nFish swim [1]." in told
     assert set(setting.offered()) == {"web_search", "open_page", "find_in_page"}
@@ -127,7 +127,7 @@ async def test_search_is_restricted_by_filters_location_and_size() -> None:
         "https://fish.example/0",
         "https://fish.example/1",
     ]
-    assert "x" * 301 not in setting.told()[0]
+    assert "x" * 301 not in setting.tool_outputs()[0]
     assert "Bern, CH" in setting.offered()["web_search"]["description"]
     assert "fish.example" in setting.offered()["web_search"]["description"]
 
@@ -136,20 +136,20 @@ async def test_search_without_results_tells_model() -> None:
     setting = searching(Runtime(), calls(("web_search", {"queries": ["a"]})), ANSWER)
     [item] = items(await setting.run())
     assert item["status"] == "completed"
-    assert setting.told() == ["Nothing was found. Try other words."]
+    assert setting.tool_outputs() == ["Nothing was found. Try other words."]
 
 
 async def test_search_succeeds_if_one_query_fails() -> None:
     setting = searching(Runtime(OTTERS), calls(("web_search", {"queries": ["bad", "good"]})), ANSWER)
     assert items(await setting.run())[0]["status"] == "completed"
-    assert "Otters" in setting.told()[0]
+    assert "Otters" in setting.tool_outputs()[0]
 
 
 async def test_failed_search_has_failed_item() -> None:
     setting = searching(Runtime(), calls(("web_search", {"queries": ["bad"]})), ANSWER)
     [item] = items(await setting.run())
     assert (item["status"], item["action"]["query"]) == ("failed", "bad")
-    assert setting.told() == ["It is down."]
+    assert setting.tool_outputs() == ["It is down."]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ async def test_invalid_search_calls_fail(name: str, arguments: Json) -> None:
     [item] = items(await setting.run())
     kinds = {"web_search": "search", "open_page": "open_page", "find_in_page": "find_in_page"}
     assert (item["status"], item["action"]["type"]) == ("failed", kinds[name])
-    assert "are not what" in setting.told()[0]
+    assert "are not what" in setting.tool_outputs()[0]
 
 
 async def test_page_is_opened_and_searched(web: Web) -> None:
@@ -189,7 +189,7 @@ async def test_page_is_opened_and_searched(web: Web) -> None:
         {"type": "open_page", "url": url},
         {"type": "find_in_page", "url": url, "pattern": "LINE 5"},
     ]
-    _, first, last, found = setting.told()
+    _, first, last, found = setting.tool_outputs()
     assert first.startswith(f"【1】 Otters\n{url}\nLines 1 to 59 of 59.\n\nL1: Otters [1]\nL2: line 2\n")
     assert last.endswith("Lines 58 to 59 of 59.\n\nL58: line 58\nL59: line 59")
     assert "11 lines have 'LINE 5'." in found
@@ -211,7 +211,7 @@ async def test_long_page_is_shown_in_parts(web: Web) -> None:
         Runtime(), calls(("open_page", {"page": web.url("/long")})), ANSWER, tool={"search_context_size": "low"}
     )
     await setting.run()
-    [told] = setting.told()
+    [told] = setting.tool_outputs()
     assert "Lines 1 to 12 of 60. Call open_page with 'line': 13 for what follows." in told
     assert len(told) < 6_500
 
@@ -237,7 +237,7 @@ async def test_pages_that_cannot_be_opened_fail(web: Web) -> None:
         ("failed", "7"),
         ("failed", None),
     ]
-    told = setting.told()
+    told = setting.tool_outputs()
     assert "no such page" in told[0]
     assert "no public address" in told[1]
     assert "404" in told[2]
@@ -252,7 +252,7 @@ async def test_pages_of_other_domains_are_not_opened(web: Web) -> None:
         tool={"filters": {"allowed_domains": ["fish.example"]}},
     )
     assert items(await setting.run())[0]["status"] == "failed"
-    assert "Only pages of these domains may be opened: fish.example" in setting.told()[0]
+    assert "Only pages of these domains may be opened: fish.example" in setting.tool_outputs()[0]
     assert web.seen == []
 
 
@@ -266,8 +266,8 @@ async def test_redirect_out_of_allowed_domains_shows_nothing(web: Web) -> None:
         tool={"filters": {"allowed_domains": ["localhost"]}},
     )
     assert items(await setting.run())[0]["status"] == "failed"
-    assert "Only pages of these domains may be opened: localhost" in setting.told()[0]
-    assert "secret" not in setting.told()[0]
+    assert "Only pages of these domains may be opened: localhost" in setting.tool_outputs()[0]
+    assert "secret" not in setting.tool_outputs()[0]
 
 
 async def test_pages_are_not_opened_without_web_access() -> None:
@@ -279,7 +279,7 @@ async def test_pages_are_not_opened_without_web_access() -> None:
     )
     await setting.run()
     assert set(setting.offered()) == {"web_search"}
-    assert "There is no tool named 'open_page'" in setting.told()[0]
+    assert "There is no tool named 'open_page'" in setting.tool_outputs()[0]
 
 
 async def test_source_numbers_continue_over_chain() -> None:
@@ -289,8 +289,8 @@ async def test_source_numbers_continue_over_chain() -> None:
     new = ("https://new.example/", "New", "...")
     second = searching(Runtime(new, OTTERS), *rounds, history=first.history)
     response = await second.run()
-    assert "【3】 New" in second.told()[-1]
-    assert "【1】 Otters" in second.told()[-1]
+    assert "【3】 New" in second.tool_outputs()[-1]
+    assert "【1】 Otters" in second.tool_outputs()[-1]
     [part] = items(response, "message")[-1]["content"]
     assert [each["url"] for each in part["annotations"]] == [OTTERS[0], new[0]]
 

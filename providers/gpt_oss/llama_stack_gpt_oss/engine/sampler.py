@@ -101,15 +101,15 @@ def sampled(tokens: torch.Tensor, made: Report | None, sequences: Series[Sequenc
     """Combine tokens and log probabilities for each sequence; the tensors are on the host."""
     if made is None:
         return [Sampled(token) for token in tokens.tolist()]
-    told = []
+    samples = []
     for row, (sequence, token) in enumerate(zip(sequences, tokens.tolist(), strict=True)):
         most = sequence.params.top_logprobs
         if most is None:
-            told.append(Sampled(token))
+            samples.append(Sampled(token))
         else:
             top = tuple(zip(made.ids[row, :most].tolist(), made.values[row, :most].tolist(), strict=True))
-            told.append(Sampled(token, made.chosen[row].item(), top))
-    return told
+            samples.append(Sampled(token, made.chosen[row].item(), top))
+    return samples
 
 
 def row_seed(seed: int, place: int) -> int:
