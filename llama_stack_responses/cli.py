@@ -96,7 +96,7 @@ def _missing_provider(config: Path) -> list[str]:
     ]
 
 
-def bring(arguments: argparse.Namespace) -> None:
+def import_stored(arguments: argparse.Namespace) -> None:
     """Run `llama-stack-responses import`."""
     host = installed_host()
     if host is None:
@@ -142,7 +142,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="the config.yaml with the entry of the builtin provider, if its responses were not in the table "
         "'responses' of the backend 'sql_default'",
     )
-    command.set_defaults(run=bring)
+    command.set_defaults(run=import_stored)
     add_commands(commands)
     return parser
 

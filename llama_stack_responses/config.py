@@ -24,7 +24,7 @@ from .sealing.sealer import SECRET_BYTES
 _DAY = 86_400.0
 _LEAST_HELD = 16 * 2**20
 _NAT64_LENGTHS = (32, 40, 48, 56, 64, 96)
-_OF_THE_HOSTS_OWN = frozenset({"persistence", "memory_config", "compaction_config", "vector_stores_config"})
+_BUILTIN_SETTINGS = frozenset({"persistence", "memory_config", "compaction_config", "vector_stores_config"})
 
 
 class MemoryStore(BaseModel):
@@ -612,7 +612,7 @@ class ResponsesConfig(BaseModel):
     @classmethod
     def _is_no_longer_the_hosts(cls, given: Any) -> Any:
         # If these were ignored, responses would not be stored where this entry of the host's own provider specifies.
-        if isinstance(given, dict) and (kept := sorted(given.keys() & _OF_THE_HOSTS_OWN)):
+        if isinstance(given, dict) and (kept := sorted(given.keys() & _BUILTIN_SETTINGS)):
             message = "settings of the host's own provider, take them out; 'store' says where responses are kept"
             raise ValueError(f"{', '.join(kept)}: {message}")
         return given

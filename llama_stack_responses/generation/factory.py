@@ -31,7 +31,7 @@ from ..sealing.sealed_items import Opened, SealedItems
 from ..sealing.sealer import SEALED, Sealer
 from ..sealing.summaries import PrivateSummaries
 from ..telemetry.telemetry import Telemetry
-from ..tools.mcp.list_room import ServerBounds
+from ..tools.mcp.list_budget import ServerBounds
 from ..tools.registry import tool_makers
 from ..tools.toolset import Makers, Toolset
 from .activity import Activity
@@ -43,7 +43,7 @@ from .delta_filter import DeltaFilter
 from .dependencies import Dependencies
 from .event_buffer import EventBuffer
 from .fair_yield import FairYield
-from .loop import NOTHING_DONE, Generation, Progress, TurnLimits
+from .loop import NOTHING_DONE, Generation, LoopLimits, Progress
 from .model_round import ModelRound
 from .reasoning_summary import ReasoningSummarizer
 from .stop_point import StopPoint
@@ -82,7 +82,7 @@ class GenerationFactory:
     attachments: Attachments
     makers: Makers
     profiles: list[Profile]
-    limits: TurnLimits
+    limits: LoopLimits
     sealed: SealedItems
     lengths: ContextLengths
     counts: TokenCounts
@@ -154,7 +154,7 @@ def build_factory(
         dependencies.attachments,
         tool_makers(dependencies.services),
         config.profiles,
-        TurnLimits(
+        LoopLimits(
             limits.rounds,
             limits.inference_idle_seconds,
             limits.tool_seconds,

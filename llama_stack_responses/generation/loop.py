@@ -17,13 +17,13 @@ from ..core.stream.calls import ServerCall
 from ..core.stream.deltas import Delta, Finish, FinishReason, Refusal
 from ..moderation.filter import ModerationFilter
 from ..telemetry.telemetry import Telemetry
-from ..tools.mcp.list_room import ServerBounds
+from ..tools.mcp.list_budget import ServerBounds
 from ..tools.tool import Output
 from ..tools.toolset import SERVERS, Toolset
 from .activity import Running
 from .compaction import AutoCompaction, Compact
 from .event_buffer import EventBuffer
-from .model_round import Heard, ModelRound
+from .model_round import ModelRound, RoundResult
 from .stop_point import StopPoint
 from .timeline import Timeline
 from .tool_execution import ToolExecution
@@ -60,7 +60,7 @@ NOTHING_DONE: Final = Progress()
 
 
 @dataclass(frozen=True, slots=True)
-class TurnLimits:
+class LoopLimits:
     """Bounds on one response.
 
     Attributes:
@@ -125,7 +125,7 @@ class Generation:
         toolset: Toolset,
         assembler: Assembler,
         event_buffer: EventBuffer,
-        limits: TurnLimits,
+        limits: LoopLimits,
         telemetry: Telemetry,
         moderation_filter: ModerationFilter | None = None,
         progress: Progress = NOTHING_DONE,
@@ -207,7 +207,7 @@ class Generation:
         while not self._ends and self._rounds < self._limits.rounds:
             if cut := await self._between_rounds() or _CUT.get(await self._round()):
                 return cut
-            self._hear()
+            self._add_output()
             if not self._waiting:
                 return Ending("completed")
             if any(call.index is not None for call in self._waiting.values()):
@@ -267,7 +267,7 @@ class Generation:
         numbered = self._assembler.numbered
         while True:
             try:
-                heard = await self._ask()
+                result = await self._ask()
             except TooLongError as error:
                 compact = self._auto_compaction.possible(self._conversation)
                 if self._assembler.numbered > numbered or not self._model_round.shorten(error, otherwise=compact):
@@ -276,20 +276,20 @@ class Generation:
                     await self._compact(self._auto_compaction.before_answer)
                     numbered = self._assembler.numbered
             else:
-                if heard.service_tier in SERVICE_TIERS:
-                    self._assembler.response["service_tier"] = heard.service_tier
-                return heard.finish.reason
+                if result.service_tier in SERVICE_TIERS:
+                    self._assembler.response["service_tier"] = result.service_tier
+                return result.finish.reason
 
-    async def _ask(self) -> Heard:
+    async def _ask(self) -> RoundResult:
         with (
             self._telemetry.round(self._request.model, self._operation) as operation,
             self.timeline.round(operation, "answer"),
         ):
-            heard = await self._model_round.ask(
+            result = await self._model_round.ask(
                 self._conversation, self._tokens_left(), self._take, operation, self._full
             )
-            operation.ended(heard.finish, self._assembler.response["output"][self._output_said :])
-        return heard
+            operation.ended(result.finish, self._assembler.response["output"][self._output_said :])
+        return result
 
     @property
     def _conversation(self) -> list[Json]:
@@ -330,7 +330,7 @@ class Generation:
         usage = self._assembler.response["usage"]
         return bound - (usage["output_tokens"] if usage else 0)
 
-    def _hear(self) -> None:
+    def _add_output(self) -> None:
         """Add the output of this round to the conversation for the next one."""
         calls = self._assembler.calls
         server_calls, calls.server_calls = calls.server_calls, []

@@ -45,7 +45,7 @@ never waits. A new stream's first chunks do not wait behind running streams."""
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class RoundResult:
     """How a round ended.
 
     Attributes:
@@ -176,7 +176,7 @@ class ModelRound:
         take: Take,
         operation: RoundOperation,
         full: Callable[[], bool],
-    ) -> Heard:
+    ) -> RoundResult:
         """Run one round on the conversation `items`.
 
         Args:
@@ -193,7 +193,7 @@ class ModelRound:
         """
         chat = await self.chat(items, max_tokens)
         reader = ChunkReader(self._profile, self._left, summaries=self._request.reasoning_summary is not None)
-        return await self._heard(chat, _Round(reader, self._toolset.citing(), self._filters, take, operation, full))
+        return await self._run_round(chat, _Round(reader, self._toolset.citing(), self._filters, take, operation, full))
 
     async def summarise(
         self, items: Sequence[Json], max_tokens: int | None, begun: Callable[[], None], operation: RoundOperation
@@ -252,7 +252,7 @@ class ModelRound:
         if not self.accepted.done():
             self.accepted.set_result(None)
 
-    async def _heard(self, chat: Json, this: _Round, kind: str = "answer") -> Heard:
+    async def _run_round(self, chat: Json, this: _Round, kind: str = "answer") -> RoundResult:
         this.operation.asked(chat)
         await self.timeline.requested(chat, kind)
         try:
@@ -267,7 +267,7 @@ class ModelRound:
             self._left -= this.reader.said
         end = end or await this.passed(this.cited(this.reader.end()))
         assert end, "a round ends with its Finish"
-        return Heard(end, this.reader.service_tier)
+        return RoundResult(end, this.reader.service_tier)
 
     async def _read(self, chat: Json, this: _Round) -> Finish | None:
         """Take the deltas of the stream; return how the round ended, if it ended before the stream."""
@@ -291,7 +291,7 @@ class ModelRound:
                             await self._event_buffer.drained()
                     read += 1
                     if read == pause:
-                        this.operation.hear(chunk)
+                        this.operation.observe(chunk)
                         pause = await self._pause(read, this)
         return None
 
@@ -347,7 +347,7 @@ class ModelRound:
 
         reader = ChunkReader(self._profile, self._left)
         finish = (
-            await self._heard(chat, _Round(reader, None, (), take, operation, lambda: False), "compaction")
+            await self._run_round(chat, _Round(reader, None, (), take, operation, lambda: False), "compaction")
         ).finish
         text = "".join(texts).strip()
         if not text or finish.reason in ("content_filter", "cancelled"):

@@ -20,7 +20,7 @@ Json = dict[str, Any]
 logger = get_logger(__name__)
 
 
-class Making(Runnable, Protocol):
+class ForegroundGeneration(Runnable, Protocol):
     """The generation of a foreground response."""
 
     @property
@@ -48,7 +48,7 @@ class Run:
 
     def __init__(
         self,
-        generation: Making,
+        generation: ForegroundGeneration,
         assembler: Assembler,
         event_buffer: EventBuffer,
         keep: Callable[[Json], Awaitable[None]],

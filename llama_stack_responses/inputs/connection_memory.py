@@ -25,7 +25,7 @@ _ROOM: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class RememberedTurn:
     """A history that is not stored, or only in part.
 
     Attributes:
@@ -37,21 +37,21 @@ class Link:
 
     items: list[Json]
     size: int
-    before: Link | None
+    before: RememberedTurn | None
     base: str | None
 
     @property
     def unstored(self) -> list[Json]:
         """All items after `base`, oldest first."""
         parts: list[list[Json]] = []
-        link: Link | None = self
-        while link:
-            parts.append(link.items)
-            link = link.before
+        turn: RememberedTurn | None = self
+        while turn:
+            parts.append(turn.items)
+            turn = turn.before
         return [item for part in reversed(parts) for item in part]
 
 
-class Chains:
+class ConnectionMemory:
     """The histories of one connection's responses. At a limit, the oldest is dropped.
 
     Args:
@@ -62,20 +62,20 @@ class Chains:
     def __init__(self, limit: int, lease: Reservation) -> None:
         self._limit = limit
         self._lease = lease
-        self._links: OrderedDict[str, Link] = OrderedDict()
+        self._turns: OrderedDict[str, RememberedTurn] = OrderedDict()
         self._uses: dict[int, int] = {}
-        """How many responses and later links use a link, by its identity."""
+        """How many responses and later turns use a turn, by its identity."""
         self._held = 0
         self._closed = False
 
-    def find(self, response_id: str) -> Link | None:
+    def find(self, response_id: str) -> RememberedTurn | None:
         """Return the history that ends with this response; None if it is stored, dropped or another connection's."""
-        return self._links.get(response_id)
+        return self._turns.get(response_id)
 
     def forget(self, response_id: str) -> None:
         """Drop the history that ends with this response, if it is remembered."""
-        if link := self._links.pop(response_id, None):
-            self._leave(link)
+        if turn := self._turns.pop(response_id, None):
+            self._leave(turn)
             self._lease.resize(self._held)
 
     async def check(self, items: list[Json]) -> None:
@@ -94,7 +94,7 @@ class Chains:
         response: Json,
         new_items: list[Json],
         exchanges: Mapping[str, Json],
-        before: Link | None,
+        before: RememberedTurn | None,
         base: str | None,
     ) -> None:
         """Remember a response: the request's items, then its output with its exchanges, after the history `before`.
@@ -102,25 +102,25 @@ class Chains:
         It is dropped if there is no room for it alone.
         """
         items = [*new_items, *with_exchanges(response["output"], exchanges)]
-        link = Link(items, await computed(partial(_size, items), items), before, base)
+        turn = RememberedTurn(items, await computed(partial(_size, items), items), before, base)
         if self._closed:
             return
-        self._links[response["id"]] = link
-        self._enter(link)
-        while self._links and not self._fits():
-            self._leave(self._links.popitem(last=False)[1])
+        self._turns[response["id"]] = turn
+        self._enter(turn)
+        while self._turns and not self._fits():
+            self._leave(self._turns.popitem(last=False)[1])
         self._lease.resize(self._held)
 
     def close(self) -> None:
         """Drop everything, and remember nothing more: the connection has ended."""
         self._closed = True
-        self._links.clear()
+        self._turns.clear()
         self._uses.clear()
         self._held = 0
         self._lease.release()
 
     def _fits(self) -> bool:
-        if len(self._links) > _MOST or self._held > self._limit:
+        if len(self._turns) > _MOST or self._held > self._limit:
             return False
         try:
             self._lease.resize(self._held)
@@ -128,27 +128,27 @@ class Chains:
             return False
         return True
 
-    def _enter(self, tip: Link) -> None:
+    def _enter(self, tip: RememberedTurn) -> None:
         """Count a history; a part that others share is counted already."""
-        link: Link | None = tip
-        while link:
-            uses = self._uses.get(id(link), 0)
-            self._uses[id(link)] = uses + 1
+        turn: RememberedTurn | None = tip
+        while turn:
+            uses = self._uses.get(id(turn), 0)
+            self._uses[id(turn)] = uses + 1
             if uses:
                 return
-            self._held += link.size
-            link = link.before
+            self._held += turn.size
+            turn = turn.before
 
-    def _leave(self, tip: Link) -> None:
+    def _leave(self, tip: RememberedTurn) -> None:
         """Subtract what no other history shares."""
-        link: Link | None = tip
-        while link:
-            self._uses[id(link)] -= 1
-            if self._uses[id(link)]:
+        turn: RememberedTurn | None = tip
+        while turn:
+            self._uses[id(turn)] -= 1
+            if self._uses[id(turn)]:
                 return
-            del self._uses[id(link)]
-            self._held -= link.size
-            link = link.before
+            del self._uses[id(turn)]
+            self._held -= turn.size
+            turn = turn.before
 
 
 def _size(items: list[Json]) -> int:

@@ -18,8 +18,8 @@ from ..core.schema.request import CreateRequest
 from ..store.archive import Archive, StoredResponse
 from ..store.codec import TooLarge, dumps
 from ..store.conversations import Conversation, begins_with_stand_in, stand_in
-from ..store.reading import Room, computed
-from .connection_memory import Chains, Link
+from ..store.reading import ReadAllowance, computed
+from .connection_memory import ConnectionMemory, RememberedTurn
 
 Json = dict[str, Any]
 type Hold = Callable[[int], object]
@@ -56,7 +56,7 @@ class History:
     base: str | None
     stored: list[Json]
     unstored: list[Json] = field(default_factory=list)
-    link: Link | None = None
+    link: RememberedTurn | None = None
     opening: Sequence[Json] = ()
 
     @property
@@ -78,9 +78,14 @@ class HistoryReader:
         self._bounds = bounds
 
     async def before(
-        self, request: CreateRequest, chains: Chains | None = None, *, adds: bool = True, hold: Hold | None = None
+        self,
+        request: CreateRequest,
+        memory: ConnectionMemory | None = None,
+        *,
+        adds: bool = True,
+        hold: Hold | None = None,
     ) -> History:
-        """Return the history that the request continues, which `chains` may remember.
+        """Return the history that the request continues, which `memory` may remember.
 
         Args:
             adds: whether the request adds to the conversation that it names, instead of only reading it.
@@ -89,18 +94,18 @@ class HistoryReader:
         Raises:
             ApiError: the previous response or the conversation does not exist, is not this user's, or is too large.
         """
-        room = Room(self._bounds.history_bytes, hold)
+        allowance = ReadAllowance(self._bounds.history_bytes, hold)
         param = "conversation" if request.conversation else "previous_response_id"
         try:
             if request.conversation:
                 conversation = await self.conversation(request.conversation, "update" if adds else "read")
-                items = await self._archive.conversations.items(conversation.id, conversation.end, room)
+                items = await self._archive.conversations.items(conversation.id, conversation.end, allowance)
                 return History(None, items, opening=[stand_in(conversation)])
             if request.previous_response_id is None:
                 return History(None, [])
-            if chains and (link := chains.find(request.previous_response_id)):
-                return await self._remembered(link, room)
-            return await self._chain(request.previous_response_id, room)
+            if memory and (link := memory.find(request.previous_response_id)):
+                return await self._remembered(link, allowance)
+            return await self._chain(request.previous_response_id, allowance)
         except TooLarge as error:
             raise self._too_long(param) from error
 
@@ -126,24 +131,24 @@ class HistoryReader:
             raise ApiError(403, f"You may not {action} conversation '{conversation_id}'.")
         return found
 
-    async def _remembered(self, link: Link, room: Room) -> History:
+    async def _remembered(self, link: RememberedTurn, allowance: ReadAllowance) -> History:
         """Return the input and output of a chain that a connection remembers."""
         unstored = link.unstored
         if begins_with_stand_in(unstored):
-            stored = await self._archive.conversations.unfold(unstored[:1], room)
+            stored = await self._archive.conversations.unfold(unstored[:1], allowance)
             return History(None, stored, unstored[1:], link, opening=unstored[:1])
-        return History(link.base, await self._archive.history(link.base, room), unstored, link)
+        return History(link.base, await self._archive.history(link.base, allowance), unstored, link)
 
-    async def _chain(self, previous_response_id: str, room: Room) -> History:
+    async def _chain(self, previous_response_id: str, allowance: ReadAllowance) -> History:
         """Return the input and output of the whole chain that ends with this response.
 
         Raises:
             ApiError: 400 `previous_response_not_found`, also for another user's response; 400
                 `previous_response_not_ready`.
-            TooLarge: there is no room for it.
+            TooLarge: there is no allowance for it.
         """
         entry = await self._archive.entry(previous_response_id)
-        found = entry or await self._archive.under_way(previous_response_id)
+        found = entry or await self._archive.running(previous_response_id)
         if found is None or not self._access.allows("read", "response", previous_response_id, found.owner):
             raise bad_request(
                 f"Previous response with id '{previous_response_id}' not found.{import_hint(previous_response_id)}",
@@ -156,7 +161,7 @@ class HistoryReader:
                 "previous_response_id",
                 "previous_response_not_ready",
             )
-        return History(entry.whole, await self._archive.history(entry.whole, room))
+        return History(entry.whole, await self._archive.history(entry.whole, allowance))
 
     async def dereference(
         self, owner: Owner, items: list[Json], param: str = "input", hold: Hold | None = None
@@ -186,7 +191,7 @@ class HistoryReader:
         """
         most = self._bounds.history_bytes + self._bounds.input_bytes
         try:
-            return await self._archive.history(stored.input, Room(most, hold))
+            return await self._archive.history(stored.input, ReadAllowance(most, hold))
         except TooLarge as error:
             message = f"The input of this response takes more than {most} bytes, and cannot be listed."
             raise bad_request(message, "response_id", "context_length_exceeded") from error
@@ -196,9 +201,9 @@ class HistoryReader:
         found: dict[str, Json] = {}
         size = 0
         # Reading an item also reads the items that were stored with it.
-        room = Room(self._bounds.history_bytes, hold)
+        allowance = ReadAllowance(self._bounds.history_bytes, hold)
         try:
-            async for item_id, item in self._archive.find_items(owner, item_ids, room):
+            async for item_id, item in self._archive.find_items(owner, item_ids, allowance):
                 found[item_id] = item
                 size += await computed(partial(_size, item), item)
                 if size > self._bounds.referenced_bytes:

@@ -17,7 +17,7 @@ from ..core.schema.request import CreateRequest
 from ..core.schema.shapes import DEFAULT_LIMITS, At, missing
 from ..moderation.checks import Checks
 from ..sealing.sealed_items import Opened, SealedItems
-from .connection_memory import Chains
+from .connection_memory import ConnectionMemory
 from .history import History, HistoryReader, Hold, for_model
 from .large_work import LargeWork
 
@@ -98,9 +98,14 @@ class RequestResolver:
         self._large_work = large_work
 
     async def resolve(
-        self, request: CreateRequest, chains: Chains | None = None, *, adds: bool = True, hold: Hold | None = None
+        self,
+        request: CreateRequest,
+        memory: ConnectionMemory | None = None,
+        *,
+        adds: bool = True,
+        hold: Hold | None = None,
     ) -> Start:
-        """Return the input of the response to this request; `chains` is the memory of its connection.
+        """Return the input of the response to this request; `memory` is the memory of its connection.
 
         Args:
             adds: whether the response becomes part of the conversation that the request names.
@@ -115,7 +120,7 @@ class RequestResolver:
         request = await self._fill(request)
         opened = Opened()
         await self._sealed.open(request.input_items, owner, opened, verify=True, hold=hold)
-        history = await self._history_reader.before(request, chains, adds=adds, hold=hold)
+        history = await self._history_reader.before(request, memory, adds=adds, hold=hold)
         asked = request.input_items[:-1] if request.compacts else request.input_items
         new_items = await self._history_reader.dereference(owner, asked, hold=hold)
         await self._sealed.open(history.items, owner, opened, verify=False, hold=hold)

@@ -19,7 +19,7 @@ from ..generation.factory import GenerationFactory
 from ..intervals import DEFAULT, Intervals
 from ..sealing.sealer import Sealer
 from ..store.archive import Archive
-from ..store.outcome import certain
+from ..store.outcome import until_known
 from ..store.reading import computed
 from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs
 from .acceptance import Acceptance
@@ -199,7 +199,7 @@ class BackgroundJobs:
 
     async def cancel(self, response_id: str) -> None:
         """Cancel a response, whichever server runs it, and keep its output so far. Do nothing if it has ended."""
-        lease = await certain(
+        lease = await until_known(
             lambda again: self.worker.take_over(response_id, again),
             f"The response store did not say whether response '{response_id}' is cancelled: cancel it again.",
             self._intervals,
@@ -234,7 +234,7 @@ class BackgroundJobs:
                 if not (again and await self._archive.entry(response_id)):
                     raise
 
-        await certain(
+        await until_known(
             save,
             f"The response store did not say whether it took the response. Retrieve response '{response_id}' before "
             "you send the request again: a 404 says that it was not taken.",

@@ -12,9 +12,9 @@ from ..core.errors import ApiError
 from ..core.stream.events import Event
 from ..intervals import Intervals
 from ..logs import get_logger
-from ..store.records import AWAY, Condition
+from ..store.records import UNAVAILABLE, Condition
 from .event_log import EventLog
-from .event_rows import NoRoom
+from .event_rows import ReservationRefused
 from .notifier import Notifier
 from .queue import JobQueue
 
@@ -92,12 +92,12 @@ class EventFollower:
                     yield events
                     after, read_at = events[-1]["sequence_number"] if events else after, loop.time()
                 return
-            except NoRoom as refusal:
+            except ReservationRefused as refusal:
                 # A client that reads nothing is disconnected after a while.
                 if loop.time() - read_at > self._intervals.room_seconds:
                     raise refusal.error from refusal
             except ApiError as error:
-                if error.status != AWAY:
+                if error.status != UNAVAILABLE:
                     raise
             yield []
             await asyncio.sleep(self._intervals.store_retry_seconds)

@@ -22,7 +22,7 @@ from ..store import codec
 from ..store.decoder import Decoder
 from ..store.reading import computed_each
 from ..store.records import Condition, Delete, Ensure, Notify, Op, Put, Records, VersionIs, after_prefix, committed
-from .event_rows import EventRows, NoRoom, Row
+from .event_rows import EventRows, ReservationRefused, Row
 from .notifier import Notifier
 
 _ROWS: Final = 64
@@ -127,7 +127,7 @@ class EventLog:
             lease: creates the reservation for the bytes of a row that no other reader has in memory.
 
         Raises:
-            NoRoom: the reservation for the next row is refused.
+            ReservationRefused: the reservation for the next row is refused.
         """
         await self._announce(response_id, fence)
         loop = asyncio.get_running_loop()
@@ -158,7 +158,7 @@ class EventLog:
         """Yield the events after number `after` that are stored now, some rows at a time, which are held meanwhile.
 
         Raises:
-            NoRoom: there is no room for the next row.
+            ReservationRefused: there is no room for the next row.
         """
         while rows := await self._rows_after(response_id, after, lease):
             events: list[Event] = []
@@ -173,7 +173,7 @@ class EventLog:
         """Return the next rows with events after number `after`: as many as there is room for.
 
         Raises:
-            NoRoom: there is no room for the first of them.
+            ReservationRefused: there is no room for the first of them.
         """
         if held := self._shared.find(response_id, after + 1):
             return [held]
@@ -197,7 +197,7 @@ class EventLog:
         for events, size in await self._read(response_id, after, _AHEAD, _AHEAD_BYTES):
             try:
                 rows.append(self._shared.share(response_id, events, size, lease))
-            except NoRoom:
+            except ReservationRefused:
                 if not rows:
                     raise
                 break

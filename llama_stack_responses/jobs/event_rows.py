@@ -11,7 +11,7 @@ from ..core.errors import ApiError
 from ..core.stream.events import Event
 
 
-class NoRoom(Exception):  # noqa: N818 - a reason to wait
+class ReservationRefused(Exception):  # noqa: N818 - a reason to wait
     """The readers of this user, or of all users, hold all the bytes that they may.
 
     Attributes:
@@ -60,7 +60,7 @@ class EventRows:
             lease: creates the reservation for the bytes of a new row, which is released with the row; None for none.
 
         Raises:
-            NoRoom: the reservation is refused.
+            ReservationRefused: the reservation is refused.
         """
         first: int = events[0]["sequence_number"]
         held = self.find(response_id, first)
@@ -71,7 +71,7 @@ class EventRows:
             try:
                 reservation = lease().take(size)
             except ApiError as error:
-                raise NoRoom(error) from error
+                raise ReservationRefused(error) from error
             finalize(row, reservation.release)
         self._held[response_id, first] = row
         return row

@@ -1,6 +1,6 @@
 """Leases of foreground responses: a response that a client waits for is failed when its server dies.
 
-    v/<response>             the response as it was when it began, its owner and its history (`Vouched`)
+    v/<response>             the response as it was when it began, its owner and its history (`RunningResponse`)
     o/<worker>/<response>    the worker that runs the response
 
 The commit that stores the response deletes both rows. If the worker dies before that, the worker that finds the rows
@@ -19,10 +19,10 @@ from ..intervals import DEFAULT, Intervals
 from ..logs import get_logger
 from ..store import codec
 from ..store.archive import Archive
-from ..store.outcome import certain
+from ..store.outcome import until_known
 from ..store.reading import computed
 from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs, committed, pages_of
-from ..store.vouched import Vouched
+from ..store.running_response import RunningResponse
 from .heartbeat import Heartbeat
 from .queue import is_stalled, iter_stalled
 
@@ -68,7 +68,7 @@ class ForegroundLeases(Protocol):
         """
         ...
 
-    async def delete(self, vouched: Vouched) -> bool:
+    async def delete(self, running: RunningResponse) -> bool:
         """Delete a running response, whichever server runs it, so that it is not stored; return False if it has ended.
 
         The worker that runs the response deletes its `o/` row afterwards, in `flush_unstored`.
@@ -110,9 +110,9 @@ class NoLeases:
         del response_id
         return [], []
 
-    async def delete(self, vouched: Vouched) -> bool:
+    async def delete(self, running: RunningResponse) -> bool:
         """Return False: no response has a lease."""
-        del vouched
+        del running
         return False
 
     async def withdraw(self, response_id: str) -> None:
@@ -175,15 +175,15 @@ class StoredLeases:
         """See `ForegroundLeases`."""
         return _gone(self._worker, response_id), [VersionIs(f"v/{response_id}", 1)]
 
-    async def delete(self, vouched: Vouched) -> bool:
+    async def delete(self, running: RunningResponse) -> bool:
         """See `ForegroundLeases`."""
 
         async def delete(again: bool) -> bool:
-            return await committed(self._records, [Delete(vouched.row.key)], [vouched.row]) or again
+            return await committed(self._records, [Delete(running.row.key)], [running.row]) or again
 
-        return await certain(
+        return await until_known(
             delete,
-            f"The response store did not say whether it deleted response '{vouched.response['id']}': delete it again. "
+            f"The response store did not say whether it deleted response '{running.response['id']}': delete it again. "
             "A 404 says that it was deleted.",
             self._intervals,
         )

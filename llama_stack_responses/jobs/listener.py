@@ -40,7 +40,7 @@ class NotificationListener:
             try:
                 async with watching as watch, asyncio.TaskGroup() as both:
                     both.create_task(self._ask(watch))
-                    both.create_task(self._hear(watch))
+                    both.create_task(self._follow(watch))
                     if lost:
                         logger.info("store notifications restored")
                     lost = False
@@ -69,6 +69,6 @@ class NotificationListener:
                 await changes.wait(inf)
                 await asyncio.sleep(self._intervals.subscribe_delay_seconds)
 
-    async def _hear(self, watch: PubSub) -> None:
+    async def _follow(self, watch: PubSub) -> None:
         while True:
             self._notifier.notify_remote(await watch.receive())

@@ -373,7 +373,7 @@ class JobQueue:
                 Delete(f"h/{found.job.worker}/{response_id}"),
                 Put(f"h/{worker}/{response_id}", b""),
                 Put(f"j/{response_id}", job.encode()),
-                Notify(taken_from(found.job.worker)),
+                Notify(takeover_channel(found.job.worker)),
             ]
             if lease := await self._change(found, job, ops, []):
                 return lease
@@ -383,7 +383,7 @@ class JobQueue:
         """Requeue the job and do not count this try; do nothing if another worker has changed the job."""
         await self._requeue(lease, replace(lease.job, worker=None, tries=lease.job.tries - 1), [])
 
-    async def call_others(self) -> None:
+    async def notify_workers(self) -> None:
         """Notify the other processes of waiting jobs, if there are any."""
         if await self._records.range("q/", after_prefix("q/"), limit=1):
             await self._records.commit([Notify(QUEUE)])
@@ -449,7 +449,7 @@ class JobQueue:
             Delete(f"h/{found.job.worker}/{found.response_id}"),
             _in_queue(found.response_id, job.order, job.owner),
             Put(f"j/{found.response_id}", job.encode()),
-            Notify(taken_from(found.job.worker)),
+            Notify(takeover_channel(found.job.worker)),
             Notify(QUEUE),
         ]
         return await self._change(found, job, ops, conditions) is not None
@@ -479,7 +479,7 @@ def _first_checkpoint(
     )
 
 
-def taken_from(worker: str | None) -> str:
+def takeover_channel(worker: str | None) -> str:
     """Return the name of the notification that a job of this worker was taken over or requeued."""
     return f"h/{worker}"
 

@@ -29,7 +29,7 @@ from ..intervals import DEFAULT, Intervals
 from ..logs import about, get_logger
 from ..store.archive import Archive, StoredResponse
 from ..store.reading import computed
-from ..store.records import AWAY, Conflict, Put, Records, committed
+from ..store.records import UNAVAILABLE, Conflict, Put, Records, committed
 from ..store.saving import Recording
 from ..telemetry.trace_context import within
 from .acceptance import Acceptance
@@ -379,7 +379,7 @@ class JobRunner:
             try:
                 return await call()
             except ApiError as error:
-                if error.status != AWAY or self._handing_over:
+                if error.status != UNAVAILABLE or self._handing_over:
                     raise
                 logger.warning("response store unavailable, retrying: %s", error)
                 await asyncio.sleep(self._intervals.store_retry_seconds)
@@ -407,4 +407,4 @@ def _is_broken(response_id: str, task: asyncio.Task[None]) -> bool:
         logger.info("lease of job %s lost: another worker has it", response_id)
         return False
     logger.error("job %s failed", response_id, exc_info=error)
-    return not (isinstance(error, ApiError) and error.status == AWAY)
+    return not (isinstance(error, ApiError) and error.status == UNAVAILABLE)

@@ -18,7 +18,7 @@ from .foreground_leases import ForegroundLeases
 from .heartbeat import Heartbeat
 from .listener import NotificationListener
 from .notifier import Notifier
-from .queue import QUEUE, JobQueue, Lease, name_of, taken_from
+from .queue import QUEUE, JobQueue, Lease, name_of, takeover_channel
 from .runner import JobRunner
 
 logger = get_logger(__name__)
@@ -236,7 +236,7 @@ class Worker:
                         self.run(lease)
                         continue
                     if notified and (at_limit or not has_room):
-                        await self._jobs.call_others()
+                        await self._jobs.notify_workers()
                 except ApiError as error:
                     logger.warning("could not claim a job: %s", error)
                     patience = self._intervals.poll_seconds
@@ -256,7 +256,7 @@ class Worker:
 
     async def _watch_leases(self) -> None:
         """Drop the jobs that another worker took over: their runners would go on until their next write."""
-        with self._notifier.listen(taken_from(self._id)) as subscription:
+        with self._notifier.listen(takeover_channel(self._id)) as subscription:
             while True:
                 await subscription.wait(self._intervals.poll_seconds)
                 runners = list(self._runners.values())

@@ -202,7 +202,7 @@ class Container:
     async def _start(self) -> _Inside:
         ours, theirs = socket.socketpair()
         bounds, printed, seccomp = self._bounds, Printed(), open_filter()
-        limits = {**_LIMITS, "AS": bounds.memory_bytes, "FSIZE": self.volume.room.bytes, "NPROC": bounds.processes}
+        limits = {**_LIMITS, "AS": bounds.memory_bytes, "FSIZE": self.volume.capacity.bytes, "NPROC": bounds.processes}
         volume = self.volume
         with suppress(OSError):
             # Its Python starts in this folder, which earlier code may have closed.

@@ -24,7 +24,7 @@ from .jail import DATA, TEMPORARY, Jail
 from .listing import listed_files
 from .places import Places
 from .removal import Removal
-from .volume import NoRoom, Volume, Volumes, put
+from .volume import Volume, VolumeFull, Volumes, put
 
 logger = get_logger(__name__)
 
@@ -194,7 +194,7 @@ class Containers:
 
     def _share(self, volume: Volume) -> Share:
         bounds = self._bounds
-        files = volume.room.bytes if volume.namespaces else len(TEMPORARY) * self._jail.temporary_bytes
+        files = volume.capacity.bytes if volume.namespaces else len(TEMPORARY) * self._jail.temporary_bytes
         return Share(bounds.memory_bytes + files, bounds.processes, bounds.processors)
 
     def find(self, container_id: str, owner: Owner) -> Entry:
@@ -312,7 +312,7 @@ async def write_file(entry: Entry, name: str, content: IO[bytes]) -> File:
     base = _file_name(name)
     try:
         size = await asyncio.to_thread(put, entry.container.volume, base, content)
-    except NoRoom as error:
+    except VolumeFull as error:
         raise bad_request(str(error), "file") from error
     except PermissionError as error:
         message = "Code has closed the folder of this container, so no file can be added. Use a new container."

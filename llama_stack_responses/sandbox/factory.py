@@ -10,7 +10,7 @@ from .containers import Containers
 from .control_group import ControlGroups, usable
 from .jail import Jail, find_bwrap, plain_python
 from .places import Places
-from .volume import Room, Volumes
+from .volume import Capacity, Volumes
 
 _MIB = 2**20
 _TEMPORARY_BYTES = 64 * _MIB
@@ -37,11 +37,11 @@ def open_containers(config: CodeInterpreter) -> Containers:
         background_seconds=config.background_seconds,
     )
     jail = Jail(bwrap, config.python or plain_python(), _TEMPORARY_BYTES)
-    room = Room(config.files_mb * _MIB, config.files_count)
+    capacity = Capacity(config.files_mb * _MIB, config.files_count)
     return Containers(
         jail,
         bounds,
-        Volumes(jail, room, in_memory=config.files_in_memory),
+        Volumes(jail, capacity, in_memory=config.files_in_memory),
         config.folder.expanduser(),
         idle_seconds=config.idle_minutes * 60,
         groups=_groups(config.control_group),

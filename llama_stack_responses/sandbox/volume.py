@@ -37,12 +37,12 @@ _MAKING: Final = 30.0
 """Time limit, in seconds, for making a volume."""
 
 
-class NoRoom(Exception):  # noqa: N818
+class VolumeFull(Exception):  # noqa: N818
     """A file does not fit into the container."""
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Capacity:
     """Limits for the files of a container.
 
     Attributes:
@@ -64,14 +64,14 @@ class Volume(Protocol):
         data: the folder that the code sees as its own, by the path that the server uses.
         place: the folder that it is made in, by the path that the jail uses.
         namespaces: descriptors of the namespaces in which the jail reaches it; empty if they are the server's own.
-        room: limits of the files.
+        capacity: limits of the files.
         uploading: lock around the check for free space and the write of a file.
     """
 
     data: Path
     place: Path
     namespaces: tuple[int, ...]
-    room: Room
+    capacity: Capacity
     uploading: threading.Lock
 
     def used(self) -> tuple[int, int]:
@@ -94,11 +94,11 @@ class MemoryVolume:
         OSError: this system does not allow it; the message has the reason.
     """
 
-    def __init__(self, jail: Jail, place: Path, room: Room, launcher: Path) -> None:
+    def __init__(self, jail: Jail, place: Path, capacity: Capacity, launcher: Path) -> None:
         self.place = place
-        self.room = room
+        self.capacity = capacity
         self.uploading = threading.Lock()
-        plan = {"place": str(place.resolve()), "bytes": room.bytes, "files": room.files, **jail.identity(place)}
+        plan = {"place": str(place.resolve()), "bytes": capacity.bytes, "files": capacity.files, **jail.identity(place)}
         command = [sys.executable, "-I", "-S", str(launcher), "volume", json.dumps(plan)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         with subprocess.Popen(command, **pipes) as process, ExitStack() as opened:  # type: ignore[call-overload] # noqa: S603
@@ -136,24 +136,24 @@ class DiskVolume:
 
     namespaces: tuple[int, ...] = ()
 
-    def __init__(self, jail: Jail, place: Path, room: Room) -> None:
+    def __init__(self, jail: Jail, place: Path, capacity: Capacity) -> None:
         jail.admit(place)
         self.data = self.place = place
-        self.room = self._most = room
+        self.capacity = self._most = capacity
         self.uploading = threading.Lock()
 
     def used(self) -> tuple[int, int]:
         """Return the bytes and files in use."""
-        found = usage(self.data, self.room.files)
+        found = usage(self.data, self.capacity.files)
         return found.bytes, found.files
 
     def begin(self) -> str | None:
         """Return why no code may run: otherwise each call could add as much as is written between two polls."""
-        self._most = Room(_TIDIED * self.room.bytes, _TIDIED * self.room.files)
+        self._most = Capacity(_TIDIED * self.capacity.bytes, _TIDIED * self.capacity.files)
         if too_much := self.excess():
             return f"{too_much} Use a new container."
         found = usage(self.data, self._most.files)
-        self._most = Room(max(self.room.bytes, found.bytes), max(self.room.files, found.files))
+        self._most = Capacity(max(self.capacity.bytes, found.bytes), max(self.capacity.files, found.files))
         return None
 
     def excess(self) -> str | None:
@@ -164,9 +164,9 @@ class DiskVolume:
         if found.is_closed:
             return "Its folders cannot be read."
         if found.bytes > self._most.bytes:
-            return f"Its files took more than {self.room.bytes // _MIB} MiB."
+            return f"Its files took more than {self.capacity.bytes // _MIB} MiB."
         if found.files > self._most.files:
-            return f"It had more than {self.room.files:,} files."
+            return f"It had more than {self.capacity.files:,} files."
         return None
 
 
@@ -175,15 +175,15 @@ class Volumes:
 
     Args:
         jail: determines the user that their code runs as.
-        room: limits of each volume.
+        capacity: limits of each volume.
         in_memory: whether files are kept in memory, where this system allows it.
         launcher: the program that makes a volume in memory.
     """
 
-    def __init__(self, jail: Jail, room: Room, *, in_memory: bool, launcher: Path = LAUNCHER) -> None:
+    def __init__(self, jail: Jail, capacity: Capacity, *, in_memory: bool, launcher: Path = LAUNCHER) -> None:
         self._launcher = launcher
         self._jail = jail
-        self._room = room
+        self._room = capacity
         self._in_memory = in_memory
 
     def make(self, place: Path) -> Volume:
@@ -204,7 +204,7 @@ def put(volume: Volume, name: str, content: IO[bytes]) -> int:
         The size in bytes.
 
     Raises:
-        NoRoom: it does not fit.
+        VolumeFull: it does not fit.
     """
     size = content.seek(0, os.SEEK_END)
     content.seek(0)
@@ -212,18 +212,18 @@ def put(volume: Volume, name: str, content: IO[bytes]) -> int:
         # Two concurrent uploads would both count the same free space.
         with volume.uploading:
             taken, files = volume.used()
-            if taken + size > volume.room.bytes or files >= volume.room.files:
-                raise _no_room(name, volume.room)
+            if taken + size > volume.capacity.bytes or files >= volume.capacity.files:
+                raise _volume_full(name, volume.capacity)
             return write_regular(volume.data, name, content)
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise _no_room(name, volume.room) from error
+            raise _volume_full(name, volume.capacity) from error
         raise
 
 
-def _no_room(name: str, room: Room) -> NoRoom:
-    return NoRoom(
-        f"The file '{name}' does not fit into the container, whose files may take {room}. "
+def _volume_full(name: str, capacity: Capacity) -> VolumeFull:
+    return VolumeFull(
+        f"The file '{name}' does not fit into the container, whose files may take {capacity}. "
         "Remove files from it, or use a new one."
     )
 

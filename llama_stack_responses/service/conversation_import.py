@@ -112,7 +112,7 @@ async def import_conversations(
             continue
         items, unread = read_items(each.items.items(), limits)
         try:
-            new = await store.bring(Conversation(each.id, each.owner, each.created_at, metadata), items)
+            new = await store.import_conversation(Conversation(each.id, each.owner, each.created_at, metadata), items)
         except ApiError as error:
             raise CannotImport(str(error)) from error
         if not new:

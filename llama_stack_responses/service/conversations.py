@@ -17,8 +17,8 @@ from ..intervals import DEFAULT, Intervals
 from ..sealing.sealed_items import Opened, SealedItems
 from ..store.archive import Archive
 from ..store.conversations import Conversation
-from ..store.outcome import certain
-from ..store.reading import Room
+from ..store.outcome import until_known
+from ..store.reading import ReadAllowance
 from ..store.records import Conflict
 
 
@@ -77,7 +77,7 @@ class Conversations:
                 if not again:
                     raise
 
-        await certain(
+        await until_known(
             create, f"The response store did not say whether it made conversation '{conversation.id}'.", self._intervals
         )
         return _shown(conversation)
@@ -96,7 +96,7 @@ class Conversations:
         check_conversation_id(conversation_id, "conversation_id")
         metadata = read_metadata(body, self._limits, required=True)
         await self._history_reader.conversation(conversation_id, "update")
-        conversation = await certain(
+        conversation = await until_known(
             lambda _: self._store.set_metadata(conversation_id, metadata),
             f"The response store did not say whether it changed conversation '{conversation_id}': retrieve it.",
             self._intervals,
@@ -109,7 +109,7 @@ class Conversations:
         """Delete the conversation and its items; stored responses keep their own history."""
         check_conversation_id(conversation_id, "conversation_id")
         await self._history_reader.conversation(conversation_id, "delete")
-        await certain(
+        await until_known(
             lambda _: self._store.delete(conversation_id),
             f"The response store did not say whether it deleted conversation '{conversation_id}': delete it again. "
             "A 404 says that it was deleted.",
@@ -125,7 +125,7 @@ class Conversations:
         check_conversation_id(conversation_id, "conversation_id")
         conversation = await self._history_reader.conversation(conversation_id, "update")
         items = await self._read(body, hold, required=True)
-        added = await certain(
+        added = await until_known(
             lambda again: self._store.add(conversation, items, again=again),
             f"The response store did not say whether it added the items to conversation '{conversation_id}': "
             "list its items before you add them again.",
@@ -148,8 +148,10 @@ class Conversations:
         """
         check_conversation_id(conversation_id, "conversation_id")
         conversation = await self._history_reader.conversation(conversation_id, "read")
-        room = Room(hold=hold)
-        items, has_more = await self._store.page(conversation, limit=limit, after=after, order=order, room=room)
+        allowance = ReadAllowance(hold=hold)
+        items, has_more = await self._store.page(
+            conversation, limit=limit, after=after, order=order, allowance=allowance
+        )
         return Page(listed(items), has_more)
 
     async def retrieve_item(self, conversation_id: str, item_id: str, hold: Hold | None = None) -> Json:
@@ -160,7 +162,7 @@ class Conversations:
         """
         check_conversation_id(conversation_id, "conversation_id")
         conversation = await self._history_reader.conversation(conversation_id, "read")
-        item = await self._store.find(conversation, item_id, Room(hold=hold))
+        item = await self._store.find(conversation, item_id, ReadAllowance(hold=hold))
         if item is None:
             raise no_item(item_id)
         return listed([item])[0]
@@ -177,7 +179,7 @@ class Conversations:
         async def remove(again: bool) -> bool:
             return await self._store.remove(conversation, item_id) or again
 
-        removed = await certain(
+        removed = await until_known(
             remove,
             f"The response store did not say whether it deleted item '{item_id}': delete it again. "
             "A 404 says that it was deleted.",

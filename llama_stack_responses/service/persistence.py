@@ -12,7 +12,7 @@ from ..inputs.resolver import Stored
 from ..intervals import DEFAULT, Intervals
 from ..jobs.foreground_leases import ForegroundLeases, ended
 from ..store.archive import NOTHING_RECORDED, Archive
-from ..store.outcome import certain
+from ..store.outcome import until_known
 from ..store.records import Conflict, VersionIs
 from ..store.saving import Recording
 
@@ -32,7 +32,7 @@ class Made:
     recording: Recording = NOTHING_RECORDED
 
 
-class Keeper:
+class ResponseWriter:
     """Stores finished foreground responses.
 
     Every method raises `OutcomeUnknown` if the store did not confirm in time whether the response is stored.
@@ -48,7 +48,7 @@ class Keeper:
         self._leases = leases
         self._intervals = intervals
 
-    async def keep(self, final: Json, stored: Stored, made: Made) -> None:
+    async def write(self, final: Json, stored: Stored, made: Made) -> None:
         """Store a response that was not streamed; it has no lease, since no client knows its id before it is stored."""
         response_id = final["id"]
 
@@ -63,9 +63,9 @@ class Keeper:
                 if not again:
                     raise
 
-        await certain(save, _unknown(final), self._intervals)
+        await until_known(save, _unknown(final), self._intervals)
 
-    async def keep_vouched(self, final: Json, transcript: Transcript, stored: Stored, made: Made) -> None:
+    async def write_streamed(self, final: Json, transcript: Transcript, stored: Stored, made: Made) -> None:
         """Store a response that was streamed.
 
         Raises:
@@ -92,7 +92,7 @@ class Keeper:
                 raise await self._lost(final["id"]) from conflict
 
         try:
-            await certain(save, _unknown(final), self._intervals)
+            await until_known(save, _unknown(final), self._intervals)
         except OutcomeUnknown:
             self._leases.mark_unstored(final["id"], ApiError(503, "The response could not be stored."))
             raise
@@ -107,7 +107,7 @@ class Keeper:
         """Append the items of a response that is not stored itself to its conversation."""
         items, owner = stored["input_items"], stored["owner"]
         conversation_id = final["conversation"]["id"]
-        await certain(
+        await until_known(
             # A retry is safe: items that are in the conversation already are not added again.
             lambda _: self._archive.join(final, owner=owner, input_items=items, exchanges=exchanges),
             f"The response was made, and the response store did not say whether it is part of conversation "

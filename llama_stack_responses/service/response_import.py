@@ -77,7 +77,7 @@ async def import_responses(
     Raises:
         CannotImport: the store is unavailable. What was written stays, and the next import continues from there.
     """
-    bringing = _Bringing(archive, source, limits, report)
+    importing = _Bringing(archive, source, limits, report)
     async for page in source.pages():
         try:
             there = await archive.brought([each.id for each in page])
@@ -89,7 +89,7 @@ async def import_responses(
                 elif each.body.get("status") not in _ENDED:
                     report.unfinished += 1
                 else:
-                    await bringing.bring(each)
+                    await importing.import_one(each)
         except ApiError as error:
             raise CannotImport(str(error)) from error
         report.looked_at(len(page))
@@ -104,7 +104,7 @@ class _Bringing:
         self._limits = limits
         self._report = report
 
-    async def bring(self, found: FoundResponse) -> None:
+    async def import_one(self, found: FoundResponse) -> None:
         """Store a response with its history.
 
         Raises:
@@ -121,7 +121,7 @@ class _Bringing:
             base, items = await self._before(found)
             read, left_out = read_items(_with_ids([*items, *found.input]), self._limits)
             try:
-                new = await self._archive.bring(
+                new = await self._archive.import_response(
                     response,
                     owner=found.owner,
                     base=base.history if base else None,

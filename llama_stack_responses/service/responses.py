@@ -42,17 +42,17 @@ from ..process_pool.pool import WorkerPool
 from ..sealing.sealer import Sealer
 from ..store.archive import Archive, StoredResponse
 from ..store.decoder import Decoder
-from ..store.outcome import certain
+from ..store.outcome import until_known
 from ..store.reading import computed
 from ..store.records import Conflict, Put, Records, VersionIs
-from ..store.vouched import Vouched
+from ..store.running_response import RunningResponse
 from ..telemetry.gauges import Load, StoreLoad
 from ..telemetry.loop_monitor import LoopMonitor
 from .compaction import Compaction
 from .conversations import Conversations
 from .health import Health
 from .idempotency import IdempotencyClaim, IdempotencyKeys
-from .persistence import Keeper, Made
+from .persistence import Made, ResponseWriter
 from .readiness import Check, Readiness, Report
 from .replays import Replays
 from .token_counting import Counting
@@ -132,7 +132,7 @@ class OpenAIResponsesImpl:
         self._sweeper = Sweeper(archive, config.sweep_seconds)
         self.jobs = self._background_jobs(records, sealer)
         self._leases = self.jobs.foreground
-        self._keeper = Keeper(archive, self._leases, intervals)
+        self._writer = ResponseWriter(archive, self._leases, intervals)
         self._health = Health(records, self.jobs.worker)
         self._readiness = self._checks_of_readiness()
         self._replays = Replays()
@@ -262,7 +262,7 @@ class OpenAIResponsesImpl:
             message = "The response store did not say whether it took this request. Send it again with the same key."
             raise ApiError(503, message, retry_after=1) from error
 
-    async def go_on(self, body: Any, connection: ConnectionOptions, hold: Hold | None = None) -> Run:
+    async def create_on_connection(self, body: Any, connection: ConnectionOptions, hold: Hold | None = None) -> Run:
         """Create a streamed response on a connection, which remembers the response if it is not stored.
 
         Args:
@@ -277,8 +277,8 @@ class OpenAIResponsesImpl:
         self.start()
         request = await self._parser.parse(body)
         if not request.store:
-            await connection.chains.check(request.input_items)
-        start = await self._resolver.resolve(request, connection.chains, hold=hold)
+            await connection.memory.check(request.input_items)
+        start = await self._resolver.resolve(request, connection.memory, hold=hold)
         return await self._run(start, connection)
 
     async def _join(self, claim: IdempotencyClaim, hold: Hold | None) -> DetachedResponse | None:
@@ -363,9 +363,9 @@ class OpenAIResponsesImpl:
         async def keep(final: Json) -> None:
             made = Made(generation.exchanges, context.timeline.recording())
             if transcript:
-                await self._keeper.keep_vouched(final, transcript, stored, made)
+                await self._writer.write_streamed(final, transcript, stored, made)
             elif request.store:
-                await self._keeper.keep(final, stored, made)
+                await self._writer.write(final, stored, made)
             else:
                 await self._keep_elsewhere(final, start, generation.exchanges, connection)
 
@@ -395,9 +395,9 @@ class OpenAIResponsesImpl:
     ) -> None:
         """Keep the items of a response that is not stored: in its conversation, and in its connection's memory."""
         if start.request.conversation:
-            await self._keeper.join(final, start.stored, exchanges)
+            await self._writer.join(final, start.stored, exchanges)
         if connection:
-            await connection.chains.keep(final, start.remembered, exchanges, start.history.link, start.history.base)
+            await connection.memory.keep(final, start.remembered, exchanges, start.history.link, start.history.base)
 
     async def retrieve(self, response_id: str, hold: Hold | None = None) -> Json:
         """Return the response as stored or, while it is streamed in the foreground, as it was when it began.
@@ -474,12 +474,12 @@ class OpenAIResponsesImpl:
     async def delete(self, response_id: str) -> None:
         """Delete a response; content that later responses refer to stays until they are deleted too."""
         found = await self.find(response_id, "delete")
-        if isinstance(found, Vouched):
+        if isinstance(found, RunningResponse):
             if await self._leases.delete(found):
                 return
         elif found.response["status"] in RUNNING:
             await self.jobs.cancel(response_id)
-        await certain(
+        await until_known(
             lambda _: self.archive.delete(response_id),
             f"The response store did not say whether it deleted response '{response_id}': delete it again. "
             "A 404 says that it was deleted.",
@@ -555,7 +555,7 @@ class OpenAIResponsesImpl:
                 is a foreground response that still runs.
         """
         found = await self.find(response_id, action)
-        if isinstance(found, Vouched):
+        if isinstance(found, RunningResponse):
             raise bad_request(
                 f"Response '{response_id}' is still in progress. Its stream, and the list of its input, can be read "
                 "again when it has ended.",
@@ -563,7 +563,9 @@ class OpenAIResponsesImpl:
             )
         return found
 
-    async def find(self, response_id: str, action: Action, hold: Hold | None = None) -> StoredResponse | Vouched:
+    async def find(
+        self, response_id: str, action: Action, hold: Hold | None = None
+    ) -> StoredResponse | RunningResponse:
         """Return the response, stored or running in the foreground, on which the caller wants to perform `action`.
 
         Args:
@@ -575,13 +577,13 @@ class OpenAIResponsesImpl:
             ApiError: 404, the response is unknown, deleted, or another user's; 403, the action is not allowed.
         """
         check_response_id(response_id, "response_id")
-        found = await self.archive.load(response_id, hold) or await self.archive.under_way(response_id)
+        found = await self.archive.load(response_id, hold) or await self.archive.running(response_id)
         # It may have ended between the two reads.
         found = found or await self.archive.load(response_id, hold)
         if found is None:
             raise not_found(response_id)
         self._check_access(response_id, found.owner, action)
-        return found if isinstance(found, Vouched) else await self._current(found)
+        return found if isinstance(found, RunningResponse) else await self._current(found)
 
     def _check_access(self, response_id: str, owner: Owner, action: Action) -> None:
         if not self.access.allows("read", "response", response_id, owner):

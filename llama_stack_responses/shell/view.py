@@ -108,10 +108,10 @@ class View:
         """Return a response with its owner and its input, or as it is while it runs; None if it is unknown."""
         stored = await self.archive.load(response_id)
         if stored is None:
-            vouched = await self.archive.under_way(response_id)
-            if vouched is None:
+            running = await self.archive.running(response_id)
+            if running is None:
                 return None
-            return {"owner": shown(vouched.owner), "response": vouched.response, "input": None}
+            return {"owner": shown(running.owner), "response": running.response, "input": None}
         items = await self.archive.history(stored.input)
         return {"owner": shown(stored.owner), "response": stored.response, "input": items}
 

@@ -30,13 +30,13 @@ from .layout import BUCKET, Entry, Json, imported, listing, read_pointer, second
 from .list_rows import Row, first_words, list_row, read_list_row
 from .listing import Listing
 from .nodes import read_chain
-from .pages import Shared, first_decoded, own_inputs
-from .reading import PAGE_BYTES, Room, computed
+from .pages import SharedContent, first_decoded, own_inputs
+from .reading import PAGE_BYTES, ReadAllowance, computed
 from .reclaim import Reclaim
 from .records import Condition, Conflict, Delete, Empty, Op, Record, Records, VersionIs, after_prefix, committed
 from .retry import Retry
+from .running_response import RunningResponse, find_running
 from .saving import Recording, Saving
-from .vouched import Vouched, find_vouched
 
 logger = get_logger(__name__)
 
@@ -209,7 +209,7 @@ class Archive:
             await self._reclaim.try_run(plan.released, owner)
             return plan.version
 
-    async def bring(
+    async def import_response(
         self,
         response: Json,
         *,
@@ -315,9 +315,9 @@ class Archive:
         """Return the records of these keys, of `most` bytes and one more at most."""
         return await self._records.get_many(keys, most=most)
 
-    async def under_way(self, response_id: str) -> Vouched | None:
+    async def running(self, response_id: str) -> RunningResponse | None:
         """Return the foreground response that any server of the store is running; None if there is none."""
-        return await find_vouched(self._records, self.decoder, response_id) if self._records.transactional else None
+        return await find_running(self._records, self.decoder, response_id) if self._records.transactional else None
 
     async def entry(self, response_id: str) -> Entry | None:
         """Return the response's record without content that is stored elsewhere; None as from `load`."""
@@ -376,7 +376,7 @@ class Archive:
 
     async def _page(self, found: Sequence[_Found], limit: int) -> Page:
         """Return a page: the first of the responses, until they reach its size limit."""
-        shared, size = Shared(self._records, self.decoder, self._page_bytes), 0
+        shared, size = SharedContent(self._records, self.decoder, self._page_bytes), 0
         items: list[StoredResponse] = []
         for number, each in enumerate(found[:limit]):
             if size >= self._page_bytes:
@@ -394,10 +394,10 @@ class Archive:
         The list is empty if these items are no longer stored. The answer ends once the inputs reach the
         size of a page.
         """
-        shared = Shared(self._records, self.decoder, self._page_bytes)
+        shared = SharedContent(self._records, self.decoder, self._page_bytes)
         return await own_inputs(shared, [each.input for each in stored], self._page_bytes)
 
-    async def history(self, name: str | None, room: Room | None = None) -> Items:
+    async def history(self, name: str | None, allowance: ReadAllowance | None = None) -> Items:
         """Return all items of the history called `name`, oldest first.
 
         Each response adds at most two nodes. A history of n nodes takes at most ceil(log4(n)) + 1 round trips, and one
@@ -405,32 +405,32 @@ class Archive:
 
         Raises:
             ApiError: 400 `previous_response_not_found`, if part of it is gone.
-            TooLarge: it exceeds `room`.
+            TooLarge: it exceeds `allowance`.
         """
-        items = await self._kept(name, room)
+        items = await self._kept(name, allowance)
         if items is None:
             raise bad_request(
                 "The history of the previous response is no longer stored.",
                 "previous_response_id",
                 "previous_response_not_found",
             )
-        return await self.conversations.unfold(items, room)
+        return await self.conversations.unfold(items, allowance)
 
-    async def _kept(self, name: str | None, room: Room | None = None) -> Items | None:
+    async def _kept(self, name: str | None, allowance: ReadAllowance | None = None) -> Items | None:
         """Return the items of a history as they are stored; None if part of it is gone."""
         if name is None:
             return []
         end, behind, ids = split_name(name)
         # The history is read first: most have no ids beside them.
-        chain = await read_chain(self._records, self.decoder, end, room)
-        beside = await read_chain(self._records, self.decoder, ids, room) if ids else ()
+        chain = await read_chain(self._records, self.decoder, end, allowance)
+        beside = await read_chain(self._records, self.decoder, ids, allowance) if ids else ()
         if chain is None or beside is None:
             return None
         items = [item for _, node in chain for item in node.items]
         return own_ids.with_own_ids(items[: len(items) - behind], [node for _, node in beside])
 
     async def find_items(
-        self, owner: Owner, item_ids: Sequence[str], room: Room | None = None
+        self, owner: Owner, item_ids: Sequence[str], allowance: ReadAllowance | None = None
     ) -> AsyncIterator[tuple[str, Json]]:
         """Yield the owner's stored items that have these ids, each with its id, in any order.
 
@@ -438,9 +438,9 @@ class Archive:
         it.
 
         Raises:
-            TooLarge: the records that hold them exceed `room`.
+            TooLarge: the records that hold them exceed `allowance`.
         """
-        room = room or Room()
+        allowance = allowance or ReadAllowance()
         hasher = Hasher(owner)
         for ids in batched(item_ids, _SCAN):
             rows = {item_id: _pointers_of(hasher, item_id) for item_id in ids}
@@ -451,15 +451,17 @@ class Archive:
                     key, index = read_pointer(pointers[row].value)
                     places.setdefault(key, []).append((item_id, index))
             for key, named in places.items():
-                for found in await self._items_at(key, named, room):
+                for found in await self._items_at(key, named, allowance):
                     yield found
 
-    async def _items_at(self, key: str, named: Sequence[tuple[str, int]], room: Room) -> Sequence[tuple[str, Json]]:
+    async def _items_at(
+        self, key: str, named: Sequence[tuple[str, int]], allowance: ReadAllowance
+    ) -> Sequence[tuple[str, Json]]:
         """Return the items with these ids and indices that one record holds."""
         record = (await self._records.get_many([key])).get(key)
-        items = _items(key, *await self.decoder.decode([record.value], room)) if record else ()
+        items = _items(key, *await self.decoder.decode([record.value], allowance)) if record else ()
         if own_ids.are_own_ids(items):
-            return await own_ids.find(self._records, self.decoder, items, named, room)
+            return await own_ids.find(self._records, self.decoder, items, named, allowance)
         return [(item_id, items[index]) for item_id, index in named if index < len(items)]
 
     async def delete(

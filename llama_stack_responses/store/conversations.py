@@ -25,7 +25,7 @@ from . import codec
 from .decoder import Decoder
 from .hashing import Hasher
 from .layout import Json, imported, item_pointer, read_pointer
-from .reading import PAGE_BYTES, Room, computed
+from .reading import PAGE_BYTES, ReadAllowance, computed
 from .records import Condition, Delete, Op, Put, Record, Records, VersionIs, after_prefix, bytes_of, committed
 from .retry import Retry
 
@@ -165,7 +165,7 @@ class ConversationStore:
         ops, _ = await computed(lambda: joining.plan(known), items)
         await self._records.commit(ops, [VersionIs(conversation.key, None)])
 
-    async def bring(self, conversation: Conversation, items: Sequence[Json]) -> bool:
+    async def import_conversation(self, conversation: Conversation, items: Sequence[Json]) -> bool:
         """Store a conversation of another server; return False if it is stored, or was imported and deleted."""
         mark = imported(conversation.id)
         known = {conversation.key: Record(conversation.encode(), 0)}
@@ -208,18 +208,18 @@ class ConversationStore:
             if not ops or await committed(self._records, ops, conditions):
                 return bool(ops)
 
-    async def items(self, conversation_id: str, end: int, room: Room | None = None) -> list[Json]:
+    async def items(self, conversation_id: str, end: int, allowance: ReadAllowance | None = None) -> list[Json]:
         """Return all items at places before `end`, in order.
 
         Raises:
-            TooLarge: they exceed `room`.
+            TooLarge: they exceed `allowance`.
         """
-        room = room or Room()
+        allowance = allowance or ReadAllowance()
         first, last = _row(conversation_id, 0), _row(conversation_id, end)
-        rows = await self._records.range(first, last, limit=end, most=room.past)
+        rows = await self._records.range(first, last, limit=end, most=allowance.past)
         values = [record.value for _, record in rows]
-        room.check(sum(map(len, values)))
-        return await self._decoder.decode(values, room)
+        allowance.check(sum(map(len, values)))
+        return await self._decoder.decode(values, allowance)
 
     async def newest(self, conversation_id: str, end: int, most: int) -> list[Json]:
         """Return the last items before `end`, in order: as many as it takes to reach `most` bytes."""
@@ -235,13 +235,13 @@ class ConversationStore:
         after: str | None,
         order: Order,
         most: int = PAGE_BYTES,
-        room: Room | None = None,
+        allowance: ReadAllowance | None = None,
     ) -> tuple[list[Json], bool]:
         """Return at most `limit` items after the one with the id `after`, and whether there are more.
 
         Args:
             most: the page ends once its items reach this many bytes.
-            room: counts them as held.
+            allowance: counts them as held.
 
         Raises:
             ApiError: 400, if `after` is not in the conversation.
@@ -255,17 +255,19 @@ class ConversationStore:
         start, end = _row(conversation.id, first), _row(conversation.id, last)
         rows = await self._records.range(start, end, limit=limit + 1, reverse=order == "desc", most=most)
         values = [record.value for _, record in rows[:limit]]
-        items = [item for item, _ in await self._decoder.decode_until(values, most, room)]
+        items = [item for item, _ in await self._decoder.decode_until(values, most, allowance)]
         if len(items) < len(rows) or not items or bytes_of(record for _, record in rows) < most:
             return items, len(items) < len(rows)
         # The byte limit may have cut off the rows.
         start, end = (start, rows[-1][0]) if order == "desc" else (rows[-1][0] + "\0", end)
         return items, bool(await self._records.range(start, end, limit=1))
 
-    async def find(self, conversation: Conversation, item_id: str, room: Room | None = None) -> Json | None:
-        """Return the item with this id, which `room` counts as held; None if it is not in the conversation."""
+    async def find(
+        self, conversation: Conversation, item_id: str, allowance: ReadAllowance | None = None
+    ) -> Json | None:
+        """Return the item with this id, which `allowance` counts as held; None if it is not in the conversation."""
         found = await self._place(conversation, item_id)
-        return await self._item(_row(conversation.id, found[0]), room) if found else None
+        return await self._item(_row(conversation.id, found[0]), allowance) if found else None
 
     async def remove(self, conversation: Conversation, item_id: str) -> bool:
         """Remove an item from the conversation; return False if it does not exist."""
@@ -294,15 +296,15 @@ class ConversationStore:
         for left, record in await self._records.range("w/", after_prefix("w/"), limit=limit):
             await self._clear(left, Owner(*codec.decode(record.value)))
 
-    async def unfold(self, items: list[Json], room: Room | None = None) -> list[Json]:
+    async def unfold(self, items: list[Json], allowance: ReadAllowance | None = None) -> list[Json]:
         """Return the items of a history with its stand-in replaced by the items that still exist.
 
         Raises:
-            TooLarge: they exceed `room`.
+            TooLarge: they exceed `allowance`.
         """
         if not begins_with_stand_in(items):
             return items
-        return [*await self.items(items[0]["conversation"], items[0]["end"], room), *items[1:]]
+        return [*await self.items(items[0]["conversation"], items[0]["end"], allowance), *items[1:]]
 
     async def _head(self, conversation_id: str) -> tuple[Conversation, Condition] | None:
         """Return the conversation, and the condition that it is unchanged."""
@@ -316,9 +318,9 @@ class ConversationStore:
         record = (await self._records.get_many([address])).get(address)
         return (int(record.value), VersionIs(address, record.version)) if record else None
 
-    async def _item(self, row: str, room: Room | None) -> Json | None:
+    async def _item(self, row: str, allowance: ReadAllowance | None) -> Json | None:
         record = (await self._records.get_many([row])).get(row)
-        return (await self._decoder.decode([record.value], room))[0] if record else None
+        return (await self._decoder.decode([record.value], allowance))[0] if record else None
 
     async def _try_clear(self, left: str, owner: Owner) -> None:
         """Run `_clear` after the deletion was committed; `resume` repeats what fails now."""

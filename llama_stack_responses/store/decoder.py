@@ -16,7 +16,7 @@ from typing import Any, Final
 from . import codec
 from .byte_budget import ByteBudget
 from .codec import LARGEST, TooLarge, UnreadableError
-from .reading import INLINE, Room, taking_turns
+from .reading import INLINE, ReadAllowance, taking_turns
 
 DECODING_BYTES: Final = 48 * 2**20
 
@@ -48,23 +48,25 @@ class Decoder:
         self._large = ByteBudget(total)
         self._small = ByteBudget(max(_SMALL, total // _SMALL_PART))
 
-    async def decode(self, values: Sequence[bytes], room: Room | None = None) -> list[Any]:
+    async def decode(self, values: Sequence[bytes], allowance: ReadAllowance | None = None) -> list[Any]:
         """Decode the values. The limit is checked on the decompressed values, before they are decoded.
 
         Raises:
-            TooLarge: they exceed `room`.
+            TooLarge: they exceed `allowance`.
             UnreadableError: one is damaged, or its format is not supported.
         """
-        room = room or Room()
-        room.hold(sum(map(len, values)))
-        _, found = await self._decoded_of(partial(_given, values), _same, _Bound(room.left, ends=False), room)
+        allowance = allowance or ReadAllowance()
+        allowance.hold(sum(map(len, values)))
+        _, found = await self._decoded_of(partial(_given, values), _same, _Bound(allowance.left, ends=False), allowance)
         return [value for value, _ in found]
 
-    async def decode_until(self, values: Sequence[bytes], most: int, room: Room | None = None) -> list[tuple[Any, int]]:
-        """Decode values until they reach `most` bytes, which `room` counts as held; return each with its size."""
-        room = room or Room()
-        room.hold(sum(map(len, values)))
-        _, found = await self._decoded_of(partial(_given, values), _same, _Bound(most, ends=True), room)
+    async def decode_until(
+        self, values: Sequence[bytes], most: int, allowance: ReadAllowance | None = None
+    ) -> list[tuple[Any, int]]:
+        """Decode values until they reach `most` bytes, which `allowance` counts as held; return each with its size."""
+        allowance = allowance or ReadAllowance()
+        allowance.hold(sum(map(len, values)))
+        _, found = await self._decoded_of(partial(_given, values), _same, _Bound(most, ends=True), allowance)
         return found
 
     async def read_until[Found](
@@ -79,14 +81,14 @@ class Decoder:
         Returns:
             What `read` returned, and the decoded values, each with its size.
         """
-        return await self._decoded_of(read, values_of, _Bound(most, ends=True), Room())
+        return await self._decoded_of(read, values_of, _Bound(most, ends=True), ReadAllowance())
 
     async def _decoded_of[Found](
         self,
         read: Callable[[], Awaitable[Found]],
         values_of: Callable[[Found], Sequence[bytes]],
         bound: _Bound,
-        room: Room,
+        allowance: ReadAllowance,
     ) -> tuple[Found, list[tuple[Any, int]]]:
         found = [await read()]
         need = sum(map(len, values_of(found[0]))) * _GUESS
@@ -96,7 +98,7 @@ class Decoder:
             except TooLarge:
                 pass  # too large for the event loop, or for the limit
             else:
-                return found[0], await _parsed(texts, room)
+                return found[0], await _parsed(texts, allowance)
         while True:
             budget = self._budget(need)
             if not budget.has_room(need):
@@ -107,7 +109,7 @@ class Decoder:
                 unpacked = _texts(values_of(found[0]), bound, need if need < budget.total else None)
                 try:
                     texts = await _in_thread(partial(taking_turns, unpacked))
-                    return found[0], await _parsed(texts, room)
+                    return found[0], await _parsed(texts, allowance)
                 except _NeedsMore:
                     need *= _GROWTH
 
@@ -185,9 +187,9 @@ def _text(data: bytes, most: int, need: int | None) -> bytes:
         raise
 
 
-async def _parsed(texts: Sequence[_Text], room: Room) -> list[tuple[Any, int]]:
+async def _parsed(texts: Sequence[_Text], allowance: ReadAllowance) -> list[tuple[Any, int]]:
     sizes = [size for _, _, size in texts]
-    room.take(sum(sizes))
+    allowance.take(sum(sizes))
     parsed = (codec.parse(data, text) for data, text, _ in texts)
     values = list(parsed) if sum(sizes) <= INLINE else await _in_thread(partial(taking_turns, parsed))
     return list(zip(values, sizes, strict=True))

@@ -141,7 +141,7 @@ class KeyValueRecords:
         found: list[tuple[str, Record]] = []
         # A value's size is known only after it was read, so few are read at a time if the size is limited.
         for some in [keys] if most is None else batched(keys, _FEW):
-            with self._trouble():
+            with self._errors_as_503():
                 lines = await self._get(await self._ready(), some)
             now = self._clock()
             found += [(key, line.record) for key, line in lines.items() if line.is_live(now)]
@@ -150,7 +150,7 @@ class KeyValueRecords:
         return dict(until(found, most))
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
-        with self._trouble():
+        with self._errors_as_503():
             store = await self._ready()
             async with store.turn:
                 await self._finish(store)
@@ -161,14 +161,14 @@ class KeyValueRecords:
                     raise Conflict(failed)
                 changes = self._changes(known, writes, now)
                 # Part of the commit may be written when this fails; the next call finishes what was logged.
-                with self._trouble(Unanswered):
+                with self._errors_as_503(Unanswered):
                     await self._make(store, changes)
 
     async def range(
         self, start: str, end: str, *, limit: int, reverse: bool = False, most: int | None = None
     ) -> list[tuple[str, Record]]:
         # The backend reads the whole prefix: it has no narrower range.
-        with self._trouble():
+        with self._errors_as_503():
             lines = await self._lines(await self._ready(), start, end)
         found = ((line.key, line.record) for line in (lines[::-1] if reverse else lines)[: max(limit, 0)])
         return list(until(found, most))
@@ -180,7 +180,7 @@ class KeyValueRecords:
         return self._clock()
 
     async def sweep(self, now: float) -> int:
-        with self._trouble():
+        with self._errors_as_503():
             store = await self._ready()
             rows = await store.keys.values_in_range(f"{self._prefix}e:", f"{self._prefix}e:{_LAST}")
             due = [row for row in rows if float(row.partition(" ")[0]) <= now][:_SWEEP]
@@ -194,7 +194,7 @@ class KeyValueRecords:
     async def snapshot(self) -> AsyncGenerator[Sequence[Put]]:
         # Commits of another process would be seen in part: this store is for one process.
         for kind in ascii_lowercase:
-            with self._trouble():
+            with self._errors_as_503():
                 lines = await self._lines(await self._ready(), f"{kind}/", after_prefix(f"{kind}/"))
             yield [Put(line.key, line.record.value, line.expires_at) for line in lines]
 
@@ -228,7 +228,7 @@ class KeyValueRecords:
                 store.broken = False
 
     @contextmanager
-    def _trouble(
+    def _errors_as_503(
         self, made: Callable[[str], ApiError] = lambda said: ApiError(503, said, retry_after=1)
     ) -> Iterator[None]:
         """Convert any error of the store into a 503."""

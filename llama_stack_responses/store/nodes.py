@@ -16,7 +16,7 @@ from . import codec
 from .codec import TooLarge
 from .decoder import Decoder
 from .hashing import NAME_BYTES
-from .reading import Room
+from .reading import ReadAllowance
 from .records import Record, Records, bytes_of
 
 FAN: Final = 4
@@ -124,25 +124,25 @@ def link_depths(depth: int) -> list[int]:
 
 
 async def read_chain(
-    records: Records, decoder: Decoder, name: str, room: Room | None = None
+    records: Records, decoder: Decoder, name: str, allowance: ReadAllowance | None = None
 ) -> Sequence[tuple[str, Node]] | None:
     """Return the nodes from the root to `name` with their names; None if one is gone.
 
     This takes at most ceil(log4(n)) + 1 round trips for a history of n nodes.
 
     Raises:
-        TooLarge: they exceed `room`. The total in the first node or the number of bytes read shows this before any node
-            is decoded.
+        TooLarge: they exceed `allowance`. The total in the first node or the number of bytes read shows this before any
+            node is decoded.
     """
-    room = room or Room()
-    found = await _collect(records, name, room.left, None)
+    allowance = allowance or ReadAllowance()
+    found = await _collect(records, name, allowance.left, None)
     if found is None:
         return None
     nodes, cut = found
     if cut:
         raise TooLarge
     chain = [nodes[depth] for depth in sorted(nodes)]
-    items = await decoder.decode([data for _, data in chain], room)
+    items = await decoder.decode([data for _, data in chain], allowance)
     return [(each, node_of(data, of_it)) for (each, data), of_it in zip(chain, items, strict=True)]
 
 

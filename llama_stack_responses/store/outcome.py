@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 from ..core.errors import ApiError, OutcomeUnknown
 from ..intervals import Intervals
 from ..logs import get_logger
-from .records import AWAY, Unanswered
+from .records import UNAVAILABLE, Unanswered
 
 logger = get_logger(__name__)
 
 
-async def certain[Result](call: Callable[[bool], Awaitable[Result]], unknown: str, intervals: Intervals) -> Result:
+async def until_known[Result](call: Callable[[bool], Awaitable[Result]], unknown: str, intervals: Intervals) -> Result:
     """Make a change, and repeat it until the store confirms the outcome.
 
     Args:
@@ -37,7 +37,7 @@ async def certain[Result](call: Callable[[bool], Awaitable[Result]], unknown: st
                 try:
                     return await call(True)
                 except ApiError as error:
-                    if error.status != AWAY:
+                    if error.status != UNAVAILABLE:
                         raise
     except TimeoutError:
         raise OutcomeUnknown(unknown) from lost

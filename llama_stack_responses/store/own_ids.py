@@ -29,7 +29,7 @@ from .decoder import Decoder
 from .hashing import Hasher
 from .layout import Json, read_pointer
 from .nodes import Node, read_chain
-from .reading import Room, computed
+from .reading import ReadAllowance, computed
 from .records import Record, Records
 
 _HEADER: Final = "own_ids"
@@ -162,7 +162,11 @@ def are_own_ids(stored: Any) -> bool:
 
 
 async def find(
-    records: Records, decoder: Decoder, stored: Sequence[Json], named: Sequence[tuple[str, int]], room: Room
+    records: Records,
+    decoder: Decoder,
+    stored: Sequence[Json],
+    named: Sequence[tuple[str, int]],
+    allowance: ReadAllowance,
 ) -> list[tuple[str, Json]]:
     """Return the items of which a node of ids gives these ids, each with its id.
 
@@ -171,9 +175,9 @@ async def find(
         named: the ids, each with the index of its entry in `stored`.
 
     Raises:
-        TooLarge: the history that they are in exceeds `room`.
+        TooLarge: the history that they are in exceeds `allowance`.
     """
-    chain = await read_chain(records, decoder, stored[0]["in"], room)
+    chain = await read_chain(records, decoder, stored[0]["in"], allowance)
     items = [item for _, node in chain for item in node.items] if chain else []
     return [found for item_id, index in named for found in _with_id(item_id, stored[index], items)]
 

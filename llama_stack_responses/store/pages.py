@@ -17,7 +17,7 @@ _MADE: Final = (FORMS.keys() | {"reasoning"}) - {"shell_call_output", "tool_sear
 """Types of items that a model produces, besides messages."""
 
 
-class Shared:
+class SharedContent:
     """Records that entries of a list need, each read once. Records of later entries are read ahead, within the limit.
 
     Args:
@@ -80,7 +80,7 @@ async def first_decoded(
     return found, keys.index(there[len(found) - 1]) + 1 if cut else len(keys)
 
 
-async def own_inputs(shared: Shared, names: Sequence[str | None], most: int) -> list[list[Json]]:
+async def own_inputs(shared: SharedContent, names: Sequence[str | None], most: int) -> list[list[Json]]:
     """Return each history's items that follow the last item that a model made; an empty list if they are gone.
 
     Args:

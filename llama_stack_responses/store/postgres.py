@@ -15,8 +15,8 @@ from typing import Any, Final
 import asyncpg
 
 from ..core.errors import ApiError
+from .postgres_errors import TimedOut, Unreachable, errors_as_503
 from .postgres_locks import LockBudget, lock_id, locks
-from .postgres_trouble import Gone, Silent, trouble_as_503
 from .postgres_watch import NOTIFY, WATCH_SILENCE_SECONDS, PostgresWatch, Waker, channel
 from .records import (
     Condition,
@@ -246,11 +246,11 @@ class PostgresRecords:
         """Run `_fetch` for a command that changes something."""
         try:
             return await self._fetch(sql, *arguments, before=before)
-        except Gone as error:
+        except Unreachable as error:
             if error.sent:
                 raise Unanswered(error.message) from error
             raise
-        except Silent as error:
+        except TimedOut as error:
             raise Unanswered(error.message) from error
 
     async def range(
@@ -266,7 +266,7 @@ class PostgresRecords:
 
     @asynccontextmanager
     async def _watching(self) -> AsyncIterator[PubSub]:
-        with trouble_as_503():
+        with errors_as_503():
             connection = await asyncpg.connect(self._url, **self._settings())
         watch = PostgresWatch(connection, self._schema, self._id, self._notify, self._timeout, self._watch_silence)
         try:
@@ -293,7 +293,7 @@ class PostgresRecords:
 
     async def snapshot(self) -> AsyncGenerator[Sequence[Put]]:
         await self._pool()  # creates the tables of a new store
-        with trouble_as_503():
+        with errors_as_503():
             connection = await asyncpg.connect(self._url, **self._settings())
             try:
                 async with connection.transaction(isolation="repeatable_read", readonly=True):
@@ -325,16 +325,16 @@ class PostgresRecords:
         sent = False
         for pause in (*_PAUSES, None):
             try:
-                with trouble_as_503():
+                with errors_as_503():
                     return await call(await self._pool())
-            except Gone as error:
+            except Unreachable as error:
                 sent |= error.sent
                 if pause is None:
-                    raise Gone(sent=sent) from error
+                    raise Unreachable(sent=sent) from error
             except ApiError as error:
                 # This answer is to the last try only: an earlier one may have been made.
                 if sent:
-                    raise Gone(sent=True) from error
+                    raise Unreachable(sent=True) from error
                 raise
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - jitter, not a secret
         raise AssertionError("the last attempt returns or raises")

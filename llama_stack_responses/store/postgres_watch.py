@@ -18,7 +18,7 @@ from typing import Any, Final
 import asyncpg
 
 from ..core.errors import ApiError
-from .postgres_trouble import trouble_as_503
+from .postgres_errors import errors_as_503
 
 WATCH_SILENCE_SECONDS: Final = 10.0
 """Seconds without a notification after which the watch checks that it still receives them."""
@@ -114,7 +114,7 @@ class PostgresWatch:
         Raises:
             ApiError: 503, they do not.
         """
-        with trouble_as_503():
+        with errors_as_503():
             await self._connection.add_listener(channel(self._schema, self._own), self._echo)
         await self._check()
 
@@ -127,15 +127,15 @@ class PostgresWatch:
         for name in names:
             where = channel(self._schema, name)
             self._names[where] = name
-            with trouble_as_503():
-                await self._connection.add_listener(where, self._hear)
+            with errors_as_503():
+                await self._connection.add_listener(where, self._on_notification)
             self._put(name)
 
     async def leave(self, names: Collection[str]) -> None:
         for name in names:
             where = channel(self._schema, name)
-            with trouble_as_503():
-                await self._connection.remove_listener(where, self._hear)
+            with errors_as_503():
+                await self._connection.remove_listener(where, self._on_notification)
             del self._names[where]
 
     async def receive(self) -> str:
@@ -169,7 +169,7 @@ class PostgresWatch:
         self._due[name] = None
         self._stirred.set()
 
-    def _hear(self, _connection: object, _pid: int, where: str, sender: Any) -> None:
+    def _on_notification(self, _connection: object, _pid: int, where: str, sender: Any) -> None:
         name = self._names.get(where)
         if name is not None and sender != self._own:
             self._put(name)

@@ -17,7 +17,7 @@ PAGE_BYTES: Final = 8 * 2**20
 """Bytes with which a page of a list ends, or one step of reading in steps."""
 
 
-class Room:
+class ReadAllowance:
     """A limit on what one piece of work may still read from the store.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from ..core.errors import ApiError
 
-AWAY: Final = 503
+UNAVAILABLE: Final = 503
 """Status of the error while the store is unreachable, does not answer, is full or locked."""
 
 
@@ -98,7 +98,7 @@ class Unanswered(ApiError):  # noqa: N818 - a kind of 503
     """A commit was not answered: it may or may not have been made."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(AWAY, message, retry_after=1)
+        super().__init__(UNAVAILABLE, message, retry_after=1)
 
 
 class PubSub(Protocol):

@@ -39,7 +39,7 @@ from .records import (
     woken_by,
     writes_of,
 )
-from .redis_trouble import Lost, trouble_as_503
+from .redis_errors import NoAnswer, errors_as_503
 from .redis_watch import WATCH_SILENCE_SECONDS, RedisWatch
 
 # Common part of the scripts. A record is "VERSION EXPIRY VALUE", with an empty expiry if it has none. `live` returns
@@ -338,7 +338,7 @@ class RedisRecords:
             args += ["wake", name, self._id]
         try:
             failed = await self._call(lambda scripts: scripts.commit, args)
-        except Lost as error:
+        except NoAnswer as error:
             raise Unanswered(error.message) from error
         except ApiError:
             # The server refused the last try. An earlier one, whose answer was lost, may have been made.
@@ -406,7 +406,7 @@ class RedisRecords:
 
     async def size(self) -> int | None:
         """Return the memory of the whole server: it does not count that of some keys. None if this user may not ask."""
-        with trouble_as_503():
+        with errors_as_503():
             return await self._ready().memory()
 
     async def close(self) -> None:
@@ -419,7 +419,7 @@ class RedisRecords:
 
     async def _call(self, choose: Callable[[_Scripts], AsyncScript], args: Sequence[Any]) -> Any:
         script = choose(self._ready())
-        with trouble_as_503():
+        with errors_as_503():
             return await script(args=[self._prefix, *args])
 
     def _ready(self) -> _Scripts:

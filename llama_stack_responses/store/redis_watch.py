@@ -16,7 +16,7 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from ..core.errors import ApiError
 from ..logs import get_logger
-from .redis_trouble import SILENT, trouble_as_503
+from .redis_errors import SILENT, errors_as_503
 
 logger = get_logger(__name__)
 
@@ -50,7 +50,7 @@ class RedisWatch:
         Warn the operator if the server may evict responses.
         """
         # The user may lack the permission for INFO.
-        with trouble_as_503(), suppress(NoPermissionError):
+        with errors_as_503(), suppress(NoPermissionError):
             _warn_of_eviction(await self._redis.info("memory"))
         await self.listen([self._own])
         await self.receive()
@@ -63,18 +63,18 @@ class RedisWatch:
 
     async def listen(self, names: Collection[str]) -> None:
         if names:
-            with trouble_as_503():
+            with errors_as_503():
                 await self._pubsub.subscribe(*map(self._channel, names))
 
     async def leave(self, names: Collection[str]) -> None:
         if names:
-            with trouble_as_503():
+            with errors_as_503():
                 await self._pubsub.unsubscribe(*map(self._channel, names))
 
     async def receive(self) -> str:
         silent = False
         while True:
-            with trouble_as_503():
+            with errors_as_503():
                 message = await self._pubsub.get_message(timeout=self._patience if silent else self._silence)
                 if message is None and not silent:
                     await self._pubsub.ping()

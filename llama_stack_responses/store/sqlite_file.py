@@ -109,7 +109,7 @@ class File:
 
     def fail(self, jobs: Sequence[Task[sqlite3.Connection]], error: Exception) -> None:
         """Fail `jobs` with 503 if the file or its disk is the cause, otherwise with the error itself."""
-        message = _trouble(error)
+        message = _sentence(error)
         if message is None:
             for job in jobs:
                 job.error = error
@@ -154,7 +154,7 @@ def is_locked(error: Exception) -> bool:
     return isinstance(error, sqlite3.Error) and _primary(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-def _trouble(error: Exception) -> str | None:
+def _sentence(error: Exception) -> str | None:
     """Return the message for an error of the file or disk; None for any other error."""
     if isinstance(error, OSError):
         return f"The response store's file cannot be opened: {(error.strerror or str(error)).lower()}."

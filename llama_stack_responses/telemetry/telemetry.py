@@ -58,7 +58,7 @@ class Operation:
         wants_content: whether messages are recorded on the span.
     """
 
-    _heard = False
+    _has_output = False
     """Whether a model has begun to answer."""
 
     def __init__(self, span: Span, labels: Labels, instruments: Instruments, *, wants_content: bool) -> None:
@@ -75,7 +75,7 @@ class Operation:
         if isinstance(error, Exception):
             self._span.set_status(Status(StatusCode.ERROR))
         self._labels = {**self._labels, "error.type": kind}
-        if not self._heard and _is_clients(error):
+        if not self._has_output and _is_clients(error):
             # The model and its provider may not exist, and clients could create any number of labels.
             known = {name: value for name, value in self._labels.items() if name != "gen_ai.request.model"}
             self._labels = {**known, "gen_ai.provider.name": _ANY_PROVIDER}
@@ -94,10 +94,10 @@ class Operation:
 class ResponseOperation(Operation):
     """A response, from the server's first work on it to its last item."""
 
-    def hear(self) -> None:
+    def observe(self) -> None:
         """Record that a model has begun to answer."""
-        if not self._heard:
-            self._heard = True
+        if not self._has_output:
+            self._has_output = True
             self._instruments.first_token.record(self.seconds, self._labels)
 
     def ended(self, response: Json, status: str, rounds: int) -> None:
@@ -128,12 +128,12 @@ class RoundOperation(Operation):
         if self._wants_content:
             self._span.set_attribute("gen_ai.input.messages", content.input_messages(request["messages"]))
 
-    def hear(self, chunk: Any) -> None:
+    def observe(self, chunk: Any) -> None:
         """Record the first chunk; later calls have no effect."""
-        if self._heard:
+        if self._has_output:
             return
-        self._heard = True
-        self.whole.hear()
+        self._has_output = True
+        self.whole.observe()
         self.first_chunk = seconds = self.seconds
         self._instruments.first_chunk.record(seconds, self._labels)
         self._span.set_attribute("gen_ai.response.time_to_first_chunk", seconds)

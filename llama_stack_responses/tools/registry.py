@@ -23,7 +23,7 @@ from .client.shell import local_shell_tool, shell_tool
 from .client.tool_search import tool_search_tool
 from .hosted.browser import Browser
 from .hosted.code_interpreter import CodeInterpreterTool
-from .hosted.container_choice import Site, Uploaded
+from .hosted.container_choice import ContainerAccess, Uploaded
 from .hosted.file_search import FileSearch
 from .hosted.hosted_shell import HostedShellTool
 from .hosted.runtime import NoToolRuntime, ToolRuntime
@@ -64,9 +64,9 @@ class Services:
     unavailable: Unavailable = field(default_factory=Unavailable)
 
     @property
-    def site(self) -> Site | None:
+    def access(self) -> ContainerAccess | None:
         """Access to containers, if there are any."""
-        return Site(self.containers, self.who, self.uploaded) if self.containers else None
+        return ContainerAccess(self.containers, self.who, self.uploaded) if self.containers else None
 
     async def close(self) -> None:
         """End the containers."""
@@ -95,10 +95,10 @@ def client_tools() -> Makers:
 
 
 def _hosted_tools(services: Services) -> Makers:
-    site = services.site
+    access = services.access
     hosted: Makers = {"shell": _shell_maker(services), **dict.fromkeys(WEB_SEARCH_TYPES, _web_search_maker(services))}
-    if site:
-        hosted = {**hosted, "code_interpreter": partial(CodeInterpreterTool, site=site)}
+    if access:
+        hosted = {**hosted, "code_interpreter": partial(CodeInterpreterTool, access=access)}
     if services.vector_stores:
         hosted = {**hosted, "file_search": partial(FileSearch, stores=services.vector_stores)}
     if services.mcp:
@@ -124,8 +124,8 @@ def _shell_maker(services: Services) -> Callable[[Json, CreateRequest], Tool]:
         environment = declared.get("environment") or {"type": "local"}
         if environment["type"] == "local":
             return shell_tool(declared, request)
-        if services.site is None:
+        if services.access is None:
             return services.unavailable.instead("shell", "tools")
-        return HostedShellTool(environment, services.site)
+        return HostedShellTool(environment, services.access)
 
     return made

@@ -18,7 +18,7 @@ from llama_stack_responses.core.stream.citing import Citation, Citing
 from ..concurrency import gather_or_cancel
 from ..core.unavailable_tools import Unavailable
 from .catalog import Catalog
-from .mcp.list_room import ListRoom, ServerBounds
+from .mcp.list_budget import ListBudget, ServerBounds
 from .tool import (
     Cites,
     DueCall,
@@ -72,8 +72,8 @@ class Toolset:
         self._makers = makers
         self._unavailable = unavailable
         self._tools = [self._made(entry, f"tools[{number}].type") for number, entry in enumerate(request.tools)]
-        self._room = ListRoom(servers)
-        self._room.share(self._tools)
+        self._budget = ListBudget(servers)
+        self._budget.share(self._tools)
         self._searches = any(isinstance(tool, FindsTools) for tool in self._tools)
         self._loaded: set[tuple[str | None, str] | None] = set()
         self._choice = choice = request.tool_choice
@@ -213,7 +213,7 @@ class Toolset:
         if len(self._tools) > DEFAULT_LIMITS.max_tools:
             raise bad_request(f"The input brings too many tools: there may be {DEFAULT_LIMITS.max_tools}.", "input")
         if len(self._tools) > known:
-            self._room.share(self._tools)
+            self._budget.share(self._tools)
             self._index()
 
     def _made(self, entry: Json, param: str) -> Tool:

@@ -19,7 +19,7 @@ _PAGE_BYTES: Final = 8 * 2**20
 """Bytes of responses with which a page ends, as `codec.size` counts."""
 
 
-class Chains:
+class ChainViews:
     """Reads chains of responses, for users who may read them.
 
     Args:

@@ -16,7 +16,7 @@ from ..service.responses import RUNNING, OpenAIResponsesImpl
 from ..store import codec
 from ..store.archive import StoredResponse
 from ..store.layout import chat_request
-from ..store.vouched import Vouched
+from ..store.running_response import RunningResponse
 from .blocks import Budget, Json
 from .items import Reading, shown
 from .rendering import Renderer
@@ -106,7 +106,7 @@ class Views:
 
     async def _ended(self, response_id: str, hold: Hold | None) -> StoredResponse:
         found = await self._impl.find(response_id, "read", hold)
-        if isinstance(found, Vouched) or found.response["status"] in RUNNING:
+        if isinstance(found, RunningResponse) or found.response["status"] in RUNNING:
             raise bad_request(f"Response '{response_id}' is still being made.", code="response_not_ready")
         return found
 
@@ -116,9 +116,9 @@ class Views:
         return inputs + [[] for _ in stored[len(inputs) :]]
 
 
-def as_stored(found: StoredResponse | Vouched) -> StoredResponse:
+def as_stored(found: StoredResponse | RunningResponse) -> StoredResponse:
     """Return a running foreground response as if it was stored."""
-    if isinstance(found, Vouched):
+    if isinstance(found, RunningResponse):
         return StoredResponse(found.response, found.owner, None, None, 0)
     return found
 

@@ -16,7 +16,7 @@ from ..core.stream.events import Event
 from ..core.stream.socket_events import refused
 from ..generation.connection_options import ConnectionOptions
 from ..generation.run import Run
-from ..inputs.connection_memory import Chains
+from ..inputs.connection_memory import ConnectionMemory
 from ..logs import get_logger
 from ..service.responses import OpenAIResponsesImpl
 from .lanes import LaneLimits, Lanes, lane_of
@@ -78,7 +78,7 @@ class Session:
         self._send = send
         self._lease = lease
         limits = impl.config.limits.websocket
-        self._chains = Chains(limits.remembered_bytes, histories)
+        self._memory = ConnectionMemory(limits.remembered_bytes, histories)
         self._lanes = Lanes(_lane_limits(impl.config.limits), self._work)
         self._steering = Steering(limits.steers, limits.message_bytes)
         self._active_at = asyncio.get_running_loop().time()
@@ -96,7 +96,7 @@ class Session:
         """Seconds without a request or a running response."""
         return 0.0 if self._lanes.busy else asyncio.get_running_loop().time() - self._active_at
 
-    async def hear(self, event: Json, size: int, done: Callable[[], None]) -> None:
+    async def receive(self, event: Json, size: int, done: Callable[[], None]) -> None:
         """Handle an event of the client, of `size` bytes.
 
         Args:
@@ -142,7 +142,7 @@ class Session:
     def abandon(self) -> None:
         """Cancel everything: the client has disconnected."""
         self._lanes.abandon()
-        self._chains.close()
+        self._memory.close()
 
     async def _work(self, lane: str | None, event: Json) -> None:
         try:
@@ -175,7 +175,7 @@ class Session:
         """
         parent = body.get("previous_response_id")
         if isinstance(parent, str):
-            self._chains.forget(parent)
+            self._memory.forget(parent)
 
     async def _answer(self, lane: str | None, event: Json) -> None:
         """Create the response that the client requested, and the successors that steering triggers."""
@@ -217,10 +217,10 @@ class Session:
         if self._retired:
             raise self.too_old
         caller = await self._admitted()
-        connection = ConnectionOptions(self._chains, generate)
+        connection = ConnectionOptions(self._memory, generate)
         with self._lease() as lease:
             with self._impl.access.acting_for(caller.owner, caller.keys):
-                run = await self._impl.go_on(body | {"stream": True}, connection, lease.take)
+                run = await self._impl.create_on_connection(body | {"stream": True}, connection, lease.take)
             try:
                 await run.begin()
                 if commits:

@@ -17,7 +17,7 @@ from llama_stack_responses.sandbox.places import TooMany
 from .files import FileInBlocks
 from .forms import uploaded
 from .openapi import CONTAINER, FILE, NEW_FILE, PAGING, deleted, described, page
-from .requests import MAX_PAGE, Handler, Query, add_nothing, page_of, routes_within
+from .requests import MAX_PAGE, Handler, Query, add_fallback, page_of, routes_within
 from .responses import Json
 from .traffic import Traffic
 
@@ -39,7 +39,7 @@ def containers_router(containers: Containers, who: Callable[[], Owner], traffic:
     add("GET", "/{container_id}", routes.retrieve, "Retrieve a container", described(CONTAINER))
     add("DELETE", "/{container_id}", routes.delete, "Delete a container", described(deleted("container.deleted")))
     _add_files(add, routes)
-    add_nothing(router)
+    add_fallback(router)
     return router
 
 

@@ -20,7 +20,7 @@ from .openapi import (
     deleted,
     described,
 )
-from .requests import MAX_PAGE, Handler, add_nothing, asked_of_items, page_of, routes_within
+from .requests import MAX_PAGE, Handler, add_fallback, asked_of_items, page_of, routes_within
 from .responses import Json
 from .traffic import Traffic
 
@@ -48,7 +48,7 @@ def conversations_router(conversations: Conversations, traffic: Traffic) -> APIR
     path = f"{items}/{{item_id:path}}"
     add("GET", path, routes.retrieve_item, "Retrieve a conversation's item", described(ITEM, query=INCLUDE))
     add("DELETE", path, routes.delete_item, "Delete a conversation's item", described(CONVERSATION))
-    add_nothing(router)
+    add_fallback(router)
     return router
 
 

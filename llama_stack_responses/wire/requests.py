@@ -197,7 +197,7 @@ def page_of(data: list[dict[str, Any]], *, has_more: bool, last: str | None = No
     )
 
 
-def add_nothing(router: APIRouter) -> None:
+def add_fallback(router: APIRouter) -> None:
     """Add a fallback for paths below the router's prefix that have no route. Call it after adding the routes."""
     for path in ("", "/{rest:path}"):
         router.add_api_route(path, nothing(router), methods=METHODS, include_in_schema=False)
@@ -206,7 +206,7 @@ def add_nothing(router: APIRouter) -> None:
 def nothing(router: APIRouter) -> Handler:
     """Return the handler of requests that match no route of `router`, or none with this method."""
 
-    async def answer_what_is_no_route(request: Request) -> Response:
+    async def not_found(request: Request) -> Response:
         method, path = request.method, request.url.path
         if path.endswith("/"):
             return _without_slash(request.scope)
@@ -217,7 +217,7 @@ def nothing(router: APIRouter) -> Handler:
             return refusal
         raise ApiError(404, f"Invalid URL ({method} {path}).")
 
-    return answer_what_is_no_route
+    return not_found
 
 
 def _methods(router: APIRouter, scope: Scope) -> list[str]:

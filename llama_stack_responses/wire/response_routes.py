@@ -21,7 +21,7 @@ from .context_routes import context_router
 from .conversation_routes import conversations_router
 from .openapi import INCLUDE, ITEMS, PAGING, REPLAY, RESPONSE, TEXT, deleted, described, page
 from .ready_route import add_ready_route
-from .requests import MAX_PAGE, Handler, Query, add_nothing, asked_of_items, page_of, routes_within
+from .requests import MAX_PAGE, Handler, Query, add_fallback, asked_of_items, page_of, routes_within
 from .responses import KEEP_ALIVE_AFTER, FinishedAsJson, Json, RunAsEvents, RunAsJson, followed
 from .traffic import Traffic
 from .ui_files import add_ui_files
@@ -79,7 +79,7 @@ def _responses(impl: OpenAIResponsesImpl, traffic: Traffic) -> APIRouter:
     add("POST", "/{response_id}/cancel", _cancel(impl, traffic), "Cancel a response", described(RESPONSE))
     listed = described(ITEMS, query={**PAGING, **INCLUDE})
     add("GET", "/{response_id}/input_items", _input_items(impl, traffic), "List a response's input items", listed)
-    add_nothing(router)
+    add_fallback(router)
     return router
 
 

@@ -14,14 +14,14 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.schema.shapes import Schema, or_null
 from llama_stack_responses.installed import own_version
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
-from llama_stack_responses.ui.chains import Chains
+from llama_stack_responses.ui.chains import ChainViews
 from llama_stack_responses.ui.lists import Lists, Wanted
 from llama_stack_responses.ui.responses import Views, settings_of
 from llama_stack_responses.ui.streams import Streams, Told
 
 from . import sse
 from .openapi import EVENTS, TEXT, WHOLE, described, one_of, whole
-from .requests import Handler, Query, add_nothing, routes_within
+from .requests import Handler, Query, add_fallback, routes_within
 from .responses import Json, stream_headers
 from .traffic import Traffic
 
@@ -71,10 +71,10 @@ def ui_router(impl: OpenAIResponsesImpl, traffic: Traffic) -> APIRouter:
     numbered = described(_PAGE, query={"limit": _limit(20), "after": WHOLE})
     add("/responses/{response_id}/requests", _requests(views), "List a response's chat requests", numbered)
     chained = described(_PAGE, query={"limit": _limit(50), "after": TEXT})
-    add("/chain/{response_id}", _chain(Chains(impl, views, lists), traffic), "Show a chain of responses", chained)
+    add("/chain/{response_id}", _chain(ChainViews(impl, views, lists), traffic), "Show a chain of responses", chained)
     ordered = described(_PAGE, query={"limit": _limit(100), "after": TEXT, "order": one_of("asc", "desc")})
     add("/conversations/{conversation_id}", _conversation(views), "Show a conversation", ordered)
-    add_nothing(router)
+    add_fallback(router)
     return router
 
 
@@ -185,7 +185,7 @@ def _after(request: Request) -> int:
     return -1 if after is None else after
 
 
-def _chain(chains: Chains, traffic: Traffic) -> Handler:
+def _chain(chains: ChainViews, traffic: Traffic) -> Handler:
     async def show_chain(response_id: str, request: Request) -> Response:
         query = Query(request)
         limit, hold = query.integer("limit", 1, 50) or 20, traffic.hold_value(request.scope)

@@ -177,7 +177,7 @@ class _Talk:
                 if len(message) > self._limits.message_bytes:
                     self._end(_TOO_BIG)
                     return
-                await self._hear(message)
+                await self._receive(message)
                 del message  # It would be held until the next one arrives.
                 # Thousands of messages may be buffered already: without this, they would block the event loop.
                 await asyncio.sleep(0)
@@ -187,7 +187,7 @@ class _Talk:
             logger.exception("could not read from a WebSocket connection")
             self._end(_End(1011, "The server had an error."))
 
-    async def _hear(self, message: bytes) -> None:
+    async def _receive(self, message: bytes) -> None:
         lease = self._bodies.lease(self._owner)
         try:
             event = await self._bodies.decode(message, lease.take(len(message)))
@@ -198,7 +198,7 @@ class _Talk:
         except BaseException:
             lease.release()
             raise
-        await self._session.hear(event, len(message), lease.release)
+        await self._session.receive(event, len(message), lease.release)
 
     async def _next(self) -> bytes | None:
         """Return the next message, or None if there are no more."""

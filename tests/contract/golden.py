@@ -189,7 +189,7 @@ async def read(records: Records, clock: Clock) -> Json:
         "conversation": await _read_conversation(archive),
         "jobs": [await _read_job(records, name) for name in ("resp_job", "resp_waits")],
         "next job": await _next_job(records),
-        "under way": await _read_vouched(archive),
+        "under way": await _read_running(archive),
         "key": await IdempotencyKeys(records).find(_CLAIM),
     }
 
@@ -238,10 +238,10 @@ async def _next_job(records: Records) -> str | None:
     return lease.response_id if lease else None
 
 
-async def _read_vouched(archive: Archive) -> Json:
-    vouched = await archive.under_way("resp_5")
-    assert vouched is not None
-    return {"response": vouched.response, "owner": vouched.owner.encode()}
+async def _read_running(archive: Archive) -> Json:
+    running = await archive.running("resp_5")
+    assert running is not None
+    return {"response": running.response, "owner": running.owner.encode()}
 
 
 async def clean_up(records: Records, clock: Clock) -> None:

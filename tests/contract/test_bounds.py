@@ -12,7 +12,7 @@ from llama_stack_responses.store import codec, nodes
 from llama_stack_responses.store.archive import Archive, StoredResponse
 from llama_stack_responses.store.codec import TooLarge
 from llama_stack_responses.store.conversations import Conversation, stand_in
-from llama_stack_responses.store.reading import INLINE, Room
+from llama_stack_responses.store.reading import INLINE, ReadAllowance
 from llama_stack_responses.store.records import Record, Records
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, assistant, new_id, response, user
@@ -114,10 +114,10 @@ def watch_parsing(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 async def test_history_within_limit_is_read(archive: Archive) -> None:
     last = await chain(archive, 4)
     held: list[int] = []
-    room = Room(5 * LARGE, held.append)
-    assert len(await archive.history(last.history, room)) == 8
+    allowance = ReadAllowance(5 * LARGE, held.append)
+    assert len(await archive.history(last.history, allowance)) == 8
     assert 4 * LARGE < sum(held) < 5 * LARGE
-    assert room.left == 5 * LARGE - sum(held)
+    assert allowance.left == 5 * LARGE - sum(held)
 
 
 async def test_history_over_limit_is_refused_after_reading_newest_node(archive: Archive, meter: Meter) -> None:
@@ -125,7 +125,7 @@ async def test_history_over_limit_is_refused_after_reading_newest_node(archive: 
     meter.forget()
     held: list[int] = []
     with pytest.raises(TooLarge):
-        await archive.history(last.history, Room(5 * LARGE, held.append))
+        await archive.history(last.history, ReadAllowance(5 * LARGE, held.append))
     assert len(meter.brought) == 1
     assert held == []
 
@@ -136,11 +136,11 @@ async def test_history_without_sizes_is_read_until_over_limit(archive: Archive, 
     meter.forget()
     held: list[int] = []
     with pytest.raises(TooLarge):
-        await archive.history(last.history, Room(4 * LARGE, held.append))
+        await archive.history(last.history, ReadAllowance(4 * LARGE, held.append))
     # The text compresses to four bits per character, and the last record exceeds the limit.
     assert sum(meter.brought) < 4 * LARGE + LARGE
     assert held == []
-    assert len(await archive.history(last.history, Room(15 * LARGE))) == 24
+    assert len(await archive.history(last.history, ReadAllowance(15 * LARGE))) == 24
 
 
 @pytest.mark.usefixtures("unsized")
@@ -151,7 +151,7 @@ async def test_compressed_history_over_limit_is_not_decoded(archive: Archive, mo
     assert stored
     parsed = watch_parsing(monkeypatch)
     with pytest.raises(TooLarge):
-        await archive.history(stored.history, Room(2_500_000))
+        await archive.history(stored.history, ReadAllowance(2_500_000))
     assert parsed == []
 
 
@@ -197,9 +197,9 @@ async def test_found_items_are_limited_in_bytes(archive: Archive) -> None:
     for item in asked:
         await archive.save(response(), owner=ALICE, base=None, input_items=[item, user("beside")])
     ids = [item["id"] for item in asked]
-    assert len([found async for found in archive.find_items(ALICE, ids, Room(5 * LARGE))]) == 4
+    assert len([found async for found in archive.find_items(ALICE, ids, ReadAllowance(5 * LARGE))]) == 4
     with pytest.raises(TooLarge):
-        assert [found async for found in archive.find_items(ALICE, ids, Room(3 * LARGE))]
+        assert [found async for found in archive.find_items(ALICE, ids, ReadAllowance(3 * LARGE))]
 
 
 # Conversations
@@ -215,16 +215,16 @@ async def conversation_of(archive: Archive, *items: Json) -> Conversation:
 
 async def test_conversation_over_limit_is_refused_before_reading_it(archive: Archive, meter: Meter) -> None:
     conversation = await conversation_of(archive, *(user(noise(number)) for number in range(12)))
-    items = await archive.conversations.items(conversation.id, conversation.end, Room(13 * LARGE))
+    items = await archive.conversations.items(conversation.id, conversation.end, ReadAllowance(13 * LARGE))
     assert len(items) == 12
     meter.forget()
     held: list[int] = []
     with pytest.raises(TooLarge):
-        await archive.conversations.items(conversation.id, conversation.end, Room(4 * LARGE, held.append))
+        await archive.conversations.items(conversation.id, conversation.end, ReadAllowance(4 * LARGE, held.append))
     assert sum(meter.brought) < 5 * LARGE
     assert held == []
     with pytest.raises(TooLarge):
-        await archive.conversations.unfold([stand_in(conversation)], Room(4 * LARGE))
+        await archive.conversations.unfold([stand_in(conversation)], ReadAllowance(4 * LARGE))
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])

@@ -13,7 +13,7 @@ from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.jobs.event_log import EventLog
-from llama_stack_responses.jobs.event_rows import NoRoom
+from llama_stack_responses.jobs.event_rows import ReservationRefused
 from llama_stack_responses.jobs.notifier import Notifier
 from llama_stack_responses.store.records import Condition, Conflict, Put, Records, VersionIs
 from tests.contract.backends import Clock
@@ -373,7 +373,7 @@ async def test_reader_without_room_for_the_next_row_is_refused(here: Setting) ->
         here.event_log.follow(ID, after, SILENCE, lasts, begun, lambda: narrow.lease(ANONYMOUS)) for after in (-1, 0)
     )
     assert await anext(stalled) == [large(0)]
-    with pytest.raises(NoRoom) as refused:
+    with pytest.raises(ReservationRefused) as refused:
         await anext(other)
     assert refused.value.error.status == 429
     del stalled

@@ -20,7 +20,7 @@ from llama_stack_responses.inputs.resolver import Stored
 from llama_stack_responses.intervals import DEFAULT, Intervals
 from llama_stack_responses.sealing.sealed_items import SealedItems
 from llama_stack_responses.service.conversations import Conversations
-from llama_stack_responses.service.persistence import Keeper, Made
+from llama_stack_responses.service.persistence import Made, ResponseWriter
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Condition, Conflict, Op, Records, Unanswered
 from tests.contract.backends import Clock
@@ -78,7 +78,7 @@ class Server(ProcessHarness):
         super().__init__(self.lossy, *ROUNDS, intervals=intervals)
         self.archive = Archive(self.lossy, clock=lambda: CREATED)
         self.background = self.background_jobs()
-        self.keeper = Keeper(self.archive, self.background.foreground, intervals)
+        self.writer = ResponseWriter(self.archive, self.background.foreground, intervals)
         history_reader = HistoryReader(self.archive, self.access, HistoryBounds(2**20, 2**20, 2**20))
         self.conversations = Conversations(
             self.archive,
@@ -97,7 +97,7 @@ class Server(ProcessHarness):
         yield
         assert self.lossy.lost == before + commits
 
-    async def vouched(self, **fields: Any) -> Json:
+    async def streamed(self, **fields: Any) -> Json:
         """Begin a streamed response on this server."""
         made = response(status="in_progress", **fields)
         await self.background.foreground.acquire(made, **stored())
@@ -122,9 +122,9 @@ def here(records: Records) -> Server:
 
 @MADE
 async def test_streamed_response_is_stored_despite_lost_reply(here: Server, made: bool) -> None:
-    final = done(await here.vouched())
+    final = done(await here.streamed())
     with here.losing(made):
-        await here.keeper.keep_vouched(final, Transcript(), stored(), Made({}))
+        await here.writer.write_streamed(final, Transcript(), stored(), Made({}))
     found = await here.archive.load(final["id"])
     assert found is not None
     assert found.response == final
@@ -135,7 +135,7 @@ async def test_streamed_response_is_stored_despite_lost_reply(here: Server, made
 async def test_unstreamed_response_is_stored_once_despite_lost_reply(here: Server, made: bool) -> None:
     final = done(response(status="in_progress"))
     with here.losing(made):
-        await here.keeper.keep(final, stored(), Made({}))
+        await here.writer.write(final, stored(), Made({}))
     found = await here.archive.load(final["id"])
     assert found is not None
     assert (found.response, found.version) == (final, 1)
@@ -145,13 +145,13 @@ async def test_unstreamed_response_is_stored_once_despite_lost_reply(here: Serve
 @pytest.mark.parametrize("kept", [True, False])
 async def test_turn_is_added_to_conversation_once_despite_lost_reply(here: Server, made: bool, kept: bool) -> None:
     conversation = await here.conversations.create({})
-    began = await here.vouched(conversation={"id": conversation["id"]})
+    began = await here.streamed(conversation={"id": conversation["id"]})
     final, on = done(began), stored()
     with here.losing(made):
         if kept:
-            await here.keeper.keep_vouched(final, Transcript(), on, Made({}))
+            await here.writer.write_streamed(final, Transcript(), on, Made({}))
         else:
-            await here.keeper.join(final, on, {})
+            await here.writer.join(final, on, {})
     page = await here.conversations.list_items(conversation["id"], limit=100, after=None, order="asc")
     assert [item["id"] for item in page.data] == [on["input_items"][0]["id"], final["output"][0]["id"]]
 
@@ -159,10 +159,10 @@ async def test_turn_is_added_to_conversation_once_despite_lost_reply(here: Serve
 @MADE
 async def test_response_is_unknown_during_outage_then_matches_store(records: Records, made: bool) -> None:
     here = Server(records, GIVES_UP)
-    final = done(await here.vouched())
+    final = done(await here.streamed())
     here.lossy.stays_away = True
     with here.losing(made), pytest.raises(OutcomeUnknown, match=final["id"]) as unknown:
-        await here.keeper.keep_vouched(final, Transcript(), stored(), Made({}))
+        await here.writer.write_streamed(final, Transcript(), stored(), Made({}))
     assert (unknown.value.status, unknown.value.retry_after) == (503, None)
     here.background.foreground.released(final["id"])
     here.lossy.away = False
@@ -176,7 +176,7 @@ async def test_response_is_unknown_during_outage_then_matches_store(records: Rec
 async def test_response_failed_by_other_server_during_lost_reply_stays_failed(
     here: Server, records: Records, clock: Clock
 ) -> None:
-    final = done(await here.vouched())
+    final = done(await here.streamed())
     there = Server(records)
 
     async def buried() -> None:
@@ -194,7 +194,7 @@ async def test_response_failed_by_other_server_during_lost_reply_stays_failed(
 
     monkeypatch_commit(here.lossy, commit)
     with here.losing(made=False), pytest.raises(ApiError, match="The server ended"):
-        await here.keeper.keep_vouched(final, Transcript(), stored(), Made({}))
+        await here.writer.write_streamed(final, Transcript(), stored(), Made({}))
 
 
 def monkeypatch_commit(records: Lossy, commit: Callable[..., Awaitable[None]]) -> None:
@@ -204,7 +204,7 @@ def monkeypatch_commit(records: Lossy, commit: Callable[..., Awaitable[None]]) -
 
 @MADE
 async def test_lease_with_lost_reply_is_refused_and_leaves_no_records(here: Server, made: bool) -> None:
-    await here.vouched()  # this renews the worker's heartbeat
+    await here.streamed()  # this renews the worker's heartbeat
     began = response(status="in_progress")
     with here.losing(made), pytest.raises(ApiError) as refused:
         await here.background.foreground.acquire(began, **stored())
@@ -214,7 +214,7 @@ async def test_lease_with_lost_reply_is_refused_and_leaves_no_records(here: Serv
 
 
 async def test_lease_withdrawal_during_outage_is_made_later(here: Server) -> None:
-    began = await here.vouched()
+    began = await here.streamed()
     here.lossy.away = True
     with pytest.raises(ApiError):
         await here.background.foreground.withdraw(began["id"])
@@ -226,7 +226,7 @@ async def test_lease_withdrawal_during_outage_is_made_later(here: Server) -> Non
 
 
 async def test_lease_of_running_response_is_not_withdrawn(here: Server) -> None:
-    await here.vouched()
+    await here.streamed()
     await here.background.foreground.flush_unstored()
     assert sorted(key[0] for key in await left(here.records)) == ["o", "v"]
 

@@ -209,9 +209,9 @@ async def test_response_that_hanging_server_stores_late_is_stored(
             server.freeze()
 
     records = HASTY[kind](server.url, timeout=2.0)
-    final = done(await Server(records).vouched())
+    final = done(await Server(records).streamed())
     here = Server(WatchedRecords(records, before=hang))
-    keeping = asyncio.create_task(here.keeper.keep_vouched(final, Transcript(), stored(), Made({})))
+    keeping = asyncio.create_task(here.writer.write_streamed(final, Transcript(), stored(), Made({})))
     # The reply counts as lost; the server has received the commit, and makes it once it continues.
     await until(lambda: "outcome of a commit unknown" in caplog.text or keeping.done())
     server.thaw()

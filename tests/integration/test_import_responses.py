@@ -53,7 +53,7 @@ class Moved:
         self.hers = ""
         self._env = env
 
-    def bring(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run_import(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the command beside the stack."""
         command = [sys.executable, "-c", "from llama_stack_responses.cli import main; raise SystemExit(main())"]
         return subprocess.run(
@@ -170,7 +170,7 @@ def test_import_on_running_stack_makes_builtin_responses_available_once(moved: M
     first, second, third = moved.chain
     with Wire(moved.stack) as wire:
         check_unknown(wire, moved)
-        done = moved.bring(str(STARTER))
+        done = moved.run_import(str(STARTER))
         assert done.returncode == 0, done.stderr
         assert done.stdout == (
             "Imported 1 conversation with 2 items and 5 responses; 0 were there already or deleted since; "
@@ -205,7 +205,7 @@ def test_import_on_running_stack_makes_builtin_responses_available_once(moved: M
         ]
 
         assert wire.http.delete(f"/responses/{first['id']}").status_code == 200
-        done = moved.bring(str(STARTER))
+        done = moved.run_import(str(STARTER))
         assert done.stdout.startswith(
             "Imported 0 conversations with 0 items and 0 responses; 6 were there already or deleted since;"
         )

@@ -14,7 +14,7 @@ from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.generation.event_buffer import EventBuffer
-from llama_stack_responses.generation.loop import NOTHING_DONE, Ending, Progress, TurnLimits
+from llama_stack_responses.generation.loop import NOTHING_DONE, Ending, LoopLimits, Progress
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Makers, Toolset
 from tests.support.inference import FakeInference, Round
@@ -23,7 +23,7 @@ from tests.support.turns import make_turn
 type Json = dict[str, Any]
 
 COMPLETED: Final = Ending("completed")
-ENOUGH: Final = TurnLimits(8, 30.0, 30.0)
+ENOUGH: Final = LoopLimits(8, 30.0, 30.0)
 
 
 class Setting:
@@ -46,7 +46,7 @@ class Setting:
         makers: Makers,
         history: Sequence[Json] = (),
         profile: Profile | None = None,
-        limits: TurnLimits = ENOUGH,
+        limits: LoopLimits = ENOUGH,
         progress: Progress = NOTHING_DONE,
         inference: FakeInference | None = None,
         **fields: Any,

@@ -17,7 +17,7 @@ from llama_stack_responses.sandbox.containers import file_id, files
 from llama_stack_responses.sandbox.jail import DATA
 
 from ..tool import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
-from .container_choice import ContainerChoice, Site
+from .container_choice import ContainerAccess, ContainerChoice
 from .numbered_files import NumberedFiles
 
 Json = dict[str, Any]
@@ -42,11 +42,11 @@ class CodeInterpreterTool:
     Args:
         declared: the tool's entry.
         request: the whole request.
-        site: access to containers.
+        access: access to containers.
     """
 
-    def __init__(self, declared: Json, request: CreateRequest, *, site: Site) -> None:
-        self._choice = ContainerChoice(site, declared["container"])
+    def __init__(self, declared: Json, request: CreateRequest, *, access: ContainerAccess) -> None:
+        self._choice = ContainerChoice(access, declared["container"])
         self._shows_outputs = "code_interpreter_call.outputs" in request.include
         self._files = NumberedFiles()
 

@@ -23,7 +23,7 @@ Uploaded = Callable[[str], AbstractAsyncContextManager[tuple[str, bytes]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class ContainerAccess:
     """Access to this server's containers.
 
     Attributes:
@@ -46,9 +46,9 @@ class ContainerChoice:
         container_id: its id, once chosen.
     """
 
-    def __init__(self, site: Site, asked: str | Json) -> None:
+    def __init__(self, access: ContainerAccess, asked: str | Json) -> None:
         self.container_id = asked if isinstance(asked, str) else ""
-        self._site = site
+        self._access = access
         self._asked = asked
         self._opening = asyncio.Lock()
         if isinstance(asked, dict) and asked.get("network_policy", {"type": "disabled"})["type"] != "disabled":
@@ -78,7 +78,7 @@ class ContainerChoice:
     async def _open(self) -> Entry:
         """Find the container; create a new one, with its files, if it does not exist yet."""
         try:
-            return self._site.containers.find(self.container_id, self._site.who())
+            return self._access.containers.find(self.container_id, self._access.who())
         except NoContainer as error:
             if isinstance(self._asked, str):
                 raise ToolError(str(error)) from error
@@ -86,20 +86,20 @@ class ContainerChoice:
 
     async def _make(self, asked: Json) -> Entry:
         try:
-            entry = await self._site.containers.create(self._site.who(), container_id=self.container_id)
+            entry = await self._access.containers.create(self._access.who(), container_id=self.container_id)
         except TooMany as error:
             raise ToolError(str(error)) from error
         for file_id in asked.get("file_ids", ()):
             try:
-                async with self._site.uploaded(file_id) as (name, content):
+                async with self._access.uploaded(file_id) as (name, content):
                     await write_file(entry, name, BytesIO(content))
             except ApiError as error:
-                await self._site.containers.end(entry.id)  # it must not be reused without its files
+                await self._access.containers.end(entry.id)  # it must not be reused without its files
                 raise ToolError(f"The file '{file_id}' cannot be put into the container. {error.message}") from error
         return entry
 
     def _last(self, used: list[str]) -> str | None:
         try:
-            return self._site.containers.find(used[-1], self._site.who()).id if used else None
+            return self._access.containers.find(used[-1], self._access.who()).id if used else None
         except NoContainer:
             return None

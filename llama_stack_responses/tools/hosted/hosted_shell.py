@@ -13,7 +13,7 @@ from llama_stack_responses.sandbox.jail import DATA
 from ..client.checked import checked
 from ..client.shell import SHELL_PARAMETERS
 from ..tool import Function, Invocation, ItemReporter, Outcome, chat_function
-from .container_choice import ContainerChoice, Site
+from .container_choice import ContainerAccess, ContainerChoice
 
 Json = dict[str, Any]
 
@@ -31,11 +31,11 @@ class HostedShellTool:
 
     Args:
         environment: `{type: container_auto, ...}` or `{type: container_reference, container_id}`.
-        site: access to containers.
+        access: access to containers.
     """
 
-    def __init__(self, environment: Json, site: Site) -> None:
-        self._choice = ContainerChoice(site, environment.get("container_id") or environment)
+    def __init__(self, environment: Json, access: ContainerAccess) -> None:
+        self._choice = ContainerChoice(access, environment.get("container_id") or environment)
 
     async def prepare(self, items: Sequence[Json], _: ItemReporter) -> None:
         """Choose the container."""

@@ -13,7 +13,7 @@ from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.calls import MCP_APPROVAL_REQUEST, MCP_CALL, MCP_LIST_TOOLS, CallKind
 
 from ..tool import DueCall, Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
-from .list_room import ListRoom, ServerBounds
+from .list_budget import ListBudget, ServerBounds
 from .results import outcome_of
 from .servers import McpAddress, McpError, McpServers
 
@@ -31,7 +31,7 @@ class McpTool:
         servers: creates the session.
 
     Attributes:
-        room: counts the lists of all servers of the response.
+        budget: counts the lists of all servers of the response.
     """
 
     def __init__(self, declared: Json, _: CreateRequest, servers: McpServers) -> None:
@@ -40,7 +40,7 @@ class McpTool:
         self._repeatable = servers.repeatable
         self._approval = servers.require_approval
         self._session = servers.session(_address(declared))
-        self.room = ListRoom(ServerBounds())
+        self.budget = ListBudget(ServerBounds())
         self._functions: dict[str, Function] = {}
 
     def functions(self) -> Sequence[Function]:
@@ -85,8 +85,8 @@ class McpTool:
     async def _list(self, reporter: ItemReporter) -> list[Json]:
         index = reporter.begin(MCP_LIST_TOOLS, {"server_label": self._label})
         try:
-            async with self.room.turn:
-                tools = [_listing(tool) for tool in await self._session.list_tools(self.room.take)]
+            async with self.budget.turn:
+                tools = [_listing(tool) for tool in await self._session.list_tools(self.budget.take)]
         except McpError as error:
             reporter.conclude(index, {"error": str(error)}, failed=True)
             message = f"Error retrieving tool list from MCP server: '{self._label}'. {error}"

@@ -22,7 +22,7 @@ from openai_harmony import (
 )
 
 from .errors import InvalidRequest
-from .tools import BROWSER, PYTHON, Room, Tool, from_arguments, shown
+from .tools import BROWSER, PYTHON, SchemaBudget, Tool, from_arguments, shown
 
 ANALYSIS, COMMENTARY, FINAL = "analysis", "commentary", "final"
 EFFORTS = {
@@ -197,10 +197,10 @@ def _developer(instructions: str, chat: Chat) -> list[Message]:
 
 
 def _described(tools: Sequence[Tool]) -> list[ToolDescription]:
-    room = Room()
+    budget = SchemaBudget()
     described = []
     for tool in tools:
-        parameters = shown(tool.parameters, room) if tool.parameters and tool.parameters.get("properties") else None
+        parameters = shown(tool.parameters, budget) if tool.parameters and tool.parameters.get("properties") else None
         described.append(ToolDescription.new(tool.name, tool.description, parameters=parameters))
     return described
 

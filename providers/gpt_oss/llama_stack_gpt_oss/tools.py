@@ -94,7 +94,7 @@ def from_arguments(tool: Tool | None, arguments: str) -> str:
 
 
 @dataclass(slots=True)
-class Room:
+class SchemaBudget:
     """The characters left for tool schemas."""
 
     left: int = MOST_SHOWN
@@ -109,7 +109,7 @@ class Room:
             raise InvalidRequest(f"{message} Use fewer references to references.", param="tools")
 
 
-def shown(schema: Json, room: Room) -> dict[str, Any]:
+def shown(schema: Json, budget: SchemaBudget) -> dict[str, Any]:
     """Convert a JSON schema to the subset that Harmony's renderer supports.
 
     The renderer does not expand references or `anyOf`, requires a type with each `enum`, and puts only the first line
@@ -117,28 +117,28 @@ def shown(schema: Json, room: Room) -> dict[str, Any]:
 
     InvalidRequest: the expanded schema is too long; nested references can double it at each level.
     """
-    return _shown(schema, schema, (), room)
+    return _shown(schema, schema, (), budget)
 
 
-def _shown(schema: Any, root: Json, path: tuple[str, ...], room: Room) -> dict[str, Any]:
+def _shown(schema: Any, root: Json, path: tuple[str, ...], budget: SchemaBudget) -> dict[str, Any]:
     """Convert one level. `path` has the references that led here: cycles and deep nesting become any value."""
     if not isinstance(schema, Mapping):
         return {}
-    room.take(schema)
+    budget.take(schema)
     found = dict(schema)
     found.pop("$defs", None)
     reference = found.pop("$ref", "")
     if reference in path or len(path) == _DEEPEST:
         return {}
     if isinstance(reference, str) and reference:
-        return _shown({**_target(reference, root), **found}, root, (*path, reference), room)
+        return _shown({**_target(reference, root), **found}, root, (*path, reference), budget)
     _reword(found)
     if isinstance(found.get("oneOf"), Sequence):
-        found["oneOf"] = [_shown(option, root, path, room) for option in found["oneOf"]]
+        found["oneOf"] = [_shown(option, root, path, budget) for option in found["oneOf"]]
     if "items" in found:
-        found["items"] = _shown(found["items"], root, path, room)
+        found["items"] = _shown(found["items"], root, path, budget)
     if isinstance(found.get("properties"), Mapping):
-        found["properties"] = {name: _shown(each, root, path, room) for name, each in found["properties"].items()}
+        found["properties"] = {name: _shown(each, root, path, budget) for name, each in found["properties"].items()}
     return found
 
 

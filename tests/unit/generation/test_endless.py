@@ -16,7 +16,7 @@ from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.generation.event_buffer import EventBuffer
-from llama_stack_responses.generation.loop import Ending, TurnLimits
+from llama_stack_responses.generation.loop import Ending, LoopLimits
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
 from tests.support.clock import LoopClock
@@ -88,7 +88,7 @@ class Setting:
             assembler=self.assembler,
             inference=self.inference,
             event_buffer=event_buffer,
-            limits=TurnLimits(8, 100.0, 30.0, output_bytes=100_000, output_events=events),
+            limits=LoopLimits(8, 100.0, 30.0, output_bytes=100_000, output_events=events),
         )
 
     @property

@@ -11,7 +11,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.transcript import Transcript
-from llama_stack_responses.generation.loop import TurnLimits
+from llama_stack_responses.generation.loop import LoopLimits
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.tool import Outcome, ToolError
 from llama_stack_responses.tools.toolset import Toolset
@@ -115,7 +115,7 @@ async def test_failing_tool_gives_failed_item_and_error_for_model(answer: Except
 
 
 async def test_slow_tool_is_stopped_after_timeout() -> None:
-    limits = TurnLimits(8, 30.0, 0.01)
+    limits = LoopLimits(8, 30.0, 0.01)
     setting = Setting([CALL, finish("tool_calls")], ANSWER, tools=FakeTools(asyncio.Event()), limits=limits)
     response = check_stream(await setting.end())
     assert response["output"][0]["status"] == "failed"

@@ -14,7 +14,7 @@ from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.fair_yield import FairYield
-from llama_stack_responses.generation.loop import Ending, TurnLimits
+from llama_stack_responses.generation.loop import Ending, LoopLimits
 from llama_stack_responses.generation.stop_point import StopPoint
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
@@ -58,7 +58,7 @@ class Setting:
             assembler=self.assembler,
             inference=self.inference,
             event_buffer=self.event_buffer,
-            limits=TurnLimits(at_most, idle_seconds, 30.0),
+            limits=LoopLimits(at_most, idle_seconds, 30.0),
             fair_yield=fair_yield,
             stop_point=stop_point,
         )

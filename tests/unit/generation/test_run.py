@@ -14,7 +14,7 @@ from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.generation.event_buffer import EventBuffer
-from llama_stack_responses.generation.loop import TurnLimits
+from llama_stack_responses.generation.loop import LoopLimits
 from llama_stack_responses.generation.run import Run
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
@@ -65,7 +65,7 @@ class Setting:
             assembler=self.assembler,
             inference=self.inference,
             event_buffer=self.event_buffer,
-            limits=TurnLimits(rounds=8, idle_seconds=30.0, tool_seconds=30.0),
+            limits=LoopLimits(rounds=8, idle_seconds=30.0, tool_seconds=30.0),
         )
         self.run = Run(turn, self.assembler, self.event_buffer, self._note, self._drop, refusal_seconds)
 
@@ -204,7 +204,7 @@ async def test_internal_error_fails_response(monkeypatch: pytest.MonkeyPatch, ca
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(setting.run._generation, "_hear", broken)
+    monkeypatch.setattr(setting.run._generation, "_add_output", broken)
     await setting.run.begin()
     final = await setting.read()
     assert final["error"]["message"] == "The server failed while it made the response (ZeroDivisionError)."

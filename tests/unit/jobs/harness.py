@@ -20,7 +20,7 @@ from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.generation.context_lengths import ContextLengths
 from llama_stack_responses.generation.factory import GenerationFactory
-from llama_stack_responses.generation.loop import TurnLimits
+from llama_stack_responses.generation.loop import LoopLimits
 from llama_stack_responses.generation.token_counts import TokenCounts
 from llama_stack_responses.inputs.attachments import open_attachments
 from llama_stack_responses.inputs.files import NoFiles
@@ -129,7 +129,7 @@ def shared(**options: Any) -> WatchedRecords:
     return WatchedRecords(MemoryRecords(**options), before=turn, after=turn)
 
 
-LIMITS: Final = TurnLimits(rounds=8, idle_seconds=30.0, tool_seconds=30.0)
+LIMITS: Final = LoopLimits(rounds=8, idle_seconds=30.0, tool_seconds=30.0)
 
 
 class ProcessHarness:
@@ -147,7 +147,7 @@ class ProcessHarness:
         self,
         records: Records,
         *rounds: Round,
-        limits: TurnLimits = LIMITS,
+        limits: LoopLimits = LIMITS,
         makers: Makers | None = None,
         accept: asyncio.Event | None = None,
         moderator: FakeModerator | None = None,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.generation.loop import TurnLimits
+from llama_stack_responses.generation.loop import LoopLimits
 from llama_stack_responses.inputs.prompts import Template
 from llama_stack_responses.jobs import runner
 from llama_stack_responses.jobs.queue import TRIES
@@ -148,7 +148,7 @@ async def test_internal_error_fails_job(
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("llama_stack_responses.generation.loop.Generation._hear", broken)
+    monkeypatch.setattr("llama_stack_responses.generation.loop.Generation._add_output", broken)
     await harness.run_job()
     final = await harness.result()
     assert final["error"]["message"] == "The server failed while it made the response (ZeroDivisionError)."
@@ -375,7 +375,7 @@ async def test_token_limit_holds_across_workers(records: WatchedRecords) -> None
 async def test_round_limit_holds_across_workers(records: WatchedRecords) -> None:
     first = await queued(records, ROUNDS[0], [asyncio.Event()])
     await lose(first, "killed", 100)
-    second = ProcessHarness(records, ROUNDS[1], limits=TurnLimits(rounds=2, idle_seconds=30.0, tool_seconds=30.0))
+    second = ProcessHarness(records, ROUNDS[1], limits=LoopLimits(rounds=2, idle_seconds=30.0, tool_seconds=30.0))
     await second.run_job()
     final = await second.result()
     assert (final["status"], final["incomplete_details"]) == ("incomplete", {"reason": "max_messages"})

@@ -17,7 +17,7 @@ import pytest
 from llama_stack_responses.sandbox import launcher, pipes
 from llama_stack_responses.sandbox.container import Bounds, Container
 from llama_stack_responses.sandbox.jail import DATA, Jail, find_bwrap, plain_python
-from llama_stack_responses.sandbox.volume import LAUNCHER, DiskVolume, MemoryVolume, Room, Volumes
+from llama_stack_responses.sandbox.volume import LAUNCHER, Capacity, DiskVolume, MemoryVolume, Volumes
 from tests.support.descendants import descendants
 from tests.support.waiting import until
 
@@ -32,7 +32,7 @@ def jail() -> Jail:
 
 
 def volumes(*, in_memory: bool = True, most_files: int = 300, launcher: Path = LAUNCHER) -> Volumes:
-    return Volumes(jail(), Room(16 * MIB, most_files), in_memory=in_memory, launcher=launcher)
+    return Volumes(jail(), Capacity(16 * MIB, most_files), in_memory=in_memory, launcher=launcher)
 
 
 @asynccontextmanager
@@ -231,8 +231,8 @@ async def test_kernel_refuses_files_over_limit(container: Container, code: str, 
     assert ran.stopped is None
     assert ran.printed.splitlines()[-1].startswith("OSError: [Errno 28] No space left on device")
     taken, files = container.volume.used()
-    assert taken <= container.volume.room.bytes
-    assert files <= container.volume.room.files + 4
+    assert taken <= container.volume.capacity.bytes
+    assert files <= container.volume.capacity.files + 4
 
 
 async def test_kernel_refuses_single_file_over_limit(container: Container) -> None:

@@ -52,7 +52,7 @@ class Table:
         return next((row for row in self.rows if row.id == response_id), None)
 
 
-async def bring(archive: Archive, table: Table, oldest: float | None = None) -> Report:
+async def run_import(archive: Archive, table: Table, oldest: float | None = None) -> Report:
     report = Report(lambda _: None)
     await import_responses(archive, table, DEFAULT_LIMITS, report, oldest)
     return report
@@ -76,49 +76,51 @@ WHOLE = ["question 1", "answer 1", "question 2", "answer 2", "question 3", "answ
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1)])
 async def test_imported_chain_has_whole_history_in_either_order(archive: Archive, order: tuple[int, ...]) -> None:
     rows = {1: found(1), 2: found(2, 1), 3: found(3, 2)}
-    assert (await bring(archive, Table(*(rows[each] for each in order)))).responses == 3
+    assert (await run_import(archive, Table(*(rows[each] for each in order)))).responses == 3
     assert await history(archive, 3) == WHOLE
 
 
 async def test_imported_chain_with_expired_beginning_has_whole_history(archive: Archive) -> None:
-    report = await bring(archive, Table(found(1, created_at=10), found(2, 1, created_at=20), found(3, 2)), oldest=100)
+    report = await run_import(
+        archive, Table(found(1, created_at=10), found(2, 1, created_at=20), found(3, 2)), oldest=100
+    )
     assert (report.responses, report.expired) == (1, 2)
     assert await history(archive, 3) == WHOLE
     assert await archive.load(named(1)) is None
 
 
 async def test_imported_chain_with_cycle_is_read_once(archive: Archive) -> None:
-    assert (await bring(archive, Table(found(1, 2), found(2, 1)))).responses == 2
+    assert (await run_import(archive, Table(found(1, 2), found(2, 1)))).responses == 2
     assert await history(archive, 1) == ["question 2", "answer 2", "question 1", "answer 1"]
 
 
 async def test_second_import_adds_new_responses_but_no_deleted_ones(archive: Archive) -> None:
     table = Table(found(1), found(2, 1))
-    await bring(archive, table)
+    await run_import(archive, table)
     assert await archive.delete(named(1))
     table.rows.append(found(3, 2))
-    report = await bring(archive, table)
+    report = await run_import(archive, table)
     assert (report.responses, report.there) == (1, 2)
     assert await archive.load(named(1)) is None
     assert await history(archive, 3) == WHOLE
 
 
 async def test_unfinished_response_is_left_for_next_import(archive: Archive) -> None:
-    report = await bring(archive, Table(found(1, status="in_progress")))
+    report = await run_import(archive, Table(found(1, status="in_progress")))
     assert (report.responses, report.unfinished) == (0, 1)
-    assert (await bring(archive, Table(found(1)))).responses == 1
+    assert (await run_import(archive, Table(found(1)))).responses == 1
 
 
 async def test_imported_history_is_copied_for_owner_of_response(archive: Archive) -> None:
     alice, bob = Owner("alice"), Owner("bob")
-    await bring(archive, Table(found(1, owner=alice), found(2, 1, owner=bob)))
+    await run_import(archive, Table(found(1, owner=alice), found(2, 1, owner=bob)))
     assert await history(archive, 2) == WHOLE[:4]
     assert [item_id async for item_id, _ in archive.find_items(bob, ["msg_1"])] == ["msg_1"]
 
 
 async def test_malformed_parts_of_import_are_left_out_and_reported(archive: Archive) -> None:
     broken = found(2, output=["nothing", {"type": "from_the_future", "id": "x_1"}], tools=[{"type": "no such"}, 5])
-    report = await bring(archive, Table(found(1, model=None), broken))
+    report = await run_import(archive, Table(found(1, model=None), broken))
     assert (report.responses, report.left_out) == (1, [named(1), "an item without an id", "x_1"])
     stored = await archive.load(named(2))
     assert stored

@@ -14,7 +14,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.generation.connection_options import ConnectionOptions
 from llama_stack_responses.generation.run import Run
-from llama_stack_responses.inputs.connection_memory import Chains
+from llama_stack_responses.inputs.connection_memory import ConnectionMemory
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
 from tests.support.inference import FakeInference, finish, text
@@ -69,8 +69,9 @@ async def streamed(impl: OpenAIResponsesImpl) -> Run:
 
 
 async def on_connection(impl: OpenAIResponsesImpl) -> Run:
-    return await impl.go_on(
-        BODY | {"stream": True, "store": False}, ConnectionOptions(Chains(0, ROOM.lease(ANONYMOUS)), generate=True)
+    return await impl.create_on_connection(
+        BODY | {"stream": True, "store": False},
+        ConnectionOptions(ConnectionMemory(0, ROOM.lease(ANONYMOUS)), generate=True),
     )
 
 

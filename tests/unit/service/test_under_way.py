@@ -14,7 +14,7 @@ from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.generation.connection_options import ConnectionOptions
 from llama_stack_responses.generation.run import Run
-from llama_stack_responses.inputs.connection_memory import Chains
+from llama_stack_responses.inputs.connection_memory import ConnectionMemory
 from llama_stack_responses.intervals import Intervals
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
@@ -267,8 +267,8 @@ async def test_unstreamed_unknown_outcome_is_503_without_retry(
 async def test_unknown_outcome_on_websocket_is_error_event(
     start: Callable[..., OpenAIResponsesImpl], lossy: Lossy
 ) -> None:
-    run = await start().go_on(
-        ASKED, ConnectionOptions(Chains(1000, Admission(Quota("histories", 10**6, 10**6)).lease(ANONYMOUS)))
+    run = await start().create_on_connection(
+        ASKED, ConnectionOptions(ConnectionMemory(1000, Admission(Quota("histories", 10**6, 10**6)).lease(ANONYMOUS)))
     )
     last = (await rest(run))[-1]
     assert isinstance(run.error, OutcomeUnknown)

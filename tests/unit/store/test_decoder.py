@@ -15,7 +15,7 @@ import pytest
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.codec import TooLarge, UnreadableError
 from llama_stack_responses.store.decoder import Decoder
-from llama_stack_responses.store.reading import INLINE, Room
+from llama_stack_responses.store.reading import INLINE, ReadAllowance
 
 TOTAL: Final = 4 * 2**20
 DENSE: Final = Random(1).randbytes(2**19).hex()
@@ -171,7 +171,7 @@ async def test_value_beyond_its_room_is_refused_before_it_is_decoded(
 ) -> None:
     monkeypatch.setattr(codec, "parse", None)
     with pytest.raises(TooLarge):
-        await Decoder(TOTAL).decode([codec.encode(text)], Room(len(text) // 2))
+        await Decoder(TOTAL).decode([codec.encode(text)], ReadAllowance(len(text) // 2))
 
 
 async def test_damaged_large_value_is_unreadable() -> None:

@@ -94,7 +94,7 @@ def one_round(telemetry: Telemetry) -> None:
     with telemetry.response(begun()) as whole, telemetry.round("local/m", whole) as told:
         told.asked(CHAT)
         for _ in range(2):
-            told.hear(text("So"))
+            told.observe(text("So"))
         told.ended(Finish("stop", Usage(7, 2, 1, 0, 1)), SAID)
         whole.ended(begun(), "completed", 1)
     with telemetry.tool(CALL, "mcp_call") as called:
@@ -204,7 +204,7 @@ def test_model_that_answered_keeps_its_name_in_metrics() -> None:
 
     def answer() -> None:
         with telemetry.response(begun()) as whole, telemetry.round("local/m", whole) as told:
-            told.hear(text("So"))
+            told.observe(text("So"))
             raise ApiError(400, "What now?")
 
     with pytest.raises(ApiError):

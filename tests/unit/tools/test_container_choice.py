@@ -16,7 +16,7 @@ from llama_stack_responses.inputs.files import Count, uploaded_with
 from llama_stack_responses.sandbox.containers import Containers
 from llama_stack_responses.sandbox.containers import files as files_of
 from llama_stack_responses.sandbox.places import Places
-from llama_stack_responses.tools.hosted.container_choice import ContainerChoice, Site
+from llama_stack_responses.tools.hosted.container_choice import ContainerAccess, ContainerChoice
 from llama_stack_responses.tools.tool import ToolError
 from tests.unit.sandbox.test_container import BOUNDS, jail, volumes
 
@@ -47,10 +47,10 @@ async def test_files_for_container_count_until_written(tmp_path: Path) -> None:
     files = Shelf(small=bytes(900), large=bytes(1_001))
     uploaded = uploaded_with(files, contents, lambda: ANONYMOUS)
     async with opened(tmp_path / "containers") as containers:
-        site = Site(containers, lambda: ANONYMOUS, uploaded)
+        access = ContainerAccess(containers, lambda: ANONYMOUS, uploaded)
 
         async def put(*file_ids: str) -> None:
-            choice = ContainerChoice(site, {"file_ids": file_ids})
+            choice = ContainerChoice(access, {"file_ids": file_ids})
             choice.choose([])
             async with choice.opened() as entry:
                 assert len(await files_of(entry)) == len(set(file_ids))
@@ -69,7 +69,7 @@ async def test_files_for_container_count_until_written(tmp_path: Path) -> None:
 async def test_concurrent_calls_share_one_new_container(tmp_path: Path) -> None:
     uploaded = uploaded_with(Shelf(), Admission(Quota("files and pages", 0, 0)), lambda: ANONYMOUS)
     async with opened(tmp_path / "containers") as containers:
-        choice = ContainerChoice(Site(containers, lambda: ANONYMOUS, uploaded), {})
+        choice = ContainerChoice(ContainerAccess(containers, lambda: ANONYMOUS, uploaded), {})
         choice.choose([])
 
         async def call() -> str:

@@ -15,7 +15,7 @@ from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.memory import MemoryRecords
-from llama_stack_responses.ui.chains import Chains
+from llama_stack_responses.ui.chains import ChainViews
 from llama_stack_responses.ui.lists import Lists
 from llama_stack_responses.ui.responses import Views
 from tests.contract.conversations import Json, assistant, new_id, response, user
@@ -62,10 +62,10 @@ async def impl() -> AsyncIterator[Impl]:
     await pool.close()
 
 
-def views(impl: Impl) -> tuple[Views, Chains]:
+def views(impl: Impl) -> tuple[Views, ChainViews]:
     whole = cast("OpenAIResponsesImpl", impl)
     made = Views(whole)
-    return made, Chains(whole, made, Lists(impl.archive, whole.jobs))
+    return made, ChainViews(whole, made, Lists(impl.archive, whole.jobs))
 
 
 async def save(impl: Impl, *output: Json, previous: str | None = None) -> str:

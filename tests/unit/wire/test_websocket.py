@@ -21,7 +21,7 @@ from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.generation.connection_options import ConnectionOptions
 from llama_stack_responses.generation.event_buffer import EventBuffer
-from llama_stack_responses.generation.loop import TurnLimits
+from llama_stack_responses.generation.loop import LoopLimits
 from llama_stack_responses.generation.run import Run
 from llama_stack_responses.lifecycle.shutdown import ShutdownCoordinator
 from llama_stack_responses.tools.registry import client_tools
@@ -64,7 +64,7 @@ class Responses:
         """Do nothing: there is only one user."""
         return nullcontext()
 
-    async def go_on(self, body: Json, connection: ConnectionOptions, hold: object = None) -> Run:
+    async def create_on_connection(self, body: Json, connection: ConnectionOptions, hold: object = None) -> Run:
         """Return the run of a request."""
         if self.problem:
             raise self.problem
@@ -79,7 +79,7 @@ class Responses:
             assembler=assembler,
             inference=self.inference,
             event_buffer=event_buffer,
-            limits=TurnLimits(8, 1000.0, 1000.0),
+            limits=LoopLimits(8, 1000.0, 1000.0),
             stop_point=connection.stop_point,
         )
         self.runs.append(Run(turn, assembler, event_buffer, self._keep, self._drop))

@@ -29,8 +29,8 @@ class ServerBounds:
     list_bytes: int = 16 * 2**20
 
 
-class ListRoom:
-    """The room that one response has left for the lists of its servers.
+class ListBudget:
+    """The budget that one response has left for the lists of its servers.
 
     Attributes:
         turn: held while a list is read.
@@ -43,7 +43,7 @@ class ListRoom:
         self._tools = _MOST_TOOLS
 
     def share(self, tools: Iterable[object]) -> None:
-        """Let the servers among the tools of a response use this room.
+        """Let the servers among the tools of a response use this budget.
 
         Raises:
             ApiError: 400, there are too many servers.
@@ -53,7 +53,7 @@ class ListRoom:
             message = f"Too many MCP servers: this response has {len(servers)}, and there may be {self._most_servers}."
             raise bad_request(message, "tools")
         for server in servers:
-            server.room = self
+            server.budget = self
 
     def take(self, tools: int, size: int) -> None:
         """Count a part of a list.
@@ -72,4 +72,4 @@ class ListRoom:
 class HasList(Protocol):
     """A tool whose functions are those that a server lists."""
 
-    room: ListRoom
+    budget: ListBudget

@@ -29,7 +29,7 @@ _REFUSED: Final = (ConnectionRefusedError, asyncpg.CannotConnectNowError, asyncp
 """Errors that are raised before anything is sent."""
 
 
-class Gone(ApiError):  # noqa: N818 - a kind of 503
+class Unreachable(ApiError):  # noqa: N818 - a kind of 503
     """The server is unreachable or closed the connection; a retry may help.
 
     Attributes:
@@ -41,7 +41,7 @@ class Gone(ApiError):  # noqa: N818 - a kind of 503
         self.sent = sent
 
 
-class Silent(ApiError):  # noqa: N818 - a kind of 503
+class TimedOut(ApiError):  # noqa: N818 - a kind of 503
     """The server did not answer in time. It may have received the command. Not retried: the wait was long enough."""
 
     def __init__(self) -> None:
@@ -49,20 +49,20 @@ class Silent(ApiError):  # noqa: N818 - a kind of 503
 
 
 @contextmanager
-def trouble_as_503() -> Iterator[None]:
+def errors_as_503() -> Iterator[None]:
     """Convert errors of the server or the network into a 503.
 
     Raises:
-        Gone: a retry may help.
+        Unreachable: a retry may help.
     """
     try:
         yield
     except ssl.SSLCertVerificationError as error:
         raise ApiError(503, UNTRUSTED, retry_after=1) from error
     except TimeoutError as error:
-        raise Silent from error
+        raise TimedOut from error
     except _GONE as error:
-        raise Gone(sent=not isinstance(error, _REFUSED)) from error
+        raise Unreachable(sent=not isinstance(error, _REFUSED)) from error
     except asyncpg.PostgresError as error:
         raise ApiError(503, _sentence(error), retry_after=1) from error
 

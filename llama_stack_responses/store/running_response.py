@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Vouched:
+class RunningResponse:
     """A foreground response that is running, or whose worker died and whose lease has not yet been found expired.
 
     Attributes:
@@ -27,11 +27,11 @@ class Vouched:
     row: VersionIs
 
 
-async def find_vouched(records: Records, decoder: Decoder, response_id: str) -> Vouched | None:
+async def find_running(records: Records, decoder: Decoder, response_id: str) -> RunningResponse | None:
     """Return the foreground response; None if it is not running. One that has ended is stored."""
     key = f"v/{response_id}"
     record = (await records.get_many([key])).get(key)
     if record is None:
         return None
     [known] = await decoder.decode([record.value])
-    return Vouched(known["response"], Owner(*known["owner"]), VersionIs(key, record.version))
+    return RunningResponse(known["response"], Owner(*known["owner"]), VersionIs(key, record.version))

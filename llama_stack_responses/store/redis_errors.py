@@ -25,21 +25,21 @@ from .records import UNTRUSTED
 SILENT: Final = "The response store's server does not answer."
 
 
-class Lost(ApiError):  # noqa: N818 - a kind of 503
+class NoAnswer(ApiError):  # noqa: N818 - a kind of 503
     """The server is unreachable, closed the connection or did not answer. It may have received the command."""
 
 
 @contextmanager
-def trouble_as_503() -> Iterator[None]:
+def errors_as_503() -> Iterator[None]:
     """Convert errors of the server or the network into a 503.
 
     Raises:
-        Lost: no answer came.
+        NoAnswer: no answer came.
     """
     try:
         yield
     except RedisError as error:
-        kind = Lost if isinstance(error, (RedisConnectionError, RedisTimeoutError)) else ApiError
+        kind = NoAnswer if isinstance(error, (RedisConnectionError, RedisTimeoutError)) else ApiError
         raise kind(503, _sentence(error), retry_after=1) from error
 
 
