@@ -340,7 +340,7 @@ class Archive:
             ApiError: 400, if `after` is not one of the owner's responses.
         """
         start, end = await self._bounds(owner, after, order)
-        size = limit + 1 if model is None else min(_BLOCK, self._scan_rows)
+        size = limit + 1 if model is None else min(limit + 1, self._scan_rows)
         found: list[_Found] = []
         scanned, until = 0, time.monotonic() + self._scan_seconds
         while True:
@@ -348,7 +348,7 @@ class Archive:
             ids = await self._candidates(rows, model)
             last = None
             while ids and not self._is_enough(found, limit):
-                some, seen = await self._entries(ids)
+                some, seen = await self._entries(ids[: limit + 1 - len(found)])
                 found += [each for each in some if model is None or each.entry.response["model"] == model]
                 last, ids = ids[seen - 1], ids[seen:]
                 if model is not None and time.monotonic() >= until:
@@ -361,6 +361,9 @@ class Archive:
                 last = last if ids else rows[-1][0].rpartition("/")[2]
                 return page if page.has_more else Page(page.items, has_more=True, last=last)
             start, end = (start, rows[-1][0]) if order == "desc" else (rows[-1][0] + "\0", end)
+            if model is not None:
+                # The first rows often suffice. Where they do not, larger blocks save round trips.
+                size = min(2 * size, _BLOCK, self._scan_rows - scanned)
 
     async def _candidates(self, rows: Sequence[tuple[str, Record]], model: str | None) -> Sequence[str]:
         """Return the ids of the responses whose rows do not show another model. Earlier versions wrote empty rows."""

@@ -142,7 +142,7 @@ def test_container_files_are_uploaded_and_downloaded(client: openai.OpenAI, upst
     assert client.containers.files.content.retrieve(made.id, container_id=container.id).read() == b"6"
     assert container.id in [each.id for each in client.containers.list()]
     client.containers.delete(container.id)
-    with pytest.raises(openai.NotFoundError, match="it has expired"):
+    with pytest.raises(openai.NotFoundError, match="It has expired"):
         client.containers.retrieve(container.id)
 
 

@@ -121,7 +121,7 @@ async def test_mcp_stream_resumed_too_often_ends_the_session(hostile: Hostile, s
 
     hostile.web.answer_all = answer_all
     fresh = servers().session(address(hostile.web.url("/mcp")))
-    assert "streams of events too often" in await error_of(fresh)
+    assert "event streams too often" in await error_of(fresh)
     assert 90 < sum("last-event-id" in asked.headers for asked in hostile.web.seen) <= 100
     await end(fresh)
 

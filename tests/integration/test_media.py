@@ -168,7 +168,7 @@ def test_uploaded_image_in_tool_output_is_sent_as_data(client: openai.OpenAI, up
 )
 def test_media_that_the_model_does_not_support_is_400(client: openai.OpenAI, upstream: Upstream, part: Any) -> None:
     asked: Any = [{"role": "user", "content": "Look!"}, {"role": "user", "content": [part]}]
-    with pytest.raises(openai.BadRequestError, match="does not take") as raised:
+    with pytest.raises(openai.BadRequestError, match="does not accept") as raised:
         client.responses.create(model="local/blind", input=asked)
     assert raised.value.param == "input[1].content[0]"
     assert upstream.requests() == []

@@ -9,6 +9,7 @@ import openai
 import pytest
 from openai.types.responses import ParsedResponse
 
+from llama_stack_responses.chat.pieces import PIECE
 from tests.support.asking import MODEL, NAME, Json, create, function, sent, stored, stream
 from tests.support.sse import SseReader
 from tests.support.stack import LiveStack
@@ -265,7 +266,10 @@ def test_any_text_is_streamed_and_stored_unchanged(client: openai.OpenAI, upstre
     middle = len(said) // 2
     upstream.script(NAME, reply(text(said[:middle], said[middle:])))
     streamed = stream(client, model=MODEL, input=said)
-    assert streamed.texts("output_text") == [said[:middle], said[middle:]]
+    pieces = [
+        half[start : start + PIECE] for half in (said[:middle], said[middle:]) for start in range(0, middle, PIECE)
+    ]
+    assert streamed.texts("output_text") == pieces
     assert stored(client, streamed.response["id"])["output"][0]["content"][0]["text"] == said
     assert sent(upstream)["messages"] == [{"role": "user", "content": said}]
     with client.responses.create(model=MODEL, input=said, stream=True) as events:

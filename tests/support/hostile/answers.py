@@ -38,7 +38,10 @@ def stall(
     served = 0
     with ExitStack() as open_all:
         for _ in range(readers):
-            reader = open_all.enter_context(Leaver(at.stack, body, BUFFER, path, headers))
+            try:
+                reader = open_all.enter_context(Leaver(at.stack, body, BUFFER, path, headers))
+            except ConnectionError:
+                continue  # refused before its body was sent
             if reader.read_until(begin, OVER_LIMIT) == begin:
                 served += 1
         at.others_turn()
