@@ -34,7 +34,7 @@ SETTINGS: Final[Json] = {
             "responses": 1,
             "waiting": 1,
             "streams": 4,
-            "remembered_bytes": 30_000,
+            "remembered_bytes": 14_000,
         },
     },
     "profiles": [
@@ -320,7 +320,7 @@ def test_websocket_memory_of_unstored_responses_is_bounded(configured: Configure
     with Talk(configured.stack) as talk:
         made = []
         for _ in range(2):
-            talk.ask(model="local/echo", input="x" * 15_000, store=False)
+            talk.ask(model="local/echo", input="x" * 3_000, store=False)
             made.append(talk.response()["id"])
         talk.ask(model="local/echo", input="go on", previous_response_id=made[0])
         assert talk.error()["code"] == "previous_response_not_found"

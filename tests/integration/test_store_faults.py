@@ -33,7 +33,7 @@ def noise(size: int) -> str:
     return random.Random(size).randbytes(size // 2).hex()
 
 
-LONG: Final = noise(ROOM * 4)
+LONG: Final = [noise(ROOM + number) for number in range(4)]
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def check_stored(wire: Wire, kept: list[Json], failed: dict[str, str]) -> None:
 
 def test_full_disk_loses_no_acknowledged_responses(server: LiveStack, wire: Wire, upstream: Upstream) -> None:
     # If the disk was full for long, the job may run again; its last reply is not held.
-    held = reply(text("some ", LONG), hold=1)
+    held = reply(text("some ", *LONG), hold=1)
     upstream.script("held", [held, held, reply(held.chunks)])
     kept = [wire.create(model="local/echo", input=f"before {number}") for number in range(3)]
     with Reader.asking(wire, model="local/held", input="some") as reader:
