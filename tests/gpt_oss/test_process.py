@@ -118,7 +118,7 @@ async def test_refused_requests_have_reasons(client: EngineClient) -> None:
     streams = [client.generate(request(f"r{number}", LONG)) for number in range(12)]
     pending = [asyncio.ensure_future(anext(stream)) for stream in streams]
     await until(client, lambda now: now.running + now.waiting == 12)
-    with pytest.raises(QueueFullError, match="4 requests wait already"):
+    with pytest.raises(QueueFullError, match="4 requests are queued already"):
         await tokens(client, request("over"))
     for task, stream in zip(pending, streams, strict=True):
         task.cancel()
