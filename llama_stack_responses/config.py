@@ -285,9 +285,9 @@ class BackgroundWork(BaseModel):
     Attributes:
         at_once: maximum number that one server process runs at the same time.
         waiting: maximum number in the queue, over all servers on the same store; further requests get a 429.
-        at_once_per_owner: maximum number of `at_once` that one authenticated user may use; null is three quarters of
+        at_once_per_user: maximum number of `at_once` that one authenticated user may use; null is three quarters of
             them.
-        per_owner: maximum number of queued and running responses of one authenticated user, over all servers on the
+        per_user: maximum number of queued and running responses of one authenticated user, over all servers on the
             same store; null is a quarter of `waiting`; further requests get a 429. A stack without authentication has
             one user, who may use all.
         journal_seconds: time for which the event log of a finished response is kept. After that, its events are
@@ -298,8 +298,8 @@ class BackgroundWork(BaseModel):
 
     at_once: int = Field(default=16, ge=1)
     waiting: int = Field(default=1000, ge=1)
-    at_once_per_owner: int | None = Field(default=None, ge=1)
-    per_owner: int | None = Field(default=None, ge=1)
+    at_once_per_user: int | None = Field(default=None, ge=1)
+    per_user: int | None = Field(default=None, ge=1)
     journal_seconds: float = Field(default=600.0, ge=0)
 
 
@@ -322,7 +322,7 @@ class Fetching(BaseModel):
         seconds: time limit of one fetch, including redirects.
         redirects: maximum number of redirects that are followed.
         lookups: maximum number of names that are resolved at the same time.
-        lookups_per_owner: maximum number of these that belong to one authenticated user. A stack without authentication
+        lookups_per_user: maximum number of these that belong to one authenticated user. A stack without authentication
             has one user, who may use all.
         lookup_seconds: time limit for resolving one name.
     """
@@ -335,7 +335,7 @@ class Fetching(BaseModel):
     seconds: float = Field(default=20.0, gt=0)
     redirects: int = Field(default=5, ge=0)
     lookups: int = Field(default=32, ge=1)
-    lookups_per_owner: int = Field(default=4, ge=1)
+    lookups_per_user: int = Field(default=4, ge=1)
     lookup_seconds: float = Field(default=10.0, gt=0)
 
 
@@ -359,9 +359,9 @@ class FileInputs(BaseModel):
             least.
         memory_mb: maximum memory for reading one file, if this server reads it itself.
         at_once: maximum number of files that a server process reads at the same time.
-        at_once_per_owner: maximum number of these that belong to one authenticated user. A stack without authentication
+        at_once_per_user: maximum number of these that belong to one authenticated user. A stack without authentication
             has one user, who may use all.
-        waiting_per_owner: maximum number of further files of one user that wait to be read; more are a 429.
+        waiting_per_user: maximum number of further files of one user that wait to be read; more are a 429.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -376,8 +376,8 @@ class FileInputs(BaseModel):
     request_seconds: float = Field(default=300.0, gt=0)
     memory_mb: int = Field(default=1024, ge=64)
     at_once: int = Field(default=4, ge=1)
-    at_once_per_owner: int = Field(default=2, ge=1)
-    waiting_per_owner: int = Field(default=256, ge=0)
+    at_once_per_user: int = Field(default=2, ge=1)
+    waiting_per_user: int = Field(default=256, ge=0)
 
     @property
     def of_contents(self) -> Quota:
@@ -398,8 +398,8 @@ class FileInputs(BaseModel):
         """The limits of the worker processes."""
         return PoolLimits(
             at_once=self.at_once,
-            at_once_per_owner=self.at_once_per_owner,
-            waiting_per_owner=self.waiting_per_owner,
+            at_once_per_user=self.at_once_per_user,
+            waiting_per_user=self.waiting_per_user,
             memory_bytes=self.memory_mb * 2**20,
         )
 
@@ -468,7 +468,7 @@ class CodeInterpreter(BaseModel):
         shown_bytes: maximum size of the output of a call that is kept.
         idle_minutes: time without use after which a container ends and its files are deleted.
         containers: maximum number of containers per server process.
-        containers_per_owner: maximum number of these that belong to one authenticated user; null is a quarter of them.
+        containers_per_user: maximum number of these that belong to one authenticated user; null is a quarter of them.
             A stack without authentication has one user, who may use all.
     """
 
@@ -489,12 +489,12 @@ class CodeInterpreter(BaseModel):
     shown_bytes: int = Field(default=50_000, ge=1)
     idle_minutes: float = Field(default=20.0, gt=0)
     containers: int = Field(default=64, ge=1)
-    containers_per_owner: int | None = Field(default=None, ge=1)
+    containers_per_user: int | None = Field(default=None, ge=1)
 
     @property
-    def most_per_owner(self) -> int:
+    def most_per_user(self) -> int:
         """Maximum number of containers of one user."""
-        return self.containers_per_owner or max(1, self.containers // 4)
+        return self.containers_per_user or max(1, self.containers // 4)
 
 
 def _with_folder(given: Any) -> Any:

@@ -22,7 +22,7 @@ from .address_policy import Refused
 LookUp = Callable[[str, int], Sequence[str]]
 """`(host, port) -> addresses`; blocks, and raises OSError if there are none."""
 
-_WAITING_PER_OWNER = 256
+_WAITING_PER_USER = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,13 @@ class LookupLimits:
 
     Attributes:
         at_once: concurrent lookups, including those whose deadline has passed.
-        at_once_per_owner: concurrent lookups of one authenticated owner. Without authentication there is one owner,
+        at_once_per_user: concurrent lookups of one authenticated owner. Without authentication there is one owner,
             which may use all.
         seconds: time limit of one lookup, including the time in the queue.
     """
 
     at_once: int = 32
-    at_once_per_owner: int = 4
+    at_once_per_user: int = 4
     seconds: float = 10.0
 
 
@@ -60,7 +60,7 @@ class Resolver:
         self._who = who
         self._look_up = look_up
         self._queue = FairQueue(
-            limits.at_once, limits.at_once_per_owner, _WAITING_PER_OWNER, only_owner=ANONYMOUS.identity
+            limits.at_once, limits.at_once_per_user, _WAITING_PER_USER, only_owner=ANONYMOUS.identity
         )
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:

@@ -111,7 +111,7 @@ def _moderator(config: ResponsesConfig, safety: Any | None) -> Moderator:
 
 
 def _address_policy(fetching: Fetching, who: Callable[[], Owner]) -> AddressPolicy:
-    limits = LookupLimits(fetching.lookups, fetching.lookups_per_owner, fetching.lookup_seconds)
+    limits = LookupLimits(fetching.lookups, fetching.lookups_per_user, fetching.lookup_seconds)
     return AddressPolicy(fetching.allowed_networks, fetching.nat64_prefixes, resolve=Resolver(limits, who).resolve)
 
 

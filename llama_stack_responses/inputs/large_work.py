@@ -20,7 +20,7 @@ _INLINE: Final = 32_768
 """Bytes, as JSON, of a value that is processed in the event loop."""
 
 _THREADS: Final = 2
-_PER_OWNER: Final = 1
+_PER_USER: Final = 1
 _WAITING: Final = 256
 """Large requests of one owner that may wait for a thread."""
 
@@ -34,7 +34,7 @@ class LargeWork:
 
     def __init__(self, who: Callable[[], Owner]) -> None:
         self._who = who
-        self._queue = FairQueue(_THREADS, _PER_OWNER, _WAITING, only_owner=ANONYMOUS.identity)
+        self._queue = FairQueue(_THREADS, _PER_USER, _WAITING, only_owner=ANONYMOUS.identity)
         self._threads: ThreadPoolExecutor | None = None
 
     async def run[Result](self, work: Callable[[], Result], *of: Any) -> Result:

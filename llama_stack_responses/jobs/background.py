@@ -78,11 +78,11 @@ class BackgroundJobs:
         self._event_log_seconds = event_log_seconds
         self._parse = parse
         self._intervals = intervals
-        self._opened = Admission(Quota(_OPENED, limits.waiting, limits.per_owner, authenticated_only=True))
+        self._opened = Admission(Quota(_OPENED, limits.waiting, limits.per_user, authenticated_only=True))
         self._secrets = JobSecrets(sealer)
         self._notifier = notifier = Notifier(intervals.fallback_poll_seconds)
         self._jobs = jobs = JobQueue(
-            records, limits.waiting, limits.per_owner, intervals.lease_seconds, decoder=archive.decoder
+            records, limits.waiting, limits.per_user, intervals.lease_seconds, decoder=archive.decoder
         )
         self._event_log = event_log = EventLog(records, notifier, intervals.event_poll_seconds, decoder=archive.decoder)
         self._worker_id = new_id("worker")

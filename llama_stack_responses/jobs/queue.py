@@ -190,7 +190,7 @@ class JobQueue:
     Args:
         records: the store.
         limit: how many jobs may wait; concurrent processes may exceed it a little.
-        per_owner: how many background responses of one authenticated owner may wait or run; as exact as `limit`.
+        per_user: how many background responses of one authenticated owner may wait or run; as exact as `limit`.
         lease_seconds: how long a worker counts as alive after a heartbeat, on the store's clock.
         page_rows: most rows of the queue that one round trip reads.
         decoder: decodes checkpoints.
@@ -200,7 +200,7 @@ class JobQueue:
         self,
         records: Records,
         limit: int,
-        per_owner: int | None = None,
+        per_user: int | None = None,
         lease_seconds: float = DEFAULT.lease_seconds,
         page_rows: int = _PAGE,
         decoder: Decoder | None = None,
@@ -210,7 +210,7 @@ class JobQueue:
         self._lease_seconds = lease_seconds
         self._page_rows = page_rows
         self._limit = limit
-        self._per_owner = limit if per_owner is None else per_owner
+        self._per_user = limit if per_user is None else per_user
         self._quotas = Quotas(records)
         self._turns = turns.FairOrder()
         self._hints = Hints(records)
@@ -228,8 +228,8 @@ class JobQueue:
             full = "Too many background responses are queued. Try again later."
             await places.enter_async_context(self._quotas.one_more("q/", self._limit, full))
             if not owner.is_anonymous:
-                full = f"You have {self._per_owner} background responses queued or running. Try again later."
-                await places.enter_async_context(self._quotas.one_more(_all_of(owner), self._per_owner, full))
+                full = f"You have {self._per_user} background responses queued or running. Try again later."
+                await places.enter_async_context(self._quotas.one_more(_all_of(owner), self._per_user, full))
             of, now = name_of(owner), await self._records.now()
             known = self._hints.over(await self._records.get_many([turns.last_of(of), turns.PRESENT]))
             order, hints = self._turns.give(of, known, now)

@@ -30,17 +30,17 @@ class WorkerLimits:
 
     Attributes:
         at_once: background responses that this process runs at a time.
-        at_once_per_owner: of these, the responses of one authenticated owner.
+        at_once_per_user: of these, the responses of one authenticated owner.
         waiting: background responses that wait, over all servers; also the responses with an Idempotency-Key that this
             process runs at a time.
-        per_owner: background responses of one authenticated owner that wait or run, over all servers; also the owner's
+        per_user: background responses of one authenticated owner that wait or run, over all servers; also the owner's
             responses with an Idempotency-Key that this process runs at a time.
     """
 
     at_once: int
-    at_once_per_owner: int
+    at_once_per_user: int
     waiting: int
-    per_owner: int
+    per_user: int
 
     @staticmethod
     def of(config: BackgroundWork) -> WorkerLimits:
@@ -50,9 +50,9 @@ class WorkerLimits:
         """
         return WorkerLimits(
             config.at_once,
-            config.at_once_per_owner or max(1, config.at_once * 3 // 4),
+            config.at_once_per_user or max(1, config.at_once * 3 // 4),
             config.waiting,
-            config.per_owner or max(1, config.waiting // 4),
+            config.per_user or max(1, config.waiting // 4),
         )
 
 
@@ -251,7 +251,7 @@ class Worker:
         """
         owners = [runner.lease.job.owner for runner in self._runners.values() if runner.acceptance is None]
         counts = Counter(name_of(owner) for owner in owners if not owner.is_anonymous)
-        at_limit = {of for of, count in counts.items() if count >= self._limits.at_once_per_owner}
+        at_limit = {of for of, count in counts.items() if count >= self._limits.at_once_per_user}
         return len(owners) < self._limits.at_once, at_limit
 
     async def _watch_leases(self) -> None:

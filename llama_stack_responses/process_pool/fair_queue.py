@@ -16,18 +16,18 @@ class FairQueue:
 
     Args:
         places: number of slots.
-        per_owner: slots that one owner may hold at a time.
-        waiting_per_owner: further requests of one owner that may wait.
+        per_user: slots that one owner may hold at a time.
+        waiting_per_user: further requests of one owner that may wait.
         only_owner: an owner that may hold all slots, since the server has no other owner.
     """
 
     def __init__(
-        self, places: int, per_owner: int, waiting_per_owner: int, *, only_owner: Hashable | None = None
+        self, places: int, per_user: int, waiting_per_user: int, *, only_owner: Hashable | None = None
     ) -> None:
         self._places = self._free = places
         self._only_owner = only_owner
-        self._per_owner = per_owner
-        self._waiting_per_owner = waiting_per_owner
+        self._per_user = per_user
+        self._waiting_per_user = waiting_per_user
         self._running: Counter[Hashable] = Counter()
         self._waiting: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
 
@@ -46,7 +46,7 @@ class FairQueue:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting.append(turn)
         self._admit()
-        if not turn.done() and len(waiting) > self._waiting_per_owner:
+        if not turn.done() and len(waiting) > self._waiting_per_user:
             self._forget(owner, turn)
             raise QueueFull
         try:
@@ -83,7 +83,7 @@ class FairQueue:
         return next(((each,) for each in self._waiting if self._running[each] < self._most(each)), None)
 
     def _most(self, owner: Hashable) -> int:
-        return self._places if owner == self._only_owner else self._per_owner
+        return self._places if owner == self._only_owner else self._per_user
 
     def _forget(self, owner: Hashable, turn: asyncio.Future[None]) -> None:
         waiting = self._waiting.get(owner)

@@ -38,16 +38,16 @@ class PoolLimits:
 
     Attributes:
         at_once: concurrent tasks.
-        at_once_per_owner: concurrent tasks of one authenticated owner. Without authentication there is one owner, which
+        at_once_per_user: concurrent tasks of one authenticated owner. Without authentication there is one owner, which
             may use all slots.
-        waiting_per_owner: tasks of one owner that may wait.
+        waiting_per_user: tasks of one owner that may wait.
         memory_bytes: address space of the worker process of a task.
         idle_seconds: how long the idle template process is kept.
     """
 
     at_once: int = 4
-    at_once_per_owner: int = 2
-    waiting_per_owner: int = 256
+    at_once_per_user: int = 2
+    waiting_per_user: int = 256
     memory_bytes: int = 2**30
     idle_seconds: float = 300.0
 
@@ -81,8 +81,8 @@ class WorkerPool:
         self._limits = limits
         self._queue = FairQueue(
             limits.at_once,
-            limits.at_once_per_owner,
-            limits.waiting_per_owner,
+            limits.at_once_per_user,
+            limits.waiting_per_user,
             only_owner=ANONYMOUS.identity,
         )
         self._template: Template | None = None
@@ -119,7 +119,7 @@ class WorkerPool:
         try:
             await self._queue.enter(owner)
         except QueueFull:
-            most = self._limits.waiting_per_owner
+            most = self._limits.waiting_per_user
             message = f"More than {most} of your files and pages wait to be read. Try again when some have been."
             raise ApiError(429, message, code="rate_limit_exceeded", retry_after=5) from None
         try:

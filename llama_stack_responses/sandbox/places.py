@@ -16,12 +16,12 @@ class Places:
 
     Args:
         total: maximum number of containers.
-        per_owner: maximum for one owner. It does not apply without authentication, since all users are one owner then.
+        per_user: maximum for one user. It does not apply without authentication, since all users are one owner then.
     """
 
-    def __init__(self, total: int, per_owner: int) -> None:
+    def __init__(self, total: int, per_user: int) -> None:
         self._total = total
-        self._per_owner = per_owner
+        self._per_user = per_user
         self._taken: Counter[tuple[str, str]] = Counter()
 
     def take(self, owner: Owner) -> None:
@@ -30,9 +30,9 @@ class Places:
         Raises:
             TooMany: the owner's limit or the total limit is reached.
         """
-        if not owner.is_anonymous and self._taken[owner.identity] >= self._per_owner:
+        if not owner.is_anonymous and self._taken[owner.identity] >= self._per_user:
             raise TooMany(
-                f"You have {self._per_owner} containers, which is the maximum. Delete one, or try again later."
+                f"You have {self._per_user} containers, which is the maximum. Delete one, or try again later."
             )
         if self._taken.total() >= self._total:
             raise TooMany("This server has reached its maximum number of containers. Try again later.")

@@ -196,7 +196,7 @@ async def test_full_queue_refuses_job(records: Records) -> None:
 
 async def test_quota_of_owner_counts_unfinished_jobs_only(records: Records) -> None:
     desk = Desk(records)
-    desk.jobs = JobQueue(records, limit=20, per_owner=2)
+    desk.jobs = JobQueue(records, limit=20, per_user=2)
     await desk.submit("resp_a0", "resp_a1", owner=ANNA)
     lease = await desk.claim()
     await refused(desk, "resp_a2", Owner("anna", {"teams": ["other"]}), "You have 2 background responses")
@@ -216,7 +216,7 @@ async def test_concurrent_submissions_fill_quota_exactly(records: Records, owner
         await asyncio.sleep(0)
 
     desk = Desk(WatchedRecords(records, before=turn, after=turn))
-    desk.jobs = JobQueue(desk.records, limit=20 if owner is ANNA else 5, per_owner=5)
+    desk.jobs = JobQueue(desk.records, limit=20 if owner is ANNA else 5, per_user=5)
     submitted = [desk.submit(f"resp_{number}", owner=owner) for number in range(15)]
     found = await asyncio.gather(*submitted, return_exceptions=True)
     assert [each.code for each in found if isinstance(each, ApiError)] == ["rate_limit_exceeded"] * 10

@@ -78,7 +78,7 @@ async def test_name_is_resolved() -> None:
 
 async def test_slow_names_of_one_owner_leave_slots_to_others() -> None:
     with Names() as names:
-        users = Users(names, at_once=4, at_once_per_owner=2)
+        users = Users(names, at_once=4, at_once_per_user=2)
         slow = [users.start(ADA, f"slow-{number}") for number in range(10)]
         await until(lambda: names.at_once == 2)
         assert await users.start(BOB, "a.example") == ["192.0.2.1"]
@@ -89,7 +89,7 @@ async def test_slow_names_of_one_owner_leave_slots_to_others() -> None:
 
 async def test_lookups_of_stack_without_users_take_all_slots() -> None:
     with Names() as names:
-        resolver = names.resolver(ANONYMOUS, at_once=4, at_once_per_owner=1)
+        resolver = names.resolver(ANONYMOUS, at_once=4, at_once_per_user=1)
         slow = [asyncio.create_task(resolver.resolve(f"slow-{number}", 80)) for number in range(6)]
         await until(lambda: names.at_once == 4)
         names.end()
@@ -99,7 +99,7 @@ async def test_lookups_of_stack_without_users_take_all_slots() -> None:
 
 async def test_lookup_beyond_deadline_is_refused_and_keeps_slot_until_it_ends() -> None:
     with Names() as names:
-        resolver = names.resolver(at_once=1, at_once_per_owner=1, seconds=0.05)
+        resolver = names.resolver(at_once=1, at_once_per_user=1, seconds=0.05)
         with pytest.raises(Refused, match=r"'slow' was not found within 0\.05 seconds"):
             await resolver.resolve("slow", 80)
         with pytest.raises(Refused, match=r"'a\.example' was not found within"):
@@ -112,7 +112,7 @@ async def test_lookup_beyond_deadline_is_refused_and_keeps_slot_until_it_ends() 
 
 async def test_slot_is_given_back_after_late_answer() -> None:
     with Names() as names:
-        resolver = names.resolver(at_once=1, at_once_per_owner=1)
+        resolver = names.resolver(at_once=1, at_once_per_user=1)
         looking = asyncio.create_task(resolver.resolve("slow", 80))
         await until(lambda: names.at_once == 1)
         looking.cancel()
@@ -123,7 +123,7 @@ async def test_slot_is_given_back_after_late_answer() -> None:
 
 async def test_waiting_lookups_of_one_owner_are_limited() -> None:
     with Names() as names:
-        resolver = names.resolver(at_once=1, at_once_per_owner=1)
+        resolver = names.resolver(at_once=1, at_once_per_user=1)
         slow = [asyncio.create_task(resolver.resolve("slow", 80)) for _ in range(257)]
         await until(lambda: names.at_once == 1)
         with pytest.raises(Refused, match="Too many names of hosts"):

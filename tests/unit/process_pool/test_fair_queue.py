@@ -44,13 +44,13 @@ class Guests:
 
 
 async def test_flood_of_one_owner_leaves_places_to_others() -> None:
-    guests = Guests(FairQueue(2, per_owner=1, waiting_per_owner=10))
+    guests = Guests(FairQueue(2, per_user=1, waiting_per_user=10))
     await guests.come("a1", "a2", "a3", "b1")
     assert guests.entered == ["a1", "b1"]
 
 
 async def test_waiting_owners_are_served_round_robin() -> None:
-    guests = Guests(FairQueue(1, per_owner=1, waiting_per_owner=10))
+    guests = Guests(FairQueue(1, per_user=1, waiting_per_user=10))
     await guests.come("a1", "a2", "a3", "b1", "b2", "c1")
     for name in ("a1", "a2", "b1", "c1", "a3"):
         assert guests.entered[-1] == name
@@ -59,7 +59,7 @@ async def test_waiting_owners_are_served_round_robin() -> None:
 
 
 async def test_owner_over_its_limit_waits_despite_free_places() -> None:
-    guests = Guests(FairQueue(3, per_owner=2, waiting_per_owner=10))
+    guests = Guests(FairQueue(3, per_user=2, waiting_per_user=10))
     await guests.come("a1", "a2", "a3")
     assert guests.entered == ["a1", "a2"]
     await guests.go("a1")
@@ -67,7 +67,7 @@ async def test_owner_over_its_limit_waits_despite_free_places() -> None:
 
 
 async def test_full_queue_of_one_owner_refuses_only_this_owner() -> None:
-    guests = Guests(FairQueue(1, per_owner=1, waiting_per_owner=1))
+    guests = Guests(FairQueue(1, per_user=1, waiting_per_user=1))
     await guests.come("a1", "a2", "a3", "b1")
     with pytest.raises(QueueFull):
         await guests.tasks["a3"]
@@ -77,7 +77,7 @@ async def test_full_queue_of_one_owner_refuses_only_this_owner() -> None:
 
 
 async def test_cancelled_waiter_leaves_queue() -> None:
-    guests = Guests(FairQueue(1, per_owner=1, waiting_per_owner=10))
+    guests = Guests(FairQueue(1, per_user=1, waiting_per_user=10))
     await guests.come("a1", "b1", "c1")
     guests.tasks["b1"].cancel()
     await guests.go("a1")
@@ -85,7 +85,7 @@ async def test_cancelled_waiter_leaves_queue() -> None:
 
 
 async def test_waiter_cancelled_at_its_turn_passes_place_on() -> None:
-    queue = FairQueue(1, per_owner=1, waiting_per_owner=10)
+    queue = FairQueue(1, per_user=1, waiting_per_user=10)
     guests = Guests(queue)
     await queue.enter("a")
     await guests.come("b1", "c1")
@@ -100,6 +100,6 @@ async def test_waiter_cancelled_at_its_turn_passes_place_on() -> None:
 
 
 async def test_only_owner_may_use_all_places() -> None:
-    guests = Guests(FairQueue(2, per_owner=1, waiting_per_owner=10, only_owner="a"))
+    guests = Guests(FairQueue(2, per_user=1, waiting_per_user=10, only_owner="a"))
     await guests.come("a1", "a2", "a3")
     assert guests.entered == ["a1", "a2"]
