@@ -34,6 +34,8 @@ class Intervals:
         unknown_outcome_seconds: time limit for reading back the outcome of a commit whose answer was lost.
         ready_seconds: time limit of each check of readiness.
         ready_cache_seconds: time for which the result of a check of readiness holds.
+        secret_check_seconds: interval of comparisons of this server's secrets with those of the store's other servers.
+        secret_row_seconds: time for which the store remembers a secret with which no server seals any more.
         list_scan_seconds: time after which a page of a filtered list ends.
         watch_seconds: interval of looks at lists, running responses and counts for a page that shows them.
         stream_refusal_seconds: time for which a stream waits for the model server's refusal before its headers are
@@ -57,6 +59,8 @@ class Intervals:
     unknown_outcome_seconds: float = 15.0
     ready_seconds: float = 2.0
     ready_cache_seconds: float = 1.0
+    secret_check_seconds: float = 60.0
+    secret_row_seconds: float = 7 * 86_400.0
     list_scan_seconds: float = 1.0
     watch_seconds: float = 1.0
     stream_refusal_seconds: float = 2.0

@@ -51,11 +51,15 @@ class Sealer:
     Args:
         secrets: each of `SECRET_BYTES` bytes. To rotate, put a new one before the old ones, and remove an old one once
             its seals are no longer needed.
+
+    Attributes:
+        fingerprints: identify the secrets without revealing them, in the same order.
     """
 
     def __init__(self, secrets: Sequence[bytes]) -> None:
         self._secrets = {_id(secret): secret for secret in reversed(secrets)}
         self._first = _id(secrets[0]) if secrets else None
+        self.fingerprints: Sequence[str] = tuple(map(_fingerprint, secrets))
 
     @property
     def ready(self) -> bool:
@@ -117,6 +121,10 @@ def _decoded(seal: str) -> bytes:
         if piece.endswith("=") and start + _PIECE < len(seal):
             return b""
     return b"".join(pieces)
+
+
+def _fingerprint(secret: bytes) -> str:
+    return blake2b(key=secret, digest_size=8, person=b"fingerprint").hexdigest()
 
 
 def _id(secret: bytes) -> bytes:

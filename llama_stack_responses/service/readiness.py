@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Literal
 
@@ -26,10 +26,12 @@ class Report:
     Attributes:
         status: `ready`; `not_ready`, a part does not answer; `stopping`, this server shuts down.
         parts: the state of each part, by its name.
+        notes: what an operator has to mend although this server can serve requests, by its name.
     """
 
     status: Literal["ready", "not_ready", "stopping"]
     parts: Mapping[str, State]
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ready(self) -> bool:
@@ -46,12 +48,20 @@ class Readiness:
         checks: checks the parts, by name. Each may take `ready_seconds`.
         stopping: whether this server shuts down.
         intervals: the time limits.
+        notes: returns the notes of a report.
     """
 
-    def __init__(self, checks: Mapping[str, Check], stopping: Callable[[], bool], intervals: Intervals) -> None:
+    def __init__(
+        self,
+        checks: Mapping[str, Check],
+        stopping: Callable[[], bool],
+        intervals: Intervals,
+        notes: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
         self._checks = checks
         self._stopping = stopping
         self._intervals = intervals
+        self._notes = notes
         self._checking: asyncio.Task[Report] | None = None
         self._until = 0.0
         self._last: Mapping[str, State] = {}
@@ -74,7 +84,7 @@ class Readiness:
                 logger.warning("readiness: %s is %s%s", name, state, f": {why}" if why else "")
         self._last = parts
         self._until = monotonic() + self._intervals.ready_cache_seconds
-        return Report("not_ready" if "unavailable" in parts.values() else "ready", parts)
+        return Report("not_ready" if "unavailable" in parts.values() else "ready", parts, self._notes())
 
     async def _state(self, check: Check) -> tuple[State, str]:
         """Return the state of a part, and the reason if it is not ok."""

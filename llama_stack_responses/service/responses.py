@@ -35,6 +35,7 @@ from ..inputs.resolver import RequestResolver, Start
 from ..intervals import DEFAULT, Intervals
 from ..jobs.background import BackgroundJobs
 from ..jobs.worker import WorkerLimits
+from ..lifecycle.secret_check import SecretCheck
 from ..lifecycle.shutdown import ShutdownCoordinator
 from ..lifecycle.signals import Connections, install_signal_handlers
 from ..lifecycle.sweeper import Sweeper
@@ -126,16 +127,16 @@ class OpenAIResponsesImpl:
         self._resolver = RequestResolver(self._history_reader, access, sealed, self._factory.checks, fill, large)
         self.conversations = Conversations(archive, self._history_reader, access, sealed, limits, large, intervals)
         self.counting = Counting(self._factory, self._resolver, self._parser)
-        self._running = Admission(config.limits.of_responses)
+        self._running, self._replays = Admission(config.limits.of_responses), Replays()
         self.compaction = Compaction(self._factory, self._resolver, self._parser, self._running)
         self._keys = IdempotencyKeys(records)
+        self._secret_check = SecretCheck(records, sealer, intervals)
         self._sweeper = Sweeper(archive, config.sweep_seconds)
         self.jobs = self._background_jobs(records, sealer)
         self._leases = self.jobs.foreground
         self._writer = ResponseWriter(archive, self._leases, intervals)
         self._health = Health(records, self.jobs.worker)
         self._readiness = self._checks_of_readiness()
-        self._replays = Replays()
         self._runs: set[Run] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._monitor: LoopMonitor | None = None
@@ -170,7 +171,10 @@ class OpenAIResponsesImpl:
             "worker": self._health.worker,
             "model_server": self._factory.inference.answers,
         }
-        return Readiness(checks, lambda: self.shutdown_coordinator.begun, self.intervals)
+        return Readiness(checks, lambda: self.shutdown_coordinator.begun, self.intervals, self._notes)
+
+    def _notes(self) -> dict[str, str]:
+        return {"secrets": "different"} if self._secret_check.differs else {}
 
     def start(self) -> bool:
         """Start the background tasks in the running event loop; return False if that was done before."""
@@ -180,6 +184,7 @@ class OpenAIResponsesImpl:
         self._loop = loop
         take_turns()
         self._sweeper.start()
+        self._secret_check.start()
         self.jobs.start()
         if self.containers:
             self.containers.start()
@@ -541,6 +546,7 @@ class OpenAIResponsesImpl:
         if self._monitor:
             self._monitor.stop()
         await self._sweeper.stop()
+        await self._secret_check.stop()
         await self.jobs.worker.stop()
         await self.jobs.board.stop()
         self._large_work.close()

@@ -19,8 +19,8 @@ _ROWS: Final = 200
 _BYTES: Final = 4 * 2**20
 """Size of a commit of `restore`."""
 
-_OWN: Final = ("p/", "u/", "z/turn")
-"""Rows that servers write by themselves, also to a store without responses: leases and hints."""
+_OWN: Final = ("p/", "se/", "u/", "z/turn")
+"""Rows that servers write by themselves, also to a store without responses: leases, secrets in use and hints."""
 
 
 def backup(given: Namespace) -> None:

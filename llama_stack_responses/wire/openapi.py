@@ -63,6 +63,7 @@ READINESS: Final[Schema] = {
         "store": _PART,
         "worker": _PART,
         "model_server": _PART,
+        "secrets": one_of("different"),
     },
     "required": ["status"],
 }

@@ -44,4 +44,4 @@ def _ready(impl: OpenAIResponsesImpl) -> Handler:
 
 
 def _shown(report: Report) -> dict[str, str]:
-    return {"status": report.status, **report.parts}
+    return {"status": report.status, **report.parts, **report.notes}

@@ -24,12 +24,14 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.core.thoughts import Thought
+from llama_stack_responses.intervals import DEFAULT
 from llama_stack_responses.jobs.event_log import EventLog
 from llama_stack_responses.jobs.foreground_leases import StoredLeases
 from llama_stack_responses.jobs.heartbeat import Heartbeat
 from llama_stack_responses.jobs.notifier import Notifier
 from llama_stack_responses.jobs.queue import JobQueue, Lease
 from llama_stack_responses.jobs.secrets import JobSecrets
+from llama_stack_responses.lifecycle.secret_check import SecretCheck
 from llama_stack_responses.sealing.reasoning import PrivateReasoning
 from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
 from llama_stack_responses.sealing.summaries import PrivateSummaries
@@ -298,11 +300,29 @@ async def _read_shared(records: Records, clock: Clock) -> Json:
     }
 
 
+async def _fill_secrets(records: Records, _: Clock) -> None:
+    """Write what a server leaves that seals with a secret."""
+    await SecretCheck(records, _SEALER, DEFAULT).check()
+
+
+async def _read_secrets(records: Records, _: Clock) -> Json:
+    found = {}
+    for name, sealer in {"same": _SEALER, "other": Sealer([bytes(SECRET_BYTES)]), "none": Sealer([])}.items():
+        check = SecretCheck(records, sealer, DEFAULT)
+        await check.check()
+        found[name] = check.differs
+    return found
+
+
 type Fill = Callable[[Records, Clock], Awaitable[None]]
 type Read = Callable[[Records, Clock], Awaitable[Json]]
 
 EVERY_KIND: Final = "format-1"
-STORES: Final[Mapping[str, tuple[Fill, Read]]] = {EVERY_KIND: (fill, read), "own-ids": (_fill_shared, _read_shared)}
+STORES: Final[Mapping[str, tuple[Fill, Read]]] = {
+    EVERY_KIND: (fill, read),
+    "own-ids": (_fill_shared, _read_shared),
+    "secrets-in-use": (_fill_secrets, _read_secrets),
+}
 
 
 async def _written(name: str) -> Json:

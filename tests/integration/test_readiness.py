@@ -1,6 +1,7 @@
 """The readiness route while stores and model servers stop and start."""
 
 import sqlite3
+from base64 import b64encode
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -87,3 +88,28 @@ def test_readiness_names_nothing_but_parts(stack: LiveStack, upstream: Upstream)
     assert answer.headers["cache-control"] == "no-store"
     refused = httpx.post(f"{stack.base_url}/v1/ready", timeout=60, trust_env=False)
     assert (refused.status_code, refused.headers["allow"]) == (405, "GET")
+
+
+def test_servers_with_different_secrets_log_an_error_and_stay_ready(
+    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path: Path
+) -> None:
+    config = REPOSITORY / "templates" / "redis" / "config.yaml"
+    (tmp_path / "redis").mkdir()
+    secrets = [b64encode(bytes([number]) * 32).decode() for number in (1, 2)]
+    with Valkey(tmp_path / "redis") as server:
+        env = {**stack_env, **server.environment, "INFERENCE_URL": upstream_process.client.base_url}
+        first = LiveStack(config, {**env, "RESPONSES_SECRET": secrets[0]}, tmp_path / "first", host=host)
+        other = LiveStack(config, {**env, "RESPONSES_SECRET": secrets[1]}, tmp_path / "other", host=host)
+        rotated = {"RESPONSES_SECRET": secrets[0], "RESPONSES_SECRET_2": secrets[1]}
+        both = LiveStack(config, {**env, **rotated}, tmp_path / "both", host=host)
+        with first:
+            wait_until(lambda: ready(first) == (200, READY))
+            with other:
+                wait_until(lambda: ready(other) == (200, READY | {"secrets": "different"}))
+                logged = " ".join(other.log.read_text().split())
+                assert "ERROR" in logged
+                assert "Set the same RESPONSES_SECRET" in logged
+                assert not [secret for secret in secrets if secret in logged]
+            with both:
+                wait_until(lambda: ready(both) == (200, READY))
+                assert "RESPONSES_SECRET" not in " ".join(both.log.read_text().split())
