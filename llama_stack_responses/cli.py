@@ -106,11 +106,11 @@ def import_stored(arguments: argparse.Namespace) -> None:
     # `host.importing` takes the host's names from the package that is already imported.
     import_module(host.package)
     from .host.importing import import_from
-    from .service.conversation_import import CannotImport
+    from .service.conversation_import import ImportImpossible
 
     try:
         print(import_from(arguments.config, arguments.was, lambda line: print(line, file=sys.stderr)))
-    except CannotImport as error:
+    except ImportImpossible as error:
         raise CommandError(str(error), 2) from error
 
 

@@ -31,7 +31,7 @@ async def _end(tasks: Collection[asyncio.Task[None]]) -> None:
         await asyncio.wait(tasks)
 
 
-def take_turns() -> None:
+def shorten_switch_interval() -> None:
     """Let a thread keep the interpreter lock for half a millisecond, instead of five, while other threads wait for it.
 
     The event loop and SQLite give the lock up many times during one request, and wait for it each time while threads

@@ -249,9 +249,9 @@ class Limits(BaseModel):
     tool_seconds: float = Field(default=300.0, gt=0)
 
     @property
-    def of_requests(self) -> shapes.Limits:
+    def of_requests(self) -> shapes.RequestLimits:
         """The limits that apply while a request is parsed."""
-        return shapes.Limits(max_items=self.input_items, max_mcp_servers=self.mcp_servers)
+        return shapes.RequestLimits(max_items=self.input_items, max_mcp_servers=self.mcp_servers)
 
     @property
     def of_responses(self) -> Quota:
@@ -618,7 +618,7 @@ class ResponsesConfig(BaseModel):
         return given
 
     @property
-    def of_requests(self) -> shapes.Limits:
+    def of_requests(self) -> shapes.RequestLimits:
         """The limits that apply while a request is parsed."""
         return replace(self.limits.of_requests, omitted_tools=Unavailable(self.unavailable_tools).omitted)
 

@@ -96,7 +96,7 @@ class _CallSoFar:
             self.has_arguments, self.came_whole = True, _is_object(arguments)
 
 
-class Enough(Exception):  # noqa: N818 (a normal end of a round)
+class OutputLimitReached(Exception):  # noqa: N818 (a normal end of a round)
     """The round has reached its limit on output, and ends like one that reached its limit on tokens."""
 
 
@@ -144,7 +144,7 @@ class ChunkReader:
         Those of a large chunk are made while they are taken, which must be before the next chunk is read.
 
         Raises:
-            Enough: the round has exceeded a limit.
+            OutputLimitReached: the round has exceeded a limit.
             ApiError: the chunk is invalid.
         """
         if self.said > self._most:
@@ -165,16 +165,16 @@ class ChunkReader:
             fields = fields | extra
         return self._deltas(fields, choice)
 
-    def cut(self) -> Enough:
+    def cut(self) -> OutputLimitReached:
         """End the round here, as incomplete, whatever follows."""
         self._finish = "length"
-        return Enough()
+        return OutputLimitReached()
 
     def check_size(self) -> None:
         """Check, within a large chunk, whether the round has exceeded its limit.
 
         Raises:
-            Enough: it has.
+            OutputLimitReached: it has.
         """
         if self.said > self._most:
             raise self.cut()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pypdf
 
-from .whole import whole
+from .whole import without_surrogates
 
 Json = dict[str, Any]
 
@@ -26,4 +26,4 @@ def read(content: bytes, options: Json) -> dict[str, str]:
         size += len(texts[-1])
         if size > options["characters"]:
             return {"problem": "characters"}
-    return {"text": whole("\n\n".join(filter(None, texts)))}
+    return {"text": without_surrogates("\n\n".join(filter(None, texts)))}

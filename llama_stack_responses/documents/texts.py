@@ -15,7 +15,7 @@ from llama_stack_responses.process_pool.time_budget import TimeBudget
 from .document import Document, Processor, Unreadable
 from .pdf import Pdfs, over_budget
 from .text_task import decoded
-from .whole import whole
+from .whole import without_surrogates
 
 _TASK: Final = "llama_stack_responses.documents.text_task"
 
@@ -137,7 +137,7 @@ class Texts:
             if seconds < self._seconds:
                 raise Unreadable(over_budget(budget)) from None
             raise Unreadable(f"could not be read within {seconds:g} seconds.") from None
-        return whole(text[: self._characters + 1])
+        return without_surrogates(text[: self._characters + 1])
 
 
 class _Recent:

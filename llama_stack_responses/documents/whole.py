@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 
-def whole(text: str) -> str:
+def without_surrogates(text: str) -> str:
     """Return the text with lone surrogates replaced: they are common in PDFs and not allowed in JSON."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -11,7 +11,7 @@ from typing import Final
 from .addresses import Address, Network, is_metadata, is_public, named_by, translated
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""`(host, port) -> addresses`; raises OSError if there are none, or `Refused` with the reason."""
+"""`(host, port) -> addresses`; raises OSError if there are none, or `UrlRefused` with the reason."""
 
 _LONGEST_HOST: Final = 253
 """Maximum characters of a domain name (RFC 1035, section 2.3.4); an IP address is shorter."""
@@ -22,7 +22,7 @@ _NAME: Final = re.compile("[0-9A-Za-z_.-]+")
 _PORTS: Final = range(1, 65_536)
 
 
-class Refused(Exception):  # noqa: N818 (the answer, not a defect)
+class UrlRefused(Exception):  # noqa: N818 (the answer, not a defect)
     """A URL is not fetched; the message gives the reason to the user or model that named it."""
 
 
@@ -54,12 +54,12 @@ class AddressPolicy:
         The caller must connect to these and not resolve the host again, which DNS rebinding could exploit.
 
         Raises:
-            Refused: there are none.
+            UrlRefused: there are none.
         """
         if scheme not in ("http", "https"):
-            raise Refused(f"Only http and https URLs are fetched, not '{scheme}:'.")
+            raise UrlRefused(f"Only http and https URLs are fetched, not '{scheme}:'.")
         if not 0 < len(host) <= _LONGEST_HOST or port not in _PORTS:
-            raise Refused("The URL has no host or port that can be connected to.")
+            raise UrlRefused("The URL has no host or port that can be connected to.")
         try:
             found = _written(host)
             if not found and _NAME.fullmatch(host):
@@ -67,10 +67,10 @@ class AddressPolicy:
         except (OSError, ValueError):
             found = []
         if not found:
-            raise Refused(f"The host '{host}' was not found.")
+            raise UrlRefused(f"The host '{host}' was not found.")
         allowed = [each for each in dict.fromkeys(found) if self.allows(ip_address(each))]
         if not allowed:
-            raise Refused(f"The host '{host}' has no public address. Only the operator of this server can allow it.")
+            raise UrlRefused(f"The host '{host}' has no public address. Only the operator of this server can allow it.")
         # IPv4 first: without IPv6 connectivity, a host's IPv6 address is still found but cannot be reached.
         return sorted(allowed, key=lambda each: ":" in each)
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import httpx
 
-from .address_policy import AddressPolicy, Refused
+from .address_policy import AddressPolicy, UrlRefused
 from .transport import SOCKET_OPTIONS, GuardedTransport
 
 _HEADERS: Final = {
@@ -88,20 +88,20 @@ class Fetcher:
                 piece is kept; an exception from it ends the fetch.
 
         Raises:
-            Refused: the URL may not be fetched, or the fetch failed; the message gives the reason.
+            UrlRefused: the URL may not be fetched, or the fetch failed; the message gives the reason.
         """
         try:
             async with asyncio.timeout(self._limits.seconds), self._client() as client:
                 return await self._read(client, url, count)
         except TimeoutError:
-            raise Refused(f"The server did not answer within {self._limits.seconds:g} seconds.") from None
+            raise UrlRefused(f"The server did not answer within {self._limits.seconds:g} seconds.") from None
         except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError):
             # UnicodeError: a host that is not a valid IDNA domain name (RFC 5891), or a lone surrogate.
-            raise Refused(
+            raise UrlRefused(
                 "This is not a URL that can be fetched: it must begin with http:// or https:// and a host."
             ) from None
         except httpx.HTTPError as error:
-            raise Refused(f"It could not be fetched ({type(error).__name__}).") from None
+            raise UrlRefused(f"It could not be fetched ({type(error).__name__}).") from None
 
     def _client(self) -> httpx.AsyncClient:
         # Created once: it parses some hundred certificates.
@@ -121,7 +121,7 @@ class Fetcher:
     async def _read(self, client: httpx.AsyncClient, url: str, count: Callable[[int], object]) -> Fetched:
         async with self._answer(client, url) as response:
             if not response.is_success:
-                raise Refused(f"The server answered {response.status_code} {response.reason_phrase}".rstrip() + ".")
+                raise UrlRefused(f"The server answered {response.status_code} {response.reason_phrase}".rstrip() + ".")
             body = await self._body(response, count)
             # Not `response.encoding`: httpx uses the email package's parser, which takes quadratic time.
             content_type = response.headers.get("content-type", "")[:_CONTENT_TYPE]
@@ -142,18 +142,18 @@ class Fetcher:
                 request = response.next_request
             finally:
                 await response.aclose()
-        raise Refused(f"The URL redirects more than {self._limits.redirects} times.")
+        raise UrlRefused(f"The URL redirects more than {self._limits.redirects} times.")
 
     def _announced(self, response: httpx.Response) -> int:
         """Return the size of the body from `content-length`; 0 if there is none.
 
         Raises:
-            Refused: it is larger than the limit.
+            UrlRefused: it is larger than the limit.
         """
         length = response.headers.get("content-length", "")
         size = int(length) if _LENGTH.fullmatch(length) else 0
         if size > self._limits.size:
-            raise Refused(f"It is larger than {self._limits.size} bytes.")
+            raise UrlRefused(f"It is larger than {self._limits.size} bytes.")
         return size
 
     async def _body(self, response: httpx.Response, count: Callable[[int], object]) -> bytes:
@@ -169,9 +169,9 @@ class Fetcher:
                     # In a thread: a few kilobytes may expand to megabytes, which would block the event loop.
                     piece = await asyncio.to_thread(inflate.decompress, chunk, left + 1) if inflate else chunk
                 except zlib.error:
-                    raise Refused("The server sent compressed data that cannot be decompressed.") from None
+                    raise UrlRefused("The server sent compressed data that cannot be decompressed.") from None
                 if len(piece) > left:
-                    raise Refused(f"It is larger than {self._limits.size} bytes.")
+                    raise UrlRefused(f"It is larger than {self._limits.size} bytes.")
                 if body.tell() + len(piece) > counted:
                     count(len(piece))
                     counted += len(piece)
@@ -183,11 +183,11 @@ def _inflater(encoding: str) -> zlib._Decompress | None:
     """Return a decompressor with bounded output for a content encoding, or None if there is none.
 
     Raises:
-        Refused: the encoding was not offered.
+        UrlRefused: the encoding was not offered.
     """
     match encoding.strip().lower():
         case "" | "identity":
             return None
         case "gzip" | "x-gzip" | "deflate":
             return zlib.decompressobj(_GZIP_OR_ZLIB)
-    raise Refused("The server used a compression that was not requested.")
+    raise UrlRefused("The server used a compression that was not requested.")

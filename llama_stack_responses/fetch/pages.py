@@ -13,7 +13,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.process_pool.pool import Task, WorkerPool
 
-from .address_policy import Refused
+from .address_policy import UrlRefused
 from .fetcher import CONNECTION_BYTES, Fetched, Fetcher
 
 _TASK: Final = "llama_stack_responses.fetch.page_task"
@@ -28,7 +28,7 @@ _KEPT: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class WebPage:
     """A web page.
 
     Attributes:
@@ -50,16 +50,16 @@ class OpenPages:
         owner: the user for whom they are opened.
     """
 
-    def __init__(self, pages: Pages, owner: Owner) -> None:
+    def __init__(self, pages: WebPages, owner: Owner) -> None:
         self._pages = pages
         self._owner = owner
-        self._kept: dict[str, tuple[Page, Reservation]] = {}
+        self._kept: dict[str, tuple[WebPage, Reservation]] = {}
 
-    async def open(self, url: str) -> Page:
+    async def open(self, url: str) -> WebPage:
         """Return a page as text; fetch it if it is not one of the last ones.
 
         Raises:
-            Refused: as from `Pages.open`.
+            UrlRefused: as from `WebPages.open`.
         """
         if known := self._kept.get(url):
             return known[0]
@@ -86,7 +86,7 @@ class OpenPages:
             known[1].release()
 
 
-class Pages:
+class WebPages:
     """Opens web pages.
 
     Args:
@@ -109,7 +109,7 @@ class Pages:
         """Return the pages of a new response of this user, none of them opened yet."""
         return OpenPages(self, owner)
 
-    async def open(self, url: str, owner: Owner, held: Reservation) -> Page:
+    async def open(self, url: str, owner: Owner, held: Reservation) -> WebPage:
         """Return a page as text.
 
         Args:
@@ -117,7 +117,7 @@ class Pages:
             held: the owner's reservation for the text; it must be released with the page.
 
         Raises:
-            Refused: the page may not be fetched, the fetch failed, it is not text, or it takes too much time or memory;
+            UrlRefused: the page may not be fetched, the fetch failed, it is not text, it takes too much time or memory,
                 or this owner holds or reads too much at the moment.
         """
         try:
@@ -127,16 +127,16 @@ class Pages:
             held.take(sys.getsizeof(page.text))
             return page
         except ApiError as error:
-            raise Refused(error.message) from None
+            raise UrlRefused(error.message) from None
 
-    async def _opened(self, fetched: Fetched, owner: Owner) -> Page:
+    async def _opened(self, fetched: Fetched, owner: Owner) -> WebPage:
         is_html = fetched.media_type in _HTML
         if not is_html and not _PLAIN.match(fetched.media_type):
-            raise Refused(f"The page is not text: its content type is '{fetched.media_type}'.")
+            raise UrlRefused(f"The page is not text: its content type is '{fetched.media_type}'.")
         answer = await self._read(fetched, is_html, owner)
         if not answer["text"].strip():
-            raise Refused("The page has no text that can be read.")
-        return Page(fetched.url, answer["title"] or urlsplit(fetched.url).hostname or "", answer["text"])
+            raise UrlRefused("The page has no text that can be read.")
+        return WebPage(fetched.url, answer["title"] or urlsplit(fetched.url).hostname or "", answer["text"])
 
     async def _read(self, fetched: Fetched, is_html: bool, owner: Owner) -> dict[str, str]:
         options = {"url": fetched.url, "charset": fetched.charset, "html": is_html, "characters": _CHARACTERS}
@@ -146,7 +146,7 @@ class Pages:
             case None:
                 return dict(answer)
             case "seconds":
-                raise Refused(f"The page could not be read within {self._seconds:g} seconds.")
+                raise UrlRefused(f"The page could not be read within {self._seconds:g} seconds.")
             case "memory":
-                raise Refused("The page needs too much memory to be read.")
-        raise Refused("The page cannot be read.")
+                raise UrlRefused("The page needs too much memory to be read.")
+        raise UrlRefused("The page cannot be read.")

@@ -17,7 +17,7 @@ from llama_stack_responses.concurrency import in_own_thread
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.process_pool.fair_queue import FairQueue, QueueFull
 
-from .address_policy import Refused
+from .address_policy import UrlRefused
 
 LookUp = Callable[[str, int], Sequence[str]]
 """`(host, port) -> addresses`; blocks, and raises OSError if there are none."""
@@ -68,7 +68,7 @@ class Resolver:
 
         Raises:
             OSError: it has none.
-            Refused: they were not found in time, or too many lookups of this owner wait.
+            UrlRefused: they were not found in time, or too many lookups of this owner wait.
         """
         owner = self._who().identity
         try:
@@ -77,9 +77,9 @@ class Resolver:
                 return await asyncio.shield(self._started(host, port, owner))
         except TimeoutError:
             seconds = self._limits.seconds
-            raise Refused(f"The address of '{host}' was not found within {seconds:g} seconds.") from None
+            raise UrlRefused(f"The address of '{host}' was not found within {seconds:g} seconds.") from None
         except QueueFull:
-            raise Refused("Too many names of hosts are being looked up for you. Try again later.") from None
+            raise UrlRefused("Too many names of hosts are being looked up for you. Try again later.") from None
 
     def _started(self, host: str, port: int, owner: Hashable) -> asyncio.Future[Sequence[str]]:
         """Start a lookup. Its slot is given back when its thread ends, even if nobody waits for it any more."""

@@ -49,7 +49,7 @@ class GuardedTransport:
         """Send a request.
 
         Raises:
-            Refused: the address policy does not allow its URL.
+            UrlRefused: the address policy does not allow its URL.
         """
         url = request.url
         # The form used for the lookup. `url.host` is the Unicode form, and raises if there is none.

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import batched, chain, islice
 from typing import Any, Final
 
-from ..chat.chunks import ChunkReader, Enough
+from ..chat.chunks import ChunkReader, OutputLimitReached
 from ..chat.compaction import compaction_request
 from ..chat.inference import Inference
 from ..chat.messages import chat_messages
@@ -29,7 +29,7 @@ from .context_fit import ContextFit, Make
 from .delta_filter import DeltaFilter, apply_filters
 from .event_buffer import EventBuffer
 from .fair_yield import FairYield
-from .stream_close import hanging_up
+from .stream_close import closing
 from .timeline import Timeline
 from .watchdog import Watchdog
 
@@ -257,7 +257,7 @@ class ModelRound:
         await self.timeline.requested(chat, kind)
         try:
             end = await self._read(chat, this)
-        except Enough:
+        except OutputLimitReached:
             end = None
         except ApiError:
             raise
@@ -274,7 +274,7 @@ class ModelRound:
         with Watchdog(self._idle_seconds) as watchdog:
             stream = await self._inference.open(chat)
             self.accept()
-            async with hanging_up(stream) as chunks:
+            async with closing(stream) as chunks:
                 plain, taken, paced = not this.filters, this.taken, partial(self._paced, this, watchdog)
                 read, pause = 0, 1
                 async for chunk in chunks:
@@ -299,7 +299,7 @@ class ModelRound:
         """Yield to other streams, except after the first chunk; return the number of chunks at which to pause next.
 
         Raises:
-            Enough: the response is full.
+            OutputLimitReached: the response is full.
             ApiError: the stream makes no progress.
         """
         this.reader.check_progress()
@@ -328,7 +328,7 @@ class ModelRound:
         """Yield to other streams within a large chunk.
 
         Raises:
-            Enough: the response is full.
+            OutputLimitReached: the response is full.
         """
         this.reader.check_size()
         if this.full():

@@ -6,13 +6,13 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from typing import Any, Final
 
-from ..chat.chunks import ChunkReader, Enough
+from ..chat.chunks import ChunkReader, OutputLimitReached
 from ..chat.inference import Inference
 from ..chat.profile import Profile
 from ..core.errors import ApiError
 from ..core.stream.deltas import Delta, Finish, Reasoning, Text, Usage
 from ..logs import get_logger
-from .stream_close import hanging_up
+from .stream_close import closing
 from .watchdog import Watchdog
 
 Json = dict[str, Any]
@@ -68,8 +68,8 @@ class ReasoningSummarizer:
         try:
             with Watchdog(self._idle_seconds) as watchdog:
                 reader = ChunkReader(self._profile, _LONGEST)
-                async with hanging_up(await self._inference.open(self._request(text))) as chunks:
-                    with suppress(Enough):
+                async with closing(await self._inference.open(self._request(text))) as chunks:
+                    with suppress(OutputLimitReached):
                         async for chunk in chunks:
                             for delta in _said(reader, chunk, watchdog):
                                 yield delta
@@ -86,7 +86,7 @@ def _said(reader: ChunkReader, chunk: Any, watchdog: Watchdog) -> list[Delta]:
     """Return the deltas that a chunk adds to the summary.
 
     Raises:
-        Enough: the summary has reached its limit.
+        OutputLimitReached: the summary has reached its limit.
         ApiError: the stream makes no progress.
     """
     if deltas := reader.read(chunk):

@@ -14,15 +14,15 @@ stream is only closed: some generators never wait, and some model servers send f
 
 
 @asynccontextmanager
-async def hanging_up(chunks: AsyncGenerator[Any]) -> AsyncIterator[AsyncGenerator[Any]]:
-    """Close the stream at the end of the block, as `hang_up` does."""
+async def closing(chunks: AsyncGenerator[Any]) -> AsyncIterator[AsyncGenerator[Any]]:
+    """Close the stream at the end of the block, as `close_stream` does."""
     try:
         yield chunks
     finally:
-        await hang_up(chunks)
+        await close_stream(chunks)
 
 
-async def hang_up(chunks: AsyncGenerator[Any]) -> None:
+async def close_stream(chunks: AsyncGenerator[Any]) -> None:
     """End a stream and all generators that it reads from, down to the connection.
 
     `aclose` on an async generator that is suspended at a `yield` leaves the generators that it iterates over open until

@@ -13,7 +13,7 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.unavailable_tools import Unavailable
 from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
-from llama_stack_responses.fetch.pages import Pages
+from llama_stack_responses.fetch.pages import WebPages
 from llama_stack_responses.fetch.resolver import LookupLimits, Resolver
 from llama_stack_responses.generation.dependencies import Dependencies
 from llama_stack_responses.inputs.attachments import open_attachments
@@ -115,11 +115,11 @@ def _address_policy(fetching: Fetching, who: Callable[[], Owner]) -> AddressPoli
     return AddressPolicy(fetching.allowed_networks, fetching.nat64_prefixes, resolve=Resolver(limits, who).resolve)
 
 
-def _pages(fetching: Fetching, guard: AddressPolicy, pool: WorkerPool, contents: Admission) -> Pages | None:
+def _pages(fetching: Fetching, guard: AddressPolicy, pool: WorkerPool, contents: Admission) -> WebPages | None:
     if find_spec("trafilatura") is None:
         return None
     limits = FetchLimits(fetching.max_bytes, fetching.seconds, fetching.redirects)
-    return Pages(Fetcher(guard, limits), pool, fetching.seconds, contents)
+    return WebPages(Fetcher(guard, limits), pool, fetching.seconds, contents)
 
 
 def _mcp_servers(config: ResponsesConfig, guard: AddressPolicy, connectors: Any | None) -> McpClient:

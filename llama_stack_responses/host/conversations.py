@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterable
 from typing import Any, Final
 
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
-from llama_stack_responses.service.conversation_import import CannotImport, Found
+from llama_stack_responses.service.conversation_import import FoundConversation, ImportImpossible
 
 from .platform import ConversationServiceConfig, ConversationServiceImpl, StackConfig
 
@@ -14,7 +14,7 @@ _AT_ONCE: Final = 500
 """Conversations whose items are read together: each query scans the whole table, which has no index."""
 
 
-async def stored_conversations(stack: StackConfig) -> AsyncGenerator[Found]:
+async def stored_conversations(stack: StackConfig) -> AsyncGenerator[FoundConversation]:
     """Yield every conversation of every user, without the host's access policy."""
     service = ConversationServiceImpl(ConversationServiceConfig(config=stack), {})
     tables: Any = None
@@ -30,7 +30,7 @@ async def stored_conversations(stack: StackConfig) -> AsyncGenerator[Found]:
                 yield _conversation(row, items.get(row["id"], []))
     except Exception as error:
         # Each database raises different errors.
-        raise CannotImport(f"The host's conversations cannot be read ({type(error).__name__}).") from error
+        raise ImportImpossible(f"The host's conversations cannot be read ({type(error).__name__}).") from error
     finally:
         if tables:
             await tables.shutdown()
@@ -56,9 +56,9 @@ def _place(row: dict[str, Any]) -> tuple[bool, int, int]:
     return number is not None, number or 0, row["created_at"]
 
 
-def _conversation(row: dict[str, Any], items: Iterable[dict[str, Any]]) -> Found:
+def _conversation(row: dict[str, Any], items: Iterable[dict[str, Any]]) -> FoundConversation:
     by_id = {item["id"]: item["item_data"] for item in items}
-    return Found(row["id"], owner_of(row), row["created_at"], row.get("metadata") or {}, by_id)
+    return FoundConversation(row["id"], owner_of(row), row["created_at"], row.get("metadata") or {}, by_id)
 
 
 def owner_of(row: dict[str, Any]) -> Owner:

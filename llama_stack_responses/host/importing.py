@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from llama_stack_responses.config import ResponsesConfig
-from llama_stack_responses.service.conversation_import import CannotImport, Report, import_conversations
+from llama_stack_responses.service.conversation_import import ImportImpossible, ImportReport, import_conversations
 from llama_stack_responses.service.response_import import import_responses
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.factory import open_records
@@ -24,7 +24,7 @@ from .platform import ResponsesStoreReference, StackConfig, initialize_storage
 from .stored_responses import stored_responses
 
 
-def import_from(path: Path, was: Path | None, say: Callable[[str], None]) -> Report:
+def import_from(path: Path, was: Path | None, say: Callable[[str], None]) -> ImportReport:
     """Import the data of the stack with this configuration into the store of its responses provider.
 
     Args:
@@ -32,15 +32,15 @@ def import_from(path: Path, was: Path | None, say: Callable[[str], None]) -> Rep
         say: called with each progress line.
 
     Raises:
-        CannotImport: the configuration is wrong, or a database or the store cannot be reached.
+        ImportImpossible: the configuration is wrong, or a database or the store cannot be reached.
     """
     try:
         stack = read_stack(path)
         config = _responses_config(stack, path)
         table = _responses_table(read_stack(was) if was else stack)
     except WrongConfiguration as error:
-        raise CannotImport(str(error)) from error
-    return asyncio.run(_import(stack, config, table, Report(say)))
+        raise ImportImpossible(str(error)) from error
+    return asyncio.run(_import(stack, config, table, ImportReport(say)))
 
 
 def _responses_table(stack: StackConfig) -> ResponsesStoreReference:
@@ -56,19 +56,21 @@ def _reference(entry: dict[str, Any]) -> ResponsesStoreReference:
     try:
         return ResponsesStoreReference(**entry)
     except ValidationError as error:
-        raise CannotImport(f"The builtin provider's persistence.responses is wrong: {first(error)}.") from None
+        raise ImportImpossible(f"The builtin provider's persistence.responses is wrong: {first(error)}.") from None
 
 
 def _responses_config(stack: StackConfig, path: Path) -> ResponsesConfig:
     config = responses_config(stack, path, "to import into")
     if not stack.storage.stores.conversations:
-        raise CannotImport(f"{path} has no storage.stores.conversations, so the host has no conversations to import.")
+        raise ImportImpossible(
+            f"{path} has no storage.stores.conversations, so the host has no conversations to import."
+        )
     return config
 
 
 async def _import(
-    stack: StackConfig, config: ResponsesConfig, table: ResponsesStoreReference, report: Report
-) -> Report:
+    stack: StackConfig, config: ResponsesConfig, table: ResponsesStoreReference, report: ImportReport
+) -> ImportReport:
     records = open_records(config.store, backend)
     archive, limits = Archive(records, retention=config.retention_seconds), config.limits.of_requests
     oldest = None if config.retention_seconds is None else time.time() - config.retention_seconds

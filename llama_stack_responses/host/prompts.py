@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from llama_stack_responses.inputs.prompts import Template
+from llama_stack_responses.inputs.prompts import PromptVersion
 
 from .failures import failed, is_missing
 from .platform import GetPromptRequest
@@ -24,7 +24,7 @@ class HostPrompts:
     def __init__(self, prompts: Any) -> None:
         self._prompts = prompts
 
-    async def get(self, prompt_id: str, version: int | None) -> Template | None:
+    async def get(self, prompt_id: str, version: int | None) -> PromptVersion | None:
         """Return a version of a prompt, or its default one; None if the host does not find it for this user.
 
         Raises:
@@ -38,4 +38,4 @@ class HostPrompts:
             if is_missing(error, prompt_id):
                 return None
             raise failed("prompt store", "prompt", error) from error
-        return Template(found.prompt or "", found.version, frozenset(found.variables))
+        return PromptVersion(found.prompt or "", found.version, frozenset(found.variables))

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from llama_stack_responses.service.conversation_import import CannotImport
+from llama_stack_responses.service.conversation_import import ImportImpossible
 from llama_stack_responses.service.response_import import FoundResponse
 
 from .conversations import owner_of
@@ -21,7 +21,7 @@ async def stored_responses(reference: ResponsesStoreReference) -> AsyncIterator[
     """Open the responses of every user, without the host's access policy.
 
     Raises:
-        CannotImport: the database cannot be read.
+        ImportImpossible: the database cannot be read.
     """
     store = ResponsesStore(reference, [])
     try:
@@ -80,5 +80,5 @@ def _response(row: dict[str, Any]) -> FoundResponse:
     )
 
 
-def _unreadable(error: Exception) -> CannotImport:
-    return CannotImport(f"The host's responses cannot be read ({type(error).__name__}).")
+def _unreadable(error: Exception) -> ImportImpossible:
+    return ImportImpossible(f"The host's responses cannot be read ({type(error).__name__}).")

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from llama_stack_responses.core.access import Access
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.websocket.session import Caller
-from llama_stack_responses.wire.websocket import Refused
+from llama_stack_responses.wire.websocket import HandshakeRefused
 
 _ADMITTED: Final = "llama_stack_responses.admitted"
 """Key in a request's scope of the list that receives its caller once all middleware has let it pass."""
@@ -43,7 +43,7 @@ class HostAuthorizer:
         """Send a request with the handshake's headers through the host's middleware, and return its caller.
 
         Raises:
-            Refused: the middleware refused it, or it comes from a web page of another origin that is not allowed.
+            HandshakeRefused: the middleware refused it, or it comes from a web page of a forbidden origin.
         """
         self._way_in = self._way_in or self._through(scope["app"])
         admitted: list[Caller] = []
@@ -98,11 +98,13 @@ def _may_read(asked: Headers, answered: Mapping[str, str]) -> bool:
     return answered.get("access-control-allow-origin") in ("*", origin)
 
 
-def _refused(status: int, headers: Mapping[str, str], body: bytes) -> Refused:
+def _refused(status: int, headers: Mapping[str, str], body: bytes) -> HandshakeRefused:
     message = HTTPStatus(status).phrase
     with suppress(orjson.JSONDecodeError, KeyError, TypeError):
         message = orjson.loads(body)["error"]["message"]
     after = headers.get("retry-after", "")
     error = ApiError(status, message, retry_after=float(after) if re.fullmatch("[0-9]{1,9}", after) else None)
     kept = {name: value for name, value in headers.items() if name in ("content-type", "retry-after")}
-    return Refused(status, {"content-type": "application/json"} | kept, body or orjson.dumps(error.body()), error)
+    return HandshakeRefused(
+        status, {"content-type": "application/json"} | kept, body or orjson.dumps(error.body()), error
+    )

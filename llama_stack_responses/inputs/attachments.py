@@ -23,7 +23,7 @@ from ..core.schema.request import CreateRequest
 from ..documents.document import Document, Processor, Unreadable
 from ..documents.pdf import PdfLimits, Pdfs
 from ..documents.texts import Reader, Texts
-from ..fetch.address_policy import AddressPolicy, Refused
+from ..fetch.address_policy import AddressPolicy, UrlRefused
 from ..fetch.fetcher import CONNECTION_BYTES, Fetcher, FetchLimits
 from ..process_pool.pool import WorkerPool
 from ..process_pool.time_budget import TimeBudget
@@ -212,7 +212,7 @@ class _Reading:
                 made = await self._read(source, reading)
             self.held.take(self.places[source] * sum(map(sys.getsizeof, made.values())))
             return made
-        except Refused as refused:
+        except UrlRefused as refused:
             code = "failed_to_download_image" if is_image else "failed_to_download_file"
             message = f"The {'image' if is_image else 'file'} could not be fetched: {refused}"
         except Unreadable as why:

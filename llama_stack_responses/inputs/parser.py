@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..core.schema.request import CreateRequest, parse_create, read_fields
-from ..core.schema.shapes import Limits
+from ..core.schema.shapes import RequestLimits
 from .large_work import LargeWork
 
 Json = dict[str, Any]
@@ -25,7 +25,7 @@ class RequestParser:
     """
 
     def __init__(
-        self, passthrough: frozenset[str], limits: Limits, large_work: LargeWork, *, refuse_unknown: bool
+        self, passthrough: frozenset[str], limits: RequestLimits, large_work: LargeWork, *, refuse_unknown: bool
     ) -> None:
         self.passthrough = passthrough
         self._limits = limits

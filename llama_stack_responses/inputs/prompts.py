@@ -26,7 +26,7 @@ _LISTED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class PromptVersion:
     """One version of a prompt.
 
     Attributes:
@@ -42,7 +42,7 @@ class Template:
 class Prompts(Protocol):
     """The host's prompts that the current user may read."""
 
-    async def get(self, prompt_id: str, version: int | None) -> Template | None:
+    async def get(self, prompt_id: str, version: int | None) -> PromptVersion | None:
         """Return a version of a prompt, or its default one; None if it does not exist or is another user's.
 
         Raises:
@@ -82,7 +82,7 @@ async def with_prompt(request: CreateRequest, prompts: Prompts | None, character
     return replace(request, prompt=echoed, instructions=messages)
 
 
-async def _template(asked: Json, prompts: Prompts) -> Template:
+async def _template(asked: Json, prompts: Prompts) -> PromptVersion:
     prompt_id, version = asked["id"], asked.get("version")
     which = "" if version is None else f" and version '{version}'"
     # Versions are numbers: another value cannot exist.
@@ -94,7 +94,7 @@ async def _template(asked: Json, prompts: Prompts) -> Template:
     return found
 
 
-def _check(template: Template, variables: Mapping[str, Any], characters: int) -> None:
+def _check(template: PromptVersion, variables: Mapping[str, Any], characters: int) -> None:
     if len(template.text) > _LONGEST_TEMPLATE:
         message = f"The prompt has {len(template.text)} characters. A stored prompt may have {_LONGEST_TEMPLATE}."
         raise bad_request(message, "prompt", "string_above_max_length")
@@ -108,7 +108,7 @@ def _check(template: Template, variables: Mapping[str, Any], characters: int) ->
     _check_result(template, needed, variables, characters)
 
 
-def _check_result(template: Template, places: Counter[str], variables: Mapping[str, Any], characters: int) -> None:
+def _check_result(template: PromptVersion, places: Counter[str], variables: Mapping[str, Any], characters: int) -> None:
     """Refuse a prompt that would be too long when filled in, before building it."""
     if places.total() > _MOST_PLACES:
         message = f"The prompt has {places.total()} places for variables. A stored prompt may have {_MOST_PLACES}."

@@ -28,7 +28,7 @@ from .event_log import EventLog
 from .foreground_leases import ForegroundLeases, NoLeases, StoredLeases
 from .heartbeat import Heartbeat
 from .listener import NotificationListener
-from .live_board import LiveBoard
+from .live_board import LiveResponses
 from .notifier import Notifier
 from .overview import Overview, overview_of
 from .queue import QUEUE, JobQueue, Lease
@@ -87,7 +87,7 @@ class BackgroundJobs:
         self._event_log = event_log = EventLog(records, notifier, intervals.event_poll_seconds, decoder=archive.decoder)
         self._worker_id = new_id("worker")
         self._heartbeat = Heartbeat(jobs, self._worker_id)
-        self.board = LiveBoard(records, archive.decoder, factory.activity, self._worker_id, intervals)
+        self.board = LiveResponses(records, archive.decoder, factory.activity, self._worker_id, intervals)
         self.events = EventFollower(notifier, jobs, event_log, intervals)
         self.foreground: ForegroundLeases = NoLeases()
         if records.transactional:

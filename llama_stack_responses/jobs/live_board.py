@@ -37,7 +37,7 @@ _TAIL: Final = 300
 _RECENT: Final = 50
 
 
-class LiveBoard:
+class LiveResponses:
     """The running responses of all servers.
 
     Args:

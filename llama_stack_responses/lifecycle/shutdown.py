@@ -16,20 +16,20 @@ class ShutdownCoordinator:
 
     def __init__(self) -> None:
         self.begun = False
-        self._guests: set[Callable[[], None]] = set()
+        self._callbacks: set[Callable[[], None]] = set()
         self._empty: asyncio.Future[None] | None = None
 
     @contextmanager
     def register(self, callback: Callable[[], None]) -> Iterator[None]:
         """Call `callback` when the shutdown begins, or at once if it has begun; the block ends the registration."""
-        self._guests.add(callback)
+        self._callbacks.add(callback)
         if self.begun:
             callback()
         try:
             yield
         finally:
-            self._guests.discard(callback)
-            if self._empty and not self._guests and not self._empty.done():
+            self._callbacks.discard(callback)
+            if self._empty and not self._callbacks and not self._empty.done():
                 self._empty.set_result(None)
 
     def begin(self) -> asyncio.Future[None] | None:
@@ -39,11 +39,11 @@ class ShutdownCoordinator:
             A future that is done once all registrations have ended; None if there are none, or if the shutdown had
             begun before.
         """
-        if self.begun or not self._guests:
+        if self.begun or not self._callbacks:
             self.begun = True
             return None
         self.begun = True
         self._empty = asyncio.get_running_loop().create_future()
-        for callback in list(self._guests):
+        for callback in list(self._callbacks):
             callback()
         return self._empty

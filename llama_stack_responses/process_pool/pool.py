@@ -19,7 +19,7 @@ from llama_stack_responses.logs import get_logger
 
 from .fair_queue import FairQueue, QueueFull
 from .program import LENGTH, READY
-from .template import Template
+from .template import TemplateProcess
 from .time_budget import TimeBudget
 
 logger = get_logger(__name__)
@@ -85,12 +85,12 @@ class WorkerPool:
             limits.waiting_per_user,
             only_owner=ANONYMOUS.identity,
         )
-        self._template: Template | None = None
+        self._template: TemplateProcess | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Future[None]] = set()
 
     @property
-    def template(self) -> Template | None:
+    def template(self) -> TemplateProcess | None:
         """The template process; None while it does not run."""
         return self._template
 
@@ -154,7 +154,7 @@ class WorkerPool:
         """Start a worker process and yield its socket. Kill the process at the end of the block if it still runs."""
         self._cancel_idle()
         try:
-            template = self._template = self._template or Template()
+            template = self._template = self._template or TemplateProcess()
             number, worker = template.start(module)
         except OSError as error:
             self._end_template()

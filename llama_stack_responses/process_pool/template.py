@@ -18,7 +18,7 @@ _PATIENCE_SECONDS: Final = 5.0
 """Seconds that a process gets to exit after its command socket closes, before it is killed."""
 
 
-class Template:
+class TemplateProcess:
     """A running template process. It ends with its last reference at the latest, or when the server is gone.
 
     Raises:

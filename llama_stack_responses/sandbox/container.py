@@ -71,7 +71,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class CodeResult:
     """The result of a run.
 
     Attributes:
@@ -88,7 +88,7 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True)
-class Commanded:
+class CommandResult:
     """The result of a shell command.
 
     Attributes:
@@ -147,7 +147,7 @@ class Container:
         """The container's files, as the server reaches them."""
         return self.volume.data
 
-    async def run(self, code: str) -> Ran:
+    async def run(self, code: str) -> CodeResult:
         """Run Python code with the variables of earlier runs."""
         async with self._turn:
             inside = await self._inside()
@@ -155,11 +155,11 @@ class Container:
             try:
                 answer = await self._ask(inside, {"code": _text(code)}, self._bounds.seconds)
             except Stopped as stopped:
-                return Ran(await self.kill(), failed=True, stopped=str(stopped))
+                return CodeResult(await self.kill(), failed=True, stopped=str(stopped))
             images = await asyncio.to_thread(lambda: [b64encode(each).decode() for each in answer.parts])
-            return Ran(inside.printed.end(), images, failed=bool(answer.header.get("failed")))
+            return CodeResult(inside.printed.end(), images, failed=bool(answer.header.get("failed")))
 
-    async def command(self, command: str, seconds: float, shown_bytes: int) -> Commanded:
+    async def command(self, command: str, seconds: float, shown_bytes: int) -> CommandResult:
         """Run a shell command beside the Python process."""
         seconds, most = min(seconds, self._bounds.seconds), min(shown_bytes, self._bounds.shown_bytes)
         request = {"command": _text(command), "seconds": seconds, "max_bytes": most}
@@ -169,11 +169,11 @@ class Container:
             try:
                 answer = await self._ask(inside, request, seconds + _SLACK)
             except Stopped as stopped:
-                return Commanded("", await self.kill(), None, str(stopped))
+                return CommandResult("", await self.kill(), None, str(stopped))
         exit_code = answer.header.get("exit_code")
         code = exit_code if isinstance(exit_code, int) else None
         stdout, stderr, *_ = [each[:most].decode(errors="replace") for each in (*answer.parts, b"", b"")]
-        return Commanded(stdout, stderr, code)
+        return CommandResult(stdout, stderr, code)
 
     async def kill(self) -> str:
         """Kill all processes and return the last output. The files stay."""

@@ -18,11 +18,11 @@ from ..core.owner import Owner
 from ..logs import get_logger
 from .container import Bounds, Container
 from .control_group import ControlGroups, Share
-from .folder import Found, open_regular
+from .folder import RegularFile, open_regular
 from .folder_lock import FolderLock
 from .jail import DATA, TEMPORARY, Jail
 from .listing import listed_files
-from .places import Places
+from .places import ContainerSlots
 from .removal import Removal
 from .volume import Volume, VolumeFull, Volumes, put
 
@@ -59,7 +59,7 @@ class NoContainer(LookupError):  # noqa: N818 (its message is the whole informat
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class ContainerFile:
     """A file in a container.
 
     Attributes:
@@ -129,7 +129,7 @@ class Containers:
         root: Path,
         *,
         idle_seconds: float,
-        places: Places,
+        places: ContainerSlots,
         groups: ControlGroups | None = None,
         clock: Callable[[], float] = time.time,
         removal_seconds: float = _REMOVAL,
@@ -158,7 +158,7 @@ class Containers:
         """Create a container, with a new id unless one is given.
 
         Raises:
-            TooMany: the maximum number of containers is reached.
+            TooManyContainers: the maximum number of containers is reached.
         """
         await self._end_idle()
         self._places.take(owner)
@@ -284,17 +284,17 @@ def _release(making: asyncio.Future[tuple[Container, FolderLock]]) -> None:
             container.group.remove()
 
 
-async def files(entry: Entry) -> list[File]:
+async def files(entry: Entry) -> list[ContainerFile]:
     """List the files in a container, by path."""
     return await asyncio.to_thread(_files, entry)
 
 
-def _files(entry: Entry) -> list[File]:
+def _files(entry: Entry) -> list[ContainerFile]:
     found = listed_files(entry.container.volume.data, _FILES)
     return [_file(entry, each) for each in sorted(found, key=lambda each: each.path)]
 
 
-async def open_file(entry: Entry, file: File) -> tuple[IO[bytes], int] | None:
+async def open_file(entry: Entry, file: ContainerFile) -> tuple[IO[bytes], int] | None:
     """Open a file and return it with its size; None if it is no longer there."""
     return await asyncio.to_thread(_opened, entry.container.volume, file.place)
 
@@ -303,7 +303,7 @@ def _opened(volume: Volume, place: str) -> tuple[IO[bytes], int] | None:
     return open_regular(volume.data, place)
 
 
-async def write_file(entry: Entry, name: str, content: IO[bytes]) -> File:
+async def write_file(entry: Entry, name: str, content: IO[bytes]) -> ContainerFile:
     """Upload a file into a container, under the last part of its name. Reads `content` to its end.
 
     Raises:
@@ -320,7 +320,7 @@ async def write_file(entry: Entry, name: str, content: IO[bytes]) -> File:
     except IsADirectoryError as error:
         raise _bad_name(f"a folder of this name is in the container already: '{base}'") from error
     entry.given.add(f"{DATA}/{base}")
-    return _file(entry, Found(base, size, size, time.time_ns()))
+    return _file(entry, RegularFile(base, size, size, time.time_ns()))
 
 
 def _file_name(name: str) -> str:
@@ -337,9 +337,9 @@ def _bad_name(why: str) -> ApiError:
     return bad_request(f"The file cannot have this name: {why}. Send the file under another 'filename'.", "file")
 
 
-def _file(entry: Entry, found: Found) -> File:
+def _file(entry: Entry, found: RegularFile) -> ContainerFile:
     path = f"{DATA}/{_shown(found.path)}"
-    return File(file_id(path), path, found.path, found.bytes, found.written_at, path in entry.given)
+    return ContainerFile(file_id(path), path, found.path, found.bytes, found.written_at, path in entry.given)
 
 
 def _shown(path: str) -> str:

@@ -9,7 +9,7 @@ from .container import Bounds
 from .containers import Containers
 from .control_group import ControlGroups, usable
 from .jail import Jail, find_bwrap, plain_python
-from .places import Places
+from .places import ContainerSlots
 from .volume import Capacity, Volumes
 
 _MIB = 2**20
@@ -45,7 +45,7 @@ def open_containers(config: CodeInterpreter) -> Containers:
         config.folder.expanduser(),
         idle_seconds=config.idle_minutes * 60,
         groups=_groups(config.control_group),
-        places=Places(config.containers, config.most_per_user),
+        places=ContainerSlots(config.containers, config.most_per_user),
     )
 
 

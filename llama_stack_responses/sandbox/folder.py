@@ -17,7 +17,7 @@ _BLOCK: Final = 2**18
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RegularFile:
     """A regular file in the folder.
 
     Attributes:

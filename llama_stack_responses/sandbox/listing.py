@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from .folder import Found
+from .folder import RegularFile
 from .openat import opened
 
 Parts = tuple[str, ...]
@@ -29,7 +29,7 @@ _ALL_BYTES: Final = 2**20
 """Maximum length of all listed paths together, in bytes."""
 
 
-def listed_files(folder: Path, most: int, *, depth: int = _DEPTH, entries: int = _ENTRIES) -> list[Found]:
+def listed_files(folder: Path, most: int, *, depth: int = _DEPTH, entries: int = _ENTRIES) -> list[RegularFile]:
     """List at most `most` regular files, the outer ones first, without folders that cannot be read.
 
     Files with very long paths are omitted too, and all further files once the total length of the paths is reached.
@@ -38,7 +38,7 @@ def listed_files(folder: Path, most: int, *, depth: int = _DEPTH, entries: int =
         depth: levels of folders below `folder` to read.
         entries: maximum number of entries to read in all.
     """
-    found: list[Found] = []
+    found: list[RegularFile] = []
     waiting: deque[Parts] = deque([()])
     left = _ALL_BYTES
     while waiting and len(found) < most and entries > 0 and left > 0:
@@ -56,11 +56,11 @@ def listed_files(folder: Path, most: int, *, depth: int = _DEPTH, entries: int =
     return found[:most]
 
 
-def _regular(entry: os.DirEntry[str], parts: Parts) -> list[Found]:
+def _regular(entry: os.DirEntry[str], parts: Parts) -> list[RegularFile]:
     with suppress(OSError):
         about = entry.stat(follow_symlinks=False)
         if stat.S_ISREG(about.st_mode):
             path = "/".join((*parts, entry.name))
             if len(os.fsencode(path)) <= _PATH_BYTES:
-                return [Found(path, about.st_size, about.st_blocks * 512, about.st_mtime_ns)]
+                return [RegularFile(path, about.st_size, about.st_blocks * 512, about.st_mtime_ns)]
     return []

@@ -7,11 +7,11 @@ from collections import Counter
 from ..core.owner import Owner
 
 
-class TooMany(RuntimeError):  # noqa: N818
+class TooManyContainers(RuntimeError):  # noqa: N818
     """The maximum number of containers is reached."""
 
 
-class Places:
+class ContainerSlots:
     """A counter of containers, from before their creation until their files are removed.
 
     Args:
@@ -28,14 +28,14 @@ class Places:
         """Count one more container.
 
         Raises:
-            TooMany: the owner's limit or the total limit is reached.
+            TooManyContainers: the owner's limit or the total limit is reached.
         """
         if not owner.is_anonymous and self._taken[owner.identity] >= self._per_user:
-            raise TooMany(
+            raise TooManyContainers(
                 f"You have {self._per_user} containers, which is the maximum. Delete one, or try again later."
             )
         if self._taken.total() >= self._total:
-            raise TooMany("This server has reached its maximum number of containers. Try again later.")
+            raise TooManyContainers("This server has reached its maximum number of containers. Try again later.")
         self._taken[owner.identity] += 1
 
     def give_back(self, owner: Owner) -> None:

@@ -16,7 +16,7 @@ _DEPTH: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class DiskUsage:
     """The disk usage of files and folders.
 
     Attributes:
@@ -32,14 +32,14 @@ class Usage:
     is_closed: bool = False
 
 
-def usage(folder: Path, most_files: int) -> Usage:
+def usage(folder: Path, most_files: int) -> DiskUsage:
     """Measure a folder, until `most_files` are exceeded. Folders that are removed meanwhile are omitted."""
     taken = files = 0
     waiting: list[tuple[str, ...]] = [()]
     while waiting and files <= most_files:
         parts = waiting.pop()
         if len(parts) > _DEPTH:
-            return Usage(taken, files, is_deep=True)
+            return DiskUsage(taken, files, is_deep=True)
         try:
             with opened(folder, parts) as descriptor, os.scandir(descriptor) as entries:
                 for entry in islice(entries, most_files - files + 1):
@@ -49,10 +49,10 @@ def usage(folder: Path, most_files: int) -> Usage:
                         waiting.append((*parts, entry.name))
         except PermissionError:
             # Its files would not count.
-            return Usage(taken, files, is_closed=True)
+            return DiskUsage(taken, files, is_closed=True)
         except OSError:
             continue
-    return Usage(taken, files)
+    return DiskUsage(taken, files)
 
 
 def _blocks(entry: os.DirEntry[str]) -> int:

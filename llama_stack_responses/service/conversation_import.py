@@ -12,7 +12,7 @@ from ..core.listing import with_ids
 from ..core.owner import Owner
 from ..core.schema.conversations import read_metadata
 from ..core.schema.items import COMPACTION, TRIGGER, check_input
-from ..core.schema.shapes import At, Limits, check_json
+from ..core.schema.shapes import At, RequestLimits, check_json
 from ..store.conversations import Conversation, ConversationStore
 
 Json = dict[str, Any]
@@ -31,12 +31,12 @@ _STEP: Final = 500
 """Conversations and responses between two lines on the progress."""
 
 
-class CannotImport(Exception):  # noqa: N818 - it is the message that the command prints
+class ImportImpossible(Exception):  # noqa: N818 - it is the message that the command prints
     """The reason why the import cannot continue, as a sentence for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundConversation:
     """A conversation of the other server.
 
     Attributes:
@@ -51,7 +51,7 @@ class Found:
 
 
 @dataclass(slots=True)
-class Report:
+class ImportReport:
     """The counts of an import.
 
     Attributes:
@@ -95,12 +95,12 @@ class Report:
 
 
 async def import_conversations(
-    store: ConversationStore, found: AsyncIterable[Found], limits: Limits, report: Report
+    store: ConversationStore, found: AsyncIterable[FoundConversation], limits: RequestLimits, report: ImportReport
 ) -> None:
     """Store each conversation in one commit, unless one with its id exists or was imported before.
 
     Raises:
-        CannotImport: the store is unavailable. What was written stays, and the next import continues from there.
+        ImportImpossible: the store is unavailable. What was written stays, and the next import continues from there.
     """
     async for each in found:
         report.looked_at()
@@ -114,7 +114,7 @@ async def import_conversations(
         try:
             new = await store.import_conversation(Conversation(each.id, each.owner, each.created_at, metadata), items)
         except ApiError as error:
-            raise CannotImport(str(error)) from error
+            raise ImportImpossible(str(error)) from error
         if not new:
             report.there += 1
             continue
@@ -123,7 +123,7 @@ async def import_conversations(
         report.left_out += unread
 
 
-def read_items(items: Iterable[tuple[str | None, Any]], limits: Limits) -> tuple[Sequence[Json], list[str]]:
+def read_items(items: Iterable[tuple[str | None, Any]], limits: RequestLimits) -> tuple[Sequence[Json], list[str]]:
     """Return items of the other server in their stored form, and the ids of those that cannot be read.
 
     Args:
@@ -139,7 +139,7 @@ def read_items(items: Iterable[tuple[str | None, Any]], limits: Limits) -> tuple
     return with_ids(read), unread
 
 
-def _one(item_id: str | None, value: Any, limits: Limits) -> Json:
+def _one(item_id: str | None, value: Any, limits: RequestLimits) -> Json:
     at = At("item", limits)
     check_json(value)
     if isinstance(value, dict):

@@ -10,7 +10,7 @@ from ..core.ids import check_conversation_id, new_id
 from ..core.listing import Order, Page, listed, with_ids
 from ..core.schema.conversations import Json, no_conversation, no_item, read_items, read_metadata, shown
 from ..core.schema.items import check_ids
-from ..core.schema.shapes import Limits
+from ..core.schema.shapes import RequestLimits
 from ..inputs.history import HistoryReader, Hold
 from ..inputs.large_work import LargeWork
 from ..intervals import DEFAULT, Intervals
@@ -44,7 +44,7 @@ class Conversations:
         history_reader: HistoryReader,
         access: Access,
         sealed: SealedItems,
-        limits: Limits,
+        limits: RequestLimits,
         large_work: LargeWork,
         intervals: Intervals = DEFAULT,
     ) -> None:

@@ -20,7 +20,7 @@ type Check = Callable[[], Awaitable[bool | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReadinessReport:
     """The result of a check.
 
     Attributes:
@@ -62,20 +62,20 @@ class Readiness:
         self._stopping = stopping
         self._intervals = intervals
         self._notes = notes
-        self._checking: asyncio.Task[Report] | None = None
+        self._checking: asyncio.Task[ReadinessReport] | None = None
         self._until = 0.0
         self._last: Mapping[str, State] = {}
 
-    async def report(self) -> Report:
+    async def report(self) -> ReadinessReport:
         """Return the report of the check that is running, or of the last one, or of a new one."""
         if self._stopping():
-            return Report("stopping", {})
+            return ReadinessReport("stopping", {})
         if self._checking is None or (self._checking.done() and monotonic() >= self._until):
             self._checking = asyncio.create_task(self._check())
         # The check goes on if the client that asked first disconnects.
         return await asyncio.shield(self._checking)
 
-    async def _check(self) -> Report:
+    async def _check(self) -> ReadinessReport:
         found = await asyncio.gather(*map(self._state, self._checks.values()))
         parts = {name: state for name, (state, _) in zip(self._checks, found, strict=True)}
         for name, (state, why) in zip(self._checks, found, strict=True):
@@ -84,7 +84,7 @@ class Readiness:
                 logger.warning("readiness: %s is %s%s", name, state, f": {why}" if why else "")
         self._last = parts
         self._until = monotonic() + self._intervals.ready_cache_seconds
-        return Report("not_ready" if "unavailable" in parts.values() else "ready", parts, self._notes())
+        return ReadinessReport("not_ready" if "unavailable" in parts.values() else "ready", parts, self._notes())
 
     async def _state(self, check: Check) -> tuple[State, str]:
         """Return the state of a part, and the reason if it is not ok."""

@@ -10,12 +10,12 @@ from ..core.errors import ApiError
 from ..core.ids import check_response_id
 from ..core.owner import Owner
 from ..core.schema.request import FIELDS, CreateRequest, parse_create
-from ..core.schema.shapes import Limits
+from ..core.schema.shapes import RequestLimits
 from ..core.stream.deltas import Usage
 from ..core.stream.response import new_response, usage_of
 from ..store.archive import Archive, StoredResponse
 from ..store.records import Condition, Conflict, VersionIs
-from .conversation_import import CannotImport, Report, read_items
+from .conversation_import import ImportImpossible, ImportReport, read_items
 
 Json = dict[str, Any]
 
@@ -63,7 +63,7 @@ class Source(Protocol):
 
 
 async def import_responses(
-    archive: Archive, source: Source, limits: Limits, report: Report, oldest: float | None
+    archive: Archive, source: Source, limits: RequestLimits, report: ImportReport, oldest: float | None
 ) -> None:
     """Store each response in one commit, unless it exists or was imported before.
 
@@ -75,9 +75,9 @@ async def import_responses(
         oldest: responses created before this time, in seconds since the epoch, are skipped; None for no such bound.
 
     Raises:
-        CannotImport: the store is unavailable. What was written stays, and the next import continues from there.
+        ImportImpossible: the store is unavailable. What was written stays, and the next import continues from there.
     """
-    importing = _Bringing(archive, source, limits, report)
+    importing = _Importer(archive, source, limits, report)
     async for page in source.pages():
         try:
             there = await archive.brought([each.id for each in page])
@@ -91,14 +91,14 @@ async def import_responses(
                 else:
                     await importing.import_one(each)
         except ApiError as error:
-            raise CannotImport(str(error)) from error
+            raise ImportImpossible(str(error)) from error
         report.looked_at(len(page))
 
 
-class _Bringing:
+class _Importer:
     """Imports single responses."""
 
-    def __init__(self, archive: Archive, source: Source, limits: Limits, report: Report) -> None:
+    def __init__(self, archive: Archive, source: Source, limits: RequestLimits, report: ImportReport) -> None:
         self._archive = archive
         self._source = source
         self._limits = limits
@@ -167,7 +167,7 @@ def _with_ids(items: Sequence[Any]) -> list[tuple[str | None, Any]]:
     return [(item_id if isinstance(item_id, str) else None, item) for item_id, item in found]
 
 
-def _response(found: FoundResponse, output: Sequence[Json], limits: Limits) -> Json:
+def _response(found: FoundResponse, output: Sequence[Json], limits: RequestLimits) -> Json:
     """Return the response in its stored form.
 
     Raises:
@@ -186,7 +186,7 @@ def _response(found: FoundResponse, output: Sequence[Json], limits: Limits) -> J
     }
 
 
-def _request(body: Mapping[str, Any], limits: Limits) -> CreateRequest:
+def _request(body: Mapping[str, Any], limits: RequestLimits) -> CreateRequest:
     """Return the request that the response repeats, without the fields and tools that this server does not accept."""
     taken: Json = {"model": body.get("model"), "input": "-"}
     parse_create(taken, limits=limits)
@@ -199,7 +199,7 @@ def _request(body: Mapping[str, Any], limits: Limits) -> CreateRequest:
     return parse_create(taken, limits=limits)
 
 
-def _takes(body: Json, limits: Limits) -> bool:
+def _takes(body: Json, limits: RequestLimits) -> bool:
     try:
         parse_create(body, limits=limits)
     except ApiError:

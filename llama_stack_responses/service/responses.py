@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from ..admission import Admission, Level, Reservation
-from ..concurrency import take_turns
+from ..concurrency import shorten_switch_interval
 from ..config import Limits, ResponsesConfig
 from ..core.access import Access, Action
 from ..core.errors import ApiError, OutcomeUnknown, bad_request, not_found
@@ -54,9 +54,9 @@ from .conversations import Conversations
 from .health import Health
 from .idempotency import IdempotencyClaim, IdempotencyKeys
 from .persistence import Made, ResponseWriter
-from .readiness import Check, Readiness, Report
+from .readiness import Check, Readiness, ReadinessReport
 from .replays import Replays
-from .token_counting import Counting
+from .token_counting import TokenCounting
 
 Json = dict[str, Any]
 
@@ -126,7 +126,7 @@ class OpenAIResponsesImpl:
         fill = partial(with_prompt, prompts=dependencies.prompts, characters=config.limits.prompt_characters)
         self._resolver = RequestResolver(self._history_reader, access, sealed, self._factory.checks, fill, large)
         self.conversations = Conversations(archive, self._history_reader, access, sealed, limits, large, intervals)
-        self.counting = Counting(self._factory, self._resolver, self._parser)
+        self.counting = TokenCounting(self._factory, self._resolver, self._parser)
         self._running, self._replays = Admission(config.limits.of_responses), Replays()
         self.compaction = Compaction(self._factory, self._resolver, self._parser, self._running)
         self._keys = IdempotencyKeys(records)
@@ -182,7 +182,7 @@ class OpenAIResponsesImpl:
         if self._loop is loop:
             return False
         self._loop = loop
-        take_turns()
+        shorten_switch_interval()
         self._sweeper.start()
         self._secret_check.start()
         self.jobs.start()
@@ -223,7 +223,7 @@ class OpenAIResponsesImpl:
         self.start()
         return await self._health.report()
 
-    async def ready(self) -> Report:
+    async def ready(self) -> ReadinessReport:
         """Return whether requests should be sent to this server. Anyone may ask: it reveals no names or addresses."""
         self.start()
         return await self._readiness.report()

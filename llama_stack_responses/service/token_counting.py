@@ -28,7 +28,7 @@ NOT_COUNTED: Final = frozenset(
 """Fields of a response's request that do not affect its input."""
 
 
-class Counting:
+class TokenCounting:
     """Counts the tokens that a model would read, without asking the model.
 
     Args:

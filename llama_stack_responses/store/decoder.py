@@ -16,7 +16,7 @@ from typing import Any, Final
 from . import codec
 from .byte_budget import ByteBudget
 from .codec import LARGEST, TooLarge, UnreadableError
-from .reading import INLINE, ReadAllowance, taking_turns
+from .reading import INLINE, ReadAllowance, list_yielding_lock
 
 DECODING_BYTES: Final = 48 * 2**20
 
@@ -108,7 +108,7 @@ class Decoder:
                     found.append(await read())
                 unpacked = _texts(values_of(found[0]), bound, need if need < budget.total else None)
                 try:
-                    texts = await _in_thread(partial(taking_turns, unpacked))
+                    texts = await _in_thread(partial(list_yielding_lock, unpacked))
                     return found[0], await _parsed(texts, allowance)
                 except _NeedsMore:
                     need *= _GROWTH
@@ -191,7 +191,7 @@ async def _parsed(texts: Sequence[_Text], allowance: ReadAllowance) -> list[tupl
     sizes = [size for _, _, size in texts]
     allowance.take(sum(sizes))
     parsed = (codec.parse(data, text) for data, text, _ in texts)
-    values = list(parsed) if sum(sizes) <= INLINE else await _in_thread(partial(taking_turns, parsed))
+    values = list(parsed) if sum(sizes) <= INLINE else await _in_thread(partial(list_yielding_lock, parsed))
     return list(zip(values, sizes, strict=True))
 
 

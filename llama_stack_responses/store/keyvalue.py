@@ -71,7 +71,7 @@ class KeyValue(Protocol):
     async def shutdown(self) -> None: ...
 
 
-class _Line(NamedTuple):
+class _StoredRecord(NamedTuple):
     """A stored record."""
 
     key: str
@@ -83,9 +83,9 @@ class _Line(NamedTuple):
         return f"{self.record.version} {expiry} {b64encode(self.record.value).decode()} {self.key}"
 
     @staticmethod
-    def read(text: str) -> _Line:
+    def read(text: str) -> _StoredRecord:
         version, expiry, value, key = text.split(" ", 3)
-        return _Line(key, Record(b64decode(value), int(version)), float(expiry) if expiry else None)
+        return _StoredRecord(key, Record(b64decode(value), int(version)), float(expiry) if expiry else None)
 
     def is_live(self, now: float) -> bool:
         return self.expires_at is None or self.expires_at > now
@@ -263,7 +263,7 @@ class KeyValueRecords:
         found = await store.keys.values_in_range(f"{self._prefix}o:", f"{self._prefix}o:{_LAST}")
         return set(found) == set(_SAMPLES)
 
-    async def _get(self, store: _Store, keys: Iterable[str]) -> dict[str, _Line]:
+    async def _get(self, store: _Store, keys: Iterable[str]) -> dict[str, _StoredRecord]:
         """Return the stored lines of `keys`, expired or not."""
 
         async def get(key: str) -> str | None:
@@ -271,29 +271,31 @@ class KeyValueRecords:
                 return await store.keys.get(f"{self._prefix}r:{key}")
 
         texts = await asyncio.gather(*map(get, dict.fromkeys(keys)))
-        lines = [_Line.read(text) for text in texts if text is not None]
+        lines = [_StoredRecord.read(text) for text in texts if text is not None]
         return {line.key: line for line in lines}
 
-    async def _lines(self, store: _Store, start: str, end: str) -> list[_Line]:
+    async def _lines(self, store: _Store, start: str, end: str) -> list[_StoredRecord]:
         """Return the records with start <= key < end, ordered by key."""
         if start >= end:
             return []
         shared = f"{self._prefix}r:{_shared(start, end)}"
         texts = await store.keys.values_in_range(shared, shared + _LAST)
         now = self._clock()
-        lines = {line.key: line for line in map(_Line.read, texts) if start <= line.key < end and line.is_live(now)}
+        lines = {
+            line.key: line for line in map(_StoredRecord.read, texts) if start <= line.key < end and line.is_live(now)
+        }
         return [lines[key] for key in sorted(lines)]
 
-    async def _holds(self, store: _Store, condition: Condition, known: Mapping[str, _Line], now: float) -> bool:
+    async def _holds(self, store: _Store, condition: Condition, known: Mapping[str, _StoredRecord], now: float) -> bool:
         if isinstance(condition, VersionIs):
             line = known.get(condition.key)
             return (line.record.version if line and line.is_live(now) else None) == condition.version
         lines = await self._lines(store, condition.prefix, after_prefix(condition.prefix))
         return all(line.key == condition.but for line in lines)
 
-    def _changes(self, known: Mapping[str, _Line], ops: Sequence[Write], now: float) -> dict[str, str | None]:
+    def _changes(self, known: Mapping[str, _StoredRecord], ops: Sequence[Write], now: float) -> dict[str, str | None]:
         """Return the new value of each key of the store that the ops change; None for a key that is deleted."""
-        lines: dict[str, _Line | None] = {}
+        lines: dict[str, _StoredRecord | None] = {}
         for op in ops:
             old = lines.get(op.key, known.get(op.key))
             live = old if old and old.is_live(now) else None
@@ -310,7 +312,7 @@ class KeyValueRecords:
                 changes[self._expiry_row(line)] = f"{line.expires_at!r} {key}"
         return changes
 
-    def _expiry_row(self, line: _Line) -> str:
+    def _expiry_row(self, line: _StoredRecord) -> str:
         return f"{self._prefix}e:{line.expires_at!r}/{line.key}"
 
     async def _make(self, store: _Store, changes: Mapping[str, str | None]) -> None:
@@ -340,11 +342,11 @@ class KeyValueRecords:
         store.unfinished = False
 
 
-def _written(op: Write, live: _Line | None) -> _Line | None:
+def _written(op: Write, live: _StoredRecord | None) -> _StoredRecord | None:
     if isinstance(op, Delete):
         return None
     expires_at = None if op.expires_at is None or math.isinf(op.expires_at) else float(op.expires_at)
-    return _Line(op.key, Record(op.value, live.record.version + 1 if live else 1), expires_at)
+    return _StoredRecord(op.key, Record(op.value, live.record.version + 1 if live else 1), expires_at)
 
 
 def _shared(start: str, end: str) -> str:

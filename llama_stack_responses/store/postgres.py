@@ -17,7 +17,7 @@ import asyncpg
 from ..core.errors import ApiError
 from .postgres_errors import TimedOut, Unreachable, errors_as_503
 from .postgres_locks import LockBudget, lock_id, locks
-from .postgres_watch import NOTIFY, WATCH_SILENCE_SECONDS, PostgresWatch, Waker, channel
+from .postgres_watch import NOTIFY, WATCH_SILENCE_SECONDS, NotificationSender, PostgresWatch, channel
 from .records import (
     Condition,
     Conflict,
@@ -220,7 +220,7 @@ class PostgresRecords:
         self._clock = clock
         self._id = secrets.token_hex(8)
         self._budget = LockBudget(connections)
-        self._waker = Waker(self._notify)
+        self._waker = NotificationSender(self._notify)
         self._opening: asyncio.Task[asyncpg.Pool] | None = None
 
     async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:

@@ -40,7 +40,7 @@ def channel(schema: str, name: str) -> str:
     return f"w{blake2b(f'{schema}/{name}'.encode(), digest_size=16).hexdigest()}"
 
 
-class Waker:
+class NotificationSender:
     """Notifies other processes, one statement at a time.
 
     Args:

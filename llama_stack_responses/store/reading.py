@@ -65,10 +65,10 @@ async def computed[Result](call: Callable[[], Result], *of: Any) -> Result:
 
 async def computed_each[Value](values: Iterable[Value], *of: Any) -> list[Value]:
     """Return the values of an iterable that computes them from these JSON values, as `computed` does."""
-    return await asyncio.to_thread(taking_turns, values) if is_large(of, INLINE) else list(values)
+    return await asyncio.to_thread(list_yielding_lock, values) if is_large(of, INLINE) else list(values)
 
 
-def taking_turns[Value](values: Iterable[Value]) -> list[Value]:
+def list_yielding_lock[Value](values: Iterable[Value]) -> list[Value]:
     """Return all values, from a thread that yields the interpreter lock after each.
 
     Otherwise the event loop would repeatedly wait for it, up to the switch interval of five milliseconds.

@@ -25,9 +25,9 @@ from .records import (
     until,
     writes_of,
 )
-from .sqlite_file import File
+from .sqlite_file import SqliteFile
 from .sqlite_inline import SLOW_SECONDS, Inline
-from .sqlite_threads import Reader, Writer
+from .sqlite_threads import ReadHandler, WriteHandler
 from .worker import Task, ThreadPool, job_of
 
 # {value}: the value, or NULL in place of a large one; SQLite knows its length without reading it.
@@ -106,12 +106,12 @@ class SqliteRecords:
         clock: Callable[[], float] = time.time,
         slow_seconds: float = SLOW_SECONDS,
     ) -> None:
-        file = partial(File, Path(path), synchronous)
+        file = partial(SqliteFile, Path(path), synchronous)
         self._file = file
         self._clock = clock
         self._waits_for_disk = synchronous == "full"
-        self._writer = ThreadPool("records-writer", lambda: Writer(file(busy_timeout)), threads=1, group=_GROUP)
-        self._readers = ThreadPool("records-reader", lambda: Reader(file(busy_timeout)), threads=readers, group=4)
+        self._writer = ThreadPool("records-writer", lambda: WriteHandler(file(busy_timeout)), threads=1, group=_GROUP)
+        self._readers = ThreadPool("records-reader", lambda: ReadHandler(file(busy_timeout)), threads=readers, group=4)
         self._inline = Inline(file(0), self._writer, time.monotonic, slow_seconds)
 
     async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:

@@ -50,7 +50,7 @@ _PASSING: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FU
 
 
 @dataclass(slots=True)
-class File:
+class SqliteFile:
     """A connection to the file, opened on demand and reopened after an error; used by one thread at a time.
 
     Attributes:

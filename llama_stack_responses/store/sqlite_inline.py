@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ..core.errors import ApiError
-from .sqlite_file import WAL_BYTES, File, is_locked
+from .sqlite_file import WAL_BYTES, SqliteFile, is_locked
 from .sqlite_threads import work_off
 from .worker import Task, ThreadPool
 
@@ -51,7 +51,7 @@ class Inline:
 
     def __init__(
         self,
-        file: File,
+        file: SqliteFile,
         writer: ThreadPool[sqlite3.Connection],
         clock: Callable[[], float],
         slow_seconds: float = SLOW_SECONDS,

@@ -10,7 +10,7 @@ from typing import Final
 
 from ..logs import get_logger
 from .records import Conflict
-from .sqlite_file import WAL_BYTES, File
+from .sqlite_file import WAL_BYTES, SqliteFile
 from .worker import Task
 
 logger = get_logger(__name__)
@@ -22,7 +22,7 @@ _GROWTH: Final = WAL_BYTES // 2
 """Bytes by which the WAL may grow until the next attempt in any case."""
 
 
-def work_off(jobs: Sequence[Task[sqlite3.Connection]], file: File) -> None:
+def work_off(jobs: Sequence[Task[sqlite3.Connection]], file: SqliteFile) -> None:
     """Run the jobs and commit, or roll back and raise; the connection is inside a transaction."""
     connection = file.connection()
     try:
@@ -46,10 +46,10 @@ def _do(job: Task[sqlite3.Connection], connection: sqlite3.Connection) -> None:
         job.error = conflict
 
 
-class Reader:
+class ReadHandler:
     """Runs each job by itself."""
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: SqliteFile) -> None:
         self._file = file
 
     def handle(self, jobs: list[Task[sqlite3.Connection]]) -> None:
@@ -63,14 +63,14 @@ class Reader:
         self._file.close()
 
 
-class Writer:
+class WriteHandler:
     """Runs all waiting jobs in one transaction, and then moves the WAL into the file if it is long.
 
     Args:
         clock: returns seconds.
     """
 
-    def __init__(self, file: File, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, file: SqliteFile, clock: Callable[[], float] = time.monotonic) -> None:
         self._file = file
         self._clock = clock
         self._moves_again = 0.0

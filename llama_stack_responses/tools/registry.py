@@ -10,7 +10,7 @@ from typing import Any
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.schema.search_tools import WEB_SEARCH_TYPES
-from llama_stack_responses.fetch.pages import Pages
+from llama_stack_responses.fetch.pages import WebPages
 from llama_stack_responses.sandbox.containers import Containers
 
 from ..core.unavailable_tools import Unavailable
@@ -29,7 +29,7 @@ from .hosted.hosted_shell import HostedShellTool
 from .hosted.runtime import NoToolRuntime, ToolRuntime
 from .hosted.vector_stores import VectorStores
 from .hosted.web_search import SearchServices, WebSearch
-from .mcp.servers import McpServers
+from .mcp.servers import McpSessionFactory
 from .mcp.tool import McpTool
 from .tool import Tool
 from .toolset import Makers
@@ -56,11 +56,11 @@ class Services:
     who: Callable[[], Owner]
     uploaded: Uploaded
     runtime: ToolRuntime = field(default_factory=NoToolRuntime)
-    pages: Pages | None = None
+    pages: WebPages | None = None
     browses: Callable[[str], bool] = lambda _: False
     vector_stores: VectorStores | None = None
     containers: Containers | None = None
-    mcp: McpServers | None = None
+    mcp: McpSessionFactory | None = None
     unavailable: Unavailable = field(default_factory=Unavailable)
 
     @property

@@ -23,7 +23,7 @@ WAITING: Final = frozenset({"queued", "in_progress"})
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ListFilter:
     """What a list is restricted to; None and empty restrict nothing.
 
     Attributes:
@@ -80,7 +80,7 @@ class Lists:
         self._archive = archive
         self._jobs = jobs
 
-    async def page(self, owner: Owner, wanted: Wanted, after: str | None, limit: int) -> Json:
+    async def page(self, owner: Owner, wanted: ListFilter, after: str | None, limit: int) -> Json:
         """Return a page of the owner's list, newest first.
 
         Raises:

@@ -10,7 +10,7 @@ _KEPT: Final = 64
 """Values that are kept before old ones are dropped."""
 
 
-class Polled[Value]:
+class SharedValues[Value]:
     """Makes each value at most once in a time, whoever asks for it.
 
     Args:

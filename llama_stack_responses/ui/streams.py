@@ -14,8 +14,8 @@ from ..service.responses import OpenAIResponsesImpl
 from ..store.hashing import Hasher
 from ..store.list_rows import Row
 from ..store.records import Record
-from .lists import WAITING, Lists, Wanted
-from .polled import Polled
+from .lists import WAITING, ListFilter, Lists
+from .polled import SharedValues
 
 type Json = dict[str, Any]
 type Told = tuple[str, Json]
@@ -43,10 +43,10 @@ class Streams:
         self._impl = impl
         self._lists = lists
         seconds = impl.intervals.watch_seconds
-        self._heads: Polled[list[tuple[str, Record]]] = Polled(0.9 * seconds)
-        self._states: Polled[Json] = Polled(0.9 * seconds)
+        self._heads: SharedValues[list[tuple[str, Record]]] = SharedValues(0.9 * seconds)
+        self._states: SharedValues[Json] = SharedValues(0.9 * seconds)
 
-    async def changes(self, owner: Owner, wanted: Wanted) -> AsyncIterator[Told | None]:
+    async def changes(self, owner: Owner, wanted: ListFilter) -> AsyncIterator[Told | None]:
         """Yield the changes of the owner's list from now on; None from time to time."""
         follower = _Changes(self._lists, wanted)
         key = Hasher(owner).owner
@@ -140,7 +140,7 @@ _NO_SERVER: Final[Json] = {"server": None, "this_server": False}
 class _Changes:
     """What changes in the newest part of a list."""
 
-    def __init__(self, lists: Lists, wanted: Wanted) -> None:
+    def __init__(self, lists: Lists, wanted: ListFilter) -> None:
         self._lists = lists
         self._wanted = wanted
         self._versions: dict[str, int] | None = None

@@ -34,7 +34,7 @@ _SILENCE: Final = 3600.0
 """Timeout of one read from the event buffer, in seconds. Pings keep the connection alive."""
 
 
-class Unreachable(Exception):  # noqa: N818 (nothing went wrong here)
+class ClientGone(Exception):  # noqa: N818 (nothing went wrong here)
     """The client accepts no more events."""
 
 
@@ -58,7 +58,7 @@ class Session:
         impl: creates the responses.
         caller: the user who connected.
         admit: asks the host whether, and for which user, another response may be created. Raises `ApiError` if not.
-        send: sends events. Raises `Unreachable`.
+        send: sends events. Raises `ClientGone`.
         lease: creates the reservation for the data held for one response.
         histories: counts what the connection remembers.
     """
@@ -103,7 +103,7 @@ class Session:
             done: called when the event is no longer held.
 
         Raises:
-            Unreachable: the answer cannot be sent to the client.
+            ClientGone: the answer cannot be sent to the client.
         """
         self._active_at = asyncio.get_running_loop().time()
         lane: str | None = None
@@ -149,7 +149,7 @@ class Session:
             failed = await self._attempt(event, self._answer(lane, event))
             if isinstance(failed, ApiError):
                 await self._send([refused(failed)], lane)
-        except Unreachable:
+        except ClientGone:
             return  # the connection detects it in `send` and ends the session
         finally:
             self._active_at = asyncio.get_running_loop().time()
@@ -160,7 +160,7 @@ class Session:
             return await answer
         except ApiError as error:
             failed = error
-        except Unreachable:
+        except ClientGone:
             raise
         except Exception:
             logger.exception("response on a WebSocket connection failed")

@@ -11,8 +11,16 @@ from fastapi import APIRouter, Request, Response
 from llama_stack_responses.core.errors import ApiError, bad_request
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.schema.new_container import CONTAINER_SCHEMA, new_container
-from llama_stack_responses.sandbox.containers import Containers, Entry, File, NoContainer, files, open_file, write_file
-from llama_stack_responses.sandbox.places import TooMany
+from llama_stack_responses.sandbox.containers import (
+    ContainerFile,
+    Containers,
+    Entry,
+    NoContainer,
+    files,
+    open_file,
+    write_file,
+)
+from llama_stack_responses.sandbox.places import TooManyContainers
 
 from .files import FileInBlocks
 from .forms import uploaded
@@ -64,7 +72,7 @@ class _Routes:
         idle_seconds = None if minutes is None else minutes * _MINUTES
         try:
             entry = await self._containers.create(self._who(), name=name, idle_seconds=idle_seconds)
-        except TooMany as error:
+        except TooManyContainers as error:
             raise ApiError(429, str(error), code="rate_limit_exceeded", retry_after=60) from error
         return Json(_container(entry))
 
@@ -110,7 +118,7 @@ class _Routes:
         except NoContainer as error:
             raise ApiError(404, str(error), param="container_id") from error
 
-    async def _find_file(self, entry: Entry, file_id: str) -> File:
+    async def _find_file(self, entry: Entry, file_id: str) -> ContainerFile:
         for file in await files(entry):
             if file.id == file_id:
                 return file
@@ -150,7 +158,7 @@ def _container(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _file(entry: Entry, file: File) -> dict[str, Any]:
+def _file(entry: Entry, file: ContainerFile) -> dict[str, Any]:
     """Return a file in the form of `openai.types.containers.FileListResponse`."""
     return {
         "id": file.id,

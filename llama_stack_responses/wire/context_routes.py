@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from llama_stack_responses.core.schema.request import FIELDS, request_schema
 from llama_stack_responses.service.compaction import COMPACTED, Compaction
-from llama_stack_responses.service.token_counting import NOT_COUNTED, Counting
+from llama_stack_responses.service.token_counting import NOT_COUNTED, TokenCounting
 
 from .bodies import Bodies
 from .openapi import COMPACTION, TOKENS, described
@@ -17,7 +17,7 @@ from .responses import FinishedAsJson, Json
 from .traffic import Traffic
 
 
-def context_router(counting: Counting, compaction: Compaction, traffic: Traffic) -> APIRouter:
+def context_router(counting: TokenCounting, compaction: Compaction, traffic: Traffic) -> APIRouter:
     """Return the routes, with the limits of `traffic`."""
     router = APIRouter(prefix="/v1/responses", tags=["Responses"], route_class=routes_within(traffic))
 
@@ -33,7 +33,7 @@ def context_router(counting: Counting, compaction: Compaction, traffic: Traffic)
     return router
 
 
-def _count(counting: Counting, bodies: Bodies) -> Handler:
+def _count(counting: TokenCounting, bodies: Bodies) -> Handler:
     async def count_input_tokens(request: Request) -> Response:
         body = await bodies.json(request)
         return Json(await counting.count(body, bodies.hold(request)))

@@ -6,7 +6,7 @@ from typing import Final
 
 from fastapi import APIRouter, Response
 
-from llama_stack_responses.service.readiness import Report
+from llama_stack_responses.service.readiness import ReadinessReport
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 
 from .openapi import READINESS, described
@@ -43,5 +43,5 @@ def _ready(impl: OpenAIResponsesImpl) -> Handler:
     return report_readiness
 
 
-def _shown(report: Report) -> dict[str, str]:
+def _shown(report: ReadinessReport) -> dict[str, str]:
     return {"status": report.status, **report.parts, **report.notes}

@@ -15,7 +15,7 @@ from llama_stack_responses.core.schema.shapes import Schema, or_null
 from llama_stack_responses.installed import own_version
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.ui.chains import ChainViews
-from llama_stack_responses.ui.lists import Lists, Wanted
+from llama_stack_responses.ui.lists import ListFilter, Lists
 from llama_stack_responses.ui.responses import Views, settings_of
 from llama_stack_responses.ui.streams import Streams, Told
 
@@ -80,7 +80,7 @@ def ui_router(impl: OpenAIResponsesImpl, traffic: Traffic) -> APIRouter:
 
 def _changes(impl: OpenAIResponsesImpl, streams: Streams, traffic: Traffic) -> Handler:
     async def follow_list(request: Request) -> Response:
-        wanted = wanted_of(request)
+        wanted = filter_of(request)
         traffic.hold_stream(request.scope)
         return _stream(streams.changes(impl.access.who(), wanted))
 
@@ -109,14 +109,14 @@ def _limit(most: int) -> Schema:
     return {"type": "integer", "minimum": 1, "maximum": most}
 
 
-def wanted_of(request: Request) -> Wanted:
+def filter_of(request: Request) -> ListFilter:
     """Return the filters of a request for a list.
 
     Raises:
         ApiError: 400, one is invalid.
     """
     query = Query(request)
-    return Wanted(
+    return ListFilter(
         statuses=frozenset(query.several("status", STATUSES)),
         model=query.text("model"),
         conversation=query.text("conversation"),
@@ -152,7 +152,7 @@ def _list(impl: OpenAIResponsesImpl, lists: Lists) -> Handler:
     async def list_rows(request: Request) -> Response:
         query = Query(request)
         limit = query.integer("limit", 1, 100) or 50
-        return Json(await lists.page(impl.access.who(), wanted_of(request), query.text("after"), limit))
+        return Json(await lists.page(impl.access.who(), filter_of(request), query.text("after"), limit))
 
     return list_rows
 

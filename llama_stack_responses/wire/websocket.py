@@ -18,7 +18,7 @@ from llama_stack_responses.core.stream.events import Event
 from llama_stack_responses.core.stream.socket_events import refused
 from llama_stack_responses.logs import get_logger
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
-from llama_stack_responses.websocket.session import Caller, Session, Unreachable
+from llama_stack_responses.websocket.session import Caller, ClientGone, Session
 
 from .headers import known, request_id
 from .incoming import incoming_of
@@ -28,7 +28,7 @@ from .traffic import Traffic
 logger = get_logger(__name__)
 
 
-class Refused(Exception):  # noqa: N818 (an answer, as the host words it)
+class HandshakeRefused(Exception):  # noqa: N818 (an answer, as the host words it)
     """The host refused a request.
 
     Args:
@@ -53,7 +53,7 @@ class ConnectionAuthorizer(Protocol):
         """Return the caller, if the host would accept a request with this method and the headers of this handshake.
 
         Raises:
-            Refused: the host would not.
+            HandshakeRefused: the host would not.
         """
         ...
 
@@ -84,7 +84,7 @@ def socket_route(
         impl.start()
         try:
             caller = await gate.admit(websocket.scope, "GET")
-        except Refused as refusal:
+        except HandshakeRefused as refusal:
             answer = Response(refusal.body, refusal.status, dict(refusal.headers))
             await websocket.send_denial_response(answer)
             return
@@ -99,12 +99,12 @@ def socket_route(
             if incoming := incoming_of(websocket.scope):
                 incoming.count_for(caller.owner.identity, arriving, impl.config.limits.bodies.seconds)
             await websocket.accept(headers=[(b"x-request-id", own_id.encode())])
-            await _Talk(impl, gate, traffic, websocket, caller).run()
+            await _Connection(impl, gate, traffic, websocket, caller).run()
 
     return talk
 
 
-class _Talk:
+class _Connection:
     """One connection."""
 
     def __init__(
@@ -153,7 +153,7 @@ class _Talk:
         """Wait until the running responses end or the client disconnects, then send the error about the lifetime."""
         finishing = asyncio.create_task(self._session.finish())
         await asyncio.wait([finishing, reading], return_when=asyncio.FIRST_COMPLETED)
-        with suppress(Unreachable):
+        with suppress(ClientGone):
             await self._send([refused(self._session.too_old)], None)
 
     def _end(self, end: _End) -> None:
@@ -168,7 +168,7 @@ class _Talk:
     async def _admit(self) -> Caller:
         try:
             return await self._gate.admit(self._websocket.scope, "POST")
-        except Refused as refusal:
+        except HandshakeRefused as refusal:
             raise refusal.error from refusal
 
     async def _read(self) -> None:
@@ -181,7 +181,7 @@ class _Talk:
                 del message  # It would be held until the next one arrives.
                 # Thousands of messages may be buffered already: without this, they would block the event loop.
                 await asyncio.sleep(0)
-        except Unreachable:
+        except ClientGone:
             return
         except Exception:
             logger.exception("could not read from a WebSocket connection")
@@ -220,7 +220,7 @@ class _Talk:
         """Send each event as a message.
 
         Raises:
-            Unreachable: the client takes no events, and the connection ends.
+            ClientGone: the client takes no events, and the connection ends.
         """
         named = {} if lane is None else {"stream_id": lane}
         loop = asyncio.get_running_loop()
@@ -231,10 +231,10 @@ class _Talk:
                     await self._send_one(dumps(event | named if named else event).decode())
         except ApiError as error:
             self._end(_End(1013, error.message[:_REASON]))
-            raise Unreachable from error
+            raise ClientGone from error
         except (OSError, RuntimeError, WebSocketDisconnect) as error:  # a timeout is an OSError
             self._end(_LEFT)
-            raise Unreachable from error
+            raise ClientGone from error
 
     async def _send_one(self, message: str) -> None:
         """Send a message. A large one counts as a large answer until the client has read most of it.

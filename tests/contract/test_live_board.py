@@ -13,7 +13,7 @@ import pytest
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.generation.activity import Activity, Running
 from llama_stack_responses.intervals import DEFAULT
-from llama_stack_responses.jobs.live_board import LiveBoard
+from llama_stack_responses.jobs.live_board import LiveResponses
 from llama_stack_responses.store.decoder import Decoder
 from llama_stack_responses.store.records import Records
 from tests.contract.conversations import Json, assistant, response, user
@@ -37,11 +37,11 @@ class Assembler:
 
 
 @pytest.fixture
-async def board(records: Records) -> AsyncIterator[Callable[[str], LiveBoard]]:
-    boards: list[LiveBoard] = []
+async def board(records: Records) -> AsyncIterator[Callable[[str], LiveResponses]]:
+    boards: list[LiveResponses] = []
 
-    def make(server: str) -> LiveBoard:
-        boards.append(LiveBoard(records, Decoder(), Activity(), server, QUICK))
+    def make(server: str) -> LiveResponses:
+        boards.append(LiveResponses(records, Decoder(), Activity(), server, QUICK))
         boards[-1].start()
         return boards[-1]
 

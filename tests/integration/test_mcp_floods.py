@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from llama_stack_responses.tools.mcp.sessions import Session
+from llama_stack_responses.tools.mcp.sessions import McpClientSession
 from tests.integration.test_mcp_sessions import Json, address, call, end, failure, servers
 from tests.support.hostile_mcp import (
     DONE,
@@ -38,31 +38,35 @@ def hostile(web: Web) -> Hostile:
 
 
 @pytest.fixture
-async def session(hostile: Hostile) -> AsyncIterator[Session]:
+async def session(hostile: Hostile) -> AsyncIterator[McpClientSession]:
     made = servers().session(address(hostile.web.url("/mcp")))
     await made.list_tools()
     yield made
     await end(made)
 
 
-async def error_of(session: Session) -> str:
+async def error_of(session: McpClientSession) -> str:
     async with asyncio.timeout(SECONDS):
         message: str = (await failure(call(session)))["message"]
     return message
 
 
 @pytest.mark.parametrize("piece", ENDLESS_STREAMS.values(), ids=ENDLESS_STREAMS)
-async def test_endless_mcp_event_stream_fails_the_call(hostile: Hostile, session: Session, piece: bytes) -> None:
+async def test_endless_mcp_event_stream_fails_the_call(
+    hostile: Hostile, session: McpClientSession, piece: bytes
+) -> None:
     hostile.answers["tools/call"] = lambda _: Answer(endless(piece), 200, EVENTS)
     assert "larger than this server allows" in await error_of(session)
 
 
-async def test_endless_mcp_json_answer_fails_the_call(hostile: Hostile, session: Session) -> None:
+async def test_endless_mcp_json_answer_fails_the_call(hostile: Hostile, session: McpClientSession) -> None:
     hostile.answers["tools/call"] = lambda _: Answer(endless(b'{"a":' * 1_000), 200, JSON)
     assert "larger than this server allows" in await error_of(session)
 
 
-async def test_mcp_progress_notifications_before_the_answer_are_ignored(hostile: Hostile, session: Session) -> None:
+async def test_mcp_progress_notifications_before_the_answer_are_ignored(
+    hostile: Hostile, session: McpClientSession
+) -> None:
     def progress(asked: Json) -> Answer:
         return events(event(PROGRESS) * 500, answer(asked, DONE))
 
@@ -72,7 +76,7 @@ async def test_mcp_progress_notifications_before_the_answer_are_ignored(hostile:
 
 @pytest.mark.parametrize("method", ["sampling/createMessage", "elicitation/create", "roots/list", "odd"])
 async def test_mcp_requests_for_undeclared_capabilities_are_not_answered(
-    hostile: Hostile, session: Session, method: str
+    hostile: Hostile, session: McpClientSession, method: str
 ) -> None:
     def flood(asked: Json) -> Answer:
         requests = [event({"id": number, "method": method, "params": {}}) for number in range(200)]
@@ -84,7 +88,7 @@ async def test_mcp_requests_for_undeclared_capabilities_are_not_answered(
     assert all("method" in body for body in bodies), "this server answered one"
 
 
-async def test_mcp_ping_flood_fails_the_call(hostile: Hostile, session: Session) -> None:
+async def test_mcp_ping_flood_fails_the_call(hostile: Hostile, session: McpClientSession) -> None:
     pings = [event({"id": number, "method": "ping"}) for number in range(200)]
     hostile.answers["tools/call"] = lambda _: events(*pings)
     assert "sends more pings" in await error_of(session)
@@ -92,7 +96,9 @@ async def test_mcp_ping_flood_fails_the_call(hostile: Hostile, session: Session)
 
 @pytest.mark.parametrize("body", OVERFULL.values(), ids=OVERFULL)
 @pytest.mark.parametrize("kind", ["json", "events"])
-async def test_oversized_mcp_message_fails_the_call(hostile: Hostile, session: Session, body: bytes, kind: str) -> None:
+async def test_oversized_mcp_message_fails_the_call(
+    hostile: Hostile, session: McpClientSession, body: bytes, kind: str
+) -> None:
     def deep(asked: Json) -> Answer:
         text = overfull(asked, body)
         return events(b"data: " + text + b"\n\n") if kind == "events" else Answer(text, 200, JSON)
@@ -101,7 +107,7 @@ async def test_oversized_mcp_message_fails_the_call(hostile: Hostile, session: S
     assert "larger than this server allows" in await error_of(session)
 
 
-async def test_mcp_answers_over_the_session_limit_end_the_session(hostile: Hostile, session: Session) -> None:
+async def test_mcp_answers_over_the_session_limit_end_the_session(hostile: Hostile, session: McpClientSession) -> None:
     """The next call gets a new session."""
     large = {"content": [{"type": "text", "text": "x" * 90_000}]}
     hostile.answers["tools/call"] = lambda asked: events(answer(asked, large))
@@ -110,7 +116,7 @@ async def test_mcp_answers_over_the_session_limit_end_the_session(hostile: Hosti
     assert "more in one session" in await error_of(session)
 
 
-async def test_mcp_stream_resumed_too_often_ends_the_session(hostile: Hostile, session: Session) -> None:
+async def test_mcp_stream_resumed_too_often_ends_the_session(hostile: Hostile, session: McpClientSession) -> None:
     usual = hostile.web.answer_all
     assert usual
     again = events(b"id: 1\nretry: 0\ndata:\n\n")
@@ -126,7 +132,7 @@ async def test_mcp_stream_resumed_too_often_ends_the_session(hostile: Hostile, s
     await end(fresh)
 
 
-async def test_endless_mcp_redirects_fail_the_call(hostile: Hostile, session: Session) -> None:
+async def test_endless_mcp_redirects_fail_the_call(hostile: Hostile, session: McpClientSession) -> None:
     hostile.answers["tools/call"] = lambda _: Answer(b"", 307, {"location": hostile.web.url("/mcp")})
     before = len(hostile.web.seen)
     assert await error_of(session)
@@ -134,7 +140,9 @@ async def test_endless_mcp_redirects_fail_the_call(hostile: Hostile, session: Se
 
 
 @pytest.mark.parametrize("location", ["http://[", "http://xn--/", "http://\x7f/", "http://127.0.0.1:99999/", "\xff"])
-async def test_mcp_redirect_to_another_server_fails_the_call(hostile: Hostile, session: Session, location: str) -> None:
+async def test_mcp_redirect_to_another_server_fails_the_call(
+    hostile: Hostile, session: McpClientSession, location: str
+) -> None:
     hostile.answers["tools/call"] = lambda _: Answer(b"", 307, {"location": location})
     assert "redirects to another one" in await error_of(session)
 
@@ -190,7 +198,7 @@ async def test_mcp_call_does_not_list_tools(hostile: Hostile) -> None:
     await end(session)
 
 
-async def test_mcp_integer_over_64_bits_becomes_a_float(hostile: Hostile, session: Session) -> None:
+async def test_mcp_integer_over_64_bits_becomes_a_float(hostile: Hostile, session: McpClientSession) -> None:
     text = b'{"jsonrpc": "2.0", "id": %d, "result": {"content": [], "structuredContent": {"a": %d}}}'
     hostile.answers["tools/call"] = lambda asked: Answer(text % (asked["id"], 10**30), 200, JSON)
     assert (await call(session))["structuredContent"] == {"a": 1e30}

@@ -13,7 +13,7 @@ import pytest
 from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.tools.mcp.incoming import IncomingLimits
 from llama_stack_responses.tools.mcp.servers import McpAddress, McpError
-from llama_stack_responses.tools.mcp.sessions import McpClient, Session, SessionLimits
+from llama_stack_responses.tools.mcp.sessions import McpClient, McpClientSession, SessionLimits
 from tests.support.hostile_mcp import Hostile, Method, events, said
 from tests.support.mcp_server import McpServers
 from tests.support.waiting import wait_until
@@ -60,14 +60,14 @@ def hostile(web: Web) -> Hostile:
 
 
 @pytest.fixture
-async def session(hostile: Hostile) -> AsyncIterator[Session]:
+async def session(hostile: Hostile) -> AsyncIterator[McpClientSession]:
     """A session with the scripted server."""
     made = servers().session(address(hostile.web.url("/secret-canary/mcp?key=query-canary"), **TOKEN))
     yield made
     await end(made)
 
 
-async def end(session: Session) -> None:
+async def end(session: McpClientSession) -> None:
     """End a session, and wait until the package has closed its connections."""
     session.release()
     if lines := session._servers._lines:
@@ -82,7 +82,7 @@ async def failure(work: Any) -> Json:
     return caught.value.error
 
 
-def call(session: Session) -> Any:
+def call(session: McpClientSession) -> Any:
     return session.call_tool("add", {})
 
 
@@ -131,7 +131,7 @@ async def test_mcp_session_with_private_address_is_refused(mcp: McpServers) -> N
 # The session
 
 
-async def test_one_mcp_session_serves_all_calls_and_is_deleted(hostile: Hostile, session: Session) -> None:
+async def test_one_mcp_session_serves_all_calls_and_is_deleted(hostile: Hostile, session: McpClientSession) -> None:
     await session.list_tools()
     await asyncio.gather(call(session), call(session))
     await call(session)
@@ -142,7 +142,7 @@ async def test_one_mcp_session_serves_all_calls_and_is_deleted(hostile: Hostile,
     assert {(asked.path, asked.query["key"]) for asked in hostile.web.seen} == {("/secret-canary/mcp", "query-canary")}
 
 
-async def test_mcp_tool_list_reads_all_pages(hostile: Hostile, session: Session) -> None:
+async def test_mcp_tool_list_reads_all_pages(hostile: Hostile, session: McpClientSession) -> None:
     def page(asked: Json) -> Json:
         number = int((asked.get("params") or {}).get("cursor") or 0)
         more = {"nextCursor": str(number + 1)} if number < 2 else {}
@@ -153,14 +153,14 @@ async def test_mcp_tool_list_reads_all_pages(hostile: Hostile, session: Session)
 
 
 @pytest.mark.parametrize("tools", [0, 100])
-async def test_endless_mcp_tool_list_is_refused(hostile: Hostile, session: Session, tools: int) -> None:
+async def test_endless_mcp_tool_list_is_refused(hostile: Hostile, session: McpClientSession, tools: int) -> None:
     page = {"tools": [{"name": "add", "inputSchema": {"type": "object"}}] * tools, "nextCursor": "again"}
     hostile.answers["tools/list"] = lambda _: page
     error = await failure(session.list_tools())
     assert error["message"] == "The server lists more tools than this server allows."
 
 
-async def test_mcp_session_lost_by_the_server_is_initialized_again(hostile: Hostile, session: Session) -> None:
+async def test_mcp_session_lost_by_the_server_is_initialized_again(hostile: Hostile, session: McpClientSession) -> None:
     await call(session)
     usual = hostile.answers["tools/call"]
     gone = {"jsonrpc": "2.0", "id": "server-error", "error": {"code": -32600, "message": "Session not found"}}
@@ -174,7 +174,7 @@ async def test_mcp_session_lost_by_the_server_is_initialized_again(hostile: Host
     assert hostile.methods.count("initialize") == 2
 
 
-async def test_mcp_server_error_keeps_the_session(hostile: Hostile, session: Session) -> None:
+async def test_mcp_server_error_keeps_the_session(hostile: Hostile, session: McpClientSession) -> None:
     await session.list_tools()
     usual = hostile.answers["tools/call"]
     hostile.answers["tools/call"] = lambda _: Answer(b"Oops.", 500)
@@ -235,7 +235,7 @@ def echo_headers(asked: Json) -> Answer:
     ],
 )
 async def test_invalid_mcp_answer_is_an_error(
-    hostile: Hostile, session: Session, answer: Method, kind: int, message: str
+    hostile: Hostile, session: McpClientSession, answer: Method, kind: int, message: str
 ) -> None:
     await session.list_tools()
     hostile.answers["tools/call"] = answer
@@ -244,7 +244,7 @@ async def test_invalid_mcp_answer_is_an_error(
     assert error["type"] == ("http_error" if kind >= 100 else "mcp_protocol_error")
 
 
-async def test_mcp_redirect_within_the_server_is_followed(hostile: Hostile, session: Session) -> None:
+async def test_mcp_redirect_within_the_server_is_followed(hostile: Hostile, session: McpClientSession) -> None:
     usual = hostile.web.answer_all
     assert usual
 
@@ -334,7 +334,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtur
 
 
 async def test_mcp_credentials_and_urls_are_not_logged(
-    hostile: Hostile, session: Session, logged: pytest.LogCaptureFixture
+    hostile: Hostile, session: McpClientSession, logged: pytest.LogCaptureFixture
 ) -> None:
     await session.list_tools()
     for answer in (lambda _: Answer(status=500), lambda _: Answer(status=401), lambda _: said([])):

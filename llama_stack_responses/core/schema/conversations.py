@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ..errors import ApiError, import_hint
 from .items import TRIGGER, check_input
-from .shapes import At, Limits, check_count, check_json, invalid, invalid_type, metadata, missing
+from .shapes import At, RequestLimits, check_count, check_json, invalid, invalid_type, metadata, missing
 
 Json = dict[str, Any]
 
@@ -15,7 +15,7 @@ AT_ONCE: Final = 20
 """Maximum number of items that one request may add."""
 
 
-def read_items(body: Json, limits: Limits, *, required: bool) -> list[Json]:
+def read_items(body: Json, limits: RequestLimits, *, required: bool) -> list[Json]:
     """Return the `items` of a request, in the form in which they are stored.
 
     Raises:
@@ -39,7 +39,7 @@ def read_items(body: Json, limits: Limits, *, required: bool) -> list[Json]:
     return checked
 
 
-def read_metadata(body: Json, limits: Limits, *, required: bool) -> dict[str, str]:
+def read_metadata(body: Json, limits: RequestLimits, *, required: bool) -> dict[str, str]:
     """Return the `metadata` of a request; null counts as empty.
 
     Raises:

@@ -20,7 +20,7 @@ from .shapes import (
     DEFAULT_LIMITS,
     At,
     Check,
-    Limits,
+    RequestLimits,
     an_object,
     any_of,
     array,
@@ -60,7 +60,7 @@ _ROLE: Final = one_of("user", "assistant", "system", "developer")
 _INDEX: Final = integer(0)
 
 
-def parse_input(value: Any, limits: Limits = DEFAULT_LIMITS) -> list[dict[str, Any]]:
+def parse_input(value: Any, limits: RequestLimits = DEFAULT_LIMITS) -> list[dict[str, Any]]:
     """Return the items of an `input`, in the form in which they are stored.
 
     Args:

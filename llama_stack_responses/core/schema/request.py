@@ -14,7 +14,7 @@ from .shapes import (
     DEFAULT_LIMITS,
     At,
     Check,
-    Limits,
+    RequestLimits,
     Schema,
     an_object,
     any_of,
@@ -144,7 +144,7 @@ def parse_create(
     body: Any,
     *,
     passthrough: frozenset[str] = DEFAULT_PASSTHROUGH,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: RequestLimits = DEFAULT_LIMITS,
     refuse_unknown: bool = False,
 ) -> CreateRequest:
     """Return the request of a decoded JSON body.

@@ -25,7 +25,7 @@ LARGEST_INTEGER: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """How much one request may hold. The defaults are OpenAI's where it documents one.
 
     Attributes:
@@ -45,7 +45,7 @@ class Limits:
     omitted_tools: frozenset[str] = frozenset()
 
 
-DEFAULT_LIMITS: Final = Limits()
+DEFAULT_LIMITS: Final = RequestLimits()
 
 
 class At:
@@ -59,7 +59,7 @@ class At:
 
     __slots__ = ("limits", "path", "refuse_unknown")
 
-    def __init__(self, path: str, limits: Limits, *, refuse_unknown: bool = False) -> None:
+    def __init__(self, path: str, limits: RequestLimits, *, refuse_unknown: bool = False) -> None:
         self.path = path
         self.limits = limits
         self.refuse_unknown = refuse_unknown

@@ -96,7 +96,7 @@ class ItemForm:
         return {"status": status, **cut} if self.has_status else {**cut}
 
 
-class Decoder(Protocol):
+class ArgumentDecoder(Protocol):
     """Incremental decoder from a call's arguments to the text of an item's streamed field."""
 
     def feed(self, fragment: str) -> str:
@@ -124,7 +124,7 @@ class CallKind:
 
     form: ItemForm
     fields: Callable[[str, str], Json]
-    decoder: Callable[[], Decoder] | None = None
+    decoder: Callable[[], ArgumentDecoder] | None = None
     whole: Callable[[str], Json | None] | None = None
     unread: Json | None = None
     hosted: bool = False

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ..ids import new_id
-from .calls import FORMS, CallKind, Decoder, ItemForm, ServerCall, Stage
+from .calls import FORMS, ArgumentDecoder, CallKind, ItemForm, ServerCall, Stage
 from .deltas import ToolCall
 from .events import Event, Json
 from .output import Output
@@ -34,7 +34,7 @@ class _OpenCall:
     opened: bool = False
     kind: CallKind | None = None
     index: int | None = None
-    decoder: Decoder | None = None
+    decoder: ArgumentDecoder | None = None
     decoded: list[str] = field(default_factory=list)
     closed: bool = False
     arguments: WholeObject = field(default_factory=WholeObject)

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.citing import CLOSES, DAGGER, OPENS, Citation
-from llama_stack_responses.fetch.pages import Page
+from llama_stack_responses.fetch.pages import WebPage
 
 from ..tool import Invocation, Outcome, ToolError, chat_function
 from .search_results import Result, web_host
-from .sources import Source, tamed, url_citation
+from .sources import Source, sanitized, url_citation
 from .web_search import (
     LOOKED_NOWHERE,
     OPENED_NOTHING,
@@ -221,8 +221,8 @@ def _of_results(query: str, results: Sequence[Result], longest: int) -> _View:
     lines = ["", "# Search results"]
     for number, each in enumerate(results):
         lines += [f"{OPENS}{number}{DAGGER}{_named(each.title)}{DAGGER}{web_host(each.url)}{CLOSES}", each.url]
-        lines += [*wrapped([tamed(each.snippet)[:longest]], _WIDTH), ""]
-    title = tamed(query)
+        lines += [*wrapped([sanitized(each.snippet)[:longest]], _WIDTH), ""]
+    title = sanitized(query)
     found = dict(_links_of_results(dict(enumerate(lines))))
     return _View(f"{_SEARCHED}{title.replace(' ', '+')}", title, lines, found)
 
@@ -243,7 +243,7 @@ def _links_of_matches(url: str, title: str, lines: dict[int, str]) -> Iterator[t
             yield int(found[1]), _Link(url, title, number, int(found[2]))
 
 
-def _of_page(page: Page) -> _View:
+def _of_page(page: WebPage) -> _View:
     links: dict[int, _Link] = {}
 
     def marked(link: re.Match[str]) -> str:
@@ -266,14 +266,14 @@ def _of_matches(view: _View, pattern: str) -> _View:
     for number, at in enumerate(found):
         lines += [f"# {OPENS}{number}{DAGGER}match at L{at}{CLOSES}", *view.lines[at : at + _LINES_FOUND], ""]
     if not found:
-        lines.append(f"No match for: {tamed(pattern)}")
-    title = f"Find results for text: `{tamed(pattern)}` in `{view.title}`"
+        lines.append(f"No match for: {sanitized(pattern)}")
+    title = f"Find results for text: `{sanitized(pattern)}` in `{view.title}`"
     return _View(view.url, title, lines, dict(_links_of_matches(view.url, title, dict(enumerate(lines)))))
 
 
 def _named(text: str) -> str:
     """Return text for use inside a marker."""
-    return tamed(text).replace(DAGGER, " ")
+    return sanitized(text).replace(DAGGER, " ")
 
 
 def _searched(arguments: str) -> Json | None:

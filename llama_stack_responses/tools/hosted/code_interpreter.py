@@ -12,7 +12,7 @@ from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.argument_text import ArgumentText
 from llama_stack_responses.core.stream.calls import CODE_INTERPRETER_CALL, CallKind
 from llama_stack_responses.core.stream.citing import Citation
-from llama_stack_responses.sandbox.container import Ran
+from llama_stack_responses.sandbox.container import CodeResult
 from llama_stack_responses.sandbox.containers import file_id, files
 from llama_stack_responses.sandbox.jail import DATA
 
@@ -92,12 +92,12 @@ class CodeInterpreterTool:
         return Outcome(report, fields)
 
 
-def _outputs(ran: Ran) -> list[Json]:
+def _outputs(ran: CodeResult) -> list[Json]:
     logs = [{"type": "logs", "logs": ran.printed}] if ran.printed else []
     return [*logs, *({"type": "image", "url": f"data:image/png;base64,{image}"} for image in ran.images)]
 
 
-def _report(ran: Ran, written: Sequence[str]) -> str:
+def _report(ran: CodeResult, written: Sequence[str]) -> str:
     """Return the model's view of a run."""
     parts = [ran.printed.rstrip()] if ran.printed.strip() else []
     if ran.stopped:

@@ -13,7 +13,7 @@ from llama_stack_responses.core.errors import ApiError, bad_request
 from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.sandbox.containers import Containers, Entry, NoContainer, write_file
-from llama_stack_responses.sandbox.places import TooMany
+from llama_stack_responses.sandbox.places import TooManyContainers
 
 from ..tool import ToolError
 
@@ -87,7 +87,7 @@ class ContainerChoice:
     async def _make(self, asked: Json) -> Entry:
         try:
             entry = await self._access.containers.create(self._access.who(), container_id=self.container_id)
-        except TooMany as error:
+        except TooManyContainers as error:
             raise ToolError(str(error)) from error
         for file_id in asked.get("file_ids", ()):
             try:

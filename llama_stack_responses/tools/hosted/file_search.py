@@ -14,7 +14,7 @@ from llama_stack_responses.core.stream.calls import FILE_SEARCH_CALL, CallKind
 from llama_stack_responses.core.stream.citing import CLOSES, OPENS, Citation
 
 from ..tool import Function, Invocation, ItemReporter, Outcome, chat_function
-from .sources import Sources, tamed_lines
+from .sources import Sources, sanitized_lines
 from .vector_stores import Passage, VectorStores
 
 Json = dict[str, Any]
@@ -122,7 +122,7 @@ class FileSearch:
         shown = [_CITE]
         for each in found:
             heading = self._sources.heading(self._sources.number(each.file_id, each.filename or each.file_id))
-            shown.append("\n".join([heading, *tamed_lines(each.text)]))
+            shown.append("\n".join([heading, *sanitized_lines(each.text)]))
         return "\n\n".join(shown)
 
 

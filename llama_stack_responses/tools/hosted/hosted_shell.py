@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from llama_stack_responses.core.schema.client_items import SHELL_ACTION
 from llama_stack_responses.core.stream.calls import SHELL_CALL, SHELL_CALL_OUTPUT, CallKind
-from llama_stack_responses.sandbox.container import Commanded
+from llama_stack_responses.sandbox.container import CommandResult
 from llama_stack_responses.sandbox.jail import DATA
 
 from ..client.checked import checked
@@ -75,7 +75,7 @@ class HostedShellTool:
         return Outcome("\n".join(map(_report, output)))
 
 
-def _printed(done: Commanded, length: int) -> Json:
+def _printed(done: CommandResult, length: int) -> Json:
     """Return a command's result as an entry of a `shell_call_output`."""
     stopped = f"\n{done.stopped}" if done.stopped else ""
     outcome: Json = {"type": "timeout"} if done.exit_code is None else {"type": "exit", "exit_code": done.exit_code}

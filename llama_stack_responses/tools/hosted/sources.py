@@ -49,7 +49,7 @@ class Sources:
         known = self._numbers.get(url)
         if known is None:
             known = max(self._by_number, default=0) + 1
-            self._set(known, Source(url, tamed(title)))
+            self._set(known, Source(url, sanitized(title)))
         return known
 
     def get(self, key: str) -> Source | None:
@@ -67,12 +67,12 @@ class Sources:
         self._numbers.setdefault(source.url, number)
 
 
-def tamed(text: str) -> str:
+def sanitized(text: str) -> str:
     """Return untrusted text in one line, with the brackets of citation markers replaced."""
     return " ".join(text.translate(_FOREIGN).split())
 
 
-def tamed_lines(text: str) -> list[str]:
+def sanitized_lines(text: str) -> list[str]:
     """Return the lines of untrusted text, with the brackets of citation markers replaced."""
     return text.translate(_FOREIGN).splitlines()
 

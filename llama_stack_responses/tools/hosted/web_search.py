@@ -15,14 +15,14 @@ from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.schema.search_tools import WEB_SEARCH_TYPES
 from llama_stack_responses.core.stream.calls import WEB_SEARCH_CALL, CallKind
 from llama_stack_responses.core.stream.citing import CLOSES, DAGGER, OPENS, Citation
-from llama_stack_responses.fetch.address_policy import Refused
-from llama_stack_responses.fetch.pages import OpenPages, Page
+from llama_stack_responses.fetch.address_policy import UrlRefused
+from llama_stack_responses.fetch.pages import OpenPages, WebPage
 
 from ...core.unavailable_tools import Unavailable
 from ..tool import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
 from .runtime import ToolRuntime
 from .search_results import Result, is_within, results_of, web_host
-from .sources import Sources, sources_of, tamed, tamed_lines, url_citation
+from .sources import Sources, sanitized, sanitized_lines, sources_of, url_citation
 
 Json = dict[str, Any]
 _SERVICE: Final = "web_search"
@@ -114,7 +114,7 @@ class Browsing:
         allowed = [each for each in best.values() if not self.domains or is_within(each.url, self.domains)]
         return allowed[: self.size.results * len(queries)]
 
-    async def open(self, url: str) -> Page:
+    async def open(self, url: str) -> WebPage:
         """Return a page.
 
         Raises:
@@ -125,7 +125,7 @@ class Browsing:
             self._allow(url)
             page = await self._pages.open(url)
             self._allow(page.url)
-        except Refused as error:
+        except UrlRefused as error:
             raise ToolError(f"{url} cannot be opened. {error}") from None
         return page
 
@@ -161,7 +161,7 @@ class Browsing:
 
     def _allow(self, url: str) -> None:
         if self.domains and not is_within(url, self.domains):
-            raise Refused(f"Only pages of these domains may be opened: {', '.join(self.domains)}.")
+            raise UrlRefused(f"Only pages of these domains may be opened: {', '.join(self.domains)}.")
 
 
 SEARCHED_NOTHING: Final[Json] = {"type": "search", "query": "", "queries": []}
@@ -254,7 +254,7 @@ class WebSearch(SearchTool):
         shown = []
         for each in results:
             heading = self._sources.heading(self._sources.number(each.url, each.title))
-            shown.append(f"{heading}\n{tamed(each.snippet)[: self._browsing.size.snippet]}".rstrip())
+            shown.append(f"{heading}\n{sanitized(each.snippet)[: self._browsing.size.snippet]}".rstrip())
         return "\n\n".join([_CITE, *shown])
 
     async def _open(self, invocation: Invocation) -> Outcome:
@@ -274,8 +274,8 @@ class WebSearch(SearchTool):
         number, lines = await self._lines(invocation)
         matches = [at + 1 for at in await asyncio.to_thread(lines_with, lines, pattern)]
         if not matches:
-            return Outcome(f"{self._sources.heading(number)}\n'{tamed(pattern)}' is not on this page.")
-        where = f"{len(matches)} lines have '{tamed(pattern)}'."
+            return Outcome(f"{self._sources.heading(number)}\n'{sanitized(pattern)}' is not on this page.")
+        where = f"{len(matches)} lines have '{sanitized(pattern)}'."
         shown = [where if len(matches) <= _MOST_MATCHES else f"{where} These are the first {_MOST_MATCHES}."]
         for at in matches[:_MOST_MATCHES]:
             shown += ["", *_numbered(lines, max(at - _AROUND, 1), min(at + _AROUND, len(lines)))]
@@ -388,8 +388,8 @@ def _numbered(lines: Sequence[str], first: int, last: int) -> Iterator[str]:
     return (f"L{number}: {lines[number - 1]}" for number in range(first, last + 1))
 
 
-def _lines_of(page: Page) -> list[str]:
-    return wrapped(tamed_lines(page.text), _LONGEST_LINE)
+def _lines_of(page: WebPage) -> list[str]:
+    return wrapped(sanitized_lines(page.text), _LONGEST_LINE)
 
 
 def lines_with(lines: Sequence[str], pattern: str) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from .events import Event, EventReader
 from .failure import BAD_GATEWAY, Broken, Failure, too_large
-from .incoming import Incoming
+from .incoming import IncomingMessages
 from .versions import http
 
 _LINES_AT_ONCE: Final = 256
@@ -32,7 +32,7 @@ class Body:
         endpoint: whether an `endpoint` event is expected.
     """
 
-    def __init__(self, response: Any, incoming: Incoming, max_bytes: int, *, endpoint: bool = False) -> None:
+    def __init__(self, response: Any, incoming: IncomingMessages, max_bytes: int, *, endpoint: bool = False) -> None:
         self._response = response
         self._incoming = incoming
         self._left = max_bytes

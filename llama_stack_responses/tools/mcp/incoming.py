@@ -52,7 +52,7 @@ class IncomingLimits:
     session_bytes: int
 
 
-class Incoming:
+class IncomingMessages:
     """The check of a session's incoming messages.
 
     Args:

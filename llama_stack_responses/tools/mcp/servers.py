@@ -68,7 +68,7 @@ class McpSession(Protocol):
         ...
 
 
-class McpServers(Protocol):
+class McpSessionFactory(Protocol):
     """A factory for sessions."""
 
     @property

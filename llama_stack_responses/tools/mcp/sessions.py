@@ -17,7 +17,7 @@ from llama_stack_responses.fetch.transport import SOCKET_OPTIONS, GuardedTranspo
 from llama_stack_responses.tools.mcp.servers import Counted, McpAddress, McpError
 
 from .failure import REFUSED, Failure
-from .incoming import Incoming, IncomingLimits
+from .incoming import IncomingLimits, IncomingMessages
 from .large_texts import LargeTexts
 from .transport import HTTP_STATUS, McpTransport
 from .versions import RequestFailed, SdkSession, http, over_sse, over_streamable_http
@@ -89,9 +89,9 @@ class McpClient:
         self._trust: ssl.SSLContext | None = None
         self._lines: set[asyncio.Task[None]] = set()
 
-    def session(self, address: McpAddress) -> Session:
+    def session(self, address: McpAddress) -> McpClientSession:
         """Create a session for one response, not connected yet."""
-        return Session(self, address)
+        return McpClientSession(self, address)
 
     def transport(self, *, guarded: bool) -> Any:
         """Create an HTTP transport."""
@@ -109,7 +109,7 @@ class McpClient:
         line.add_done_callback(self._lines.discard)
 
 
-class Session:
+class McpClientSession:
     """The session of one response: see `McpSession`.
 
     Args:
@@ -120,7 +120,7 @@ class Session:
     def __init__(self, servers: McpClient, address: McpAddress) -> None:
         self._servers = servers
         self._address = address
-        self._line: _Line | None = None
+        self._line: _McpConnection | None = None
 
     async def list_tools(self, counted: Counted = _uncounted) -> list[Json]:
         """Return all tools of the server."""
@@ -164,11 +164,11 @@ class Session:
         self.release()
         return await (await self._connected()).ask(ask)
 
-    async def _connected(self) -> _Line:
+    async def _connected(self) -> _McpConnection:
         if self._line is None or self._line.broken:
             address = self._address
             url = address.url or await self._of_connector(address.connector_id or "")
-            self._line = _Line(self._servers, address, url)
+            self._line = _McpConnection(self._servers, address, url)
             self._servers.keep(self._line.task)
         return self._line
 
@@ -179,7 +179,7 @@ class Session:
         return url
 
 
-class _Line:
+class _McpConnection:
     """A connection in its own task: the `mcp` package's contexts must be closed by the task that opened them."""
 
     def __init__(self, servers: McpClient, address: McpAddress, url: str) -> None:
@@ -266,7 +266,7 @@ class _Line:
         limits = self._servers.limits
         inner = self._servers.transport(guarded=self._address.connector_id is None)
         answers = over is over_streamable_http
-        incoming = Incoming(limits.incoming, self._texts)
+        incoming = IncomingMessages(limits.incoming, self._texts)
         door = McpTransport(inner, self._url, incoming, answers=answers, failed=self._failed)
         client = http.AsyncClient(
             transport=door,

@@ -15,7 +15,7 @@ from llama_stack_responses.core.stream.calls import MCP_APPROVAL_REQUEST, MCP_CA
 from ..tool import DueCall, Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
 from .list_budget import ListBudget, ServerBounds
 from .results import outcome_of
-from .servers import McpAddress, McpError, McpServers
+from .servers import McpAddress, McpError, McpSessionFactory
 
 Json = dict[str, Any]
 
@@ -34,7 +34,7 @@ class McpTool:
         budget: counts the lists of all servers of the response.
     """
 
-    def __init__(self, declared: Json, _: CreateRequest, servers: McpServers) -> None:
+    def __init__(self, declared: Json, _: CreateRequest, servers: McpSessionFactory) -> None:
         self._declared = declared
         self._label: str = declared["server_label"]
         self._repeatable = servers.repeatable

@@ -17,12 +17,12 @@ from urllib.parse import urljoin, urlsplit
 
 import orjson
 
-from llama_stack_responses.fetch.address_policy import Refused
+from llama_stack_responses.fetch.address_policy import UrlRefused
 from llama_stack_responses.telemetry.trace_context import trace_headers
 
 from .answers import AnswerEvents, Body, SessionEvents
 from .failure import BAD_GATEWAY, GATEWAY_TIMEOUT, REFUSED, Broken, Failure, no_protocol, too_large
-from .incoming import Incoming, error_in
+from .incoming import IncomingMessages, error_in
 from .versions import http
 
 Json = dict[str, Any]
@@ -63,7 +63,7 @@ class McpTransport(http.AsyncBaseTransport):
     """
 
     def __init__(
-        self, inner: Any, url: str, incoming: Incoming, *, answers: bool, failed: Callable[[Failure], None]
+        self, inner: Any, url: str, incoming: IncomingMessages, *, answers: bool, failed: Callable[[Failure], None]
     ) -> None:
         self._inner = inner
         self._url = url
@@ -89,7 +89,7 @@ class McpTransport(http.AsyncBaseTransport):
             return await self._asked(request, request_id)
         except Failure as failure:
             return self._failure_answer(request, request_id, failure)
-        except Refused as error:
+        except UrlRefused as error:
             return self._failure_answer(request, request_id, Failure(BAD_GATEWAY, str(error)))
         except (http.TransportError, OSError) as error:
             return self._failure_answer(request, request_id, _unreached(error))

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from llama_stack_responses.chat.chunks import ChunkReader, Enough
+from llama_stack_responses.chat.chunks import ChunkReader, OutputLimitReached
 from llama_stack_responses.chat.pieces import FEW, PIECE
 from llama_stack_responses.chat.profile import InlineThinking, Profile
 from llama_stack_responses.core.errors import ApiError
@@ -103,7 +103,7 @@ def test_round_ends_at_its_limit_within_a_chunk() -> None:
     list(islice(made, 20))
     reading.check_size()
     next(iter(made))
-    with pytest.raises(Enough):
+    with pytest.raises(OutputLimitReached):
         reading.check_size()
 
 
@@ -111,14 +111,14 @@ def test_calls_of_a_round_are_bounded() -> None:
     reading = reader()
     calls = [{"index": number, "function": {"name": "f", "arguments": "{}"}} for number in range(2_000)]
     made: list[Delta] = []
-    with pytest.raises(Enough):
+    with pytest.raises(OutputLimitReached):
         made.extend(reading.read(chunk({"tool_calls": calls})))
     assert [delta.reason for delta in reading.end() if isinstance(delta, Finish)] == ["length"]
 
 
 def test_tags_of_a_round_are_bounded() -> None:
     reading = reader(inline_thinking=InlineThinking())
-    with pytest.raises(Enough):
+    with pytest.raises(OutputLimitReached):
         list(reading.read(chunk({"content": "<think></think>" * 20_000})))
 
 

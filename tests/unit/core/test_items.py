@@ -44,7 +44,7 @@ from pydantic import TypeAdapter
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.listing import listed, with_ids
 from llama_stack_responses.core.schema.items import ANSWERS, check_call_pairs, check_ids, parse_input
-from llama_stack_responses.core.schema.shapes import Limits
+from llama_stack_responses.core.schema.shapes import RequestLimits
 from tests.support.conform import problems
 
 Json = dict[str, Any]
@@ -361,7 +361,7 @@ WHOLE_PARTS: list[tuple[Json, Any]] = [
 
 def refused(value: Any, **limits: Any) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        parse_input(value, Limits(**limits))
+        parse_input(value, RequestLimits(**limits))
     assert caught.value.status == 400
     assert caught.value.type == "invalid_request_error"
     return caught.value
@@ -726,19 +726,19 @@ def test_compaction_trigger_must_be_last_item() -> None:
 
 
 def test_input_limits_are_enforced() -> None:
-    assert len(parse_input([REFERENCE] * 2, Limits(max_items=2))) == 2
+    assert len(parse_input([REFERENCE] * 2, RequestLimits(max_items=2))) == 2
     error = refused([REFERENCE] * 3, max_items=2)
     assert (error.param, error.code) == ("input", "array_above_max_length")
     assert error.message == (
         "Invalid 'input': array too long. Expected an array with maximum length 2, "
         "but got an array with length 3 instead."
     )
-    assert parse_input("abc", Limits(max_text_length=3))
+    assert parse_input("abc", RequestLimits(max_text_length=3))
     assert refused("abcd", max_text_length=3).code == "string_above_max_length"
     assert refused([{"role": "user", "content": "abcd"}], max_text_length=3).param == "input[0].content"
     image = {"type": "input_image", "image_url": "data:,abcd"}
     assert refused([{"role": "user", "content": [image]}], max_data_length=3).param == "input[0].content[0].image_url"
-    assert parse_input([{"role": "user", "content": [image]}], Limits(max_text_length=3))
+    assert parse_input([{"role": "user", "content": [image]}], RequestLimits(max_text_length=3))
 
 
 def test_error_repeats_little_of_client_input() -> None:

@@ -18,7 +18,7 @@ from openai.types.shared_params import Reasoning
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.schema.request import DEFAULT_PASSTHROUGH, CreateRequest, parse_create
-from llama_stack_responses.core.schema.shapes import Limits
+from llama_stack_responses.core.schema.shapes import RequestLimits
 
 Json = dict[str, Any]
 
@@ -81,7 +81,7 @@ def parse(**changes: Any) -> CreateRequest:
 
 def refused(value: Any, **limits: Any) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        parse_create(value, limits=Limits(**limits))
+        parse_create(value, limits=RequestLimits(**limits))
     assert caught.value.status == 400
     assert caught.value.type == "invalid_request_error"
     return caught.value

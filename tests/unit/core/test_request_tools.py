@@ -24,7 +24,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.schema.client_tools import CLIENT_TOOL_NAMES
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.schema.search_tools import SEARCH_TOOLS
-from llama_stack_responses.core.schema.shapes import Limits
+from llama_stack_responses.core.schema.shapes import RequestLimits
 
 Json = dict[str, Any]
 
@@ -78,7 +78,7 @@ def choice(chosen: Any, *declared: Json) -> Any:
 def refused(declared: Any, chosen: Any = None, **limits: Any) -> ApiError:
     body = {"model": "m", "input": "hi", "tools": declared, "tool_choice": chosen}
     with pytest.raises(ApiError) as caught:
-        parse_create(body, limits=Limits(**limits))
+        parse_create(body, limits=RequestLimits(**limits))
     assert caught.value.status == 400
     return caught.value
 
@@ -366,7 +366,7 @@ def test_every_openai_choice_is_accepted_or_refused_by_name(member: Any) -> None
             assert f"'{name}'" in error.message
 
 
-OMITTING = Limits(omitted_tools=frozenset({"image_generation", "file_search"}))
+OMITTING = RequestLimits(omitted_tools=frozenset({"image_generation", "file_search"}))
 
 
 def test_omitted_unknown_tool_is_accepted_unchanged() -> None:

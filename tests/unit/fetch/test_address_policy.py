@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from llama_stack_responses.fetch.address_policy import AddressPolicy, Refused
+from llama_stack_responses.fetch.address_policy import AddressPolicy, UrlRefused
 
 
 def resolving(*addresses: str) -> AddressPolicy:
@@ -59,7 +59,7 @@ def test_configured_networks_are_allowed() -> None:
 
 @pytest.mark.parametrize("scheme", ["file", "ftp", "gopher", "ws", ""])
 async def test_schemes_other_than_http_are_refused(scheme: str) -> None:
-    with pytest.raises(Refused, match="Only http and https"):
+    with pytest.raises(UrlRefused, match="Only http and https"):
         await resolving("8.8.8.8").addresses(scheme, "a.example", 0)
 
 
@@ -87,7 +87,7 @@ async def test_schemes_other_than_http_are_refused(scheme: str) -> None:
     ],
 )
 async def test_host_is_judged_by_its_resolved_address(host: str) -> None:
-    with pytest.raises(Refused, match="no public address"):
+    with pytest.raises(UrlRefused, match="no public address"):
         await AddressPolicy().addresses("http", host, 80)
 
 
@@ -97,7 +97,7 @@ async def test_address_is_judged_without_dns_lookup() -> None:
 
     guard = AddressPolicy(resolve=resolve)
     assert await guard.addresses("http", "0x8.8.2056", 80) == ["8.8.8.8"]
-    with pytest.raises(Refused, match="no public address"):
+    with pytest.raises(UrlRefused, match="no public address"):
         await guard.addresses("http", "localhost.", 80)
 
 
@@ -106,13 +106,13 @@ async def test_unresolvable_host_is_refused(error: Exception) -> None:
     async def resolve(host: str, port: int) -> Sequence[str]:
         raise error
 
-    with pytest.raises(Refused, match="was not found"):
+    with pytest.raises(UrlRefused, match="was not found"):
         await AddressPolicy(resolve=resolve).addresses("http", "nowhere.example", 80)
 
 
 async def test_host_with_too_long_label_is_refused() -> None:
     """The host has no IDNA form, so it is refused before a DNS lookup."""
-    with pytest.raises(Refused, match="was not found"):
+    with pytest.raises(UrlRefused, match="was not found"):
         await AddressPolicy().addresses("http", f"{'a' * 64}.example", 80)
 
 
@@ -120,7 +120,7 @@ async def test_host_with_too_long_label_is_refused() -> None:
     ("host", "port"), [("", 80), ("a" * 254, 80), ("8.8.8.8", 0), ("8.8.8.8", 65_536), ("8.8.8.8", -1)]
 )
 async def test_impossible_host_or_port_is_refused_without_dns_lookup(host: str, port: int) -> None:
-    with pytest.raises(Refused, match="no host or port"):
+    with pytest.raises(UrlRefused, match="no host or port"):
         await resolving("8.8.8.8").addresses("http", host, port)
 
 

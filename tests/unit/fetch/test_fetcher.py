@@ -11,7 +11,7 @@ from threading import Event
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.fetch.address_policy import AddressPolicy, Refused
+from llama_stack_responses.fetch.address_policy import AddressPolicy, UrlRefused
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
 from tests.support.certificates import Certificates
 from tests.support.web import Answer, Web
@@ -71,7 +71,7 @@ async def test_redirects_are_followed(web: Web, fetcher: Fetcher) -> None:
 
 async def test_redirects_are_limited(web: Web, fetcher: Fetcher) -> None:
     web.answers["/a"] = Answer(status=302, headers={"location": "/a"})
-    with pytest.raises(Refused, match="redirects more than 3 times"):
+    with pytest.raises(UrlRefused, match="redirects more than 3 times"):
         await fetcher.get(web.url("/a"), uncounted)
     assert len(web.seen) == 4
 
@@ -98,7 +98,7 @@ async def test_redirect_body_is_not_read(web: Web, fetcher: Fetcher) -> None:
 )
 async def test_redirect_target_is_checked_by_policy(web: Web, fetcher: Fetcher, location: str, why: str) -> None:
     web.answers["/a"] = Answer(status=302, headers={"location": location.format(port=web.port)})
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(UrlRefused, match=why):
         await fetcher.get(web.url("/a"), uncounted)
     assert [asked.path for asked in web.seen] == ["/a"]
 
@@ -107,7 +107,7 @@ async def test_redirect_target_is_checked_by_policy(web: Web, fetcher: Fetcher, 
     "url", ["file:///etc/passwd", "/etc/passwd", "http://", "data:text/plain,a", "http://a b/", "http://[1/", ""]
 )
 async def test_url_that_is_not_page_is_refused(fetcher: Fetcher, url: str) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(UrlRefused):
         await fetcher.get(url, uncounted)
 
 
@@ -139,7 +139,7 @@ ODD_HOSTS = [
 
 @pytest.mark.parametrize("url", [*ODD_HOSTS, "http://127.0.0.1/\ud800", "http://127.0.0.1/" + "a" * 100_000])
 async def test_url_with_odd_host_is_refused(url: str) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(UrlRefused):
         await Fetcher(AddressPolicy(resolve=resolving_nothing), LIMITS).get(url, uncounted)
 
 
@@ -147,7 +147,7 @@ async def test_url_with_odd_host_is_refused(url: str) -> None:
 async def test_redirect_to_odd_host_is_refused(web: Web, url: str) -> None:
     web.answers["/a"] = Answer(status=302, headers={"location": url[:10_000]})
     fetcher = Fetcher(resolving(["127.0.0.1"], []), LIMITS)
-    with pytest.raises(Refused):
+    with pytest.raises(UrlRefused):
         await fetcher.get(web.url("/a", "odd.example"), uncounted)
 
 
@@ -159,7 +159,7 @@ async def test_connection_uses_checked_address() -> None:
         fetcher = Fetcher(resolving(["127.0.0.2", "127.0.0.1"], ["127.0.0.2"]), LIMITS)
         assert (await fetcher.get(allowed.url("/a", "changing.example"), uncounted)).body == b"allowed"
         assert allowed.seen[0].headers["host"] == f"changing.example:{allowed.port}"
-        with pytest.raises(Refused, match="no public address"):
+        with pytest.raises(UrlRefused, match="no public address"):
             await fetcher.get(allowed.url("/a", "changing.example"), uncounted)
         assert hidden.seen == []
 
@@ -169,7 +169,7 @@ async def test_redirect_to_same_host_resolves_it_again() -> None:
         allowed.answers["/a"] = Answer(status=302, headers={"location": "/b"})
         hidden.say("/b", "hidden")
         fetcher = Fetcher(resolving(["127.0.0.1"], ["127.0.0.2"]), LIMITS)
-        with pytest.raises(Refused, match="no public address"):
+        with pytest.raises(UrlRefused, match="no public address"):
             await fetcher.get(allowed.url("/a", "changing.example"), uncounted)
         assert hidden.seen == []
 
@@ -187,7 +187,7 @@ async def test_certificate_is_verified_for_host_name(tmp_path: Path) -> None:
         web.say("/a", "safe")
         fetcher = Fetcher(resolving(["127.0.0.1"], ["127.0.0.1"]), LIMITS, trusting(certificates))
         assert (await fetcher.get(web.url("/a", "good.example"), uncounted)).body == b"safe"
-        with pytest.raises(Refused, match="could not be fetched"):
+        with pytest.raises(UrlRefused, match="could not be fetched"):
             await fetcher.get(web.url("/a", "other.example"), uncounted)
 
 
@@ -198,7 +198,7 @@ async def test_connection_is_not_reused_for_other_host(tmp_path: Path) -> None:
         web.answers["/a"] = Answer(status=302, headers={"location": web.url("/b", "other.example")})
         web.say("/b", "not for other.example")
         fetcher = Fetcher(resolving(["127.0.0.1"], ["127.0.0.1"]), LIMITS, trusting(certificates))
-        with pytest.raises(Refused, match="could not be fetched"):
+        with pytest.raises(UrlRefused, match="could not be fetched"):
             await fetcher.get(web.url("/a", "good.example"), uncounted)
         assert [asked.path for asked in web.seen] == ["/a"]
 
@@ -219,7 +219,7 @@ async def test_gzip_body_is_decoded(web: Web, fetcher: Fetcher) -> None:
 )
 async def test_oversized_body_is_refused(web: Web, fetcher: Fetcher, body: bytes, encoding: str) -> None:
     web.answers["/a"] = Answer(body, headers={"content-encoding": encoding} if encoding else {})
-    with pytest.raises(Refused, match="larger than 100000 bytes"):
+    with pytest.raises(UrlRefused, match="larger than 100000 bytes"):
         await fetcher.get(web.url("/a"), uncounted)
 
 
@@ -229,7 +229,7 @@ async def test_endless_body_is_refused_at_limit(web: Web, fetcher: Fetcher) -> N
             yield b"x" * 10_000
 
     web.answers["/a"] = Answer(endless())
-    with pytest.raises(Refused, match="larger than"):
+    with pytest.raises(UrlRefused, match="larger than"):
         await fetcher.get(web.url("/a"), uncounted)
 
 
@@ -240,7 +240,7 @@ async def test_invalid_content_encoding_is_refused(
     web: Web, fetcher: Fetcher, body: bytes, encoding: str, why: str
 ) -> None:
     web.answers["/a"] = Answer(body, headers={"content-encoding": encoding})
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(UrlRefused, match=why):
         await fetcher.get(web.url("/a"), uncounted)
 
 
@@ -249,20 +249,20 @@ async def test_slow_server_times_out(web: Web, before: list[bytes]) -> None:
     gate = Event()
     web.answers["/a"] = Answer([*before, gate, b"late"])
     try:
-        with pytest.raises(Refused, match=r"did not answer within 0\.3 seconds"):
+        with pytest.raises(UrlRefused, match=r"did not answer within 0\.3 seconds"):
             await Fetcher(AddressPolicy(HERE), FetchLimits(100_000, 0.3, 3)).get(web.url("/a"), uncounted)
     finally:
         gate.set()
 
 
 async def test_http_error_status_is_reported(web: Web, fetcher: Fetcher) -> None:
-    with pytest.raises(Refused, match=r"answered 404 Not Found\."):
+    with pytest.raises(UrlRefused, match=r"answered 404 Not Found\."):
         await fetcher.get(web.url("/nothing"), uncounted)
 
 
 async def test_truncated_body_is_refused(web: Web, fetcher: Fetcher) -> None:
     web.answers["/a"] = Answer(b"less", headers={"content-length": "100"})
-    with pytest.raises(Refused, match="could not be fetched"):
+    with pytest.raises(UrlRefused, match="could not be fetched"):
         await fetcher.get(web.url("/a"), uncounted)
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.fetch.address_policy import AddressPolicy, Refused
+from llama_stack_responses.fetch.address_policy import AddressPolicy, UrlRefused
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
-from llama_stack_responses.fetch.pages import Page, Pages
+from llama_stack_responses.fetch.pages import WebPage, WebPages
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from tests.support.waiting import until
 from tests.support.web import Answer, Web
@@ -36,8 +36,8 @@ def web() -> Iterator[Web]:
 
 
 @pytest.fixture
-def pages() -> Pages:
-    return Pages(
+def pages() -> WebPages:
+    return WebPages(
         Fetcher(AddressPolicy([ip_network("127.0.0.1/32")]), FetchLimits(10_000_000, 20, 3)),
         POOL,
         60,
@@ -45,7 +45,7 @@ def pages() -> Pages:
     )
 
 
-async def test_page_is_reduced_to_main_text(web: Web, pages: Pages) -> None:
+async def test_page_is_reduced_to_main_text(web: Web, pages: WebPages) -> None:
     web.answers["/old"] = Answer(status=302, headers={"location": "/otters"})
     web.say("/otters", OTTERS)
     page = await pages.of(OWNER).open(web.url("/old"))
@@ -58,9 +58,9 @@ async def test_page_is_reduced_to_main_text(web: Web, pages: Pages) -> None:
 
 
 @pytest.mark.parametrize("media_type", ["text/plain", "text/markdown", "application/json", "application/ld+json"])
-async def test_plain_text_stays_unchanged(web: Web, pages: Pages, media_type: str) -> None:
+async def test_plain_text_stays_unchanged(web: Web, pages: WebPages, media_type: str) -> None:
     web.say("/a", "{\n\n\n\n}", media_type)
-    assert await pages.of(OWNER).open(web.url("/a")) == Page(web.url("/a"), "127.0.0.1", "{\n\n}")
+    assert await pages.of(OWNER).open(web.url("/a")) == WebPage(web.url("/a"), "127.0.0.1", "{\n\n}")
 
 
 @pytest.mark.parametrize(
@@ -73,12 +73,12 @@ async def test_plain_text_stays_unchanged(web: Web, pages: Pages, media_type: st
         ("", "<html><body><p>flügge</p></body></html>".encode()),
     ],
 )
-async def test_page_is_decoded_by_charset(web: Web, pages: Pages, content_type: str, body: bytes) -> None:
+async def test_page_is_decoded_by_charset(web: Web, pages: WebPages, content_type: str, body: bytes) -> None:
     web.answers["/a"] = Answer(body, headers={"content-type": content_type} if content_type else {})
     assert (await pages.of(OWNER).open(web.url("/a"))).text.strip() == "flügge"
 
 
-async def test_unknown_charset_is_ignored(web: Web, pages: Pages) -> None:
+async def test_unknown_charset_is_ignored(web: Web, pages: WebPages) -> None:
     web.say("/a", "otters", "text/plain; charset=klingon")
     assert (await pages.of(OWNER).open(web.url("/a"))).text == "otters"
 
@@ -93,14 +93,14 @@ async def test_unknown_charset_is_ignored(web: Web, pages: Pages) -> None:
         ("text/plain", b" \n ", "no text that can be read"),
     ],
 )
-async def test_page_without_text_is_refused(web: Web, pages: Pages, media_type: str, body: bytes, why: str) -> None:
+async def test_page_without_text_is_refused(web: Web, pages: WebPages, media_type: str, body: bytes, why: str) -> None:
     web.answers["/a"] = Answer(body, headers={"content-type": media_type})
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(UrlRefused, match=why):
         await pages.of(OWNER).open(web.url("/a"))
 
 
 @pytest.mark.parametrize("media_type", ["text/plain", "text/html"])
-async def test_charset_outside_encoding_standard_is_ignored(web: Web, pages: Pages, media_type: str) -> None:
+async def test_charset_outside_encoding_standard_is_ignored(web: Web, pages: WebPages, media_type: str) -> None:
     # Decoding these as punycode takes minutes.
     body = b"<html><body><p>Otters hold hands.</p><!--" + b"9" * 2_000_000
     web.answers["/a"] = Answer(body, headers={"content-type": f"{media_type}; charset=punycode"})
@@ -110,11 +110,11 @@ async def test_charset_outside_encoding_standard_is_ignored(web: Web, pages: Pag
 async def test_slow_extraction_times_out(web: Web) -> None:
     fetcher = Fetcher(AddressPolicy([ip_network("127.0.0.1/32")]), FetchLimits(10_000_000, 20, 3))
     web.say("/a", "<html><body>" + "<p>Otters hold <b>hands</b> while they sleep.</p>" * 100_000)
-    with pytest.raises(Refused, match=r"within 0\.001 seconds"):
-        await Pages(fetcher, WorkerPool(PoolLimits()), 0.001, contents()).of(OWNER).open(web.url("/a"))
+    with pytest.raises(UrlRefused, match=r"within 0\.001 seconds"):
+        await WebPages(fetcher, WorkerPool(PoolLimits()), 0.001, contents()).of(OWNER).open(web.url("/a"))
 
 
-async def test_long_page_is_cut(web: Web, pages: Pages) -> None:
+async def test_long_page_is_cut(web: Web, pages: WebPages) -> None:
     web.say("/a", "x" * 1_000_001, "text/plain")
     assert len((await pages.of(OWNER).open(web.url("/a"))).text) == 1_000_000
 
@@ -122,14 +122,14 @@ async def test_long_page_is_cut(web: Web, pages: Pages) -> None:
 async def test_pages_being_read_count_against_user_quota(web: Web) -> None:
     held, going_on = contents(3_000_000), Event()
     fetcher = Fetcher(AddressPolicy([ip_network("127.0.0.1/32")]), FetchLimits(10_000_000, 20, 3))
-    pages = Pages(fetcher, WorkerPool(PoolLimits()), 60, held)
+    pages = WebPages(fetcher, WorkerPool(PoolLimits()), 60, held)
     web.answers["/slow"] = Answer([b"x" * 2_000_000, going_on, b"x"], headers={"content-type": "text/plain"})
     web.say("/a", "x" * 1_500_000, "text/plain")
     opened = pages.of(OWNER)
     first = asyncio.create_task(opened.open(web.url("/slow")))
     # All of the first piece except the rest of a chunk, and the connection.
     await until(lambda: held.held >= 2_450_000)
-    with pytest.raises(Refused, match="You have too many files and pages open at the same time"):
+    with pytest.raises(UrlRefused, match="You have too many files and pages open at the same time"):
         await pages.of(OWNER).open(web.url("/a"))
     await pages.of(Owner("bob")).open(web.url("/a"))
     going_on.set()
@@ -141,7 +141,7 @@ async def test_pages_being_read_count_against_user_quota(web: Web) -> None:
 async def test_cancelled_page_is_no_longer_counted(web: Web) -> None:
     held = contents()
     fetcher = Fetcher(AddressPolicy([ip_network("127.0.0.1/32")]), FetchLimits(10_000_000, 20, 3))
-    pages, going_on = Pages(fetcher, WorkerPool(PoolLimits()), 60, held), Event()
+    pages, going_on = WebPages(fetcher, WorkerPool(PoolLimits()), 60, held), Event()
     web.answers["/slow"] = Answer([b"x" * 2_000_000, going_on], headers={"content-type": "text/plain"})
     reading = asyncio.create_task(pages.of(OWNER).open(web.url("/slow")))
     await until(lambda: held.held >= 1_900_000)
@@ -151,7 +151,7 @@ async def test_cancelled_page_is_no_longer_counted(web: Web) -> None:
     assert held.held == 0
 
 
-async def test_kept_pages_count_until_they_are_released(web: Web, pages: Pages) -> None:
+async def test_kept_pages_count_until_they_are_released(web: Web, pages: WebPages) -> None:
     web.say("/a", "x" * 500_000, "text/plain")
     web.say("/b", "y" * 300_000, "text/plain")
     opened = pages.of(OWNER)
@@ -166,11 +166,11 @@ async def test_kept_pages_count_until_they_are_released(web: Web, pages: Pages) 
 
 async def test_kept_pages_count_against_user_quota(web: Web) -> None:
     fetcher = Fetcher(AddressPolicy([ip_network("127.0.0.1/32")]), FetchLimits(10_000_000, 20, 3))
-    pages = Pages(fetcher, WorkerPool(PoolLimits()), 60, contents(1_500_000))
+    pages = WebPages(fetcher, WorkerPool(PoolLimits()), 60, contents(1_500_000))
     web.say("/a", "x" * 800_000, "text/plain")
     first, second = pages.of(OWNER), pages.of(OWNER)
     await first.open(web.url("/a"))
-    with pytest.raises(Refused, match="You have too many files and pages open at the same time"):
+    with pytest.raises(UrlRefused, match="You have too many files and pages open at the same time"):
         await second.open(web.url("/a"))
     first.release()
     await second.open(web.url("/a"))
@@ -178,7 +178,7 @@ async def test_kept_pages_count_against_user_quota(web: Web) -> None:
     assert pages.contents.held == 0
 
 
-async def test_oldest_kept_page_is_dropped(web: Web, pages: Pages) -> None:
+async def test_oldest_kept_page_is_dropped(web: Web, pages: WebPages) -> None:
     opened = pages.of(OWNER)
     for number in range(17):
         web.say(f"/{number}", "x" * 10_000, "text/plain")
@@ -191,8 +191,8 @@ async def test_oldest_kept_page_is_dropped(web: Web, pages: Pages) -> None:
     opened.release()
 
 
-async def test_refused_page_is_not_counted(web: Web, pages: Pages) -> None:
+async def test_refused_page_is_not_counted(web: Web, pages: WebPages) -> None:
     web.answers["/a"] = Answer(b"", headers={"content-type": "text/html"})
-    with pytest.raises(Refused):
+    with pytest.raises(UrlRefused):
         await pages.of(OWNER).open(web.url("/a"))
     assert pages.contents.held == 0

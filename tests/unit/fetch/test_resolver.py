@@ -9,7 +9,7 @@ import pytest
 import uvloop
 
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
-from llama_stack_responses.fetch.address_policy import AddressPolicy, Refused
+from llama_stack_responses.fetch.address_policy import AddressPolicy, UrlRefused
 from llama_stack_responses.fetch.resolver import LookupLimits, Resolver, of_system
 from tests.support.waiting import until
 
@@ -100,9 +100,9 @@ async def test_lookups_of_stack_without_users_take_all_slots() -> None:
 async def test_lookup_beyond_deadline_is_refused_and_keeps_slot_until_it_ends() -> None:
     with Names() as names:
         resolver = names.resolver(at_once=1, at_once_per_user=1, seconds=0.05)
-        with pytest.raises(Refused, match=r"'slow' was not found within 0\.05 seconds"):
+        with pytest.raises(UrlRefused, match=r"'slow' was not found within 0\.05 seconds"):
             await resolver.resolve("slow", 80)
-        with pytest.raises(Refused, match=r"'a\.example' was not found within"):
+        with pytest.raises(UrlRefused, match=r"'a\.example' was not found within"):
             await resolver.resolve("a.example", 80)
         assert names.looked_up == ["slow"]
         names.end()
@@ -126,7 +126,7 @@ async def test_waiting_lookups_of_one_owner_are_limited() -> None:
         resolver = names.resolver(at_once=1, at_once_per_user=1)
         slow = [asyncio.create_task(resolver.resolve("slow", 80)) for _ in range(257)]
         await until(lambda: names.at_once == 1)
-        with pytest.raises(Refused, match="Too many names of hosts"):
+        with pytest.raises(UrlRefused, match="Too many names of hosts"):
             await resolver.resolve("a.example", 80)
         names.end()
         await asyncio.gather(*slow)
@@ -135,7 +135,7 @@ async def test_waiting_lookups_of_one_owner_are_limited() -> None:
 async def test_reason_of_refused_lookup_is_shown() -> None:
     with Names() as names:
         policy = AddressPolicy(resolve=names.resolver(seconds=0.05).resolve)
-        with pytest.raises(Refused, match=r"not found within 0\.05 seconds"):
+        with pytest.raises(UrlRefused, match=r"not found within 0\.05 seconds"):
             await policy.addresses("http", "slow.example", 80)
 
 

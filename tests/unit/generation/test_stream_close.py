@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
-from llama_stack_responses.generation.stream_close import hang_up, hanging_up
+from llama_stack_responses.generation.stream_close import close_stream, closing
 
 
 class Connection:
@@ -43,7 +43,7 @@ async def hosted(connection: Connection) -> AsyncGenerator[int]:
 
 async def test_stream_left_between_chunks_closes_connection() -> None:
     connection = Connection()
-    async with hanging_up(hosted(connection)) as chunks:
+    async with closing(hosted(connection)) as chunks:
         assert await anext(chunks) == 1
     assert not connection.open
     assert connection.said == 3
@@ -51,7 +51,7 @@ async def test_stream_left_between_chunks_closes_connection() -> None:
 
 async def test_stream_left_before_first_chunk_closes_connection() -> None:
     connection = Connection()
-    await hang_up(hosted(connection))
+    await close_stream(hosted(connection))
     assert not connection.open
 
 
@@ -60,7 +60,7 @@ async def test_cancelled_stream_closes_connection() -> None:
     chunks = hosted(connection)
 
     async def read() -> None:
-        async with hanging_up(chunks):
+        async with closing(chunks):
             await anext(chunks)
 
     reading = asyncio.ensure_future(read())
@@ -73,7 +73,7 @@ async def test_cancelled_stream_closes_connection() -> None:
 
 async def test_stream_ending_during_close_is_read_to_end() -> None:
     connection = Connection(at_hand=9, end=9)
-    async with hanging_up(hosted(connection)) as chunks:
+    async with closing(hosted(connection)) as chunks:
         await anext(chunks)
     assert not connection.open
 
@@ -83,20 +83,20 @@ async def test_error_during_close_is_ignored() -> None:
         yield 1
         raise ConnectionError
 
-    async with hanging_up(failing()) as chunks:
+    async with closing(failing()) as chunks:
         await anext(chunks)
 
 
 async def test_generator_that_never_waits_is_closed() -> None:
     connection = Connection(at_hand=1_000_000)
-    await hang_up(connection.numbers)
+    await close_stream(connection.numbers)
     assert not connection.open
     assert connection.said < 2_000
 
 
 async def test_hang_up_can_be_cancelled() -> None:
     connection = Connection(at_hand=0)
-    leaving = asyncio.ensure_future(hang_up(hosted(connection)))
+    leaving = asyncio.ensure_future(close_stream(hosted(connection)))
     await asyncio.sleep(0)
     leaving.cancel()
     await asyncio.wait([leaving])

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.host.websocket_auth import HostAuthorizer
-from llama_stack_responses.wire.websocket import Refused
+from llama_stack_responses.wire.websocket import HandshakeRefused
 
 Json = dict[str, Any]
 Headers = dict[str, str]
@@ -67,7 +67,7 @@ async def test_each_websocket_request_passes_middleware() -> None:
     for method in ("GET", "POST"):
         caller = await guarded.admit(scope, method)
         assert (caller.owner, caller.keys) == (Owner("ada"), {"key": "hers"})
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(HandshakeRefused) as refused:
         await guarded.admit(scope, "POST")
     asked = {"type": "http", "scheme": "https", "path": "/v1/responses"}
     assert seen == [{**asked, "method": method} for method in ("GET", "POST", "POST")]
@@ -79,7 +79,7 @@ async def test_each_websocket_request_passes_middleware() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"no", b"[]", b'{"error": "x"}', b'{"detail": 1}'])
 async def test_refusal_without_message_gets_status_text(body: bytes) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(HandshakeRefused) as refused:
         await gate().admit(handshake(Middleware(Quota, seen=[], most=0, body=body)), "GET")
     assert refused.value.error.message == "Too Many Requests"
 
@@ -107,7 +107,7 @@ async def test_websocket_origin_must_be_same_or_allowed_by_cors(
     if let_in:
         assert (await gate().admit(scope, "GET")).owner == Owner("ada")
         return
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(HandshakeRefused) as refused:
         await gate().admit(scope, "GET")
     assert refused.value.status == 403
     assert json.loads(refused.value.body)["error"]["message"] == "Pages of this origin are not allowed to connect."
@@ -118,6 +118,6 @@ async def test_middleware_runs_from_outside_in() -> None:
     outer: list[Json] = []
     inner: list[Json] = []
     stack = [Middleware(Quota, seen=outer, most=0, body=b""), Middleware(Quota, seen=inner, most=0, body=b"")]
-    with pytest.raises(Refused):
+    with pytest.raises(HandshakeRefused):
         await gate().admit(handshake(*stack), "GET")
     assert (len(outer), len(inner)) == (1, 0)

@@ -8,7 +8,7 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.schema.request import CreateRequest, parse_create
-from llama_stack_responses.inputs.prompts import Template, with_prompt
+from llama_stack_responses.inputs.prompts import PromptVersion, with_prompt
 
 Json = dict[str, Any]
 
@@ -23,12 +23,12 @@ class Drawer:
         self.texts = texts
         self.variables = frozenset(variables.split())
 
-    async def get(self, prompt_id: str, version: int | None) -> Template | None:
+    async def get(self, prompt_id: str, version: int | None) -> PromptVersion | None:
         """Return one of the versions."""
         number = version or len(self.texts)
         if prompt_id != "p" or number > len(self.texts):
             return None
-        return Template(self.texts[number - 1], number, self.variables)
+        return PromptVersion(self.texts[number - 1], number, self.variables)
 
 
 def request(prompt: Json | None, **fields: Any) -> CreateRequest:

@@ -10,7 +10,7 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.generation.loop import LoopLimits
-from llama_stack_responses.inputs.prompts import Template
+from llama_stack_responses.inputs.prompts import PromptVersion
 from llama_stack_responses.jobs import runner
 from llama_stack_responses.jobs.queue import TRIES
 from llama_stack_responses.sealing.sealer import Sealer
@@ -57,8 +57,8 @@ async def test_job_uses_sealed_provider_keys_of_user(records: WatchedRecords) ->
 
 async def test_job_keeps_prompt_text_from_time_of_request(records: WatchedRecords) -> None:
     class Prompts:
-        async def get(self, prompt_id: str, version: int | None) -> Template:
-            return Template("Speak {{language}}.", 3, frozenset({"language"}))
+        async def get(self, prompt_id: str, version: int | None) -> PromptVersion:
+            return PromptVersion("Speak {{language}}.", 3, frozenset({"language"}))
 
     harness = ProcessHarness(records, *ROUNDS)
     prompt = {"id": "p", "variables": {"language": "Greek"}}

@@ -14,7 +14,7 @@ from typing import Any
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.sandbox.containers import Containers, Entry, files, open_file, write_file
-from llama_stack_responses.sandbox.places import Places
+from llama_stack_responses.sandbox.places import ContainerSlots
 from llama_stack_responses.sandbox.volume import DiskVolume
 from tests.unit.sandbox.test_container import BOUNDS, jail, volumes
 
@@ -62,7 +62,9 @@ async def used(entry: Entry) -> dict[str, Any]:
 
 
 async def main(folder: Path, *, in_memory: bool) -> dict[str, Any]:
-    made = Containers(jail(), BOUNDS, volumes(in_memory=in_memory), folder, idle_seconds=60, places=Places(2, 3))
+    made = Containers(
+        jail(), BOUNDS, volumes(in_memory=in_memory), folder, idle_seconds=60, places=ContainerSlots(2, 3)
+    )
     found = await used(await made.create(ANONYMOUS))
     await made.close()
     return found

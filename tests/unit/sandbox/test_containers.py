@@ -16,16 +16,16 @@ import pytest
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.sandbox.containers import (
+    ContainerFile,
     Containers,
     Entry,
-    File,
     NoContainer,
     files,
     open_file,
     write_file,
 )
 from llama_stack_responses.sandbox.folder_lock import FolderLock
-from llama_stack_responses.sandbox.places import Places, TooMany
+from llama_stack_responses.sandbox.places import ContainerSlots, TooManyContainers
 from llama_stack_responses.sandbox.volume import Volumes
 from tests.support.waiting import until
 from tests.unit.sandbox.test_container import BOUNDS, jail, volumes
@@ -40,7 +40,7 @@ class Clock:
         return self.now
 
 
-async def content_of(entry: Entry, file: File) -> bytes | None:
+async def content_of(entry: Entry, file: ContainerFile) -> bytes | None:
     """Return the content of a file, or None if it cannot be opened."""
     opened = await open_file(entry, file)
     if opened is None:
@@ -62,7 +62,7 @@ async def containers(tmp_path: Path, clock: Clock) -> AsyncIterator[Containers]:
         volumes(most_files=20_000),
         tmp_path / "containers",
         idle_seconds=60,
-        places=Places(2, 3),
+        places=ContainerSlots(2, 3),
         clock=clock,
     )
     yield made
@@ -105,7 +105,7 @@ async def test_leftovers_of_killed_server_are_removed(containers: Containers, tm
     for folder in (left, foreign):
         folder.mkdir()
         (folder / "secret.txt").write_text("left")
-    other = Containers(jail(), BOUNDS, volumes(), root, idle_seconds=60, places=Places(2, 2))
+    other = Containers(jail(), BOUNDS, volumes(), root, idle_seconds=60, places=ContainerSlots(2, 2))
     other.start()
     await until(lambda: not left.exists())
     await other.close()
@@ -117,7 +117,7 @@ async def test_leftovers_of_killed_server_are_removed(containers: Containers, tm
 async def test_containers_are_limited_in_number(containers: Containers, clock: Clock) -> None:
     first = await containers.create(ANNA, idle_seconds=10)
     await containers.create(ANNA)
-    with pytest.raises(TooMany, match="Try again later"):
+    with pytest.raises(TooManyContainers, match="Try again later"):
         await containers.create(ANNA)
     clock.now += 11
     assert (await containers.create(ANNA)).id != first.id
@@ -171,30 +171,30 @@ async def test_links_never_lead_out_of_container(containers: Containers, tmp_pat
 # Limits
 
 
-@pytest.mark.parametrize("places", [Places(4, 9), Places(9, 4)], ids=["all", "one owner"])
-async def test_concurrent_creations_stay_within_limit(tmp_path: Path, places: Places) -> None:
+@pytest.mark.parametrize("places", [ContainerSlots(4, 9), ContainerSlots(9, 4)], ids=["all", "one owner"])
+async def test_concurrent_creations_stay_within_limit(tmp_path: Path, places: ContainerSlots) -> None:
     made = Containers(jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, places=places)
     found = await asyncio.gather(*(made.create(ANNA) for _ in range(12)), return_exceptions=True)
-    assert sum(isinstance(each, TooMany) for each in found) == 8
+    assert sum(isinstance(each, TooManyContainers) for each in found) == 8
     assert len(made.of(ANNA)) == 4
     await made.close()
 
 
 async def test_owner_limit_ignores_groups_and_leaves_places_to_others(tmp_path: Path) -> None:
-    made = Containers(jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, places=Places(4, 2))
+    made = Containers(jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, places=ContainerSlots(4, 2))
     await made.create(ANNA)
     await made.create(Owner("anna", {"teams": ["a"]}))
-    with pytest.raises(TooMany, match="You have 2 containers, which is the maximum"):
+    with pytest.raises(TooManyContainers, match="You have 2 containers, which is the maximum"):
         await made.create(Owner("anna", {"teams": ["b"]}))
     await made.create(Owner("anna", {}, "another tenant"))
     await made.create(Owner("bert"))
-    with pytest.raises(TooMany, match="This server has reached"):
+    with pytest.raises(TooManyContainers, match="This server has reached"):
         await made.create(Owner("carl"))
     await made.close()
 
 
 async def test_anonymous_owner_may_have_all_containers(tmp_path: Path) -> None:
-    made = Containers(jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, places=Places(3, 1))
+    made = Containers(jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, places=ContainerSlots(3, 1))
     for _ in range(3):
         await made.create(ANONYMOUS)
     await made.close()
@@ -202,7 +202,7 @@ async def test_anonymous_owner_may_have_all_containers(tmp_path: Path) -> None:
 
 async def test_failed_or_cancelled_creation_takes_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "containers"
-    made = Containers(jail(), BOUNDS, volumes(), root, idle_seconds=60, places=Places(1, 1))
+    made = Containers(jail(), BOUNDS, volumes(), root, idle_seconds=60, places=ContainerSlots(1, 1))
     begun, go_on, make = threading.Event(), threading.Event(), FolderLock.make
 
     def slow(folder: Path) -> FolderLock:
@@ -248,7 +248,7 @@ async def test_container_counts_until_its_files_are_removed(
     await containers.end(first.id)
     with pytest.raises(NoContainer):
         containers.find(first.id, ANNA)
-    with pytest.raises(TooMany):
+    with pytest.raises(TooManyContainers):
         await containers.create(ANNA)
     go_on.set()
     await until(lambda: not first.container.volume.place.exists())
@@ -296,7 +296,7 @@ async def test_unreadable_folder_of_killed_server_is_removed(tmp_path: Path) -> 
     left = root / "cntr_left"
     (left / "inner").mkdir(parents=True)
     left.chmod(0)
-    made = Containers(jail(), BOUNDS, volumes(), root, idle_seconds=60, places=Places(2, 2))
+    made = Containers(jail(), BOUNDS, volumes(), root, idle_seconds=60, places=ContainerSlots(2, 2))
     made.start()
     await until(lambda: not left.exists())
     await made.close()
@@ -305,7 +305,7 @@ async def test_unreadable_folder_of_killed_server_is_removed(tmp_path: Path) -> 
 @pytest.mark.parametrize("in_memory", [True, False])
 async def test_upload_over_limit_is_refused(tmp_path: Path, in_memory: bool) -> None:
     root = tmp_path / "containers"
-    made = Containers(jail(), BOUNDS, volumes(in_memory=in_memory), root, idle_seconds=60, places=Places(2, 2))
+    made = Containers(jail(), BOUNDS, volumes(in_memory=in_memory), root, idle_seconds=60, places=ContainerSlots(2, 2))
     try:
         entry = await made.create(ANNA)
         await write_file(entry, "a", BytesIO(bytes(9 * 2**20)))
@@ -325,12 +325,12 @@ async def test_upload_over_limit_is_refused(tmp_path: Path, in_memory: bool) -> 
 
 async def test_concurrent_uploads_stay_within_limit(tmp_path: Path) -> None:
     root = tmp_path / "containers"
-    made = Containers(jail(), BOUNDS, volumes(in_memory=False), root, idle_seconds=60, places=Places(2, 2))
+    made = Containers(jail(), BOUNDS, volumes(in_memory=False), root, idle_seconds=60, places=ContainerSlots(2, 2))
     try:
         entry = await made.create(ANNA)
         uploads = (write_file(entry, f"file {number}", BytesIO(bytes(9 * 2**20))) for number in range(6))
         done = await asyncio.gather(*uploads, return_exceptions=True)
-        assert [type(each) for each in done].count(File) == 1
+        assert [type(each) for each in done].count(ContainerFile) == 1
         assert [each.bytes for each in await files(entry)] == [9 * 2**20]
     finally:
         await made.close()

@@ -19,7 +19,7 @@ from llama_stack_responses.sandbox import control_group
 from llama_stack_responses.sandbox.containers import Containers, Entry
 from llama_stack_responses.sandbox.control_group import ControlGroups, Share, usable
 from llama_stack_responses.sandbox.factory import open_containers
-from llama_stack_responses.sandbox.places import Places
+from llama_stack_responses.sandbox.places import ContainerSlots
 from llama_stack_responses.sandbox.processes import Processes
 from tests.support.descendants import descendants
 from tests.unit.sandbox.test_container import BOUNDS, MIB, jail, volumes
@@ -107,7 +107,9 @@ needs_groups = pytest.mark.skipif(not real(), reason="this process has no contro
 
 @pytest.fixture
 async def containers(tmp_path: Path) -> AsyncIterator[Containers]:
-    made = Containers(jail(), BOUNDS, volumes(), tmp_path / "c", idle_seconds=60, places=Places(2, 2), groups=real())
+    made = Containers(
+        jail(), BOUNDS, volumes(), tmp_path / "c", idle_seconds=60, places=ContainerSlots(2, 2), groups=real()
+    )
     yield made
     await made.close()
 

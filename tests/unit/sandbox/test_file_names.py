@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.sandbox.containers import Containers, Entry, _file_name, files, open_file, write_file
-from llama_stack_responses.sandbox.places import Places
+from llama_stack_responses.sandbox.places import ContainerSlots
 from tests.unit.sandbox.test_container import BOUNDS, jail, volumes
 
 
 @pytest.fixture
 async def entry(tmp_path: Path) -> AsyncIterator[Entry]:
-    made = Containers(jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, places=Places(2, 3))
+    made = Containers(jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, places=ContainerSlots(2, 3))
     yield await made.create(Owner("anna", {}))
     await made.close()
 

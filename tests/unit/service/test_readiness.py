@@ -9,7 +9,7 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.intervals import DEFAULT, Intervals
-from llama_stack_responses.service.readiness import Check, Readiness, Report, State
+from llama_stack_responses.service.readiness import Check, Readiness, ReadinessReport, State
 
 LONG = replace(DEFAULT, ready_cache_seconds=3600.0)
 NO_CACHE = replace(DEFAULT, ready_cache_seconds=0.0)
@@ -35,14 +35,14 @@ def readiness(*, stopping: Callable[[], bool] = lambda: False, **checks: Check) 
 
 async def test_server_whose_parts_answer_is_ready() -> None:
     report = await readiness(store=saying(True), worker=saying(None)).report()
-    assert report == Report("ready", {"store": "ok", "worker": "unknown"})
+    assert report == ReadinessReport("ready", {"store": "ok", "worker": "unknown"})
     assert report.ready
 
 
 @pytest.mark.parametrize("check", [saying(False), raising(ApiError(503, "Away.")), raising(RuntimeError("defect"))])
 async def test_server_with_a_part_that_does_not_answer_is_not_ready(check: Check) -> None:
     report = await readiness(store=saying(True), worker=check).report()
-    assert report == Report("not_ready", {"store": "ok", "worker": "unavailable"})
+    assert report == ReadinessReport("not_ready", {"store": "ok", "worker": "unavailable"})
     assert not report.ready
 
 
@@ -57,7 +57,7 @@ async def test_part_that_hangs_is_unavailable_after_the_time_limit() -> None:
 
 async def test_server_that_shuts_down_is_stopping_without_a_check() -> None:
     report = await readiness(stopping=lambda: True, store=raising(AssertionError())).report()
-    assert report == Report("stopping", {})
+    assert report == ReadinessReport("stopping", {})
 
 
 @pytest.mark.parametrize(("intervals", "checked"), [(LONG, 1), (NO_CACHE, 2)])

@@ -7,7 +7,7 @@ import pytest
 
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS
-from llama_stack_responses.service.conversation_import import Report
+from llama_stack_responses.service.conversation_import import ImportReport
 from llama_stack_responses.service.response_import import FoundResponse, import_responses
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.memory import MemoryRecords
@@ -52,8 +52,8 @@ class Table:
         return next((row for row in self.rows if row.id == response_id), None)
 
 
-async def run_import(archive: Archive, table: Table, oldest: float | None = None) -> Report:
-    report = Report(lambda _: None)
+async def run_import(archive: Archive, table: Table, oldest: float | None = None) -> ImportReport:
+    report = ImportReport(lambda _: None)
     await import_responses(archive, table, DEFAULT_LIMITS, report, oldest)
     return report
 
@@ -129,6 +129,6 @@ async def test_malformed_parts_of_import_are_left_out_and_reported(archive: Arch
 
 async def test_long_import_reports_progress(archive: Archive) -> None:
     lines: list[str] = []
-    report = Report(lines.append)
+    report = ImportReport(lines.append)
     await import_responses(archive, Table(*(found(each) for each in range(501))), DEFAULT_LIMITS, report, None)
     assert lines == ["Read 501: 0 conversations, 501 responses new"]

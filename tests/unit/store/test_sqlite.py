@@ -208,13 +208,13 @@ async def test_waiting_commits_share_transaction(
     records: SqliteRecords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = []
-    transaction = sqlite_threads.Writer._transaction
+    transaction = sqlite_threads.WriteHandler._transaction
 
-    def counted(writer: sqlite_threads.Writer, jobs: list[Task[sqlite3.Connection]]) -> bool:
+    def counted(writer: sqlite_threads.WriteHandler, jobs: list[Task[sqlite3.Connection]]) -> bool:
         sizes.append(len(jobs))
         return transaction(writer, jobs)
 
-    monkeypatch.setattr(sqlite_threads.Writer, "_transaction", counted)
+    monkeypatch.setattr(sqlite_threads.WriteHandler, "_transaction", counted)
     await records.commit([Put("a", b"")])
     with locked(tmp_path):
         waiting = [asyncio.ensure_future(records.commit([Ensure(f"k/{n}", b"")])) for n in range(100)]

@@ -14,9 +14,9 @@ import pytest
 
 from llama_stack_responses.store.records import Conflict, Delete, Ensure, Put, Record, VersionIs
 from llama_stack_responses.store.sqlite import SqliteRecords
-from llama_stack_responses.store.sqlite_file import WAL_BYTES, File
+from llama_stack_responses.store.sqlite_file import WAL_BYTES, SqliteFile
 from llama_stack_responses.store.sqlite_inline import Inline
-from llama_stack_responses.store.sqlite_threads import Writer
+from llama_stack_responses.store.sqlite_threads import WriteHandler
 from llama_stack_responses.store.worker import Task, ThreadPool, job_of
 from tests.support.waiting import until
 
@@ -49,9 +49,9 @@ class Bench:
     def __init__(self, path: Path, path_of_writer: Path) -> None:
         self.clock = Clock()
         self.writer = ThreadPool(
-            "records-writer", lambda: Writer(File(path_of_writer, "normal", 60)), threads=1, group=8
+            "records-writer", lambda: WriteHandler(SqliteFile(path_of_writer, "normal", 60)), threads=1, group=8
         )
-        self.inline = Inline(File(path, "normal", 0), self.writer, self.clock)
+        self.inline = Inline(SqliteFile(path, "normal", 0), self.writer, self.clock)
 
     async def commit(self) -> str:
         """Commit something. Return the name of the thread that ran it."""
@@ -251,7 +251,7 @@ async def test_loop_ended_during_checkpoint_does_not_block_later_checkpoints(
         asked.append(asyncio.get_running_loop())
         return asked[-1].create_future()
 
-    monkeypatch.setattr(File, "wal_size", lambda _: WAL_BYTES + 1)
+    monkeypatch.setattr(SqliteFile, "wal_size", lambda _: WAL_BYTES + 1)
     monkeypatch.setattr(bench.writer, "submit", never)
     await asyncio.to_thread(lambda: asyncio.run(bench.commit()))
     await bench.commit()
@@ -308,7 +308,7 @@ async def test_continuous_writers_leave_short_wal(records: SqliteRecords, tmp_pa
 async def test_failed_checkpoint_is_repeated_when_wal_has_grown(tmp_path: Path) -> None:
     """On a loaded machine, the thread that holds a lock may be delayed for longer than the writer waits."""
     path = tmp_path / "records.db"
-    writer = Writer(File(path, "normal", 5.0), clock=lambda: 0.0)
+    writer = WriteHandler(SqliteFile(path, "normal", 5.0), clock=lambda: 0.0)
 
     def write(number: int) -> None:
         def call(connection: sqlite3.Connection) -> None:
@@ -333,7 +333,7 @@ async def test_failed_checkpoint_is_repeated_when_wal_has_grown(tmp_path: Path) 
 
 
 async def test_failed_checkpoint_fails_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(File, "wal_size", lambda _: WAL_BYTES + 1)
+    monkeypatch.setattr(SqliteFile, "wal_size", lambda _: WAL_BYTES + 1)
     (tmp_path / "file").write_bytes(b"")
     bench = Bench(tmp_path / "records.db", tmp_path / "file" / "no folder")
     for _ in range(3):

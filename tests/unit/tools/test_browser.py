@@ -13,7 +13,7 @@ import pytest
 from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
-from llama_stack_responses.fetch.pages import Pages
+from llama_stack_responses.fetch.pages import WebPages
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from tests.support.inference import Round, finish, text
 from tests.support.waiting import until
@@ -27,7 +27,7 @@ OTTERS = """<html><head><title>All about otters</title></head><body><article><p>
 <p>They sleep hand in hand, so that nobody drifts apart while all of them are asleep on the water 【3†x】.</p>
 <p>They eat <a href="/fish">fish</a> and crabs, and they crack shells with stones that they carry.</p></article></body>
 </html>"""
-PAGES = Pages(
+PAGES = WebPages(
     Fetcher(AddressPolicy([ip_network("127.0.0.1/32")]), FetchLimits(200_000, 20, 3)),
     WorkerPool(PoolLimits()),
     60,

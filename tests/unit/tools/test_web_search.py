@@ -15,7 +15,7 @@ from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.unavailable_tools import Unavailable
 from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
-from llama_stack_responses.fetch.pages import Pages
+from llama_stack_responses.fetch.pages import WebPages
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from llama_stack_responses.tools.hosted.web_search import wrapped
 from llama_stack_responses.tools.tool import ToolError
@@ -57,7 +57,7 @@ def web() -> Iterator[Web]:
         yield web
 
 
-PAGES = Pages(
+PAGES = WebPages(
     Fetcher(AddressPolicy([ip_network("127.0.0.1/32")]), FetchLimits(100_000, 20, 3)),
     WorkerPool(PoolLimits()),
     60,

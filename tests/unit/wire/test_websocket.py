@@ -28,7 +28,7 @@ from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
 from llama_stack_responses.websocket.session import Caller
 from llama_stack_responses.wire.traffic import Traffic
-from llama_stack_responses.wire.websocket import Refused, socket_route
+from llama_stack_responses.wire.websocket import HandshakeRefused, socket_route
 from tests.support.clock import LoopClock
 from tests.support.conform import problems
 from tests.support.inference import FakeInference, Round, finish, text
@@ -93,13 +93,13 @@ class Responses:
 class Gatekeeper:
     """Admit or refuse the callers in order; the last entry applies to all later requests."""
 
-    def __init__(self, *callers: str | Refused) -> None:
+    def __init__(self, *callers: str | HandshakeRefused) -> None:
         self.callers = list(callers) or ["ada"]
 
     async def admit(self, *_: object) -> Caller:
         """Return the next caller."""
         caller = self.callers.pop(0) if len(self.callers) > 1 else self.callers[0]
-        if isinstance(caller, Refused):
+        if isinstance(caller, HandshakeRefused):
             raise caller
         return Caller(Owner(caller), {})
 
@@ -231,7 +231,9 @@ async def test_client_leaving_after_connection_lifetime_cancels_response(loop_cl
 
 
 async def test_host_refusal_of_handshake_is_passed_on_verbatim() -> None:
-    refused = Refused(418, {"content-type": "text/plain", "retry-after": "3"}, b"I am a teapot.", ApiError(418, "x"))
+    refused = HandshakeRefused(
+        418, {"content-type": "text/plain", "retry-after": "3"}, b"I am a teapot.", ApiError(418, "x")
+    )
     client = Client(Responses(), Gatekeeper(refused))
     await client.talk
     start, body = client.sent
@@ -242,7 +244,7 @@ async def test_host_refusal_of_handshake_is_passed_on_verbatim() -> None:
 
 async def test_host_refusal_of_request_is_sent_as_error_event() -> None:
     """The connection itself refuses a request whose token now belongs to another user."""
-    refused = Refused(429, {}, b"", ApiError(429, "Quota exceeded", retry_after=9))
+    refused = HandshakeRefused(429, {}, b"", ApiError(429, "Quota exceeded", retry_after=9))
     client = Client(Responses(HELLO), Gatekeeper("ada", refused, "bob", "ada"))
     for _ in range(3):
         client.say(ASK)

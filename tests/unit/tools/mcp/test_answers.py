@@ -7,7 +7,7 @@ import pytest
 
 from llama_stack_responses.tools.mcp.answers import AnswerEvents, Body, SessionEvents
 from llama_stack_responses.tools.mcp.failure import Broken, Failure
-from llama_stack_responses.tools.mcp.incoming import Incoming, IncomingLimits
+from llama_stack_responses.tools.mcp.incoming import IncomingLimits, IncomingMessages
 from llama_stack_responses.tools.mcp.large_texts import LargeTexts
 from llama_stack_responses.tools.mcp.versions import http
 
@@ -37,7 +37,7 @@ class Response:
 
 
 def body(response: Response, *, endpoint: bool = False, size: int = 10_000) -> Body:
-    incoming = Incoming(LIMITS, LargeTexts())
+    incoming = IncomingMessages(LIMITS, LargeTexts())
     incoming.expect(1)
     return Body(response, incoming, size, endpoint=endpoint)
 
