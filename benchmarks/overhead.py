@@ -1,6 +1,6 @@
 """The server's overhead with either inference provider, next to the host's own Responses API and bare clients.
 
-    .venv/bin/python -m benchmarks.overhead                        # about eight minutes
+    .venv/bin/python -m benchmarks.overhead                        # about twenty minutes
     .venv/bin/python -m benchmarks.overhead --quick                # one short round
     .venv/bin/python -m benchmarks.overhead --markdown FILE        # write the tables to FILE too
 
@@ -30,6 +30,7 @@ from itertools import batched
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks import paced
 from benchmarks.load import TEXT
 from benchmarks.picture import picture
 from benchmarks.report import READERS, tables
@@ -45,6 +46,7 @@ STREAM_DELTAS: Final = 512
 SHORT_DELTAS: Final = 32
 PACED_DELTAS: Final = 128
 PACE: Final = 0.01  # seconds between two tokens
+PACED_ROUNDS: Final = 3  # most rounds of the streams in step
 NEWCOMERS: Final = 12
 NEWCOMER_PAUSE: Final = 0.2  # seconds between two of them
 OTHERS: Final = 63
@@ -298,8 +300,9 @@ def measure(host: Host, size: Size, folder: Path) -> Json:
             crowd = bench.crowd(servers[OURS], size.crowd)
             newcomers = bench.newcomers(servers, size.rounds)
         chains = {name: measure_chain(bench, host, name, size.turns, folder / name) for name in CHAINS}
-        machine = {**began, "load_after": os.getloadavg()[0]}
-        return {"machine": machine, "chains": chains, "crowd": crowd, "newcomers": newcomers, **rounds}
+    in_step = paced.measure(folder / "paced", min(size.rounds, PACED_ROUNDS))
+    machine = {**began, "load_after": os.getloadavg()[0]}
+    return {"machine": machine, "chains": chains, "crowd": crowd, "newcomers": newcomers, "paced": in_step, **rounds}
 
 
 def describe(host: Host) -> Json:
@@ -335,7 +338,7 @@ def main() -> None:
         options.json.write_text(json.dumps(found, indent=1))
     if options.picture:
         options.picture.write_text(picture(found["loads"]))
-    shown = tables(found)
+    shown = f"{tables(found)}\n{paced.table(found['paced'])}"
     if options.markdown:
         options.markdown.write_text(shown)
     sys.stdout.write(shown)

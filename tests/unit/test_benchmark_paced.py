@@ -1,0 +1,114 @@
+"""The benchmark of streams in step: what its engine sends, what its client measures, and its table."""
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+
+from benchmarks.engine import KINDS, Answer
+from benchmarks.paced import RELAY, table
+from benchmarks.paced_load import Crowd, Stream
+
+type Json = dict[str, Any]
+
+
+class Written(asyncio.Transport):
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.data: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.data.append(bytes(data))
+
+
+def said(kind: str, tokens: int) -> list[bytes]:
+    """Return the writes of an answer."""
+    transport = Written()
+    answer = Answer(transport, f"{kind}-{tokens}", "f")
+    assert [answer.step() for _ in range(tokens)] == [True] * (tokens - 1) + [False]
+    return transport.data
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_engine_writes_each_token_alone_with_its_time(kind: str) -> None:
+    before = time.monotonic_ns()
+    _, *tokens, closing = said(kind, 3)
+    assert len(tokens) == 3
+    for each in tokens:
+        size, _, rest = each.partition(b"\r\n")
+        assert len(rest) == int(size, 16) + 2
+        [choice] = json.loads(rest.removeprefix(b"data: "))["choices"]
+        [shown] = list(choice["delta"].values())
+        stamp = shown if isinstance(shown, str) else shown[0]["function"]["arguments"]
+        assert before <= int(stamp) <= time.monotonic_ns()
+    assert closing.endswith(b"[DONE]\n\n\r\n0\r\n\r\n")
+
+
+def job(streams: int, tokens: int) -> Json:
+    return {"form": "streamed", "streams": streams, "tokens": tokens, "pid": 0}
+
+
+def crowd_of(monkeypatch: pytest.MonkeyPatch, streams: int, tokens: int) -> Crowd:
+    """Return a crowd whose server needs a microsecond of CPU for each look at its CPU time."""
+    looks = iter(range(0, 10**6, 1000))
+    monkeypatch.setattr("benchmarks.paced_load.cpu_nanoseconds", lambda _: next(looks))
+    return Crowd(job(streams, tokens))
+
+
+async def test_cost_is_measured_while_all_streams_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd = crowd_of(monkeypatch, 2, 20)
+    now = time.monotonic_ns()
+    for before in range(20):
+        for _ in range(2):
+            crowd.read([now - 5_000_000], before)
+    found = crowd.found()
+    # From the second token of both until the eighteenth of one: 15 of each, and this one.
+    assert found["cpu"] == pytest.approx(1e-6 / 31)
+    assert found["reads"] == 1
+    assert 0.005 <= found["late"][50] < 1
+
+
+async def test_cost_of_streams_that_never_all_run_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd = crowd_of(monkeypatch, 2, 20)
+    for _ in range(2):
+        for before in range(20):
+            crowd.read([time.monotonic_ns()], before)
+    assert crowd.found()["cpu"] is None
+
+
+async def test_client_finds_tokens_that_are_split_between_reads() -> None:
+    crowd = Crowd(job(1, 3))
+    stream = Stream(crowd)
+    stream.connection_made(Written())
+    crowd.job["body"] = {}
+    stream.ask()
+    sent = b"".join(said("text", 3))
+    for at in range(0, len(sent), 7):
+        stream.data_received(sent[at : at + 7])
+    await crowd.ended
+
+
+async def test_client_reports_missing_tokens() -> None:
+    crowd = Crowd(job(1, 4))
+    stream = Stream(crowd)
+    stream.connection_made(Written())
+    crowd.job["body"] = {}
+    stream.ask()
+    stream.data_received(b"".join(said("text", 3)))
+    with pytest.raises(ValueError, match="3 tokens of 4"):
+        await crowd.ended
+
+
+def test_table_has_ratio_to_relay_with_same_number_of_streams() -> None:
+    def measured(cpu: float | None) -> list[Json]:
+        late = {"50": 0.001, "95": 0.002, "99": 0.003} if cpu else None
+        return [{"cpu": cpu, "whole": (cpu or 1) * 2, "late": late, "firsts": [0.01]}]
+
+    ways = {RELAY: {"1": measured(10e-6), "64": measured(12e-6)}, "text": {"1": measured(50e-6), "64": measured(None)}}
+    lines = table({"step_ms": 20, "tokens": 200, "ways": ways}).splitlines()
+    assert "| text | 1 | 50 µs | 5.0 | 100 µs | 5.0 | 1.0 ms | 2.0 ms | 3.0 ms | 10.0 ms |" in lines
+    assert any(line.startswith("| text | 64 |  |  |") for line in lines)
