@@ -118,9 +118,9 @@ bench-durability: $(READY) ## Kill servers while they make responses, and count 
 bench-stores: $(READY) ## Measure each store: responses a second, latencies, bytes
 	@$(PYTHON) -m benchmarks.stores $(BENCH)
 
-.PHONY: bench-wakes
-bench-wakes: $(READY) ## Measure how soon servers hear of one another's work, and what waiting asks of the store
-	@$(PYTHON) -m benchmarks.wakes $(BENCH)
+.PHONY: bench-notifications
+bench-notifications: $(READY) ## Measure how soon servers hear of one another's work, and what waiting asks of the store
+	@$(PYTHON) -m benchmarks.notifications $(BENCH)
 
 $(READY_DOCS): constraints/docs.txt scripts/find-python
 	@base=$$(scripts/find-python) && "$$base" -m venv --clear .venv-docs

@@ -7,7 +7,7 @@ from typing import Any
 
 import pypdf
 
-from .whole import without_surrogates
+from .surrogates import without_surrogates
 
 Json = dict[str, Any]
 

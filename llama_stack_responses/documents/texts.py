@@ -14,8 +14,8 @@ from llama_stack_responses.process_pool.time_budget import TimeBudget
 
 from .document import Document, Processor, Unreadable
 from .pdf import Pdfs, over_budget
+from .surrogates import without_surrogates
 from .text_task import decoded
-from .whole import without_surrogates
 
 _TASK: Final = "llama_stack_responses.documents.text_task"
 

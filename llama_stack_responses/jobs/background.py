@@ -28,7 +28,7 @@ from .event_log import EventLog
 from .foreground_leases import ForegroundLeases, NoLeases, StoredLeases
 from .heartbeat import Heartbeat
 from .listener import NotificationListener
-from .live_board import LiveResponses
+from .live_responses import LiveResponses
 from .notifier import Notifier
 from .overview import Overview, overview_of
 from .queue import QUEUE, JobQueue, Lease

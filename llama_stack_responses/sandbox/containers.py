@@ -22,8 +22,8 @@ from .folder import RegularFile, open_regular
 from .folder_lock import FolderLock
 from .jail import DATA, TEMPORARY, Jail
 from .listing import listed_files
-from .places import ContainerSlots
 from .removal import Removal
+from .slots import ContainerSlots
 from .volume import Volume, VolumeFull, Volumes, put
 
 logger = get_logger(__name__)

@@ -9,7 +9,7 @@ from .container import Bounds
 from .containers import Containers
 from .control_group import ControlGroups, usable
 from .jail import Jail, find_bwrap, plain_python
-from .places import ContainerSlots
+from .slots import ContainerSlots
 from .volume import Capacity, Volumes
 
 _MIB = 2**20

@@ -15,7 +15,7 @@ from ..store.hashing import Hasher
 from ..store.list_rows import Row
 from ..store.records import Record
 from .lists import WAITING, ListFilter, Lists
-from .polled import SharedValues
+from .shared_values import SharedValues
 
 type Json = dict[str, Any]
 type Told = tuple[str, Json]

@@ -20,7 +20,7 @@ from llama_stack_responses.sandbox.containers import (
     open_file,
     write_file,
 )
-from llama_stack_responses.sandbox.places import TooManyContainers
+from llama_stack_responses.sandbox.slots import TooManyContainers
 
 from .files import FileInBlocks
 from .forms import uploaded

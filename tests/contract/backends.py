@@ -57,7 +57,7 @@ class Place:
         return "".join(letter if letter.isalnum() else "_" for letter in str(self.folder))
 
 
-type Capability = Literal["bulk", "work", "wakes"]
+type Capability = Literal["many_calls", "transactions", "notifications"]
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,14 @@ class Backend:
     """How to open a backend at a place, and its capabilities beyond those that all backends have.
 
     Attributes:
-        capabilities: "bulk": it handles thousands of calls in about a second; "work": it is transactional, so it can
-            hold a job queue; "wakes": a commit notifies subscribers in other processes.
+        capabilities: "many_calls": it handles thousands of calls in about a second; "transactions": it is transactional, so it can
+            hold a job queue; "notifications": a commit notifies subscribers in other processes.
         persistent: records are still there after reopening.
     """
 
     name: str
     open: Callable[[Place, Clock], Records]
-    capabilities: Collection[Capability] = ("bulk", "work")
+    capabilities: Collection[Capability] = ("many_calls", "transactions")
     persistent: bool = True
 
 
@@ -129,9 +129,9 @@ def _host_postgres(place: Place, clock: Clock) -> Records:
 BACKENDS: Final = [
     Backend("memory", lambda _, clock: MemoryRecords(clock=clock), persistent=False),
     Backend("sqlite", lambda place, clock: SqliteRecords(place.folder / "records.db", clock=clock)),
-    Backend("redis", _redis, capabilities=("bulk", "work", "wakes")),
-    Backend("postgres", _postgres, capabilities=("bulk", "work", "wakes")),
+    Backend("redis", _redis, capabilities=("many_calls", "transactions", "notifications")),
+    Backend("postgres", _postgres, capabilities=("many_calls", "transactions", "notifications")),
     Backend("host-sqlite", _host_sqlite, capabilities=()),
-    Backend("host-redis", _host_redis, capabilities=["bulk"]),
+    Backend("host-redis", _host_redis, capabilities=["many_calls"]),
     Backend("host-postgres", _host_postgres, capabilities=()),
 ]

@@ -23,7 +23,7 @@ from llama_stack_responses.store.sqlite import SqliteRecords
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id, response, stored_item, user
 
-pytestmark = pytest.mark.needs("bulk")
+pytestmark = pytest.mark.needs("many_calls")
 
 ALICE = Owner("alice", {"teams": ["search"]})
 BOB = Owner("bob")

@@ -96,7 +96,7 @@ async def test_item_is_added_only_once(store: ConversationStore) -> None:
     assert await said(store, other) == ["two"]
 
 
-@pytest.mark.needs("bulk")
+@pytest.mark.needs("many_calls")
 async def test_concurrent_additions_all_take_effect(store: ConversationStore, counting: Counting) -> None:
     """The items of each addition stay together."""
     conversation = await begin(store)
@@ -154,7 +154,7 @@ async def test_item_of_two_conversations_outlives_one(archive: Archive, store: C
     assert await stored_item(archive, BOB, item["id"]) is None
 
 
-@pytest.mark.needs("bulk")
+@pytest.mark.needs("many_calls")
 async def test_deleted_conversation_leaves_no_records(
     archive: Archive, store: ConversationStore, counting: Counting
 ) -> None:
@@ -366,7 +366,7 @@ async def test_turn_of_conversation_takes_one_read_and_one_commit(
     assert await said(store, conversation) == ["hello", "q", "a"]
 
 
-@pytest.mark.needs("bulk")
+@pytest.mark.needs("many_calls")
 async def test_turn_of_long_conversation_costs_same_as_short_one(
     archive: Archive, store: ConversationStore, counting: Counting
 ) -> None:
@@ -388,7 +388,7 @@ async def test_turn_of_long_conversation_costs_same_as_short_one(
     assert (page, counting.reads) == (items[41:61], 2)
 
 
-@pytest.mark.needs("bulk")
+@pytest.mark.needs("many_calls")
 async def test_conversation_and_chain_of_same_items_are_deleted_separately(
     archive: Archive, store: ConversationStore, counting: Counting
 ) -> None:

@@ -20,7 +20,7 @@ from tests.contract.backends import Clock
 from tests.support.records import WatchedRecords
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.needs("work")
+pytestmark = pytest.mark.needs("transactions")
 
 type Json = dict[str, Any]
 
@@ -50,7 +50,7 @@ async def begun() -> Condition:
     return VersionIs("j/another", None)
 
 
-class Setting:
+class EventLogHarness:
     """An event log as seen by one process.
 
     Args:
@@ -82,8 +82,8 @@ class Setting:
 
 
 @pytest.fixture
-def here(records: Records) -> Setting:
-    return Setting(records)
+def here(records: Records) -> EventLogHarness:
+    return EventLogHarness(records)
 
 
 async def keys(records: Records) -> list[str]:
@@ -94,7 +94,7 @@ async def keys(records: Records) -> list[str]:
 
 
 @pytest.mark.parametrize("sizes", [[1], [1, 7, 2]])
-async def test_readers_starting_any_time_see_each_event_once(here: Setting, sizes: list[int]) -> None:
+async def test_readers_starting_any_time_see_each_event_once(here: EventLogHarness, sizes: list[int]) -> None:
     starts = range(-1, LAST, 6)
     readers = [asyncio.create_task(here.follow(after)) for after in starts]
     await here.write_all(sizes)
@@ -104,9 +104,9 @@ async def test_readers_starting_any_time_see_each_event_once(here: Setting, size
     assert seen == [EVENTS[after + 1 :] for after in starts] * 2
 
 
-async def test_readers_in_other_process_see_same_events(here: Setting) -> None:
+async def test_readers_in_other_process_see_same_events(here: EventLogHarness) -> None:
     # They get no notifications.
-    there = Setting(here.records)
+    there = EventLogHarness(here.records)
     readers = [asyncio.create_task(there.follow(after)) for after in (-1, 3)]
     readers += [asyncio.create_task(here.follow(-1))]
     await here.write_all([5])
@@ -114,7 +114,7 @@ async def test_readers_in_other_process_see_same_events(here: Setting) -> None:
         assert await asyncio.gather(*readers) == [EVENTS, EVENTS[4:], EVENTS]
 
 
-async def test_slow_reader_blocks_no_writer_and_misses_no_event(here: Setting) -> None:
+async def test_slow_reader_blocks_no_writer_and_misses_no_event(here: EventLogHarness) -> None:
     stream = here.event_log.follow(ID, -1, SILENCE, lasts, begun)
     await here.write(EVENTS[:2])
     seen = await anext(stream)
@@ -125,7 +125,7 @@ async def test_slow_reader_blocks_no_writer_and_misses_no_event(here: Setting) -
     assert seen == EVENTS
 
 
-async def test_long_event_log_is_read_in_pages(here: Setting) -> None:
+async def test_long_event_log_is_read_in_pages(here: EventLogHarness) -> None:
     for number in range(LAST):
         await here.records.commit(
             [op for part in range(5) for op in await here.event_log.batch(ID, [event_of(5 * number + part)])]
@@ -140,7 +140,7 @@ def event_of(number: int) -> Json:
     return {"type": "response.output_text.delta", "sequence_number": number}
 
 
-async def test_timeout_without_events_yields_empty_batch(here: Setting) -> None:
+async def test_timeout_without_events_yields_empty_batch(here: EventLogHarness) -> None:
     await here.write(EVENTS[:3])
     stream = here.event_log.follow(ID, 1, 0.0, lasts, begun)
     assert await anext(stream) == EVENTS[2:3]
@@ -149,7 +149,7 @@ async def test_timeout_without_events_yields_empty_batch(here: Setting) -> None:
     assert [event async for events in stream for event in events] == EVENTS[3:]
 
 
-async def test_event_log_without_terminal_event_is_read_until_job_ends(here: Setting) -> None:
+async def test_event_log_without_terminal_event_is_read_until_job_ends(here: EventLogHarness) -> None:
     await here.write(EVENTS[:3])
     async with asyncio.timeout(60):
         seen = [event async for events in here.event_log.follow(ID, -1, SILENCE, ended, begun) for event in events]
@@ -157,7 +157,7 @@ async def test_event_log_without_terminal_event_is_read_until_job_ends(here: Set
         assert [events async for events in here.event_log.follow("resp_2", -1, SILENCE, ended, begun)] == []
 
 
-async def test_events_written_as_job_ends_are_read(here: Setting) -> None:
+async def test_events_written_as_job_ends_are_read(here: EventLogHarness) -> None:
     async def write_and_end() -> bool:
         await here.write(EVENTS[:3])
         return False
@@ -166,14 +166,14 @@ async def test_events_written_as_job_ends_are_read(here: Setting) -> None:
     assert seen == EVENTS[:3]
 
 
-async def test_event_logs_of_similar_ids_do_not_mix(here: Setting) -> None:
+async def test_event_logs_of_similar_ids_do_not_mix(here: EventLogHarness) -> None:
     await here.write(EVENTS[:3])
     for other in ("resp_", "resp_10", "resp_0"):
         await here.records.commit(await here.event_log.batch(other, EVENTS[:9]))
     assert await here.event_log.read_all(ID, -1) == EVENTS[:3]
 
 
-async def test_empty_list_of_events_is_no_batch(here: Setting) -> None:
+async def test_empty_list_of_events_is_no_batch(here: EventLogHarness) -> None:
     assert await here.event_log.batch(ID, []) == []
     assert await here.event_log.read(ID, -1) == []
 
@@ -182,7 +182,7 @@ async def test_empty_list_of_events_is_no_batch(here: Setting) -> None:
 
 
 @pytest.mark.parametrize("after", range(-1, 10))
-async def test_batch_rewritten_with_more_events_is_read_once(here: Setting, after: int) -> None:
+async def test_batch_rewritten_with_more_events_is_read_once(here: EventLogHarness, after: int) -> None:
     await here.write(EVENTS[:2])
     await here.write(EVENTS[2:5])
     await here.write(EVENTS[2:8])
@@ -191,7 +191,7 @@ async def test_batch_rewritten_with_more_events_is_read_once(here: Setting, afte
     assert await here.event_log.read(ID, after) == EVENTS[after + 1 : 10]
 
 
-async def test_reader_between_rewrites_sees_each_event_once(here: Setting) -> None:
+async def test_reader_between_rewrites_sees_each_event_once(here: EventLogHarness) -> None:
     stream = here.event_log.follow(ID, -1, SILENCE, lasts, begun)
     await here.write(EVENTS[:5])
     seen = await anext(stream)
@@ -206,7 +206,7 @@ async def test_reader_between_rewrites_sees_each_event_once(here: Setting) -> No
 # Cutting back
 
 
-async def test_unread_events_can_be_cut_back(here: Setting) -> None:
+async def test_unread_events_can_be_cut_back(here: EventLogHarness) -> None:
     await here.write(EVENTS[:2])
     await here.write(EVENTS[2:4])
     await here.write(EVENTS[2:6])
@@ -216,7 +216,7 @@ async def test_unread_events_can_be_cut_back(here: Setting) -> None:
     assert await keys(here.records) == [f"e/{ID}/00000001"]
 
 
-async def test_read_events_cannot_be_cut_back(here: Setting) -> None:
+async def test_read_events_cannot_be_cut_back(here: EventLogHarness) -> None:
     await here.write(EVENTS[:6])
     stream = here.event_log.follow(ID, 3, SILENCE, lasts, begun)
     assert await anext(stream) == EVENTS[4:6]
@@ -229,7 +229,7 @@ async def test_read_events_cannot_be_cut_back(here: Setting) -> None:
     assert await here.event_log.read_all(ID, -1) == EVENTS[:6]
 
 
-async def test_reader_racing_cut_back_sees_only_remaining_events(here: Setting) -> None:
+async def test_reader_racing_cut_back_sees_only_remaining_events(here: EventLogHarness) -> None:
     for _ in range(4):
         await here.records.commit([Put("keep", b"")])
         await here.write(EVENTS[:2])
@@ -248,7 +248,7 @@ async def test_reader_racing_cut_back_sees_only_remaining_events(here: Setting) 
         await drop(here)
 
 
-async def drop(here: Setting) -> None:
+async def drop(here: EventLogHarness) -> None:
     await here.records.commit(here.event_log.expire(ID, await here.records.now() - 1))
     assert await here.event_log.sweep() == 1
 
@@ -256,7 +256,7 @@ async def drop(here: Setting) -> None:
 # Expiry
 
 
-async def test_expired_event_log_is_dropped(here: Setting, clock: Clock) -> None:
+async def test_expired_event_log_is_dropped(here: EventLogHarness, clock: Clock) -> None:
     for number in range(LAST + 1):
         await here.records.commit(await here.event_log.batch(ID, EVENTS[number : number + 1]))
     await here.follow(LAST - 1)
@@ -275,7 +275,7 @@ async def test_expired_event_log_is_dropped(here: Setting, clock: Clock) -> None
     assert await keys(here.records) == []
 
 
-async def test_many_expired_event_logs_are_dropped_in_batches(here: Setting, clock: Clock) -> None:
+async def test_many_expired_event_logs_are_dropped_in_batches(here: EventLogHarness, clock: Clock) -> None:
     for number in range(5):
         await here.records.commit(
             [*await here.event_log.batch(f"r{number}", EVENTS), *here.event_log.expire(f"r{number}", clock.now)]
@@ -285,7 +285,7 @@ async def test_many_expired_event_logs_are_dropped_in_batches(here: Setting, clo
     assert await keys(here.records) == []
 
 
-async def test_reader_during_deletion_sees_no_gap(here: Setting) -> None:
+async def test_reader_during_deletion_sees_no_gap(here: EventLogHarness) -> None:
     here.event_log = EventLog(here.records, here.notifier, rows=8)
     await here.write_all([1])
     seen: list[list[Json]] = []
@@ -298,7 +298,7 @@ async def test_reader_during_deletion_sees_no_gap(here: Setting) -> None:
     assert [events for events in seen if events not in (EVENTS[4:6], EVENTS[4:5], [])] == []
 
 
-async def test_concurrent_sweeps_drop_event_log_once(here: Setting, clock: Clock) -> None:
+async def test_concurrent_sweeps_drop_event_log_once(here: EventLogHarness, clock: Clock) -> None:
     await here.write(EVENTS)
     await here.records.commit(here.event_log.expire(ID, clock.now))
     clock.now += 2
@@ -321,7 +321,7 @@ def room(units: int) -> Admission:
     return Admission(Quota("large answers", 10 * units, units))
 
 
-async def test_each_large_event_has_a_row_of_its_own(here: Setting) -> None:
+async def test_each_large_event_has_a_row_of_its_own(here: EventLogHarness) -> None:
     events = [large(0), large(1), event(2), event(3), large(4)]
     ops = await here.event_log.batch(ID, events)
     assert [op.key[-1] for op in ops if isinstance(op, Put)] == ["0", "1", "3", "4"]
@@ -329,7 +329,7 @@ async def test_each_large_event_has_a_row_of_its_own(here: Setting) -> None:
     assert await here.event_log.read_all(ID, -1) == events
 
 
-async def test_events_with_unpaired_surrogates_share_a_row_with_others(here: Setting) -> None:
+async def test_events_with_unpaired_surrogates_share_a_row_with_others(here: EventLogHarness) -> None:
     events = [event(0), {**event(1), "delta": "\ud800"}, event(2)]
     ops = await here.event_log.batch(ID, events)
     assert len([op for op in ops if isinstance(op, Put)]) == 1
@@ -338,7 +338,7 @@ async def test_events_with_unpaired_surrogates_share_a_row_with_others(here: Set
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_stalled_readers_of_a_row_hold_it_once(here: Setting, at_once: bool) -> None:
+async def test_stalled_readers_of_a_row_hold_it_once(here: EventLogHarness, at_once: bool) -> None:
     await here.write([large(0), large(1)])
     wide = room(10 * len(LARGE))
     streams = [here.event_log.follow(ID, -1, SILENCE, lasts, begun, lambda: wide.lease(ANONYMOUS)) for _ in range(30)]
@@ -356,7 +356,7 @@ async def test_stalled_readers_of_a_row_hold_it_once(here: Setting, at_once: boo
     await until(lambda: gc.collect() >= 0 and wide.held == 0)
 
 
-async def test_waiting_reader_holds_no_row(here: Setting) -> None:
+async def test_waiting_reader_holds_no_row(here: EventLogHarness) -> None:
     await here.write([large(0)])
     wide = room(10 * len(LARGE))
     stream = here.event_log.follow(ID, -1, 0.0, lasts, begun, lambda: wide.lease(ANONYMOUS))
@@ -366,7 +366,7 @@ async def test_waiting_reader_holds_no_row(here: Setting) -> None:
     assert wide.held == 0
 
 
-async def test_reader_without_room_for_the_next_row_is_refused(here: Setting) -> None:
+async def test_reader_without_room_for_the_next_row_is_refused(here: EventLogHarness) -> None:
     await here.write([large(0), large(1)])
     narrow = room(len(LARGE) + len(LARGE) // 2)
     stalled, other = (
@@ -382,7 +382,7 @@ async def test_reader_without_room_for_the_next_row_is_refused(here: Setting) ->
     assert await anext(other) == [large(1)]
 
 
-async def test_readers_go_on_after_failed_read_of_another(here: Setting) -> None:
+async def test_readers_go_on_after_failed_read_of_another(here: EventLogHarness) -> None:
     await here.write([large(0)])
     errors = [ApiError(503, "The store is away.")]
 

@@ -22,7 +22,7 @@ from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED
 from tests.support.strict import validate_response
 
-pytestmark = pytest.mark.needs("work")
+pytestmark = pytest.mark.needs("transactions")
 
 ALICE = Owner("alice", {"teams": ["search"]})
 

@@ -15,7 +15,7 @@ from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Conflict, Delete, Records
 from tests.contract.backends import Clock
 
-pytestmark = pytest.mark.needs("work")
+pytestmark = pytest.mark.needs("transactions")
 
 ANNA = Owner("anna", {"teams": ["search"]})
 BODY = {"model": "m", "input": "what nobody is to read", "metadata": {"a": "1", "b": "2"}}

@@ -18,7 +18,7 @@ from llama_stack_responses.store.records import Conflict, Put, Records, writes_o
 from tests.contract.backends import Clock
 from tests.support.records import WatchedRecords, just_before_a_commit
 
-pytestmark = pytest.mark.needs("work")
+pytestmark = pytest.mark.needs("transactions")
 
 type Json = dict[str, Any]
 
@@ -27,7 +27,7 @@ BERT = Owner("bert", {"teams": ["search"]}, "shop")
 BODY: Json = {"model": "m", "input": "..."}
 
 
-class Desk:
+class QueueHarness:
     """Common operations of these tests."""
 
     def __init__(self, records: Records) -> None:
@@ -63,20 +63,20 @@ class Desk:
 
 
 @pytest.fixture
-def desk(records: Records) -> Desk:
-    return Desk(records)
+def harness(records: Records) -> QueueHarness:
+    return QueueHarness(records)
 
 
 # Claiming
 
 
-async def test_job_is_claimed_by_one_worker(desk: Desk) -> None:
+async def test_job_is_claimed_by_one_worker(harness: QueueHarness) -> None:
     ids = [f"resp_{number}" for number in range(12)]
-    await desk.submit(*ids)
+    await harness.submit(*ids)
 
     async def checkpoint(worker: str) -> list[str]:
         taken = []
-        while lease := await desk.jobs.claim(worker):
+        while lease := await harness.jobs.claim(worker):
             assert lease.job.worker == worker
             taken.append(lease.response_id)
         return taken
@@ -85,39 +85,39 @@ async def test_job_is_claimed_by_one_worker(desk: Desk) -> None:
     assert sorted(response_id for each in taken for response_id in each) == sorted(ids)
 
 
-async def test_jobs_are_claimed_in_order_of_arrival(desk: Desk, clock: Clock) -> None:
+async def test_jobs_are_claimed_in_order_of_arrival(harness: QueueHarness, clock: Clock) -> None:
     for number, name in enumerate(["anna", "bert", "carl"]):
         clock.now += 1
-        await desk.submit(f"resp_{number}", owner=Owner(name))
-    assert [(await desk.claim()).response_id for _ in range(3)] == ["resp_0", "resp_1", "resp_2"]
-    assert await desk.jobs.claim("w1") is None
+        await harness.submit(f"resp_{number}", owner=Owner(name))
+    assert [(await harness.claim()).response_id for _ in range(3)] == ["resp_0", "resp_1", "resp_2"]
+    assert await harness.jobs.claim("w1") is None
 
 
-async def test_many_jobs_of_one_owner_do_not_delay_other_owner(desk: Desk, clock: Clock) -> None:
-    await desk.submit(*(f"resp_a{number}" for number in range(10)), owner=ANNA)
+async def test_many_jobs_of_one_owner_do_not_delay_other_owner(harness: QueueHarness, clock: Clock) -> None:
+    await harness.submit(*(f"resp_a{number}" for number in range(10)), owner=ANNA)
     clock.now += 1
-    await desk.submit("resp_b", owner=BERT)
-    taken = [(await desk.claim()).response_id for _ in range(11)]
+    await harness.submit("resp_b", owner=BERT)
+    taken = [(await harness.claim()).response_id for _ in range(11)]
     assert taken.index("resp_b") == 1
     assert [each for each in taken if each != "resp_b"] == [f"resp_a{number}" for number in range(10)]
 
 
-async def test_concurrent_jobs_of_one_owner_do_not_delay_other_owner(desk: Desk, clock: Clock) -> None:
-    await asyncio.gather(*(desk.submit(f"resp_a{number}", owner=ANNA) for number in range(10)))
+async def test_concurrent_jobs_of_one_owner_do_not_delay_other_owner(harness: QueueHarness, clock: Clock) -> None:
+    await asyncio.gather(*(harness.submit(f"resp_a{number}", owner=ANNA) for number in range(10)))
     clock.now += 1
-    await desk.submit("resp_b", owner=BERT)
-    taken = [(await desk.claim()).response_id for _ in range(11)]
+    await harness.submit("resp_b", owner=BERT)
+    taken = [(await harness.claim()).response_id for _ in range(11)]
     assert taken.index("resp_b") == 1
 
 
-async def test_owners_take_turns_even_with_slow_workers(desk: Desk, clock: Clock, records: Records) -> None:
+async def test_owners_take_turns_even_with_slow_workers(harness: QueueHarness, clock: Clock, records: Records) -> None:
     others = JobQueue(records, limit=100)  # of another server
     for number in range(40):
-        await desk.submit(f"resp_a{number}", owner=ANNA)
+        await harness.submit(f"resp_a{number}", owner=ANNA)
     for _ in range(5):
         clock.now += 600
-        await desk.claim()
-    await desk.jobs.noted()
+        await harness.claim()
+    await harness.jobs.noted()
     for number in range(3):
         async with others.enqueued(f"resp_b{number}", BERT, BODY) as ops:
             await records.commit(ops)
@@ -126,88 +126,88 @@ async def test_owners_take_turns_even_with_slow_workers(desk: Desk, clock: Clock
     assert taken.count("resp_b") == 3
 
 
-async def test_jobs_of_one_owner_write_no_common_key(desk: Desk, records: Records) -> None:
+async def test_jobs_of_one_owner_write_no_common_key(harness: QueueHarness, records: Records) -> None:
     written: list[set[str]] = []
     for number in range(2):
-        async with desk.jobs.enqueued(f"resp_{number}", ANNA, BODY) as ops:
+        async with harness.jobs.enqueued(f"resp_{number}", ANNA, BODY) as ops:
             await records.commit(ops)
         written.append({op.key for op in writes_of(ops)})
     assert not written[0] & written[1]
 
 
-async def test_unwritten_turns_count_within_process(desk: Desk, clock: Clock) -> None:
-    await asyncio.gather(*(desk.submit(f"resp_a{number}", owner=ANNA) for number in range(3)))
-    await desk.submit("resp_b", owner=BERT)
-    assert [(await desk.claim()).response_id[:6] for _ in range(2)].count("resp_b") == 1
+async def test_unwritten_turns_count_within_process(harness: QueueHarness, clock: Clock) -> None:
+    await asyncio.gather(*(harness.submit(f"resp_a{number}", owner=ANNA) for number in range(3)))
+    await harness.submit("resp_b", owner=BERT)
+    assert [(await harness.claim()).response_id[:6] for _ in range(2)].count("resp_b") == 1
 
 
-async def test_second_job_is_not_starved_by_new_owners(desk: Desk, clock: Clock) -> None:
-    await desk.submit("resp_a0", "resp_a1", owner=ANNA)
+async def test_second_job_is_not_starved_by_new_owners(harness: QueueHarness, clock: Clock) -> None:
+    await harness.submit("resp_a0", "resp_a1", owner=ANNA)
     waited = 0
     for number in range(100):
         clock.now += 1
-        await desk.submit(f"resp_{number}", owner=Owner(f"new-{number}"))
-        if (await desk.claim()).response_id == "resp_a1":
+        await harness.submit(f"resp_{number}", owner=Owner(f"new-{number}"))
+        if (await harness.claim()).response_id == "resp_a1":
             waited = number
             break
     assert 1 < waited < 80
 
 
-async def test_finished_burst_does_not_delay_later_jobs_of_owner(desk: Desk, clock: Clock) -> None:
-    await desk.submit("resp_a0", "resp_a1", owner=ANNA)
-    await desk.submit("resp_b0", owner=BERT)
+async def test_finished_burst_does_not_delay_later_jobs_of_owner(harness: QueueHarness, clock: Clock) -> None:
+    await harness.submit("resp_a0", "resp_a1", owner=ANNA)
+    await harness.submit("resp_b0", owner=BERT)
     for _ in range(3):
-        await desk.claim()
-    await desk.submit("resp_a2", owner=ANNA)
+        await harness.claim()
+    await harness.submit("resp_a2", owner=ANNA)
     clock.now += 1
-    await desk.submit("resp_b1", owner=BERT)
-    assert [(await desk.claim()).response_id for _ in range(2)] == ["resp_a2", "resp_b1"]
+    await harness.submit("resp_b1", owner=BERT)
+    assert [(await harness.claim()).response_id for _ in range(2)] == ["resp_a2", "resp_b1"]
 
 
-async def test_passed_over_jobs_of_owner_stay_queued(desk: Desk, clock: Clock) -> None:
-    await desk.submit(*(f"resp_a{number}" for number in range(7)), owner=ANNA)
+async def test_passed_over_jobs_of_owner_stay_queued(harness: QueueHarness, clock: Clock) -> None:
+    await harness.submit(*(f"resp_a{number}" for number in range(7)), owner=ANNA)
     clock.now += 1
-    lease = await desk.claim()
-    await desk.submit("resp_b0", "resp_b1", owner=BERT)
+    lease = await harness.claim()
+    await harness.submit("resp_b0", "resp_b1", owner=BERT)
     passed_over = {name_of(Owner("anna", {"teams": ["other"]}))}
-    assert [await desk.taken(passed_over) for _ in range(3)] == ["resp_b0", "resp_b1", None]
-    await desk.jobs.release(lease)
-    assert await desk.taken(passed_over) is None
-    assert await desk.taken() == lease.response_id
+    assert [await harness.taken(passed_over) for _ in range(3)] == ["resp_b0", "resp_b1", None]
+    await harness.jobs.release(lease)
+    assert await harness.taken(passed_over) is None
+    assert await harness.taken() == lease.response_id
 
 
-async def test_job_behind_many_passed_over_jobs_is_found(desk: Desk) -> None:
-    desk.jobs = JobQueue(desk.records, limit=100, page_rows=3)
-    await desk.submit(*(f"resp_a{number}" for number in range(10)), owner=ANNA)
-    await desk.submit(*(f"resp_b{number}" for number in range(8)), owner=BERT)
+async def test_job_behind_many_passed_over_jobs_is_found(harness: QueueHarness) -> None:
+    harness.jobs = JobQueue(harness.records, limit=100, page_rows=3)
+    await harness.submit(*(f"resp_a{number}" for number in range(10)), owner=ANNA)
+    await harness.submit(*(f"resp_b{number}" for number in range(8)), owner=BERT)
     passed_over = {name_of(BERT)}
-    assert [await desk.taken(passed_over) for _ in range(10)] == [f"resp_a{number}" for number in range(10)]
-    assert await desk.taken(passed_over) is None
+    assert [await harness.taken(passed_over) for _ in range(10)] == [f"resp_a{number}" for number in range(10)]
+    assert await harness.taken(passed_over) is None
 
 
 async def test_full_queue_refuses_job(records: Records) -> None:
-    desk = Desk(records)
-    desk.jobs = JobQueue(records, limit=3)
-    await desk.submit("resp_1", "resp_2", "resp_3")
-    await refused(desk, "resp_4", ANONYMOUS, "Too many background responses are queued")
-    await desk.claim()
-    await desk.submit("resp_4")
+    harness = QueueHarness(records)
+    harness.jobs = JobQueue(records, limit=3)
+    await harness.submit("resp_1", "resp_2", "resp_3")
+    await refused(harness, "resp_4", ANONYMOUS, "Too many background responses are queued")
+    await harness.claim()
+    await harness.submit("resp_4")
 
 
 async def test_quota_of_owner_counts_unfinished_jobs_only(records: Records) -> None:
-    desk = Desk(records)
-    desk.jobs = JobQueue(records, limit=20, per_user=2)
-    await desk.submit("resp_a0", "resp_a1", owner=ANNA)
-    lease = await desk.claim()
-    await refused(desk, "resp_a2", Owner("anna", {"teams": ["other"]}), "You have 2 background responses")
-    await desk.submit("resp_b0", owner=BERT)
-    await desk.submit("resp_0", "resp_1", "resp_2", owner=ANONYMOUS)
-    assert await desk.finish(lease)
-    await desk.submit("resp_a2", owner=ANNA)
-    seized = await desk.jobs.take_over("resp_a2", "w2", "cancelled")
+    harness = QueueHarness(records)
+    harness.jobs = JobQueue(records, limit=20, per_user=2)
+    await harness.submit("resp_a0", "resp_a1", owner=ANNA)
+    lease = await harness.claim()
+    await refused(harness, "resp_a2", Owner("anna", {"teams": ["other"]}), "You have 2 background responses")
+    await harness.submit("resp_b0", owner=BERT)
+    await harness.submit("resp_0", "resp_1", "resp_2", owner=ANONYMOUS)
+    assert await harness.finish(lease)
+    await harness.submit("resp_a2", owner=ANNA)
+    seized = await harness.jobs.take_over("resp_a2", "w2", "cancelled")
     assert seized
-    assert await desk.finish(seized)
-    await desk.submit("resp_a3", owner=ANNA)
+    assert await harness.finish(seized)
+    await harness.submit("resp_a3", owner=ANNA)
 
 
 @pytest.mark.parametrize("owner", [ANNA, ANONYMOUS], ids=["their share", "the queue"])
@@ -215,195 +215,195 @@ async def test_concurrent_submissions_fill_quota_exactly(records: Records, owner
     async def turn(_: str) -> None:
         await asyncio.sleep(0)
 
-    desk = Desk(WatchedRecords(records, before=turn, after=turn))
-    desk.jobs = JobQueue(desk.records, limit=20 if owner is ANNA else 5, per_user=5)
-    submitted = [desk.submit(f"resp_{number}", owner=owner) for number in range(15)]
+    harness = QueueHarness(WatchedRecords(records, before=turn, after=turn))
+    harness.jobs = JobQueue(harness.records, limit=20 if owner is ANNA else 5, per_user=5)
+    submitted = [harness.submit(f"resp_{number}", owner=owner) for number in range(15)]
     found = await asyncio.gather(*submitted, return_exceptions=True)
     assert [each.code for each in found if isinstance(each, ApiError)] == ["rate_limit_exceeded"] * 10
     assert len(await records.range("q/", "q0", limit=20)) == 5
-    assert not desk.jobs._quotas._counts
+    assert not harness.jobs._quotas._counts
 
 
-async def refused(desk: Desk, response_id: str, owner: Owner, why: str) -> None:
+async def refused(harness: QueueHarness, response_id: str, owner: Owner, why: str) -> None:
     with pytest.raises(ApiError, match=why) as refusal:
-        await desk.submit(response_id, owner=owner)
+        await harness.submit(response_id, owner=owner)
     assert (refusal.value.status, refusal.value.code) == (429, "rate_limit_exceeded")
     assert refusal.value.retry_after
 
 
-async def test_claimed_job_has_owner_and_checkpoint(desk: Desk) -> None:
-    await desk.submit("resp_1", owner=BERT)
-    waiting = await desk.jobs.find("resp_1")
+async def test_claimed_job_has_owner_and_checkpoint(harness: QueueHarness) -> None:
+    await harness.submit("resp_1", owner=BERT)
+    waiting = await harness.jobs.find("resp_1")
     assert waiting is not None
     assert (waiting.job.owner, waiting.job.worker, waiting.job.tries) == (BERT, None, 0)
-    lease = await desk.claim()
+    lease = await harness.claim()
     assert (lease.job.owner, lease.job.worker, lease.job.tries, lease.job.verdict) == (BERT, "w1", 1, None)
-    assert await desk.jobs.find("resp_1") == lease
-    checkpoint = await desk.jobs.checkpoint("resp_1")
+    assert await harness.jobs.find("resp_1") == lease
+    checkpoint = await harness.jobs.checkpoint("resp_1")
     assert checkpoint is not None
     assert (checkpoint.body, checkpoint.rounds, list(checkpoint.output)) == (BODY, 0, [])
-    assert await desk.jobs.find("resp_2") is None
-    assert await desk.jobs.checkpoint("resp_2") is None
+    assert await harness.jobs.find("resp_2") is None
+    assert await harness.jobs.checkpoint("resp_2") is None
 
 
 # Stalled jobs
 
 
-async def test_stalled_jobs_are_requeued_once(desk: Desk, clock: Clock) -> None:
-    await desk.submit("resp_1", "resp_2", "resp_3")
-    await desk.jobs.heartbeat("dies")
-    await desk.jobs.heartbeat("lives")
-    lost = [await desk.claim("dies"), await desk.claim("dies")]
-    kept = await desk.claim("lives")
-    assert await desk.jobs.requeue_stalled() == 0
+async def test_stalled_jobs_are_requeued_once(harness: QueueHarness, clock: Clock) -> None:
+    await harness.submit("resp_1", "resp_2", "resp_3")
+    await harness.jobs.heartbeat("dies")
+    await harness.jobs.heartbeat("lives")
+    lost = [await harness.claim("dies"), await harness.claim("dies")]
+    kept = await harness.claim("lives")
+    assert await harness.jobs.requeue_stalled() == 0
     clock.now += DEFAULT.lease_seconds - 1
-    await desk.jobs.heartbeat("lives")
-    assert await desk.jobs.requeue_stalled() == 0
+    await harness.jobs.heartbeat("lives")
+    assert await harness.jobs.requeue_stalled() == 0
     clock.now += 2
-    assert sum(await asyncio.gather(*(desk.jobs.requeue_stalled() for _ in range(4)))) == 2
-    assert await desk.jobs.still_held([*lost, kept]) == {kept.response_id}
-    again = [await desk.claim("lives"), await desk.claim("lives")]
+    assert sum(await asyncio.gather(*(harness.jobs.requeue_stalled() for _ in range(4)))) == 2
+    assert await harness.jobs.still_held([*lost, kept]) == {kept.response_id}
+    again = [await harness.claim("lives"), await harness.claim("lives")]
     assert {lease.response_id for lease in again} == {lease.response_id for lease in lost}
     assert [lease.job.tries for lease in again] == [2, 2]
-    assert await desk.jobs.claim("lives") is None
+    assert await harness.jobs.claim("lives") is None
 
 
-async def test_jobs_of_deregistered_worker_are_stalled_at_once(desk: Desk) -> None:
-    await desk.submit("resp_1")
-    await desk.jobs.heartbeat("w1")
-    await desk.claim("w1")
-    await desk.jobs.deregister("w1")
-    assert await desk.jobs.requeue_stalled() == 1
+async def test_jobs_of_deregistered_worker_are_stalled_at_once(harness: QueueHarness) -> None:
+    await harness.submit("resp_1")
+    await harness.jobs.heartbeat("w1")
+    await harness.claim("w1")
+    await harness.jobs.deregister("w1")
+    assert await harness.jobs.requeue_stalled() == 1
 
 
-async def test_worker_renewing_its_lease_in_time_keeps_its_jobs(desk: Desk, clock: Clock) -> None:
-    await desk.submit("resp_1")
-    await desk.jobs.heartbeat("w1")
-    lease = await desk.claim("w1")
+async def test_worker_renewing_its_lease_in_time_keeps_its_jobs(harness: QueueHarness, clock: Clock) -> None:
+    await harness.submit("resp_1")
+    await harness.jobs.heartbeat("w1")
+    lease = await harness.claim("w1")
     clock.now += DEFAULT.lease_seconds + 1
-    late = JobQueue(just_before_a_commit(desk.records, lambda: desk.jobs.heartbeat("w1")), limit=100)
+    late = JobQueue(just_before_a_commit(harness.records, lambda: harness.jobs.heartbeat("w1")), limit=100)
     assert await late.requeue_stalled() == 0
-    assert await desk.finish(lease)
+    assert await harness.finish(lease)
 
 
-async def test_server_with_fast_clock_does_not_expire_leases(desk: Desk, clock: Clock) -> None:
-    await desk.submit("resp_1")
-    await desk.jobs.heartbeat("w1")
-    lease = await desk.claim("w1")
-    await Archive(desk.records, clock=lambda: clock.now + DEFAULT.lease_seconds + 1).sweep()
-    assert await desk.jobs.requeue_stalled() == 0
-    assert await desk.finish(lease)
+async def test_server_with_fast_clock_does_not_expire_leases(harness: QueueHarness, clock: Clock) -> None:
+    await harness.submit("resp_1")
+    await harness.jobs.heartbeat("w1")
+    lease = await harness.claim("w1")
+    await Archive(harness.records, clock=lambda: clock.now + DEFAULT.lease_seconds + 1).sweep()
+    assert await harness.jobs.requeue_stalled() == 0
+    assert await harness.finish(lease)
 
 
-async def test_job_is_failed_after_killing_too_many_workers(desk: Desk) -> None:
-    await desk.submit("resp_1")
+async def test_job_is_failed_after_killing_too_many_workers(harness: QueueHarness) -> None:
+    await harness.submit("resp_1")
     for number in range(TRIES):
-        lease = await desk.claim(f"w{number}")
+        lease = await harness.claim(f"w{number}")
         assert (lease.job.tries, lease.job.verdict) == (number + 1, None)
-        assert await desk.jobs.requeue_stalled() == 1
-    assert (await desk.claim("last")).job.verdict == "failed"
-    assert await desk.jobs.requeue_stalled() == 1
-    assert (await desk.claim("very last")).job.verdict == "failed"
+        assert await harness.jobs.requeue_stalled() == 1
+    assert (await harness.claim("last")).job.verdict == "failed"
+    assert await harness.jobs.requeue_stalled() == 1
+    assert (await harness.claim("very last")).job.verdict == "failed"
 
 
-async def test_tries_do_not_count_if_live_worker_recovers_job(desk: Desk) -> None:
-    await desk.submit("resp_1")
-    await desk.jobs.heartbeat("w1")
+async def test_tries_do_not_count_if_live_worker_recovers_job(harness: QueueHarness) -> None:
+    await harness.submit("resp_1")
+    await harness.jobs.heartbeat("w1")
     for _ in range(2 * TRIES):
-        lease = await desk.claim("w1")
+        lease = await harness.claim("w1")
         assert (lease.job.tries, lease.job.verdict) == (1, None)
-        assert await desk.jobs.reclaim("w1", "resp_1", counts=False)
+        assert await harness.jobs.reclaim("w1", "resp_1", counts=False)
 
 
-async def test_tries_count_if_live_worker_hits_defect(desk: Desk) -> None:
-    await desk.submit("resp_1")
+async def test_tries_count_if_live_worker_hits_defect(harness: QueueHarness) -> None:
+    await harness.submit("resp_1")
     for number in range(TRIES):
-        assert (await desk.claim("w1")).job.tries == number + 1
-        assert await desk.jobs.reclaim("w1", "resp_1", counts=True)
-    assert (await desk.claim("w1")).job.verdict == "failed"
+        assert (await harness.claim("w1")).job.tries == number + 1
+        assert await harness.jobs.reclaim("w1", "resp_1", counts=True)
+    assert (await harness.claim("w1")).job.verdict == "failed"
 
 
-async def test_tries_do_not_count_if_workers_only_lost_leases(desk: Desk, clock: Clock) -> None:
-    await desk.submit("resp_1")
+async def test_tries_do_not_count_if_workers_only_lost_leases(harness: QueueHarness, clock: Clock) -> None:
+    await harness.submit("resp_1")
     workers = [f"w{number}" for number in range(2 * TRIES)]
     for number, worker in enumerate(workers):
-        await desk.jobs.heartbeat(worker)
-        lease = await desk.claim(worker)
+        await harness.jobs.heartbeat(worker)
+        lease = await harness.claim(worker)
         assert (lease.job.tries, lease.job.verdict) == (1, None)
         # No worker reaches the store; then all do, and one is the first to requeue stalled jobs.
         clock.now += DEFAULT.lease_seconds + 1
-        assert await desk.jobs.requeue_stalled() == 1
+        assert await harness.jobs.requeue_stalled() == 1
         for each in workers[: number + 1]:
-            await desk.jobs.heartbeat(each)
+            await harness.jobs.heartbeat(each)
 
 
-async def test_try_is_taken_back_if_its_worker_turns_out_alive(desk: Desk, clock: Clock) -> None:
-    await desk.submit("resp_1")
+async def test_try_is_taken_back_if_its_worker_turns_out_alive(harness: QueueHarness, clock: Clock) -> None:
+    await harness.submit("resp_1")
     for number in range(TRIES - 1):
-        await desk.claim(f"w{number}")
-        assert await desk.jobs.requeue_stalled() == 1
-    assert (await desk.claim("w2")).job.tries == TRIES
-    await desk.jobs.heartbeat("w0")
-    assert await desk.jobs.requeue_stalled() == 1
-    lease = await desk.claim("w3")
+        await harness.claim(f"w{number}")
+        assert await harness.jobs.requeue_stalled() == 1
+    assert (await harness.claim("w2")).job.tries == TRIES
+    await harness.jobs.heartbeat("w0")
+    assert await harness.jobs.requeue_stalled() == 1
+    lease = await harness.claim("w3")
     assert (lease.job.tries, lease.job.verdict) == (TRIES, None)
     assert sorted(lease.job.lost) == ["w1", "w2"]
 
 
-async def test_cancelled_job_of_dead_worker_stays_cancelled(desk: Desk) -> None:
-    await desk.submit("resp_1")
+async def test_cancelled_job_of_dead_worker_stays_cancelled(harness: QueueHarness) -> None:
+    await harness.submit("resp_1")
     for _ in range(TRIES + 1):
-        await desk.claim()
-        assert await desk.jobs.requeue_stalled() == 1
-    await desk.jobs.take_over("resp_1", "w2", "cancelled")
-    assert await desk.jobs.requeue_stalled() == 1
-    assert (await desk.claim()).job.verdict == "cancelled"
+        await harness.claim()
+        assert await harness.jobs.requeue_stalled() == 1
+    await harness.jobs.take_over("resp_1", "w2", "cancelled")
+    assert await harness.jobs.requeue_stalled() == 1
+    assert (await harness.claim()).job.verdict == "cancelled"
 
 
-async def test_worker_finds_and_reclaims_jobs_it_lost_track_of(desk: Desk) -> None:
-    await desk.submit("resp_1", "resp_2")
-    await desk.jobs.heartbeat("w1")
-    lost = await desk.claim("w1")
-    kept = await desk.claim("w2")
-    assert await desk.jobs.held_by("w1") == {lost.response_id}
-    assert await desk.jobs.reclaim("w1", lost.response_id, counts=True)
-    assert not await desk.jobs.reclaim("w1", kept.response_id, counts=True)
-    assert await desk.jobs.held_by("w1") == set()
-    assert await desk.jobs.still_held([lost, kept]) == {kept.response_id}
-    assert (await desk.claim("w1")).job.tries == 2
+async def test_worker_finds_and_reclaims_jobs_it_lost_track_of(harness: QueueHarness) -> None:
+    await harness.submit("resp_1", "resp_2")
+    await harness.jobs.heartbeat("w1")
+    lost = await harness.claim("w1")
+    kept = await harness.claim("w2")
+    assert await harness.jobs.held_by("w1") == {lost.response_id}
+    assert await harness.jobs.reclaim("w1", lost.response_id, counts=True)
+    assert not await harness.jobs.reclaim("w1", kept.response_id, counts=True)
+    assert await harness.jobs.held_by("w1") == set()
+    assert await harness.jobs.still_held([lost, kept]) == {kept.response_id}
+    assert (await harness.claim("w1")).job.tries == 2
 
 
 # Rows of other versions
 
 
 @pytest.mark.parametrize("row", ["j/resp_1", "k/resp_1"])
-async def test_unreadable_job_stays_queued_without_blocking_others(desk: Desk, row: str) -> None:
-    await desk.submit("resp_1", "resp_2")
-    written = (await desk.records.get_many([row]))[row]
-    await desk.records.commit([Put(row, b"\x02")])
-    assert (await desk.claim()).response_id == "resp_2"
-    assert await desk.jobs.claim("w1") is None
-    await desk.records.commit([Put(row, written.value)])
-    lease = await desk.claim()
+async def test_unreadable_job_stays_queued_without_blocking_others(harness: QueueHarness, row: str) -> None:
+    await harness.submit("resp_1", "resp_2")
+    written = (await harness.records.get_many([row]))[row]
+    await harness.records.commit([Put(row, b"\x02")])
+    assert (await harness.claim()).response_id == "resp_2"
+    assert await harness.jobs.claim("w1") is None
+    await harness.records.commit([Put(row, written.value)])
+    lease = await harness.claim()
     assert (lease.response_id, lease.job.tries) == ("resp_1", 1)
 
 
-async def test_unreadable_stalled_job_does_not_block_others(desk: Desk) -> None:
-    await desk.submit("resp_1", "resp_2")
-    assert {(await desk.claim()).response_id, (await desk.claim()).response_id} == {"resp_1", "resp_2"}
-    await desk.records.commit([Put("j/resp_1", b"\x02")])
-    assert await desk.jobs.requeue_stalled() == 1
-    assert (await desk.claim()).response_id == "resp_2"
+async def test_unreadable_stalled_job_does_not_block_others(harness: QueueHarness) -> None:
+    await harness.submit("resp_1", "resp_2")
+    assert {(await harness.claim()).response_id, (await harness.claim()).response_id} == {"resp_1", "resp_2"}
+    await harness.records.commit([Put("j/resp_1", b"\x02")])
+    assert await harness.jobs.requeue_stalled() == 1
+    assert (await harness.claim()).response_id == "resp_2"
 
 
-async def test_fields_added_by_newer_version_are_ignored(desk: Desk) -> None:
-    await desk.submit("resp_1")
-    rows = await desk.records.get_many(["j/resp_1", "k/resp_1"])
+async def test_fields_added_by_newer_version_are_ignored(harness: QueueHarness) -> None:
+    await harness.submit("resp_1")
+    rows = await harness.records.get_many(["j/resp_1", "k/resp_1"])
     newer = [Put(key, codec.encode(codec.decode(found.value) | {"mood": "new"})) for key, found in rows.items()]
-    await desk.records.commit(newer)
-    lease = await desk.claim()
+    await harness.records.commit(newer)
+    lease = await harness.claim()
     assert lease.job.tries == 1
-    checkpoint = await desk.jobs.checkpoint("resp_1")
+    checkpoint = await harness.jobs.checkpoint("resp_1")
     assert checkpoint is not None
     assert checkpoint.body == BODY
 
@@ -411,116 +411,116 @@ async def test_fields_added_by_newer_version_are_ignored(desk: Desk) -> None:
 # Fencing
 
 
-async def test_worker_with_expired_lease_cannot_write(desk: Desk) -> None:
-    await desk.submit("resp_1")
-    stopped = await desk.claim("w1")
-    await desk.records.commit([Put("e/1", b"")], [stopped.fence])
-    await desk.jobs.requeue_stalled()
+async def test_worker_with_expired_lease_cannot_write(harness: QueueHarness) -> None:
+    await harness.submit("resp_1")
+    stopped = await harness.claim("w1")
+    await harness.records.commit([Put("e/1", b"")], [stopped.fence])
+    await harness.jobs.requeue_stalled()
     with pytest.raises(Conflict):
-        await desk.records.commit([Put("e/2", b"")], [stopped.fence])
-    other = await desk.claim("w2")
-    assert not await desk.finish(stopped)
-    await desk.jobs.release(stopped)
-    assert await desk.jobs.still_held([stopped, other]) == {"resp_1"}
-    assert await desk.jobs.claim("w3") is None
-    assert await desk.finish(other)
-    assert await desk.rows() == ["done", "e/1"]
+        await harness.records.commit([Put("e/2", b"")], [stopped.fence])
+    other = await harness.claim("w2")
+    assert not await harness.finish(stopped)
+    await harness.jobs.release(stopped)
+    assert await harness.jobs.still_held([stopped, other]) == {"resp_1"}
+    assert await harness.jobs.claim("w3") is None
+    assert await harness.finish(other)
+    assert await harness.rows() == ["done", "e/1"]
 
 
-async def test_worker_whose_job_was_taken_over_cannot_write(desk: Desk) -> None:
-    await desk.submit("resp_1")
-    lease = await desk.claim("w1")
-    seized = await desk.jobs.take_over("resp_1", "w2", "cancelled")
+async def test_worker_whose_job_was_taken_over_cannot_write(harness: QueueHarness) -> None:
+    await harness.submit("resp_1")
+    lease = await harness.claim("w1")
+    seized = await harness.jobs.take_over("resp_1", "w2", "cancelled")
     assert seized is not None
     assert (seized.job.worker, seized.job.verdict, seized.job.tries) == ("w2", "cancelled", 1)
-    assert not await desk.finish(lease)
-    assert await desk.finish(seized)
+    assert not await harness.finish(lease)
+    assert await harness.finish(seized)
 
 
-async def test_queued_job_can_be_taken_over(desk: Desk) -> None:
-    await desk.submit("resp_1")
-    seized = await desk.jobs.take_over("resp_1", "w2", "cancelled")
+async def test_queued_job_can_be_taken_over(harness: QueueHarness) -> None:
+    await harness.submit("resp_1")
+    seized = await harness.jobs.take_over("resp_1", "w2", "cancelled")
     assert seized is not None
-    assert await desk.jobs.claim("w1") is None
-    assert await desk.finish(seized)
-    assert await desk.rows() == ["done"]
+    assert await harness.jobs.claim("w1") is None
+    assert await harness.finish(seized)
+    assert await harness.rows() == ["done"]
 
 
-async def test_finished_job_cannot_be_taken_over(desk: Desk) -> None:
-    await desk.submit("resp_1")
-    assert await desk.finish(await desk.claim())
-    assert await desk.jobs.take_over("resp_1", "w2", "cancelled") is None
-    assert await desk.rows() == ["done"]
+async def test_finished_job_cannot_be_taken_over(harness: QueueHarness) -> None:
+    await harness.submit("resp_1")
+    assert await harness.finish(await harness.claim())
+    assert await harness.jobs.take_over("resp_1", "w2", "cancelled") is None
+    assert await harness.rows() == ["done"]
 
 
-async def test_finish_racing_cancels_has_one_winner(desk: Desk) -> None:
+async def test_finish_racing_cancels_has_one_winner(harness: QueueHarness) -> None:
     for number in range(6):
         response_id = f"resp_{number}"
-        await desk.submit(response_id)
-        lease = await desk.claim("w0")
+        await harness.submit(response_id)
+        lease = await harness.claim("w0")
 
         async def cancel(worker: str, response_id: str = response_id) -> bool:
-            seized = await desk.jobs.take_over(response_id, worker, "cancelled")
-            return seized is not None and await desk.finish(seized)
+            seized = await harness.jobs.take_over(response_id, worker, "cancelled")
+            return seized is not None and await harness.finish(seized)
 
-        won = await asyncio.gather(desk.finish(lease), cancel("w1"), cancel("w2"), cancel("w0"))
+        won = await asyncio.gather(harness.finish(lease), cancel("w1"), cancel("w2"), cancel("w0"))
         assert won.count(True) == 1, won
-        assert await desk.rows() == ["done"]
+        assert await harness.rows() == ["done"]
 
 
 # Releasing
 
 
-async def test_released_job_keeps_its_place_and_tries(desk: Desk) -> None:
-    await desk.submit("resp_1", "resp_2")
+async def test_released_job_keeps_its_place_and_tries(harness: QueueHarness) -> None:
+    await harness.submit("resp_1", "resp_2")
     for _ in range(TRIES + 1):
-        lease = await desk.claim()
+        lease = await harness.claim()
         assert (lease.response_id, lease.job.tries, lease.job.verdict) == ("resp_1", 1, None)
-        await desk.jobs.release(lease)
-        assert not await desk.finish(lease)
-    assert await desk.jobs.held_by("w1") == set()
+        await harness.jobs.release(lease)
+        assert not await harness.finish(lease)
+    assert await harness.jobs.held_by("w1") == set()
 
 
-async def test_stale_claim_does_not_lose_released_job(desk: Desk) -> None:
-    await desk.submit("resp_1")
-    lease = await desk.claim("w1")
+async def test_stale_claim_does_not_lose_released_job(harness: QueueHarness) -> None:
+    await harness.submit("resp_1")
+    lease = await harness.claim("w1")
     # Another worker read the queue's row before the claim, and the job after it.
-    late = JobQueue(just_before_a_commit(desk.records, lambda: desk.jobs.release(lease)), limit=100)
+    late = JobQueue(just_before_a_commit(harness.records, lambda: harness.jobs.release(lease)), limit=100)
     assert await late._take(f"q/{lease.job.order}/resp_1", "w2") is None
-    assert (await desk.claim("w3")).response_id == "resp_1"
+    assert (await harness.claim("w3")).response_id == "resp_1"
 
 
-async def test_stale_recovery_does_not_lose_reclaimed_job(desk: Desk) -> None:
-    await desk.submit("resp_1")
-    lease = await desk.claim("w1")
-    await desk.jobs.release(lease)
+async def test_stale_recovery_does_not_lose_reclaimed_job(harness: QueueHarness) -> None:
+    await harness.submit("resp_1")
+    lease = await harness.claim("w1")
+    await harness.jobs.release(lease)
     # A recovery read the worker's row before the release, and the job after it.
-    late = JobQueue(just_before_a_commit(desk.records, lambda: desk.claim("w1")), limit=100)
+    late = JobQueue(just_before_a_commit(harness.records, lambda: harness.claim("w1")), limit=100)
     assert not await late._requeue_stalled("w1", "resp_1")
-    assert await desk.jobs.held_by("w1") == {"resp_1"}
-    assert await desk.jobs.requeue_stalled() == 1
+    assert await harness.jobs.held_by("w1") == {"resp_1"}
+    assert await harness.jobs.requeue_stalled() == 1
 
 
 # Leftovers
 
 
-async def test_finished_jobs_leave_no_rows(desk: Desk, clock: Clock) -> None:
-    await desk.submit("resp_1", "resp_2", "resp_3")
-    assert await desk.finish(await desk.claim("w1"))
-    await desk.claim("w1")
-    assert await desk.jobs.requeue_stalled() == 1
-    await desk.jobs.release(await desk.claim("w2"))
-    while lease := await desk.jobs.claim("w3"):
-        assert await desk.finish(lease)
-    assert await desk.rows() == ["done"]
-    await desk.jobs.noted()
+async def test_finished_jobs_leave_no_rows(harness: QueueHarness, clock: Clock) -> None:
+    await harness.submit("resp_1", "resp_2", "resp_3")
+    assert await harness.finish(await harness.claim("w1"))
+    await harness.claim("w1")
+    assert await harness.jobs.requeue_stalled() == 1
+    await harness.jobs.release(await harness.claim("w2"))
+    while lease := await harness.jobs.claim("w3"):
+        assert await harness.finish(lease)
+    assert await harness.rows() == ["done"]
+    await harness.jobs.noted()
     clock.now += 3 * 86_400
-    await desk.records.sweep(clock.now)
-    assert [key for key, _ in await desk.records.range("!", "~", limit=10)] == ["done"]
+    await harness.records.sweep(clock.now)
+    assert [key for key, _ in await harness.records.range("!", "~", limit=10)] == ["done"]
 
 
-async def test_orphaned_rows_of_job_are_dropped_on_next_visit(desk: Desk) -> None:
-    await desk.records.commit([Put("q/000000000001/resp_1", b""), Put("h/w1/resp_2", b"")])
-    assert await desk.jobs.claim("w1") is None
-    assert await desk.jobs.requeue_stalled() == 0
-    assert await desk.rows() == []
+async def test_orphaned_rows_of_job_are_dropped_on_next_visit(harness: QueueHarness) -> None:
+    await harness.records.commit([Put("q/000000000001/resp_1", b""), Put("h/w1/resp_2", b"")])
+    assert await harness.jobs.claim("w1") is None
+    assert await harness.jobs.requeue_stalled() == 0
+    assert await harness.rows() == []

@@ -16,7 +16,7 @@ from tests.support.inference import Round, finish, text
 from tests.support.records import WatchedRecords, just_before_a_commit
 from tests.unit.jobs.harness import ID, KEEP, PATIENCE, ROUNDS, ProcessHarness, turns, until
 
-pytestmark = pytest.mark.needs("work")
+pytestmark = pytest.mark.needs("transactions")
 
 LONG = 40 * 86_400.0
 """Seconds after which a response and every other expiring record have expired."""

@@ -15,7 +15,7 @@ from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, assistant, response, user
 from tests.contract.test_archive import Counting
 
-pytestmark = pytest.mark.needs("bulk")
+pytestmark = pytest.mark.needs("many_calls")
 
 ALICE = Owner("alice", {"teams": ["search"]})
 BOB = Owner("bob")

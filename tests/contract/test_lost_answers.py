@@ -29,7 +29,7 @@ from tests.contract.test_leftovers import left
 from tests.support.records import WatchedRecords
 from tests.unit.jobs.harness import ANNA, HURRIED, ID, PATIENCE, ROUNDS, ProcessHarness, turns
 
-pytestmark = pytest.mark.needs("work")
+pytestmark = pytest.mark.needs("transactions")
 
 type Json = dict[str, Any]
 type Act = Callable[[], Awaitable[object]]

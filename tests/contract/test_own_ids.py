@@ -17,7 +17,7 @@ from tests.contract.backends import Clock
 from tests.contract.conversations import Json, Prose, assistant, new_id, response, stored_item, user
 from tests.contract.test_archive import Counting, keys, nothing_left
 
-pytestmark = pytest.mark.needs("bulk")
+pytestmark = pytest.mark.needs("many_calls")
 
 ALICE = Owner("alice")
 

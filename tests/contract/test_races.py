@@ -91,7 +91,7 @@ def outcome(model: Model, commits: Sequence[Commit], order: Sequence[int]) -> Ou
 
 
 @pytest.mark.extended
-@pytest.mark.needs("bulk")
+@pytest.mark.needs("many_calls")
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(batches=BATCHES)
 def test_concurrent_commits_are_serializable(backend: Backend, place: Place, batches: list[list[Commit]]) -> None:

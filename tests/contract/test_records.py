@@ -35,8 +35,8 @@ async def everything(records: Records) -> dict[str, bytes]:
 
 
 async def test_only_transactional_stores_support_jobs(backend: Backend, records: Records) -> None:
-    assert records.transactional == ("work" in backend.capabilities)
-    assert (records.watch() is not None) == ("wakes" in backend.capabilities)
+    assert records.transactional == ("transactions" in backend.capabilities)
+    assert (records.watch() is not None) == ("notifications" in backend.capabilities)
 
 
 async def test_get_many_leaves_out_absent_keys(records: Records) -> None:
@@ -47,7 +47,7 @@ async def test_get_many_leaves_out_absent_keys(records: Records) -> None:
     assert await records.get_many([]) == {}
 
 
-@pytest.mark.needs("bulk")
+@pytest.mark.needs("many_calls")
 async def test_get_many_takes_thousands_of_keys(records: Records) -> None:
     await records.commit([Put(f"k/{index:05}", b"%d" % index) for index in range(5000)])
     found = await records.get_many([f"k/{index:05}" for index in range(0, 10_000, 2)])
@@ -260,7 +260,7 @@ async def test_sweep_removes_only_expired_records(records: Records, clock: Clock
     assert await records.sweep(clock.now + 50) == 0
 
 
-@pytest.mark.needs("bulk")
+@pytest.mark.needs("many_calls")
 async def test_sweep_is_bounded_and_continues_next_time(records: Records, clock: Clock) -> None:
     await records.commit([Put(f"k/{index}", b"", clock.now + 1) for index in range(2500)])
     swept = [await records.sweep(clock.now + 1) for _ in range(4)]
@@ -318,7 +318,7 @@ STEPS = st.lists(
 )
 
 
-@pytest.mark.needs("bulk")
+@pytest.mark.needs("many_calls")
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_backend_behaves_like_model(

@@ -329,9 +329,9 @@ async def test_notifications_resume_after_server_restart(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Waiters here fall back to polling only after an hour."""
-    there, rings = KINDS[kind][1](server.url), Notifier(fallback_poll=3600.0)
-    keeps_watch = asyncio.create_task(NotificationListener(there, rings, Intervals(reconnect_seconds=0.01)).run())
-    with rings.listen("a") as subscription:
+    there, notifier = KINDS[kind][1](server.url), Notifier(fallback_poll=3600.0)
+    keeps_watch = asyncio.create_task(NotificationListener(there, notifier, Intervals(reconnect_seconds=0.01)).run())
+    with notifier.listen("a") as subscription:
         async with asyncio.timeout(180):
             assert await subscription.wait(3600)  # it is subscribed from now on
             for _ in range(2):

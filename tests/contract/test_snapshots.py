@@ -41,7 +41,7 @@ async def test_snapshot_of_an_empty_store_has_no_rows(records: Records) -> None:
     assert await rows_of(records) == {}
 
 
-@pytest.mark.needs("work")
+@pytest.mark.needs("transactions")
 async def test_snapshot_is_whole_while_others_write(records: Records) -> None:
     """Each commit writes, replaces or deletes rows at both ends of the store together."""
 
@@ -76,7 +76,7 @@ async def test_snapshot_is_whole_while_others_write(records: Records) -> None:
         await writing
 
 
-@pytest.mark.needs("work")
+@pytest.mark.needs("transactions")
 async def test_rows_written_during_a_snapshot_are_stored_as_usual(records: Records) -> None:
     await records.commit([Put(f"{place}/{number}", LARGE) for place in "az" for number in range(200)])
     reading = snapshot(records)

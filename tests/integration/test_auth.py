@@ -14,13 +14,13 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from tests.support.auth import auth_server
-from tests.support.prompts import Desk
+from tests.support.prompts import PromptsClient
 from tests.support.reader import Reader
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.strict import check_stream
-from tests.support.talk import Talk
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
 from tests.support.variants import records, responses_config, traces, variant
+from tests.support.websocket_client import WebSocketClient
 from tests.support.wire import Json, Wire, error_of, output_text
 
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
@@ -304,7 +304,7 @@ def test_file_of_another_user_is_not_found(guarded: LiveStack, upstream: Upstrea
 def test_prompt_of_another_user_is_not_found_where_the_host_isolates(
     guarded: LiveStack, host: Host, upstream: Upstream
 ) -> None:
-    prompt: Any = {"id": Desk(guarded, "token-of-ada").write("Say the code 1234.")}
+    prompt: Any = {"id": PromptsClient(guarded, "token-of-ada").write("Say the code 1234.")}
     with guarded.client("token-of-ada") as ada, guarded.client("token-of-bob") as bob:
         assert ada.responses.create(model="local/echo", input="Hi", prompt=prompt).status == "completed"
         if host == "ogx":
@@ -404,7 +404,7 @@ def test_provider_key_of_queued_job_is_stored_sealed_and_survives_a_kill(
                 header = own_key(host, f"canary-key-of-{which}") | {name: kind}
                 wire = open_all.enter_context(Wire(guarded, token, header))
                 asked = {"model": "local/sealed", "input": which, **body}
-                reader = open_all.enter_context(Reader.asking(wire, **asked))
+                reader = open_all.enter_context(Reader.create(wire, **asked))
                 reader.read_to("one ")
                 made.append((token, reader.response_id))
         assert traces(guarded.state_dir, "canary-key-of") == []
@@ -440,7 +440,7 @@ def test_readiness_needs_no_token(guarded: LiveStack, token: str | None) -> None
 def test_websocket_handshake_without_access_is_refused(guarded: LiveStack, token: str | None) -> None:
     """Without a token, with an invalid one, and where the route policy forbids it."""
     with pytest.raises(InvalidStatus) as refused:
-        Talk(guarded, token)
+        WebSocketClient(guarded, token)
     assert refused.value.response.status_code in (401, 403)
     with Wire(guarded, token) as wire:
         assert wire.get("").status_code in (401, 403)
@@ -450,13 +450,13 @@ def test_websocket_of_another_user_cannot_continue_a_response(
     guarded: LiveStack, users: dict[str, Wire], host: Host
 ) -> None:
     tokens = ["token-of-bob", "token-of-ada-in-the-south"][: 2 if host == "ogx" else 1]
-    with Talk(guarded, "token-of-ada") as ada:
+    with WebSocketClient(guarded, "token-of-ada") as ada:
         ada.ask(model="local/echo", input="the code is 1234")
         stored = ada.response()
         ada.ask(model="local/echo", input="between us", store=False)
         unstored = ada.response()
         for token in tokens:
-            with Talk(guarded, token) as stranger:
+            with WebSocketClient(guarded, token) as stranger:
                 for response in (stored, unstored):
                     stranger.ask(model="local/echo", input="and?", previous_response_id=response["id"])
                     error = stranger.error()
@@ -473,10 +473,10 @@ def test_provider_key_in_websocket_handshake_reaches_model_server(
     guarded: LiveStack, host: Host, upstream: Upstream
 ) -> None:
     upstream.script("keys", reply(text("ok")))
-    with Talk(guarded, "token-of-ada", own_key(host, "key-of-a-connection")) as talk:
+    with WebSocketClient(guarded, "token-of-ada", own_key(host, "key-of-a-connection")) as websocket:
         for store in (True, False):
-            talk.ask(model="local/keys", input="x", store=store)
-            talk.response()
+            websocket.ask(model="local/keys", input="x", store=store)
+            websocket.response()
     assert {each.headers["authorization"] for each in upstream.requests("keys")} == {"Bearer key-of-a-connection"}
     assert traces(guarded.state_dir, "key-of-a-connection") == []
 
@@ -485,13 +485,13 @@ def test_websocket_with_revoked_or_reassigned_token_is_401(
     guarded: LiveStack, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The token is checked again for each request on an open connection, which keeps its user."""
-    with Talk(guarded, "token-of-carol") as talk:
-        talk.ask(model="local/echo", input="x")
-        assert output_text(talk.response())
+    with WebSocketClient(guarded, "token-of-carol") as websocket:
+        websocket.ask(model="local/echo", input="x")
+        assert output_text(websocket.response())
         monkeypatch.setitem(USERS, "token-of-carol", USERS["token-of-bob"])
-        talk.ask(model="local/echo", input="x")
-        assert talk.error()["status"] == 401
+        websocket.ask(model="local/echo", input="x")
+        assert websocket.error()["status"] == 401
         monkeypatch.delitem(USERS, "token-of-carol")
-        talk.ask(model="local/echo", input="x")
-        assert talk.error()["status"] == 401
+        websocket.ask(model="local/echo", input="x")
+        assert websocket.error()["status"] == 401
     assert len(upstream.requests("echo")) == 1

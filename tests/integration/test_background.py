@@ -9,9 +9,9 @@ from typing import Any
 import openai
 import pytest
 
-from tests.support.asking import MODEL, NAME, function, judged, stored, stream
-from tests.support.leaver import Leaver
+from tests.support.openai_client import MODEL, NAME, function, judged, stored, stream
 from tests.support.reader import Reader
+from tests.support.socket_client import SocketClient
 from tests.support.sse import read_sse
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.strict import CHANGING, check_stream
@@ -273,7 +273,7 @@ def test_running_background_response_cannot_be_continued(wire: Wire, upstream: U
 def test_concurrent_readers_see_the_same_events(wire: Wire, upstream: Upstream) -> None:
     upstream.script(NAME, HELD)
     with ExitStack() as open_streams:
-        first = open_streams.enter_context(Reader.asking(wire, model=MODEL, input="Count.", background=True))
+        first = open_streams.enter_context(Reader.create(wire, model=MODEL, input="Count.", background=True))
         first.read_to("two ")
         whole = open_streams.enter_context(Reader.of(wire, first.response_id))
         whole.read_to("two ")
@@ -295,7 +295,7 @@ def test_client_disconnect_does_not_end_background_response(
     client: openai.OpenAI, wire: Wire, upstream: Upstream
 ) -> None:
     upstream.script(NAME, HELD)
-    with Reader.asking(wire, model=MODEL, input="Count.", background=True) as left:
+    with Reader.create(wire, model=MODEL, input="Count.", background=True) as left:
         left.read_to("two ")
     with Reader.of(wire, left.response_id, 2) as left_too:
         left_too.read_to("two ")
@@ -331,7 +331,7 @@ def test_sdk_stream_helper_resumes_background_response(client: openai.OpenAI, up
 
 def test_cancel_of_running_response_ends_its_generation(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
     upstream.script(NAME, HELD)
-    with Reader.asking(wire, model=MODEL, input="Count.", background=True) as reader:
+    with Reader.create(wire, model=MODEL, input="Count.", background=True) as reader:
         reader.read_to("two ")
         response: Json = client.responses.cancel(reader.response_id).to_dict()
         [request] = upstream.wait_for(NAME, ended=True)
@@ -356,7 +356,7 @@ def test_cancel_of_completed_response_changes_nothing(wire: Wire, upstream: Upst
 
 def test_concurrent_cancels_return_the_same_response(wire: Wire, upstream: Upstream) -> None:
     upstream.script(NAME, HELD)
-    with Reader.asking(wire, model=MODEL, input="Count.", background=True) as reader:
+    with Reader.create(wire, model=MODEL, input="Count.", background=True) as reader:
         reader.read_to("two ")
         with ThreadPoolExecutor(8) as clients:
             path = f"/responses/{reader.response_id}/cancel"
@@ -371,7 +371,7 @@ def test_cancel_racing_with_completion_gives_one_outcome(wire: Wire, upstream: U
     upstream.script(NAME, HELD)
     for _ in range(8):
         with (
-            Reader.asking(wire, model=MODEL, input="Count.", background=True) as reader,
+            Reader.create(wire, model=MODEL, input="Count.", background=True) as reader,
             ThreadPoolExecutor(1) as other,
         ):
             reader.read_to("two ")
@@ -384,7 +384,7 @@ def test_cancel_racing_with_completion_gives_one_outcome(wire: Wire, upstream: U
 
 def test_deletion_of_running_response_ends_its_generation(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
     upstream.script(NAME, HELD)
-    with Reader.asking(wire, model=MODEL, input="Count.", background=True) as reader:
+    with Reader.create(wire, model=MODEL, input="Count.", background=True) as reader:
         reader.read_to("two ")
         answer = wire.http.delete(f"/responses/{reader.response_id}")
         assert answer.json() == {"id": reader.response_id, "object": "response", "deleted": True}
@@ -421,7 +421,7 @@ def test_full_queue_refuses_with_429_and_keeps_its_jobs(small: LiveStack, upstre
         check_cancel_in_the_queue(wire, waiting[0]["id"])
         assert wire.http.delete(f"/responses/{waiting[1]['id']}").status_code == 200
         error_of(wire.get(f"/{waiting[1]['id']}"), 404)
-        with Reader.asking(wire, model=MODEL, input="Count.", background=True) as reader:
+        with Reader.create(wire, model=MODEL, input="Count.", background=True) as reader:
             reader.read_to("response.queued")
             upstream.release(NAME)
             assert [ended(wire, each["id"])["status"] for each in made] == ["completed"] * 2
@@ -454,13 +454,13 @@ def test_killed_server_resumes_running_and_queued_responses(small: LiveStack, up
     upstream.script("unread", [HELD, WHOLE])
     upstream.script("waiting", WHOLE)
     with Wire(small) as wire:
-        talk = wire.http.post("/conversations", json={}).json()["id"]
-        unread = queue(wire, model="local/unread", conversation=talk)["id"]
+        conversation_id = wire.http.post("/conversations", json={}).json()["id"]
+        unread = queue(wire, model="local/unread", conversation=conversation_id)["id"]
         asked = {"model": "local/read", "input": "Count.", "tools": [WEATHER], "background": True}
-        with Reader.asking(wire, **asked) as reader:
+        with Reader.create(wire, **asked) as reader:
             reader.read_to('{"city":')
             upstream.wait_for("unread", chunks=3)
-            waiting = queue(wire, model="local/waiting", conversation=talk)["id"]
+            waiting = queue(wire, model="local/waiting", conversation=conversation_id)["id"]
             small.kill()
             reader.read_to_death()
     for model in ("read", "unread"):
@@ -490,7 +490,7 @@ def test_killed_server_resumes_running_and_queued_responses(small: LiveStack, up
             assert [kind for kind, *_ in spoken(response)] == ["reasoning", "message"]
             assert spoken(response)[1] == ("message", "completed", "one two three")
             assert response["usage"]["output_tokens"] == 4
-        items = wire.http.get(f"/conversations/{talk}/items", params={"order": "asc"}).json()["data"]
+        items = wire.http.get(f"/conversations/{conversation_id}/items", params={"order": "asc"}).json()["data"]
         assert [item["type"] for item in items] == ["message", "reasoning", "message"] * 2
     assert [len(upstream.requests(model)) for model in ("read", "unread", "waiting")] == [2, 2, 1]
 
@@ -501,8 +501,8 @@ def test_stopped_server_hands_over_running_responses(small: LiveStack, upstream:
     flood = {"model": "local/flood", "input": "x", "stream": True}
     with (
         Wire(small) as wire,
-        Reader.asking(wire, model=MODEL, input="Count.", background=True) as reader,
-        Leaver(small, flood, buffer=32_768) as stalled,
+        Reader.create(wire, model=MODEL, input="Count.", background=True) as reader,
+        SocketClient(small, flood, buffer=32_768) as stalled,
     ):
         reader.read_to("two ")
         stalled.read_until(b"event: response.output_text.delta")

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.asking import MODEL, NAME, Json, messages
 from tests.support.clients import python_client
 from tests.support.mcp_server import McpServers
+from tests.support.openai_client import MODEL, NAME, Json, messages
 from tests.support.stack import LiveStack
 from tests.support.upstream import Reply, Upstream, reasoning, reply, text, tool_call
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.asking import MODEL, NAME
 from tests.support.clients import node_client
+from tests.support.openai_client import MODEL, NAME
 from tests.support.stack import LiveStack
 from tests.support.upstream import Reply, Upstream, interleaved_calls, reasoning, reply, text, tool_call
 

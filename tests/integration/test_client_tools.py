@@ -5,7 +5,7 @@ from typing import Any, Final
 import openai
 import pytest
 
-from tests.support.asking import MODEL, NAME, Json, create, function, messages, sent, stream
+from tests.support.openai_client import MODEL, NAME, Json, create, function, messages, sent, stream
 from tests.support.upstream import Upstream, interleaved_calls, reply, text, tool_call
 
 pytestmark = pytest.mark.live

@@ -6,7 +6,7 @@ from typing import Any, Final
 import openai
 import pytest
 
-from tests.support.asking import MODEL, NAME, Json, create, stored, stream
+from tests.support.openai_client import MODEL, NAME, Json, create, stored, stream
 from tests.support.upstream import Reply, Upstream, reply, text, tool_call
 from tests.support.waiting import wait_until
 

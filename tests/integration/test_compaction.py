@@ -10,8 +10,8 @@ import openai
 import pytest
 from openai.types.responses import CompactedResponse, ResponseItem
 
-from tests.support.asking import Json, create, function, messages, stored, stream
 from tests.support.conform import problems
+from tests.support.openai_client import Json, create, function, messages, stored, stream
 from tests.support.stack import LiveStack
 from tests.support.strict import check_stream, read_sse
 from tests.support.upstream import Upstream, error, reply, text, tool_call

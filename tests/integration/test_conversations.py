@@ -8,13 +8,13 @@ import openai
 import pytest
 from openai.types.conversations import Conversation, ConversationDeletedResource, ConversationItem, ConversationItemList
 
-from tests.support.asking import MODEL, NAME, create, function, messages, stored, stream
 from tests.support.conform import problems
+from tests.support.openai_client import MODEL, NAME, create, function, messages, stored, stream
 from tests.support.stack import LiveStack
-from tests.support.talk import Talk
 from tests.support.upstream import Upstream, error, finish, reply, text, tool_call
 from tests.support.variants import records
 from tests.support.waiting import wait_until
+from tests.support.websocket_client import WebSocketClient
 from tests.support.wire import Json, Wire, error_of, output_text, said
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("calm")]
@@ -299,16 +299,16 @@ def test_websocket_conversation_keeps_unstored_turns(stack: LiveStack, wire: Wir
     """Responses that continue from an unstored response, stored or not, see the whole history before it."""
     upstream.script(NAME, [reply(text("one")), reply(text("two")), reply(text("three")), reply(text("four"))])
     conversation_id = begin(wire, user("hello"))
-    with Talk(stack) as talk:
-        talk.ask(model=MODEL, input="q1", conversation=conversation_id)
-        talk.response()
-        talk.ask(model=MODEL, input="q2", conversation=conversation_id, store=False)
-        branch = talk.response()
+    with WebSocketClient(stack) as websocket:
+        websocket.ask(model=MODEL, input="q1", conversation=conversation_id)
+        websocket.response()
+        websocket.ask(model=MODEL, input="q2", conversation=conversation_id, store=False)
+        branch = websocket.response()
         assert words(wire, conversation_id) == ["hello", "q1", "one", "q2", "two"]
         heard = ["hello", "q1", "one", "q2", "two"]
         for store in (False, False, True):
-            talk.ask(model=MODEL, input="aside", previous_response_id=branch["id"], store=store)
-            branch = talk.response()
+            websocket.ask(model=MODEL, input="aside", previous_response_id=branch["id"], store=store)
+            branch = websocket.response()
             heard.append("aside")
             assert [words for _, words in said(messages(upstream))] == heard
             heard.append(output_text(branch))

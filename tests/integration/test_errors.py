@@ -500,7 +500,7 @@ def test_model_server_error_after_two_seconds_is_in_the_stream(wire: Wire, upstr
     upstream.script("busy", error(429, "queue is full", withheld=True))
     with ThreadPoolExecutor(1) as other:
         late = other.submit(wire.post, {"model": "local/late", "input": "x"})
-        with Reader.asking(wire, model="local/busy", input="x") as busy:  # its headers were received
+        with Reader.create(wire, model="local/busy", input="x") as busy:  # its headers were received
             for model in ("late", "busy"):
                 upstream.wait_for(model)
                 upstream.release(model)

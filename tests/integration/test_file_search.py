@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.support.asking import MODEL, NAME, create, messages, stored, stream
+from tests.support.openai_client import MODEL, NAME, create, messages, stored, stream
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, reply, text, tool_call
 from tests.support.wire import Json, Wire, error_of, output_text

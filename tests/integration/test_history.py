@@ -6,7 +6,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.support.asking import function
+from tests.support.openai_client import function
 from tests.support.seed import seed
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, finish, reasoning, reply, text, tool_call
@@ -43,7 +43,7 @@ def test_duplicate_item_reference_is_400(client: openai.OpenAI, upstream: Upstre
 
 def test_chain_carries_input_and_output_but_not_instructions(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script("chain", [reply(text("one")), reply(text("two")), reply(text("three"))])
-    first = client.responses.create(model="local/chain", input="a", instructions="Talk like a pirate.")
+    first = client.responses.create(model="local/chain", input="a", instructions="WebSocketClient like a pirate.")
     second = client.responses.create(model="local/chain", input="b", previous_response_id=first.id)
     assert sent(upstream, "chain") == [("user", "a"), ("assistant", "one"), ("user", "b")]
     assert second.instructions is None

@@ -7,9 +7,9 @@ import httpx
 import openai
 import pytest
 
-from tests.support.asking import MODEL, NAME, stored
-from tests.support.leaver import Leaver
+from tests.support.openai_client import MODEL, NAME, stored
 from tests.support.reader import Reader
+from tests.support.socket_client import SocketClient
 from tests.support.stack import LiveStack
 from tests.support.strict import check_stream
 from tests.support.upstream import Reply, Upstream, error, reasoning, reply, text
@@ -122,7 +122,7 @@ def test_repeated_key_after_disconnect_returns_the_response(
         with reading(wire, key) as left:
             left.read_to("two ")
     else:
-        with Leaver(stack, ASKED | {"stream": False}, headers={"idempotency-key": key}):
+        with SocketClient(stack, ASKED | {"stream": False}, headers={"idempotency-key": key}):
             upstream.wait_for(NAME, chunks=3)
     upstream.wait_for(NAME, chunks=3)
     upstream.release(NAME)

@@ -16,7 +16,7 @@ from benchmarks.servers import use_builtin
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.sqlite import SqliteRecords
-from tests.support.asking import function
+from tests.support.openai_client import function
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text, tool_call
 from tests.support.variants import variant

@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.support.asking import create, function, sent
+from tests.support.openai_client import create, function, sent
 from tests.support.upstream import Upstream
 from tests.support.upstream_server import tokens
 from tests.support.wire import Json, Wire, error_of

@@ -11,8 +11,8 @@ import httpx
 import openai
 import pytest
 
-from tests.support.asking import Json, Streamed, create, function, stored, stream
 from tests.support.llama_server import CONTEXT_TOKENS
+from tests.support.openai_client import Json, Streamed, create, function, stored, stream
 from tests.support.process import Child
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.waiting import wait_until

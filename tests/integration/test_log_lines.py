@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.asking import MODEL, NAME
+from tests.support.openai_client import MODEL, NAME
 from tests.support.stack import STARTER, Host, LiveStack
-from tests.support.talk import Talk
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
 from tests.support.waiting import wait_until
+from tests.support.websocket_client import WebSocketClient
 from tests.support.wire import Json, Wire, final
 
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
@@ -99,9 +99,9 @@ def test_compaction_and_websocket_response_have_a_log_line(logging_stack: LiveSt
         body = {"model": MODEL, "input": [{"role": "user", "content": "x"}]}
         compacted = wire.http.post("/responses/compact", json=body).json()
         check(line_of(logging_stack.log, compacted["id"]), x_request_id=OWN_ID, status="completed", input_tokens=7)
-    with Talk(logging_stack, headers={"x-request-id": OWN_ID}) as talk:
-        talk.ask(model=MODEL, input="x")
-        response = talk.response()
+    with WebSocketClient(logging_stack, headers={"x-request-id": OWN_ID}) as websocket:
+        websocket.ask(model=MODEL, input="x")
+        response = websocket.response()
         check(line_of(logging_stack.log, response["id"]), x_request_id=OWN_ID, status="completed", output_tokens=2)
 
 

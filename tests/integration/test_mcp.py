@@ -6,8 +6,8 @@ from typing import Any, Final
 import openai
 import pytest
 
-from tests.support.asking import MODEL, NAME, create, messages, stored, stream
 from tests.support.mcp_server import McpServers
+from tests.support.openai_client import MODEL, NAME, create, messages, stored, stream
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.strict import check_stream
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text, tool_call

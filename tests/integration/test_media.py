@@ -8,7 +8,7 @@ from typing import Any, Final
 import openai
 import pytest
 
-from tests.support.asking import MODEL, NAME, Json, create, function, messages, stream
+from tests.support.openai_client import MODEL, NAME, Json, create, function, messages, stream
 from tests.support.upstream import Upstream, reply, text
 from tests.support.web import Answer, Web
 

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.asking import function
 from tests.support.open_responses import COMPACTED, RESPONSE, SOCKET_ERROR, check, check_event
+from tests.support.openai_client import function
 from tests.support.stack import LiveStack
-from tests.support.talk import Talk
 from tests.support.upstream import Upstream, reasoning, reply, text, tool_call
+from tests.support.websocket_client import WebSocketClient
 from tests.support.wire import Json, Wire, error_of, final, output_text, said
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("calm")]
@@ -54,16 +54,16 @@ def check_events(events: list[Json]) -> Json:
     return response
 
 
-def asked(talk: Talk, **body: Any) -> Json:
+def asked(websocket: WebSocketClient, **body: Any) -> Json:
     """Return the response to one request on a WebSocket."""
-    talk.ask(**body)
-    return check_events(talk.stream())
+    websocket.ask(**body)
+    return check_events(websocket.stream())
 
 
-def refused(talk: Talk, **body: Any) -> Json:
+def refused(websocket: WebSocketClient, **body: Any) -> Json:
     """Return the error of one refused request on a WebSocket."""
-    talk.ask(**body)
-    event = talk.event()
+    websocket.ask(**body)
+    event = websocket.event()
     check(SOCKET_ERROR, event)
     assert event["status"] == 400
     error: Json = event["error"]
@@ -177,23 +177,23 @@ def test_compaction_without_a_model_is_refused(wire: Wire) -> None:
 
 def test_socket_events_match_the_specification(stack: LiveStack, upstream: Upstream, model: str) -> None:
     upstream.script("open", reply(text("1, ", "2")))
-    with Talk(stack, token="none", headers={"content-type": "application/json"}) as talk:
-        assert output_text(asked(talk, model=model, input=[message("user", "Count to 2.")])) == "1, 2"
+    with WebSocketClient(stack, token="none", headers={"content-type": "application/json"}) as websocket:
+        assert output_text(asked(websocket, model=model, input=[message("user", "Count to 2.")])) == "1, 2"
 
 
 def test_socket_serves_successive_requests(stack: LiveStack, upstream: Upstream, model: str) -> None:
     upstream.script("open", [reply(text("first")), reply(text("second"))])
-    with Talk(stack) as talk:
-        turns = [asked(talk, model=model, store=False, input=f"Say {word}.") for word in ("first", "second")]
+    with WebSocketClient(stack) as websocket:
+        turns = [asked(websocket, model=model, store=False, input=f"Say {word}.") for word in ("first", "second")]
     assert [output_text(turn) for turn in turns] == ["first", "second"]
     assert [turn["store"] for turn in turns] == [False, False]
 
 
 def test_socket_continues_from_an_unstored_response(stack: LiveStack, upstream: Upstream, model: str) -> None:
     upstream.script("open", [reply(text("OK")), reply(text("cobalt"))])
-    with Talk(stack) as talk:
-        first = asked(talk, model=model, store=False, input="The word is cobalt.")
-        second = asked(talk, model=model, store=False, previous_response_id=first["id"], input="The word?")
+    with WebSocketClient(stack) as websocket:
+        first = asked(websocket, model=model, store=False, input="The word is cobalt.")
+        second = asked(websocket, model=model, store=False, previous_response_id=first["id"], input="The word?")
     assert second["previous_response_id"] == first["id"]
     assert said(upstream.requests("open")[-1].body["messages"]) == [
         ("user", "The word is cobalt."),
@@ -206,30 +206,30 @@ def test_unstored_response_is_unknown_on_another_socket_which_stays_usable(
     stack: LiveStack, upstream: Upstream, model: str
 ) -> None:
     upstream.script("open", [reply(text("OK")), reply(text("recovered"))])
-    with Talk(stack) as talk:
-        first = asked(talk, model=model, store=False, input="The word is copper.")
-    with Talk(stack) as talk:
-        error = refused(talk, model=model, store=False, previous_response_id=first["id"], input="The word?")
+    with WebSocketClient(stack) as websocket:
+        first = asked(websocket, model=model, store=False, input="The word is copper.")
+    with WebSocketClient(stack) as websocket:
+        error = refused(websocket, model=model, store=False, previous_response_id=first["id"], input="The word?")
         assert error["code"] == "previous_response_not_found"
-        recovered = asked(talk, model=model, store=False, input=[message("user", "Begin anew.")])
+        recovered = asked(websocket, model=model, store=False, input=[message("user", "Begin anew.")])
     assert output_text(recovered) == "recovered"
 
 
 def test_unknown_previous_response_is_not_found_on_a_socket(stack: LiveStack, model: str) -> None:
-    with Talk(stack) as talk:
+    with WebSocketClient(stack) as websocket:
         missing = "resp_openresponses_missing_1767225600000"
-        error = refused(talk, model=model, store=False, previous_response_id=missing, input="Go on.")
+        error = refused(websocket, model=model, store=False, previous_response_id=missing, input="Go on.")
     assert (error["code"], error["param"]) == ("previous_response_not_found", "previous_response_id")
 
 
 def test_failed_continuation_forgets_the_unstored_response(stack: LiveStack, upstream: Upstream, model: str) -> None:
     upstream.script("open", reply(text("OK")))
     output = {"type": "function_call_output", "call_id": "call_missing", "output": "No such call."}
-    with Talk(stack) as talk:
-        first = asked(talk, model=model, store=False, input="The word is ember.")
+    with WebSocketClient(stack) as websocket:
+        first = asked(websocket, model=model, store=False, input="The word is ember.")
         following = {"model": model, "store": False, "previous_response_id": first["id"]}
-        refused(talk, **following, input=[output])
-        assert refused(talk, **following, input="The word?")["code"] == "previous_response_not_found"
+        refused(websocket, **following, input=[output])
+        assert refused(websocket, **following, input="The word?")["code"] == "previous_response_not_found"
 
 
 def test_compacted_conversation_continues_on_a_socket(
@@ -243,8 +243,8 @@ def test_compacted_conversation_continues_on_a_socket(
     ]
     answer = wire.http.post("/responses/compact", json={"model": model, "input": turns})
     assert answer.status_code == 200, answer.text
-    with Talk(stack) as talk:
+    with WebSocketClient(stack) as websocket:
         window = [*answer.json()["output"], message("user", "Go on from here.")]
-        response = asked(talk, model=model, store=False, input=window, tools=[])
+        response = asked(websocket, model=model, store=False, input=window, tools=[])
     assert output_text(response) == "compacted"
     assert "The word is slate." in str(upstream.requests("open")[-1].body["messages"])

@@ -8,9 +8,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from llama_stack_responses.core.schema.request import parse_create
-from tests.support.asking import MODEL, NAME
 from tests.support.features import features, refused
-from tests.support.prompts import Desk
+from tests.support.openai_client import MODEL, NAME
+from tests.support.prompts import PromptsClient
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, reply, text
 from tests.support.wire import Json, Wire, error_of
@@ -125,7 +125,7 @@ def test_response_answers_match_the_openapi_schemas(
     check(f"GET {one}/input_items", wire.get(f"/{made['id']}/input_items", include="nothing.known"), "default")
     check("POST /v1/responses/input_tokens", wire.http.post("/responses/input_tokens", json=body))
     check("POST /v1/responses/compact", wire.http.post("/responses/compact", json=body))
-    prompt = {"id": Desk(stack).write("Say {{what}}.", "what"), "variables": {"what": "hello"}}
+    prompt = {"id": PromptsClient(stack).write("Say {{what}}.", "what"), "variables": {"what": "hello"}}
     check("POST /v1/responses", wire.post({"model": MODEL, "prompt": prompt}))
     check("POST /v1/responses", wire.post({"model": MODEL}), "default")
     check(f"POST {one}/cancel", wire.http.post(f"/responses/{made['id']}/cancel"), "default")

@@ -7,7 +7,7 @@ import openai
 import pytest
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
-from tests.support.asking import MODEL, NAME, Json, create, function, sent, stored, stream
+from tests.support.openai_client import MODEL, NAME, Json, create, function, sent, stored, stream
 from tests.support.upstream import Upstream, finish, logprobs, reply, text
 from tests.support.wire import Wire, checked, error_of
 

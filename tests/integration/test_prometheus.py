@@ -12,15 +12,15 @@ import yaml
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.asking import MODEL, NAME
 from tests.support.mcp_server import McpServers
+from tests.support.openai_client import MODEL, NAME
 from tests.support.process import free_port
 from tests.support.reader import Reader
 from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
-from tests.support.talk import Talk
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text, tool_call
 from tests.support.variants import open_this_machine, responses_config, variant
 from tests.support.waiting import wait_until
+from tests.support.websocket_client import WebSocketClient
 from tests.support.wire import Json, Wire
 
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
@@ -90,7 +90,7 @@ def test_gauges_follow_what_is_open_and_queued(scraped: Scraped, wire: Wire, ups
     def gauge(name: str, **labels: str) -> float | None:
         return scraped.value(f"llama_stack_responses_{name}", **labels)
 
-    with Reader.asking(wire, model=MODEL, input="x") as reader, Talk(scraped.stack):
+    with Reader.create(wire, model=MODEL, input="x") as reader, WebSocketClient(scraped.stack):
         reader.read_to("one ")
         for _ in range(3):
             wire.post({"model": MODEL, "input": "x", "background": True})

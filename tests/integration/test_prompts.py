@@ -6,9 +6,9 @@ from typing import Any, Final
 import openai
 import pytest
 
-from tests.support.asking import MODEL, NAME, Json, create, messages, stored, stream
+from tests.support.openai_client import MODEL, NAME, Json, create, messages, stored, stream
 from tests.support.pdf import pdf
-from tests.support.prompts import Desk
+from tests.support.prompts import PromptsClient
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, reply, text
 from tests.support.wire import Wire, output_text
@@ -21,9 +21,9 @@ IMAGE: Final = {"type": "input_image", "image_url": "https://example.org/cat.png
 
 
 @pytest.fixture
-def desk(stack: LiveStack) -> Desk:
+def prompts(stack: LiveStack) -> PromptsClient:
     """The prompts of the session's stack."""
-    return Desk(stack)
+    return PromptsClient(stack)
 
 
 def developer(*parts: str | Json) -> Json:
@@ -33,10 +33,10 @@ def developer(*parts: str | Json) -> Json:
 
 
 def test_prompt_variables_are_substituted_and_echoed(
-    client: openai.OpenAI, wire: Wire, upstream: Upstream, desk: Desk
+    client: openai.OpenAI, wire: Wire, upstream: Upstream, prompts: PromptsClient
 ) -> None:
     upstream.script(NAME, SAID)
-    prompt_id = desk.write("Speak {{ language }} with {{name}}.", "language", "name")
+    prompt_id = prompts.write("Speak {{ language }} with {{name}}.", "language", "name")
     variables: Any = {"language": "Greek", "name": {"type": "input_text", "text": "Ada"}}
     streamed = stream(client, model=MODEL, input="Hi", prompt={"id": prompt_id, "variables": variables})
     response = streamed.response
@@ -55,11 +55,11 @@ def test_prompt_variables_are_substituted_and_echoed(
 
 
 def test_prompt_version_and_instructions_are_sent_without_input(
-    client: openai.OpenAI, upstream: Upstream, desk: Desk
+    client: openai.OpenAI, upstream: Upstream, prompts: PromptsClient
 ) -> None:
     upstream.script(NAME, SAID)
-    prompt_id = desk.write("Say one.")
-    desk.rewrite(prompt_id, 1, "Say two.")
+    prompt_id = prompts.write("Say one.")
+    prompts.rewrite(prompt_id, 1, "Say two.")
     newest = create(client, model=MODEL, prompt={"id": prompt_id}, instructions="Be kind.")
     assert messages(upstream) == [{"role": "system", "content": "Say two.\n\nBe kind."}]
     assert newest["prompt"] == {"id": prompt_id, "variables": {}, "version": "2"}
@@ -70,9 +70,11 @@ def test_prompt_version_and_instructions_are_sent_without_input(
     assert first["prompt"]["version"] == "1"
 
 
-def test_prompt_with_file_and_image_variables_is_sent(client: openai.OpenAI, upstream: Upstream, desk: Desk) -> None:
+def test_prompt_with_file_and_image_variables_is_sent(
+    client: openai.OpenAI, upstream: Upstream, prompts: PromptsClient
+) -> None:
     upstream.script(NAME, SAID)
-    prompt_id = desk.write("Compare {{paper}} with {{picture}}.", "paper", "picture")
+    prompt_id = prompts.write("Compare {{paper}} with {{picture}}.", "paper", "picture")
     data = f"data:application/pdf;base64,{base64.b64encode(pdf('Otters sleep.')).decode()}"
     paper = {"type": "input_file", "filename": "a.pdf", "file_data": data}
     asked: Any = {"id": prompt_id, "variables": {"paper": paper, "picture": IMAGE}}
@@ -91,10 +93,10 @@ def test_prompt_with_file_and_image_variables_is_sent(client: openai.OpenAI, ups
 
 
 def test_prompt_is_resolved_when_the_response_is_created(
-    client: openai.OpenAI, upstream: Upstream, desk: Desk, wire: Wire
+    client: openai.OpenAI, upstream: Upstream, prompts: PromptsClient, wire: Wire
 ) -> None:
     upstream.script(NAME, SAID)
-    prompt_id = desk.write("Say one to {{name}}.", "name")
+    prompt_id = prompts.write("Say one to {{name}}.", "name")
     asked: Json = {"model": MODEL, "prompt": {"id": prompt_id, "variables": {"name": "Ada"}}}
     with client.responses.create(**asked, background=True, stream=True) as events:
         [*_, last] = events
@@ -103,7 +105,7 @@ def test_prompt_is_resolved_when_the_response_is_created(
     # A repeated key returns the same response even if the prompt has changed.
     key = {"Idempotency-Key": "prompts-1"}
     first = client.responses.create(**asked, extra_headers=key)
-    desk.rewrite(prompt_id, 1, "Say two to {{name}}.", "name")
+    prompts.rewrite(prompt_id, 1, "Say two to {{name}}.", "name")
     again = client.responses.create(**asked, extra_headers=key)
     assert again.to_dict() == first.to_dict()
     assert len(upstream.requests(NAME)) == 2
@@ -127,10 +129,12 @@ WRONG: Final[dict[str, tuple[Json, type[openai.APIStatusError], str, str]]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_invalid_prompt_reference_is_refused(client: openai.OpenAI, upstream: Upstream, desk: Desk, case: str) -> None:
+def test_invalid_prompt_reference_is_refused(
+    client: openai.OpenAI, upstream: Upstream, prompts: PromptsClient, case: str
+) -> None:
     prompt: Any
     prompt, error, param, code = WRONG[case]
-    prompt = {"id": desk.write("Hello {{name}}", "name"), **prompt}
+    prompt = {"id": prompts.write("Hello {{name}}", "name"), **prompt}
     with pytest.raises(error) as raised:
         client.responses.create(model=MODEL, input="Hi", prompt=prompt)
     assert (raised.value.param, raised.value.code) == (param, code)

@@ -5,7 +5,7 @@ from typing import Any, Final
 import openai
 import pytest
 
-from tests.support.asking import MODEL, NAME, Json, Streamed, create, function, messages, sent, stored, stream
+from tests.support.openai_client import MODEL, NAME, Json, Streamed, create, function, messages, sent, stored, stream
 from tests.support.upstream import Chunk, Upstream, finish, reasoning, reply, text, tool_call
 from tests.support.wire import Wire
 

@@ -98,7 +98,7 @@ def wires(kind: str, replicas: dict[str, dict[str, LiveStack]], upstream: Upstre
 
 def asking(wire: Wire, model: str = "m") -> Reader:
     """Return a reader of a new background response."""
-    return Reader.asking(wire, model=f"local/{model}", input="Count.", background=True)
+    return Reader.create(wire, model=f"local/{model}", input="Count.", background=True)
 
 
 def keyed(wire: Wire, key: str, model: str = "m") -> Reader:
@@ -162,7 +162,7 @@ def test_running_foreground_response_is_in_progress_on_another_replica(
 ) -> None:
     here, there = wires
     upstream.script("m", HELD)
-    with Reader.asking(here, model="local/m", input="Count.", metadata={"a": "b"}) as reader:
+    with Reader.create(here, model="local/m", input="Count.", metadata={"a": "b"}) as reader:
         reader.read_to("two ")
         created = reader.events[0]["response"]
         assert here.retrieve(created["id"]) == there.retrieve(created["id"]) == created
@@ -367,7 +367,7 @@ def test_store_outage_is_503_and_ends_when_the_store_is_back(
     with ExitStack() as open_all:
         clients = open_all.enter_context(ThreadPoolExecutor(8))
         followers = [open_all.enter_context(Reader.of(wire, work)) for wire in wires]
-        reader = open_all.enter_context(Reader.asking(wires[0], model="local/m", input="Count."))
+        reader = open_all.enter_context(Reader.create(wires[0], model="local/m", input="Count."))
         for each in (reader, *followers):
             each.read_to("two ")
         upstream.wait_for("m", 2, chunks=3)

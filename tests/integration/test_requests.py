@@ -8,7 +8,7 @@ import openai
 import pytest
 from openai import BaseModel
 
-from tests.support.asking import MODEL, NAME, Json, create, function, messages, sent, stored, stream
+from tests.support.openai_client import MODEL, NAME, Json, create, function, messages, sent, stored, stream
 from tests.support.upstream import Upstream, finish, interleaved_calls, reasoning, refusal, reply, text, tool_call
 from tests.support.wire import Wire, error_of
 

@@ -15,11 +15,11 @@ from tests.support.reader import Reader
 from tests.support.relay import Relay
 from tests.support.stack import REPOSITORY, Host, LiveStack
 from tests.support.strict import check_stream
-from tests.support.talk import Talk
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
 from tests.support.valkey import PATIENCE, Valkey
 from tests.support.variants import traces
 from tests.support.waiting import wait_until
+from tests.support.websocket_client import WebSocketClient
 from tests.support.wire import Json, Wire, final, output_text, said
 
 pytestmark = [pytest.mark.live, pytest.mark.extended]
@@ -97,7 +97,7 @@ def test_chain_continues_on_either_server_behind_nginx(
 
 def test_client_disconnect_behind_nginx_ends_the_generation(wire: Wire, upstream: Upstream) -> None:
     upstream.script("m", HELD)
-    with Reader.asking(wire, model="local/m", input="Count.") as reader:
+    with Reader.create(wire, model="local/m", input="Count.") as reader:
         reader.read_to("two ")
     assert upstream.wait_for("m", ended=True)[0].ended == "client_gone"
 
@@ -105,12 +105,12 @@ def test_client_disconnect_behind_nginx_ends_the_generation(wire: Wire, upstream
 def test_websocket_behind_nginx_keeps_its_server(address: Nginx, wire: Wire, upstream: Upstream) -> None:
     """Its responses are stored for all servers, and a disconnect ends its generation."""
     upstream.script("m", HELD)
-    with Talk(address) as talk:
-        talk.ask(model="local/echo", input="first", store=False)
-        talk.ask(model="local/echo", input="second", previous_response_id=talk.response()["id"])
-        stored = talk.response()
-        talk.ask(model="local/m", input="Count.")
-        talk.until("response.output_text.delta")
+    with WebSocketClient(address) as websocket:
+        websocket.ask(model="local/echo", input="first", store=False)
+        websocket.ask(model="local/echo", input="second", previous_response_id=websocket.response()["id"])
+        stored = websocket.response()
+        websocket.ask(model="local/m", input="Count.")
+        websocket.until("response.output_text.delta")
     assert upstream.wait_for("m", ended=True, seconds=90)[0].ended == "client_gone"
     for _ in range(2):
         wire.create(model="local/echo", input="third", previous_response_id=stored["id"])
@@ -128,8 +128,8 @@ def test_killed_server_behind_nginx_is_skipped_and_its_job_continues(
     upstream.wait_for("work", chunks=2)
     with (
         Wire(address) as other,
-        Reader.asking(wire, model="local/m", input="Count.") as one,
-        Reader.asking(other, model="local/m", input="Count.") as two,
+        Reader.create(wire, model="local/m", input="Count.") as one,
+        Reader.create(other, model="local/m", input="Count.") as two,
     ):
         for reader in (one, two):
             reader.read_to("two ")

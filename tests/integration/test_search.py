@@ -8,8 +8,8 @@ from typing import Any
 import openai
 import pytest
 
-from tests.support.asking import MODEL, NAME, create, function, messages, stored, stream
 from tests.support.certificates import Certificates
+from tests.support.openai_client import MODEL, NAME, create, function, messages, stored, stream
 from tests.support.reader import Reader
 from tests.support.search import searxng, tavily
 from tests.support.stack import STARTER, Host, LiveStack
@@ -388,7 +388,7 @@ def test_killed_server_repeats_only_the_unanswered_search(mortal: LiveStack, ups
 
     service.answers["/search"] = search
     asked = {"model": MODEL, "input": "Otters?", "tools": [SEARCH], "background": True}
-    with Wire(mortal) as wire, Reader.asking(wire, **asked) as reader:
+    with Wire(mortal) as wire, Reader.create(wire, **asked) as reader:
         wait_until(lambda: [each.json()["query"] for each in service.seen] == ["first", "held"])
         reader.read_to("response.web_search_call.completed")
         mortal.kill()

@@ -8,13 +8,13 @@ from typing import Any, Final
 import openai
 import pytest
 
-from tests.support.asking import Json, create, function, messages, stored, stream
+from tests.support.openai_client import Json, create, function, messages, stored, stream
 from tests.support.seed import DAY, seed
 from tests.support.stack import STARTER, Host, LiveStack
-from tests.support.talk import Talk
 from tests.support.upstream import Upstream, UpstreamProcess, finish, reasoning, reply, text, tool_call
 from tests.support.variants import records, responses_config, variant
 from tests.support.waiting import wait_until
+from tests.support.websocket_client import WebSocketClient
 from tests.support.wire import Wire, error_of, output_text
 
 pytestmark = pytest.mark.live
@@ -285,9 +285,9 @@ def test_sweeper_deletes_responses_past_retention(configured: Configured, wire: 
 
 
 def test_websocket_message_over_the_limit_closes_the_connection(configured: Configured, upstream: Upstream) -> None:
-    with Talk(configured.stack) as talk:
-        talk.ask(model="local/echo", input="x" * 10_000)
-        assert talk.closed() == (1009, "The message is too large.")
+    with WebSocketClient(configured.stack) as websocket:
+        websocket.ask(model="local/echo", input="x" * 10_000)
+        assert websocket.closed() == (1009, "The message is too large.")
 
 
 def test_websocket_requests_over_the_waiting_limit_are_429(configured: Configured, upstream: Upstream) -> None:
@@ -295,37 +295,37 @@ def test_websocket_requests_over_the_waiting_limit_are_429(configured: Configure
 
     The unstored response that it continues is forgotten, as after every failed continuation.
     """
-    with Talk(configured.stack) as talk:
-        talk.ask("c", model="local/echo", input="x", store=False)
-        parent = talk.response("c")["id"]
+    with WebSocketClient(configured.stack) as websocket:
+        websocket.ask("c", model="local/echo", input="x", store=False)
+        parent = websocket.response("c")["id"]
         upstream.reset()
         upstream.script("held", reply(text("one ", "two"), hold=1))
-        talk.ask("a", model="local/held", input="x")
-        talk.until("response.output_text.delta", "a")
-        talk.ask("b", model="local/echo", input="x")
-        talk.ask("c", model="local/echo", input="x", previous_response_id=parent)
-        refused = talk.error("c")
+        websocket.ask("a", model="local/held", input="x")
+        websocket.until("response.output_text.delta", "a")
+        websocket.ask("b", model="local/echo", input="x")
+        websocket.ask("c", model="local/echo", input="x", previous_response_id=parent)
+        refused = websocket.error("c")
         assert (refused["status"], refused["code"]) == (429, "rate_limit_exceeded")
         assert upstream.requests("echo") == []
         upstream.release("held")
-        talk.until("response.completed", "a")
-        assert output_text(talk.response("b"))
-        talk.ask("c", model="local/echo", input="x", previous_response_id=parent)
-        assert talk.error("c")["code"] == "previous_response_not_found"
-        talk.ask("c", model="local/echo", input="x")
-        assert output_text(talk.response("c"))
+        websocket.until("response.completed", "a")
+        assert output_text(websocket.response("b"))
+        websocket.ask("c", model="local/echo", input="x", previous_response_id=parent)
+        assert websocket.error("c")["code"] == "previous_response_not_found"
+        websocket.ask("c", model="local/echo", input="x")
+        assert output_text(websocket.response("c"))
 
 
 def test_websocket_memory_of_unstored_responses_is_bounded(configured: Configured, upstream: Upstream) -> None:
-    with Talk(configured.stack) as talk:
+    with WebSocketClient(configured.stack) as websocket:
         made = []
         for _ in range(2):
-            talk.ask(model="local/echo", input="x" * 3_000, store=False)
-            made.append(talk.response()["id"])
-        talk.ask(model="local/echo", input="go on", previous_response_id=made[0])
-        assert talk.error()["code"] == "previous_response_not_found"
-        talk.ask(model="local/echo", input="go on", previous_response_id=made[1])
-        assert output_text(talk.response())
+            websocket.ask(model="local/echo", input="x" * 3_000, store=False)
+            made.append(websocket.response()["id"])
+        websocket.ask(model="local/echo", input="go on", previous_response_id=made[0])
+        assert websocket.error()["code"] == "previous_response_not_found"
+        websocket.ask(model="local/echo", input="go on", previous_response_id=made[1])
+        assert output_text(websocket.response())
 
 
 def test_websocket_client_that_does_not_read_is_disconnected(
@@ -333,9 +333,9 @@ def test_websocket_client_that_does_not_read_is_disconnected(
 ) -> None:
     """The generation ends, and its output is stored."""
     upstream.script("much", reply(text(*["x" * 500_000] * 32), end="hang"))
-    with Talk(configured.stack) as talk:
-        talk.ask(model="local/much", input="x")
-        response = talk.event()["response"]
+    with WebSocketClient(configured.stack) as websocket:
+        websocket.ask(model="local/much", input="x")
+        response = websocket.event()["response"]
         [record] = upstream.wait_for("much", ended=True, seconds=90)
         assert record.ended == "client_gone"
         wait_until(lambda: wire.retrieve(response["id"])["status"] != "in_progress")

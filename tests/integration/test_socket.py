@@ -14,12 +14,12 @@ from openai.lib.responses_websocket import (
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from tests.support.asking import function
+from tests.support.openai_client import function
 from tests.support.stack import LiveStack
-from tests.support.talk import SECONDS, Talk
 from tests.support.upstream import Upstream, error, reasoning, reply, text, tool_call
 from tests.support.variants import keeps
 from tests.support.waiting import wait_until
+from tests.support.websocket_client import SECONDS, WebSocketClient
 from tests.support.wire import Json, Wire, output_text, said
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("calm")]
@@ -38,12 +38,12 @@ def is_stored(wire: Wire, response_id: str) -> bool:
 def test_websocket_responses_are_chained_stored_and_replayed(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
     """Other clients can retrieve and replay them."""
     upstream.script("turns", [reply(reasoning("Hm."), text("One", ".")), reply(text("Two."))])
-    with Talk(stack) as talk:
-        talk.ask(model="local/turns", input="first", stream=False)
-        events = talk.stream()
+    with WebSocketClient(stack) as websocket:
+        websocket.ask(model="local/turns", input="first", stream=False)
+        events = websocket.stream()
         first = events[-1]["response"]
-        talk.ask(model="local/turns", input="second", previous_response_id=first["id"])
-        second = talk.response()
+        websocket.ask(model="local/turns", input="second", previous_response_id=first["id"])
+        second = websocket.response()
     assert [output_text(each) for each in (first, second)] == ["One.", "Two."]
     assert messages(upstream, "turns") == [("user", "first"), ("assistant", "One."), ("user", "second")]
     assert wire.retrieve(second["id"]) == second
@@ -63,21 +63,23 @@ def test_unstored_response_can_be_continued_on_its_websocket_only(
     tools = [function("weather", "city")]
     called = reply(tool_call(0, "call_1", "weather", '{"city":"Oslo"}'))
     upstream.script("mixed", [reply(text("One.")), called, reply(text("Cold.")), reply(text("Four."))])
-    with Talk(stack) as talk, Talk(stack) as other:
-        talk.ask(model="local/mixed", input="first")
-        first = talk.response()
-        talk.ask(model="local/mixed", input="canary-5150", previous_response_id=first["id"], store=False, tools=tools)
-        second = talk.response()
+    with WebSocketClient(stack) as websocket, WebSocketClient(stack) as other:
+        websocket.ask(model="local/mixed", input="first")
+        first = websocket.response()
+        websocket.ask(
+            model="local/mixed", input="canary-5150", previous_response_id=first["id"], store=False, tools=tools
+        )
+        second = websocket.response()
         assert wire.get(f"/{second['id']}").status_code == 404
         assert not keeps(stack.state_dir / "responses.db", "canary-5150")
         output = {"type": "function_call_output", "call_id": "call_1", "output": "-3"}
         following = {"model": "local/mixed", "input": [output], "previous_response_id": second["id"], "tools": tools}
         other.ask(**following)
         assert other.error()["code"] == "previous_response_not_found"
-        talk.ask(**following, store=False)
-        third = talk.response()
-        talk.ask(model="local/mixed", input="last", previous_response_id=third["id"])
-        fourth = talk.response()
+        websocket.ask(**following, store=False)
+        third = websocket.response()
+        websocket.ask(model="local/mixed", input="last", previous_response_id=third["id"])
+        fourth = websocket.response()
     assert [role for role, _ in messages(upstream, "mixed")] == [
         *("user", "assistant", "user", "assistant", "tool", "assistant", "user")
     ]
@@ -94,54 +96,54 @@ def test_failed_websocket_continuation_forgets_the_unstored_response(
 ) -> None:
     end = {"refused by the model server": [error(500, "Broken.")], "broken off": [reply(text("Half"), end="drop")]}
     upstream.script("odd", [reply(text("One.")), *end.get(failure, []), reply(text("Three."))])
-    with Talk(stack) as talk:
-        talk.ask(model="local/odd", input="first", store=False)
-        first = talk.response()
+    with WebSocketClient(stack) as websocket:
+        websocket.ask(model="local/odd", input="first", store=False)
+        first = websocket.response()
         following: Json = {"model": "local/odd", "previous_response_id": first["id"], "store": False}
-        talk.ask(**following, input=3 if failure == "refused by the server" else "second")
+        websocket.ask(**following, input=3 if failure == "refused by the server" else "second")
         if failure == "broken off":
-            assert talk.response()["status"] == "failed"
+            assert websocket.response()["status"] == "failed"
         else:
-            assert talk.error()["status"] in (400, 502)
-        talk.ask(**following, input="third")
-        assert talk.error()["code"] == "previous_response_not_found"
+            assert websocket.error()["status"] in (400, 502)
+        websocket.ask(**following, input="third")
+        assert websocket.error()["code"] == "previous_response_not_found"
 
 
 def test_generate_false_prepares_input_for_the_next_response(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
-    with Talk(stack) as talk:
+    with WebSocketClient(stack) as websocket:
         for store in (True, False):
-            talk.ask(model="local/echo", input="the code is 1234", generate=False, store=store)
-            prepared = talk.response()
+            websocket.ask(model="local/echo", input="the code is 1234", generate=False, store=store)
+            prepared = websocket.response()
             assert (prepared["status"], prepared["output"]) == ("completed", [])
             assert prepared["usage"]["total_tokens"] == 0
             assert upstream.requests("echo") == []
             assert not store or wire.replay(prepared["id"])[-1]["response"] == prepared
-            talk.ask(model="local/echo", input="go on", previous_response_id=prepared["id"], store=store)
-            assert output_text(talk.response())
+            websocket.ask(model="local/echo", input="go on", previous_response_id=prepared["id"], store=store)
+            assert output_text(websocket.response())
             assert messages(upstream, "echo") == [("user", "the code is 1234"), ("user", "go on")]
             upstream.reset()
-        talk.ask(model="nowhere/to-be-found", input="x", generate=False)
-        assert (error := talk.error())["status"] == 404
+        websocket.ask(model="nowhere/to-be-found", input="x", generate=False)
+        assert (error := websocket.error())["status"] == 404
         assert error["code"] == "model_not_found"
 
 
 def test_lanes_run_concurrently_and_each_in_order(stack: LiveStack, upstream: Upstream) -> None:
     """A new lane continues from a response of a lane that is still running."""
     upstream.script("slow", [reply(text("One.")), reply(text("Tw", "o."), hold=1), reply(text("Three."))])
-    with Talk(stack) as talk:
-        talk.ask("a", model="local/slow", input="first", store=False)
-        first = talk.response("a")
-        talk.ask("a", model="local/slow", input="second", previous_response_id=first["id"], store=False)
-        talk.ask("a", model="local/slow", input="third", store=False)
-        assert talk.until("response.output_text.delta", "a")[0]["type"] == "response.created"
-        talk.ask("b", model="local/echo", input="fork", previous_response_id=first["id"], store=False)
-        forked = talk.response("b")
-        talk.ask(model="local/echo", input="the lane without a name")
-        assert output_text(talk.response())
+    with WebSocketClient(stack) as websocket:
+        websocket.ask("a", model="local/slow", input="first", store=False)
+        first = websocket.response("a")
+        websocket.ask("a", model="local/slow", input="second", previous_response_id=first["id"], store=False)
+        websocket.ask("a", model="local/slow", input="third", store=False)
+        assert websocket.until("response.output_text.delta", "a")[0]["type"] == "response.created"
+        websocket.ask("b", model="local/echo", input="fork", previous_response_id=first["id"], store=False)
+        forked = websocket.response("b")
+        websocket.ask(model="local/echo", input="the lane without a name")
+        assert output_text(websocket.response())
         assert len(upstream.requests("slow")) == 2
         upstream.release("slow")
-        assert output_text(talk.until("response.completed", "a")[-1]["response"]) == "Two."
-        assert output_text(talk.response("a")) == "Three."
+        assert output_text(websocket.until("response.completed", "a")[-1]["response"]) == "Two."
+        assert output_text(websocket.response("a")) == "Three."
     assert output_text(forked)
     assert messages(upstream, "echo")[-1] == ("user", "the lane without a name")
     [fork] = [each for each in upstream.requests("echo") if len(each.body["messages"]) == 3]
@@ -167,24 +169,24 @@ ERRORS: dict[str, tuple[Json, int, str | None, str | None]] = {
 @pytest.mark.parametrize("name", ERRORS)
 def test_invalid_websocket_request_keeps_the_connection_usable(stack: LiveStack, upstream: Upstream, name: str) -> None:
     changed, status, param, code = ERRORS[name]
-    with Talk(stack) as talk:
-        talk.ask("a", **{"model": "local/echo", "input": "x"} | changed)
-        error = talk.error("a")
+    with WebSocketClient(stack) as websocket:
+        websocket.ask("a", **{"model": "local/echo", "input": "x"} | changed)
+        error = websocket.error("a")
         assert (error["status"], error["type"]) == (status, "invalid_request_error")
         assert (error["param"], error["code"]) == (param, code)
-        talk.ask("a", model="local/echo", input="x")
-        assert output_text(talk.response("a"))
+        websocket.ask("a", model="local/echo", input="x")
+        assert output_text(websocket.response("a"))
 
 
 def test_invalid_websocket_messages_are_400(stack: LiveStack, upstream: Upstream) -> None:
-    with Talk(stack) as talk:
+    with WebSocketClient(stack) as websocket:
         for message in ("{", "[]", '"x"', '{"model": "local/echo"}', '{"type": "response.cancel"}'):
-            talk.socket.send(message)
-            assert talk.error()["status"] == 400
-        talk.ask("no lane!", model="local/echo", input="x")
-        assert talk.error()["code"] == "invalid_stream_id"
-        talk.socket.send(json.dumps({"type": "response.create", "model": "local/echo", "input": "x"}).encode())
-        assert output_text(talk.response())
+            websocket.socket.send(message)
+            assert websocket.error()["status"] == 400
+        websocket.ask("no lane!", model="local/echo", input="x")
+        assert websocket.error()["code"] == "invalid_stream_id"
+        websocket.socket.send(json.dumps({"type": "response.create", "model": "local/echo", "input": "x"}).encode())
+        assert output_text(websocket.response())
 
 
 def test_model_server_errors_on_a_websocket_keep_the_lane_usable(
@@ -193,15 +195,15 @@ def test_model_server_errors_on_a_websocket_keep_the_lane_usable(
     """An error before the response has its HTTP status. An error in the middle is part of the response."""
     refusal = error(429, "Slow down.", headers={"retry-after": "7"})
     upstream.script("odd", [refusal, reply(text("Half"), end="drop"), reply(text("Whole."))])
-    with Talk(stack) as talk:
-        talk.ask("a", model="local/odd", input="x")
-        refused = talk.error("a")
+    with WebSocketClient(stack) as websocket:
+        websocket.ask("a", model="local/odd", input="x")
+        refused = websocket.error("a")
         assert (refused["status"], refused["headers"]) == (429, {"retry-after": "7"})
-        talk.ask("a", model="local/odd", input="x")
-        failed = talk.response("a")
+        websocket.ask("a", model="local/odd", input="x")
+        failed = websocket.response("a")
         assert (failed["status"], output_text(failed)) == ("failed", "Half")
-        talk.ask("a", model="local/odd", input="x")
-        assert output_text(talk.response("a")) == "Whole."
+        websocket.ask("a", model="local/odd", input="x")
+        assert output_text(websocket.response("a")) == "Whole."
     assert wire.retrieve(failed["id"]) == failed
 
 
@@ -211,11 +213,11 @@ def test_websocket_disconnect_ends_running_and_waiting_responses(
     """In all lanes. Waiting requests are not started."""
     for model in ("left-a", "left-b"):
         upstream.script(model, reply(text("Half", "never"), hold=1))
-    with Talk(stack) as talk:
-        talk.ask("a", model="local/left-a", input="x")
-        talk.ask("a", model="local/left-a", input="waits")
-        talk.ask("b", model="local/left-b", input="x")
-        ids = [talk.until("response.output_text.delta", lane)[0]["response"]["id"] for lane in ("a", "b")]
+    with WebSocketClient(stack) as websocket:
+        websocket.ask("a", model="local/left-a", input="x")
+        websocket.ask("a", model="local/left-a", input="waits")
+        websocket.ask("b", model="local/left-b", input="x")
+        ids = [websocket.until("response.output_text.delta", lane)[0]["response"]["id"] for lane in ("a", "b")]
     for model in ("left-a", "left-b"):
         [record] = upstream.wait_for(model, ended=True, seconds=90)
         assert record.ended == "client_gone"
@@ -229,23 +231,23 @@ def test_websocket_disconnect_ends_running_and_waiting_responses(
 def test_websocket_with_foreign_origin_is_403(stack: LiveStack) -> None:
     """Browsers apply no CORS to WebSockets. Pages of this server and clients without an Origin may connect."""
     with pytest.raises(InvalidStatus) as refused:
-        Talk(stack, headers={"origin": "https://evil.example"})
+        WebSocketClient(stack, headers={"origin": "https://evil.example"})
     assert refused.value.response.status_code == 403
-    with Talk(stack, headers={"origin": stack.base_url}) as talk:
-        talk.ask(model="local/echo", input="x")
-        assert output_text(talk.response())
+    with WebSocketClient(stack, headers={"origin": stack.base_url}) as websocket:
+        websocket.ask(model="local/echo", input="x")
+        assert output_text(websocket.response())
 
 
 def test_websocket_lane_over_the_limit_is_refused(stack: LiveStack, upstream: Upstream) -> None:
-    with Talk(stack) as talk:
+    with WebSocketClient(stack) as websocket:
         for number in range(32):
-            talk.ask(f"lane-{number}", model="local/echo", input="x", generate=False, store=False)
+            websocket.ask(f"lane-{number}", model="local/echo", input="x", generate=False, store=False)
         for number in range(32):
-            talk.response(f"lane-{number}")
-        talk.ask("one-too-many", model="local/echo", input="x")
-        assert talk.error("one-too-many")["code"] == "websocket_stream_limit_reached"
-        talk.ask("lane-31", model="local/echo", input="x")
-        assert output_text(talk.response("lane-31"))
+            websocket.response(f"lane-{number}")
+        websocket.ask("one-too-many", model="local/echo", input="x")
+        assert websocket.error("one-too-many")["code"] == "websocket_stream_limit_reached"
+        websocket.ask("lane-31", model="local/echo", input="x")
+        assert output_text(websocket.response("lane-31"))
 
 
 # The openai package
@@ -291,7 +293,7 @@ def test_sdk_websocket_session_uses_lanes(client: openai.OpenAI, upstream: Upstr
 
 
 def test_async_sdk_websocket_connection_creates_a_response(stack: LiveStack, upstream: Upstream) -> None:
-    async def talk() -> str:
+    async def websocket() -> str:
         url = f"{stack.base_url}/v1"
         client = openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
         async with client, client.responses.connect() as connection:
@@ -301,4 +303,4 @@ def test_async_sdk_websocket_connection_creates_a_response(stack: LiveStack, ups
                     return event.response.output_text
         return ""
 
-    assert asyncio.run(talk())
+    assert asyncio.run(websocket())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.asking import Json, create, function, stored, stream
+from tests.support.openai_client import Json, create, function, stored, stream
 from tests.support.stack import Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text, tool_call
 from tests.support.variants import variant

@@ -6,7 +6,7 @@ import openai
 import pytest
 from openai.types.responses import ResponseItem
 
-from tests.support.asking import function
+from tests.support.openai_client import function
 from tests.support.seed import DAY, MODEL, seed
 from tests.support.stack import LiveStack
 from tests.support.strict import check_stream, problems, read_sse

@@ -3,10 +3,10 @@
 import openai
 import pytest
 
-from tests.support.asking import function
+from tests.support.openai_client import function
 from tests.support.stack import LiveStack
-from tests.support.talk import ENDS, Talk
 from tests.support.upstream import Upstream, error, reasoning, reply, text, tool_call
+from tests.support.websocket_client import ENDS, WebSocketClient
 from tests.support.wire import Json, Wire, output_text, said
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("calm")]
@@ -14,9 +14,9 @@ pytestmark = [pytest.mark.live, pytest.mark.usefixtures("calm")]
 HELD = reply(reasoning("Left", " or right?"), text("never"), hold=2, end="hang")
 
 
-def answers_of(talk: Talk, kind: str, lane: str | None = None) -> Json:
+def answers_of(websocket: WebSocketClient, kind: str, lane: str | None = None) -> Json:
     """Return the next steering event of this type, skipping the events of responses."""
-    return talk.until(f"response.steer.{kind}", lane)[-1]
+    return websocket.until(f"response.steer.{kind}", lane)[-1]
 
 
 def ended(events: list[Json]) -> Json:
@@ -31,17 +31,17 @@ def test_steered_response_ends_at_a_stop_point_and_is_continued(
     """The response ends between its reasoning and its text. The next one continues with the same settings."""
     model = f"steered-{store}"
     upstream.script(model, [HELD, reply(text("Right it is."))])
-    with Talk(stack) as talk:
-        talk.ask("a", model=f"local/{model}", input="Go.", instructions="Be brief.", temperature=0.5, store=store)
-        begun = talk.until("response.reasoning_text.delta", "a")
+    with WebSocketClient(stack) as websocket:
+        websocket.ask("a", model=f"local/{model}", input="Go.", instructions="Be brief.", temperature=0.5, store=store)
+        begun = websocket.until("response.reasoning_text.delta", "a")
         first_id = begun[0]["response"]["id"]
         for given in ("Go right.", [{"role": "user", "content": [{"type": "input_text", "text": "Now."}]}]):
-            talk.steer(first_id, given)
-            accepted = answers_of(talk, "accepted", "a")
+            websocket.steer(first_id, given)
+            accepted = answers_of(websocket, "accepted", "a")
             assert accepted["steer"]["previous_response_id"] == first_id
         upstream.release(model)
-        first = ended(talk.until("response.incomplete", "a"))
-        second = talk.response("a")
+        first = ended(websocket.until("response.incomplete", "a"))
+        second = websocket.response("a")
     assert (first["status"], first["incomplete_details"]) == ("incomplete", {"reason": "steered"})
     assert [(item["type"], item["status"]) for item in first["output"]] == [("reasoning", "completed")]
     assert (second["previous_response_id"], output_text(second)) == (first_id, "Right it is.")
@@ -59,18 +59,18 @@ def test_steered_response_ends_at_a_stop_point_and_is_continued(
 def test_steering_does_not_truncate_text(stack: LiveStack, upstream: Upstream) -> None:
     """A response at its last item completes, and the next one still follows."""
     upstream.script("late", [reply(text("To the ", "end."), hold=1), reply(text("And more."))])
-    with Talk(stack) as talk:
-        talk.ask(model="local/late", input="Go.")
-        first_id = talk.until("response.output_text.delta")[0]["response"]["id"]
-        talk.steer(first_id, "More.")
-        answers_of(talk, "accepted")
+    with WebSocketClient(stack) as websocket:
+        websocket.ask(model="local/late", input="Go.")
+        first_id = websocket.until("response.output_text.delta")[0]["response"]["id"]
+        websocket.steer(first_id, "More.")
+        answers_of(websocket, "accepted")
         upstream.release("late")
-        first = ended(talk.until("response.completed"))
-        second = talk.response()
+        first = ended(websocket.until("response.completed"))
+        second = websocket.response()
         assert (output_text(first), output_text(second)) == ("To the end.", "And more.")
         # The lane's next request runs after the response that steering started.
-        talk.ask(model="local/late", input="x", previous_response_id=second["id"])
-        assert output_text(talk.response()) == "And more."
+        websocket.ask(model="local/late", input="x", previous_response_id=second["id"])
+        assert output_text(websocket.response()) == "And more."
     assert [role for role, _ in said(upstream.requests("late")[-1].body["messages"])] == ["user", "assistant"] * 2 + [
         "user"
     ]
@@ -81,15 +81,15 @@ def test_steering_input_waits_for_the_output_of_a_client_call(stack: LiveStack, 
     called = reply(tool_call(0, "call_1", "weather", '{"city":', '"Oslo"}'), hold=1)
     upstream.script("calls", [called, reply(text("Cold."))])
     asked: Json = {"model": "local/calls", "tools": [function("weather", "city")], "store": False}
-    with Talk(stack) as talk:
-        talk.ask("a", input="Weather?", **asked)
-        events = talk.until("response.in_progress", "a")
+    with WebSocketClient(stack) as websocket:
+        websocket.ask("a", input="Weather?", **asked)
+        events = websocket.until("response.in_progress", "a")
         upstream.wait_for("calls", chunks=1, seconds=90)
         first_id = events[0]["response"]["id"]
-        talk.steer(first_id, "In Celsius.")
-        steer = answers_of(talk, "accepted", "a")["steer"]
+        websocket.steer(first_id, "In Celsius.")
+        steer = answers_of(websocket, "accepted", "a")["steer"]
         upstream.release("calls")
-        events = talk.until("response.steer.pending", "a")
+        events = websocket.until("response.steer.pending", "a")
         pending, first = events[-1], ended(events)
         assert first["status"] == "completed"
         [stub] = pending["required_input"]
@@ -98,11 +98,11 @@ def test_steering_input_waits_for_the_output_of_a_client_call(stack: LiveStack, 
             {"type": "function_call_output", "call_id": "call_1", "name": "weather"},
         )
         given = {key: value for key, value in stub.items() if key != "name"} | {"output": "-3"}
-        talk.ask("a", input=[given], previous_response_id=first_id, **asked, temperature=0.5)
-        second = talk.response("a")
+        websocket.ask("a", input=[given], previous_response_id=first_id, **asked, temperature=0.5)
+        second = websocket.response("a")
         assert (output_text(second), second["temperature"]) == ("Cold.", 0.5)
-        talk.ask("a", input=[given], previous_response_id=first_id, **asked)
-        talk.response("a")
+        websocket.ask("a", input=[given], previous_response_id=first_id, **asked)
+        websocket.response("a")
     committed, later = upstream.requests("calls")[1:]
     assert said(committed.body["messages"])[2:] == [("tool", "-3"), ("user", "In Celsius.")]
     assert said(later.body["messages"])[2:] == [("tool", "-3")]
@@ -110,13 +110,13 @@ def test_steering_input_waits_for_the_output_of_a_client_call(stack: LiveStack, 
 
 def test_steering_fails_if_the_model_server_refuses_the_next_response(stack: LiveStack, upstream: Upstream) -> None:
     upstream.script("refuses", [HELD, error(400, "No more.")])
-    with Talk(stack) as talk:
-        talk.ask("a", model="local/refuses", input="Go.")
-        first_id = talk.until("response.reasoning_text.delta", "a")[0]["response"]["id"]
-        talk.steer(first_id, "Go right.")
-        steer = answers_of(talk, "accepted", "a")["steer"]
+    with WebSocketClient(stack) as websocket:
+        websocket.ask("a", model="local/refuses", input="Go.")
+        first_id = websocket.until("response.reasoning_text.delta", "a")[0]["response"]["id"]
+        websocket.steer(first_id, "Go right.")
+        steer = answers_of(websocket, "accepted", "a")["steer"]
         upstream.release("refuses")
-        failed = answers_of(talk, "failed", "a")
+        failed = answers_of(websocket, "failed", "a")
     assert failed["steer"] == steer | {"input": "Go right."}
     assert failed["error"]["code"] == "successor_creation_failed"
     assert "No more." in failed["error"]["message"]
@@ -129,31 +129,31 @@ def test_unstored_response_is_forgotten_if_its_steered_successor_fails(
     """As after any other failed continuation on a WebSocket."""
     model = f"forgets-{status}"
     upstream.script(model, [HELD, error(status, "No more."), reply(text("never"))])
-    with Talk(stack) as talk:
-        talk.ask("a", model=f"local/{model}", input="Go.", store=False)
-        first_id = talk.until("response.reasoning_text.delta", "a")[0]["response"]["id"]
-        talk.steer(first_id, "Go right.")
-        answers_of(talk, "accepted", "a")
+    with WebSocketClient(stack) as websocket:
+        websocket.ask("a", model=f"local/{model}", input="Go.", store=False)
+        first_id = websocket.until("response.reasoning_text.delta", "a")[0]["response"]["id"]
+        websocket.steer(first_id, "Go right.")
+        answers_of(websocket, "accepted", "a")
         upstream.release(model)
-        assert answers_of(talk, "failed", "a")["error"]["code"] == "successor_creation_failed"
-        talk.ask("a", model=f"local/{model}", input="Again.", previous_response_id=first_id, store=False)
-        assert talk.error("a")["code"] == "previous_response_not_found"
+        assert answers_of(websocket, "failed", "a")["error"]["code"] == "successor_creation_failed"
+        websocket.ask("a", model=f"local/{model}", input="Again.", previous_response_id=first_id, store=False)
+        assert websocket.error("a")["code"] == "previous_response_not_found"
 
 
 def test_steering_of_failed_or_unknown_response_fails(stack: LiveStack, upstream: Upstream) -> None:
     upstream.script("breaks", reply(text("Half", "never"), hold=1, end="drop"))
-    with Talk(stack) as talk:
-        talk.ask(model="local/breaks", input="Go.")
-        first_id = talk.until("response.output_text.delta")[0]["response"]["id"]
-        talk.steer(first_id, "Go right.")
+    with WebSocketClient(stack) as websocket:
+        websocket.ask(model="local/breaks", input="Go.")
+        first_id = websocket.until("response.output_text.delta")[0]["response"]["id"]
+        websocket.steer(first_id, "Go right.")
         upstream.release("breaks")
-        assert answers_of(talk, "failed")["error"]["code"] == "response_not_active"
-        talk.steer(first_id, "Go left.")
-        assert answers_of(talk, "failed")["error"]["code"] == "response_not_active"
-        talk.steer("resp_0", "Go left.")
-        assert answers_of(talk, "failed")["error"]["code"] == "response_not_found"
-        talk.send(type="response.steer", previous_response_id=first_id)
-        assert talk.error()["param"] == "input"
+        assert answers_of(websocket, "failed")["error"]["code"] == "response_not_active"
+        websocket.steer(first_id, "Go left.")
+        assert answers_of(websocket, "failed")["error"]["code"] == "response_not_active"
+        websocket.steer("resp_0", "Go left.")
+        assert answers_of(websocket, "failed")["error"]["code"] == "response_not_found"
+        websocket.send(type="response.steer", previous_response_id=first_id)
+        assert websocket.error()["param"] == "input"
 
 
 @pytest.mark.parametrize("binds", ["conversation", "context_management"])
@@ -165,13 +165,13 @@ def test_steering_of_unsupported_response_fails_and_it_completes(
     if binds == "conversation":
         bound = {"conversation": client.conversations.create().id}
     upstream.script("bound", reply(text("One ", "answer."), hold=1))
-    with Talk(stack) as talk:
-        talk.ask(model="local/bound", input="Go.", **bound)
-        first_id = talk.until("response.output_text.delta")[0]["response"]["id"]
-        talk.steer(first_id, "Go right.")
-        assert answers_of(talk, "failed")["error"]["code"] == "steering_not_supported"
+    with WebSocketClient(stack) as websocket:
+        websocket.ask(model="local/bound", input="Go.", **bound)
+        first_id = websocket.until("response.output_text.delta")[0]["response"]["id"]
+        websocket.steer(first_id, "Go right.")
+        assert answers_of(websocket, "failed")["error"]["code"] == "steering_not_supported"
         upstream.release("bound")
-        assert output_text(ended(talk.until("response.completed"))) == "One answer."
+        assert output_text(ended(websocket.until("response.completed"))) == "One answer."
 
 
 @pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning")

@@ -108,7 +108,7 @@ def test_full_disk_loses_no_acknowledged_responses(server: LiveStack, wire: Wire
     held = reply(text("some ", *LONG), hold=1)
     upstream.script("held", [held, held, reply(held.chunks)])
     kept = [wire.create(model="local/echo", input=f"before {number}") for number in range(3)]
-    with Reader.asking(wire, model="local/held", input="some") as reader:
+    with Reader.create(wire, model="local/held", input="some") as reader:
         reader.read_to("some ")
         work = wire.create(model="local/held", input="some", background=True)
         upstream.wait_for("held", 2, chunks=1)
@@ -161,7 +161,7 @@ def test_locked_database_file_is_503_and_loses_no_responses(server: LiveStack, w
     upstream.script("held", reply(text("one ", "two"), hold=1))
     kept = wire.create(model="local/echo", input="before")
     asked: dict[str, Any] = {"model": "local/echo", "input": "too early"}
-    with Reader.asking(wire, model="local/held", input="one two") as reader, ThreadPoolExecutor(8) as clients:
+    with Reader.create(wire, model="local/held", input="one two") as reader, ThreadPoolExecutor(8) as clients:
         reader.read_to("one ")
         with locked(server.state_dir / "responses.db"):
             answers: list[Future[httpx.Response]] = [

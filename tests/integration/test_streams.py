@@ -10,7 +10,7 @@ import pytest
 from openai.types.responses import ParsedResponse
 
 from llama_stack_responses.chat.pieces import PIECE
-from tests.support.asking import MODEL, NAME, Json, create, function, sent, stored, stream
+from tests.support.openai_client import MODEL, NAME, Json, create, function, sent, stored, stream
 from tests.support.sse import SseReader
 from tests.support.stack import LiveStack
 from tests.support.strict import check_stream, read_sse, validate_response

@@ -8,7 +8,7 @@ import pydantic
 import pytest
 from openai.types.responses import ParsedResponse
 
-from tests.support.asking import MODEL, NAME, Json, create, function, messages, sent, stored, stream
+from tests.support.openai_client import MODEL, NAME, Json, create, function, messages, sent, stored, stream
 from tests.support.stack import LiveStack
 from tests.support.upstream import Reply, Upstream, finish, reasoning, refusal, reply, text, tool_call
 

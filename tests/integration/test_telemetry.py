@@ -7,8 +7,8 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.support.asking import MODEL, NAME
 from tests.support.mcp_server import McpServers
+from tests.support.openai_client import MODEL, NAME
 from tests.support.otlp import Collector
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, error, finish, reply, text, tool_call

@@ -14,9 +14,9 @@ import pytest
 from tests.support.process import Child, StartError, free_port
 from tests.support.stack import READY_SECONDS, STARTER, Host, LiveStack, run_command
 from tests.support.strict import check_stream, read_sse
-from tests.support.talk import Talk, over_http
 from tests.support.upstream import Upstream, UpstreamProcess, reasoning, reply, text, tool_call
 from tests.support.variants import Json, responses_config, variant
+from tests.support.websocket_client import WebSocketClient, over_http
 from tests.support.wire import Wire, error_of, final, output_text
 
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
@@ -100,13 +100,13 @@ def check_stop_under_a_stream(stack: LiveStack, upstream: Upstream) -> Json:
     """Check that a shutdown ends a stream and a WebSocket response; return the stream's response."""
     for model in ("slow", "turn"):
         upstream.script(model, reply(text("so ", "far"), hold=2))
-    with Talk(stack) as talk, Talk(stack) as silent:
-        talk.ask(model="local/turn", input="take your time")
-        events = [*talk.until("response.output_text.delta"), *talk.until("response.output_text.delta")]
+    with WebSocketClient(stack) as websocket, WebSocketClient(stack) as silent:
+        websocket.ask(model="local/turn", input="take your time")
+        events = [*websocket.until("response.output_text.delta"), *websocket.until("response.output_text.delta")]
         failed = check_stop_under_a_client(stack)
-        events += map(over_http, talk.until("response.failed"))
+        events += map(over_http, websocket.until("response.failed"))
         assert check_stream(events)["error"] == failed["error"]
-        assert talk.closed()[0] == silent.closed()[0] == 1012
+        assert websocket.closed()[0] == silent.closed()[0] == 1012
     for model in ("slow", "turn"):
         assert upstream.wait_for(model, ended=True, seconds=90)[0].ended == "client_gone"
     return failed

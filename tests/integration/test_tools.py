@@ -6,7 +6,7 @@ import openai
 import pydantic
 import pytest
 
-from tests.support.asking import MODEL, NAME, Json, create, function, messages, sent, stream
+from tests.support.openai_client import MODEL, NAME, Json, create, function, messages, sent, stream
 from tests.support.upstream import Chunk, Reply, Upstream, finish, interleaved_calls, reasoning, reply, text, tool_call
 
 pytestmark = pytest.mark.live

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.support.stack import LiveStack
-from tests.support.talk import Talk
 from tests.support.upstream import Upstream
+from tests.support.websocket_client import WebSocketClient
 from tests.support.wire import output_text
 
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
@@ -14,9 +14,9 @@ def test_websocket_message_with_invalid_utf8_closes_it_without_a_traceback(
     stack: LiveStack, upstream: Upstream
 ) -> None:
     before = stack.log.stat().st_size
-    with Talk(stack) as talk, Talk(stack) as other:
-        talk.socket.send(b'{"type": "\xff"}', text=True)
-        assert talk.closed()[0] == 1007
+    with WebSocketClient(stack) as websocket, WebSocketClient(stack) as other:
+        websocket.socket.send(b'{"type": "\xff"}', text=True)
+        assert websocket.closed()[0] == 1007
         other.ask(model="local/echo", input="x")
         assert output_text(other.response())
     with stack.log.open("rb") as log:

@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.support.asking import Json, create, function, messages, stored, stream
+from tests.support.openai_client import Json, create, function, messages, stored, stream
 from tests.support.upstream import Upstream, reply, text, tool_call
 from tests.support.upstream_server import tokens
 

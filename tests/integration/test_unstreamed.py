@@ -5,8 +5,8 @@ from typing import Any, Final
 import openai
 import pytest
 
-from tests.support.asking import Json, create, function, stored, stream
-from tests.support.leaver import Leaver
+from tests.support.openai_client import Json, create, function, stored, stream
+from tests.support.socket_client import SocketClient
 from tests.support.stack import LiveStack
 from tests.support.upstream import Chunk, Upstream, error, finish, logprobs, reasoning, refusal, reply, text, tool_call
 from tests.support.waiting import wait_until
@@ -99,10 +99,10 @@ def test_client_disconnect_during_unstreamed_model_request_ends_it(
 ) -> None:
     model = f"unstreamed-left-{provider}"
     upstream.script(model, reply(text("never"), hold=0))
-    with Leaver(stack, {"model": f"{provider}/{model}", "input": "x", "stream": True}) as client:
+    with SocketClient(stack, {"model": f"{provider}/{model}", "input": "x", "stream": True}) as client:
         client.read_until(b"event: response.in_progress")
         upstream.wait_for(model)
-        client.leave()
+        client.disconnect()
         [record] = upstream.wait_for(model, ended=True)
     assert record.ended == "client_gone"
     wait_until(lambda: wire.listed(model=f"{provider}/{model}") != [])

@@ -13,9 +13,9 @@ from typing import Final
 import pytest
 
 from tests.support.database import DatabaseServer
-from tests.support.leaver import Leaver
 from tests.support.postgres import Postgres
 from tests.support.reader import Reader
+from tests.support.socket_client import SocketClient
 from tests.support.stack import REPOSITORY, Host, LiveStack
 from tests.support.strict import check_stream
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
@@ -130,7 +130,7 @@ def test_background_response_is_followed_and_cancelled_on_the_other_worker(
 ) -> None:
     for turn, (here, there) in enumerate(both_ways(workers), 1):
         upstream.script("held", HELD)
-        with Reader.asking(here, model="local/held", input="Count.", background=True) as reader:
+        with Reader.create(here, model="local/held", input="Count.", background=True) as reader:
             reader.read_to("two ")
             with Reader.of(there, reader.response_id) as other:
                 other.read_to("two ")
@@ -161,7 +161,7 @@ class Struck:
         upstream.wait_for(self._queued, chunks=2)
         workers.check()
         self._cut, self._whole = (
-            open_all.enter_context(Reader.asking(wire, model=f"local/{self._streamed}", input="Count."))
+            open_all.enter_context(Reader.create(wire, model=f"local/{self._streamed}", input="Count."))
             for wire in (doomed, self._other)
         )
         self._cut.read_to("two ")
@@ -225,7 +225,7 @@ def test_stalled_clients_do_not_delay_the_shutdown_of_workers(server: LiveStack,
         with Workers(server) as workers:
             pids = list(workers.wires)
         for _ in range(8):  # practically certain to reach both workers
-            client = open_all.enter_context(Leaver(server, flood, buffer=32_768))
+            client = open_all.enter_context(SocketClient(server, flood, buffer=32_768))
             client.read_until(b"event: response.output_text.delta")
         assert server.stop() != -signal.SIGKILL
         assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []

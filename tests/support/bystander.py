@@ -14,8 +14,8 @@ from typing import Final, Self
 
 from tests.support.machine_clock import MachineClock, queued_seconds
 from tests.support.stack import LiveStack
-from tests.support.talk import Talk
 from tests.support.waiting import wait_until
+from tests.support.websocket_client import WebSocketClient
 from tests.support.wire import Wire, final, output_text
 
 SECONDS: Final = 1.0
@@ -91,14 +91,14 @@ class Bystander:
         try:
             with ExitStack() as opened:
                 wire = opened.enter_context(Wire(self._stack, self._token, idle_seconds=2.0))
-                talk = opened.enter_context(Talk(self._stack, self._token))
+                websocket = opened.enter_context(WebSocketClient(self._stack, self._token))
                 while not self._ended.is_set():
-                    self._round(wire, talk)
+                    self._round(wire, websocket)
                     self._rounds += 1
         except BaseException as failure:  # noqa: BLE001 - the test's thread raises it
             self._failure = failure
 
-    def _round(self, wire: Wire, talk: Talk) -> None:
+    def _round(self, wire: Wire, websocket: WebSocketClient) -> None:
         words = f"round {self._rounds}"
         body = {"model": "local/echo", "input": words}
         began = self._now()
@@ -110,8 +110,8 @@ class Bystander:
         began = self._note("list", began)
         streamed = final(wire.stream(**body, store=False))
         began = self._note("stream", began)
-        talk.ask(**body, store=False)
-        spoken = talk.response()
+        websocket.ask(**body, store=False)
+        spoken = websocket.response()
         self._note("WebSocket turn", began)
         assert [output_text(each) for each in (made, streamed, spoken)] == [words] * 3
         assert listed["id"] == made["id"]

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 from tests.support.database import DatabaseServer
-from tests.support.process import tethered
+from tests.support.process import killed_with_parent
 
 
 def program(name: str) -> str:
@@ -51,4 +51,4 @@ class Postgres(DatabaseServer):
         password.write_text(self.password)
         command = [program("initdb"), "-D", str(data), "-U", "postgres", "--auth=scram-sha-256"]
         command += ["--pwfile", str(password), "--no-sync", "--locale=C", "--encoding=UTF8"]
-        subprocess.run(tethered(command, as_root=False), check=True, capture_output=True, timeout=180)
+        subprocess.run(killed_with_parent(command, as_root=False), check=True, capture_output=True, timeout=180)

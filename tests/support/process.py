@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-TETHER = Path(__file__).with_name("tether.py")
+LAUNCHER = Path(__file__).with_name("parent_death_signal.py")
 GRACE = 60.0  # seconds between SIGTERM and SIGKILL; a healthy server ends far sooner
 
 
@@ -42,7 +42,7 @@ class Child:
         self._killed = False
         with log.open("ab") as output:
             self._popen = subprocess.Popen(
-                tethered(command, as_root=as_root),
+                killed_with_parent(command, as_root=as_root),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -97,10 +97,10 @@ class Child:
         return self._popen.wait()
 
 
-def tethered(command: Sequence[str], *, as_root: bool = True) -> list[str]:
+def killed_with_parent(command: Sequence[str], *, as_root: bool = True) -> list[str]:
     """Return the command line that binds `command` to the life of this process."""
     user = "same" if as_root else "ordinary"
-    return [sys.executable, "-I", "-S", str(TETHER), str(os.getpid()), user, *command]
+    return [sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), user, *command]
 
 
 def free_port() -> int:

@@ -1,7 +1,7 @@
 """Prompts in the host's Prompts API.
 
-desk = Desk(stack)
-prompt_id = desk.write("Speak {{language}}.", "language")
+prompts = PromptsClient(stack)
+prompt_id = prompts.write("Speak {{language}}.", "language")
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from tests.support.stack import LiveStack
 type Json = dict[str, Any]
 
 
-class Desk:
+class PromptsClient:
     """A client of the host's Prompts API."""
 
     def __init__(self, stack: LiveStack, token: str | None = None) -> None:

@@ -1,6 +1,6 @@
 """Clients that read a response's events in parts, disconnect, and resume.
 
-with Reader.asking(wire, model="local/m", input="Hi", background=True) as reader:
+with Reader.create(wire, model="local/m", input="Hi", background=True) as reader:
     reader.read_to("two ")                      # this delta has arrived
 with Reader.of(wire, reader.response_id, reader.last) as again:
     check_stream(reader.events + again.read_to_end())
@@ -26,7 +26,7 @@ class Reader:
         self._reader = SseReader()
 
     @classmethod
-    def asking(cls, wire: Wire, **body: object) -> Self:
+    def create(cls, wire: Wire, **body: object) -> Self:
         """Return a reader of a new streamed response."""
         return cls(wire.http.stream("POST", "/responses", json=body | {"stream": True}))
 

@@ -68,7 +68,7 @@ LAYERS: Final = {
     f"{PACKAGE}.jobs": (
         {"acceptance", "event_rows", "fair_order", "hints", "notifier", "quota", "secrets"},
         {"event_log", "listener", "queue"},
-        {"event_follower", "heartbeat", "live_board", "overview", "runner"},
+        {"event_follower", "heartbeat", "live_responses", "overview", "runner"},
         {"foreground_leases"},
         {"worker"},
         {"background"},

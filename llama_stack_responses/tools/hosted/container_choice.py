@@ -13,7 +13,7 @@ from llama_stack_responses.core.errors import ApiError, bad_request
 from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.sandbox.containers import Containers, Entry, NoContainer, write_file
-from llama_stack_responses.sandbox.places import TooManyContainers
+from llama_stack_responses.sandbox.slots import TooManyContainers
 
 from ..tool import ToolError
 

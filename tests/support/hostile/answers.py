@@ -3,7 +3,7 @@
 from contextlib import ExitStack
 from typing import Final
 
-from tests.support.leaver import Leaver
+from tests.support.socket_client import SocketClient
 from tests.support.upstream import reply, text
 from tests.support.waiting import wait_until
 from tests.support.wire import Json
@@ -39,7 +39,7 @@ def stall(
     with ExitStack() as open_all:
         for _ in range(readers):
             try:
-                reader = open_all.enter_context(Leaver(at.stack, body, BUFFER, path, headers))
+                reader = open_all.enter_context(SocketClient(at.stack, body, BUFFER, path, headers))
             except ConnectionError:
                 continue  # refused before its body was sent
             if reader.read_until(begin, OVER_LIMIT) == begin:

@@ -5,7 +5,7 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from tests.support.leaver import Leaver
+from tests.support.socket_client import SocketClient
 from tests.support.upstream import reply, text
 from tests.support.waiting import wait_until
 from tests.support.wire import checked
@@ -72,7 +72,9 @@ def stalled_readers_of_a_running_response(at: Attacker, case: str) -> None:
     with ExitStack() as open_all:
         for number in range(READERS):
             after = f"&starting_after={UNREAD[number % 4] + number}" if number % 2 and not case else ""
-            open_all.enter_context(Leaver(at.stack, None, BUFFER, path + after, at.headers)).read_until(b"HTTP/1.1 200")
+            open_all.enter_context(SocketClient(at.stack, None, BUFFER, path + after, at.headers)).read_until(
+                b"HTTP/1.1 200"
+            )
         at.others_turn()
         assert at.wire.retrieve(made)["status"] == "in_progress"
     at.wire.http.post(f"/responses/{made}/cancel")
@@ -86,7 +88,7 @@ def simultaneous_readers_of_large_instructions(at: Attacker, case: str) -> None:
     path = f"/v1/responses/{made['id']}?stream=true"
     with ExitStack() as open_all:
         for reader in [
-            open_all.enter_context(Leaver(at.stack, None, BUFFER, path, at.headers)) for _ in range(READERS)
+            open_all.enter_context(SocketClient(at.stack, None, BUFFER, path, at.headers)) for _ in range(READERS)
         ]:
             reader.read_until(b"HTTP/1.1 200")
         at.others_turn()

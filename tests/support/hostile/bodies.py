@@ -6,7 +6,7 @@ from contextlib import ExitStack, suppress
 from itertools import repeat
 from typing import Final
 
-from tests.support.leaver import HEAD_OF_A_MESSAGE, UNFINISHED, handshake, leave_after, request
+from tests.support.socket_client import HEAD_OF_A_MESSAGE, UNFINISHED, disconnect_after, handshake, request
 
 from .attacker import Attacker, Attacks, client_error, refused
 
@@ -77,13 +77,13 @@ LEAVERS: Final = 200
 def clients_that_leave_in_the_middle_of_a_body(at: Attacker, case: Callable[[str, Mapping[str, str]], bytes]) -> None:
     begin = case(at.container(), at.headers)
     for _ in range(LEAVERS):
-        leave_after(at.stack, begin)
+        disconnect_after(at.stack, begin)
 
 
 @ATTACKS.add(handshakes=b"", messages=HEAD_OF_A_MESSAGE)
 def clients_that_leave_a_websocket(at: Attacker, case: bytes) -> None:
     for _ in range(LEAVERS // 2):
-        leave_after(at.stack, handshake(at.headers), case)
+        disconnect_after(at.stack, handshake(at.headers), case)
 
 
 HELD: Final = 100

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from typing import Final
 
-from tests.support.leaver import Leaver
+from tests.support.socket_client import SocketClient
 from tests.support.upstream import reasoning, reply, text
 
 from .attacker import Attacker, Attacks, ended, refused
@@ -97,7 +97,7 @@ def sealed_items_that_multiply(at: Attacker) -> None:
     with ExitStack() as open_all:
         for _ in range(TIMES):
             with suppress(ConnectionError):  # a request is refused while its body arrives
-                reader = open_all.enter_context(Leaver(at.stack, body, None, "/v1/responses", at.headers))
+                reader = open_all.enter_context(SocketClient(at.stack, body, None, "/v1/responses", at.headers))
                 served += reader.read_until(b"HTTP/1.1 200 ", b"HTTP/1.1 429 ") == b"HTTP/1.1 200 "
         at.others_turn()
     assert 0 < served < TIMES, "some are over the limit of what requests hold"

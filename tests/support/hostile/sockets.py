@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from websockets.exceptions import ConnectionClosed
 
-from tests.support.leaver import handshake
-from tests.support.talk import Talk
+from tests.support.socket_client import handshake
 from tests.support.waiting import wait_until
+from tests.support.websocket_client import WebSocketClient
 from tests.support.wire import output_text
 
 from .attacker import Attacker, Attacks
@@ -146,20 +146,20 @@ ODD: Final[dict[str, str | bytes]] = {
 
 @ATTACKS.add(**ODD)
 def odd_websocket_messages(at: Attacker, case: str | bytes) -> None:
-    with Talk(at.stack, at.token) as talk:
+    with WebSocketClient(at.stack, at.token) as websocket:
         events: list[dict[str, Any]] = []
 
         def is_judged() -> bool:
-            talk.socket.send(case)
-            events.append(json.loads(talk.socket.recv(60)))
+            websocket.socket.send(case)
+            events.append(json.loads(websocket.socket.recv(60)))
             return events[-1].get("status") != 429  # while a large message before it still counts for the user
 
         wait_until(is_judged)
         event = events[-1]
         assert event["type"] in ("error", "response.steer.failed"), event
         assert event["error"]["type"] == "invalid_request_error", event
-        talk.ask(model="local/done", input="x", store=False)
-        assert output_text(talk.response()) == "Done."
+        websocket.ask(model="local/done", input="x", store=False)
+        assert output_text(websocket.response()) == "Done."
 
 
 @ATTACKS.add(
@@ -170,9 +170,9 @@ def odd_websocket_messages(at: Attacker, case: str | bytes) -> None:
 )
 def thousands_of_websocket_messages(at: Attacker, case: Callable[[int], str | bytes]) -> None:
     """None of the answers is read."""
-    with Talk(at.stack, at.token) as talk, suppress(ConnectionClosed, TimeoutError):
+    with WebSocketClient(at.stack, at.token) as websocket, suppress(ConnectionClosed, TimeoutError):
         for number in range(3_000):
-            talk.socket.send(case(number))
+            websocket.socket.send(case(number))
         at.others_turn()
 
 
@@ -182,11 +182,11 @@ def unstored_histories_on_many_connections(at: Attacker) -> None:
     refused = 0
     with ExitStack() as open_all:
         for _ in range(CONNECTIONS):
-            talk = open_all.enter_context(Talk(at.stack, at.token))
-            talk.ask(model="local/done", input="x" * 10_000_000, store=False)
-            kinds = [json.loads(talk.socket.recv(60))]
+            websocket = open_all.enter_context(WebSocketClient(at.stack, at.token))
+            websocket.ask(model="local/done", input="x" * 10_000_000, store=False)
+            kinds = [json.loads(websocket.socket.recv(60))]
             while kinds[-1]["type"] not in ("response.completed", "error"):
-                kinds.append(json.loads(talk.socket.recv(60)))
+                kinds.append(json.loads(websocket.socket.recv(60)))
             if kinds[-1]["type"] == "error":
                 assert kinds[-1]["status"] == 429, kinds[-1]
                 refused += 1
@@ -196,6 +196,6 @@ def unstored_histories_on_many_connections(at: Attacker) -> None:
 
 @ATTACKS.add(larger_than_a_frame=17 * 2**20, text=15 * 2**20)
 def huge_websocket_message(at: Attacker, case: int) -> None:
-    with Talk(at.stack, at.token) as talk, suppress(ConnectionClosed):
-        talk.socket.send("x" * case)
-        assert json.loads(talk.socket.recv(60))["status"] in (400, 413)
+    with WebSocketClient(at.stack, at.token) as websocket, suppress(ConnectionClosed):
+        websocket.socket.send("x" * case)
+        assert json.loads(websocket.socket.recv(60))["status"] in (400, 413)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from tests.support.prompts import Desk
+from tests.support.prompts import PromptsClient
 from tests.support.stack import Host
 from tests.support.wire import Json, checked
 
@@ -28,7 +28,7 @@ PICTURE: Final = {"type": "input_image", "image_url": "data:image/png;base64," +
 )
 def prompts_that_multiply(at: Attacker, case: tuple[str, Json]) -> None:
     said, variables = case
-    prompt = Desk(at.stack, at.token).write(said, *variables)
+    prompt = PromptsClient(at.stack, at.token).write(said, *variables)
     judged(at.wire.post({"model": "local/done", "input": "x", "prompt": {"id": prompt, "variables": variables}}))
 
 

@@ -13,8 +13,8 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.generation.loop import Ending, Progress
+from tests.support.generation_harness import GenerationHarness
 from tests.support.inference import FakeInference, Round, Step, call, chunk, finish, reasoning, text
-from tests.support.setting import Setting
 from tests.support.strict import check_stream
 
 Json = dict[str, Any]
@@ -32,7 +32,7 @@ def at(threshold: int | None) -> list[Json]:
     return [{"type": "compaction"} | ({"compact_threshold": threshold} if threshold else {})]
 
 
-class Conversation(Setting):
+class Conversation(GenerationHarness):
     """A question at the end of a conversation that may be compacted."""
 
     def __init__(self, *rounds: Round, threshold: int | None = 100, length: int | None = None, **fields: Any) -> None:
@@ -59,20 +59,20 @@ def kinds(response: Json) -> list[str]:
 
 
 async def test_history_over_threshold_is_replaced_by_summary() -> None:
-    setting = Conversation(SUMMARY, ANSWER, tools=[FUNCTION], text={"format": {"type": "json_object"}})
-    final = await setting.checked()
+    harness = Conversation(SUMMARY, ANSWER, tools=[FUNCTION], text={"format": {"type": "json_object"}})
+    final = await harness.checked()
     assert kinds(final) == ["compaction", "message"]
     compaction = final["output"][0]
     assert compaction.keys() == {"id", "type", "encrypted_content"}
     assert "spoke" not in str(final)
-    asked, answered = setting.inference.requests
+    asked, answered = harness.inference.requests
     assert asked.keys() & {"tools", "tool_choice", "response_format"} == set()
-    first = setting.seen(0)
+    first = harness.seen(0)
     assert first[0] == "Be kind."
     assert [each.split()[0] for each in first[1:3]] == ["First", "Second"]
     assert "summary of this conversation" in first[-1]
     assert "And now?" not in str(first)
-    _, summary, question = setting.seen(1)
+    _, summary, question = harness.seen(1)
     assert "They spoke." in summary
     assert question == "And now?"
     assert "First" not in str(answered)
@@ -80,8 +80,8 @@ async def test_history_over_threshold_is_replaced_by_summary() -> None:
 
 
 async def test_compaction_emits_its_events_first() -> None:
-    setting = Conversation(SUMMARY, ANSWER)
-    types = [event["type"].removeprefix("response.") for event in await setting.end()]
+    harness = Conversation(SUMMARY, ANSWER)
+    types = [event["type"].removeprefix("response.") for event in await harness.end()]
     assert types[:6] == [
         "created",
         "in_progress",
@@ -103,34 +103,34 @@ async def test_compaction_emits_its_events_first() -> None:
     ],
 )
 async def test_compaction_is_skipped_if_not_needed(fields: Json) -> None:
-    setting = Conversation(ANSWER, **fields)
-    assert kinds(await setting.checked()) == ["message"]
+    harness = Conversation(ANSWER, **fields)
+    assert kinds(await harness.checked()) == ["message"]
 
 
 async def test_compaction_starts_at_context_length_of_model() -> None:
-    setting = Conversation(SUMMARY, ANSWER, threshold=100_000, length=200)
-    assert kinds(await setting.checked()) == ["compaction", "message"]
-    setting = Conversation(SUMMARY, ANSWER, threshold=None, length=200)
-    assert kinds(await setting.checked()) == ["compaction", "message"]
+    harness = Conversation(SUMMARY, ANSWER, threshold=100_000, length=200)
+    assert kinds(await harness.checked()) == ["compaction", "message"]
+    harness = Conversation(SUMMARY, ANSWER, threshold=None, length=200)
+    assert kinds(await harness.checked()) == ["compaction", "message"]
 
 
 async def test_request_refused_as_too_long_is_compacted() -> None:
     refusal = too_long("This model's maximum context length is 400 tokens. However, your request has 450 input tokens.")
-    setting = Conversation(refusal, SUMMARY, ANSWER, threshold=100_000, input=[*TURNS, *TURNS, QUESTION])
-    assert kinds(await setting.checked()) == ["compaction", "message"]
+    harness = Conversation(refusal, SUMMARY, ANSWER, threshold=100_000, input=[*TURNS, *TURNS, QUESTION])
+    assert kinds(await harness.checked()) == ["compaction", "message"]
     # The summary leaves out what does not fit; the question is kept.
-    assert [str(setting.seen(number)).count("First") for number in range(3)] == [2, 1, 0]
-    assert setting.seen(2)[-1] == "And now?"
+    assert [str(harness.seen(number)).count("First") for number in range(3)] == [2, 1, 0]
+    assert harness.seen(2)[-1] == "And now?"
 
 
 async def test_compaction_between_rounds_keeps_user_message() -> None:
     """The rounds so far become part of the summary, and the user's own message stays."""
     wordy = [chunk({"content": LONG}), call("h", "1"), finish("tool_calls")]
-    setting = Conversation(wordy, SUMMARY, ANSWER, input=[QUESTION])
-    final = await setting.checked()
+    harness = Conversation(wordy, SUMMARY, ANSWER, input=[QUESTION])
+    final = await harness.checked()
     assert kinds(final) == ["message", "compaction", "message"]
-    assert "There is no tool named 'h'" in str(setting.seen(1))
-    [_, summary] = setting.seen(2)
+    assert "There is no tool named 'h'" in str(harness.seen(1))
+    [_, summary] = harness.seen(2)
     assert "They spoke." in summary
     assert "And now?" in summary
     assert "There is no tool" not in summary
@@ -141,11 +141,11 @@ async def test_compaction_between_rounds_keeps_image() -> None:
     image = {"type": "input_image", "image_url": "https://a.b/c.png"}
     asked = {"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, image]}
     wordy = [chunk({"content": LONG}), call("h", "1"), finish("tool_calls")]
-    setting = Conversation(wordy, SUMMARY, [call("f", "2"), finish("tool_calls")], input=[asked], tools=[FUNCTION])
-    final = await setting.checked()
+    harness = Conversation(wordy, SUMMARY, [call("f", "2"), finish("tool_calls")], input=[asked], tools=[FUNCTION])
+    final = await harness.checked()
     assert kinds(final) == ["message", "compaction", "function_call"]
     shown = {"type": "image_url", "image_url": {"url": image["image_url"]}}
-    [_, told] = setting.inference.requests[2]["messages"]
+    [_, told] = harness.inference.requests[2]["messages"]
     assert told["content"][1:] == [{"type": "text", "text": "What is it?"}, shown]
     result = {"type": "function_call_output", "call_id": "2", "output": "x"}
     again = Conversation(ANSWER, input=[*final["output"][1:], result], threshold=2_000)
@@ -155,16 +155,16 @@ async def test_compaction_between_rounds_keeps_image() -> None:
 
 async def test_summary_alone_is_not_compacted_again() -> None:
     """A threshold below the size of a summary does not cause repeated compactions."""
-    setting = Conversation(SUMMARY, ANSWER, threshold=1)
-    assert kinds(await setting.checked()) == ["compaction", "message"]
+    harness = Conversation(SUMMARY, ANSWER, threshold=1)
+    assert kinds(await harness.checked()) == ["compaction", "message"]
 
 
 async def test_resumed_generation_keeps_earlier_compaction() -> None:
-    setting = Conversation(SUMMARY, ANSWER)
-    await setting.end()
-    [step] = setting.steps
+    harness = Conversation(SUMMARY, ANSWER)
+    await harness.end()
+    [step] = harness.steps
     assert [item["type"] for item in step.said] == ["compaction", "message"]
-    again = Setting(
+    again = GenerationHarness(
         ANSWER, makers={}, progress=Progress(0, step.said), input=[*TURNS, QUESTION], context_management=at(100)
     )
     await again.end()
@@ -174,31 +174,31 @@ async def test_resumed_generation_keeps_earlier_compaction() -> None:
 
 
 async def test_compaction_trigger_only_compacts() -> None:
-    setting = Conversation(SUMMARY, input=[*TURNS, {"type": "compaction_trigger"}], context_management=[])
-    setting.items.pop()
-    final = await setting.checked()
+    harness = Conversation(SUMMARY, input=[*TURNS, {"type": "compaction_trigger"}], context_management=[])
+    harness.items.pop()
+    final = await harness.checked()
     assert kinds(final) == ["compaction"]
-    assert [each.split()[0] for each in setting.seen(0)] == ["Be", "First", "Second", "Stop"]
+    assert [each.split()[0] for each in harness.seen(0)] == ["Be", "First", "Second", "Stop"]
 
 
 @pytest.mark.parametrize(
     "round_", [[finish()], [reasoning("Hm."), finish("length")], [text("a"), finish("content_filter")]]
 )
 async def test_missing_summary_fails_response(round_: list[Step]) -> None:
-    setting = Conversation(round_)
+    harness = Conversation(round_)
     with pytest.raises(ApiError, match="wrote no summary") as raised:
-        await setting.generation.run()
+        await harness.generation.run()
     assert raised.value.status == 502
-    setting.event_buffer.put(setting.assembler.close("incomplete"))
-    setting.assembler.settle("failed", error=raised.value)
-    setting.event_buffer.put(setting.assembler.end())
-    check_stream(setting.event_buffer.ready())
+    harness.event_buffer.put(harness.assembler.close("incomplete"))
+    harness.assembler.settle("failed", error=raised.value)
+    harness.event_buffer.put(harness.assembler.end())
+    check_stream(harness.event_buffer.ready())
 
 
 async def test_token_limit_includes_summary() -> None:
-    setting = Conversation([*SUMMARY[:-1], finish(tokens=16)], max_output_tokens=16)
-    assert await setting.generation.run() == Ending("incomplete", "max_output_tokens")
-    assert setting.inference.requests[0]["max_completion_tokens"] == 16
+    harness = Conversation([*SUMMARY[:-1], finish(tokens=16)], max_output_tokens=16)
+    assert await harness.generation.run() == Ending("incomplete", "max_output_tokens")
+    assert harness.inference.requests[0]["max_completion_tokens"] == 16
 
 
 async def test_context_length_is_not_requested_without_compaction() -> None:
@@ -206,7 +206,7 @@ async def test_context_length_is_not_requested_without_compaction() -> None:
         async def context_length(self, model: str) -> int | None:
             raise AssertionError("nobody wants to know")
 
-    await Setting(makers={}, inference=Asked(ANSWER), input=[*TURNS, QUESTION]).end()
+    await GenerationHarness(makers={}, inference=Asked(ANSWER), input=[*TURNS, QUESTION]).end()
 
 
 class Small(FakeInference):
@@ -235,11 +235,11 @@ async def test_long_conversation_with_small_context_never_exceeds_it(threshold: 
     for number in range(50):
         result = {"type": "function_call_output", "call_id": "1", "output": f"{number} {LONG}"}
         for asked in ({"role": "user", "content": f"Question {number}"}, result):
-            setting = Conversation(
+            harness = Conversation(
                 history=history, input=[asked], tools=[FUNCTION], threshold=threshold, inference=model
             )
-            final = await setting.checked()
-            history = [*setting.items, *final["output"]]
+            final = await harness.checked()
+            history = [*harness.items, *final["output"]]
             compactions += kinds(final).count("compaction")
     assert model.largest <= 1_500
     assert compactions >= 4

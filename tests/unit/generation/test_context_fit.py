@@ -12,8 +12,8 @@ from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.chat.refusals import too_long
 from llama_stack_responses.core.errors import ApiError, TooLongError
 from llama_stack_responses.generation.context_lengths import ContextLengths
+from tests.support.generation_harness import COMPLETED, GenerationHarness
 from tests.support.inference import FakeInference, Round, Step, call, chunk, finish, text
-from tests.support.setting import COMPLETED, Setting
 
 Json = dict[str, Any]
 
@@ -28,7 +28,7 @@ ANSWER: list[Step] = [text("Hello"), finish()]
 DEAR = "This model's maximum context length is {} tokens. However, your request has {} input tokens."
 
 
-class Conversation(Setting):
+class Conversation(GenerationHarness):
     """A question at the end of a long conversation."""
 
     def __init__(self, *rounds: Round, length: int | None = None, **fields: Any) -> None:
@@ -51,96 +51,96 @@ class Conversation(Setting):
 
 
 async def test_request_that_fits_is_sent_whole() -> None:
-    setting = Conversation(ANSWER, length=10_000)
-    assert await setting.generation.run() == COMPLETED
-    assert len(setting.seen[0]) == 18
+    harness = Conversation(ANSWER, length=10_000)
+    assert await harness.generation.run() == COMPLETED
+    assert len(harness.seen[0]) == 18
 
 
 async def test_oldest_turns_are_left_out_of_long_request() -> None:
-    setting = Conversation(ANSWER, length=1_000)
-    assert await setting.generation.run() == COMPLETED
-    assert setting.seen == [
+    harness = Conversation(ANSWER, length=1_000)
+    assert await harness.generation.run() == COMPLETED
+    assert harness.seen == [
         ["Be kind.", *(f"{role} {number}" for number in (4, 5, 6, 7) for role in ("user", "assistant")), "And now?"]
     ]
-    assert 675 <= setting.sizes[0] <= 875  # an eighth is for the answer, and one more turn would exceed the rest
+    assert 675 <= harness.sizes[0] <= 875  # an eighth is for the answer, and one more turn would exceed the rest
 
 
 async def test_context_fit_reserves_max_output_tokens() -> None:
-    setting = Conversation(ANSWER, length=1_000, max_output_tokens=400)
-    assert await setting.generation.run() == COMPLETED
-    assert setting.sizes[0] <= 600
+    harness = Conversation(ANSWER, length=1_000, max_output_tokens=400)
+    assert await harness.generation.run() == COMPLETED
+    assert harness.sizes[0] <= 600
     greedy = Conversation(ANSWER, length=1_000, max_output_tokens=100_000)
     assert await greedy.generation.run() == COMPLETED
     assert 300 <= greedy.sizes[0] <= 500
 
 
 async def test_context_length_of_profile_is_used() -> None:
-    setting = Conversation(ANSWER, profile=Profile(context_length=1_000))
-    assert await setting.generation.run() == COMPLETED
-    assert setting.sizes[0] <= 875
+    harness = Conversation(ANSWER, profile=Profile(context_length=1_000))
+    assert await harness.generation.run() == COMPLETED
+    assert harness.sizes[0] <= 875
 
 
 async def test_token_count_of_model_server_corrects_estimate() -> None:
-    setting = Conversation(ANSWER, length=1_000)
-    setting.inference.count = lambda request: 2 * estimated_tokens(request)
-    assert await setting.generation.run() == COMPLETED
-    assert 200 <= setting.sizes[0] <= 437
+    harness = Conversation(ANSWER, length=1_000)
+    harness.inference.count = lambda request: 2 * estimated_tokens(request)
+    assert await harness.generation.run() == COMPLETED
+    assert 200 <= harness.sizes[0] <= 437
 
 
 async def test_refusal_with_token_counts_is_retried_once_shorter() -> None:
-    setting = Conversation(too_long(DEAR.format(2_000, 3_600)), ANSWER)
-    assert await setting.generation.run() == COMPLETED
-    first, second = setting.sizes
+    harness = Conversation(too_long(DEAR.format(2_000, 3_600)), ANSWER)
+    assert await harness.generation.run() == COMPLETED
+    first, second = harness.sizes
     assert second <= first * 1_750 / 3_600
-    assert len(setting.seen[0]) == 18
+    assert len(harness.seen[0]) == 18
 
 
 async def test_refusal_without_token_counts_is_retried_shorter_until_accepted() -> None:
     refusal = TooLongError("Your input exceeds the context window of this model.")
-    setting = Conversation(refusal, refusal, refusal, ANSWER)
-    assert await setting.generation.run() == COMPLETED
-    sizes = setting.sizes
+    harness = Conversation(refusal, refusal, refusal, ANSWER)
+    assert await harness.generation.run() == COMPLETED
+    sizes = harness.sizes
     assert all(later <= 0.7 * earlier for earlier, later in pairwise(sizes))
-    assert setting.seen[-1][0] == "Be kind."
-    assert setting.seen[-1][-1] == "And now?"
+    assert harness.seen[-1][0] == "Be kind."
+    assert harness.seen[-1][-1] == "And now?"
 
 
 @pytest.mark.parametrize("message", ["Your input exceeds the context window.", DEAR.format(100, 50)])
 async def test_request_that_never_fits_is_refused_after_few_retries(message: str) -> None:
-    setting = Conversation(*[too_long(message)] * 20)
+    harness = Conversation(*[too_long(message)] * 20)
     with pytest.raises(TooLongError):
-        await setting.generation.run()
-    assert setting.seen[-1] == ["Be kind.", "And now?"]
-    assert len(setting.seen) < 12
+        await harness.generation.run()
+    assert harness.seen[-1] == ["Be kind.", "And now?"]
+    assert len(harness.seen) < 12
 
 
 async def test_disabled_truncation_sends_whole_request_once() -> None:
-    setting = Conversation(too_long(DEAR.format(2_000, 3_600)), length=1_000, truncation="disabled")
+    harness = Conversation(too_long(DEAR.format(2_000, 3_600)), length=1_000, truncation="disabled")
     with pytest.raises(TooLongError):
-        await setting.generation.run()
-    assert [len(seen) for seen in setting.seen] == [18]
+        await harness.generation.run()
+    assert [len(seen) for seen in harness.seen] == [18]
 
 
 async def test_every_round_of_long_turn_fits_context() -> None:
     """Earlier rounds of hosted calls are left out one by one, each call together with its output."""
     rounds = [[chunk({"content": "word " * 76}), call("h", "1"), finish("tool_calls")] for _ in range(6)]
-    setting = Conversation(*rounds, ANSWER, length=800, input=[*TURNS[:2], QUESTION])
-    assert await setting.generation.run() == COMPLETED
-    assert max(setting.sizes) <= 700
-    for request in setting.inference.requests[1:]:
+    harness = Conversation(*rounds, ANSWER, length=800, input=[*TURNS[:2], QUESTION])
+    assert await harness.generation.run() == COMPLETED
+    assert max(harness.sizes) <= 700
+    for request in harness.inference.requests[1:]:
         roles = [message["role"] for message in request["messages"]]
         assert roles.count("tool") == sum(len(message.get("tool_calls", ())) for message in request["messages"])
         assert "And now?" in [message["content"] for message in request["messages"]]
-    assert setting.seen[0][1] == "user 0"
-    assert setting.seen[-1][1] == "And now?"
+    assert harness.seen[0][1] == "user 0"
+    assert harness.seen[-1][1] == "And now?"
 
 
 async def test_refusal_after_first_delta_is_not_retried() -> None:
     """A refusal in the middle of an answer cannot be retried."""
-    setting = Conversation([text("Hel"), too_long(DEAR.format(2_000, 3_600))], ANSWER)
+    harness = Conversation([text("Hel"), too_long(DEAR.format(2_000, 3_600))], ANSWER)
     with pytest.raises(ApiError, match="maximum context"):
-        await setting.generation.run()
-    assert len(setting.seen) == 1
+        await harness.generation.run()
+    assert len(harness.seen) == 1
 
 
 # Learned context lengths

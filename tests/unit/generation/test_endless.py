@@ -20,8 +20,8 @@ from llama_stack_responses.generation.loop import Ending, LoopLimits
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
 from tests.support.clock import LoopClock
+from tests.support.generations import make_generation
 from tests.support.inference import FakeInference, Step, call, chunk, finish, reasoning, text
-from tests.support.turns import make_turn
 
 Json = dict[str, Any]
 
@@ -64,7 +64,7 @@ class Noting(EventBuffer):
         super().put(events)
 
 
-class Setting:
+class Harness:
     """A generation over such a stream."""
 
     def __init__(self, *rounds: Any, profile: Profile | None = None, events: int = 10**6, **fields: Any) -> None:
@@ -80,7 +80,7 @@ class Setting:
             show_logprobs=request.wants_logprobs,
             structured=request.wants_json,
         )
-        self.generation = make_turn(
+        self.generation = make_generation(
             request,
             request.input_items,
             profile=profile,
@@ -133,41 +133,41 @@ def growing(index: int) -> Step:
     ],
 )
 async def test_endless_stream_ends_incomplete_and_is_closed(steps: list[Step], most: int) -> None:
-    setting = Setting(Endless(*steps), tools=FUNCTIONS, include=["message.output_text.logprobs"])
-    assert await setting.generation.run() == CUT
-    assert setting.inference.closed == 1
+    harness = Harness(Endless(*steps), tools=FUNCTIONS, include=["message.output_text.logprobs"])
+    assert await harness.generation.run() == CUT
+    assert harness.inference.closed == 1
     # A stream with more chunks buffered is closed at most a thousand chunks later.
-    assert setting.inference.sent <= most + 1001
-    assert all(item.get("status") == "incomplete" for item in setting.assembler.response["output"][-1:])
-    assert setting.types.count("response.output_item.added") == setting.types.count("response.output_item.done")
-    assert len(setting.transcript.marks()) <= 6 * most
+    assert harness.inference.sent <= most + 1001
+    assert all(item.get("status") == "incomplete" for item in harness.assembler.response["output"][-1:])
+    assert harness.types.count("response.output_item.added") == harness.types.count("response.output_item.done")
+    assert len(harness.transcript.marks()) <= 6 * most
 
 
 async def test_output_limit_covers_all_rounds() -> None:
     rounds = [[text(KILO * 30), call("h", str(number)), finish("tool_calls")] for number in range(6)]
-    setting = Setting(*rounds, tools=FUNCTIONS)
-    assert await setting.generation.run() == CUT
-    assert len(setting.inference.requests) <= 4
+    harness = Harness(*rounds, tools=FUNCTIONS)
+    assert await harness.generation.run() == CUT
+    assert len(harness.inference.requests) <= 4
 
 
 async def test_stream_of_tiny_deltas_is_bounded_in_events() -> None:
-    setting = Setting(Endless(text("a"), reasoning("b")), events=3000)
-    assert await setting.generation.run() == CUT
-    assert setting.assembler.numbered < 3200
-    assert setting.types.count("response.output_item.added") == setting.types.count("response.output_item.done")
+    harness = Harness(Endless(text("a"), reasoning("b")), events=3000)
+    assert await harness.generation.run() == CUT
+    assert harness.assembler.numbered < 3200
+    assert harness.types.count("response.output_item.added") == harness.types.count("response.output_item.done")
 
 
 async def test_endless_calls_are_bounded_in_number() -> None:
     calls = [call("f", str(number), "{}", index=number) for number in range(1000)]
-    setting = Setting(calls, tools=FUNCTIONS)
-    assert await setting.generation.run() == CUT
-    assert len(setting.assembler.response["output"]) < 20
+    harness = Harness(calls, tools=FUNCTIONS)
+    assert await harness.generation.run() == CUT
+    assert len(harness.assembler.response["output"]) < 20
 
 
 async def test_endless_whitespace_before_json_is_bounded() -> None:
-    setting = Setting(Endless(text("\n" * 1000)), text={"format": {"type": "json_object"}})
-    assert await setting.generation.run() == CUT
-    assert setting.inference.closed == 1
+    harness = Harness(Endless(text("\n" * 1000)), text={"format": {"type": "json_object"}})
+    assert await harness.generation.run() == CUT
+    assert harness.inference.closed == 1
 
 
 @pytest.mark.parametrize(
@@ -176,18 +176,18 @@ async def test_endless_whitespace_before_json_is_bounded() -> None:
     ids=["nothing", "empty text", "role", "usage"],
 )
 async def test_endless_empty_chunks_are_refused(empty: Callable[[], Step]) -> None:
-    setting = Setting(Endless(empty(), count=110_000))
+    harness = Harness(Endless(empty(), count=110_000))
     with pytest.raises(ApiError, match="chunks without content") as raised:
-        await setting.generation.run()
+        await harness.generation.run()
     assert raised.value.status == 502
-    assert setting.inference.closed == 1
-    assert setting.inference.sent <= 16 * 6_252
+    assert harness.inference.closed == 1
+    assert harness.inference.sent <= 16 * 6_252
 
 
 async def test_empty_chunks_do_not_reset_idle_timeout(loop_clock: LoopClock) -> None:
     filters = [asyncio.Event() for _ in range(8)]
-    setting = Setting([step for gate in filters for step in (gate, chunk({}))])
-    work = asyncio.create_task(setting.generation.run())
+    harness = Harness([step for gate in filters for step in (gate, chunk({}))])
+    work = asyncio.create_task(harness.generation.run())
     for gate in filters:
         await loop_clock.passes(30.0)
         gate.set()
@@ -195,33 +195,33 @@ async def test_empty_chunks_do_not_reset_idle_timeout(loop_clock: LoopClock) -> 
     with pytest.raises(ApiError, match="sent nothing for 100 seconds") as raised:
         await work
     assert raised.value.status == 504
-    assert setting.inference.closed == 1
+    assert harness.inference.closed == 1
 
 
 async def test_call_with_endless_name_is_refused() -> None:
     nameless = chunk({"tool_calls": [{"index": 0, "function": {"name": "x" * 100}}]})
     named = chunk({"tool_calls": [{"index": 0, "function": {"name": "y" * 100}}]})
-    setting = Setting(Endless(nameless, named), tools=FUNCTIONS)
+    harness = Harness(Endless(nameless, named), tools=FUNCTIONS)
     with pytest.raises(ApiError, match="a name of over 1024 characters"):
-        await setting.generation.run()
+        await harness.generation.run()
 
 
 async def test_logprobs_of_incomplete_characters_are_bounded() -> None:
     half = {"content": [{"token": "?", "bytes": [0xF0], "logprob": -1.0, "top_logprobs": []}]}
     steps = [chunk({"content": ""}, logprobs=half) for _ in range(100)]
     whole = {"content": [{"token": "a", "bytes": [97], "logprob": -1.0, "top_logprobs": []}]}
-    setting = Setting(
+    harness = Harness(
         [*steps, chunk({"content": "a"}, logprobs=whole), finish()], include=["message.output_text.logprobs"]
     )
-    await setting.generation.run()
-    [part] = setting.assembler.response["output"][0]["content"]
+    await harness.generation.run()
+    [part] = harness.assembler.response["output"][0]["content"]
     assert len(part["logprobs"]) == 17
 
 
 async def test_endless_compaction_is_cut() -> None:
     items = [{"type": "message", "role": "user", "content": KILO}, {"type": "compaction_trigger"}]
-    setting = Setting(Endless(reasoning(KILO)), input=items)
+    harness = Harness(Endless(reasoning(KILO)), input=items)
     with pytest.raises(ApiError, match="wrote no summary"):
-        await setting.generation.run()
-    assert setting.inference.closed == 1
-    assert setting.inference.sent < 1200
+        await harness.generation.run()
+    assert harness.inference.closed == 1
+    assert harness.inference.sent < 1200

@@ -15,9 +15,8 @@ from llama_stack_responses.generation.loop import LoopLimits
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.tool import Outcome, ToolError
 from llama_stack_responses.tools.toolset import Toolset
+from tests.support.generation_harness import COMPLETED, GenerationHarness
 from tests.support.inference import Round, call, finish, text
-from tests.support.setting import COMPLETED
-from tests.support.setting import Setting as TurnSetting
 from tests.support.strict import check_stream
 from tests.support.tools import FakeTools
 from tests.support.waiting import until
@@ -29,7 +28,7 @@ FUNCTION: Final[Json] = {"type": "function", "name": "f"}
 CALL: Final = call("lookup", "1", '{"query": "q"}')
 
 
-class Setting(TurnSetting):
+class HostedToolsHarness(GenerationHarness):
     """A generation with a hosted tool."""
 
     def __init__(self, *rounds: Round, tools: FakeTools, **more: Any) -> None:
@@ -41,8 +40,8 @@ ANSWER: Final[Round] = [text("It is 42."), finish()]
 
 async def test_hosted_call_is_run_and_model_continues() -> None:
     tools = FakeTools(Outcome("42", {"action": {"type": "search", "query": "q", "sources": []}}))
-    setting = Setting([text("Let me see."), CALL, finish("tool_calls")], ANSWER, tools=tools)
-    events = await setting.end()
+    harness = HostedToolsHarness([text("Let me see."), CALL, finish("tool_calls")], ANSWER, tools=tools)
+    events = await harness.end()
     response = check_stream(events)
     assert [item["type"] for item in response["output"]] == ["message", "web_search_call", "message"]
     search = response["output"][1]
@@ -55,17 +54,17 @@ async def test_hosted_call_is_run_and_model_continues() -> None:
         "response.web_search_call.completed",
         "response.output_item.done",
     ]
-    assert setting.tool_outputs() == ["42"]
+    assert harness.tool_outputs() == ["42"]
     assert tools.ran == [{"query": "q"}]
-    assert setting.generation.exchanges == {
+    assert harness.generation.exchanges == {
         search["id"]: {"name": "lookup", "arguments": '{"query": "q"}', "output": "42"},
     }
 
 
 async def test_events_of_hosted_calls_are_replayed_exactly() -> None:
     tools = FakeTools(Outcome("42", {"action": {"type": "search", "query": "q", "sources": []}}), ToolError("no"))
-    setting = Setting([CALL, finish("tool_calls")], [CALL, finish("tool_calls")], ANSWER, tools=tools)
-    events = await setting.end()
+    harness = HostedToolsHarness([CALL, finish("tool_calls")], [CALL, finish("tool_calls")], ANSWER, tools=tools)
+    events = await harness.end()
     transcript = Transcript()
     transcript.note(events)
     assert list(replay(events[-1]["response"], transcript.marks())) == events
@@ -76,23 +75,23 @@ async def test_hosted_calls_of_one_round_run_concurrently() -> None:
     both = asyncio.Event()
     tools = FakeTools(both, both, Outcome("first"), Outcome("second"))
     calls = [CALL, call("lookup", "2", '{"query": "r"}', index=1)]
-    setting = Setting([*calls, finish("tool_calls")], ANSWER, tools=tools)
-    work = asyncio.create_task(setting.end())
+    harness = HostedToolsHarness([*calls, finish("tool_calls")], ANSWER, tools=tools)
+    work = asyncio.create_task(harness.end())
     await tools.begun.acquire()
     await tools.begun.acquire()
     both.set()
     check_stream(await work)
-    assert sorted(setting.tool_outputs()) == ["first", "second"]
+    assert sorted(harness.tool_outputs()) == ["first", "second"]
 
 
 async def test_concurrent_calls_are_streamed_in_sequence() -> None:
     first = asyncio.Event()
     tools = FakeTools(first, Outcome("late"), Outcome("early"))
     calls = [CALL, call("lookup", "2", '{"query": "r"}', index=1), call("f", "3", index=2)]
-    setting = Setting([*calls, finish("tool_calls")], tools=tools)
-    work = asyncio.create_task(setting.end())
-    await until(lambda: len(setting.steps) == 2)
-    shown = setting.event_buffer.ready()
+    harness = HostedToolsHarness([*calls, finish("tool_calls")], tools=tools)
+    work = asyncio.create_task(harness.end())
+    await until(lambda: len(harness.steps) == 2)
+    shown = harness.event_buffer.ready()
     assert {event["output_index"] for event in shown if "output_index" in event} == {0}
     first.set()
     events = [*shown, *await work]
@@ -108,87 +107,89 @@ async def test_concurrent_calls_are_streamed_in_sequence() -> None:
     [(ToolError("There is nothing."), "There is nothing."), (KeyError("x"), "The tool failed (KeyError).")],
 )
 async def test_failing_tool_gives_failed_item_and_error_for_model(answer: Exception, told: str) -> None:
-    setting = Setting([CALL, finish("tool_calls")], ANSWER, tools=FakeTools(answer))
-    response = check_stream(await setting.end())
+    harness = HostedToolsHarness([CALL, finish("tool_calls")], ANSWER, tools=FakeTools(answer))
+    response = check_stream(await harness.end())
     assert [item.get("status") for item in response["output"]] == ["failed", "completed"]
-    assert setting.tool_outputs() == [told]
+    assert harness.tool_outputs() == [told]
 
 
 async def test_slow_tool_is_stopped_after_timeout() -> None:
     limits = LoopLimits(8, 30.0, 0.01)
-    setting = Setting([CALL, finish("tool_calls")], ANSWER, tools=FakeTools(asyncio.Event()), limits=limits)
-    response = check_stream(await setting.end())
+    harness = HostedToolsHarness([CALL, finish("tool_calls")], ANSWER, tools=FakeTools(asyncio.Event()), limits=limits)
+    response = check_stream(await harness.end())
     assert response["output"][0]["status"] == "failed"
-    assert setting.tool_outputs() == ["The tool did not answer within 0.01 seconds."]
+    assert harness.tool_outputs() == ["The tool did not answer within 0.01 seconds."]
 
 
 async def test_second_parallel_call_is_refused_if_disallowed() -> None:
     calls = [CALL, call("lookup", "2", '{"query": "r"}', index=1)]
     tools = FakeTools(Outcome("first"))
-    setting = Setting([*calls, finish("tool_calls")], ANSWER, tools=tools, parallel_tool_calls=False)
-    check_stream(await setting.end())
+    harness = HostedToolsHarness([*calls, finish("tool_calls")], ANSWER, tools=tools, parallel_tool_calls=False)
+    check_stream(await harness.end())
     assert tools.ran == [{"query": "q"}]
-    assert any(each.startswith("Only one tool may be called at a time.") for each in setting.tool_outputs())
+    assert any(each.startswith("Only one tool may be called at a time.") for each in harness.tool_outputs())
 
 
 async def test_call_with_invalid_arguments_is_hidden_from_client() -> None:
-    setting = Setting([call("lookup", "1", "[]"), finish("tool_calls")], ANSWER, tools=FakeTools())
-    response = check_stream(await setting.end())
+    harness = HostedToolsHarness([call("lookup", "1", "[]"), finish("tool_calls")], ANSWER, tools=FakeTools())
+    response = check_stream(await harness.end())
     assert [item["type"] for item in response["output"]] == ["message"]
-    assert setting.tool_outputs() == [
+    assert harness.tool_outputs() == [
         "The arguments of this call are not what 'lookup' takes. Call again with valid ones."
     ]
 
 
 async def test_client_call_beside_hosted_call_ends_turn_after_hosted_call() -> None:
     tools = FakeTools(Outcome("42"))
-    setting = Setting([CALL, call("f", "2", index=1), finish("tool_calls")], tools=tools)
-    response = check_stream(await setting.end())
+    harness = HostedToolsHarness([CALL, call("f", "2", index=1), finish("tool_calls")], tools=tools)
+    response = check_stream(await harness.end())
     assert {item["type"]: item["status"] for item in response["output"]} == {
         "web_search_call": "completed",
         "function_call": "completed",
     }
-    assert len(setting.inference.requests) == 1
-    assert len(setting.generation.exchanges) == 1
+    assert len(harness.inference.requests) == 1
+    assert len(harness.generation.exchanges) == 1
 
 
 async def test_calls_over_max_tool_calls_are_not_run() -> None:
     tools = FakeTools(Outcome("42"))
-    setting = Setting([CALL, finish("tool_calls")], [CALL, finish("tool_calls")], ANSWER, tools=tools, max_tool_calls=1)
-    response = check_stream(await setting.end())
+    harness = HostedToolsHarness(
+        [CALL, finish("tool_calls")], [CALL, finish("tool_calls")], ANSWER, tools=tools, max_tool_calls=1
+    )
+    response = check_stream(await harness.end())
     assert [item["type"] for item in response["output"]] == ["web_search_call", "message"]
-    assert setting.tool_outputs()[1] == "No more tools may be called for this response. Answer with what you know."
+    assert harness.tool_outputs()[1] == "No more tools may be called for this response. Answer with what you know."
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "web_search_preview"}])
 async def test_tool_choice_becomes_auto_after_first_call(choice: str | Json) -> None:
     tools = FakeTools(Outcome("42"))
-    setting = Setting([CALL, finish("tool_calls")], ANSWER, tools=tools, tool_choice=choice)
-    await setting.end()
-    assert [request["tool_choice"] for request in setting.inference.requests] == ["required", "auto"]
+    harness = HostedToolsHarness([CALL, finish("tool_calls")], ANSWER, tools=tools, tool_choice=choice)
+    await harness.end()
+    assert [request["tool_choice"] for request in harness.inference.requests] == ["required", "auto"]
 
 
 async def test_cancelled_generation_closes_running_calls() -> None:
     tools = FakeTools(asyncio.Event())
-    setting = Setting([CALL, finish("tool_calls")], tools=tools)
-    work = asyncio.create_task(setting.generation.run())
+    harness = HostedToolsHarness([CALL, finish("tool_calls")], tools=tools)
+    work = asyncio.create_task(harness.generation.run())
     await tools.begun.acquire()
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
         await work
-    setting.event_buffer.put(setting.assembler.close("incomplete"))
-    setting.assembler.settle("cancelled")
-    setting.event_buffer.put(setting.assembler.end())
-    response = check_stream(setting.event_buffer.ready())
+    harness.event_buffer.put(harness.assembler.close("incomplete"))
+    harness.assembler.settle("cancelled")
+    harness.event_buffer.put(harness.assembler.end())
+    response = check_stream(harness.event_buffer.ready())
     assert [item["status"] for item in response["output"]] == ["incomplete"]
 
 
 async def test_each_tool_output_is_step() -> None:
     tools = FakeTools(Outcome("42"), Outcome("43"))
     calls = [CALL, call("lookup", "2", '{"query": "r"}', index=1)]
-    setting = Setting([*calls, finish("tool_calls")], ANSWER, tools=tools)
-    await setting.end()
-    assert [(len(step.waiting), len(step.said)) for step in setting.steps] == [(2, 2), (1, 3), (0, 4)]
+    harness = HostedToolsHarness([*calls, finish("tool_calls")], ANSWER, tools=tools)
+    await harness.end()
+    assert [(len(step.waiting), len(step.said)) for step in harness.steps] == [(2, 2), (1, 3), (0, 4)]
 
 
 @pytest.mark.parametrize(
@@ -196,12 +197,12 @@ async def test_each_tool_output_is_step() -> None:
 )
 async def test_interrupted_call_is_repeated_only_if_repeatable(repeatable: bool, told: str, status: str) -> None:
     cut_off = FakeTools(asyncio.Event())
-    first = Setting([CALL, finish("tool_calls")], tools=cut_off)
+    first = HostedToolsHarness([CALL, finish("tool_calls")], tools=cut_off)
     work = asyncio.create_task(first.generation.run())
     await cut_off.begun.acquire()
     work.cancel()
     tools = FakeTools(Outcome("42"), repeatable=repeatable)
-    second = Setting(ANSWER, tools=tools, progress=first.steps[-1])
+    second = HostedToolsHarness(ANSWER, tools=tools, progress=first.steps[-1])
     second.assembler.response["output"][:] = first.assembler.response["output"]
     number = first.assembler.numbered
     second.assembler.resume(number, second.assembler.used, first.steps[-1].said, first.steps[-1].waiting)
@@ -222,7 +223,7 @@ async def test_many_calls_of_a_round_run_some_at_a_time() -> None:
     gate = asyncio.Event()
     tools = FakeTools(*[gate] * 40, *[Outcome("found")] * 40)
     calls = [call("lookup", str(number), '{"query": "q"}', index=number) for number in range(40)]
-    made = Setting([*calls, finish("tool_calls")], ANSWER, tools=tools)
+    made = HostedToolsHarness([*calls, finish("tool_calls")], ANSWER, tools=tools)
     running = asyncio.create_task(made.generation.run())
     await until(lambda: len(tools.ran) >= 32)
     assert len(tools.ran) < 40

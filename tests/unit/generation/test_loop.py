@@ -19,8 +19,8 @@ from llama_stack_responses.generation.stop_point import StopPoint
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
 from tests.support.clock import LoopClock
+from tests.support.generations import make_generation
 from tests.support.inference import FakeInference, Round, call, finish, reasoning, text
-from tests.support.turns import make_turn
 from tests.support.waiting import until
 
 Json = dict[str, Any]
@@ -30,7 +30,7 @@ ONLY_G = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function"
 COMPLETED = Ending("completed")
 
 
-class Setting:
+class Harness:
     """A generation with its collaborators."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Setting:
         self.event_buffer = EventBuffer(wanted=request.stream, limit=limit)
         toolset = Toolset(request, client_tools())
         self.assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of)
-        self.generation = make_turn(
+        self.generation = make_generation(
             request,
             request.input_items,
             profile=profile,
@@ -82,33 +82,33 @@ def messages(request: Json) -> list[Json]:
 
 
 async def test_text_answer_takes_one_round() -> None:
-    setting = Setting([reasoning("hm"), text("Hel"), text("lo"), finish(tokens=3)], instructions="Be kind.")
-    assert await setting.generation.run() == COMPLETED
-    assert setting.output == ["hm", "Hello"]
-    assert setting.assembler.response["usage"]["output_tokens"] == 3
-    [request] = setting.inference.requests
+    harness = Harness([reasoning("hm"), text("Hel"), text("lo"), finish(tokens=3)], instructions="Be kind.")
+    assert await harness.generation.run() == COMPLETED
+    assert harness.output == ["hm", "Hello"]
+    assert harness.assembler.response["usage"]["output_tokens"] == 3
+    [request] = harness.inference.requests
     assert messages(request) == [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "hi"}]
-    assert setting.inference.closed == 1
-    assert (await setting.types())[-1] == "response.output_item.done"
+    assert harness.inference.closed == 1
+    assert (await harness.types())[-1] == "response.output_item.done"
 
 
 async def test_client_calls_end_turn() -> None:
-    setting = Setting([call("f", "1"), call("g", "2", index=1), finish("tool_calls")], tools=FUNCTIONS)
-    assert await setting.generation.run() == COMPLETED
-    assert setting.output == ["f", "g"]
-    assert [each["function"]["name"] for each in setting.inference.requests[0]["tools"]] == ["f", "g"]
+    harness = Harness([call("f", "1"), call("g", "2", index=1), finish("tool_calls")], tools=FUNCTIONS)
+    assert await harness.generation.run() == COMPLETED
+    assert harness.output == ["f", "g"]
+    assert [each["function"]["name"] for each in harness.inference.requests[0]["tools"]] == ["f", "g"]
 
 
 async def test_invalid_calls_are_answered_in_second_round() -> None:
-    setting = Setting(
+    harness = Harness(
         [reasoning("hm"), text("Wait."), call("f", "1", '{"a": 1}'), call("h", "2", index=1), finish("tool_calls")],
         [text("Done."), finish()],
         tools=FUNCTIONS,
         tool_choice=ONLY_G,
     )
-    assert await setting.generation.run() == COMPLETED
-    assert setting.output == ["hm", "Wait.", "Done."]
-    first, second = setting.inference.requests
+    assert await harness.generation.run() == COMPLETED
+    assert harness.output == ["hm", "Wait.", "Done."]
+    first, second = harness.inference.requests
     assert messages(first) == [{"role": "user", "content": "hi"}]
     assert messages(second) == [
         {"role": "user", "content": "hi"},
@@ -132,33 +132,33 @@ async def test_invalid_calls_are_answered_in_second_round() -> None:
             "content": "There is no tool named 'h'. Tools that may be called: g.",
         },
     ]
-    assert setting.inference.closed == 2
+    assert harness.inference.closed == 2
 
 
 async def test_each_earlier_round_is_sent_once() -> None:
     hidden = [[text(str(number)), call("h", "same id"), finish("tool_calls")] for number in range(3)]
-    setting = Setting(*hidden, [text("end"), finish()])
-    assert await setting.generation.run() == COMPLETED
+    harness = Harness(*hidden, [text("end"), finish()])
+    assert await harness.generation.run() == COMPLETED
     said = [
-        message["content"] for message in messages(setting.inference.requests[-1]) if message["role"] == "assistant"
+        message["content"] for message in messages(harness.inference.requests[-1]) if message["role"] == "assistant"
     ]
     assert said == ["0", "1", "2"]
-    ids = [each["id"] for message in messages(setting.inference.requests[-1]) for each in message.get("tool_calls", ())]
+    ids = [each["id"] for message in messages(harness.inference.requests[-1]) for each in message.get("tool_calls", ())]
     assert len(set(ids)) == 3
 
 
 async def test_valid_call_beside_invalid_one_ends_turn() -> None:
-    setting = Setting([call("h", "1"), call("g", "2", index=1), finish("tool_calls")], tools=FUNCTIONS)
-    assert await setting.generation.run() == COMPLETED
-    assert setting.output == ["g"]
-    assert len(setting.inference.requests) == 1
+    harness = Harness([call("h", "1"), call("g", "2", index=1), finish("tool_calls")], tools=FUNCTIONS)
+    assert await harness.generation.run() == COMPLETED
+    assert harness.output == ["g"]
+    assert len(harness.inference.requests) == 1
 
 
 async def test_round_limit_ends_response_incomplete() -> None:
     hidden = [[call("h", "1"), finish("tool_calls")] for _ in range(5)]
-    setting = Setting(*hidden, at_most=3)
-    assert await setting.generation.run() == Ending("incomplete", "max_messages")
-    assert len(setting.inference.requests) == 3
+    harness = Harness(*hidden, at_most=3)
+    assert await harness.generation.run() == Ending("incomplete", "max_messages")
+    assert len(harness.inference.requests) == 3
 
 
 # Token limits and other ends
@@ -166,21 +166,21 @@ async def test_round_limit_ends_response_incomplete() -> None:
 
 async def test_token_limit_covers_all_rounds() -> None:
     hidden = [[call("h", "1"), finish("tool_calls", tokens=tokens)] for tokens in (30, 60, 10)]
-    setting = Setting(*hidden, max_output_tokens=100)
-    assert await setting.generation.run() == Ending("incomplete", "max_output_tokens")
-    assert [request["max_completion_tokens"] for request in setting.inference.requests] == [100, 70, 10]
+    harness = Harness(*hidden, max_output_tokens=100)
+    assert await harness.generation.run() == Ending("incomplete", "max_output_tokens")
+    assert [request["max_completion_tokens"] for request in harness.inference.requests] == [100, 70, 10]
 
 
 async def test_exceeded_token_limit_sends_no_further_request() -> None:
-    setting = Setting([call("h", "1"), finish("tool_calls", tokens=30)], max_output_tokens=20)
-    assert await setting.generation.run() == Ending("incomplete", "max_output_tokens")
-    assert len(setting.inference.requests) == 1
+    harness = Harness([call("h", "1"), finish("tool_calls", tokens=30)], max_output_tokens=20)
+    assert await harness.generation.run() == Ending("incomplete", "max_output_tokens")
+    assert len(harness.inference.requests) == 1
 
 
 async def test_no_token_limit_is_sent_if_none_was_given() -> None:
-    setting = Setting([text("a"), finish()], profile=Profile(max_tokens_field="max_tokens"))
-    await setting.generation.run()
-    assert not setting.inference.requests[0].keys() & {"max_tokens", "max_completion_tokens"}
+    harness = Harness([text("a"), finish()], profile=Profile(max_tokens_field="max_tokens"))
+    await harness.generation.run()
+    assert not harness.inference.requests[0].keys() & {"max_tokens", "max_completion_tokens"}
 
 
 @pytest.mark.parametrize(
@@ -192,16 +192,16 @@ async def test_no_token_limit_is_sent_if_none_was_given() -> None:
     ],
 )
 async def test_finish_reason_sets_ending(reason: str, ending: Ending) -> None:
-    setting = Setting([text("a"), call("h", "1", "{"), finish(reason)])
-    assert await setting.generation.run() == ending
-    assert setting.output == ["a"]
-    assert len(setting.inference.requests) == 1
+    harness = Harness([text("a"), call("h", "1", "{"), finish(reason)])
+    assert await harness.generation.run() == ending
+    assert harness.output == ["a"]
+    assert len(harness.inference.requests) == 1
 
 
 async def test_service_tier_of_provider_is_reported() -> None:
-    setting = Setting([text("a"), finish(service_tier="flex")])
-    await setting.generation.run()
-    assert setting.assembler.response["service_tier"] == "flex"
+    harness = Harness([text("a"), finish(service_tier="flex")])
+    await harness.generation.run()
+    assert harness.assembler.response["service_tier"] == "flex"
 
 
 # Reasoning of earlier turns
@@ -226,64 +226,64 @@ THOUGHT = [
 )
 async def test_reasoning_context_selects_replayed_reasoning(asked: str | None, profile: Any, replayed: bool) -> None:
     model = Profile(reasoning_context=profile)
-    setting = Setting([text("a"), finish()], profile=model, input=THOUGHT, reasoning={"context": asked})
-    await setting.generation.run()
-    assert ("reasoning_content" in messages(setting.inference.requests[0])[1]) == replayed
+    harness = Harness([text("a"), finish()], profile=model, input=THOUGHT, reasoning={"context": asked})
+    await harness.generation.run()
+    assert ("reasoning_content" in messages(harness.inference.requests[0])[1]) == replayed
 
 
 # Errors
 
 
 async def test_refusal_of_provider_is_raised() -> None:
-    setting = Setting(ApiError(429, "Slow down."))
+    harness = Harness(ApiError(429, "Slow down."))
     with pytest.raises(ApiError, match="Slow down") as caught:
-        await setting.generation.run()
+        await harness.generation.run()
     assert caught.value.status == 429
-    assert not setting.generation.accepted.done()
+    assert not harness.generation.accepted.done()
 
 
 async def test_stream_error_is_explained_and_closes_stream() -> None:
-    setting = Setting([text("a"), ConnectionError("gone")])
+    harness = Harness([text("a"), ConnectionError("gone")])
     with pytest.raises(ApiError, match="explained: gone"):
-        await setting.generation.run()
-    assert setting.generation.accepted.done()
-    assert setting.inference.closed == 1
+        await harness.generation.run()
+    assert harness.generation.accepted.done()
+    assert harness.inference.closed == 1
 
 
 @pytest.mark.parametrize("end", [[], [finish("error")]])
 async def test_broken_off_stream_raises_error(end: list[Any]) -> None:
-    setting = Setting([text("a"), *end])
+    harness = Harness([text("a"), *end])
     with pytest.raises(ApiError, match=r"ended before|aborted"):
-        await setting.generation.run()
-    assert "response.output_text.delta" in await setting.types()
+        await harness.generation.run()
+    assert "response.output_text.delta" in await harness.types()
 
 
 # Silence
 
 
 async def test_silence_before_acceptance_times_out() -> None:
-    setting = Setting([text("a"), finish()], accept=asyncio.Event(), idle_seconds=0.02)
+    harness = Harness([text("a"), finish()], accept=asyncio.Event(), idle_seconds=0.02)
     with pytest.raises(ApiError, match=r"sent nothing for 0\.02") as caught:
-        await setting.generation.run()
+        await harness.generation.run()
     assert caught.value.status == 504
-    assert not setting.generation.accepted.done()
+    assert not harness.generation.accepted.done()
 
 
 async def test_silence_between_chunks_times_out(loop_clock: LoopClock) -> None:
-    setting = Setting([text("a"), asyncio.Event(), finish()], idle_seconds=100.0)
-    work = asyncio.create_task(setting.generation.run())
-    await until(lambda: setting.inference.sent == 1)
+    harness = Harness([text("a"), asyncio.Event(), finish()], idle_seconds=100.0)
+    work = asyncio.create_task(harness.generation.run())
+    await until(lambda: harness.inference.sent == 1)
     await loop_clock.passes_until(work.done)
     with pytest.raises(ApiError, match="sent nothing"):
         await work
-    assert setting.inference.closed == 1
+    assert harness.inference.closed == 1
 
 
 async def test_slow_answer_does_not_time_out(loop_clock: LoopClock) -> None:
     filters = [asyncio.Event() for _ in range(8)]
     steps = [step for gate in filters for step in (gate, text("a"))]
-    setting = Setting([*steps, finish()], idle_seconds=100.0)
-    work = asyncio.create_task(setting.generation.run())
+    harness = Harness([*steps, finish()], idle_seconds=100.0)
+    work = asyncio.create_task(harness.generation.run())
     for gate in filters:
         await loop_clock.passes(30.0)
         gate.set()
@@ -294,22 +294,22 @@ async def test_slow_answer_does_not_time_out(loop_clock: LoopClock) -> None:
 
 
 async def test_stalled_reader_stalls_provider_without_timeout(loop_clock: LoopClock) -> None:
-    setting = Setting([*(text("a") for _ in range(50)), finish()], limit=10, idle_seconds=100.0)
-    work = asyncio.create_task(setting.generation.run())
-    await until(lambda: setting.event_buffer.full)
+    harness = Harness([*(text("a") for _ in range(50)), finish()], limit=10, idle_seconds=100.0)
+    work = asyncio.create_task(harness.generation.run())
+    await until(lambda: harness.event_buffer.full)
     await loop_clock.passes(0.0)
     await loop_clock.passes(300.0)
     assert not work.done()
-    assert setting.inference.sent < 12
+    assert harness.inference.sent < 12
     taken = 0
     while not work.done():
-        batch = await setting.event_buffer.take(0.01) or []
+        batch = await harness.event_buffer.take(0.01) or []
         assert len(batch) <= 12
         taken += len(batch)
         await asyncio.sleep(0)
     assert await work == COMPLETED
-    assert setting.inference.sent == 51
-    assert taken + len(await setting.types()) == 50 + 2 + 3
+    assert harness.inference.sent == 51
+    assert taken + len(await harness.types()) == 50 + 2 + 3
 
 
 @pytest.mark.parametrize(("chunks", "waits"), [(10, False), (20, True)])
@@ -324,17 +324,17 @@ async def test_first_delta_does_not_wait_for_busy_streams(chunks: int, waits: bo
 
     running = [asyncio.ensure_future(others()) for _ in range(50)]
     await asyncio.sleep(0)
-    setting = Setting([text("word ")] * chunks + [finish()], fair_yield=fair_yield)
-    assert await setting.generation.run() == COMPLETED
+    harness = Harness([text("word ")] * chunks + [finish()], fair_yield=fair_yield)
+    assert await harness.generation.run() == COMPLETED
     assert (passed >= len(running)) is waits
     for task in running:
         task.cancel()
 
 
 async def test_unstreamed_response_never_stalls_provider() -> None:
-    setting = Setting([*(text("a") for _ in range(50)), finish()], limit=10, stream=False)
-    assert await setting.generation.run() == COMPLETED
-    assert setting.output == ["a" * 50]
+    harness = Harness([*(text("a") for _ in range(50)), finish()], limit=10, stream=False)
+    assert await harness.generation.run() == COMPLETED
+    assert harness.output == ["a" * 50]
 
 
 # Cancelling
@@ -342,15 +342,15 @@ async def test_unstreamed_response_never_stalls_provider() -> None:
 
 @pytest.mark.parametrize("steps", range(12))
 async def test_cancel_at_any_step_closes_provider_stream(steps: int) -> None:
-    setting = Setting([text("a"), text("b"), finish()], limit=3)
-    work = asyncio.create_task(setting.generation.run())
+    harness = Harness([text("a"), text("b"), finish()], limit=3)
+    work = asyncio.create_task(harness.generation.run())
     for _ in range(steps):
         await asyncio.sleep(0)
     work.cancel()
     await asyncio.wait([work])
     assert work.cancelled()
-    assert setting.inference.streaming == 0
-    assert steps < 3 or setting.inference.closed == 1
+    assert harness.inference.streaming == 0
+    assert steps < 3 or harness.inference.closed == 1
 
 
 # Steering
@@ -361,44 +361,44 @@ STEERED = Ending("incomplete", "steered")
 
 async def test_steered_generation_ends_between_items() -> None:
     stop_point, gate = StopPoint(), asyncio.Event()
-    setting = Setting([reasoning("hm"), gate, text("never"), finish()], stop_point=stop_point)
-    running = asyncio.create_task(setting.generation.run())
+    harness = Harness([reasoning("hm"), gate, text("never"), finish()], stop_point=stop_point)
+    running = asyncio.create_task(harness.generation.run())
     await settle()
     stop_point.wanted = True
     gate.set()
     assert await running == STEERED
-    assert setting.output == ["hm"]
-    assert setting.assembler.response["output"][0]["status"] == "completed"
-    assert setting.inference.streaming == 0
+    assert harness.output == ["hm"]
+    assert harness.assembler.response["output"][0]["status"] == "completed"
+    assert harness.inference.streaming == 0
 
 
 async def test_steered_generation_ends_between_rounds() -> None:
     """Calls of the earlier round are answered: no call is left open for the next response."""
     stop_point, gate = StopPoint(), asyncio.Event()
-    setting = Setting(
+    harness = Harness(
         [call("h", "1"), gate, finish("tool_calls")],
         [text("never"), finish()],
         stop_point=stop_point,
         tools=FUNCTIONS,
         tool_choice=ONLY_G,
     )
-    running = asyncio.create_task(setting.generation.run())
+    running = asyncio.create_task(harness.generation.run())
     await settle()
     stop_point.wanted = True
     gate.set()
     assert await running == STEERED
-    assert len(setting.inference.requests) == 1
+    assert len(harness.inference.requests) == 1
 
 
 async def test_steered_generation_finishes_last_item() -> None:
     stop_point, gate = StopPoint(), asyncio.Event()
-    setting = Setting([text("To the "), gate, text("end."), finish()], stop_point=stop_point)
-    running = asyncio.create_task(setting.generation.run())
+    harness = Harness([text("To the "), gate, text("end."), finish()], stop_point=stop_point)
+    running = asyncio.create_task(harness.generation.run())
     await settle()
     stop_point.wanted = True
     gate.set()
     assert await running == COMPLETED
-    assert setting.output == ["To the end."]
+    assert harness.output == ["To the end."]
 
 
 async def settle() -> None:

@@ -22,7 +22,7 @@ SHORT: Round = [reasoning("Well."), text("In "), text("short."), finish(tokens=7
 SUMMARY = [Reasoning("In ", summary=True), Reasoning("short.", summary=True)]
 
 
-class Setting:
+class Harness:
     """A summarizer and its model."""
 
     def __init__(self, *rounds: Round, idle_seconds: float = 30.0) -> None:
@@ -37,28 +37,28 @@ class Setting:
 
 @pytest.mark.parametrize("behind", [Text("Hello"), ToolCall(0, "f", "c", "{}")])
 async def test_summary_follows_reasoning(behind: Delta) -> None:
-    setting = Setting(SHORT)
+    harness = Harness(SHORT)
     thoughts: list[Delta] = [Reasoning("Let me "), Reasoning("see."), Reasoning("", signature="s", call_id="c")]
-    assert await setting.shown(*thoughts, behind, behind, STOP) == [
+    assert await harness.shown(*thoughts, behind, behind, STOP) == [
         *thoughts,
         *SUMMARY,
         behind,
         behind,
         Finish("stop", Usage(11, 12)),
     ]
-    [asked] = setting.inference.requests
+    [asked] = harness.inference.requests
     assert asked["model"] == "small"
     assert asked["messages"][1] == {"role": "user", "content": "Let me see."}
     assert asked["max_completion_tokens"] == 1024
-    assert setting.inference.closed == 1
+    assert harness.inference.closed == 1
 
 
 async def test_each_block_of_reasoning_gets_summary() -> None:
-    setting = Setting(SHORT, SHORT, SHORT)
+    harness = Harness(SHORT, SHORT, SHORT)
     thought = Reasoning("hm")
-    first = await setting.shown(thought, Text("a"), thought, STOP)
+    first = await harness.shown(thought, Text("a"), thought, STOP)
     assert first == [thought, *SUMMARY, Text("a"), thought, *SUMMARY, Finish("stop", Usage(12, 19))]
-    assert await setting.shown(thought, STOP) == [thought, *SUMMARY, Finish("stop", Usage(11, 12))]
+    assert await harness.shown(thought, STOP) == [thought, *SUMMARY, Finish("stop", Usage(11, 12))]
 
 
 @pytest.mark.parametrize(
@@ -72,15 +72,15 @@ async def test_each_block_of_reasoning_gets_summary() -> None:
     ],
 )
 async def test_summary_is_not_requested_without_need(deltas: list[Delta]) -> None:
-    setting = Setting()
-    assert await setting.shown(*deltas) == deltas
-    assert setting.inference.requests == []
+    harness = Harness()
+    assert await harness.shown(*deltas) == deltas
+    assert harness.inference.requests == []
 
 
 async def test_summary_is_requested_in_round_after_provider_summary() -> None:
-    setting = Setting(SHORT)
-    await setting.shown(Reasoning("short", summary=True), STOP)
-    assert len(await setting.shown(Reasoning("hm"), STOP)) == 4
+    harness = Harness(SHORT)
+    await harness.shown(Reasoning("short", summary=True), STOP)
+    assert len(await harness.shown(Reasoning("hm"), STOP)) == 4
 
 
 FAILURES: list[Round] = [
@@ -92,8 +92,8 @@ FAILURES: list[Round] = [
 
 @pytest.mark.parametrize("failure", FAILURES, ids=["refused", "broken", "ended"])
 async def test_failed_summary_does_not_fail_answer(failure: Round, caplog: pytest.LogCaptureFixture) -> None:
-    setting = Setting(failure)
-    shown: list[Any] = await setting.shown(Reasoning("hm"), Text("a"), STOP)
+    harness = Harness(failure)
+    shown: list[Any] = await harness.shown(Reasoning("hm"), Text("a"), STOP)
     assert shown[-2:] == [Text("a"), STOP]
     assert "reasoning summary failed" in caplog.text
 
@@ -101,9 +101,9 @@ async def test_failed_summary_does_not_fail_answer(failure: Round, caplog: pytes
 async def test_silent_summary_model_does_not_fail_answer(
     caplog: pytest.LogCaptureFixture, loop_clock: LoopClock
 ) -> None:
-    setting = Setting([text("In "), asyncio.Event()], idle_seconds=100.0)
-    work = asyncio.create_task(setting.shown(Reasoning("hm"), Text("a"), STOP))
-    await until(lambda: setting.inference.sent == 1)
+    harness = Harness([text("In "), asyncio.Event()], idle_seconds=100.0)
+    work = asyncio.create_task(harness.shown(Reasoning("hm"), Text("a"), STOP))
+    await until(lambda: harness.inference.sent == 1)
     await loop_clock.passes_until(work.done)
     assert await work == [Reasoning("hm"), SUMMARY[0], Text("a"), STOP]
     assert "sent nothing" in caplog.text

@@ -18,9 +18,9 @@ from llama_stack_responses.generation.loop import LoopLimits
 from llama_stack_responses.generation.run import Run
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
+from tests.support.generations import make_generation
 from tests.support.inference import FakeInference, Round, call, finish, text
 from tests.support.strict import check_finished, check_stream, validate_response
-from tests.support.turns import make_turn
 
 Json = dict[str, Any]
 
@@ -30,7 +30,7 @@ PATIENCE = 60.0
 HELLO = [text("Hel"), text("lo"), finish(tokens=2)]
 
 
-class Setting:
+class Harness:
     """A run with its collaborators, and the responses that it stores.
 
     Args:
@@ -58,7 +58,7 @@ class Setting:
         toolset = Toolset(request, client_tools())
         self.assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of)
         self.event_buffer = EventBuffer(wanted=stream, limit=limit)
-        turn = make_turn(
+        turn = make_generation(
             request,
             request.input_items,
             toolset=toolset,
@@ -97,35 +97,35 @@ async def turns(count: int) -> None:
 
 
 async def test_streamed_response_completes() -> None:
-    setting = Setting(HELLO)
-    await setting.run.begin()
-    final = await setting.read()
+    harness = Harness(HELLO)
+    await harness.run.begin()
+    final = await harness.read()
     assert final["status"] == "completed"
     assert final["completed_at"] >= 1
     assert final["output"][0]["content"][0]["text"] == "Hello"
-    assert setting.kept == [final]
+    assert harness.kept == [final]
 
 
 async def test_unstreamed_response_completes() -> None:
-    setting = Setting(HELLO, stream=False)
-    final = await setting.run.finish()
+    harness = Harness(HELLO, stream=False)
+    final = await harness.run.finish()
     validate_response(final)
     check_finished(final)
-    assert setting.kept == [final]
+    assert harness.kept == [final]
     assert final["output"][0]["content"][0]["text"] == "Hello"
     assert final["usage"]["output_tokens"] == 2
 
 
 async def test_response_is_stored_before_terminal_event() -> None:
     kept = asyncio.Event()
-    setting = Setting(HELLO, keep=lambda: wait(kept))
-    await setting.run.begin()
+    harness = Harness(HELLO, keep=lambda: wait(kept))
+    await harness.run.begin()
     await turns(30)
-    assert len(setting.kept) == 1
-    events = await setting.event_buffer.take(PATIENCE) or []
+    assert len(harness.kept) == 1
+    events = await harness.event_buffer.take(PATIENCE) or []
     assert events[-1]["type"] == "response.output_item.done"
     kept.set()
-    [terminal] = await setting.event_buffer.take(PATIENCE) or []
+    [terminal] = await harness.event_buffer.take(PATIENCE) or []
     assert terminal["type"] == "response.completed"
 
 
@@ -134,64 +134,64 @@ async def wait(event: asyncio.Event) -> None:
 
 
 async def test_response_cut_by_length_ends_incomplete() -> None:
-    setting = Setting([text("a"), finish("length")])
-    await setting.run.begin()
-    final = await setting.read()
+    harness = Harness([text("a"), finish("length")])
+    await harness.run.begin()
+    final = await harness.read()
     assert (final["status"], final["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
-    assert (await setting.run.finish())["status"] == "incomplete"
-    assert setting.kept == [final]
+    assert (await harness.run.finish())["status"] == "incomplete"
+    assert harness.kept == [final]
 
 
 async def test_abort_of_provider_cancels_response() -> None:
-    setting = Setting([text("a"), finish("abort")])
-    await setting.run.begin()
-    final = await setting.read()
+    harness = Harness([text("a"), finish("abort")])
+    await harness.run.begin()
+    final = await harness.read()
     assert final["status"] == "cancelled"
-    assert setting.kept == [final]
+    assert harness.kept == [final]
 
 
 # Errors
 
 
 async def test_refusal_is_raised_and_nothing_is_stored() -> None:
-    setting = Setting(ApiError(429, "Slow down.", retry_after=3))
+    harness = Harness(ApiError(429, "Slow down.", retry_after=3))
     with pytest.raises(ApiError, match="Slow down") as caught:
-        await setting.run.begin()
+        await harness.run.begin()
     assert caught.value.retry_after == 3
     with pytest.raises(ApiError, match="Slow down"):
-        await setting.run.finish()
-    assert (setting.kept, setting.dropped) == ([], 1)
-    await setting.run.settled()
+        await harness.run.finish()
+    assert (harness.kept, harness.dropped) == ([], 1)
+    await harness.run.settled()
 
 
 async def test_late_refusal_fails_stream() -> None:
     accept = asyncio.Event()
-    setting = Setting(ApiError(429, "Slow down."), accept=accept, refusal_seconds=0.01)
-    await setting.run.begin()
+    harness = Harness(ApiError(429, "Slow down."), accept=accept, refusal_seconds=0.01)
+    await harness.run.begin()
     accept.set()
-    final = await setting.read()
+    final = await harness.read()
     assert final["error"] == {"code": "rate_limit_exceeded", "message": "Slow down."}
-    assert setting.events[-2]["message"] == "Slow down."
-    assert setting.kept == [final]
+    assert harness.events[-2]["message"] == "Slow down."
+    assert harness.kept == [final]
 
 
 async def test_refusal_in_later_round_fails_response() -> None:
-    setting = Setting([text("a"), call("h", "1"), finish("tool_calls")], ApiError(502, "Gone."))
-    await setting.run.begin()
-    final = await setting.read()
+    harness = Harness([text("a"), call("h", "1"), finish("tool_calls")], ApiError(502, "Gone."))
+    await harness.run.begin()
+    final = await harness.read()
     assert (final["status"], len(final["output"])) == ("failed", 1)
-    assert setting.kept == [final]
+    assert harness.kept == [final]
 
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_error_during_stream_closes_open_items(stream: bool) -> None:
-    setting = Setting([text("Hel"), ConnectionError("gone")], stream=stream)
+    harness = Harness([text("Hel"), ConnectionError("gone")], stream=stream)
     if stream:
-        await setting.run.begin()
-        await setting.read()
+        await harness.run.begin()
+        await harness.read()
     with pytest.raises(ApiError, match="explained: gone"):
-        await setting.run.finish()
-    [kept] = setting.kept
+        await harness.run.finish()
+    [kept] = harness.kept
     validate_response(kept)
     assert (kept["status"], kept["error"]["code"]) == ("failed", "server_error")
     assert kept["output"][0]["status"] == "incomplete"
@@ -199,16 +199,16 @@ async def test_error_during_stream_closes_open_items(stream: bool) -> None:
 
 
 async def test_internal_error_fails_response(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    setting = Setting(HELLO)
+    harness = Harness(HELLO)
 
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(setting.run._generation, "_add_output", broken)
-    await setting.run.begin()
-    final = await setting.read()
+    monkeypatch.setattr(harness.run._generation, "_add_output", broken)
+    await harness.run.begin()
+    final = await harness.read()
     assert final["error"]["message"] == "The server failed while it made the response (ZeroDivisionError)."
-    assert setting.kept == [final]
+    assert harness.kept == [final]
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -226,42 +226,42 @@ def failing(error: Exception) -> Callable[[], Awaitable[None]]:
 
 
 async def test_unknown_store_outcome_ends_stream_without_terminal_event() -> None:
-    setting = Setting(HELLO, keep=failing(OutcomeUnknown("Nobody knows.")))
-    await setting.run.begin()
+    harness = Harness(HELLO, keep=failing(OutcomeUnknown("Nobody knows.")))
+    await harness.run.begin()
     events: list[Json] = []
-    while batch := await setting.event_buffer.take(PATIENCE):
+    while batch := await harness.event_buffer.take(PATIENCE):
         events += batch
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert events[-2]["type"] == "response.output_item.done"
     last = {"code": "outcome_unknown", "message": "Nobody knows.", "param": None}
     assert events[-1] == {"type": "error", "sequence_number": len(events) - 1, **last}
-    assert setting.run.unknown
+    assert harness.run.unknown
     with pytest.raises(OutcomeUnknown):
-        await setting.run.finish()
+        await harness.run.finish()
 
 
 @pytest.mark.parametrize("error", STORE_ERRORS)
 @pytest.mark.parametrize("steps", [HELLO, [text("a"), ConnectionError("gone")], [finish("length")], [finish("abort")]])
 async def test_response_that_cannot_be_stored_fails(error: Exception, steps: Round) -> None:
-    setting = Setting(steps, keep=failing(error))
-    await setting.run.begin()
-    final = await setting.read()
+    harness = Harness(steps, keep=failing(error))
+    await harness.run.begin()
+    final = await harness.read()
     assert final["status"] == "failed"
     assert "stor" in final["error"]["message"]
-    assert "disk full" not in str(setting.events)
-    assert len(setting.kept) == 1
+    assert "disk full" not in str(harness.events)
+    assert len(harness.kept) == 1
     with pytest.raises(ApiError, match="stor"):
-        await setting.run.finish()
+        await harness.run.finish()
 
 
 @pytest.mark.parametrize("error", STORE_ERRORS)
 async def test_abandoned_response_that_cannot_be_stored_fails(error: Exception) -> None:
-    setting = Setting([text("a"), asyncio.Event()], keep=failing(error))
-    await setting.run.begin()
+    harness = Harness([text("a"), asyncio.Event()], keep=failing(error))
+    await harness.run.begin()
     await turns(5)
-    setting.run.abandon()
-    assert (await setting.read())["status"] == "failed"
-    assert len(setting.kept) == 1
+    harness.run.abandon()
+    assert (await harness.read())["status"] == "failed"
+    assert len(harness.kept) == 1
 
 
 # Abandoning
@@ -271,9 +271,9 @@ async def slowly() -> None:
     await turns(3)
 
 
-def busy(*, stream: bool = True) -> Setting:
+def busy(*, stream: bool = True) -> Harness:
     """Return a run of two rounds with a reader that stalls after a few events and a slow store."""
-    return Setting(
+    return Harness(
         [text("a"), call("h", "1"), finish("tool_calls")],
         [text("b"), *HELLO],
         keep=slowly,
@@ -286,83 +286,83 @@ def busy(*, stream: bool = True) -> Setting:
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("steps", range(40))
 async def test_abandon_at_any_step_settles_response_once(steps: int, stream: bool, times: int) -> None:
-    setting = busy(stream=stream)
+    harness = busy(stream=stream)
     await turns(steps)
     for _ in range(times):
-        setting.run.abandon()
+        harness.run.abandon()
     async with asyncio.timeout(PATIENCE):
-        final = await (setting.read() if stream else setting.run.finish())
-    [kept] = setting.kept
+        final = await (harness.read() if stream else harness.run.finish())
+    [kept] = harness.kept
     assert kept == final
     validate_response(kept)
     check_finished(kept)
     assert kept["status"] in ("cancelled", "completed")
     assert all(item["status"] != "in_progress" for item in kept["output"])
-    assert setting.inference.streaming == 0
+    assert harness.inference.streaming == 0
 
 
 @pytest.mark.parametrize("steps", range(40))
 async def test_shutdown_at_any_step_ends_stream_and_stores_output(steps: int) -> None:
-    setting = busy()
-    await setting.run.begin()
+    harness = busy()
+    await harness.run.begin()
     await turns(steps)
-    setting.run.shut_down()
+    harness.run.shut_down()
     async with asyncio.timeout(PATIENCE):
-        final = await setting.read()
-    assert setting.kept == [final]
+        final = await harness.read()
+    assert harness.kept == [final]
     assert final["status"] in ("failed", "completed")
     if final["status"] == "failed":
         assert final["error"]["message"] == "The server is shutting down. Try again."
         with pytest.raises(ApiError) as error:
-            await setting.run.finish()
+            await harness.run.finish()
         assert (error.value.status, error.value.retry_after) == (503, 1)
 
 
 async def test_repeated_abandon_cancels_once() -> None:
-    setting = busy(stream=False)
+    harness = busy(stream=False)
     await turns(6)
     for _ in range(3):
-        setting.run.abandon()
+        harness.run.abandon()
         await turns(1)
-    assert (await setting.run.finish())["status"] == "cancelled"
-    assert len(setting.kept) == 1
+    assert (await harness.run.finish())["status"] == "cancelled"
+    assert len(harness.kept) == 1
 
 
 async def test_abandon_during_store_changes_nothing() -> None:
     gate = asyncio.Event()
-    setting = Setting(HELLO, keep=lambda: wait(gate))
+    harness = Harness(HELLO, keep=lambda: wait(gate))
     await turns(20)
-    assert setting.kept
-    setting.run.abandon()
+    assert harness.kept
+    harness.run.abandon()
     await turns(3)
     gate.set()
-    assert (await setting.read())["status"] == "completed"
-    assert [kept["status"] for kept in setting.kept] == ["completed"]
+    assert (await harness.read())["status"] == "completed"
+    assert [kept["status"] for kept in harness.kept] == ["completed"]
 
 
 async def test_abandon_after_end_changes_nothing() -> None:
-    setting = Setting(HELLO)
-    final = await setting.run.finish()
-    setting.run.abandon()
-    assert await setting.read() == final
-    assert len(setting.kept) == 1
+    harness = Harness(HELLO)
+    final = await harness.run.finish()
+    harness.run.abandon()
+    assert await harness.read() == final
+    assert len(harness.kept) == 1
 
 
 async def test_abandoned_response_keeps_output_as_cancelled() -> None:
-    setting = Setting([text("Hel"), asyncio.Event()])
-    await setting.run.begin()
+    harness = Harness([text("Hel"), asyncio.Event()])
+    await harness.run.begin()
     await turns(5)
-    setting.run.abandon()
-    final = await setting.read()
+    harness.run.abandon()
+    final = await harness.read()
     assert final["status"] == "cancelled"
     assert final["output"][0]["status"] == "incomplete"
     assert final["output"][0]["content"][0]["text"] == "Hel"
 
 
 async def test_response_with_stalled_reader_can_be_abandoned() -> None:
-    setting = Setting([*(text("a") for _ in range(50)), finish()], limit=5)
-    await setting.run.begin()
+    harness = Harness([*(text("a") for _ in range(50)), finish()], limit=5)
+    await harness.run.begin()
     await turns(100)
-    assert setting.inference.sent < 8
-    setting.run.abandon()
-    assert (await setting.read())["status"] == "cancelled"
+    assert harness.inference.sent < 8
+    harness.run.abandon()
+    assert (await harness.read())["status"] == "cancelled"

@@ -23,7 +23,7 @@ from llama_stack_responses.host import websocket_frames
 from llama_stack_responses.host.websocket_frames import bound, bound_websocket_frames
 from llama_stack_responses.wire.incoming import incoming_of
 from tests.support.hostile.sockets import BINARY, BROKEN, PING, TEXT, frame
-from tests.support.leaver import handshake
+from tests.support.socket_client import handshake
 from tests.support.waiting import until
 
 LARGE = 1_000_000

@@ -34,7 +34,7 @@ TEXT = {"type": "input_text", "text": '<file name="a.txt">\nHello\n</file>'}
 FETCHING = Fetching(allowed_networks=[ip_network("127.0.0.1/32")])
 
 
-class Shelf:
+class StoredFiles:
     """Stored files, and the ids of those that were read."""
 
     def __init__(self, **files: Document) -> None:
@@ -85,7 +85,7 @@ def data_url(content: bytes, kind: str = "text/plain") -> str:
 async def resolved(
     items: list[Json],
     profile: Profile | None = None,
-    shelf: Shelf | None = None,
+    stored_files: StoredFiles | None = None,
     history: int = 0,
     continued: Json | None = None,
     **limits: Any,
@@ -95,7 +95,7 @@ async def resolved(
     asked = {"model": "m", "input": items[history:], **(continued or {})}
     contents = Admission(config.files.of_contents)
     pool, guard = WorkerPool(config.files.of_workers), AddressPolicy(FETCHING.allowed_networks)
-    attachments = open_attachments(shelf or Shelf(**SHELF), config, pool, contents, guard)
+    attachments = open_attachments(stored_files or StoredFiles(**SHELF), config, pool, contents, guard)
     with contents.lease(ANONYMOUS) as held:
         return await attachments.resolved(items, profile or Profile(), parse_create(asked), ANONYMOUS, held)
 
@@ -169,10 +169,10 @@ async def test_screenshot_is_resolved_like_image() -> None:
 
 
 async def test_same_source_is_read_once() -> None:
-    shelf = Shelf(**SHELF)
+    stored_files = StoredFiles(**SHELF)
     items = [user(file(file_id="text"), file(file_id="text")), user(file(file_id="text"))]
-    assert await resolved(items, shelf=shelf) == [user(TEXT, TEXT), user(TEXT)]
-    assert shelf.read_ids == ["text"]
+    assert await resolved(items, stored_files=stored_files) == [user(TEXT, TEXT), user(TEXT)]
+    assert stored_files.read_ids == ["text"]
 
 
 @pytest.mark.parametrize(
@@ -217,9 +217,9 @@ async def test_files_of_response_are_limited_together() -> None:
 async def test_file_attached_repeatedly_counts_each_time(source: str) -> None:
     size = len(SHELF[source].content)
     parts = [(file if source == "text" else image)(file_id=source)] * 50
-    shelf = Shelf(**SHELF)
-    assert await resolved([user(*parts[:25]), user(*parts[25:])], shelf=shelf, max_bytes=50 * size)
-    assert shelf.read_ids == [source]
+    stored_files = StoredFiles(**SHELF)
+    assert await resolved([user(*parts[:25]), user(*parts[25:])], stored_files=stored_files, max_bytes=50 * size)
+    assert stored_files.read_ids == [source]
     error = await refused([user(*parts)], max_bytes=50 * size - 1)
     assert error.param == "input[0].content[0].file_id"
     assert "too large" in error.message
@@ -230,18 +230,18 @@ async def test_fetched_file_is_limited_while_read(web: Web) -> None:
     assert "larger than 99 bytes" in (await refused([user(file(file_url=web.url("/a.txt")))], max_bytes=99)).message
 
 
-class Desk:
+class AttachmentsHarness:
     """Attachments whose contents are counted, for several requests.
 
     Attributes:
         contents: the admission that counts them.
     """
 
-    def __init__(self, shelf: Shelf, **limits: Any) -> None:
+    def __init__(self, stored_files: StoredFiles, **limits: Any) -> None:
         config = ResponsesConfig(fetch=FETCHING, files=FileInputs(**limits))
         self.contents = Admission(config.files.of_contents)
         pool, guard = WorkerPool(config.files.of_workers), AddressPolicy(FETCHING.allowed_networks)
-        self._attachments = open_attachments(shelf, config, pool, self.contents, guard)
+        self._attachments = open_attachments(stored_files, config, pool, self.contents, guard)
 
     async def read(
         self, held: Reservation, *parts: Json, profile: Profile | None = None, owner: Owner = ANONYMOUS
@@ -256,75 +256,79 @@ PICTURE = Document("a.png", "image/png", PNG + bytes(4 * MILLION))
 
 
 async def test_contents_count_for_their_user_until_released() -> None:
-    desk = Desk(Shelf(image=PICTURE), max_bytes=5 * MILLION, bytes_per_user=15 * MILLION)
+    harness = AttachmentsHarness(StoredFiles(image=PICTURE), max_bytes=5 * MILLION, bytes_per_user=15 * MILLION)
     ada, bob = Owner("ada"), Owner("bob")
-    with desk.contents.lease(ada) as held:
-        await desk.read(held, image(file_id="image"), owner=ada)
+    with harness.contents.lease(ada) as held:
+        await harness.read(held, image(file_id="image"), owner=ada)
         # Its base64; the file itself is no longer counted.
-        assert desk.contents.held == pytest.approx(4 * MILLION * 4 / 3, rel=0.01)
-        before = desk.contents.held
-        with desk.contents.lease(ada) as another:
-            await desk.read(another, image(file_id="image"), owner=ada)
-            with desk.contents.lease(ada) as third, pytest.raises(ApiError) as caught:
-                await desk.read(third, image(file_id="image"), owner=ada)
+        assert harness.contents.held == pytest.approx(4 * MILLION * 4 / 3, rel=0.01)
+        before = harness.contents.held
+        with harness.contents.lease(ada) as another:
+            await harness.read(another, image(file_id="image"), owner=ada)
+            with harness.contents.lease(ada) as third, pytest.raises(ApiError) as caught:
+                await harness.read(third, image(file_id="image"), owner=ada)
         assert (caught.value.status, caught.value.code) == (429, "rate_limit_exceeded")
         assert caught.value.param == "input[0].content[0].file_id"
         assert "too many files and pages open at the same time" in caught.value.message
-        assert desk.contents.held == before
-        with desk.contents.lease(bob) as theirs:
-            await desk.read(theirs, image(file_id="image"), owner=bob)
-    assert desk.contents.held == 0
+        assert harness.contents.held == before
+        with harness.contents.lease(bob) as theirs:
+            await harness.read(theirs, image(file_id="image"), owner=bob)
+    assert harness.contents.held == 0
 
 
 async def test_contents_of_all_users_are_limited_together() -> None:
-    desk = Desk(Shelf(image=PICTURE), max_bytes=5 * MILLION, bytes_per_user=15 * MILLION, total_bytes=15 * MILLION)
+    harness = AttachmentsHarness(
+        StoredFiles(image=PICTURE), max_bytes=5 * MILLION, bytes_per_user=15 * MILLION, total_bytes=15 * MILLION
+    )
     users = [Owner(name) for name in ("ada", "bob", "eve")]
     with ExitStack() as opened:
-        leases = [opened.enter_context(desk.contents.lease(each)) for each in users]
+        leases = [opened.enter_context(harness.contents.lease(each)) for each in users]
         for lease, owner in zip(leases[:2], users, strict=False):
-            await desk.read(lease, image(file_id="image"), owner=owner)
+            await harness.read(lease, image(file_id="image"), owner=owner)
         with pytest.raises(ApiError) as caught:
-            await desk.read(leases[2], image(file_id="image"), owner=users[2])
+            await harness.read(leases[2], image(file_id="image"), owner=users[2])
     assert (caught.value.status, caught.value.code) == (503, "server_overloaded")
-    assert desk.contents.held == 0
+    assert harness.contents.held == 0
 
 
 async def test_too_large_stored_file_is_not_read() -> None:
     read = False
 
-    class Large(Shelf):
+    class Large(StoredFiles):
         async def read(self, file_id: str, count: Count) -> Document:
             nonlocal read
             count(10**12)
             read = True
             raise AssertionError
 
-    assert "too large" in (await refused([user(file(file_id="text"))], shelf=Large())).message
+    assert "too large" in (await refused([user(file(file_id="text"))], stored_files=Large())).message
     assert not read
 
 
 @pytest.mark.parametrize("ends", ["cancelled", "failed"])
 async def test_aborted_file_is_no_longer_counted(web: Web, ends: str) -> None:
-    desk, going_on = Desk(Shelf(**SHELF)), Event()
+    harness, going_on = AttachmentsHarness(StoredFiles(**SHELF)), Event()
     web.answers["/slow"] = Answer([bytes(MILLION), going_on, b"", b"x" * (64 * 2**20)])
-    with desk.contents.lease(ANONYMOUS) as held:
-        reading = asyncio.create_task(desk.read(held, file(file_url=web.url("/slow"))))
-        await until(lambda: desk.contents.held >= MILLION * 0.9)
+    with harness.contents.lease(ANONYMOUS) as held:
+        reading = asyncio.create_task(harness.read(held, file(file_url=web.url("/slow"))))
+        await until(lambda: harness.contents.held >= MILLION * 0.9)
         if ends == "cancelled":
             reading.cancel()
         going_on.set()
         await asyncio.wait([reading])
         assert reading.cancelled() == (ends == "cancelled")
         assert reading.cancelled() or "larger than" in str(reading.exception())
-        assert desk.contents.held == 0
+        assert harness.contents.held == 0
 
 
 async def test_text_counts_instead_of_file_it_was_read_from() -> None:
-    desk = Desk(Shelf(text=Document("a.pdf", "application/pdf", pdf("Otters sleep.") + bytes(MILLION))))
-    with desk.contents.lease(ANONYMOUS) as held:
-        await desk.read(held, file(file_id="text"), file(file_id="text"))
-        assert 0 < desk.contents.held < 1000
-    assert desk.contents.held == 0
+    harness = AttachmentsHarness(
+        StoredFiles(text=Document("a.pdf", "application/pdf", pdf("Otters sleep.") + bytes(MILLION)))
+    )
+    with harness.contents.lease(ANONYMOUS) as held:
+        await harness.read(held, file(file_id="text"), file(file_id="text"))
+        assert 0 < harness.contents.held < 1000
+    assert harness.contents.held == 0
 
 
 def test_quota_below_one_request_is_invalid_configuration() -> None:

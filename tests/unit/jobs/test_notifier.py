@@ -13,53 +13,53 @@ AGES: Final = 3600.0
 
 
 @pytest.fixture
-def rings() -> Notifier:
+def notifier() -> Notifier:
     return Notifier()
 
 
-async def test_notification_before_wait_ends_one_wait(rings: Notifier) -> None:
-    with rings.listen("a") as subscription:
-        rings.notify("a")
-        rings.notify("a")
+async def test_notification_before_wait_ends_one_wait(notifier: Notifier) -> None:
+    with notifier.listen("a") as subscription:
+        notifier.notify("a")
+        notifier.notify("a")
         assert await subscription.wait(AGES)
         assert not await subscription.wait(0.0)
 
 
-async def test_notification_during_wait_wakes_all_subscribers_of_name(rings: Notifier) -> None:
-    with rings.listen("a") as one, rings.listen("a") as other, rings.listen("b") as stranger:
+async def test_notification_during_wait_wakes_all_subscribers_of_name(notifier: Notifier) -> None:
+    with notifier.listen("a") as one, notifier.listen("a") as other, notifier.listen("b") as stranger:
         waits = [asyncio.create_task(subscription.wait(AGES)) for subscription in (one, other)]
         await asyncio.sleep(0)
-        rings.notify("a")
+        notifier.notify("a")
         assert await asyncio.gather(*waits) == [True, True]
         assert not await stranger.wait(0.0)
-        rings.notify_all()
+        notifier.notify_all()
         assert [await subscription.wait(AGES) for subscription in (one, other, stranger)] == [True] * 3
 
 
 @pytest.mark.parametrize("fallback_poll", [0.0, AGES])
 async def test_wait_for_remote_notification_falls_back_to_polling(fallback_poll: float) -> None:
-    rings = Notifier(fallback_poll)
-    with rings.listen("a") as subscription:
-        rings.notify_remote("a")
+    notifier = Notifier(fallback_poll)
+    with notifier.listen("a") as subscription:
+        notifier.notify_remote("a")
         assert await subscription.wait(AGES)
         if not fallback_poll:
             assert not await subscription.wait(AGES)
         assert not await subscription.wait(AGES, 0.0)
-        rings.mark_lost(["a"])
+        notifier.mark_lost(["a"])
         assert await subscription.wait(AGES)
         assert not await subscription.wait(0.0)
 
 
-async def test_names_lists_subscribed_names_and_notifies_on_change(rings: Notifier) -> None:
-    with rings.listen(NAMES) as changes:
+async def test_names_lists_subscribed_names_and_notifies_on_change(notifier: Notifier) -> None:
+    with notifier.listen(NAMES) as changes:
         assert await changes.wait(AGES)
-        with rings.listen("a"):
+        with notifier.listen("a"):
             assert await changes.wait(AGES)
-            with rings.listen("a"), rings.listen("b"):
-                assert rings.names == {"a", "b"}
+            with notifier.listen("a"), notifier.listen("b"):
+                assert notifier.names == {"a", "b"}
                 assert await changes.wait(AGES)
             assert await changes.wait(AGES)
-            assert rings.names == {"a"}
+            assert notifier.names == {"a"}
         assert await changes.wait(AGES)
-        assert rings.names == set()
-        rings.notify("nobody")
+        assert notifier.names == set()
+        notifier.notify("nobody")

@@ -32,7 +32,7 @@ ROUNDS: Final[Sequence[Round]] = (
 )
 
 
-class Desk:
+class JobHarness:
     """One process with a hosted tool."""
 
     def __init__(self, records: Records, *rounds: Round, repeatable: bool) -> None:
@@ -54,13 +54,13 @@ class Desk:
 async def test_worker_killed_at_any_step_completes_tool_calls_without_repeating_rounds(
     records: WatchedRecords, steps: int, read: bool, repeatable: bool
 ) -> None:
-    first = Desk(records, *ROUNDS, repeatable=repeatable)
+    first = JobHarness(records, *ROUNDS, repeatable=repeatable)
     await first.submit()
     reader = asyncio.create_task(first.harness.read()) if read else None
     await kill(first.harness, steps)
     checkpoint = await first.harness.jobs.checkpoint(ID)
     done = checkpoint.rounds if checkpoint else 0
-    second = Desk(records, *ROUNDS[done:], repeatable=repeatable)
+    second = JobHarness(records, *ROUNDS[done:], repeatable=repeatable)
     if checkpoint:
         await second.harness.run_job("lives")
         assert len(second.harness.inference.requests) == len(ROUNDS) - done, "a finished round was made again"
@@ -89,11 +89,11 @@ async def kill(harness: ProcessHarness, steps: int) -> None:
 
 
 async def test_next_worker_sends_each_tool_output_to_model_once(records: WatchedRecords) -> None:
-    first = Desk(records, *ROUNDS[:2], [asyncio.Event()], repeatable=False)
+    first = JobHarness(records, *ROUNDS[:2], [asyncio.Event()], repeatable=False)
     await first.submit()
     await kill(first.harness, 200)
     assert len(first.harness.inference.requests) == 3
-    second = Desk(records, ROUNDS[2], repeatable=False)
+    second = JobHarness(records, ROUNDS[2], repeatable=False)
     await second.harness.run_job()
     await second.harness.result()
     assert second.harness.inference.requests == first.harness.inference.requests[2:]
@@ -101,7 +101,7 @@ async def test_next_worker_sends_each_tool_output_to_model_once(records: Watched
 
 
 async def test_next_worker_sends_events_held_behind_first_call(records: WatchedRecords) -> None:
-    first = Desk(records, ROUNDS[0], repeatable=True)
+    first = JobHarness(records, ROUNDS[0], repeatable=True)
     first.tools.answers[:] = [asyncio.Event(), Outcome("found")]
     await first.submit()
     reader = asyncio.create_task(first.harness.read())
@@ -109,7 +109,7 @@ async def test_next_worker_sends_events_held_behind_first_call(records: WatchedR
     checkpoint = await first.harness.jobs.checkpoint(ID)
     assert checkpoint
     assert (len(checkpoint.waiting), {event["output_index"] for event in checkpoint.held_events}) == (1, {2})
-    second = Desk(records, ROUNDS[2], repeatable=True)
+    second = JobHarness(records, ROUNDS[2], repeatable=True)
     await second.harness.run_job()
     final = check_stream(await reader)
     assert [item["type"] for item in final["output"]] == ["message", "web_search_call", "web_search_call", "message"]
@@ -119,7 +119,7 @@ async def test_next_worker_sends_events_held_behind_first_call(records: WatchedR
 
 async def test_next_worker_numbers_events_after_joined_deltas_without_gap(records: WatchedRecords) -> None:
     words = [text("word ") for _ in range(50)]
-    first = Desk(records, [call("lookup", "1", '{"query": "a"}'), *words, finish("tool_calls")], repeatable=True)
+    first = JobHarness(records, [call("lookup", "1", '{"query": "a"}'), *words, finish("tool_calls")], repeatable=True)
     first.tools.answers[:] = [asyncio.Event()]
     await first.submit()
     reader = asyncio.create_task(first.harness.read())
@@ -127,7 +127,7 @@ async def test_next_worker_numbers_events_after_joined_deltas_without_gap(record
     checkpoint = await first.harness.jobs.checkpoint(ID)
     assert checkpoint
     assert [event["delta"] for event in checkpoint.held_events if "delta" in event] == ["word " * 50]
-    second = Desk(records, [text("42"), finish()], repeatable=True)
+    second = JobHarness(records, [text("42"), finish()], repeatable=True)
     await second.harness.run_job()
     await second.harness.result()
     async with asyncio.timeout(PATIENCE):
@@ -137,30 +137,30 @@ async def test_next_worker_numbers_events_after_joined_deltas_without_gap(record
 
 
 async def test_tool_outputs_are_stored_in_history_not_in_response(records: WatchedRecords) -> None:
-    desk = Desk(records, *ROUNDS, repeatable=False)
-    await desk.submit()
-    await desk.harness.run_job()
-    final = await desk.harness.result()
+    harness = JobHarness(records, *ROUNDS, repeatable=False)
+    await harness.submit()
+    await harness.harness.run_job()
+    final = await harness.harness.result()
     assert not any("exchange" in item for item in final["output"])
-    stored = await desk.harness.archive.load(ID)
+    stored = await harness.harness.archive.load(ID)
     assert stored
-    history = await desk.harness.archive.history(stored.history)
+    history = await harness.harness.archive.history(stored.history)
     told = [item["exchange"] for item in history if "exchange" in item]
     assert [(each["name"], each["output"]) for each in told] == [("lookup", "found")] * 3
 
 
 async def test_cancelled_job_closes_tool_calls_that_ran(records: WatchedRecords) -> None:
-    desk = Desk(records, *ROUNDS, repeatable=True)
-    desk.tools.answers[:] = [Outcome("found"), asyncio.Event()]
-    await desk.submit()
-    await kill(desk.harness, 200)
-    checkpoint = await desk.harness.jobs.checkpoint(ID)
+    harness = JobHarness(records, *ROUNDS, repeatable=True)
+    harness.tools.answers[:] = [Outcome("found"), asyncio.Event()]
+    await harness.submit()
+    await kill(harness.harness, 200)
+    checkpoint = await harness.harness.jobs.checkpoint(ID)
     assert checkpoint
     assert len(checkpoint.waiting) == 1
-    lease = await desk.harness.jobs.take_over(ID, "w2", "cancelled")
+    lease = await harness.harness.jobs.take_over(ID, "w2", "cancelled")
     assert lease
-    await Desk(records, repeatable=True).harness.runner(lease).run()
-    final = await desk.harness.result()
+    await JobHarness(records, repeatable=True).harness.runner(lease).run()
+    final = await harness.harness.result()
     assert final["status"] == "cancelled"
     searches = [item["status"] for item in final["output"] if item["type"] == "web_search_call"]
     assert searches == ["completed", "incomplete"]

@@ -32,7 +32,7 @@ def message(text: str) -> Json:
     return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
 
 
-class Setting:
+class Harness:
     """A moderation filter that holds ten characters."""
 
     def __init__(
@@ -54,22 +54,22 @@ class Setting:
 
 
 async def test_text_is_held_until_checked() -> None:
-    setting = Setting()
-    assert await setting.shown(Text("123"), Text("456")) == []
-    assert await setting.shown(Text("7890")) == [Text("123"), Text("456"), Text("7890")]
-    assert await setting.shown(Text("1")) == []
-    assert await setting.shown(STOP) == [Text("1"), STOP]
-    assert setting.moderator.checked == ["1234567890", "12345678901"]
+    harness = Harness()
+    assert await harness.shown(Text("123"), Text("456")) == []
+    assert await harness.shown(Text("7890")) == [Text("123"), Text("456"), Text("7890")]
+    assert await harness.shown(Text("1")) == []
+    assert await harness.shown(STOP) == [Text("1"), STOP]
+    assert harness.moderator.checked == ["1234567890", "12345678901"]
 
 
 async def test_piece_is_checked_with_bounded_preceding_text() -> None:
-    setting = Setting()
-    await setting.shown(Text("a" * 2000), Text("b" * 10), STOP, Text("c"), STOP)
-    assert setting.moderator.checked == ["a" * 2000, "a" * 1000 + "b" * 10, "c"]
+    harness = Harness()
+    await harness.shown(Text("a" * 2000), Text("b" * 10), STOP, Text("c"), STOP)
+    assert harness.moderator.checked == ["a" * 2000, "a" * 1000 + "b" * 10, "c"]
 
 
 async def test_all_kinds_of_output_are_checked_in_order() -> None:
-    setting = Setting()
+    harness = Harness()
     deltas: list[Delta] = [
         Reasoning("hm"),
         Reasoning("", signature="s"),
@@ -79,47 +79,47 @@ async def test_all_kinds_of_output_are_checked_in_order() -> None:
         ToolCall(0, "f", "c", "{}"),
         STOP,
     ]
-    assert await setting.shown(*deltas) == deltas
-    assert setting.moderator.checked == ["hm\na\nb\n{}"]
+    assert await harness.shown(*deltas) == deltas
+    assert harness.moderator.checked == ["hm\na\nb\n{}"]
 
 
 async def test_deltas_without_text_are_not_held() -> None:
-    setting = Setting()
+    harness = Harness()
     signed = Reasoning("", signature="s")
-    assert await setting.shown(signed) == [signed]
-    assert await setting.shown(Text(" "), STOP) == [Text(" "), STOP]
-    assert setting.moderator.checked == []
+    assert await harness.shown(signed) == [signed]
+    assert await harness.shown(Text(" "), STOP) == [Text(" "), STOP]
+    assert harness.moderator.checked == []
 
 
 async def test_call_is_held_until_its_arguments_are_checked() -> None:
-    setting = Setting()
-    assert await setting.shown(ToolCall(0, "f", "c")) == []
-    assert await setting.shown(Annotation({}), ToolCall(0, arguments="bad"), STOP) == [
+    harness = Harness()
+    assert await harness.shown(ToolCall(0, "f", "c")) == []
+    assert await harness.shown(Annotation({}), ToolCall(0, arguments="bad"), STOP) == [
         CUT,
         Finish("content_filter", Usage(3, 4)),
     ]
 
 
 async def test_flagged_text_ends_response_with_refusal() -> None:
-    setting = Setting()
-    assert await setting.shown(Text("All is well."), Text("A bad "), Text("thing.")) == [
+    harness = Harness()
+    assert await harness.shown(Text("All is well."), Text("A bad "), Text("thing.")) == [
         Text("All is well."),
         CUT,
         Finish("content_filter"),
     ]
-    assert await setting.shown(Text("More than ten characters."), STOP) == []
-    moderation = await setting.guard.moderation([])
+    assert await harness.shown(Text("More than ten characters."), STOP) == []
+    moderation = await harness.guard.moderation([])
     assert moderation["output"]["flagged"]
     assert moderation["output"]["category_scores"] == {"badness": 0.9}
 
 
 async def test_flagged_text_at_end_becomes_refusal() -> None:
-    assert await Setting().shown(Text("bad"), STOP) == [CUT, Finish("content_filter", Usage(3, 4))]
+    assert await Harness().shown(Text("bad"), STOP) == [CUT, Finish("content_filter", Usage(3, 4))]
 
 
 async def test_flagged_text_across_two_pieces_is_found() -> None:
-    setting = Setting()
-    assert await setting.shown(Text("12345678 b"), Text("ad, all in all.")) == [
+    harness = Harness()
+    assert await harness.shown(Text("12345678 b"), Text("ad, all in all.")) == [
         Text("12345678 b"),
         CUT,
         Finish("content_filter"),
@@ -127,44 +127,44 @@ async def test_flagged_text_across_two_pieces_is_found() -> None:
 
 
 async def test_unchecked_text_is_never_released() -> None:
-    setting = Setting(failing={1: AWAY})
-    assert await setting.shown(Text("1234567890")) == [Text("1234567890")]
+    harness = Harness(failing={1: AWAY})
+    assert await harness.shown(Text("1234567890")) == [Text("1234567890")]
     with pytest.raises(ApiError, match="away"):
-        await setting.shown(Text("1234567890"))
-    assert [each async for each in setting.guard.feed(STOP)] == [STOP]
+        await harness.shown(Text("1234567890"))
+    assert [each async for each in harness.guard.feed(STOP)] == [STOP]
 
 
 @pytest.mark.parametrize(("text", "flagged"), [("good", False), ("bad", True)])
 async def test_scored_output_is_checked_at_end(text: str, flagged: bool) -> None:
-    setting = Setting("score")
-    assert not setting.guard.blocks
-    moderation = await setting.guard.moderation([message("Well."), message(text)])
+    harness = Harness("score")
+    assert not harness.guard.blocks
+    moderation = await harness.guard.moderation([message("Well."), message(text)])
     assert (moderation["input"], moderation["output"]["flagged"]) == (INPUT, flagged)
-    assert setting.moderator.checked == [f"Well.\n\n{text}"]
+    assert harness.moderator.checked == [f"Well.\n\n{text}"]
 
 
 async def test_failed_scoring_is_reported_in_moderation() -> None:
-    moderation = await Setting("score", failing={0: AWAY}).guard.moderation([message("a")])
+    moderation = await Harness("score", failing={0: AWAY}).guard.moderation([message("a")])
     assert moderation["output"]["code"] == "moderation_unavailable"
 
 
 async def test_output_of_earlier_worker_is_scored_too() -> None:
-    setting = Setting(output=[message("Said before.")])
-    await setting.shown(Text("New."), STOP)
-    assert (await setting.guard.moderation([]))["output"]["flagged"] is False
-    assert setting.moderator.checked == ["New.", "Said before."]
+    harness = Harness(output=[message("Said before.")])
+    await harness.shown(Text("New."), STOP)
+    assert (await harness.guard.moderation([]))["output"]["flagged"] is False
+    assert harness.moderator.checked == ["New.", "Said before."]
 
 
 async def test_empty_answer_is_not_checked() -> None:
-    setting = Setting()
-    await setting.shown(STOP)
-    assert (await setting.guard.moderation([]))["output"] == result("m", {}, flagged=False)
-    assert setting.moderator.checked == []
+    harness = Harness()
+    await harness.shown(STOP)
+    assert (await harness.guard.moderation([]))["output"] == result("m", {}, flagged=False)
+    assert harness.moderator.checked == []
 
 
 async def test_flagged_input_gives_input_refusal() -> None:
     refused = {"input": result("m", {}, True, ["hate"]), "output": NO_OUTPUT}
-    setting = Setting(moderation=refused)
-    assert setting.guard.input_refusal == ("This request was blocked: its input was flagged by the moderation (hate).")
-    assert await setting.guard.moderation([message("No.")]) == refused
-    assert Setting().guard.input_refusal is None
+    harness = Harness(moderation=refused)
+    assert harness.guard.input_refusal == ("This request was blocked: its input was flagged by the moderation (hate).")
+    assert await harness.guard.moderation([message("No.")]) == refused
+    assert Harness().guard.input_refusal is None

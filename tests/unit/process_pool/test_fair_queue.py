@@ -10,7 +10,7 @@ import pytest
 from llama_stack_responses.process_pool.fair_queue import FairQueue, QueueFull
 
 
-class Guests:
+class Waiters:
     """Tasks that hold a place until they are released.
 
     Attributes:
@@ -23,14 +23,14 @@ class Guests:
         self.ends: dict[str, asyncio.Event] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def come(self, *names: str) -> None:
+    async def enter(self, *names: str) -> None:
         """Let each of these tasks ask for a place. The first letter of a name is its owner."""
         for name in names:
             self.ends[name] = asyncio.Event()
             self.tasks[name] = asyncio.create_task(self._stay(name[0], name))
             await asyncio.sleep(0)
 
-    async def go(self, name: str) -> None:
+    async def release(self, name: str) -> None:
         """Release one task, and let the next one enter."""
         self.ends[name].set()
         await self.tasks[name]
@@ -44,62 +44,62 @@ class Guests:
 
 
 async def test_flood_of_one_owner_leaves_places_to_others() -> None:
-    guests = Guests(FairQueue(2, per_user=1, waiting_per_user=10))
-    await guests.come("a1", "a2", "a3", "b1")
-    assert guests.entered == ["a1", "b1"]
+    waiters = Waiters(FairQueue(2, per_user=1, waiting_per_user=10))
+    await waiters.enter("a1", "a2", "a3", "b1")
+    assert waiters.entered == ["a1", "b1"]
 
 
 async def test_waiting_owners_are_served_round_robin() -> None:
-    guests = Guests(FairQueue(1, per_user=1, waiting_per_user=10))
-    await guests.come("a1", "a2", "a3", "b1", "b2", "c1")
+    waiters = Waiters(FairQueue(1, per_user=1, waiting_per_user=10))
+    await waiters.enter("a1", "a2", "a3", "b1", "b2", "c1")
     for name in ("a1", "a2", "b1", "c1", "a3"):
-        assert guests.entered[-1] == name
-        await guests.go(name)
-    assert guests.entered == ["a1", "a2", "b1", "c1", "a3", "b2"]
+        assert waiters.entered[-1] == name
+        await waiters.release(name)
+    assert waiters.entered == ["a1", "a2", "b1", "c1", "a3", "b2"]
 
 
 async def test_owner_over_its_limit_waits_despite_free_places() -> None:
-    guests = Guests(FairQueue(3, per_user=2, waiting_per_user=10))
-    await guests.come("a1", "a2", "a3")
-    assert guests.entered == ["a1", "a2"]
-    await guests.go("a1")
-    assert guests.entered == ["a1", "a2", "a3"]
+    waiters = Waiters(FairQueue(3, per_user=2, waiting_per_user=10))
+    await waiters.enter("a1", "a2", "a3")
+    assert waiters.entered == ["a1", "a2"]
+    await waiters.release("a1")
+    assert waiters.entered == ["a1", "a2", "a3"]
 
 
 async def test_full_queue_of_one_owner_refuses_only_this_owner() -> None:
-    guests = Guests(FairQueue(1, per_user=1, waiting_per_user=1))
-    await guests.come("a1", "a2", "a3", "b1")
+    waiters = Waiters(FairQueue(1, per_user=1, waiting_per_user=1))
+    await waiters.enter("a1", "a2", "a3", "b1")
     with pytest.raises(QueueFull):
-        await guests.tasks["a3"]
-    await guests.go("a1")
-    await guests.go("a2")
-    assert guests.entered == ["a1", "a2", "b1"]
+        await waiters.tasks["a3"]
+    await waiters.release("a1")
+    await waiters.release("a2")
+    assert waiters.entered == ["a1", "a2", "b1"]
 
 
 async def test_cancelled_waiter_leaves_queue() -> None:
-    guests = Guests(FairQueue(1, per_user=1, waiting_per_user=10))
-    await guests.come("a1", "b1", "c1")
-    guests.tasks["b1"].cancel()
-    await guests.go("a1")
-    assert guests.entered == ["a1", "c1"]
+    waiters = Waiters(FairQueue(1, per_user=1, waiting_per_user=10))
+    await waiters.enter("a1", "b1", "c1")
+    waiters.tasks["b1"].cancel()
+    await waiters.release("a1")
+    assert waiters.entered == ["a1", "c1"]
 
 
 async def test_waiter_cancelled_at_its_turn_passes_place_on() -> None:
     queue = FairQueue(1, per_user=1, waiting_per_user=10)
-    guests = Guests(queue)
+    waiters = Waiters(queue)
     await queue.enter("a")
-    await guests.come("b1", "c1")
+    await waiters.enter("b1", "c1")
     queue.leave("a")
     # b1 has been given the place, but its task has not run since.
-    guests.tasks["b1"].cancel()
-    await asyncio.wait([guests.tasks["b1"]])
+    waiters.tasks["b1"].cancel()
+    await asyncio.wait([waiters.tasks["b1"]])
     await asyncio.sleep(0)
-    assert guests.entered == ["c1"]
-    await guests.go("c1")
+    assert waiters.entered == ["c1"]
+    await waiters.release("c1")
     assert queue.is_idle
 
 
 async def test_only_owner_may_use_all_places() -> None:
-    guests = Guests(FairQueue(2, per_user=1, waiting_per_user=10, only_owner="a"))
-    await guests.come("a1", "a2", "a3")
-    assert guests.entered == ["a1", "a2"]
+    waiters = Waiters(FairQueue(2, per_user=1, waiting_per_user=10, only_owner="a"))
+    await waiters.enter("a1", "a2", "a3")
+    assert waiters.entered == ["a1", "a2"]

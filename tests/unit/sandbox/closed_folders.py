@@ -14,7 +14,7 @@ from typing import Any
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.sandbox.containers import Containers, Entry, files, open_file, write_file
-from llama_stack_responses.sandbox.places import ContainerSlots
+from llama_stack_responses.sandbox.slots import ContainerSlots
 from llama_stack_responses.sandbox.volume import DiskVolume
 from tests.unit.sandbox.test_container import BOUNDS, jail, volumes
 

@@ -25,7 +25,7 @@ from llama_stack_responses.sandbox.containers import (
     write_file,
 )
 from llama_stack_responses.sandbox.folder_lock import FolderLock
-from llama_stack_responses.sandbox.places import ContainerSlots, TooManyContainers
+from llama_stack_responses.sandbox.slots import ContainerSlots, TooManyContainers
 from llama_stack_responses.sandbox.volume import Volumes
 from tests.support.waiting import until
 from tests.unit.sandbox.test_container import BOUNDS, jail, volumes

@@ -19,8 +19,8 @@ from llama_stack_responses.sandbox import control_group
 from llama_stack_responses.sandbox.containers import Containers, Entry
 from llama_stack_responses.sandbox.control_group import ControlGroups, Share, usable
 from llama_stack_responses.sandbox.factory import open_containers
-from llama_stack_responses.sandbox.places import ContainerSlots
 from llama_stack_responses.sandbox.processes import Processes
+from llama_stack_responses.sandbox.slots import ContainerSlots
 from tests.support.descendants import descendants
 from tests.unit.sandbox.test_container import BOUNDS, MIB, jail, volumes
 

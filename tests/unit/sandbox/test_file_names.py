@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.sandbox.containers import Containers, Entry, _file_name, files, open_file, write_file
-from llama_stack_responses.sandbox.places import ContainerSlots
+from llama_stack_responses.sandbox.slots import ContainerSlots
 from tests.unit.sandbox.test_container import BOUNDS, jail, volumes
 
 

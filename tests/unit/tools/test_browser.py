@@ -18,7 +18,7 @@ from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from tests.support.inference import Round, finish, text
 from tests.support.waiting import until
 from tests.support.web import Web
-from tests.unit.tools.setting import Setting, calls
+from tests.unit.tools.tools_harness import ToolsHarness, calls
 
 Json = dict[str, Any]
 
@@ -57,10 +57,10 @@ def web() -> Iterator[Web]:
         yield web
 
 
-def browsing(web: Web, *rounds: Round, **fields: Any) -> Setting:
+def browsing(web: Web, *rounds: Round, **fields: Any) -> ToolsHarness:
     found = [(web.url("/otters"), "Otters 【1】", "They hold hands."), (web.url("/fish"), "Fish", "They swim.")]
     services = {"runtime": Runtime(*found), "pages": PAGES, "browses": lambda model: model == "gpt-oss"}
-    return Setting(services, rounds, model="gpt-oss", tools=[{"type": "web_search"}], **fields)
+    return ToolsHarness(services, rounds, model="gpt-oss", tools=[{"type": "web_search"}], **fields)
 
 
 def actions(response: Json) -> list[Json]:
@@ -68,7 +68,7 @@ def actions(response: Json) -> list[Json]:
 
 
 async def test_search_open_and_find_use_cursors_and_citations(web: Web) -> None:
-    setting = browsing(
+    harness = browsing(
         web,
         calls(("browser.search", {"query": "otters", "topn": 10, "source": "news"})),
         calls(("browser.open", {"id": 0})),
@@ -78,9 +78,9 @@ async def test_search_open_and_find_use_cursors_and_citations(web: Web) -> None:
         calls(("browser.open", {"cursor": 1, "loc": 3, "num_lines": 1})),
         [text("So it is【1†L3-L4】【2†L4】【4†L2】【0†L3】."), finish()],
     )
-    response = await setting.run()
+    response = await harness.run()
     otters, fish = web.url("/otters"), web.url("/fish")
-    assert set(setting.offered()) == {"browser.search", "browser.open", "browser.find"}
+    assert set(harness.offered()) == {"browser.search", "browser.open", "browser.find"}
     assert actions(response) == [
         {"type": "search", "query": "otters", "queries": ["otters"]},
         {"type": "open_page", "url": otters},
@@ -89,7 +89,7 @@ async def test_search_open_and_find_use_cursors_and_citations(web: Web) -> None:
         {"type": "open_page", "url": fish},
         {"type": "open_page", "url": otters},
     ]
-    results, opened, found, at_match, linked, scrolled = setting.tool_outputs()
+    results, opened, found, at_match, linked, scrolled = harness.tool_outputs()
     assert results.splitlines() == [
         "[0] otters (web-search://otters)",
         "**viewing lines [0 - 9] of 9**",
@@ -153,7 +153,7 @@ async def test_cursors_continue_over_chain(web: Web) -> None:
 
 
 async def test_invalid_browser_calls_fail(web: Web) -> None:
-    setting = browsing(
+    harness = browsing(
         web,
         calls(("browser.open", {})),
         calls(("browser.open", {"id": 3})),
@@ -164,33 +164,33 @@ async def test_invalid_browser_calls_fail(web: Web) -> None:
         calls(("browser.search", {})),
         ANSWER,
     )
-    response = await setting.run()
+    response = await harness.run()
     items = [item for item in response["output"] if item["type"] == "web_search_call"]
     assert [item["status"] for item in items] == [*["failed"] * 4, "completed", "failed", "failed"]
-    assert "There is no such link" in setting.tool_outputs()[0]
-    assert "Open one before" in setting.tool_outputs()[2]
-    assert "are not what 'browser.search' takes" in setting.tool_outputs()[-1]
+    assert "There is no such link" in harness.tool_outputs()[0]
+    assert "Open one before" in harness.tool_outputs()[2]
+    assert "are not what 'browser.search' takes" in harness.tool_outputs()[-1]
 
 
 async def test_url_is_opened_directly(web: Web) -> None:
-    setting = browsing(web, calls(("browser.open", {"id": web.url("/fish"), "loc": 99})), ANSWER)
-    response = await setting.run()
+    harness = browsing(web, calls(("browser.open", {"id": web.url("/fish"), "loc": 99})), ANSWER)
+    response = await harness.run()
     assert actions(response) == [{"type": "open_page", "url": web.url("/fish")}]
-    assert setting.tool_outputs()[0].splitlines()[3:] == ["L3: swim."]
+    assert harness.tool_outputs()[0].splitlines()[3:] == ["L3: swim."]
 
 
 async def test_other_models_get_plain_functions() -> None:
     services = {"runtime": Runtime(), "pages": PAGES, "browses": lambda model: model == "gpt-oss"}
-    other = Setting(services, [ANSWER], tools=[{"type": "web_search"}])
+    other = ToolsHarness(services, [ANSWER], tools=[{"type": "web_search"}])
     await other.run()
     assert set(other.offered()) == {"web_search", "open_page", "find_in_page"}
 
 
 async def test_pages_count_until_response_ends(web: Web) -> None:
     ends = asyncio.Event()
-    setting = browsing(web, calls(("browser.open", {"id": web.url("/otters")})), [ends, text("Done."), finish()])
-    running = asyncio.create_task(setting.run())
-    await until(lambda: len(setting.inference.requests) == 2)
+    harness = browsing(web, calls(("browser.open", {"id": web.url("/otters")})), [ends, text("Done."), finish()])
+    running = asyncio.create_task(harness.run())
+    await until(lambda: len(harness.inference.requests) == 2)
     assert PAGES.contents.held > 0
     ends.set()
     await running
@@ -200,9 +200,9 @@ async def test_pages_count_until_response_ends(web: Web) -> None:
 async def test_links_beyond_limit_are_shown_as_written(web: Web) -> None:
     links = "".join(f'<p>Otters like <a href="/{number}">river {number}</a> very much.</p>' for number in range(2_100))
     web.say("/links", f"<html><body><article>{links}</article></body></html>")
-    setting = browsing(web, calls(("browser.open", {"id": web.url("/links"), "loc": 1990})), ANSWER)
-    await setting.run()
-    [output] = setting.inference.requests[1]["messages"][-1:]
+    harness = browsing(web, calls(("browser.open", {"id": web.url("/links"), "loc": 1990})), ANSWER)
+    await harness.run()
+    [output] = harness.inference.requests[1]["messages"][-1:]
     assert "【1999†river 1999†127.0.0.1】" in output["content"]
     assert f"[river 2000]({web.url('/2000')})" in output["content"]
 
@@ -212,7 +212,7 @@ async def test_links_of_earlier_page_are_followed(web: Web) -> None:
         web.say(f"/{number}", OTTERS.replace("/fish", f"/fish-{number}"))
         web.say(f"/fish-{number}", f"Fish {number}.", "text/plain")
     opening = [calls(("browser.open", {"id": web.url(f"/{number}")})) for number in range(6)]
-    setting = browsing(web, *opening, calls(("browser.open", {"cursor": 0, "id": 0})), ANSWER)
-    await setting.run()
-    assert "Fish 0." in setting.inference.requests[-1]["messages"][-1]["content"]
+    harness = browsing(web, *opening, calls(("browser.open", {"cursor": 0, "id": 0})), ANSWER)
+    await harness.run()
+    assert "Fish 0." in harness.inference.requests[-1]["messages"][-1]["content"]
     assert [asked.path for asked in web.seen].count("/0") == 1

@@ -13,8 +13,8 @@ from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.transcript import Transcript
+from tests.support.generation_harness import GenerationHarness
 from tests.support.inference import Round, call, chunk, finish, text
-from tests.support.setting import Setting
 from tests.support.strict import check_stream
 
 Json = dict[str, Any]
@@ -28,10 +28,10 @@ SAID: Final[Round] = [text("Done."), finish()]
 class Made:
     """The response to a request, its events, and the requests to the model."""
 
-    def __init__(self, events: list[Json], setting: Setting) -> None:
+    def __init__(self, events: list[Json], harness: GenerationHarness) -> None:
         self.events = events
         self.output = check_stream(events)["output"]
-        self.requests = setting.inference.requests
+        self.requests = harness.inference.requests
 
     @property
     def offered(self) -> list[list[str]]:
@@ -41,13 +41,13 @@ class Made:
 
 async def make(*rounds: Round, **options: Any) -> Made:
     """Run a response, and check that its events are replayed exactly."""
-    setting = Setting(*rounds, makers={}, **options)
-    events = await setting.end()
+    harness = GenerationHarness(*rounds, makers={}, **options)
+    events = await harness.end()
     transcript = Transcript()
     transcript.note(events)
     assert list(replay(events[-1]["response"], transcript.marks())) == events
     check_stream(list(replay(events[-1]["response"])))
-    return Made(events, setting)
+    return Made(events, harness)
 
 
 def arguments(index: int, *fragments: str) -> list[ChatCompletionChunk]:

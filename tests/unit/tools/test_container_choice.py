@@ -15,7 +15,7 @@ from llama_stack_responses.documents.document import Document
 from llama_stack_responses.inputs.files import Count, uploaded_with
 from llama_stack_responses.sandbox.containers import Containers
 from llama_stack_responses.sandbox.containers import files as files_of
-from llama_stack_responses.sandbox.places import ContainerSlots
+from llama_stack_responses.sandbox.slots import ContainerSlots
 from llama_stack_responses.tools.hosted.container_choice import ContainerAccess, ContainerChoice
 from llama_stack_responses.tools.tool import ToolError
 from tests.unit.sandbox.test_container import BOUNDS, jail, volumes

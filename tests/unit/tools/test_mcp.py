@@ -17,9 +17,9 @@ from llama_stack_responses.generation.loop import LoopLimits
 from llama_stack_responses.tools.mcp.list_budget import ServerBounds
 from llama_stack_responses.tools.mcp.servers import McpError
 from llama_stack_responses.tools.mcp.tool import McpTool
+from tests.support.generation_harness import COMPLETED, GenerationHarness
 from tests.support.inference import Round, call, finish, text
 from tests.support.mcp import Answer, FakeMcp, said, tool
-from tests.support.setting import COMPLETED, Setting
 from tests.support.strict import check_stream
 from tests.support.waiting import until
 
@@ -38,8 +38,8 @@ ANSWER: Final[Round] = [text("It is 42."), finish()]
 GONE: Final = McpError({"type": "http_error", "code": 502, "message": "The server could not be reached."})
 
 
-def setting(*rounds: Round, server: FakeMcp, tools: list[Json] | None = None, **fields: Any) -> Setting:
-    return Setting(*rounds, makers={"mcp": server.make}, tools=tools or [SERVER], **fields)
+def harness(*rounds: Round, server: FakeMcp, tools: list[Json] | None = None, **fields: Any) -> GenerationHarness:
+    return GenerationHarness(*rounds, makers={"mcp": server.make}, tools=tools or [SERVER], **fields)
 
 
 def items_of(events: list[Json]) -> list[Json]:
@@ -55,7 +55,7 @@ def approved(request: Json, *, approve: bool = True, **more: Any) -> Json:
     return {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": approve, **more}
 
 
-def names(made: Setting, request: int = -1) -> list[str]:
+def names(made: GenerationHarness, request: int = -1) -> list[str]:
     """Return the names of the functions that the model received."""
     return [each["function"]["name"] for each in made.inference.requests[request].get("tools", [])]
 
@@ -65,7 +65,7 @@ def names(made: Setting, request: int = -1) -> list[str]:
 
 async def test_tools_of_server_are_listed_and_called() -> None:
     server = FakeMcp(tool("add", description="Adds."), tool("see", read_only=True), answers={"add": [said("42")]})
-    made = setting(CALLS, ANSWER, server=server)
+    made = harness(CALLS, ANSWER, server=server)
     events = await made.end()
     tools, added, _ = items_of(events)
     assert [(each["name"], each["description"], each["annotations"]) for each in tools["tools"]] == [
@@ -103,7 +103,7 @@ async def test_tools_of_server_are_listed_and_called() -> None:
 
 async def test_mcp_events_are_replayed_exactly() -> None:
     server = FakeMcp(tool("add"), answers={"add": [said("42"), GONE]})
-    made = setting(CALLS, CALLS, ANSWER, server=server)
+    made = harness(CALLS, CALLS, ANSWER, server=server)
     events = await made.end()
     transcript = Transcript()
     transcript.note(events)
@@ -114,9 +114,9 @@ async def test_mcp_events_are_replayed_exactly() -> None:
 @pytest.mark.parametrize("again", [True, False])
 async def test_tool_list_in_conversation_is_reused(again: bool) -> None:
     server = FakeMcp(tool("add"))
-    [tools, _] = items_of(await setting(ANSWER, server=server).end())
+    [tools, _] = items_of(await harness(ANSWER, server=server).end())
     more = {**SERVER, "allowed_tools": ["add", "new"]}
-    made = setting(ANSWER, server=server, history=[tools], tools=[more if again else SERVER])
+    made = harness(ANSWER, server=server, history=[tools], tools=[more if again else SERVER])
     assert [item["type"] for item in items_of(await made.end())] == ["mcp_list_tools"] * again + ["message"]
     assert (names(made), server.listed) == (["s__add"], 1 + again)
 
@@ -124,13 +124,13 @@ async def test_tool_list_in_conversation_is_reused(again: bool) -> None:
 async def test_list_of_other_server_or_failed_list_is_not_reused() -> None:
     empty: Json = {"type": "mcp_list_tools", "id": "mcpl_1", "tools": []}
     history = [{**empty, "server_label": "t"}, {**empty, "server_label": "s", "error": "no"}]
-    made = setting(ANSWER, server=FakeMcp(tool("add")), history=history)
+    made = harness(ANSWER, server=FakeMcp(tool("add")), history=history)
     await made.end()
     assert names(made) == ["s__add"]
 
 
 async def test_failed_tool_list_fails_response() -> None:
-    made = setting(ANSWER, server=FakeMcp(GONE))
+    made = harness(ANSWER, server=FakeMcp(GONE))
     with pytest.raises(ApiError) as caught:
         await made.generation.run()
     assert (caught.value.status, caught.value.type) == (424, "external_connector_error")
@@ -151,7 +151,7 @@ async def test_servers_are_listed_concurrently_and_cancelled_on_failure() -> Non
     def make(declared: Json, request: CreateRequest) -> McpTool:
         return (slow if declared["server_label"] == "s" else gone).make(declared, request)
 
-    made = Setting(ANSWER, makers={"mcp": make}, tools=[SERVER, {**SERVER, "server_label": "t"}])
+    made = GenerationHarness(ANSWER, makers={"mcp": make}, tools=[SERVER, {**SERVER, "server_label": "t"}])
     with pytest.raises(ApiError, match="MCP server: 't'") as caught:
         await made.generation.run()
     made.event_buffer.put(made.assembler.close("incomplete"))
@@ -168,9 +168,9 @@ async def test_servers_are_listed_concurrently_and_cancelled_on_failure() -> Non
 async def test_lists_of_all_servers_are_bounded_together() -> None:
     large = FakeMcp(*(tool(f"t{number}", description="x" * 1_000) for number in range(10)))
     servers = [{**SERVER, "server_label": label} for label in "abc"]
-    made = setting(ANSWER, server=large, tools=servers, limits=limits(list_bytes=40_000))
+    made = harness(ANSWER, server=large, tools=servers, limits=limits(list_bytes=40_000))
     assert await made.generation.run() == COMPLETED
-    made = setting(ANSWER, server=large, tools=servers, limits=limits(list_bytes=20_000))
+    made = harness(ANSWER, server=large, tools=servers, limits=limits(list_bytes=20_000))
     with pytest.raises(ApiError, match="list more tools together") as caught:
         await made.generation.run()
     assert (caught.value.status, caught.value.param) == (424, "tools")
@@ -179,13 +179,13 @@ async def test_lists_of_all_servers_are_bounded_together() -> None:
 async def test_number_of_tools_of_all_servers_is_bounded() -> None:
     many = FakeMcp(*(tool(f"t{number}") for number in range(1_100)))
     with pytest.raises(ApiError, match="list more tools together"):
-        await setting(ANSWER, server=many, tools=[SERVER, {**SERVER, "server_label": "t"}]).generation.run()
+        await harness(ANSWER, server=many, tools=[SERVER, {**SERVER, "server_label": "t"}]).generation.run()
 
 
 async def test_few_servers_are_listed_at_the_same_time() -> None:
     opened = asyncio.Event()
     slow = FakeMcp(opened)
-    made = setting(ANSWER, server=slow, tools=[{**SERVER, "server_label": f"s{number}"} for number in range(20)])
+    made = harness(ANSWER, server=slow, tools=[{**SERVER, "server_label": f"s{number}"} for number in range(20)])
     running = asyncio.create_task(made.generation.run())
     await until(lambda: slow.listed > 0)
     for _ in range(50):
@@ -199,9 +199,9 @@ async def test_few_servers_are_listed_at_the_same_time() -> None:
 async def test_servers_that_items_bring_count_too() -> None:
     carried = [{**SERVER, "server_label": f"s{number}"} for number in range(3)]
     item = {"type": "additional_tools", "role": "developer", "tools": carried}
-    made = setting(ANSWER, server=FakeMcp(tool("add")), history=[item], limits=limits(servers=4))
+    made = harness(ANSWER, server=FakeMcp(tool("add")), history=[item], limits=limits(servers=4))
     assert await made.generation.run() == COMPLETED
-    made = setting(ANSWER, server=FakeMcp(tool("add")), history=[item], limits=limits(servers=3))
+    made = harness(ANSWER, server=FakeMcp(tool("add")), history=[item], limits=limits(servers=3))
     with pytest.raises(ApiError, match="has 4, and there may be 3") as caught:
         await made.generation.run()
     assert caught.value.status == 400
@@ -228,7 +228,7 @@ TOOLS: Final = (tool("add"), tool("see", read_only=True), tool("del"))
     ],
 )
 async def test_allowed_tools_filter_list(allowed: Any, seen: list[str]) -> None:
-    made = setting(ANSWER, server=FakeMcp(*TOOLS), tools=[{**SERVER, "allowed_tools": allowed}])
+    made = harness(ANSWER, server=FakeMcp(*TOOLS), tools=[{**SERVER, "allowed_tools": allowed}])
     tools, _ = items_of(await made.end())
     assert [each["name"] for each in tools["tools"]] == seen
     assert names(made) == [f"s__{name}" for name in seen]
@@ -256,14 +256,14 @@ async def test_require_approval_selects_calls_to_ask_for(required: Any, asked: l
     for name in ("add", "see", "del"):
         server = FakeMcp(*TOOLS, answers={name: [said("")]})
         rounds: list[Round] = [[call(f"s__{name}", "1"), finish("tool_calls")], ANSWER]
-        output = items_of(await setting(*rounds, server=server, tools=[{**SERVER, "require_approval": required}]).end())
+        output = items_of(await harness(*rounds, server=server, tools=[{**SERVER, "require_approval": required}]).end())
         found += [name] if output[1]["type"] == "mcp_approval_request" else []
     assert found == asked
 
 
 async def test_approved_call_is_made_before_model_continues() -> None:
     server = FakeMcp(tool("add"), answers={"add": [said("42")]})
-    first = setting(CALLS, server=server, tools=[ASKING])
+    first = harness(CALLS, server=server, tools=[ASKING])
     events = await first.end()
     tools, request = items_of(events)
     assert {**request, "id": ""} == {
@@ -276,7 +276,7 @@ async def test_approved_call_is_made_before_model_continues() -> None:
     assert stages(events, 1) == ["output_item.added", "output_item.done"]
     assert (server.ran, len(first.inference.requests)) == ([], 1)
 
-    second = setting(ANSWER, server=server, tools=[ASKING], history=[tools, request], input=[approved(request)])
+    second = harness(ANSWER, server=server, tools=[ASKING], history=[tools, request], input=[approved(request)])
     added, _ = items_of(await second.end())
     assert (added["type"], added["approval_request_id"], added["output"]) == ("mcp_call", request["id"], "42")
     messages = second.inference.requests[0]["messages"]
@@ -285,16 +285,16 @@ async def test_approved_call_is_made_before_model_continues() -> None:
     assert second.tool_outputs() == ["42"]
 
     history = [tools, request, approved(request), *with_exchanges([added], second.generation.exchanges)]
-    third = setting(ANSWER, server=server, tools=[ASKING], history=history)
+    third = harness(ANSWER, server=server, tools=[ASKING], history=history)
     await third.end()
     assert (third.tool_outputs(), server.ran, server.listed) == (["42"], [("add", {"a": 1})], 1)
 
 
 async def test_denial_is_sent_to_model_as_result() -> None:
     server = FakeMcp(tool("add"))
-    tools, request = items_of(await setting(CALLS, server=server, tools=[ASKING]).end())
+    tools, request = items_of(await harness(CALLS, server=server, tools=[ASKING]).end())
     denial = approved(request, approve=False, reason="Not today.")
-    made = setting(ANSWER, server=server, tools=[ASKING], history=[tools, request], input=[denial])
+    made = harness(ANSWER, server=server, tools=[ASKING], history=[tools, request], input=[denial])
     assert [item["type"] for item in items_of(await made.end())] == ["message"]
     assert made.tool_outputs() == [
         "The user did not approve this call, so it was not made. The reason given: Not today."
@@ -306,7 +306,7 @@ async def test_approvals_denials_and_client_outputs_work_in_one_turn() -> None:
     server = FakeMcp(tool("add"), answers={"add": [said("42")]})
     tools = [ASKING, {"type": "function", "name": "f"}]
     calls: Round = [ADD, call("s__add", "2", '{"a": 2}', index=1), call("f", "3", index=2), finish("tool_calls")]
-    history = items_of(await setting(calls, server=server, tools=tools).end())
+    history = items_of(await harness(calls, server=server, tools=tools).end())
     first, second = [item for item in history if item["type"] == "mcp_approval_request"]
     [function] = [item for item in history if item["type"] == "function_call"]
     answers = [
@@ -314,7 +314,7 @@ async def test_approvals_denials_and_client_outputs_work_in_one_turn() -> None:
         {"type": "function_call_output", "call_id": function["call_id"], "output": "f said"},
         approved(first),
     ]
-    made = setting(ANSWER, server=server, tools=tools, history=history, input=answers)
+    made = harness(ANSWER, server=server, tools=tools, history=history, input=answers)
     assert [item["type"] for item in items_of(await made.end())] == ["mcp_call", "message"]
     told = made.tool_outputs()
     assert (sorted(told)[0], told[-1], server.ran) == ("42", "42", [("add", {"a": 1})])
@@ -323,7 +323,7 @@ async def test_approvals_denials_and_client_outputs_work_in_one_turn() -> None:
 
 async def test_invalid_arguments_are_not_shown_for_approval() -> None:
     server = FakeMcp(tool("add"))
-    made = setting([call("s__add", "1", "[1"), finish("tool_calls")], ANSWER, server=server, tools=[ASKING])
+    made = harness([call("s__add", "1", "[1"), finish("tool_calls")], ANSWER, server=server, tools=[ASKING])
     assert [item["type"] for item in items_of(await made.end())] == ["mcp_list_tools", "message"]
     assert "The arguments of this call are not what 's__add' takes." in made.tool_outputs()[0]
 
@@ -331,15 +331,15 @@ async def test_invalid_arguments_are_not_shown_for_approval() -> None:
 async def test_approved_tool_missing_on_server_is_refused() -> None:
     server = FakeMcp(tool("see"))
     request = {"type": "mcp_approval_request", "id": "mcpr_1", "server_label": "s", "name": "add", "arguments": "{}"}
-    made = setting(ANSWER, server=server, history=[request], input=[approved(request)])
+    made = harness(ANSWER, server=server, history=[request], input=[approved(request)])
     with pytest.raises(ApiError, match="The approved tool 'add' is not among those of the MCP server 's'"):
         await made.generation.run()
 
 
 async def test_approved_call_is_step_before_it_is_made() -> None:
     server = FakeMcp(tool("add"), answers={"add": [said("42")]})
-    tools, request = items_of(await setting(CALLS, server=server, tools=[ASKING]).end())
-    made = setting(ANSWER, server=server, tools=[ASKING], history=[tools, request], input=[approved(request)])
+    tools, request = items_of(await harness(CALLS, server=server, tools=[ASKING]).end())
+    made = harness(ANSWER, server=server, tools=[ASKING], history=[tools, request], input=[approved(request)])
     await made.end()
     assert [(len(step.waiting), len(step.said)) for step in made.steps] == [(1, 1), (0, 2)]
 
@@ -364,7 +364,7 @@ async def test_approved_call_is_step_before_it_is_made() -> None:
     ],
 )
 async def test_failed_call_has_error_in_item_and_for_model(answer: Json | McpError, error: Json, told: str) -> None:
-    made = setting(CALLS, ANSWER, server=FakeMcp(tool("add"), answers={"add": [answer]}))
+    made = harness(CALLS, ANSWER, server=FakeMcp(tool("add"), answers={"add": [answer]}))
     events = await made.end()
     added = items_of(events)[1]
     assert (added["status"], added["output"], added["error"]) == ("failed", None, error)
@@ -373,7 +373,7 @@ async def test_failed_call_has_error_in_item_and_for_model(answer: Json | McpErr
 
 
 async def test_arguments_that_are_no_object_fail_call() -> None:
-    made = setting([call("s__add", "1", "[1"), finish("tool_calls")], ANSWER, server=FakeMcp(tool("add")))
+    made = harness([call("s__add", "1", "[1"), finish("tool_calls")], ANSWER, server=FakeMcp(tool("add")))
     added = items_of(await made.end())[1]
     assert (added["status"], added["error"]["type"], added["error"]["code"]) == ("failed", "mcp_protocol_error", -32602)
     assert "not a JSON object" in made.tool_outputs()[0]
@@ -381,7 +381,7 @@ async def test_arguments_that_are_no_object_fail_call() -> None:
 
 async def test_slow_call_times_out() -> None:
     server = FakeMcp(tool("add"), answers={"add": [asyncio.Event()]})
-    made = setting(CALLS, ANSWER, server=server, limits=LoopLimits(8, 30.0, 0.01))
+    made = harness(CALLS, ANSWER, server=server, limits=LoopLimits(8, 30.0, 0.01))
     added = items_of(await made.end())[1]
     assert (added["status"], added["error"]["message"]) == ("failed", "The tool did not answer within 0.01 seconds.")
 
@@ -408,7 +408,7 @@ SEEN: Final = {"type": "image_url", "image_url": {"url": "data:image/png;base64,
     ],
 )
 async def test_results_become_text_output(result: Json, output: str) -> None:
-    made = setting(CALLS, ANSWER, server=FakeMcp(tool("add"), answers={"add": [result]}))
+    made = harness(CALLS, ANSWER, server=FakeMcp(tool("add"), answers={"add": [result]}))
     assert items_of(await made.end())[1]["output"] == output
     assert made.tool_outputs() == [output]
 
@@ -418,14 +418,14 @@ async def test_results_become_text_output(result: Json, output: str) -> None:
 )
 async def test_model_receives_images_of_result(content: Json) -> None:
     result = {"content": [{"type": "text", "text": "Look:"}, content]}
-    made = setting(CALLS, ANSWER, server=FakeMcp(tool("add"), answers={"add": [result]}))
+    made = harness(CALLS, ANSWER, server=FakeMcp(tool("add"), answers={"add": [result]}))
     assert items_of(await made.end())[1]["output"] == "Look:\n(an image)"
     assert made.inference.requests[1]["messages"][-1] == {"role": "user", "content": [SEEN]}
 
 
 async def test_model_without_image_support_gets_note_about_image() -> None:
     server = FakeMcp(tool("add"), answers={"add": [{"content": [PICTURE]}]})
-    made = setting(CALLS, ANSWER, server=server, profile=Profile(images=False))
+    made = harness(CALLS, ANSWER, server=server, profile=Profile(images=False))
     await made.end()
     assert made.tool_outputs() == ["(an attachment that this model cannot read)"]
 
@@ -434,7 +434,7 @@ async def test_same_tool_name_on_two_servers_is_distinguished() -> None:
     server = FakeMcp(tool("add"), answers={"add": [said("1"), said("2")]})
     calls: Round = [call("s__add", "1"), call("t__add", "2", index=1), finish("tool_calls")]
     both = [SERVER, {**SERVER, "server_label": "t", "server_url": "https://example.org"}]
-    made = setting(calls, ANSWER, server=server, tools=both)
+    made = harness(calls, ANSWER, server=server, tools=both)
     output = items_of(await made.end())
     assert [item["server_label"] for item in output[:4]] == ["s", "t", "s", "t"]
     assert [address.url for address in server.opened] == ["https://example.com/mcp", "https://example.org"]
@@ -443,10 +443,10 @@ async def test_same_tool_name_on_two_servers_is_distinguished() -> None:
 async def test_client_function_keeps_its_name_beside_mcp_tool() -> None:
     tools = [ASKING, {"type": "function", "name": "s__add"}]
     server = FakeMcp(tool("add"), answers={"add": [said("42")]})
-    first = setting([call("s__add_2", "1"), finish("tool_calls")], server=server, tools=tools)
+    first = harness([call("s__add_2", "1"), finish("tool_calls")], server=server, tools=tools)
     listed, request = items_of(await first.end())
     assert names(first) == ["s__add_2", "s__add"]
-    second = setting(ANSWER, server=server, tools=tools, history=[listed, request], input=[approved(request)])
+    second = harness(ANSWER, server=server, tools=tools, history=[listed, request], input=[approved(request)])
     assert [item["type"] for item in items_of(await second.end())] == ["mcp_call", "message"]
     assert second.tool_outputs() == ["42"]
 
@@ -469,14 +469,14 @@ async def test_client_function_keeps_its_name_beside_mcp_tool() -> None:
 )
 async def test_tool_choice_limits_mcp_calls(choice: Any, seen: list[str], ran: list[str]) -> None:
     server = FakeMcp(*TOOLS, answers={"add": [said("")]})
-    made = setting(CALLS, ANSWER, server=server, tool_choice=choice)
+    made = harness(CALLS, ANSWER, server=server, tool_choice=choice)
     await made.end()
     assert (names(made, 0), [name for name, _ in server.ran]) == (seen, ran)
 
 
 async def test_choice_of_missing_mcp_tool_is_refused() -> None:
     choice = {"type": "mcp", "server_label": "s", "name": "none"}
-    made = setting(ANSWER, server=FakeMcp(*TOOLS), tool_choice=choice)
+    made = harness(ANSWER, server=FakeMcp(*TOOLS), tool_choice=choice)
     with pytest.raises(ApiError, match="demands a call of a tool, and this stack has none"):
         await made.generation.run()
 
@@ -496,7 +496,7 @@ async def test_choice_of_missing_mcp_tool_is_refused() -> None:
 )
 async def test_authorization_and_headers_are_sent_to_server_only(members: Json, headers: Json) -> None:
     server = FakeMcp(tool("add"))
-    made = setting(ANSWER, server=server, tools=[{**SERVER, **members}])
+    made = harness(ANSWER, server=server, tools=[{**SERVER, **members}])
     events = await made.end()
     assert server.opened[0].headers == headers
     assert events[-1]["response"]["tools"][0]["headers"] is None
@@ -505,14 +505,14 @@ async def test_authorization_and_headers_are_sent_to_server_only(members: Json, 
 
 async def test_connector_is_opened_by_id() -> None:
     server = FakeMcp(tool("add"))
-    made = setting(ANSWER, server=server, tools=[{"type": "mcp", "server_label": "s", "connector_id": "wiki"}])
+    made = harness(ANSWER, server=server, tools=[{"type": "mcp", "server_label": "s", "connector_id": "wiki"}])
     await made.end()
     assert (server.opened[0].url, server.opened[0].connector_id) == (None, "wiki")
 
 
 async def test_server_description_is_added_to_tools() -> None:
     server = FakeMcp(tool("add", description="Adds."), tool("see"))
-    made = setting(ANSWER, server=server, tools=[{**SERVER, "server_description": "Sums."}])
+    made = harness(ANSWER, server=server, tools=[{**SERVER, "server_description": "Sums."}])
     await made.end()
     described = [each["function"]["description"] for each in made.inference.requests[0]["tools"]]
     assert described == ["Adds.\n(Server 's': Sums.)", "(Server 's': Sums.)"]
@@ -535,12 +535,12 @@ async def test_server_description_is_added_to_tools() -> None:
 async def test_interrupted_mcp_call_is_repeated_only_if_safe(hints: Json, patterns: list[str], runs: int) -> None:
     answers: dict[str, list[Answer]] = {"add": [asyncio.Event(), said("42")]}
     server = FakeMcp(tool("add", annotations=hints), answers=answers, repeatable=patterns)
-    first = setting(CALLS, server=server)
+    first = harness(CALLS, server=server)
     work = asyncio.create_task(first.generation.run())
     await server.begun.acquire()
     work.cancel()
     await asyncio.wait([work])
-    second = setting(ANSWER, server=server, progress=first.steps[-1])
+    second = harness(ANSWER, server=server, progress=first.steps[-1])
     second.assembler.response["output"][:] = first.assembler.response["output"]
     second.assembler.resume(
         first.assembler.numbered, second.assembler.used, first.steps[-1].said, first.steps[-1].waiting
@@ -568,7 +568,7 @@ async def test_interrupted_mcp_call_is_repeated_only_if_safe(hints: Json, patter
 )
 async def test_mcp_call_item_without_exchange_is_sent_to_model(fields: Json, told: str) -> None:
     item = {"type": "mcp_call", "id": "mcp_1", "server_label": "s", "name": "add", "arguments": "{}", **fields}
-    made = setting(ANSWER, server=FakeMcp(tool("add")), input=[item])
+    made = harness(ANSWER, server=FakeMcp(tool("add")), input=[item])
     await made.end()
     assert made.tool_outputs() == [told]
 
@@ -580,11 +580,11 @@ async def test_mcp_call_item_without_exchange_is_sent_to_model(fields: Json, tol
 async def test_default_of_stack_applies_without_require_approval(default: Any, kind: str) -> None:
     server = FakeMcp(tool("add"), answers={"add": [said("42")]}, require_approval=default)
     silent = {name: value for name, value in SERVER.items() if name != "require_approval"}
-    events = await setting(CALLS, ANSWER, server=server, tools=[silent]).end()
+    events = await harness(CALLS, ANSWER, server=server, tools=[silent]).end()
     assert items_of(events)[1]["type"] == kind
 
 
 async def test_require_approval_always_overrides_default_of_stack() -> None:
     server = FakeMcp(tool("add"), require_approval="never")
-    events = await setting(CALLS, ANSWER, server=server, tools=[ASKING]).end()
+    events = await harness(CALLS, ANSWER, server=server, tools=[ASKING]).end()
     assert items_of(events)[1]["type"] == "mcp_approval_request"

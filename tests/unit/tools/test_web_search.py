@@ -21,7 +21,7 @@ from llama_stack_responses.tools.hosted.web_search import wrapped
 from llama_stack_responses.tools.tool import ToolError
 from tests.support.inference import Round, finish, text
 from tests.support.web import Answer, Web
-from tests.unit.tools.setting import Setting, calls
+from tests.unit.tools.tools_harness import ToolsHarness, calls
 
 Json = dict[str, Any]
 
@@ -65,8 +65,8 @@ PAGES = WebPages(
 )
 
 
-def searching(runtime: Runtime, *rounds: Round, tool: Json | None = None, **fields: Any) -> Setting:
-    return Setting({"runtime": runtime, "pages": PAGES}, rounds, tools=[{**SEARCH, **(tool or {})}], **fields)
+def searching(runtime: Runtime, *rounds: Round, tool: Json | None = None, **fields: Any) -> ToolsHarness:
+    return ToolsHarness({"runtime": runtime, "pages": PAGES}, rounds, tools=[{**SEARCH, **(tool or {})}], **fields)
 
 
 def items(response: Json, kind: str = "web_search_call") -> list[Json]:
@@ -75,12 +75,12 @@ def items(response: Json, kind: str = "web_search_call") -> list[Json]:
 
 async def test_search_runs_queries_and_emits_events() -> None:
     runtime = Runtime(OTTERS, FISH)
-    setting = searching(runtime, calls(("web_search", {"queries": ["otters", "sea otters"]})), ANSWER)
-    [item] = items(await setting.run())
+    harness = searching(runtime, calls(("web_search", {"queries": ["otters", "sea otters"]})), ANSWER)
+    [item] = items(await harness.run())
     assert item["status"] == "completed"
     assert item["action"] == {"type": "search", "query": "otters", "queries": ["otters", "sea otters"]}
     assert runtime.asked == [{"query": "otters"}, {"query": "sea otters"}]
-    about_it = [event["type"] for event in setting.events if event.get("output_index") == 0]
+    about_it = [event["type"] for event in harness.events if event.get("output_index") == 0]
     assert about_it == [
         "response.output_item.added",
         "response.web_search_call.in_progress",
@@ -88,16 +88,16 @@ async def test_search_runs_queries_and_emits_events() -> None:
         "response.web_search_call.completed",
         "response.output_item.done",
     ]
-    [told] = setting.tool_outputs()
+    [told] = harness.tool_outputs()
     assert "【1】 Otters\nhttps://otters.example/\nOtters hold hands." in told
     assert "【2】 Fish [9]\nhttps://www.fish.example/a%20b\nFish swim [1]." in told
-    assert set(setting.offered()) == {"web_search", "open_page", "find_in_page"}
+    assert set(harness.offered()) == {"web_search", "open_page", "find_in_page"}
 
 
 async def test_included_sources_and_results_are_shown() -> None:
     include = ["web_search_call.action.sources", "web_search_call.results"]
-    setting = searching(Runtime(OTTERS), calls(("web_search", {"query": "otters"})), ANSWER, include=include)
-    [item] = items(await setting.run())
+    harness = searching(Runtime(OTTERS), calls(("web_search", {"query": "otters"})), ANSWER, include=include)
+    [item] = items(await harness.run())
     url, title, snippet = OTTERS
     assert item["action"]["sources"] == [{"type": "url", "url": url}]
     assert item["results"] == [{"url": url, "title": title, "snippet": snippet}]
@@ -112,8 +112,8 @@ async def test_search_is_restricted_by_filters_location_and_size() -> None:
     }
     runtime = Runtime(OTTERS, FISH, *((f"https://fish.example/{n}", "Fish", "x" * 1000) for n in range(9)))
     include = ["web_search_call.results"]
-    setting = searching(runtime, calls(("web_search", {"queries": ["a"]})), ANSWER, tool=tool, include=include)
-    [item] = items(await setting.run())
+    harness = searching(runtime, calls(("web_search", {"queries": ["a"]})), ANSWER, tool=tool, include=include)
+    [item] = items(await harness.run())
     assert runtime.asked == [
         {
             "query": "a",
@@ -127,29 +127,29 @@ async def test_search_is_restricted_by_filters_location_and_size() -> None:
         "https://fish.example/0",
         "https://fish.example/1",
     ]
-    assert "x" * 301 not in setting.tool_outputs()[0]
-    assert "Bern, CH" in setting.offered()["web_search"]["description"]
-    assert "fish.example" in setting.offered()["web_search"]["description"]
+    assert "x" * 301 not in harness.tool_outputs()[0]
+    assert "Bern, CH" in harness.offered()["web_search"]["description"]
+    assert "fish.example" in harness.offered()["web_search"]["description"]
 
 
 async def test_search_without_results_tells_model() -> None:
-    setting = searching(Runtime(), calls(("web_search", {"queries": ["a"]})), ANSWER)
-    [item] = items(await setting.run())
+    harness = searching(Runtime(), calls(("web_search", {"queries": ["a"]})), ANSWER)
+    [item] = items(await harness.run())
     assert item["status"] == "completed"
-    assert setting.tool_outputs() == ["Nothing was found. Try other words."]
+    assert harness.tool_outputs() == ["Nothing was found. Try other words."]
 
 
 async def test_search_succeeds_if_one_query_fails() -> None:
-    setting = searching(Runtime(OTTERS), calls(("web_search", {"queries": ["bad", "good"]})), ANSWER)
-    assert items(await setting.run())[0]["status"] == "completed"
-    assert "Otters" in setting.tool_outputs()[0]
+    harness = searching(Runtime(OTTERS), calls(("web_search", {"queries": ["bad", "good"]})), ANSWER)
+    assert items(await harness.run())[0]["status"] == "completed"
+    assert "Otters" in harness.tool_outputs()[0]
 
 
 async def test_failed_search_has_failed_item() -> None:
-    setting = searching(Runtime(), calls(("web_search", {"queries": ["bad"]})), ANSWER)
-    [item] = items(await setting.run())
+    harness = searching(Runtime(), calls(("web_search", {"queries": ["bad"]})), ANSWER)
+    [item] = items(await harness.run())
     assert (item["status"], item["action"]["query"]) == ("failed", "bad")
-    assert setting.tool_outputs() == ["It is down."]
+    assert harness.tool_outputs() == ["It is down."]
 
 
 @pytest.mark.parametrize(
@@ -165,31 +165,31 @@ async def test_failed_search_has_failed_item() -> None:
     ],
 )
 async def test_invalid_search_calls_fail(name: str, arguments: Json) -> None:
-    setting = searching(Runtime(), calls((name, arguments)), ANSWER)
-    [item] = items(await setting.run())
+    harness = searching(Runtime(), calls((name, arguments)), ANSWER)
+    [item] = items(await harness.run())
     kinds = {"web_search": "search", "open_page": "open_page", "find_in_page": "find_in_page"}
     assert (item["status"], item["action"]["type"]) == ("failed", kinds[name])
-    assert "are not what" in setting.tool_outputs()[0]
+    assert "are not what" in harness.tool_outputs()[0]
 
 
 async def test_page_is_opened_and_searched(web: Web) -> None:
     web.say("/otters", "\n".join(["Otters 【1】", *(f"line {n}" for n in range(2, 60))]), "text/plain")
     runtime = Runtime((web.url("/otters"), "Otters", "..."))
-    setting = searching(
+    harness = searching(
         runtime,
         calls(("web_search", {"queries": ["otters"]})),
         calls(("open_page", {"page": "1"}), ("open_page", {"page": "【1】", "line": 58})),
         calls(("find_in_page", {"page": web.url("/otters"), "pattern": "LINE 5"})),
         [text("So it is【1†L3-L5】."), finish()],
     )
-    response = await setting.run()
+    response = await harness.run()
     url = web.url("/otters")
     assert [item["action"] for item in items(response)[1:]] == [
         {"type": "open_page", "url": url},
         {"type": "open_page", "url": url},
         {"type": "find_in_page", "url": url, "pattern": "LINE 5"},
     ]
-    _, first, last, found = setting.tool_outputs()
+    _, first, last, found = harness.tool_outputs()
     assert first.startswith(f"【1】 Otters\n{url}\nLines 1 to 59 of 59.\n\nL1: Otters [1]\nL2: line 2\n")
     assert last.endswith("Lines 58 to 59 of 59.\n\nL58: line 58\nL59: line 59")
     assert "11 lines have 'LINE 5'." in found
@@ -207,18 +207,18 @@ async def test_page_is_opened_and_searched(web: Web) -> None:
 
 async def test_long_page_is_shown_in_parts(web: Web) -> None:
     web.say("/long", "\n".join("word " * 300 for _ in range(20)), "text/plain")
-    setting = searching(
+    harness = searching(
         Runtime(), calls(("open_page", {"page": web.url("/long")})), ANSWER, tool={"search_context_size": "low"}
     )
-    await setting.run()
-    [told] = setting.tool_outputs()
+    await harness.run()
+    [told] = harness.tool_outputs()
     assert "Lines 1 to 12 of 60. Call open_page with 'line': 13 for what follows." in told
     assert len(told) < 6_500
 
 
 async def test_pages_that_cannot_be_opened_fail(web: Web) -> None:
     web.answers["/out"] = Answer(status=302, headers={"location": web.url("/b", "localhost")})
-    setting = searching(
+    harness = searching(
         Runtime(),
         calls(
             ("open_page", {"page": "7"}),
@@ -229,7 +229,7 @@ async def test_pages_that_cannot_be_opened_fail(web: Web) -> None:
         ),
         ANSWER,
     )
-    response = await setting.run()
+    response = await harness.run()
     assert [(item["status"], item["action"].get("url")) for item in items(response)] == [
         ("failed", None),
         ("failed", "http://169.254.169.254/latest/"),
@@ -237,7 +237,7 @@ async def test_pages_that_cannot_be_opened_fail(web: Web) -> None:
         ("failed", "7"),
         ("failed", None),
     ]
-    told = setting.tool_outputs()
+    told = harness.tool_outputs()
     assert "no such page" in told[0]
     assert "no public address" in told[1]
     assert "404" in told[2]
@@ -245,41 +245,41 @@ async def test_pages_that_cannot_be_opened_fail(web: Web) -> None:
 
 async def test_pages_of_other_domains_are_not_opened(web: Web) -> None:
     web.say("/a", "secret", "text/plain")
-    setting = searching(
+    harness = searching(
         Runtime(),
         calls(("open_page", {"page": web.url("/a")})),
         ANSWER,
         tool={"filters": {"allowed_domains": ["fish.example"]}},
     )
-    assert items(await setting.run())[0]["status"] == "failed"
-    assert "Only pages of these domains may be opened: fish.example" in setting.tool_outputs()[0]
+    assert items(await harness.run())[0]["status"] == "failed"
+    assert "Only pages of these domains may be opened: fish.example" in harness.tool_outputs()[0]
     assert web.seen == []
 
 
 async def test_redirect_out_of_allowed_domains_shows_nothing(web: Web) -> None:
     web.say("/a", "secret", "text/plain")
     web.answers["/out"] = Answer(status=302, headers={"location": web.url("/a")})
-    setting = searching(
+    harness = searching(
         Runtime(),
         calls(("open_page", {"page": web.url("/out", "localhost")})),
         ANSWER,
         tool={"filters": {"allowed_domains": ["localhost"]}},
     )
-    assert items(await setting.run())[0]["status"] == "failed"
-    assert "Only pages of these domains may be opened: localhost" in setting.tool_outputs()[0]
-    assert "secret" not in setting.tool_outputs()[0]
+    assert items(await harness.run())[0]["status"] == "failed"
+    assert "Only pages of these domains may be opened: localhost" in harness.tool_outputs()[0]
+    assert "secret" not in harness.tool_outputs()[0]
 
 
 async def test_pages_are_not_opened_without_web_access() -> None:
-    setting = searching(
+    harness = searching(
         Runtime(OTTERS),
         calls(("open_page", {"page": OTTERS[0]})),
         ANSWER,
         tool={"external_web_access": False},
     )
-    await setting.run()
-    assert set(setting.offered()) == {"web_search"}
-    assert "There is no tool named 'open_page'" in setting.tool_outputs()[0]
+    await harness.run()
+    assert set(harness.offered()) == {"web_search"}
+    assert "There is no tool named 'open_page'" in harness.tool_outputs()[0]
 
 
 async def test_source_numbers_continue_over_chain() -> None:
@@ -310,13 +310,13 @@ async def test_text_of_results_cannot_forge_sources() -> None:
 
 async def test_citation_in_json_keeps_json_valid() -> None:
     quoted = ('https://q.example/"a\\b"', "Q", "...")
-    setting = searching(
+    harness = searching(
         Runtime(quoted),
         calls(("web_search", {"queries": ["a"]})),
         [text('{"answer": "Yes【1】"}'), finish()],
         text={"format": {"type": "json_object"}},
     )
-    [part] = items(await setting.run(), "message")[-1]["content"]
+    [part] = items(await harness.run(), "message")[-1]["content"]
     assert json.loads(part["text"]) == {"answer": "Yes ([q.example](https://q.example/%22a%5Cb%22))"}
 
 
@@ -327,9 +327,9 @@ async def test_search_without_search_service_is_refused() -> None:
 
 async def test_search_is_omitted_if_configured() -> None:
     services = {"runtime": Runtime(has=False), "unavailable": Unavailable({"web_search": "omit"})}
-    setting = Setting(services, [ANSWER], tools=[SEARCH])
-    response = await setting.run()
-    assert setting.offered() == {}
+    harness = ToolsHarness(services, [ANSWER], tools=[SEARCH])
+    response = await harness.run()
+    assert harness.offered() == {}
     assert [tool["type"] for tool in response["tools"]] == ["web_search"]
 
 
@@ -341,21 +341,21 @@ async def test_forced_search_of_empty_cache_is_refused() -> None:
 
 
 async def test_search_of_empty_cache_is_not_offered() -> None:
-    setting = searching(Runtime(has=False), [text("I know."), finish()], tool={"external_web_access": False})
-    assert [item["type"] for item in (await setting.run())["output"]] == ["message"]
-    assert setting.offered() == {}
+    harness = searching(Runtime(has=False), [text("I know."), finish()], tool={"external_web_access": False})
+    assert [item["type"] for item in (await harness.run())["output"]] == ["message"]
+    assert harness.offered() == {}
 
 
 async def test_search_can_be_chosen_by_each_of_its_names() -> None:
     for name in ("web_search_preview", "web_search_preview_2025_03_11"):
-        setting = searching(
+        harness = searching(
             Runtime(OTTERS),
             calls(("web_search", {"queries": ["a"]})),
             ANSWER,
             tool_choice={"type": name},
         )
-        assert len(items(await setting.run())) == 1
-        assert [request.get("tool_choice") for request in setting.inference.requests] == ["required", "auto"]
+        assert len(items(await harness.run())) == 1
+        assert [request.get("tool_choice") for request in harness.inference.requests] == ["required", "auto"]
 
 
 def test_web_search_call_item_is_accepted_as_input() -> None:

@@ -29,7 +29,7 @@ STEERED = COMPLETED | {"status": "incomplete", "incomplete_details": {"reason": 
 CALL: Json = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "f", "arguments": "{}"}
 
 
-class Desk:
+class SteeringHarness:
     """Steering with one running response, in the lane `a`."""
 
     def __init__(self, most: int = 16, most_bytes: int = 10_000, **body: Any) -> None:
@@ -56,13 +56,13 @@ class Desk:
 
 
 def test_accepted_steers_begin_next_response_in_order() -> None:
-    desk = Desk()
+    harness = SteeringHarness()
     message = {"role": "user", "content": [{"type": "input_text", "text": "go right"}]}
-    answers = [desk.steer("go left"), desk.steer([message])]
+    answers = [harness.steer("go left"), harness.steer([message])]
     assert [answer["type"] for answer in answers] == ["response.steer.accepted"] * 2
     assert [answer["sequence_number"] for answer in answers] == [0, 1]
-    assert desk.stop_point.wanted
-    told, successor = desk.steering.ended(STEERED)
+    assert harness.stop_point.wanted
+    told, successor = harness.steering.ended(STEERED)
     assert told == []
     assert successor
     assert successor.body == BODY | {
@@ -71,28 +71,28 @@ def test_accepted_steers_begin_next_response_in_order() -> None:
         "input": [{"role": "user", "content": "go left"}, message],
     }
     assert [steer.id for steer in successor.steers] == [answer["steer"]["id"] for answer in answers]
-    desk.fails("response_not_active")
+    harness.fails("response_not_active")
 
 
 def test_steered_response_that_completes_has_successor() -> None:
-    desk = Desk()
-    desk.steer()
-    told, successor = desk.steering.ended(COMPLETED)
+    harness = SteeringHarness()
+    harness.steer()
+    told, successor = harness.steering.ended(COMPLETED)
     assert (told, bool(successor)) == ([], True)
-    desk.fails("response_already_completed")
+    harness.fails("response_already_completed")
 
 
 def test_unsteered_response_has_no_successor() -> None:
-    desk = Desk()
-    assert desk.steering.ended(COMPLETED) == ([], None)
-    assert not desk.stop_point.wanted
+    harness = SteeringHarness()
+    assert harness.steering.ended(COMPLETED) == ([], None)
+    assert not harness.stop_point.wanted
 
 
 def test_steer_of_response_waiting_for_client_is_pending() -> None:
     """The queued input precedes the input that the response waited for, in its lane, once that is accepted."""
-    desk = Desk()
-    ids = [desk.steer(given)["steer"]["id"] for given in ("go left", "or right")]
-    told, successor = desk.steering.ended(COMPLETED | {"output": [CALL]})
+    harness = SteeringHarness()
+    ids = [harness.steer(given)["steer"]["id"] for given in ("go left", "or right")]
+    told, successor = harness.steering.ended(COMPLETED | {"output": [CALL]})
     assert successor is None
     stub = {"type": "function_call_output", "call_id": "call_1", "name": "f"}
     for event, steer_id in zip(told, ids, strict=True):
@@ -100,9 +100,9 @@ def test_steer_of_response_waiting_for_client_is_pending() -> None:
         assert event["type"] == "response.steer.pending"
         assert event["steer"] == {"id": steer_id, "previous_response_id": "resp_1"}
         assert (event["reason"], event["required_input"]) == ("waiting_for_required_input", [stub])
-    assert desk.steering.queued("resp_1", "b") == desk.steering.queued("resp_2", "a") == []
-    assert desk.steering.queued(["resp_1"], "a") == []
-    steers = desk.steering.queued("resp_1", "a")
+    assert harness.steering.queued("resp_1", "b") == harness.steering.queued("resp_2", "a") == []
+    assert harness.steering.queued(["resp_1"], "a") == []
+    steers = harness.steering.queued("resp_1", "a")
     output = stub | {"output": "4"}
     assert steered({"model": "m", "input": [output]}, steers)["input"] == [
         {"role": "user", "content": "go left"},
@@ -112,9 +112,9 @@ def test_steer_of_response_waiting_for_client_is_pending() -> None:
     assert steered({"model": "m", "input": "four"}, steers)["input"][2] == {"role": "user", "content": "four"}
     assert len(steered({"model": "m"}, steers)["input"]) == 2
     assert steered({"model": "m", "input": 3}, steers)["input"] == 3
-    assert desk.steering.queued("resp_1", "a") == steers
-    desk.steering.committed("resp_1")
-    assert desk.steering.queued("resp_1", "a") == []
+    assert harness.steering.queued("resp_1", "a") == steers
+    harness.steering.committed("resp_1")
+    assert harness.steering.queued("resp_1", "a") == []
 
 
 @pytest.mark.parametrize(
@@ -126,43 +126,43 @@ def test_steer_of_response_waiting_for_client_is_pending() -> None:
     ],
 )
 def test_response_that_ends_badly_returns_steer(ending: Json) -> None:
-    desk = Desk()
-    accepted = desk.steer("go left")
-    [event], successor = desk.steering.ended(ending)
+    harness = SteeringHarness()
+    accepted = harness.steer("go left")
+    [event], successor = harness.steering.ended(ending)
     assert successor is None
     assert problems(ResponsesServerEvent, event) == []
     assert event["error"]["code"] == "response_not_active"
     assert event["steer"] == accepted["steer"] | {"input": "go left"}
-    desk.fails("response_not_active")
+    harness.fails("response_not_active")
 
 
 def test_failed_successor_returns_steer() -> None:
-    desk = Desk()
-    accepted = desk.steer("go left")
-    _, successor = desk.steering.ended(STEERED)
+    harness = SteeringHarness()
+    accepted = harness.steer("go left")
+    _, successor = harness.steering.ended(STEERED)
     assert successor
-    [event] = desk.steering.failed(successor.steers, "successor_creation_failed", "The model is gone.")
+    [event] = harness.steering.failed(successor.steers, "successor_creation_failed", "The model is gone.")
     assert (event["error"]["code"], event["error"]["message"]) == ("successor_creation_failed", "The model is gone.")
     assert event["steer"] == accepted["steer"] | {"input": "go left"}
 
 
 def test_steer_of_unknown_response_fails() -> None:
-    Desk().fails("response_not_found", "x", "resp_9")
+    SteeringHarness().fails("response_not_found", "x", "resp_9")
 
 
 @pytest.mark.parametrize("body", [{"conversation": "conv_1"}, {"context_management": [{"type": "compaction"}]}])
 def test_steer_of_unsupported_response_fails(body: Json) -> None:
-    desk = Desk(**body)
-    desk.fails("steering_not_supported")
-    assert not desk.stop_point.wanted
+    harness = SteeringHarness(**body)
+    harness.fails("steering_not_supported")
+    assert not harness.stop_point.wanted
 
 
 def test_pending_steers_are_limited() -> None:
-    desk = Desk(most=2)
-    desk.steer()
-    desk.steer()
-    desk.fails("too_many_pending_steers")
-    large = Desk(most_bytes=5_000)
+    harness = SteeringHarness(most=2)
+    harness.steer()
+    harness.steer()
+    harness.fails("too_many_pending_steers")
+    large = SteeringHarness(most_bytes=5_000)
     large.fails("too_many_pending_steers", "x" * 5_000)
     large.steer("x" * 3_000)
     large.fails("too_many_pending_steers", "x" * 3_000)
@@ -193,16 +193,16 @@ INVALID: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", INVALID)
 def test_invalid_steer_input_fails(name: str) -> None:
-    desk = Desk()
-    event = desk.fails("invalid_input", INVALID[name])
+    harness = SteeringHarness()
+    event = harness.fails("invalid_input", INVALID[name])
     assert event["steer"] == {"previous_response_id": "resp_1", "input": INVALID[name]}
-    assert not desk.stop_point.wanted
+    assert not harness.stop_point.wanted
 
 
 def test_steer_with_other_fields_fails() -> None:
-    desk = Desk()
-    desk.fails("invalid_input", stream_id="a")
-    desk.fails("invalid_input", model="m")
+    harness = SteeringHarness()
+    harness.fails("invalid_input", stream_id="a")
+    harness.fails("invalid_input", model="m")
 
 
 @pytest.mark.parametrize(
@@ -210,23 +210,23 @@ def test_steer_with_other_fields_fails() -> None:
 )
 def test_steer_without_target_or_input_is_refused(event: Json) -> None:
     with pytest.raises(ApiError) as refused:
-        Desk().steering.steer({"type": "response.steer", **event}, 100)
+        SteeringHarness().steering.steer({"type": "response.steer", **event}, 100)
     assert (refused.value.status, refused.value.code) == (400, "missing_required_parameter")
     assert refused.value.param in ("previous_response_id", "input")
 
 
 def test_ended_responses_are_remembered_up_to_limit() -> None:
-    desk = Desk()
-    desk.steer()
-    desk.steering.ended(COMPLETED | {"output": [CALL]})
+    harness = SteeringHarness()
+    harness.steer()
+    harness.steering.ended(COMPLETED | {"output": [CALL]})
     for number in range(2, 400):
-        desk.steering.began(f"resp_{number}", None, BODY, StopPoint())
-        desk.steering.ended(COMPLETED | {"id": f"resp_{number}"})
+        harness.steering.began(f"resp_{number}", None, BODY, StopPoint())
+        harness.steering.ended(COMPLETED | {"id": f"resp_{number}"})
     for target, code in (("resp_2", "response_not_found"), ("resp_399", "response_already_completed")):
-        event, _ = desk.steering.steer({"type": "response.steer", "previous_response_id": target, "input": "x"}, 100)
+        event, _ = harness.steering.steer({"type": "response.steer", "previous_response_id": target, "input": "x"}, 100)
         assert event["error"]["code"] == code
     # Queued input is not forgotten.
-    assert len(desk.steering.queued("resp_1", "a")) == 1
+    assert len(harness.steering.queued("resp_1", "a")) == 1
 
 
 def test_required_inputs_are_unanswered_client_calls() -> None:

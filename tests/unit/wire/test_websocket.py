@@ -31,8 +31,8 @@ from llama_stack_responses.wire.traffic import Traffic
 from llama_stack_responses.wire.websocket import HandshakeRefused, socket_route
 from tests.support.clock import LoopClock
 from tests.support.conform import problems
+from tests.support.generations import make_generation
 from tests.support.inference import FakeInference, Round, finish, text
-from tests.support.turns import make_turn
 from tests.support.waiting import until
 
 Json = dict[str, Any]
@@ -72,7 +72,7 @@ class Responses:
         toolset, event_buffer = Toolset(request, client_tools()), EventBuffer(wanted=True)
         response = new_response(request, id=f"resp_{len(self.runs)}", created_at=1)
         assembler = Assembler(response, toolset.kind_of)
-        turn = make_turn(
+        turn = make_generation(
             request,
             request.input_items,
             toolset=toolset,

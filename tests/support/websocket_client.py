@@ -1,9 +1,9 @@
 """A WebSocket client that validates every event.
 
-with Talk(stack) as talk:
-    talk.ask(model="local/echo", input="Hi")
-    response = talk.response()                        # every event is validated
-    talk.ask(lane="b", model="local/echo", input="and?", previous_response_id=response["id"])
+with WebSocketClient(stack) as websocket:
+    websocket.ask(model="local/echo", input="Hi")
+    response = websocket.response()                        # every event is validated
+    websocket.ask(lane="b", model="local/echo", input="and?", previous_response_id=response["id"])
 """
 
 import json
@@ -26,7 +26,7 @@ SECONDS: Final = 60.0
 ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
-class Talk:
+class WebSocketClient:
     """One connection, for a `with` block."""
 
     def __init__(self, stack: Served, token: str | None = None, headers: Mapping[str, str] | None = None) -> None:

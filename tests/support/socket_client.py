@@ -1,10 +1,10 @@
 """Clients with their own sockets, which control how much they read and when they disconnect.
 
-with Leaver(stack, {"model": "local/m", "input": "Hi", "stream": True}, buffer=32_768) as client:
+with SocketClient(stack, {"model": "local/m", "input": "Hi", "stream": True}, buffer=32_768) as client:
     client.read_until(b"event: response.created")
-    client.leave()
+    client.disconnect()
 
-leave_after(stack, UNFINISHED["json"]("", {}))
+disconnect_after(stack, UNFINISHED["json"]("", {}))
 """
 
 import json
@@ -22,7 +22,7 @@ SECONDS: Final = 60.0
 """Timeout for a busy machine, in seconds."""
 
 
-class Leaver:
+class SocketClient:
     """A client with its own socket, so that the test controls when it disconnects."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Leaver:
             received += piece
         return bytes(received)
 
-    def leave(self) -> float:
+    def disconnect(self) -> float:
         """Close the connection and return the time."""
         now = time.monotonic()
         self._socket.close()
@@ -124,7 +124,7 @@ def handshake(headers: Mapping[str, str]) -> bytes:
     return request("GET /v1/responses", {**upgrade, "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA==", **headers})
 
 
-def leave_after(stack: LiveStack, begin: bytes, then: bytes = b"") -> None:
+def disconnect_after(stack: LiveStack, begin: bytes, then: bytes = b"") -> None:
     """Send `begin`; after the first bytes of an answer send `then`, if given; then disconnect."""
     with socket.create_connection(("127.0.0.1", stack.port), SECONDS) as connection:
         connection.sendall(begin)

@@ -1,7 +1,7 @@
 """A generation in this process, with its collaborators.
 
-setting = Setting([CALL, finish("tool_calls")], ANSWER, makers={"web_search": tools.make}, tools=[SEARCH])
-events = await setting.end()
+harness = GenerationHarness([CALL, finish("tool_calls")], ANSWER, makers={"web_search": tools.make}, tools=[SEARCH])
+events = await harness.end()
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.loop import NOTHING_DONE, Ending, LoopLimits, Progress
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Makers, Toolset
+from tests.support.generations import make_generation
 from tests.support.inference import FakeInference, Round
-from tests.support.turns import make_turn
 
 type Json = dict[str, Any]
 
@@ -26,7 +26,7 @@ COMPLETED: Final = Ending("completed")
 ENOUGH: Final = LoopLimits(8, 30.0, 30.0)
 
 
-class Setting:
+class GenerationHarness:
     """A generation of one response.
 
     Args:
@@ -60,7 +60,7 @@ class Setting:
         response = new_response(request, id="resp_1", created_at=1)
         self.assembler = Assembler(response, toolset.kind_of, show_logprobs=request.wants_logprobs)
         self.event_buffer.put(self.assembler.start())
-        self.generation = make_turn(
+        self.generation = make_generation(
             request,
             self.items,
             profile=profile,

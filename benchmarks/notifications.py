@@ -1,7 +1,7 @@
 """The delay until a reader on another server sees an event, and the store calls of waiting: notified and polling.
 
-    .venv/bin/python -m benchmarks.wakes                       # about two minutes
-    .venv/bin/python -m benchmarks.wakes --events 50 --seconds 2
+    .venv/bin/python -m benchmarks.notifications                       # about two minutes
+    .venv/bin/python -m benchmarks.notifications --events 50 --seconds 2
 
 The event logs and workers of two processes run on one real Valkey and one real PostgreSQL: once with a subscription to
 the store's notifications, and once without, as on a store that has none. The table goes to stdout.

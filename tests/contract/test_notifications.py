@@ -21,7 +21,7 @@ from tests.contract.backends import Backend, Clock, Place
 from tests.support.inference import finish, text
 from tests.unit.jobs.harness import ID, PATIENCE, ROUNDS, SAID, ProcessHarness, said, until
 
-pytestmark = pytest.mark.needs("wakes")
+pytestmark = pytest.mark.needs("notifications")
 
 AGES: Final = 3600.0
 

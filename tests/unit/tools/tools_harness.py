@@ -13,8 +13,8 @@ from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.tools.registry import Services, tool_makers
+from tests.support.generation_harness import GenerationHarness
 from tests.support.inference import Round, call, finish
-from tests.support.setting import Setting as TurnSetting
 from tests.support.strict import check_stream
 
 Json = dict[str, Any]
@@ -33,7 +33,7 @@ async def _no_file(file_id: str) -> AsyncIterator[tuple[str, bytes]]:
     yield  # type: ignore[unreachable]
 
 
-class Setting(TurnSetting):
+class ToolsHarness(GenerationHarness):
     """Run one generation.
 
     Args:

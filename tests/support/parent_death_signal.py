@@ -1,6 +1,6 @@
 """Run a command that dies with the process that started it.
 
-    python tether.py PARENT_PID USER COMMAND ARGUMENT...
+    python parent_death_signal.py PARENT_PID USER COMMAND ARGUMENT...
 
 A killed test run executes no `finally` and no `atexit`. So this process asks the kernel to send it SIGKILL when its
 parent ends; the request survives `exec`, and the command need not know. It is a separate script because `preexec_fn`

@@ -8,7 +8,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.support.leaver import HEAD_OF_A_MESSAGE, UNFINISHED, Leaver, handshake, leave_after
+from tests.support.socket_client import HEAD_OF_A_MESSAGE, UNFINISHED, SocketClient, disconnect_after, handshake
 from tests.support.stack import LiveStack
 from tests.support.upstream import Reply, Upstream, error, reasoning, reply, text, tool_call
 from tests.support.waiting import wait_until
@@ -68,7 +68,9 @@ def test_client_disconnect_ends_generation_and_stores_partial_output(
     script, chunks = MOMENTS[moment]
     model = f"leave-{moment.replace(' ', '-')}-{stream}-{provider}"
     upstream.script(model, script)
-    with Leaver(stack, {"model": f"{provider}/{model}", "input": "x", "stream": stream, "tools": [TOOL]}) as client:
+    with SocketClient(
+        stack, {"model": f"{provider}/{model}", "input": "x", "stream": stream, "tools": [TOOL]}
+    ) as client:
         upstream.wait_for(model, chunks=chunks)
         if stream and script.delay == 0:
             last = SAID[moment][-1][1].split()[-1] if SAID[moment] else "event: response.in_progress"
@@ -76,7 +78,7 @@ def test_client_disconnect_ends_generation_and_stores_partial_output(
         elif not stream:
             # When another request has completed, the stack has read the chunks that were sent before it.
             wire.create(model="local/echo", input="x", store=False)
-        left = client.leave()
+        left = client.disconnect()
         check_generation_ended(upstream, model, left)
     response = stored(wire, f"{provider}/{model}")
     assert response["status"] == "cancelled"
@@ -90,27 +92,27 @@ def test_client_disconnect_before_model_server_answers_ends_generation(
 ) -> None:
     """The stream's headers are sent after two seconds even if the model server has not answered."""
     upstream.script("patient", reply(text("never"), delay=60))
-    with Leaver(stack, {"model": "local/patient", "input": "x", "stream": True}) as client:
+    with SocketClient(stack, {"model": "local/patient", "input": "x", "stream": True}) as client:
         client.read_until(b"event: response.in_progress")
-        check_generation_ended(upstream, "patient", client.leave())
+        check_generation_ended(upstream, "patient", client.disconnect())
     assert stored(wire, "local/patient")["status"] == "cancelled"
 
 
 def test_client_disconnect_during_retry_delay_stops_retries(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
     """The host's provider retries after a 429, but not for a client that has disconnected."""
     upstream.script("full", error(429, "queue is full", headers={"retry-after": "30"}))
-    with Leaver(stack, {"model": "vllm/full", "input": "x", "stream": True}) as client:
+    with SocketClient(stack, {"model": "vllm/full", "input": "x", "stream": True}) as client:
         upstream.wait_for("full", ended=True)
-        client.leave()
+        client.disconnect()
     assert stored(wire, "vllm/full")["status"] == "cancelled"
     assert len(upstream.requests("full")) == 1
 
 
 def test_response_cancelled_by_disconnect_can_be_continued(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
     upstream.script("go-on", [reply(text("Half an ", "answer"), hold=2), reply(text("The rest."))])
-    with Leaver(stack, {"model": "local/go-on", "input": "Go.", "stream": True}) as client:
+    with SocketClient(stack, {"model": "local/go-on", "input": "Go.", "stream": True}) as client:
         client.read_until(b"answer")
-        client.leave()
+        client.disconnect()
     cancelled = stored(wire, "local/go-on")
     response = wire.create(model="local/go-on", input="Go on.", previous_response_id=cancelled["id"])
     assert output_text(response) == "The rest."
@@ -122,17 +124,17 @@ def test_client_disconnect_after_last_event_leaves_response_completed(
     stack: LiveStack, wire: Wire, upstream: Upstream
 ) -> None:
     upstream.script("bye", reply(text("All of it.")))
-    with Leaver(stack, {"model": "local/bye", "input": "x", "stream": True}) as client:
+    with SocketClient(stack, {"model": "local/bye", "input": "x", "stream": True}) as client:
         client.read_until(b"event: response.completed")
-        client.leave()
+        client.disconnect()
     assert stored(wire, "local/bye")["status"] == "completed"
 
 
 def test_client_disconnect_with_store_false_stores_nothing(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
     upstream.script("unstored", reply(text("Half an ", "answer"), hold=2))
-    with Leaver(stack, {"model": "local/unstored", "input": "x", "stream": True, "store": False}) as client:
+    with SocketClient(stack, {"model": "local/unstored", "input": "x", "stream": True, "store": False}) as client:
         client.read_until(b"answer")
-        check_generation_ended(upstream, "unstored", client.leave())
+        check_generation_ended(upstream, "unstored", client.disconnect())
     wire.create(model="local/echo", input="x")  # stored after anything that the request before it might have stored
     assert wire.listed(model="local/unstored") == []
 
@@ -148,7 +150,7 @@ def test_stalled_reader_applies_backpressure_to_the_model_server(
     upstream.script("flood", reply(text(*[WORDS] * CHUNKS)))
     body: Json = {"model": "local/flood", "input": "x", "stream": True, "store": False}
     before = memory(stack)
-    with Leaver(stack, body, buffer=32_768) as client:
+    with SocketClient(stack, body, buffer=32_768) as client:
         assert stalled(upstream, 1) < 0.75 * CHUNKS
         assert memory(stack) - before < 24  # of the 32 that the whole answer has
         assert wire.create(model="local/echo", input="Still there?")["status"] == "completed"
@@ -158,9 +160,9 @@ def test_stalled_reader_applies_backpressure_to_the_model_server(
     assert answer.index(b"data: [DONE]") > answer.index(b"event: response.completed\n")
     assert upstream.requests("flood")[-1].ended == "completed"
 
-    with Leaver(stack, body, buffer=32_768) as client:
+    with SocketClient(stack, body, buffer=32_768) as client:
         assert stalled(upstream, 2) < 0.75 * CHUNKS
-        left = client.leave()
+        left = client.disconnect()
         record = upstream.wait_for("flood", count=2, ended=True)[-1]
     assert record.ended == "client_gone"
     assert (record.ended_at or 0) - left < SOON
@@ -177,7 +179,7 @@ def test_clients_disconnecting_within_a_body_do_not_delay_other_requests(
     container = client.containers.create(name="left")
     begin = UNFINISHED[kind](container.id, {})
     for _ in range(HASTY):
-        leave_after(stack, begin)
+        disconnect_after(stack, begin)
     began = time.monotonic()
     assert wire.create(model="local/echo", input="Still there?")["status"] == "completed"
     assert time.monotonic() - began < SOON
@@ -186,7 +188,7 @@ def test_clients_disconnecting_within_a_body_do_not_delay_other_requests(
 
 def test_aborted_websocket_handshakes_and_messages_do_not_delay_requests(stack: LiveStack, wire: Wire) -> None:
     for number in range(HASTY):
-        leave_after(stack, handshake({}), HEAD_OF_A_MESSAGE if number % 2 else b"")
+        disconnect_after(stack, handshake({}), HEAD_OF_A_MESSAGE if number % 2 else b"")
     assert wire.create(model="local/echo", input="Still there?")["status"] == "completed"
 
 
@@ -224,7 +226,7 @@ def test_stalled_readers_of_background_response_delay_nothing_within_bounded_mem
     made = wire.post({"model": "local/followed", "input": "x", "background": True}).json()
     path = f"/v1/responses/{made['id']}?stream=true"
     with ExitStack() as open_all:
-        readers = [open_all.enter_context(Leaver(stack, None, 32_768, path)) for _ in range(READERS)]
+        readers = [open_all.enter_context(SocketClient(stack, None, 32_768, path)) for _ in range(READERS)]
         assert upstream.wait_for("followed", ended=True, seconds=180)[0].ended == "completed"
         wait_until(lambda: wire.retrieve(made["id"])["status"] == "completed", 180)
         assert memory(stack) - before < 180  # of the 360 that all readers still have to get
@@ -244,7 +246,7 @@ def test_stalled_readers_of_a_file_hold_one_block_each(stack: LiveStack, client:
     path = f"/v1/containers/{container.id}/files/{file.id}/content"
     before = memory(stack)
     with ExitStack() as open_all:
-        readers = [open_all.enter_context(Leaver(stack, None, 32_768, path)) for _ in range(MANY)]
+        readers = [open_all.enter_context(SocketClient(stack, None, 32_768, path)) for _ in range(MANY)]
         for reader in readers:
             reader.read_until(b"content-length: %d\r\n" % FILE)
         assert memory(stack) - before < 60  # of the 960 that all readers still have to get
@@ -264,7 +266,7 @@ def test_stalled_readers_of_a_replay_share_one_copy_of_the_response(
     path = f"/v1/responses/{made['id']}?stream=true"
     before = memory(stack)
     with ExitStack() as open_all:
-        readers = [open_all.enter_context(Leaver(stack, None, 32_768, path)) for _ in range(MANY)]
+        readers = [open_all.enter_context(SocketClient(stack, None, 32_768, path)) for _ in range(MANY)]
         for reader in readers:
             reader.read_until(b"event: response.created")
         assert memory(stack) - before < 120  # of the 2,400 that all readers still have to get

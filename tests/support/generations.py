@@ -28,7 +28,7 @@ from llama_stack_responses.tools.toolset import Toolset
 from tests.support.inference import FakeInference
 
 
-def make_turn(
+def make_generation(
     request: CreateRequest,
     items: list[dict[str, Any]],
     *,

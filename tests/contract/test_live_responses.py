@@ -13,12 +13,12 @@ import pytest
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.generation.activity import Activity, Running
 from llama_stack_responses.intervals import DEFAULT
-from llama_stack_responses.jobs.live_board import LiveResponses
+from llama_stack_responses.jobs.live_responses import LiveResponses
 from llama_stack_responses.store.decoder import Decoder
 from llama_stack_responses.store.records import Records
 from tests.contract.conversations import Json, assistant, response, user
 
-pytestmark = pytest.mark.needs("work")
+pytestmark = pytest.mark.needs("transactions")
 
 ALICE, BOB = Owner("alice"), Owner("bob")
 QUICK = replace(DEFAULT, heartbeat_seconds=0.02, watch_seconds=0.02)
