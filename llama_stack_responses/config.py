@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    model_validator,
+)
 
 from .admission import Quota
 from .chat.profile import Profile
@@ -290,8 +299,8 @@ class BackgroundWork(BaseModel):
         per_user: maximum number of queued and running responses of one authenticated user, over all servers on the
             same store; null is a quarter of `waiting`; further requests get a 429. A stack without authentication has
             one user, who may use all.
-        journal_seconds: time for which the event log of a finished response is kept. After that, its events are
-            generated again from the stored response.
+        event_log_seconds: time for which the event log of a finished response is kept. After that, its events are
+            generated again from the stored response. The former name `journal_seconds` is accepted.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -300,7 +309,9 @@ class BackgroundWork(BaseModel):
     waiting: int = Field(default=1000, ge=1)
     at_once_per_user: int | None = Field(default=None, ge=1)
     per_user: int | None = Field(default=None, ge=1)
-    journal_seconds: float = Field(default=600.0, ge=0)
+    event_log_seconds: float = Field(
+        default=600.0, ge=0, validation_alias=AliasChoices("event_log_seconds", "journal_seconds")
+    )
 
 
 def _nat64_prefix(prefix: IPv6Network) -> IPv6Network:

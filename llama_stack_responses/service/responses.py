@@ -159,7 +159,7 @@ class OpenAIResponsesImpl:
             self.access,
             self._factory,
             limits=WorkerLimits.of(self.config.background),
-            event_log_seconds=self.config.background.journal_seconds,
+            event_log_seconds=self.config.background.event_log_seconds,
             parse=self._parser.parse_stored,
             sealer=sealer,
             intervals=self.intervals,
