@@ -20,8 +20,10 @@ READY_DOCS := .venv-docs/.ready
 # A test waits for servers half of its time, so a run of tests has two processes. Tests of one file share its servers.
 WORKERS ?= 2
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
+# Seconds after which a test that hangs fails, with the stack of each thread.
+TEST_SECONDS ?= 900
 # Runs pytest: a name for its lines and its report, its Python, its arguments. What each test took is in the report.
-PYTEST = @set -o pipefail; $(2) -m pytest --durations=30 --durations-min=1 --junit-xml=.reports/$(1).xml $(3) 2>&1 | sed --unbuffered 's/^/$(1): /'
+PYTEST = @set -o pipefail; $(2) -m pytest --timeout=$(TEST_SECONDS) --durations=30 --durations-min=1 --junit-xml=.reports/$(1).xml $(3) 2>&1 | sed --unbuffered 's/^/$(1): /'
 
 .PHONY: help
 help: ## Show this list

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
+from tests.support.failures import print_failures
 from tests.support.loopback import Watch
 
 # Compiled modules are kept, whatever the environment says: a stack that compiles all that it imports takes twice the
@@ -20,6 +21,12 @@ hypothesis.settings.load_profile("ci")
 _watch = Watch()
 # A hook stays until the process ends.
 sys.addaudithook(_watch)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Print failures as they happen. Last, since pytest's own reporter has to be there."""
+    print_failures(config)
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from llama_stack_gpt_oss.vocabulary import Vocabulary, read_vocabulary
+from tests.support.failures import print_failures
 
 from .support.checkpoints import Size, random_tensors, write_hugging_face, write_original
 from .support.vocabulary import write_tokenizer
@@ -17,6 +18,12 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 # The same examples in every run, without a deadline for busy machines.
 hypothesis.settings.load_profile("ci")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Print failures as they happen. Last, since pytest's own reporter has to be there."""
+    print_failures(config)
 
 
 @pytest.fixture(scope="session", autouse=True)
