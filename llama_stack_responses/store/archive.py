@@ -26,7 +26,18 @@ from . import codec, own_ids
 from .conversations import ConversationStore, Joining, without_stand_in
 from .decoder import Decoder
 from .hashing import Hasher
-from .layout import BUCKET, Entry, Json, imported, listing, read_pointer, second, split_name, unsettled
+from .layout import (
+    BUCKET,
+    Entry,
+    Json,
+    further_pointers,
+    imported,
+    listing,
+    read_pointer,
+    second,
+    split_name,
+    unsettled,
+)
 from .list_rows import Row, first_words, list_row, read_list_row
 from .listing import Listing
 from .nodes import read_chain
@@ -43,6 +54,9 @@ logger = get_logger(__name__)
 type Items = list[Json]  # an alias, because the class below has a method called `list`
 
 _SCAN: Final = 100
+
+_FURTHER: Final = 8
+"""Further pointers of an item that are read at a time; nearly always the first leads to it."""
 
 _BLOCK: Final = 500
 """Rows that one read of a filtered list takes."""
@@ -438,7 +452,7 @@ class Archive:
         """Yield the owner's stored items that have these ids, each with its id, in any order.
 
         Each record is read and decoded once, however many of the items it holds, and only when the iteration reaches
-        it.
+        it. If an item is not stored, some of the others may be left out.
 
         Raises:
             TooLarge: the records that hold them exceed `allowance`.
@@ -453,9 +467,30 @@ class Archive:
                 if row := next(filter(pointers.__contains__, of_item), None):
                     key, index = read_pointer(pointers[row].value)
                     places.setdefault(key, []).append((item_id, index))
+            left = dict(rows)
             for key, named in places.items():
-                for found in await self._items_at(key, named, allowance):
-                    yield found
+                for item_id, item in await self._items_at(key, named, allowance):
+                    del left[item_id]
+                    yield item_id, item
+            for item_id, of_item in left.items():
+                found = await self._elsewhere(item_id, of_item, allowance)
+                if found is None:
+                    # What refers to it is refused, whatever else is there.
+                    break
+                yield item_id, found
+
+    async def _elsewhere(self, item_id: str, rows: Sequence[str], allowance: ReadAllowance) -> Json | None:
+        """Return an item from a node where it was stored again, after its first place is gone."""
+        for row in rows:
+            prefix = further_pointers(row)
+            start, end = prefix, after_prefix(prefix)
+            while further := await self._records.range(start, end, limit=_FURTHER):
+                for _, pointer in further:
+                    key, index = read_pointer(pointer.value)
+                    for _, item in await self._items_at(key, [(item_id, index)], allowance):
+                        return item
+                start = further[-1][0] + "\0"
+        return None
 
     async def _items_at(
         self, key: str, named: Sequence[tuple[str, int]], allowance: ReadAllowance

@@ -8,6 +8,8 @@
     f/<name>/<source>            a reference to that node or big field; its source is a child node or a response
     i/<hash of owner, item id>   a pointer to the item: the key of the record that holds it, and its index there; or,
                                  with a seed of ids in place of the id, to the entry of a node that gives these ids
+    j/<hash as in i/>/<name>     a pointer to the same item in another node, for the time after the first is deleted:
+                                 a client that sends an item again sends its id again
     l/<of>/<order>/<response>    the owner's responses in the order of their creation; the value is what a list shows of
                                  one (`list_rows.py`), or empty if an earlier version wrote it
     y/<of>/<previous>/<order>/<response>    the owner's responses that continue the response `previous`
@@ -221,9 +223,9 @@ def second(moment: float) -> str:
     return f"{max(int(moment), 0):08x}"
 
 
-def pointers(hasher: Hasher, key: str, items: Sequence[Json]) -> dict[str, Op]:
+def pointers(hasher: Hasher, key: str, items: Sequence[Json]) -> dict[str, Ensure]:
     """Return the ops that write pointers from the ids of `items` to the record `key`; existing pointers are kept."""
-    found: dict[str, Op] = {}
+    found: dict[str, Ensure] = {}
     for index, item in enumerate(items):
         if item_id := item.get("id"):
             row, pointer = item_pointer(hasher, item_id, key, index)
@@ -234,6 +236,16 @@ def pointers(hasher: Hasher, key: str, items: Sequence[Json]) -> dict[str, Op]:
 def item_pointer(hasher: Hasher, item_id: str, key: str, index: int) -> tuple[str, bytes]:
     """Return the key and the value of the pointer to an item of the record `key`."""
     return f"i/{hasher.item(item_id)}", f"{key} {index}".encode()
+
+
+def further_pointer(row: str, name: str) -> str:
+    """Return the key of a pointer to the node called `name`, from an id whose first pointer is `row`."""
+    return f"{further_pointers(row)}{name[-16:]}"
+
+
+def further_pointers(row: str) -> str:
+    """Return the prefix of the keys of the pointers to other nodes, from an id whose first pointer is `row`."""
+    return f"j/{row.removeprefix('i/')}/"
 
 
 def read_pointer(value: bytes) -> tuple[str, int]:

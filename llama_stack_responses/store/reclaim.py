@@ -12,7 +12,7 @@ from ..logs import get_logger
 from . import codec
 from .decoder import Decoder
 from .hashing import Hasher
-from .layout import pointers, read_pointer, reference, unsettled
+from .layout import further_pointer, pointers, read_pointer, reference, unsettled
 from .nodes import Node, read_end
 from .reading import PAGE_BYTES
 from .records import Condition, Conflict, Delete, Empty, Op, Records, VersionIs, after_prefix, committed
@@ -100,8 +100,9 @@ class Reclaim:
         return first
 
     async def _ids(self, chain: Sequence[tuple[str, Node]], hasher: Hasher) -> dict[str, list[str]]:
-        """Return the pointers that lead to each node, by its name; an id may lead to another, earlier node."""
-        rows = {name: list(pointers(hasher, f"n/{name}", node.items)) for name, node in chain}
+        """Return the pointers that lead to each node, by its name; an id may first lead to another, earlier node."""
+        first = {name: list(pointers(hasher, f"n/{name}", node.items)) for name, node in chain}
+        rows = {name: [*of_it, *(further_pointer(row, name) for row in of_it)] for name, of_it in first.items()}
         found = await self._records.get_many([row for of_node in rows.values() for row in of_node])
         target = {row: read_pointer(record.value)[0] for row, record in found.items()}
         return {name: [row for row in of_node if target.get(row) == f"n/{name}"] for name, of_node in rows.items()}

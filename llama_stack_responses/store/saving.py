@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from ..core.exchanges import with_exchanges
+from ..core.ids import seeded
 from ..core.owner import Owner
 from ..core.stream.transcript import Mark
 from . import codec, nodes, own_ids
 from .conversations import Joining, begins_with_stand_in
 from .decoder import Decoder
 from .hashing import Hasher
-from .layout import Entry, Json, bucket, chat_request, order_of, pointers, reference, second, split_name, unsettled
+from .layout import (
+    Entry,
+    Json,
+    bucket,
+    chat_request,
+    further_pointer,
+    order_of,
+    pointers,
+    reference,
+    second,
+    split_name,
+    unsettled,
+)
 from .list_rows import first_words, list_row
+from .reading import computed
 from .records import Condition, Conflict, Delete, Ensure, Op, Put, Record, Records, VersionIs
 
 _FIELDS: Final = ("tools", "instructions", "text")
@@ -99,6 +113,7 @@ class Saving:
         self._history = self._outputs[-1] if self._outputs else self._input
         self._own_ids: Sequence[Json] = ()
         self._ids = self._base_ids
+        self._sent: set[str] = set()
 
     async def read(self, records: Records, decoder: Decoder) -> dict[str, Record]:
         """Read the stored records that the save needs.
@@ -109,13 +124,15 @@ class Saving:
         names = {self._base, self._base_ids, self._history, *self._inputs[-_RECENT:]}
         keys = [self._key, *(f"n/{name}" for name in names if name)]
         keys += [self._bucket, *(f"b/{name}" for name in self._field_names.values())]
+        keys += self._pointers(self._items[-_RECENT:])
         known = await (self._joining.read(records, *keys) if self._joining else records.get_many(keys))
         if any(name and f"n/{name}" not in known for name in (self._base, self._base_ids)):
             self._stand_on(None, [*self._base_items, *self._items])
             return await self.read(records, decoder)
         earlier = self._inputs[:-_RECENT]
         if earlier and not any(f"n/{name}" in known for name in self._inputs[-_RECENT:]):
-            known |= await records.get_many([f"n/{name}" for name in earlier])
+            pointers_of_earlier = await computed(lambda: self._pointers(self._items[:-_RECENT]), self._items)
+            known |= await records.get_many([*(f"n/{name}" for name in earlier), *pointers_of_earlier])
         return known | await self._read_ids(records, decoder, known)
 
     async def _read_ids(self, records: Records, decoder: Decoder, known: Mapping[str, Record]) -> dict[str, Record]:
@@ -130,7 +147,13 @@ class Saving:
         if not self._own_ids:
             return {}
         self._ids = self._hasher.own_ids(self._base_ids, self._own_ids)
-        return await records.get_many([f"n/{self._ids}"])
+        return await records.get_many([f"n/{self._ids}", *self._pointers(self._own_ids)])
+
+    def _pointers(self, items: Sequence[Json]) -> list[str]:
+        """Return the keys of the pointers to these items, which lead to another node if the client sent them again."""
+        rows = {f"i/{self._hasher.item(item['id'])}": item["id"] for item in items if item.get("id")}
+        self._sent |= {row for row, item_id in rows.items() if not seeded(item_id)}
+        return list(rows)
 
     def _is_end(self, index: int, name: str, known: Mapping[str, Record]) -> bool:
         """Return whether the save takes the stored node that ends with this item; else it writes the item anew."""
@@ -147,7 +170,7 @@ class Saving:
         if version is not None and unchanged.version != version:
             raise Conflict([VersionIs(self._key, version)])
         old = Entry.decode(stored) if stored else None
-        content = _Content(self._hasher, known)
+        content = _Content(self._hasher, known, self._sent)
         self._keep_fields(content)
         self._keep_history(content)
         self._keep_ids(content)
@@ -253,11 +276,17 @@ class Saving:
 
 
 class _Content:
-    """Immutable content that must exist after a commit: collects the ops that write it, and the conditions."""
+    """Immutable content that must exist after a commit: collects the ops that write it, and the conditions.
 
-    def __init__(self, hasher: Hasher, known: Mapping[str, Record]) -> None:
+    Args:
+        known: the stored records, with the pointers from the ids of a request's items.
+        sent: the keys of the pointers from ids that a client may have sent.
+    """
+
+    def __init__(self, hasher: Hasher, known: Mapping[str, Record], sent: Set[str]) -> None:
         self._hasher = hasher
         self.known = known
+        self._sent = sent
         self._kept: dict[str, bytes] = {}
         self.ops: list[Op] = []
         self.conditions: list[Condition] = []
@@ -287,7 +316,18 @@ class _Content:
         if self.keep(f"n/{name}", lambda: nodes.extend(parent, on, items).encode()):
             if parent:
                 self.ops.append(Put(reference(parent, name), b""))
-            self.ops += pointers(self._hasher, f"n/{name}", items).values()
+            self._point(name, items)
+
+    def _point(self, name: str, items: Sequence[Json]) -> None:
+        """Write pointers to the items of a new node, also where their ids lead to another node."""
+        for row, pointer in pointers(self._hasher, f"n/{name}", items).items():
+            if row in self.known:
+                self.ops.append(Put(further_pointer(row, name), pointer.value))
+                continue
+            self.ops.append(pointer)
+            if row in self._sent:
+                # Another response with this id may be stored at the same time.
+                self.conditions.append(VersionIs(row, None))
 
 
 def _changes(old: Entry | None, new: Entry) -> list[Op]:

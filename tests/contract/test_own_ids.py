@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -216,6 +217,44 @@ async def test_random_histories_keep_their_ids(archive: Archive, counting: Count
             await check(archive, each, items)
     for response_id in kept:
         await archive.delete(response_id)
+    assert await nothing_left(counting)
+
+
+@pytest.mark.parametrize("generated", [True, False])
+@pytest.mark.parametrize("is_shared", [True, False])
+@pytest.mark.parametrize("before", [1, 40])
+async def test_resent_item_is_found_by_its_id_after_its_first_response_is_deleted(
+    archive: Archive, counting: Counting, generated: bool, is_shared: bool, before: int
+) -> None:
+    """Each response holds the resent items in a node of its own, or under its own ids in a node that it shares."""
+    question, answer = asked("q", "r", generated=generated), assistant("a")
+    sent = [*question, answer]
+    made = [await save(archive, None, question, answer)]
+    for number in range(3):
+        given = [*asked(*(f"{number} {at}" for at in range(before)), generated=False), *sent, user(f"{number}")]
+        if is_shared:
+            other = [{**item, "id": new_id("msg")} for item in given]
+            made.append(await save(archive, None, other, assistant("else")))
+        made.append(await save(archive, None, given, assistant(f"{number}")))
+    for stored in made:
+        assert [await stored_item(archive, ALICE, item["id"]) for item in sent] == sent
+        await archive.delete(stored.response["id"])
+    assert [await stored_item(archive, ALICE, item["id"]) for item in sent] == [None] * 3
+    assert await nothing_left(counting)
+
+
+async def test_id_that_two_clients_send_at_once_leads_to_the_response_that_stays(
+    archive: Archive, counting: Counting
+) -> None:
+    for keeps in range(2):
+        item = user("the same")
+        made = [response(assistant(f"{number}")) for number in range(2)]
+        await asyncio.gather(
+            *(archive.save(each, owner=ALICE, base=None, input_items=[user(each["id"]), item]) for each in made)
+        )
+        await archive.delete(made[1 - keeps]["id"])
+        assert await stored_item(archive, ALICE, item["id"]) == item
+        await archive.delete(made[keeps]["id"])
     assert await nothing_left(counting)
 
 
