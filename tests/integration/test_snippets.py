@@ -30,6 +30,7 @@ from tests.support.snippet_programs import (
     BUILT,
     CODEX_BY_PROVIDER,
     CODEX_BY_URL,
+    COMMANDS,
     IN_THE_STACK,
     NOT_RUN,
     OF_LLAMA_STACK,
@@ -53,7 +54,7 @@ SHELL: Final = ("console", "sh", "bash")
 
 
 def test_every_code_block_is_run_or_excluded_with_a_reason() -> None:
-    listed = [*PROGRAMS, CODEX_BY_URL, *CODEX_BY_PROVIDER, *IN_THE_STACK, *BUILT, *NOT_RUN]
+    listed = [*PROGRAMS, CODEX_BY_URL, *CODEX_BY_PROVIDER, *IN_THE_STACK, *BUILT, *COMMANDS, *NOT_RUN]
     assert sorted(listed) == sorted(BLOCKS)
 
 

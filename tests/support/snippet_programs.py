@@ -147,6 +147,16 @@ PRIVATE_TLS: Final = "docs/reference/configuration.md, The model server, yaml"
 BUILT: Final = (POSTGRES, PRIVATE_TLS)
 """Only their configuration objects are built: a stack has one store and one model server."""
 
+COMMANDS: Final = (
+    "docs/guides/backup.md, Backup, console",
+    "docs/guides/installation.md, With a ready configuration, console",
+    "docs/guides/operations.md, Look at the store, console",
+    "docs/guides/operations.md, Traces and metrics, sh",
+    "docs/guides/operations.md, Traces and metrics, sh 2",
+    "docs/guides/scaling.md, Several servers, console",
+)
+"""`tests/integration/test_documented_commands.py` pastes them."""
+
 NOT_RUN: Final = {
     "README.md, Five minutes, console": "tests/demo runs `make demo`; `make serve` does not end",
     "README.md, Five minutes, console 2": "`make serve` does not end",
@@ -157,21 +167,15 @@ NOT_RUN: Final = {
     "docs/explanation/performance.md, Stores, console": "measures for seven minutes",
     "docs/explanation/performance.md, Waiting, console": "measures for two minutes",
     "docs/explanation/performance.md, Servers that die, console": "measures for four minutes; test_durability.py runs less",
-    "docs/guides/backup.md, Backup, console": "test_shell.py backs up and restores every store",
     "docs/guides/deploying.md, Deploying, console": "needs podman, Kubernetes and root; test_deploy_templates.py checks the files",
     "docs/reference/compatibility.md, Run them again, console": "runs the tests of another project",
     "docs/guides/gpt-oss.md, Start it, console": "installs torch and loads a checkpoint: tests/gpt_oss/test_stack.py does",
     "docs/guides/gpt-oss.md, Start it, console 2": "the same on OGX: tests/gpt_oss/test_ogx.py does",
     "docs/guides/gpt-oss.md, The engine, console": "needs an engine: tests/gpt_oss/test_process.py has one",
     "docs/guides/installation.md, In a stack of your own, console": "installs a host: tests/wheels/try_wheels.py does",
-    "docs/guides/installation.md, With a ready configuration, console": "a server that does not end: test_template.py has one",
-    "docs/guides/operations.md, Traces and metrics, sh": "a server that does not end; the tests' stacks run like this",
-    "docs/guides/operations.md, Traces and metrics, sh 2": "the same: test_prometheus.py has one",
     "docs/guides/operations.md, Log lines, text": "a line of the log",
     "docs/guides/operations.md, Readiness, json": "an answer: test_readiness.py asks for it",
-    "docs/guides/operations.md, Look at the store, console": "test_shell.py runs these commands on every store",
     "docs/guides/operations.md, A blocked event loop, text": "a line of the log",
-    "docs/guides/scaling.md, Several servers, console": "servers that do not end: test_scale_out.py starts them",
     "docs/quickstart.md, 1. Start a server, console": "`make serve` does not end; tests/demo starts it",
 } | {
     f"docs/reference/ui.md, {section}, json": "an answer: test_ui.py asks for it"
