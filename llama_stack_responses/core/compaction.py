@@ -11,11 +11,9 @@ import orjson
 
 from .errors import bad_request
 from .schema.items import COMPACTION
-from .truncation import PINNED
+from .truncation import INSTRUCTING, PINNED, opening_instructions
 
 Json = dict[str, Any]
-
-_INSTRUCTING: Final = ("system", "developer")
 
 _MEDIA_BYTES: Final = 1_000_000
 """Larger data consists mostly of images, which take long to compress and hardly shrink."""
@@ -78,7 +76,7 @@ def continued(items: Sequence[Json], read: Callable[[Json], Summary | None]) -> 
     for number in range(len(items) - 1, -1, -1):
         if items[number]["type"] == COMPACTION and (summary := read(items[number])):
             rest = list(items[number + 1 :])
-            return [*_instructions(items), *_telling(summary, rest), *rest]
+            return [*opening_instructions(items), *_telling(summary, rest), *rest]
     return list(items)
 
 
@@ -90,7 +88,7 @@ def has_news(items: Sequence[Json], read: Callable[[Json], Summary | None]) -> b
         if item["type"] == COMPACTION:
             if read(item):
                 return False
-        elif item.get("role") not in _INSTRUCTING:
+        elif item.get("role") not in INSTRUCTING:
             return True
     return False
 
@@ -126,12 +124,6 @@ def shown_message(items: Sequence[Json]) -> list[Json]:
     newest = next(item for item in reversed(items) if item.get("role") == "user")
     content: list[Json] = newest["content"]
     return content[1:] if PINNED in newest else content
-
-
-def _instructions(items: Sequence[Json]) -> list[Json]:
-    """Return the messages of developers and the system with which a conversation begins."""
-    end = next((number for number, item in enumerate(items) if item.get("role") not in _INSTRUCTING), len(items))
-    return list(items[:end])
 
 
 def _telling(summary: Summary, rest: Sequence[Json]) -> list[Json]:

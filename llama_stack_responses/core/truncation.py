@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from .exchanges import EXCHANGE
-from .schema.items import ANSWERS
+from .schema.items import ANSWERED, ANSWERS, COMPACTION
 
 Json = dict[str, Any]
 
 PINNED: Final = "pinned"
 """The key that marks an item that is never dropped."""
 
-_OUTPUTS: Final = frozenset(ANSWERS.values())
+INSTRUCTING: Final = ("system", "developer")
+"""Roles of messages that are never dropped."""
+
+_OUTPUTS: Final = frozenset(ANSWERED)
 _SAID: Final = frozenset({"message", "reasoning"})
 
 
@@ -49,6 +52,45 @@ def without(items: Sequence[Json], parts: Sequence[Sequence[int]]) -> list[Json]
     return [item for number, item in enumerate(items) if number not in gone]
 
 
+def opening_instructions(items: Sequence[Json]) -> list[Json]:
+    """Return the messages of developers and the system with which a conversation begins."""
+    end = next((number for number, item in enumerate(items) if item.get("role") not in INSTRUCTING), len(items))
+    return list(items[:end])
+
+
+def whole_turns(items: Sequence[Json]) -> list[Json]:
+    """Return the end of a conversation, without the rest of a turn whose beginning is missing.
+
+    The result begins with a user message or a compaction item, and no item in it answers a call or a request that is
+    missing. It is empty if there is no such part.
+    """
+    seen: set[tuple[str, str]] = set()
+    first = 0
+    for number, item in enumerate(items):
+        kind = item["type"]
+        if kind in ANSWERS and "call_id" in item:
+            seen.add((kind, item["call_id"]))
+        elif kind == "mcp_approval_request":
+            seen.add((kind, item["id"]))
+        elif (of := _answered(item)) and of not in seen:
+            first = number + 1
+    starts = (number for number in range(first, len(items)) if _is_start(items[number]))
+    return list(items[next(starts, len(items)) :])
+
+
+def _answered(item: Json) -> tuple[str, str] | None:
+    """Return the type and the id of the call or the request that this item answers; None if it answers none."""
+    if item["type"] == "mcp_approval_response":
+        return "mcp_approval_request", item["approval_request_id"]
+    if item["type"] in _OUTPUTS and item.get("call_id") is not None and item.get("execution") != "server":
+        return ANSWERED[item["type"]], item["call_id"]
+    return None
+
+
+def _is_start(item: Json) -> bool:
+    return _is_users(item) or item["type"] == COMPACTION
+
+
 def _newest_message(items: Sequence[Json]) -> int:
     """Return the index of the newest user message, or -1."""
     return next((number for number in range(len(items) - 1, -1, -1) if _is_users(items[number])), -1)
@@ -78,4 +120,4 @@ def _is_users(item: Json) -> bool:
 
 
 def _is_kept(item: Json) -> bool:
-    return PINNED in item or item.get("role") in ("system", "developer")
+    return PINNED in item or item.get("role") in INSTRUCTING

@@ -96,16 +96,17 @@ class HistoryReader:
         """
         allowance = ReadAllowance(self._bounds.history_bytes, hold)
         param = "conversation" if request.conversation else "previous_response_id"
+        cut = request.truncation == "auto"
         try:
             if request.conversation:
                 conversation = await self.conversation(request.conversation, "update" if adds else "read")
-                items = await self._archive.conversations.items(conversation.id, conversation.end, allowance)
+                items = await self._items(conversation.id, conversation.end, allowance, cut=cut)
                 return History(None, items, opening=[stand_in(conversation)])
             if request.previous_response_id is None:
                 return History(None, [])
             if memory and (link := memory.find(request.previous_response_id)):
-                return await self._remembered(link, allowance)
-            return await self._chain(request.previous_response_id, allowance)
+                return await self._remembered(link, allowance, cut=cut)
+            return await self._chain(request.previous_response_id, allowance, cut=cut)
         except TooLarge as error:
             raise self._too_long(param) from error
 
@@ -114,7 +115,8 @@ class HistoryReader:
         message = (
             f"{what} takes more than {self._bounds.history_bytes} bytes, which is the most that one request can "
             "continue. Start a new one: send as 'input' the newest compaction item and what follows it, or what else "
-            "the model has to know."
+            "the model has to know. With 'truncation' set to 'auto', its oldest turns are left out, unless the newest "
+            "one alone is too large."
         )
         return bad_request(message, param, "context_length_exceeded")
 
@@ -131,15 +133,26 @@ class HistoryReader:
             raise ApiError(403, f"You may not {action} conversation '{conversation_id}'.")
         return found
 
-    async def _remembered(self, link: RememberedTurn, allowance: ReadAllowance) -> History:
+    async def _remembered(self, link: RememberedTurn, allowance: ReadAllowance, *, cut: bool) -> History:
         """Return the input and output of a chain that a connection remembers."""
         unstored = link.unstored
         if begins_with_stand_in(unstored):
-            stored = await self._archive.conversations.unfold(unstored[:1], allowance)
+            opening = unstored[0]
+            stored = await self._items(opening["conversation"], opening["end"], allowance, cut=cut)
             return History(None, stored, unstored[1:], link, opening=unstored[:1])
-        return History(link.base, await self._archive.history(link.base, allowance), unstored, link)
+        return History(link.base, await self._stored(link.base, allowance, cut=cut), unstored, link)
 
-    async def _chain(self, previous_response_id: str, allowance: ReadAllowance) -> History:
+    async def _stored(self, name: str | None, allowance: ReadAllowance, *, cut: bool) -> list[Json]:
+        """Return the items of a history; with `cut`, the oldest turns of a too large one are left out."""
+        read = self._archive.recent if cut else self._archive.history
+        return await read(name, allowance)
+
+    async def _items(self, conversation_id: str, end: int, allowance: ReadAllowance, *, cut: bool) -> list[Json]:
+        """Return the items of a conversation at places before `end`; with `cut` as for `_stored`."""
+        read = self._archive.recent_of_conversation if cut else self._archive.conversations.items
+        return await read(conversation_id, end, allowance)
+
+    async def _chain(self, previous_response_id: str, allowance: ReadAllowance, *, cut: bool) -> History:
         """Return the input and output of the whole chain that ends with this response.
 
         Raises:
@@ -161,7 +174,7 @@ class HistoryReader:
                 "previous_response_id",
                 "previous_response_not_ready",
             )
-        return History(entry.whole, await self._archive.history(entry.whole, allowance))
+        return History(entry.whole, await self._stored(entry.whole, allowance, cut=cut))
 
     async def dereference(
         self, owner: Owner, items: list[Json], param: str = "input", hold: Hold | None = None

@@ -261,7 +261,9 @@ class JobRunner:
                 message = "The server ended several times while it made this response; it will not be tried again."
                 driver.fail(ApiError(500, message))
             case None:
-                items = for_model(await self._insist(lambda: self._archive.history(found.input)))
+                cut = context.request.truncation == "auto"
+                read = self._archive.recent if cut else self._archive.history
+                items = for_model(await self._insist(lambda: read(found.input)))
 
                 async def after_step(progress: Progress) -> None:
                     await self._checkpoint(context, checkpoint, progress)

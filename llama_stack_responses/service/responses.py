@@ -614,14 +614,19 @@ def _parser(config: ResponsesConfig, large_work: LargeWork) -> RequestParser:
 
 
 def _history_bounds(limits: Limits) -> HistoryBounds:
-    most_of_input = limits.request_bytes + limits.bodies.json_values * VALUE_BYTES
-    return HistoryBounds(limits.request_bytes, limits.history_of_one, most_of_input)
+    return HistoryBounds(limits.request_bytes, limits.history_of_one, _most_of_input(limits))
+
+
+def _most_of_input(limits: Limits) -> int:
+    return limits.request_bytes + limits.bodies.json_values * VALUE_BYTES
 
 
 def _archive(records: Records, config: ResponsesConfig, intervals: Intervals) -> Archive:
     return Archive(
         records,
         retention=config.retention_seconds,
+        # A worker reads the history of a background response together with its input.
+        recent_bytes=config.limits.history_of_one + _most_of_input(config.limits),
         scan_rows=config.limits.scanned_responses,
         scan_seconds=intervals.list_scan_seconds,
         decoder=Decoder(config.limits.decoding_bytes),

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import batched, zip_longest
 from typing import Any, Final
 
-from ..core.errors import bad_request
+from ..core.errors import ApiError, bad_request
 from ..core.exchanges import with_exchanges, without_exchange
 from ..core.ids import seeded
 from ..core.listing import Order
@@ -23,6 +23,7 @@ from ..core.stream.transcript import Mark
 from ..intervals import DEFAULT
 from ..logs import get_logger
 from . import codec, own_ids
+from .codec import TooLarge
 from .conversations import ConversationStore, Joining, without_stand_in
 from .decoder import Decoder
 from .hashing import Hasher
@@ -43,6 +44,7 @@ from .listing import Listing
 from .nodes import read_chain
 from .pages import SharedContent, first_decoded, own_inputs
 from .reading import PAGE_BYTES, ReadAllowance, computed
+from .recent import RecentHistory
 from .reclaim import Reclaim
 from .records import Condition, Conflict, Delete, Empty, Op, Record, Records, VersionIs, after_prefix, committed
 from .retry import Retry
@@ -57,6 +59,8 @@ _SCAN: Final = 100
 
 _FURTHER: Final = 8
 """Further pointers of an item that are read at a time; nearly always the first leads to it."""
+
+_RECENT_BYTES: Final = 128 * 2**20
 
 _BLOCK: Final = 500
 """Rows that one read of a filtered list takes."""
@@ -130,6 +134,7 @@ class Archive:
         retention: seconds from a response's creation until it expires; None keeps it until it is deleted.
         clock: returns seconds since the epoch.
         page_bytes: a page of a list ends once its responses reach this size.
+        recent_bytes: the most that is read of a history whose oldest turns may be left out.
         scan_rows: a page of a filtered list ends after this number of rows.
         scan_seconds: a page of a filtered list ends after this time.
         decoder: decodes the stored values.
@@ -144,6 +149,7 @@ class Archive:
         retention: float | None = 30 * 86_400.0,
         clock: Callable[[], float] = time.time,
         page_bytes: int = PAGE_BYTES,
+        recent_bytes: int = _RECENT_BYTES,
         scan_rows: int = _SCANNED,
         scan_seconds: float = DEFAULT.list_scan_seconds,
         decoder: Decoder | None = None,
@@ -155,9 +161,11 @@ class Archive:
         self._retention = retention
         self._clock = clock
         self._page_bytes = page_bytes
+        self._recent_bytes = recent_bytes
         self._reclaim = Reclaim(records, decoder, page_bytes)
         self.conversations = ConversationStore(records, decoder)
         """The store of the conversations."""
+        self._recent = RecentHistory(records, decoder, self.conversations)
         self.listing = Listing(records, self._oldest, self._rows_of)
         """The lists of owners, without the responses themselves."""
 
@@ -426,12 +434,38 @@ class Archive:
         """
         items = await self._kept(name, allowance)
         if items is None:
-            raise bad_request(
-                "The history of the previous response is no longer stored.",
-                "previous_response_id",
-                "previous_response_not_found",
-            )
+            raise _history_gone()
         return await self.conversations.unfold(items, allowance)
+
+    async def recent(self, name: str | None, allowance: ReadAllowance | None = None) -> Items:
+        """Return what `history` returns; if that exceeds `allowance`, its instructions and newest turns that do not.
+
+        Args:
+            allowance: has a limit; None stands for `recent_bytes`.
+
+        Raises:
+            ApiError: as from `history`.
+            TooLarge: not even the newest turn is within the limit.
+        """
+        allowance = allowance or ReadAllowance(self._recent_bytes)
+        left = allowance.left
+        try:
+            return await self.history(name, allowance)
+        except TooLarge:
+            allowance.left = left
+        items = await self._recent.of_history(name, allowance) if name else []
+        if items is None:
+            raise _history_gone()
+        return items
+
+    async def recent_of_conversation(self, conversation_id: str, end: int, allowance: ReadAllowance) -> Items:
+        """Return the items of a conversation at places before `end`, as `recent` returns those of a history."""
+        left = allowance.left
+        try:
+            return await self.conversations.items(conversation_id, end, allowance)
+        except TooLarge:
+            allowance.left = left
+        return await self._recent.of_conversation(conversation_id, end, allowance)
 
     async def _kept(self, name: str | None, allowance: ReadAllowance | None = None) -> Items | None:
         """Return the items of a history as they are stored; None if part of it is gone."""
@@ -627,6 +661,11 @@ class Archive:
         oldest = self._oldest()
         entries = [_Found(Entry.from_stored(value), record.version, size) for record, value, size in found.values()]
         return [each for each in entries if each.entry.order >= oldest], seen
+
+
+def _history_gone() -> ApiError:
+    message = "The history of the previous response is no longer stored."
+    return bad_request(message, "previous_response_id", "previous_response_not_found")
 
 
 def _content_of(entry: Entry) -> Sequence[str]:

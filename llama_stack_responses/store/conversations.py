@@ -11,9 +11,11 @@ history replaces the stand-in by those of the items that still exist.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from secrets import token_hex
 from typing import Final
 
@@ -34,6 +36,8 @@ logger = get_logger(__name__)
 _STAND_IN: Final = "conversation"
 _BATCH: Final = 200
 """Number of items that one commit deletes."""
+_READ: Final = 1000
+"""Number of items that one step of reading in steps reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +225,27 @@ class ConversationStore:
         allowance.check(sum(map(len, values)))
         return await self._decoder.decode(values, allowance)
 
+    async def recent(self, conversation_id: str, end: int, allowance: ReadAllowance) -> list[Json]:
+        """Return the last items before `end`, in order: as many as are within `allowance`, which has a limit."""
+        first, last = _row(conversation_id, 0), _row(conversation_id, end)
+        found: list[Json] = []
+        while (left := allowance.left or 0) > 0:
+            rows = await self._records.range(first, last, limit=_READ, reverse=True, most=min(PAGE_BYTES, left))
+            values = [record.value for _, record in rows]
+            items = _fitting(await self._decoder.decode_until(values, left, allowance), left)
+            found += items
+            if len(items) < len(rows) or not rows:
+                break
+            last = rows[-1][0]
+        return found[::-1]
+
+    async def opening(self, conversation_id: str, end: int, most: int, allowance: ReadAllowance) -> list[Json]:
+        """Return the first items before `end`, of at most `most` bytes together; `allowance` counts what is read."""
+        first, last = _row(conversation_id, 0), _row(conversation_id, end)
+        rows = await self._records.range(first, last, limit=min(end, _READ), most=most)
+        values = [record.value for _, record in rows]
+        return _fitting(await self._decoder.decode_until(values, most, allowance), most)
+
     async def newest(self, conversation_id: str, end: int, most: int) -> list[Json]:
         """Return the last items before `end`, in order: as many as it takes to reach `most` bytes."""
         first, last = _row(conversation_id, 0), _row(conversation_id, end)
@@ -354,6 +379,12 @@ class ConversationStore:
             if pointer in found and read_pointer(found[pointer].value)[0] == row:
                 ops.append(Delete(pointer))
         return ops
+
+
+def _fitting(items: Sequence[tuple[Json, int]], most: int) -> list[Json]:
+    """Return the first items, of which each is given with its size, that have at most `most` bytes together."""
+    fit = bisect_right(list(accumulate(size for _, size in items)), most)
+    return [item for item, _ in items[:fit]]
 
 
 def _row(conversation_id: str, place: int) -> str:

@@ -85,11 +85,12 @@ def total(data: bytes) -> int | None:
     return int.from_bytes(head[-_TOTAL_BYTES:]) if has_total else None
 
 
-def _depth(data: bytes) -> int:
+def depth_of(data: bytes) -> int:
+    """Return the number of ancestors of an encoded node."""
     return int.from_bytes(codec.head(data)[:_DEPTH_BYTES])
 
 
-def _ancestors(data: bytes) -> dict[int, str]:
+def ancestors(data: bytes) -> dict[int, str]:
     """Return the ancestors that a node links to: name by depth."""
     depth, links = _head(data)
     return dict(zip(link_depths(depth), links, strict=True))
@@ -147,22 +148,34 @@ async def read_chain(
 
 
 async def read_end(
-    records: Records, decoder: Decoder, name: str, last: int, most: int
+    records: Records, decoder: Decoder, name: str, last: int, most: int, allowance: ReadAllowance | None = None
 ) -> Sequence[tuple[str, Node]] | None:
     """Return the youngest nodes of the history that `name` ends, youngest first; None if they are gone.
 
     Args:
         last: maximum number of nodes.
         most: the answer ends once the nodes reach this many bytes.
+        allowance: counts them as held.
+    """
+    chain = await encoded_end(records, name, last, most)
+    if chain is None:
+        return None
+    items = await decoder.decode_until([data for _, data in chain], most, allowance)
+    return [(each, node_of(data, of_it)) for (each, data), (of_it, _) in zip(chain, items, strict=False)]
+
+
+async def encoded_end(records: Records, name: str, last: int, most: int | None) -> Sequence[tuple[str, bytes]] | None:
+    """Return the names and values of at most `last` nodes that end the history, youngest first; None if one is gone.
+
+    Args:
+        most: the answer ends once the nodes have more than this many bytes; None for no limit.
     """
     found = await _collect(records, name, most, last)
     if found is None:
         return None
     nodes, _ = found
     newest = max(nodes)
-    chain = [nodes[depth] for depth in takewhile(nodes.__contains__, range(newest, newest - last, -1))]
-    items = await decoder.decode_until([data for _, data in chain], most)
-    return [(each, node_of(data, of_it)) for (each, data), (of_it, _) in zip(chain, items, strict=False)]
+    return [nodes[depth] for depth in takewhile(nodes.__contains__, range(newest, newest - last, -1))]
 
 
 async def _collect(
@@ -182,7 +195,7 @@ async def _collect(
     while wanted:
         past = None if most is None else most - size + 1
         fetched = await records.get_many([f"n/{each}" for each in wanted], most=past)
-        new = {_depth(record.value): (key.removeprefix("n/"), record.value) for key, record in fetched.items()}
+        new = {depth_of(record.value): (key.removeprefix("n/"), record.value) for key, record in fetched.items()}
         size += bytes_of(fetched.values())
         if last is not None and not found:
             first = max(new, default=0) - last + 1
@@ -191,7 +204,7 @@ async def _collect(
             return found, True
         if len(fetched) < len(wanted):
             return None
-        links = {depth: link for _, data in new.values() for depth, link in _ancestors(data).items() if depth >= first}
+        links = {depth: link for _, data in new.values() for depth, link in ancestors(data).items() if depth >= first}
         wanted = [links[depth] for depth in sorted(links.keys() - found.keys(), reverse=True)]
     return found, False
 

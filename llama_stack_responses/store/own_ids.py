@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from ..core.ids import Seeded, seeded
 from ..core.listing import id_of_seed
+from .codec import TooLarge
 from .decoder import Decoder
 from .hashing import Hasher
 from .layout import Json, read_pointer
@@ -33,6 +34,9 @@ from .reading import ReadAllowance, computed
 from .records import Record, Records
 
 _HEADER: Final = "own_ids"
+
+_MOST: Final = 128 * 2**20
+"""Maximum bytes of a history that is read to compare ids, as `codec.size` counts them."""
 
 
 async def differing(records: Records, hasher: Hasher, names: Sequence[str], items: Sequence[Json]) -> list[int]:
@@ -75,6 +79,8 @@ async def node_items(
 ) -> Sequence[Json]:
     """Return the items of the node that gives `items` their own ids; nothing if they are stored under these.
 
+    They keep the ids of the earlier response if the history that they share with it is too large to be read.
+
     Args:
         names, items: as for `differing`.
         indices: what `differing` returned.
@@ -82,7 +88,10 @@ async def node_items(
     """
     before = 0
     if not is_whole or not await computed(lambda: all(_seed_of(items[index]) for index in indices), items):
-        chain = await read_chain(records, decoder, names[-1])
+        try:
+            chain = await read_chain(records, decoder, names[-1], ReadAllowance(_MOST))
+        except TooLarge:
+            return ()
         if chain is None:
             return ()
         there = [item for _, node in chain for item in node.items]

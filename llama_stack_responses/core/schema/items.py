@@ -54,7 +54,7 @@ COMPACTION: Final = "compaction"
 """The type of the item that replaces the conversation before it."""
 TRIGGER: Final = "compaction_trigger"
 """The type of an input's last item that requests a compaction of the conversation."""
-_ANSWERED: Final = {output: call for call, output in ANSWERS.items()}
+ANSWERED: Final[Mapping[str, str]] = {output: call for call, output in ANSWERS.items()}
 
 _ROLE: Final = one_of("user", "assistant", "system", "developer")
 _INDEX: Final = integer(0)
@@ -115,11 +115,11 @@ def check_call_pairs(items: Iterable[Mapping[str, Any]]) -> None:
             seen.add((kind, call_id))
             if EXCHANGE not in item:  # an item with an exchange was run by this server
                 unanswered[kind, call_id] = None
-        elif kind in _ANSWERED:
-            if (_ANSWERED[kind], call_id) not in seen:
-                what = _ANSWERED[kind].replace("_", " ")
+        elif kind in ANSWERED:
+            if (ANSWERED[kind], call_id) not in seen:
+                what = ANSWERED[kind].replace("_", " ")
                 raise bad_request(f"No tool call found for {what} output with call_id {call_id}.", "input")
-            unanswered.pop((_ANSWERED[kind], call_id), None)
+            unanswered.pop((ANSWERED[kind], call_id), None)
     for kind, call_id in unanswered:
         raise bad_request(f"No tool output found for {kind.replace('_', ' ')} {call_id}.", "input")
 

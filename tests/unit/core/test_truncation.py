@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_stack_responses.core.schema.items import check_call_pairs
-from llama_stack_responses.core.truncation import PINNED, droppable, without
+from llama_stack_responses.core.truncation import PINNED, droppable, whole_turns, without
 
 Json = dict[str, Any]
 
@@ -94,3 +94,29 @@ def test_remaining_conversation_is_valid(items: list[Json]) -> None:
         ]
         assert [item for item in left if item.get("role") == "user"][-1:] == newest
         assert left[-1:] == items[-1:]
+
+
+@given(conversations(), st.integers(0, 20))
+def test_whole_turns_of_any_end_of_conversation_are_valid(items: list[Json], first: int) -> None:
+    end = items[first:]
+    turns = whole_turns(end)
+    assert turns == end[len(end) - len(turns) :]
+    check_call_pairs(turns)
+    assert not turns or turns[0].get("role") == "user"
+
+
+def test_whole_turns_begin_with_first_user_message_or_compaction() -> None:
+    compaction = {"type": "compaction", "id": "cmp_1", "encrypted_content": "x"}
+    said = [THOUGHT, message("assistant", "1"), message("user", "2"), message("assistant", "3"), message("user", "4")]
+    assert whole_turns(said) == said[2:]
+    assert whole_turns([said[0], compaction, *said[1:]]) == [compaction, *said[1:]]
+    assert whole_turns(said[:2]) == []
+
+
+def test_whole_turns_leave_out_outputs_and_approvals_without_calls_and_requests() -> None:
+    asked = message("user", "?")
+    request = {"type": "mcp_approval_request", "id": "mcpr_1"}
+    answer = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1"}
+    assert whole_turns([asked, output("1"), asked, call("2"), output("2")]) == [asked, call("2"), output("2")]
+    assert whole_turns([asked, answer, asked]) == [asked]
+    assert whole_turns([asked, request, answer]) == [asked, request, answer]

@@ -28,7 +28,7 @@ WORDS: Final = "word " * 4_000
 
 @pytest.fixture
 def inference() -> FakeInference:
-    return FakeInference(*([text("Answer."), finish()] for _ in range(8)))
+    return FakeInference(*([text("Answer."), finish()] for _ in range(12)))
 
 
 @pytest.fixture
@@ -80,6 +80,72 @@ async def test_conversation_over_limit_is_refused(impl: OpenAIResponsesImpl) -> 
         await ask(impl, "And?", conversation=conversation)
     refused(raised.value, "conversation")
     assert len((await impl.conversations.list_items(conversation, limit=20, after=None, order="asc")).data) == 3
+
+
+def asked_for(inference: FakeInference) -> list[tuple[str, str]]:
+    """Return role and first word of each message of the last chat request."""
+    shown = [(each["role"], each["content"]) for each in inference.requests[-1]["messages"]]
+    texts = [(role, said if isinstance(said, str) else said[0]["text"]) for role, said in shown]
+    return [(role, said.split()[0]) for role, said in texts]
+
+
+async def chain_with_system_message(impl: OpenAIResponsesImpl, turns: int, **fields: Any) -> Json:
+    opening = [{"role": "system", "content": "Kindly"}, {"role": "user", "content": "hello"}]
+    last = await ask(impl, opening, **fields)  # type: ignore[arg-type]
+    for number in range(turns):
+        last = await ask(impl, f"{number} {WORDS}", previous_response_id=last["id"], **fields)
+    return last
+
+
+NEWEST: Final = [("system", "Kindly"), ("user", "1"), ("assistant", "Answer."), ("user", "2"), ("assistant", "Answer.")]
+
+
+async def test_oldest_turns_of_history_over_limit_are_left_out_with_truncation(
+    impl: OpenAIResponsesImpl, inference: FakeInference
+) -> None:
+    last = await chain_with_system_message(impl, 3, truncation="auto")
+    made = await ask(impl, "And?", previous_response_id=last["id"], truncation="auto")
+    assert asked_for(inference) == [*NEWEST, ("user", "And?")]
+    # The stored history is whole, and goes on.
+    assert len((await impl.input_items(made["id"], limit=20, after=None, order="asc")).data) == 10
+    await ask(impl, "More?", previous_response_id=made["id"], truncation="auto")
+    assert asked_for(inference) == [*NEWEST, ("user", "And?"), ("assistant", "Answer."), ("user", "More?")]
+    held: list[int] = []
+    body = {"model": "m", "input": "And?", "previous_response_id": last["id"], "truncation": "auto"}
+    run = await impl.create(body, hold=held.append)
+    assert isinstance(run, Run)
+    await run.finish()
+    assert len(WORDS) * 2 < sum(held) <= LIMIT
+
+
+async def test_oldest_turns_of_history_over_limit_are_left_out_in_background(
+    impl: OpenAIResponsesImpl, inference: FakeInference
+) -> None:
+    last = await chain_with_system_message(impl, 3, truncation="auto")
+    impl.archive._recent_bytes = LIMIT
+    body = {"model": "m", "input": "And?", "previous_response_id": last["id"], "background": True, "truncation": "auto"}
+    made = await impl.create(body)
+    assert isinstance(made, DetachedResponse)
+    await impl.finish(made.response["id"])
+    assert asked_for(inference) == [*NEWEST, ("user", "And?")]
+
+
+async def test_oldest_turns_of_conversation_over_limit_are_left_out_with_truncation(
+    impl: OpenAIResponsesImpl, inference: FakeInference
+) -> None:
+    said = [{"role": "user", "content": f"{number} {WORDS}"} for number in range(4)]
+    items = [{"role": "system", "content": "Kindly"}, *said]
+    conversation: str = (await impl.conversations.create({"items": items}))["id"]
+    await ask(impl, "And?", conversation=conversation, truncation="auto")
+    assert asked_for(inference) == [("system", "Kindly"), ("user", "2"), ("user", "3"), ("user", "And?")]
+    assert len((await impl.conversations.list_items(conversation, limit=20, after=None, order="asc")).data) == 7
+
+
+async def test_newest_turn_over_limit_is_refused_with_truncation(impl: OpenAIResponsesImpl) -> None:
+    last = await ask(impl, WORDS * 4)
+    with pytest.raises(ApiError) as raised:
+        await ask(impl, "And?", previous_response_id=last["id"], truncation="auto")
+    refused(raised.value, "previous_response_id")
 
 
 async def test_history_over_limit_is_neither_counted_nor_compacted(impl: OpenAIResponsesImpl) -> None:
