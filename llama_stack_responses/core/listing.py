@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from .errors import bad_request
 from .exchanges import without_exchange
 from .ids import Seeded, new_seed
 from .stream.calls import FORMS
@@ -45,6 +46,21 @@ class Page:
     data: list[Json]
     has_more: bool
     last: str | None = None
+
+
+def page_after(objects: list[Json], after: str | None, limit: int) -> Page:
+    """Return the page of at most `limit` objects that follow the one with the id `after`; the first page for None.
+
+    Raises:
+        ApiError: 400, no object has this id.
+    """
+    first = 0
+    if after is not None:
+        ids = [each["id"] for each in objects]
+        if after not in ids:
+            raise bad_request(f"Nothing with the id '{after}' is in this list.", "after", "invalid_value")
+        first = ids.index(after) + 1
+    return Page(objects[first : first + limit], len(objects) > first + limit)
 
 
 def with_ids(items: Iterable[Json]) -> list[Json]:

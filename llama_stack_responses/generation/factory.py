@@ -125,7 +125,7 @@ class GenerationFactory:
         """
         opened = opened or Opened()
         reasoning = PrivateReasoning(self.sealed.sealer, owner, opened)
-        toolset = Toolset(request, self.makers, self.unavailable, self.limits.servers)
+        toolset = Toolset(request, self.makers, self.unavailable, self.limits.servers, self.limits.tools)
         assembler = Assembler(
             response,
             toolset.kind_of,
@@ -161,6 +161,7 @@ def build_factory(
             limits.output_bytes,
             limits.output_events,
             ServerBounds(limits.mcp_servers, config.mcp.lists_bytes),
+            limits.of_requests.max_tools,
         ),
         SealedItems(reasoning_sealer(sealer), limits.history_of_one),
         ContextLengths(dependencies.inference),

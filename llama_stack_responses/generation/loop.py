@@ -12,6 +12,7 @@ from ..chat.exchanges import tool_output
 from ..core.errors import ApiError, TooLongError
 from ..core.exchanges import with_exchanges
 from ..core.schema.request import SERVICE_TIERS, CreateRequest
+from ..core.schema.shapes import DEFAULT_LIMITS
 from ..core.stream.assembler import Assembler
 from ..core.stream.calls import ServerCall
 from ..core.stream.deltas import Delta, Finish, FinishReason, Refusal
@@ -70,6 +71,7 @@ class LoopLimits:
         output_bytes: most characters of the model's output.
         output_events: most events.
         servers: bounds on the MCP servers.
+        tools: most tools, those of the input included.
     """
 
     rounds: int
@@ -78,6 +80,7 @@ class LoopLimits:
     output_bytes: int = 32 * 2**20
     output_events: int = 500_000
     servers: ServerBounds = SERVERS
+    tools: int = DEFAULT_LIMITS.max_tools
 
 
 _MOST_ITEMS: Final = 10_000

@@ -14,7 +14,7 @@ from ..core.moderation import asked_texts, policy_of
 from ..core.owner import Owner
 from ..core.schema.items import check_call_pairs, check_ids
 from ..core.schema.request import CreateRequest
-from ..core.schema.shapes import DEFAULT_LIMITS, At, missing
+from ..core.schema.shapes import At, missing
 from ..moderation.checks import Checks
 from ..sealing.sealed_items import Opened, SealedItems
 from .connection_memory import ConnectionMemory
@@ -150,7 +150,7 @@ def _joined(request: CreateRequest, history: History, new_items: list[Json]) -> 
     new_items = with_ids(new_items)
     items = for_model(history.items + new_items)
     if not items and not request.instructions:
-        raise missing(At("input", DEFAULT_LIMITS))
+        raise missing(At("input"))
     check_call_pairs(items)
     check_approvals(items, request.tools)
     return new_items, items

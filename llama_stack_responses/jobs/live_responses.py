@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
+from ..concurrency import LoopTask
 from ..core.errors import ApiError
 from ..core.owner import Owner
 from ..generation.activity import Activity, Running
@@ -62,17 +63,15 @@ class LiveResponses:
         self.server = server
         self._intervals = intervals
         self._published: set[str] = set()
-        self._task: asyncio.Task[None] | None = None
+        self._task = LoopTask(self._publish)
 
     def start(self) -> None:
         """Show this server's responses to owners who look at another one."""
-        self._task = asyncio.get_running_loop().create_task(self._publish())
+        self._task.start()
 
     async def stop(self) -> None:
         """End the task."""
-        if self._task:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._task.stop()
 
     async def watch(self, owner: Owner) -> None:
         """Have all servers show what they run for this owner, for a few seconds."""

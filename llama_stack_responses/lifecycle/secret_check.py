@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from time import monotonic
 
+from ..concurrency import LoopTask
 from ..core.errors import ApiError
 from ..intervals import Intervals
 from ..logs import get_logger
@@ -35,7 +36,7 @@ class SecretCheck:
         self._records = records
         self._mine = sealer.fingerprints
         self._intervals = intervals
-        self._task: asyncio.Task[None] | None = None
+        self._task = LoopTask(self._run)
         self._renew_at = 0.0
         self._missing: frozenset[str] = frozenset()
 
@@ -46,14 +47,11 @@ class SecretCheck:
 
     def start(self) -> None:
         """Start in the running event loop; do nothing if the checks were started in it before."""
-        if self._task is None or self._task.get_loop() is not asyncio.get_running_loop():
-            self._task = asyncio.create_task(self._run())
+        self._task.start()
 
     async def stop(self) -> None:
         """Stop, and wait until the task of the checks has ended."""
-        if self._task:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._task.stop()
 
     async def check(self) -> None:
         """Write this server's row if it is due, compare the rows of the store, and log what has changed.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
+from ..concurrency import LoopTask
 from ..core.errors import ApiError
 from ..logs import get_logger
 from ..store.archive import Archive
@@ -23,18 +24,15 @@ class Sweeper:
     def __init__(self, archive: Archive, interval: float) -> None:
         self._archive = archive
         self._interval = interval
-        self._task: asyncio.Task[None] | None = None
+        self._task = LoopTask(self._run)
 
     def start(self) -> None:
         """Start in the running event loop; do nothing if the sweeper was started in it before."""
-        if self._task is None or self._task.get_loop() is not asyncio.get_running_loop():
-            self._task = asyncio.create_task(self._run())
+        self._task.start()
 
     async def stop(self) -> None:
         """Stop, and wait until the sweeper's task has ended."""
-        if self._task:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._task.stop()
 
     async def _run(self) -> None:
         while True:

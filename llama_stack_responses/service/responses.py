@@ -16,7 +16,7 @@ from ..core.access import Access, Action
 from ..core.errors import ApiError, OutcomeUnknown, bad_request, not_found
 from ..core.ids import check_response_id
 from ..core.json_values import VALUE_BYTES
-from ..core.listing import Order, Page, listed
+from ..core.listing import Order, Page, listed, page_after
 from ..core.owner import Owner
 from ..core.schema.request import CreateRequest
 from ..core.stream.events import TERMINAL, Event
@@ -533,13 +533,8 @@ class OpenAIResponsesImpl:
         items = await self._history_reader.input_of(await self._stored(response_id, "read"), hold)
         if order == "desc":
             items.reverse()
-        first = 0
-        if after is not None:
-            ids = [item["id"] for item in items]
-            if after not in ids:
-                raise bad_request(f"No item with id '{after}' is in this list.", "after", "invalid_value")
-            first = ids.index(after) + 1
-        return Page(listed(items[first : first + limit]), len(items) > first + limit)
+        page = page_after(items, after, limit)
+        return Page(listed(page.data), page.has_more)
 
     async def shutdown(self) -> None:
         """Stop the background tasks, and close the dependencies and the store; the host calls it when it stops."""

@@ -16,7 +16,7 @@ import secrets
 import time
 from base64 import b64decode, b64encode
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import batched, takewhile
 from string import ascii_lowercase
@@ -24,6 +24,7 @@ from typing import Final, NamedTuple, Protocol
 
 from llama_stack_responses.logs import get_logger
 
+from ..concurrency import LoopLocal
 from ..core.errors import ApiError
 from .records import (
     Condition,
@@ -135,7 +136,7 @@ class KeyValueRecords:
         self._prefix = prefix
         self._clock = clock
         self._id = secrets.token_hex(8)
-        self._opening: asyncio.Task[_Store] | None = None
+        self._store = LoopLocal(self._open)
 
     async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
         found: list[tuple[str, Record]] = []
@@ -202,19 +203,11 @@ class KeyValueRecords:
         """Return None: the backends cannot tell."""
 
     async def close(self) -> None:
-        opening, self._opening = self._opening, None
-        if opening is None or opening.get_loop() is not asyncio.get_running_loop():
-            return
-        with suppress(Exception):
-            await (await opening).keys.shutdown()
+        await self._store.close(lambda store: store.keys.shutdown())
 
     async def _ready(self) -> _Store:
-        """Return the store in the running loop; a store that another, closed loop opened may never answer."""
-        loop = asyncio.get_running_loop()
-        opening = self._opening
-        if opening is None or opening.get_loop() is not loop or (opening.done() and _failed(opening)):
-            opening = self._opening = loop.create_task(self._open())
-        store = await asyncio.shield(opening)
+        """Return the store in the running loop, with a live connection."""
+        store = await self._store.get()
         if store.broken:
             await self._mend(store)
         return store
@@ -237,9 +230,8 @@ class KeyValueRecords:
         except (ApiError, Conflict):
             raise
         except Exception as error:
-            opening = self._opening
-            if opening is not None and opening.done() and not _failed(opening):
-                opening.result().broken = True
+            if store := self._store.opened:
+                store.broken = True
             message = f"The response store, a key-value backend of the stack, does not answer ({type(error).__name__})."
             logger.error("%s %s", message, error)
             raise made(message) from error
@@ -356,7 +348,3 @@ def _shared(start: str, end: str) -> str:
 
 def _versions(conditions: Sequence[Condition]) -> list[VersionIs]:
     return [each for each in conditions if isinstance(each, VersionIs)]
-
-
-def _failed(task: asyncio.Task[_Store]) -> bool:
-    return task.cancelled() or task.exception() is not None

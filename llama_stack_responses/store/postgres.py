@@ -8,12 +8,13 @@ import re
 import secrets
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cache, partial
 from typing import Any, Final
 
 import asyncpg
 
+from ..concurrency import LoopLocal
 from ..core.errors import ApiError
 from .postgres_errors import TimedOut, Unreachable, errors_as_503
 from .postgres_locks import LockBudget, lock_id, locks
@@ -221,7 +222,7 @@ class PostgresRecords:
         self._id = secrets.token_hex(8)
         self._budget = LockBudget(connections)
         self._waker = NotificationSender(self._notify)
-        self._opening: asyncio.Task[asyncpg.Pool] | None = None
+        self._local_pool = LoopLocal(self._open)
 
     async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
         if not keys:
@@ -311,11 +312,7 @@ class PostgresRecords:
 
     async def close(self) -> None:
         await self._waker.close()
-        opening, self._opening = self._opening, None
-        if opening is None or opening.get_loop() is not asyncio.get_running_loop():
-            return
-        with suppress(Exception):
-            await (await opening).close()
+        await self._local_pool.close(lambda pool: pool.close())
 
     async def _fetch(self, sql: str, *arguments: Any, before: tuple[Any, ...] = ()) -> list[Any]:
         now = self._clock() if self._clock else None
@@ -340,12 +337,7 @@ class PostgresRecords:
         raise AssertionError("the last attempt returns or raises")
 
     async def _pool(self) -> asyncpg.Pool:
-        """Return the connection pool of the running loop; connections of another, closed loop would never answer."""
-        loop = asyncio.get_running_loop()
-        opening = self._opening
-        if opening is None or opening.get_loop() is not loop or (opening.done() and _failed(opening)):
-            opening = self._opening = loop.create_task(self._open())
-        return await asyncio.shield(opening)
+        return await self._local_pool.get()
 
     async def _open(self) -> asyncpg.Pool:
         pool = await asyncpg.create_pool(
@@ -389,10 +381,6 @@ def _sql(schema: str, sql: str) -> str:
     """Return a statement with its placeholders replaced for `schema`."""
     names = {"$schema": schema, "$lock": str(lock_id(schema, "")), "$live": _LIVE}
     return re.sub(r"\$(schema|lock|live)\b", lambda name: names[name[0]], sql)
-
-
-def _failed(task: asyncio.Task[asyncpg.Pool]) -> bool:
-    return task.cancelled() or task.exception() is not None
 
 
 def _records(rows: Sequence[Any]) -> list[tuple[str, Record]]:

@@ -55,7 +55,8 @@ class Toolset:
         request: the request.
         makers: the available tools.
         unavailable: how a request for an unavailable tool is handled.
-        servers: bounds on the MCP servers, including those that items bring.
+        servers: bounds on the MCP servers, including those in items.
+        most: maximum number of tools, including those in items.
 
     Raises:
         ApiError: 400, this stack does not have a tool, or there are too many MCP servers.
@@ -67,7 +68,9 @@ class Toolset:
         makers: Makers,
         unavailable: Unavailable = REFUSED,
         servers: ServerBounds = SERVERS,
+        most: int = DEFAULT_LIMITS.max_tools,
     ) -> None:
+        self._most = most
         self._request = request
         self._makers = makers
         self._unavailable = unavailable
@@ -210,8 +213,8 @@ class Toolset:
             if (same := _same(entry)) not in self._known:
                 self._known.add(same)
                 self._tools.append(tool)
-        if len(self._tools) > DEFAULT_LIMITS.max_tools:
-            raise bad_request(f"The input brings too many tools: there may be {DEFAULT_LIMITS.max_tools}.", "input")
+        if len(self._tools) > self._most:
+            raise bad_request(f"The input has too many tools. A request can have {self._most} in all.", "input")
         if len(self._tools) > known:
             self._budget.share(self._tools)
             self._index()

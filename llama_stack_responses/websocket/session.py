@@ -11,7 +11,7 @@ from ..admission import Reservation
 from ..config import Limits
 from ..core.errors import ApiError, bad_request
 from ..core.owner import Owner
-from ..core.schema.shapes import DEFAULT_LIMITS, At, boolean
+from ..core.schema.shapes import At, boolean
 from ..core.stream.events import Event
 from ..core.stream.socket_events import refused
 from ..generation.connection_options import ConnectionOptions
@@ -185,7 +185,7 @@ class Session:
                 "background",
                 "unsupported_parameter",
             )
-        generate = event.get("generate") is None or boolean(event["generate"], At("generate", DEFAULT_LIMITS))
+        generate = event.get("generate") is None or boolean(event["generate"], At("generate"))
         body = {name: value for name, value in event.items() if name not in _ENVELOPE}
         parent = body.get("previous_response_id")
         steers = self._steering.queued(parent, lane)

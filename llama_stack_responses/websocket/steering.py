@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ..core.errors import ApiError
 from ..core.ids import new_id
-from ..core.schema.shapes import DEFAULT_LIMITS, At, missing
+from ..core.schema.shapes import At, missing
 from ..core.schema.steer_input import as_items, check_steer, required_input
 from ..core.stream.events import Event
 from ..core.stream.socket_events import steer_accepted, steer_failed, steer_pending
@@ -98,9 +98,9 @@ class Steering:
         """
         target_id, given = event.get("previous_response_id"), event.get("input")
         if not isinstance(target_id, str):
-            raise missing(At("previous_response_id", DEFAULT_LIMITS))
+            raise missing(At("previous_response_id"))
         if given is None:
-            raise missing(At("input", DEFAULT_LIMITS))
+            raise missing(At("input"))
         target = self._targets.get(target_id)
         size += _OVERHEAD
         if problem := self._problem(event, target, size):

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 
-from llama_stack_responses.core.errors import ApiError, bad_request
+from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.schema.new_container import CONTAINER_SCHEMA, new_container
 from llama_stack_responses.sandbox.containers import (
@@ -22,6 +22,7 @@ from llama_stack_responses.sandbox.containers import (
 )
 from llama_stack_responses.sandbox.slots import TooManyContainers
 
+from ..core.listing import page_after
 from .files import FileInBlocks
 from .forms import uploaded
 from .openapi import CONTAINER, FILE, NEW_FILE, PAGING, deleted, described, page
@@ -131,13 +132,8 @@ def _page(request: Request, data: list[dict[str, Any]]) -> Response:
     limit = query.integer("limit", 1, MAX_PAGE) or 20
     if query.order() == "asc":
         data.reverse()
-    first = 0
-    if (after := query.text("after")) is not None:
-        ids = [each["id"] for each in data]
-        if after not in ids:
-            raise bad_request(f"Nothing with the id '{after}' is in this list.", "after", "invalid_value")
-        first = ids.index(after) + 1
-    return page_of(data[first : first + limit], has_more=len(data) > first + limit)
+    page = page_after(data, query.text("after"), limit)
+    return page_of(page.data, has_more=page.has_more)
 
 
 def _no_file(file_id: str) -> ApiError:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ..errors import bad_request
 from .client_tools import AUTO_CONTAINER_FIELDS
-from .shapes import DEFAULT_LIMITS, At, Schema, an_object, array, integer, one_of, record, schema_of, string
+from .shapes import At, Schema, an_object, array, integer, one_of, record, schema_of, string
 
 _IDLE: Final = record({"anchor": one_of("last_active_at"), "minutes": integer(1)}, "minutes")
 
@@ -23,7 +23,7 @@ def new_container(body: dict[str, Any]) -> tuple[str, int | None]:
     Raises:
         ApiError: 400; the body is invalid, or requests what this server's containers do not support.
     """
-    asked = _CONTAINER(body, At("", DEFAULT_LIMITS))
+    asked = _CONTAINER(body, At(""))
     for name, instead in (
         ("file_ids", "Add files with 'POST /v1/containers/{container_id}/files'."),
         ("skills", "Add what they need as files."),

@@ -59,7 +59,7 @@ class At:
 
     __slots__ = ("limits", "path", "refuse_unknown")
 
-    def __init__(self, path: str, limits: RequestLimits, *, refuse_unknown: bool = False) -> None:
+    def __init__(self, path: str, limits: RequestLimits = DEFAULT_LIMITS, *, refuse_unknown: bool = False) -> None:
         self.path = path
         self.limits = limits
         self.refuse_unknown = refuse_unknown
