@@ -53,7 +53,7 @@ def fits(body: bytes, values: int, depth: int) -> bool:
     return count_values(body, values - 1) < values and _nests_at_most(body, depth)
 
 
-def count_values(body: bytes, limit: int, slice_bytes: int = _SLICE) -> int:
+def count_values(body: bytes | bytearray, limit: int, slice_bytes: int = _SLICE) -> int:
     """Return the number of arrays, objects and commas in a JSON document: at least half of its values.
 
     The count is exact if it is over `limit`; below that, it may include characters within strings. For invalid JSON,
@@ -71,7 +71,7 @@ def _nests_at_most(body: bytes, depth: int) -> bool:
     return max(accumulate(map(_STEPS.__getitem__, outside_strings.translate(None, _NO_BRACKETS))), default=0) <= depth
 
 
-def _count_outside_strings(body: bytes, limit: int, slice_bytes: int) -> int:
+def _count_outside_strings(body: bytes | bytearray, limit: int, slice_bytes: int) -> int:
     """Return the same count without characters in strings; stop soon after `limit`."""
     found, in_string, odd = 0, False, False
     for start in range(0, len(body), slice_bytes):
@@ -86,7 +86,7 @@ def _count_outside_strings(body: bytes, limit: int, slice_bytes: int) -> int:
     return found
 
 
-def _without_escapes(piece: bytes, *, odd: bool) -> tuple[bytes, bool]:
+def _without_escapes(piece: bytes | bytearray, *, odd: bool) -> tuple[bytes | bytearray, bool]:
     r"""Return the piece without `\\` and `\"`, and whether its last character begins an escape of the next piece.
 
     Args:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ from starlette.types import Scope
 
 from llama_stack_responses.admission import Admission, Quota, Reservation
 from llama_stack_responses.config import Limits
+from llama_stack_responses.core import json_decoding
 from llama_stack_responses.core.errors import ApiError, bad_request
 from llama_stack_responses.core.json_values import VALUE_BYTES, count_values
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
@@ -27,9 +27,9 @@ _SLOWEST: Final = 16_384
 _SMALL: Final = 65_536
 """Bytes up to which a body is decoded at once. The values of a larger body are counted in a thread first."""
 
-
 _FEW: Final = 10_000
-"""Values that the event loop decodes without a break: some milliseconds."""
+_INLINE: Final = 2**20
+"""Values and bytes that the event loop decodes at once, in a millisecond or two; a thread decodes more."""
 
 _WAITING: Final = 256
 """Bodies with more values that may wait for their turn, for each user."""
@@ -68,14 +68,17 @@ class Bodies:
         """
         return exchange_of(request.scope).lease(self.lease).take
 
-    async def read(self, request: Request) -> bytes:
+    async def read(self, request: Request) -> bytearray:
         """Return the body.
 
         Raises:
             ApiError: 413 if it is too large; 408 if it arrives too slowly; 429 or 503 if too much is held.
             ClientDisconnect: the client disconnected.
         """
-        return b"".join([piece async for piece in self.pieces(request, self._limits.request_bytes)])
+        body = bytearray()  # grows in place; joining megabytes at the end would block the event loop
+        async for piece in self.pieces(request, self._limits.request_bytes):
+            body += piece
+        return body
 
     async def json(self, request: Request, *, optional: bool = False) -> dict[str, Any]:
         """Return the body, decoded as a JSON object. An empty body is allowed if `optional`.
@@ -106,7 +109,7 @@ class Bodies:
             lease.take(len(piece))
             yield piece
 
-    async def decode(self, body: bytes, lease: Reservation) -> dict[str, Any]:
+    async def decode(self, body: bytes | bytearray, lease: Reservation) -> dict[str, Any]:
         """Decode a JSON object that a client sent, and count the memory of its values on `lease`.
 
         Raises:
@@ -120,25 +123,24 @@ class Bodies:
             message = f"The JSON body of your request holds more than {most} values. Send fewer at a time."
             raise bad_request(message, code="request_too_large")
         lease.take(values * VALUE_BYTES)
-        return decode(body) if values <= _FEW else await self._in_turn(body)
+        return decode(body) if values <= _FEW and len(body) <= _INLINE else await self._in_turn(body)
 
-    async def _in_turn(self, body: bytes) -> dict[str, Any]:
-        """Decode a large body. This blocks the event loop, so the next one waits twice as long as this one takes.
+    async def _in_turn(self, body: bytes | bytearray) -> dict[str, Any]:
+        """Decode a large body in a thread, one at a time: threads that compute slow the event loop down.
 
         Raises:
             ApiError: as from `decode`; 429 if too many large bodies of this user wait.
         """
-        owner, loop = self._who().identity, asyncio.get_running_loop()
+        owner = self._who().identity
         try:
             await self._turns.enter(owner)
         except QueueFull:
             message = "You have too many large requests open at the same time. Finish some of them, then try again."
             raise ApiError(429, message, code="rate_limit_exceeded", retry_after=1) from None
-        began = time.monotonic()
-        try:
-            return decode(body)
-        finally:
-            loop.call_later(2 * (time.monotonic() - began), self._turns.leave, owner)
+        working = asyncio.get_running_loop().run_in_executor(None, decode, body, json_decoding.loads)
+        # If this task is cancelled, the thread works on.
+        working.add_done_callback(lambda _: self._turns.leave(owner))
+        return await asyncio.shield(working)
 
     async def _in_time(self, request: Request) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
@@ -173,15 +175,15 @@ def too_large(limit: int) -> ApiError:
     return ApiError(413, f"The request's body is larger than {limit} bytes.", code="request_too_large")
 
 
-def decode(body: bytes) -> dict[str, Any]:
-    """Decode a JSON object.
+def decode(body: bytes | bytearray, loads: Callable[[bytes | bytearray], Any] = orjson.loads) -> dict[str, Any]:
+    """Decode a JSON object with `loads`.
 
     Raises:
         ApiError: 400 if the body is not a JSON object.
     """
     try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        value = loads(body)
+    except ValueError as error:
         raise bad_request(
             f"We could not parse the JSON body of your request: {error}. The body must be a JSON object."
         ) from error

@@ -37,7 +37,7 @@ LAYERS: Final = {
         {"cli", "provider"},
     ),
     f"{PACKAGE}.core": (
-        {"charsets", "errors", "exchanges", "json_values", "owner", "thoughts"},
+        {"charsets", "errors", "exchanges", "json_decoding", "json_values", "owner", "thoughts"},
         {"access", "arguments", "ids", "json_blocks", "mcp"},
         {"schema"},
         {"moderation", "truncation", "unavailable_tools"},

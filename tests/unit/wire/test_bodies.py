@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from typing import Any
 
 import pytest
 from fastapi import Request, Response
 
+from llama_stack_responses.core import json_decoding
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.logs import bound_tracebacks
@@ -145,17 +147,39 @@ def test_default_limits_create_bodies() -> None:
     assert isinstance(App().bodies, Bodies)
 
 
-async def test_next_body_with_many_values_is_decoded_after_a_break() -> None:
+@pytest.mark.parametrize("body", [b'{"a": [' + b"[]," * 30_000 + b"0]}", b'{"a": "' + b"x" * 2**20 + b'"}'])
+async def test_large_body_is_decoded_in_pieces_beside_event_loop(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    go, pieces = threading.Event(), json_decoding.loads
+
+    def wait(document: bytes | bytearray) -> Any:
+        assert go.wait(60)
+        return pieces(document)
+
+    monkeypatch.setattr(json_decoding, "loads", wait)
     bodies = App({}).bodies
-    body = b'{"a": [' + b"0," * 400_000 + b"0]}"
     with bodies.lease() as held:
-        first, second = (asyncio.create_task(bodies.decode(body, held)) for _ in range(2))
-        done, _ = await asyncio.wait([first, second], return_when=asyncio.FIRST_COMPLETED)
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert len(done) == 1
-        assert not (first.done() and second.done())
-        assert len((await first)["a"]) == len((await second)["a"]) == 400_001
+        decoding = asyncio.create_task(bodies.decode(body, held))
+        await asyncio.sleep(0.01)
+        assert not decoding.done()
+        go.set()
+        assert (await decoding).keys() == {"a"}
+
+
+async def test_body_of_ordinary_size_is_decoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(json_decoding, "loads")
+    bodies = App({}).bodies
+    body = b'{"a": [%b"%b"]}' % (b"0," * 9_000, b"x" * 900_000)
+    with bodies.lease() as held:
+        assert (await bodies.decode(body, held)).keys() == {"a"}
+
+
+async def test_invalid_large_body_is_bad_request() -> None:
+    app = App({})
+    with app.bodies.lease() as held:
+        with pytest.raises(ApiError, match="We could not parse the JSON body of your request"):
+            await app.bodies.decode(b'{"a": [' + b"0," * 400_000 + b"0}", held)
+        with pytest.raises(ApiError, match="must be a JSON object"):
+            await app.bodies.decode(b"[" + b"0," * 400_000 + b"0]", held)
 
 
 async def test_body_with_many_values_of_other_user_has_next_turn() -> None:
