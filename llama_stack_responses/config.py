@@ -567,6 +567,7 @@ class ResponsesConfig(BaseModel):
         store: where responses are stored.
         retention_days: days for which a response is kept; null keeps it for ever.
         sweep_seconds: interval between two deletions of expired responses.
+        finish_seconds: time for which a server that shuts down lets its foreground responses go on; then it fails them.
         drain_seconds: time for which a server that shuts down waits for clients to read what was sent to them.
         loop_hold_seconds: a log line and a metric report any piece of work that blocks the event loop for longer than
             this; 0 turns that off.
@@ -599,6 +600,7 @@ class ResponsesConfig(BaseModel):
     store: Store = Field(default_factory=SqliteStore)
     retention_days: float | None = Field(default=30.0, gt=0)
     sweep_seconds: float = Field(default=600.0, gt=0)
+    finish_seconds: float = Field(default=0.0, ge=0)
     drain_seconds: float = Field(default=5.0, gt=0)
     loop_hold_seconds: Annotated[float, AfterValidator(_off_or_long)] = 0.1
     store_chat_completions: bool = False

@@ -90,6 +90,7 @@ class Worker:
         self._limits = limits
         self._runner = runner
         self._intervals = intervals
+        self._retired = False
         self._idle: set[str] = set()
         self._broken: set[str] = set()
         self._runners: dict[asyncio.Task[None], JobRunner] = {}
@@ -136,6 +137,10 @@ class Worker:
                 await self._heartbeat.end()
             except ApiError as error:
                 logger.warning("could not end the worker's lease; it will expire: %s", error)
+
+    def retire(self) -> None:
+        """Claim no further job; the jobs that are held go on."""
+        self._retired = True
 
     def run(self, lease: Lease, acceptance: Acceptance | None = None) -> asyncio.Task[None]:
         """Run a job that this worker holds, in a task."""
@@ -252,7 +257,7 @@ class Worker:
         owners = [runner.lease.job.owner for runner in self._runners.values() if runner.acceptance is None]
         counts = Counter(name_of(owner) for owner in owners if not owner.is_anonymous)
         at_limit = {of for of, count in counts.items() if count >= self._limits.at_once_per_user}
-        return len(owners) < self._limits.at_once, at_limit
+        return len(owners) < self._limits.at_once and not self._retired, at_limit
 
     async def _watch_leases(self) -> None:
         """Drop the jobs that another worker took over: their runners would go on until their next write."""

@@ -1,5 +1,6 @@
 """Signal handlers that start a graceful shutdown before uvicorn's own.
 
+- Running responses may finish first, for as long as the configuration says.
 - uvicorn runs the lifespan shutdown only after all open streams have ended, and streams do not end by themselves. So
   SIGINT and SIGTERM are handled here first, ahead of the handlers that were installed before.
 - uvicorn closes WebSockets at once. So its handler runs after the WebSockets have sent their last messages.
@@ -44,7 +45,11 @@ class Connections:
             connection.transport.abort()
 
 
-def install_signal_handlers(begin: Callable[[], asyncio.Future[None] | None], drain: float) -> Connections:
+def install_signal_handlers(
+    begin: Callable[[], asyncio.Future[None] | None],
+    drain: float,
+    finish: Callable[[], asyncio.Future[None] | None] = lambda: None,
+) -> Connections:
     """Handle SIGINT and SIGTERM in the running event loop, then call the handler that was installed before.
 
     The earlier handler is called when the future that `begin` returned is done, `drain` seconds after the signal at the
@@ -53,7 +58,9 @@ def install_signal_handlers(begin: Callable[[], asyncio.Future[None] | None], dr
 
     Args:
         begin: begins the shutdown.
-        drain: seconds from the signal until the connections of a uvicorn server that are still open are aborted.
+        drain: seconds from then until the connections of a uvicorn server that are still open are aborted.
+        finish: called first; the shutdown begins when its future is done or cancelled, at once if it returned None. A
+            second signal cancels the future.
 
     Returns:
         The server's connections.
@@ -61,30 +68,56 @@ def install_signal_handlers(begin: Callable[[], asyncio.Future[None] | None], dr
     connections = Connections(signal.getsignal(signal.SIGTERM))
     if threading.current_thread() is not threading.main_thread():
         return connections
-    loop = asyncio.get_running_loop()
+    ending = _Ending(asyncio.get_running_loop(), begin, drain, finish)
     for number in _SIGNALS:
         before = signal.getsignal(number)
         if callable(before):
-            signal.signal(number, _both(loop, begin, before, drain))
+            signal.signal(number, ending.handler(before))
     return connections
 
 
-def _both(
-    loop: asyncio.AbstractEventLoop, begin: Callable[[], asyncio.Future[None] | None], before: Handler, drain: float
-) -> Handler:
-    def handle(number: int, frame: FrameType | None) -> None:
-        if loop.is_running():
-            loop.call_soon_threadsafe(end, number)
-        else:
-            before(number, frame)
+class _Ending:
+    """What signals do; the arguments are those of `install_signal_handlers`."""
 
-    def end(number: int) -> None:
-        goodbye = begin()
-        loop.call_later(drain, Connections(before).abort_all)
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        begin: Callable[[], asyncio.Future[None] | None],
+        drain: float,
+        finish: Callable[[], asyncio.Future[None] | None],
+    ) -> None:
+        self._loop = loop
+        self._begin = begin
+        self._drain = drain
+        self._finish = finish
+        self._work: asyncio.Future[None] | None = None
+
+    def handler(self, before: Handler) -> Handler:
+        """Return the handler of a signal, given the earlier one."""
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            if self._loop.is_running():
+                self._loop.call_soon_threadsafe(self._hear, number, before)
+            else:
+                before(number, frame)
+
+        return handle
+
+    def _hear(self, number: int, before: Handler) -> None:
+        if self._work and not self._work.done():
+            self._work.cancel()
+            return
+        self._work = self._finish()
+        if self._work is None:
+            self._end(number, before)
+        else:
+            self._work.add_done_callback(lambda _: self._end(number, before))
+
+    def _end(self, number: int, before: Handler) -> None:
+        goodbye = self._begin()
+        self._loop.call_later(self._drain, Connections(before).abort_all)
         if goodbye is None:
             before(number, None)
             return
         goodbye.add_done_callback(lambda _: before(number, None))
-        loop.call_later(drain, goodbye.cancel)
-
-    return handle
+        self._loop.call_later(self._drain, goodbye.cancel)

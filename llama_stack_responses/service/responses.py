@@ -35,6 +35,7 @@ from ..inputs.resolver import RequestResolver, Start
 from ..intervals import DEFAULT, Intervals
 from ..jobs.background import BackgroundJobs
 from ..jobs.worker import WorkerLimits
+from ..lifecycle.finishing import Finishing
 from ..lifecycle.secret_check import SecretCheck
 from ..lifecycle.shutdown import ShutdownCoordinator
 from ..lifecycle.signals import Connections, install_signal_handlers
@@ -110,8 +111,7 @@ class OpenAIResponsesImpl:
         intervals: Intervals = DEFAULT,
     ) -> None:
         self.config = config
-        self.intervals = intervals
-        self.access = access
+        self.intervals, self.access = intervals, access
         self.shutdown_coordinator = ShutdownCoordinator()
         self.streams, self.sockets = Admission(config.limits.of_streams), Level()
         self._records = records
@@ -137,7 +137,8 @@ class OpenAIResponsesImpl:
         self._writer = ResponseWriter(archive, self._leases, intervals)
         self._health = Health(records, self.jobs.worker)
         self._readiness = self._checks_of_readiness()
-        self._runs: set[Run] = set()
+        self._runs = set[Run]()
+        self._finishing = Finishing(self._runs, config.finish_seconds)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._monitor: LoopMonitor | None = None
         self._connections: Connections | None = None
@@ -171,7 +172,7 @@ class OpenAIResponsesImpl:
             "worker": self._health.worker,
             "model_server": self._factory.inference.answers,
         }
-        return Readiness(checks, lambda: self.shutdown_coordinator.begun, self.intervals, self._notes)
+        return Readiness(checks, lambda: self._finishing.begun, self.intervals, self._notes)
 
     def _notes(self) -> dict[str, str]:
         return {"secrets": "different"} if self._secret_check.differs else {}
@@ -191,7 +192,7 @@ class OpenAIResponsesImpl:
         if threshold := self.config.loop_hold_seconds:
             self._monitor = self._factory.telemetry.monitor_loop(threshold)
         self._factory.telemetry.show(Load(self._counts, self._store_load))
-        self._connections = install_signal_handlers(self._hear_end, self.config.drain_seconds)
+        self._connections = install_signal_handlers(self._hear_end, self.config.drain_seconds, self._finish)
         return True
 
     def _counts(self) -> dict[tuple[str, str], int]:
@@ -206,6 +207,11 @@ class OpenAIResponsesImpl:
     async def _store_load(self) -> StoreLoad:
         length, age = await self.jobs.waiting()
         return StoreLoad(length, age, await self._records.size())
+
+    def _finish(self) -> asyncio.Future[None] | None:
+        """Begin nothing that another server can do, and let foreground responses finish."""
+        self.jobs.worker.retire()
+        return self._finishing.begin()
 
     def _hear_end(self) -> asyncio.Future[None] | None:
         for run in self._runs:
@@ -393,6 +399,7 @@ class OpenAIResponsesImpl:
 
     def _ended(self, run: Run) -> None:
         self._runs.discard(run)
+        self._finishing.look()
         self._leases.released(run.response["id"])
 
     async def _keep_elsewhere(

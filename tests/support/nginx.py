@@ -1,13 +1,16 @@
 """A real nginx, from a wheel."""
 
 import importlib.util
+import os
 import platform
+import signal
 from pathlib import Path
 from typing import Self
 
 import httpx
 
 from tests.support.process import Child, free_port
+from tests.support.waiting import wait_until
 
 READY_SECONDS = 90.0
 
@@ -55,8 +58,30 @@ class Nginx:
         """Its root URL, without /v1."""
         return f"http://127.0.0.1:{self._port}"
 
+    def change(self, before: str, now: str) -> None:
+        """Change the configuration and load it, and wait until no worker of the old one takes connections."""
+        assert self._config.count(before) == 1, f"{before} stands not once in the configuration"
+        self._config = self._config.replace(before, now)
+        (self._folder / "nginx.conf").write_text(self._config)
+        master = int((self._folder / "nginx.pid").read_text())
+        old = _children(master)
+        os.kill(master, signal.SIGHUP)
+        wait_until(lambda: bool(_children(master) - old) and all(map(_is_leaving, old)))
+
     def _answers(self) -> bool | None:
         try:
             return httpx.get(f"{self.base_url}/v1/health", timeout=5, trust_env=False).is_success or None
         except httpx.TransportError:
             return None
+
+
+def _children(pid: int) -> set[int]:
+    return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def _is_leaving(worker: int) -> bool:
+    """Return whether a worker has ended, or only finishes its requests."""
+    try:
+        return b"shutting down" in Path(f"/proc/{worker}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return True

@@ -104,3 +104,26 @@ async def test_wait_for_goodbye_times_out(number: signal.Signals) -> None:
     install_signal_handlers(asyncio.get_running_loop().create_future, 0.01)
     os.kill(os.getpid(), number)
     await asyncio.wait_for(heard.wait(), 60)
+
+
+@pytest.mark.parametrize("second", [False, True])
+async def test_shutdown_begins_after_the_work_or_a_second_signal(number: signal.Signals, second: bool) -> None:
+    heard: list[str] = []
+    asked, ended, work = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop().create_future()
+    signal.signal(number, lambda *_: ended.set())
+
+    def finish() -> asyncio.Future[None]:
+        asked.set()
+        return work
+
+    install_signal_handlers(lambda: heard.append("begun"), 30.0, finish)
+    os.kill(os.getpid(), number)
+    await asyncio.wait_for(asked.wait(), 60)
+    await asyncio.sleep(0)
+    assert not heard
+    if second:
+        os.kill(os.getpid(), number)
+    else:
+        work.set_result(None)
+    await asyncio.wait_for(ended.wait(), 60)
+    assert heard == ["begun"]
