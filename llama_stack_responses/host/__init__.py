@@ -79,7 +79,7 @@ async def get_provider_impl(
         unavailable=Unavailable(config.unavailable_tools),
     )
     attachments = open_attachments(files, config, pool, contents, guard, file_processor(deps.get(Api.file_processors)))
-    records = MeasuredRecords(open_records(config.store, backend), telemetry)
+    records = MeasuredRecords(open_records(config.store, backend, access.who), telemetry)
     dependencies = Dependencies(
         inference,
         attachments,

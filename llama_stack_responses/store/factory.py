@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from ..config import HostStore, MemoryStore, PostgresStore, RedisStore, SqliteStore, Store
+from ..core.owner import ANONYMOUS, Owner
 from .keyvalue import KeyValue, KeyValueRecords
 from .memory import MemoryRecords
 from .records import Records
 from .sqlite import SqliteRecords
 
 
-def open_records(store: Store, host_backend: Callable[[str], Callable[[], Awaitable[KeyValue]]]) -> Records:
+def open_records(
+    store: Store,
+    host_backend: Callable[[str], Callable[[], Awaitable[KeyValue]]],
+    who: Callable[[], Owner] = lambda: ANONYMOUS,
+) -> Records:
     """Return the records of `store`; no connection is opened before the first call.
 
     Args:
         host_backend: returns, for the name of the host's key-value backend, the function that connects to it.
+        who: returns the user who is served.
     """
     match store:
         case MemoryStore():
-            return MemoryRecords(store.max_records, store.max_bytes)
+            return MemoryRecords(store.max_records, store.max_bytes, who=who)
         case SqliteStore():
             return SqliteRecords(store.path.expanduser())
         case RedisStore():

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from ..core.owner import ANONYMOUS, Owner
+from .holdings import Holdings, Identity
 from .records import Condition, Conflict, Delete, Empty, Ensure, Op, Put, Record, VersionIs, Write, until, writes_of
 
 _SWEEP = 1000
@@ -21,12 +23,16 @@ class _Entry:
 
 
 class MemoryRecords:
-    """Records that end with the process, limited by number and size; the oldest written are evicted first.
+    """Records that end with the process, limited by number and size.
+
+    At a limit, the owner who holds the most loses the records that were written first. A new record belongs to the user
+    who is served; work that serves none adds to the owner of the records that it changes or relies on.
 
     Args:
         max_records: maximum number of records.
         max_bytes: maximum size of all keys and values in bytes.
         clock: returns seconds since the epoch.
+        who: returns the user who is served.
     """
 
     transactional: Final = True
@@ -37,14 +43,16 @@ class MemoryRecords:
         max_bytes: int = 256 * 1024 * 1024,
         *,
         clock: Callable[[], float] = time.time,
+        who: Callable[[], Owner] = lambda: ANONYMOUS,
     ) -> None:
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._clock = clock
+        self._who = who
+        self._holdings = Holdings()
         self._entries: dict[str, _Entry] = {}  # in the order of their writes
         self._keys: list[str] = []  # the same keys, sorted
         self._expiring: list[tuple[float, str]] = []  # sorted
-        self._bytes = 0
 
     async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
         now = self._clock()
@@ -55,10 +63,14 @@ class MemoryRecords:
         now = self._clock()
         if failed := [condition for condition in conditions if not self._holds(condition, now)]:
             raise Conflict(failed)
-        for op in writes_of(ops):
-            self._apply(op, now)
-        while len(self._entries) > self._max_records or self._bytes > self._max_bytes:
-            self._remove(next(iter(self._entries)))
+        writes = writes_of(ops)
+        owner = self._owner(writes, conditions)
+        for op in writes:
+            self._apply(op, owner, now)
+        while len(self._entries) > self._max_records:
+            self._remove(self._holdings.oldest_of_most_records())
+        while self._holdings.size > self._max_bytes:
+            self._remove(self._holdings.oldest_of_most_bytes())
 
     async def range(
         self, start: str, end: str, *, limit: int, reverse: bool = False, most: int | None = None
@@ -87,7 +99,7 @@ class MemoryRecords:
         yield [row for row in rows if row.expires_at is None or row.expires_at > now]
 
     async def size(self) -> int | None:
-        return self._bytes
+        return self._holdings.size
 
     async def close(self) -> None:
         """Do nothing: the records live as long as the object."""
@@ -112,18 +124,28 @@ class MemoryRecords:
             index += 1
         return True
 
-    def _apply(self, op: Write, now: float) -> None:
+    def _owner(self, writes: Sequence[Write], conditions: Sequence[Condition]) -> Identity:
+        """Return the owner of the records that a commit adds."""
+        owner = self._who()
+        if not owner.is_anonymous:
+            return owner.identity
+        keys = (each.key for each in (*conditions, *writes) if not isinstance(each, Empty))
+        known = (self._holdings.owner_of(key) for key in keys)
+        return next((each for each in known if each and each != owner.identity), owner.identity)
+
+    def _apply(self, op: Write, owner: Identity, now: float) -> None:
         old = self._live(op.key, now)
         if isinstance(op, Ensure) and old:
             return
+        owner = (self._holdings.owner_of(op.key) if old else None) or owner
         self._remove(op.key)
         if not isinstance(op, Delete):
-            self._add(op.key, _Entry(Record(op.value, old.version + 1 if old else 1), op.expires_at))
+            self._add(op.key, owner, _Entry(Record(op.value, old.version + 1 if old else 1), op.expires_at))
 
-    def _add(self, key: str, entry: _Entry) -> None:
+    def _add(self, key: str, owner: Identity, entry: _Entry) -> None:
         self._entries[key] = entry
         insort(self._keys, key)
-        self._bytes += len(key) + len(entry.record.value)
+        self._holdings.add(key, owner, len(key) + len(entry.record.value))
         if entry.expires_at is not None:
             insort(self._expiring, (entry.expires_at, key))
 
@@ -132,6 +154,6 @@ class MemoryRecords:
         if entry is None:
             return
         del self._keys[bisect_left(self._keys, key)]
-        self._bytes -= len(key) + len(entry.record.value)
+        self._holdings.remove(key)
         if entry.expires_at is not None:
             del self._expiring[bisect_left(self._expiring, (entry.expires_at, key))]

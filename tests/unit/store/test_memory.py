@@ -2,8 +2,24 @@ from __future__ import annotations
 
 import asyncio
 
+from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.store.memory import MemoryRecords
-from llama_stack_responses.store.records import Put
+from llama_stack_responses.store.records import Delete, Put, VersionIs
+
+ALICE, BOB = Owner("alice"), Owner("bob")
+
+
+class Shared:
+    """Records of several users, of whom `owner` is served."""
+
+    def __init__(self, max_records: int = 1000, max_bytes: int = 1_000_000) -> None:
+        self.owner = ANONYMOUS
+        self.records = MemoryRecords(max_records, max_bytes, who=lambda: self.owner)
+
+    async def put(self, owner: Owner, *keys: str, size: int = 0) -> None:
+        self.owner = owner
+        for key in keys:
+            await self.records.commit([Put(key, b"x" * size)])
 
 
 async def keys(records: MemoryRecords) -> list[str]:
@@ -30,3 +46,53 @@ async def test_oldest_records_are_evicted_over_max_bytes() -> None:
     assert await keys(records) == []
     await asyncio.gather(*(records.commit([Put(key, b"x" * 90)]) for key in "abcdefghijkl"))
     assert await keys(records) == list("cdefghijkl")
+
+
+async def test_owner_of_most_records_loses_the_oldest() -> None:
+    shared = Shared(max_records=6)
+    await shared.put(ALICE, "a1", "a2")
+    await shared.put(BOB, *(f"b{number}" for number in range(20)))
+    assert await keys(shared.records) == ["a1", "a2", "b16", "b17", "b18", "b19"]
+    await shared.put(ALICE, "a3", "a4", "a5", "a6", "a7")
+    assert await keys(shared.records) == ["a5", "a6", "a7", "b17", "b18", "b19"]
+
+
+async def test_owner_of_most_bytes_loses_the_oldest() -> None:
+    shared = Shared(max_bytes=10_000)
+    await shared.put(ALICE, *(f"a{number}" for number in range(30)), size=50)
+    await shared.put(BOB, "b1", "b2", "b3", "b4", size=4_000)
+    assert await keys(shared.records) == sorted([*(f"a{number}" for number in range(30)), "b3", "b4"])
+    # One value over the limit costs nobody else anything.
+    await shared.put(BOB, "b5", size=20_000)
+    assert await keys(shared.records) == sorted(f"a{number}" for number in range(30))
+
+
+async def test_work_for_no_user_counts_for_owner_of_records_it_relies_on() -> None:
+    """A worker writes events on the condition that the job is unchanged."""
+    shared = Shared(max_records=5)
+    await shared.put(ALICE, "a1", "a2")
+    await shared.put(BOB, "job")
+    shared.owner = ANONYMOUS
+    for number in range(9):
+        version = (await shared.records.get_many(["job"]))["job"].version
+        ops = [Put("job", b""), Put(f"e{number}", b"")]
+        await shared.records.commit(ops, [VersionIs("job", version)])
+    # The job is written each time, so it is never the oldest.
+    assert await keys(shared.records) == ["a1", "a2", "e7", "e8", "job"]
+
+
+async def test_record_that_another_user_writes_keeps_its_owner() -> None:
+    shared = Shared(max_records=4)
+    await shared.put(ALICE, "shared", "a1")
+    await shared.put(BOB, "shared", "b1", "b2", "b3")
+    assert await keys(shared.records) == ["a1", "b2", "b3", "shared"]
+
+
+async def test_deleted_and_expired_records_count_for_no_owner() -> None:
+    shared = Shared(max_records=3)
+    await shared.put(ALICE, "a1", "a2")
+    await shared.records.commit([Delete("a1"), Put("a3", b"", 1.0)])
+    await shared.records.sweep(2.0)
+    await shared.put(BOB, "b1", "b2", "b3")
+    assert await keys(shared.records) == ["a2", "b2", "b3"]
+    assert await shared.records.size() == 6
