@@ -60,9 +60,9 @@ def test_resource_of_another_loop_is_opened_again_and_not_closed() -> None:
     opener = Opener()
     resource = LoopLocal(opener)
     assert asyncio.run(resource.get()) == 1
+    assert asyncio.run(resource.get()) == 2
     asyncio.run(resource.close(opener.close))
     assert opener.closed == []
-    assert asyncio.run(resource.get()) == 2
 
 
 async def test_closed_resource_is_opened_again() -> None:
