@@ -4,7 +4,7 @@ SHELL := bash
 # Two cores are not too much to ask for; what two targets print at once says whose it is.
 MAKEFLAGS += --jobs=2
 
-# Compiled modules are kept: without them, what is started compiles all that it imports.
+# Compiled modules are kept: without them, each process compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON := .venv/bin/python
@@ -62,7 +62,7 @@ $(READY_CLIENTS): constraints/clients/*.txt scripts/install-clients scripts/find
 	@scripts/install-clients .venv/bin/uv
 	@touch $@
 
-# Without a model server of yours there is a small model; to search the web takes packages of its own.
+# Without a model server of yours there is a small model; web search needs additional packages.
 SEARCHES := $(WEB_SEARCH)$(SEARXNG_URL)$(TAVILY_SEARCH_API_KEY)$(BRAVE_SEARCH_API_KEY)
 SERVE_NEEDS := $(if $(INFERENCE_URL),,$(READY_RUN_MODEL)) $(if $(SEARCHES),$(READY_RUN_SEARCH))
 
@@ -101,19 +101,19 @@ test-wheels: $(READY) ## Install the wheels without pins in empty environments o
 	$(call PYTEST,wheels,$(PYTHON),tests/wheels/try_wheels.py)
 
 .PHONY: fuzz
-fuzz: $(READY) ## Ask a live stack whatever its description allows, and what it does not, for a minute or more
+fuzz: $(READY) ## Send a live stack valid and invalid requests made from its description, for a minute or more
 	FUZZ_EXAMPLES=40 $(PYTHON) -m pytest tests/integration/test_fuzz.py
 
 .PHONY: test-gpt-oss
-test-gpt-oss: $(READY_GPT_OSS) $(READY_OGX) ## Run the tests of the gpt-oss provider, in an environment of its own with torch
+test-gpt-oss: $(READY_GPT_OSS) $(READY_OGX) ## Run the tests of the gpt-oss provider, in a separate environment with torch
 	$(call PYTEST,gpt-oss,.venv-gpt-oss/bin/python,$(PARALLEL) -c tests/gpt_oss/pytest.ini tests/gpt_oss)
 
 .PHONY: bench
-bench: $(READY) ## Measure the server beside the host's own provider (BENCH=--quick: one short round)
+bench: $(READY) ## Compare the server with the host's own provider (BENCH=--quick: one short round)
 	@$(PYTHON) -m benchmarks.overhead $(BENCH)
 
 .PHONY: bench-durability
-bench-durability: $(READY) ## Kill servers while they make responses, and count what is lost (BENCH=--ci: a short run)
+bench-durability: $(READY) ## Kill servers while they make responses, and count lost responses (BENCH=--ci: a short run)
 	@$(PYTHON) -m benchmarks.durability $(BENCH)
 
 .PHONY: bench-stores
@@ -121,7 +121,7 @@ bench-stores: $(READY) ## Measure each store: responses a second, latencies, byt
 	@$(PYTHON) -m benchmarks.stores $(BENCH)
 
 .PHONY: bench-notifications
-bench-notifications: $(READY) ## Measure how soon servers hear of one another's work, and what waiting asks of the store
+bench-notifications: $(READY) ## Measure the delay of notifications between servers, and the store calls of waiting
 	@$(PYTHON) -m benchmarks.notifications $(BENCH)
 
 $(READY_DOCS): constraints/docs.txt scripts/find-python

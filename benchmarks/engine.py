@@ -3,7 +3,7 @@
     python -m benchmarks.engine MILLISECONDS       # prints `listening PORT`
 
 A model is named after what it says and how many tokens that takes: `text-200`, `reasoning-200`, `arguments-200`. Every
-token is a write of its own, and consists of the time of that write, in nanoseconds of the monotonic clock, which all
+token is a separate write, and consists of the time of that write, in nanoseconds of the monotonic clock, which all
 processes of a machine share, and a space.
 """
 

@@ -5,7 +5,7 @@ on its own connection, the steps of a lane one after another. A step is `body`, 
 number of deltas if it streams, of the type `event` (text by default); `after`, seconds to wait before it; and
 `follows`, whether it continues from the lane's last such step, the first of them from the job's `previous`. If a server
 does not find the response that it has just returned, the request is retried; `total` includes all attempts. After ten
-seconds the turn is `lost`: the lane goes on without it.
+seconds the turn is `lost`: the lane continues without it.
 """
 
 from __future__ import annotations

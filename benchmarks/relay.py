@@ -1,4 +1,4 @@
-"""A relay that passes bytes on unread: what the kernel and the event loop cost, whatever a server does in between.
+"""A relay that passes bytes on unread: the cost of the kernel and the event loop alone.
 
 python -m benchmarks.relay PORT       # of the server; prints `listening PORT`
 """

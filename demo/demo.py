@@ -56,7 +56,7 @@ def follow_up(client: OpenAI, model: str, first: Response) -> Response:
 
 
 def call_a_function(client: OpenAI, model: str) -> None:
-    """3. A function call: the model asks for it, we answer, and it goes on"""
+    """3. A function call: the model asks for it, we answer, and it continues"""
     weather: FunctionToolParam = {
         "type": "function",
         "name": "get_weather",

@@ -126,7 +126,7 @@ class Reservation:
         return self
 
     def resize(self, units: int) -> None:
-        """Hold exactly `units`: reserve what is missing, or release what is too many.
+        """Hold exactly `units`: reserve missing units, or release surplus ones.
 
         Raises:
             ApiError: as from `take`; what was held before stays held.

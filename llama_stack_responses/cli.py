@@ -33,7 +33,7 @@ class CommandError(Exception):
 
 
 def templates_folder() -> Path:
-    """Return the folder of the templates: in the package if it is installed, beside it in a checkout."""
+    """Return the folder of the templates: in the package if it is installed, next to it in a checkout."""
     installed = PACKAGE / "templates"
     return installed if installed.is_dir() else PACKAGE.parent / "templates"
 
@@ -125,7 +125,7 @@ def build_parser() -> argparse.ArgumentParser:
         "init", help="write a template's files into a folder", description="Write a template's files."
     )
     command.add_argument("template", metavar="TEMPLATE", help=f"one of: {', '.join(template_names())}")
-    command.add_argument("dir", metavar="DIR", type=Path, help="the folder to write to; it is made if need be")
+    command.add_argument("dir", metavar="DIR", type=Path, help="the folder to write to; it is created if missing")
     command.add_argument("--force", action="store_true", help="overwrite files that are already there")
     command.set_defaults(run=init)
     command = commands.add_parser(

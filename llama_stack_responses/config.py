@@ -72,7 +72,7 @@ def address(*schemes: str) -> Callable[[str], str]:
         if parts.scheme not in schemes or not parts.hostname:
             raise ValueError(f"this is not an address that begins with {schemes[0]}://HOST")
         if parts.password is not None:
-            raise ValueError("the host logs this setting: the password goes into 'password' beside it")
+            raise ValueError("the host logs this setting: set the password as 'password' instead")
         return url
 
     return check
@@ -565,7 +565,7 @@ class ResponsesConfig(BaseModel):
 
     Attributes:
         store: where responses are stored.
-        retention_days: days for which a response is kept; null keeps it for ever.
+        retention_days: days for which a response is kept; null keeps it forever.
         sweep_seconds: interval between two deletions of expired responses.
         finish_seconds: time for which a server that shuts down lets its foreground responses go on; then it fails them.
         drain_seconds: time for which a server that shuts down waits for clients to read what was sent to them.
@@ -637,7 +637,7 @@ class ResponsesConfig(BaseModel):
 
     @property
     def retention_seconds(self) -> float | None:
-        """The retention in seconds, or None to keep responses for ever."""
+        """The retention in seconds, or None to keep responses forever."""
         return None if self.retention_days is None else self.retention_days * _DAY
 
     @property

@@ -35,7 +35,7 @@ class Intervals:
         ready_seconds: time limit of each check of readiness.
         ready_cache_seconds: time for which the result of a check of readiness holds.
         secret_check_seconds: interval of comparisons of this server's secrets with those of the store's other servers.
-        secret_row_seconds: time for which the store remembers a secret with which no server seals any more.
+        secret_row_seconds: time for which the store remembers a secret with which no server seals any longer.
         list_scan_seconds: time after which a page of a filtered list ends.
         watch_seconds: interval of looks at lists, running responses and counts for a page that shows them.
         stream_refusal_seconds: time for which a stream waits for the model server's refusal before its headers are

@@ -46,11 +46,11 @@ _FINISH: Final[dict[str, FinishReason]] = {
 _BROKEN: Final = frozenset({"error", "timeout"})
 _LARGEST_LOGPROB: Final = 9999.0
 _CALL: Final = 8192
-"""Characters counted for a call besides its arguments, since it creates an item and an output."""
+"""Characters counted for a call in addition to its arguments, since it creates an item and an output."""
 _ENTRY: Final = 64
-"""Characters counted for an annotation, a token's logprob or an alternative, besides its text."""
+"""Characters counted for an annotation, a token's logprob or an alternative, in addition to its text."""
 _SIGNED: Final = 1024
-"""Characters counted for a signature besides its own: it is kept with its place in the reasoning."""
+"""Characters counted for a signature in addition to its own: it is kept with its place in the reasoning."""
 _LONGEST_NAME: Final = 1024
 _MOST_CALLS: Final = 256
 """Maximum calls of one round."""
@@ -105,7 +105,7 @@ class ChunkReader:
 
     It supports: reasoning as `reasoning_content`, `reasoning`, `thinking_blocks`, in a content list or between inline
     tags; refusals; parallel calls whose fragments interleave, whose ids or names come late, or whose index is always 0;
-    calls of custom tools; usage in a chunk of its own or in every chunk (the last one counts); chunks without choices;
+    calls of custom tools; usage in a separate chunk or in every chunk (the last one counts); chunks without choices;
     null content.
 
     Args:
@@ -166,7 +166,7 @@ class ChunkReader:
         return self._deltas(fields, choice)
 
     def cut(self) -> OutputLimitReached:
-        """End the round here, as incomplete, whatever follows."""
+        """End the round here as incomplete, and ignore the following chunks."""
         self._finish = "length"
         return OutputLimitReached()
 
@@ -383,7 +383,7 @@ def _checked(index: Any, name: Any, call_id: Any, arguments: Any) -> str:
         ApiError: one of the other fields is of the wrong type.
     """
     if not (isinstance(index, int | str) and isinstance(name, str) and isinstance(call_id, str)):
-        raise ApiError(502, "The model server's stream has a call that is none.")
+        raise ApiError(502, "The model server's stream has an invalid tool call.")
     return arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
 
 

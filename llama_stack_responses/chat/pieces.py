@@ -72,7 +72,7 @@ def content_parts(content: str, tokens: Sequence[Any]) -> Iterator[Part]:
     for some in batched(tokens, _TOKENS):
         left -= 1
         size = sum(len(text(token, "token")) for token in some)
-        # Each of the other parts needs a character at least, whatever the server says about its tokens.
+        # Each of the other parts needs at least one character, regardless of the server's tokens.
         end = max(at, min(at + size, len(content) - left)) if left else len(content)
         first, *rest = *sliced(content[at:end]), ""
         yield Part(first, Tokens(some))
@@ -88,7 +88,7 @@ def entries(values: Any) -> Sequence[Any]:
         ApiError: it is not a list, or too long.
     """
     if not isinstance(values, list | tuple):
-        raise ApiError(502, "The model server's stream has something in it that is no chunk.")
+        raise ApiError(502, "The model server's stream has an invalid chunk.")
     if len(values) > _MOST_ENTRIES:
         raise ApiError(502, f"The model server's stream has a chunk with a list of over {_MOST_ENTRIES} entries.")
     return values

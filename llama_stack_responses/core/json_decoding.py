@@ -229,7 +229,7 @@ class _Large:
         if isinstance(members, list):
             return [values.get(each, each) if isinstance(each, str) else each for each in members]
         if not all(isinstance(values.get(name, name), str) for name in members):
-            raise InvalidJsonError(f"a name that is no string before byte {end}")
+            raise InvalidJsonError(f"a name that is not a string before byte {end}")
         pairs = members.items()
         return {values.get(name, name): values.get(v, v) if isinstance(v, str) else v for name, v in pairs}
 

@@ -22,7 +22,7 @@ _PLAIN_PATH: Final = re.compile(r"(/([a-z][a-z_.-]{0,15}|v\d{1,2}))*/?")
 """Words and versions, such as `/api/v1/mcp`. Any other path may contain a secret that gives access to the server."""
 
 _SAID: Final = frozenset({"reasoning", "function_call", "mcp_call", "mcp_approval_request"})
-"""Items that come from the model, besides messages."""
+"""Items that come from the model, except messages."""
 
 
 def qualified_name(server_label: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Moderation: the checks that a request selects, their results, and what is refused because of them."""
+"""Moderation: the checks that a request selects, their results, and the refusals."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ NO_OUTPUT: Final = {
 
 
 def begun(moderation: Json | None) -> Json | None:
-    """Return a response's `moderation` as it was before the model round, whatever it is now."""
+    """Return a response's `moderation` as it was before the model round."""
     if moderation is None or moderation["output"] == NO_OUTPUT:
         return moderation
     return moderation | {"output": NOT_YET}

@@ -47,7 +47,7 @@ def of_system(host: str, port: int) -> Sequence[str]:
 
 
 class Resolver:
-    """Resolves names in threads of its own. Owners take turns.
+    """Resolves names in its own threads. Owners take turns.
 
     Args:
         limits: limits of the lookups.
@@ -82,7 +82,7 @@ class Resolver:
             raise UrlRefused("Too many names of hosts are being looked up for you. Try again later.") from None
 
     def _started(self, host: str, port: int, owner: Hashable) -> asyncio.Future[Sequence[str]]:
-        """Start a lookup. Its slot is given back when its thread ends, even if nobody waits for it any more."""
+        """Start a lookup. Its slot is given back when its thread ends, even if no caller waits for it any longer."""
         looking = asyncio.ensure_future(in_own_thread(partial(self._look_up, host, port)))
 
         def ended(_: object) -> None:

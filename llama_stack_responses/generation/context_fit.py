@@ -84,7 +84,7 @@ class ContextFit:
         return self._last
 
     async def room(self, max_tokens: int | None) -> float | None:
-        """Return the tokens that a request may have beside the answer; None if no bound is known."""
+        """Return the tokens that a request may have without the answer; None if no bound is known."""
         most = None if self._most is None else self._most * (self._scale or 1)
         length = await self._lengths.of(self._model, self._profile)
         if length is None:

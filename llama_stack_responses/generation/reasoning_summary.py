@@ -78,7 +78,7 @@ class ReasoningSummarizer:
                 self._used += finish.usage
         except ApiError as error:
             logger.warning("reasoning summary failed: %s", error)
-        except Exception as error:  # noqa: BLE001 - whatever the provider's library raised
+        except Exception as error:  # noqa: BLE001 - any error of the provider's library
             logger.warning("reasoning summary failed: %s", self._inference.explain(error))
 
 

@@ -34,7 +34,7 @@ _RECORDED_BYTES: Final = 8 * 2**20
 
 
 class Timeline:
-    """What is recorded of one response. It costs nothing per delta.
+    """The record of one response's course. It costs nothing per delta.
 
     Args:
         activity: counts what this server does; None to count nowhere.

@@ -48,7 +48,7 @@ class Watchdog:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._timer.cancel()
-        # Undo the cancellation, whatever exception the block turned it into: the timeout was its cause.
+        # Undo the cancellation, also if the block turned it into another exception: the timeout was its cause.
         if self._barked and self._task and self._task.uncancel() == 0 and error is not None:
             raise ApiError(504, f"The inference provider sent nothing for {self._seconds:g} seconds.") from error
 

@@ -21,10 +21,10 @@ _EXTENDED: Final = {126: 2, 127: 8}
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is decoded at a time.
+    """A unit of decoding.
 
     Attributes:
-        data: a whole frame, or a part of a large one as a frame of its own.
+        data: a whole frame, or a part of a large one as a separate frame.
         payload: the bytes that it adds to a message; 0 for a control frame.
     """
 

@@ -184,7 +184,7 @@ async def _is_well(provider: Any) -> bool | None:
         status = str((await provider.health())["status"])
     except NotImplementedError:
         return None
-    except Exception as error:  # noqa: BLE001 - whatever it is, the provider is not well
+    except Exception as error:  # noqa: BLE001 - any error means an unhealthy provider
         logger.debug("the health of a provider cannot be read: %s", error)
         return False
     return None if status == "Not Implemented" else status == "OK"

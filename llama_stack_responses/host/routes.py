@@ -43,7 +43,7 @@ def enter_router() -> None:
                 asyncio.get_running_loop().call_soon(impl.start)
             return create_router(impl, HostAuthorizer(impl.access), PUBLIC_ROUTE_KEY)
         if of_host is None:
-            raise RuntimeError("The host has routes of its own for no other provider of the API 'responses'.")
+            raise RuntimeError("The host has no routes for another provider of the API 'responses'.")
         return of_host(impl)
 
     factories["responses"] = build

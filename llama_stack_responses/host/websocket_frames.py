@@ -34,7 +34,7 @@ Receive = Callable[[Any, bytes], None]
 
 _MOST_FRAGMENTS: Final = 16_384
 _FRAGMENT_BYTES: Final = 128
-"""Approximate bytes that a fragment takes besides its payload."""
+"""Approximate bytes that a fragment takes in addition to its payload."""
 _MOST_UNREAD: Final = 2**20
 """Unsent bytes up to which the next frame is decoded. Data that this server itself sends are buffered elsewhere."""
 _SLOWEST: Final = 16_384
@@ -270,7 +270,7 @@ class _Decoder:
         protocol.queue.put_nowait({"type": "websocket.receive", "bytes": message})
 
     def _count(self) -> bool:
-        """Count what is held; return whether the connection goes on."""
+        """Count the held bytes; return whether the connection stays open."""
         if self._lease is None:
             return True
         try:

@@ -232,7 +232,7 @@ def _size(item: Json) -> int:
 
 def _too_many(param: str, most: int) -> ApiError:
     message = (
-        f"The items that '{param}' refers to, with what was stored beside them, have more than {most} bytes together. "
+        f"The items that '{param}' refers to, with what was stored with them, have more than {most} bytes together. "
         "Refer to fewer items, or continue with 'previous_response_id' or 'conversation'."
     )
     return bad_request(message, param, "string_above_max_length")

@@ -20,7 +20,7 @@ _LONGEST_TEMPLATE: Final = 1 << 20
 """Maximum characters of a prompt template: it is searched for placeholders in the event loop."""
 _MOST_PLACES: Final = 10_000
 _SMALLEST_PART: Final = 512
-"""Minimum characters for which a file or an image counts: each becomes a part of its own."""
+"""Minimum characters for which a file or an image counts: each becomes a separate part."""
 _LISTED: Final = 10
 """Maximum variable names in an error message."""
 

@@ -148,7 +148,7 @@ class BackgroundJobs:
     ) -> None:
         """Store a response, run its job here at once, and return when the response counts as begun.
 
-        From then on the response goes on even if its client disconnects.
+        From then on the response continues even if its client disconnects.
 
         Args:
             response: the response object, with the status `in_progress`.
@@ -206,7 +206,7 @@ class BackgroundJobs:
         )
         if lease is not None:
             self.worker.drop(response_id)
-            # In a task of its own: the cancellation goes on if the client disconnects.
+            # In a separate task: the cancellation continues if the client disconnects.
             await asyncio.wait([self.worker.run(lease)])
         await self.events.cancelled(response_id)
 

@@ -1,4 +1,4 @@
-"""Shows users the responses that run now on any server of the store, while someone looks.
+"""Shows users the responses that run now on any server of the store, while a user looks at them.
 
     uw/<owner>              the owner looks; the value is the owner; it expires after `_SECONDS`
     ul/<owner>/<server>     what this server runs for that owner; it expires too
@@ -66,7 +66,7 @@ class LiveResponses:
         self._task = LoopTask(self._publish)
 
     def start(self) -> None:
-        """Show this server's responses to owners who look at another one."""
+        """Show this server's responses to owners who use another one."""
         self._task.start()
 
     async def stop(self) -> None:
@@ -100,7 +100,7 @@ class LiveResponses:
                     await self._write()
 
     async def _write(self) -> None:
-        """Write what runs here for each owner who looks, and once more when nothing runs any more."""
+        """Write the responses that run here for each watching owner, and once more when the last one has ended."""
         rows = await self._records.range("uw/", after_prefix("uw/"), limit=_WATCHED)
         expiry, ops, published = await self._expiry(), list[Op](), set[str]()
         for key, record in rows:
@@ -121,7 +121,7 @@ class LiveResponses:
 
 
 def _shown(running: Running) -> Json:
-    """Return what is shown of a response that runs."""
+    """Return the visible state of a running response."""
     assembler = running.assembler
     response = assembler.response
     doing, tail = assembler.tail(_TAIL)

@@ -53,7 +53,7 @@ class JobRunner:
         event_log_seconds: how long the event log stays readable after the end of the response.
         parse: parses the body of the request.
         secrets: opens the sealed secrets of the request.
-        acceptance: the phase in which the response may be refused; None if the response cannot be refused any more.
+        acceptance: the phase in which the response may be refused; None if the response can no longer be refused.
 
     Attributes:
         broken: whether the try ended with a defect of this software, so that the next one may end in the same way.
@@ -291,7 +291,7 @@ class JobRunner:
     async def _checkpoint(self, context: GenerationContext, checkpoint: Checkpoint, progress: Progress) -> None:
         """Store a checkpoint, from which the next worker continues."""
         assembler, held = context.assembler, self._event_buffer.order.held
-        # Copies: they are encoded after this call, and the response may go on meanwhile.
+        # Copies: they are encoded after this call, and the response may change in the meantime.
         self._due = replace(
             checkpoint,
             said=list(progress.said),

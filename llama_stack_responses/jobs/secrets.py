@@ -39,7 +39,7 @@ class JobSecrets:
         if not self._sealer.ready:
             if keys or any(holds_secrets(tool) for tool in tools):
                 raise bad_request(
-                    "This request brings keys of your own, or the address of an MCP server that may hold one, and a "
+                    "This request contains your own keys, or the address of an MCP server that may hold one, and a "
                     "response that is made in the background or under an Idempotency-Key keeps them until its end. "
                     "They are kept only sealed, for which this server has no secret: set 'secrets' in the "
                     "configuration of its responses provider.",

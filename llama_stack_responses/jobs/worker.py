@@ -260,7 +260,7 @@ class Worker:
         return len(owners) < self._limits.at_once and not self._retired, at_limit
 
     async def _watch_leases(self) -> None:
-        """Drop the jobs that another worker took over: their runners would go on until their next write."""
+        """Drop the jobs that another worker took over: their runners would continue until their next write."""
         with self._notifier.listen(takeover_channel(self._id)) as subscription:
             while True:
                 await subscription.wait(self._intervals.poll_seconds)

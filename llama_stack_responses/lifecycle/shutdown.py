@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class ShutdownCoordinator:
-    """Notifies what is registered of the shutdown, and waits until the last registration has ended.
+    """Notifies all registrations of the shutdown, and waits until the last registration has ended.
 
     Attributes:
         begun: whether the shutdown has begun.

@@ -25,7 +25,7 @@ class ModerationFilter:
 
     Args:
         checks: runs the checks.
-        policy: what is checked.
+        policy: the texts to check.
         moderation: the response's `moderation` so far.
         output: the response's output so far.
     """
@@ -103,7 +103,7 @@ class ModerationFilter:
             self._length += len(text)
 
     async def _strike(self) -> Json | None:
-        """Check what is held; return the result if it is flagged."""
+        """Check the held output; return the result if it is flagged."""
         piece, self._texts, self._length = "".join(self._texts), [], 0
         if not piece.strip():
             return None

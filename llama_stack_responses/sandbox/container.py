@@ -35,7 +35,7 @@ _SLACK: Final = 5.0
 """Seconds that a command may take to end after its own time limit."""
 
 _START: Final = 60.0
-"""Seconds that the Python process may take to start, beside those of the call."""
+"""Seconds that the Python process may take to start, in addition to those of the call."""
 
 _LIMITS: Final = {"CORE": 0, "NOFILE": 512, "MEMLOCK": 2**16, "MSGQUEUE": 0, "SIGPENDING": 1024}
 """Limits of setrlimit(2) for each process."""
@@ -160,7 +160,7 @@ class Container:
             return CodeResult(inside.printed.end(), images, failed=bool(answer.header.get("failed")))
 
     async def command(self, command: str, seconds: float, shown_bytes: int) -> CommandResult:
-        """Run a shell command beside the Python process."""
+        """Run a shell command next to the Python process."""
         seconds, most = min(seconds, self._bounds.seconds), min(shown_bytes, self._bounds.shown_bytes)
         request = {"command": _text(command), "seconds": seconds, "max_bytes": most}
         async with self._turn:

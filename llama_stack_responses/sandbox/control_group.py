@@ -182,7 +182,7 @@ def _enable(place: Path) -> None:
             control.write_text(" ".join(f"+{each}" for each in sorted(missing)))
         except OSError as error:
             reasons = {
-                errno.EBUSY: "it has processes of its own",
+                errno.EBUSY: "processes run in it directly",
                 errno.ENOENT: "some of these controllers are missing",
             }
             reason = reasons.get(error.errno or 0, error.strerror)

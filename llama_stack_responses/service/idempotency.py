@@ -84,7 +84,7 @@ class IdempotencyKeys:
             raise ApiError(
                 409,
                 "This Idempotency-Key was used for another request within the last 24 hours. "
-                "Send each new request with a key of its own.",
+                "Send each new request with a new key.",
                 code="idempotency_key_reused",
             )
         response_id: str = known["response"]

@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What is stored with a response besides itself.
+    """The data that is stored with a response.
 
     Attributes:
         exchanges: as for `Archive.save`.

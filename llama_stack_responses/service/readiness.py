@@ -72,7 +72,7 @@ class Readiness:
             return ReadinessReport("stopping", {})
         if self._checking is None or (self._checking.done() and monotonic() >= self._until):
             self._checking = asyncio.create_task(self._check())
-        # The check goes on if the client that asked first disconnects.
+        # The check continues if the client that asked first disconnects.
         return await asyncio.shield(self._checking)
 
     async def _check(self) -> ReadinessReport:

@@ -79,7 +79,7 @@ class DetachedResponse:
 
 
 class ServerClosing(Exception):  # noqa: N818 (nothing went wrong)
-    """This server shuts down while a client follows a response that goes on; the client can follow it elsewhere."""
+    """This server shuts down while a client follows a response that continues; the client can follow it elsewhere."""
 
 
 class OpenAIResponsesImpl:
@@ -302,7 +302,7 @@ class OpenAIResponsesImpl:
                 raise ApiError(
                     409,
                     "The response that was made under this Idempotency-Key is no longer stored. "
-                    "To have it made again, send a new key.",
+                    "To create it again, send a new key.",
                     code="idempotency_key_reused",
                 )
         return None

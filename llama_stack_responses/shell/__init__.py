@@ -1,1 +1,1 @@
-"""Commands for operators: what is stored and queued, backups, and deletions, on any store."""
+"""Commands for operators: lists of stored and queued data, backups, and deletions, on any store."""

@@ -20,7 +20,7 @@ def add_commands(add: Any) -> None:
     tail = _command(add, commands.tail, "tail", "list new responses as they are stored")
     _list(tail, 10)
     tail.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="how often to look (1)")
-    _command(add, commands.stats, "stats", "count what is stored and queued")
+    _command(add, commands.stats, "stats", "count stored and queued data")
     _command(add, commands.queue, "queue", "list the background responses that wait and run")
     delete = _command(add, commands.delete, "delete", "delete responses, or all that an owner has")
     delete.add_argument("ids", nargs="*", metavar="ID", help="the responses")
@@ -32,7 +32,7 @@ def add_commands(add: Any) -> None:
     backup.add_argument("file", type=Path, metavar="FILE", help="the new file")
     restore = _command(add, backups.restore, "restore", "write a backup to an empty store")
     restore.add_argument("file", type=Path, metavar="FILE", help="the backup, of any store")
-    restore.add_argument("--merge", action="store_true", help="add what is missing in a store that is not empty")
+    restore.add_argument("--merge", action="store_true", help="add missing rows to a store that is not empty")
     export.add_argument("--out", type=Path, metavar="FILE", help="a new file to write to (standard output)")
 
 

@@ -63,7 +63,7 @@ def restore(given: Namespace) -> None:
 
     async def work(records: Records, _: ResponsesConfig) -> None:
         if not given.merge and await _has_rows(records):
-            raise Failure("The store is not empty: name an empty one, or add what is missing there with --merge.")
+            raise Failure("The store is not empty: name an empty one, or add the missing rows with --merge.")
         with given.file.open("rb") as file:
             for _row in read_backup(file):
                 """Read to the end, so that nothing is written from a damaged file."""

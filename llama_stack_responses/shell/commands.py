@@ -235,7 +235,7 @@ def _wanted(given: Namespace) -> Callable[[Json], bool]:
 
 
 def _row(row: Json, given: Namespace) -> Json:
-    """Return what is shown of a row of a list."""
+    """Return the visible fields of a list's row."""
     if given.json:
         return {name: value for name, value in row.items() if name != "version"} | {"owner": shown(row["owner"])}
     counts = [str(row[name]) for name in ("input_tokens", "output_tokens") if row[name] is not None]

@@ -1,4 +1,4 @@
-"""What is stored, of all owners."""
+"""The stored data of all owners."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class View:
         return Job.decode(record) if record else None
 
     async def stats(self) -> Json:
-        """Count what is stored."""
+        """Count the stored objects."""
         owners: set[str] = set()
         counts = dict.fromkeys(("responses", "conversations", "waiting", "held by workers", "workers", "foreground"), 0)
         oldest, newest = "", ""
@@ -190,7 +190,7 @@ class View:
     async def delete(self, response_id: str) -> bool:
         """Delete a response, and its job and event log; return False if it is not stored.
 
-        A worker that runs it cannot write any more, and drops it.
+        A worker that runs it can no longer write, and drops it.
         """
         while True:
             lease = await JobQueue(self._records, 0).find(response_id)

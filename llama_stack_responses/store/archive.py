@@ -472,7 +472,7 @@ class Archive:
         if name is None:
             return []
         end, behind, ids = split_name(name)
-        # The history is read first: most have no ids beside them.
+        # The history is read first: most have no separate ids.
         chain = await read_chain(self._records, self.decoder, end, allowance)
         beside = await read_chain(self._records, self.decoder, ids, allowance) if ids else ()
         if chain is None or beside is None:
@@ -509,7 +509,7 @@ class Archive:
             for item_id, of_item in left.items():
                 found = await self._elsewhere(item_id, of_item, allowance)
                 if found is None:
-                    # What refers to it is refused, whatever else is there.
+                    # A reference to it is refused, also if other items exist.
                     break
                 yield item_id, found
 

@@ -75,7 +75,7 @@ def read_backup(file: BinaryIO) -> Iterator[Put]:
         return data
 
     if file.read(len(_MAGIC)) != _MAGIC:
-        raise bad_request("The file is no backup, or one of a newer version of this software.")
+        raise bad_request("The file is not a backup, or is from a newer version of this software.")
     digest.update(_MAGIC)
     rows = 0
     while True:

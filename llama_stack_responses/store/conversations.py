@@ -240,7 +240,7 @@ class ConversationStore:
         return found[::-1]
 
     async def opening(self, conversation_id: str, end: int, most: int, allowance: ReadAllowance) -> list[Json]:
-        """Return the first items before `end`, of at most `most` bytes together; `allowance` counts what is read."""
+        """Return the first items before `end`, of at most `most` bytes together; `allowance` counts the bytes read."""
         first, last = _row(conversation_id, 0), _row(conversation_id, end)
         rows = await self._records.range(first, last, limit=min(end, _READ), most=most)
         values = [record.value for _, record in rows]

@@ -46,7 +46,7 @@ class Entry:
     """The record of a response.
 
     Attributes:
-        response: the response object without what is stored elsewhere.
+        response: the response object without content that is stored elsewhere.
         owner: the owner of the response.
         history: the name of the history after its output; None if that is empty.
         outputs: the number of items at the end of `history` that are the output. If another response had the same
@@ -130,7 +130,7 @@ class Entry:
         return listing(Hasher(self.owner).owner, self.order, self.id)
 
     def rows(self) -> dict[str, Op]:
-        """Return the ops that write the response's rows besides its record and its row in the list, by key."""
+        """Return the ops that write the response's rows except its record and its row in the list, by key."""
         hasher = Hasher(self.owner)
         rows: dict[str, Op] = {key: Put(key, b"") for key in self.references()}
         if previous := self.response.get("previous_response_id"):
@@ -142,7 +142,7 @@ class Entry:
         return rows | pointers(hasher, f"r/{self.id}", self.response["output"])
 
     def keys(self) -> list[str]:
-        """Return the keys of all rows of the response besides its record."""
+        """Return the keys of all rows of the response except its record."""
         return [*self.rows(), self.listed, *(chat_request(self.id, number) for number in range(self.recorded))]
 
 

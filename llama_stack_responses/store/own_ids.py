@@ -1,7 +1,7 @@
 """The ids of a response's items where its content is shared.
 
 Histories with the same words share nodes, and a node holds the ids of the response that was stored first. A later
-response has ids of its own, which clients refer to. They are kept as a chain of nodes beside the history. The first
+response has ids of its own, which clients refer to. They are kept as a chain of nodes next to the history. The first
 item of such a node is a header:
 
     {"type": "own_ids", "in": <the node that ends the shared content>, "end": <number of items up to there>}

@@ -14,7 +14,7 @@ from .nodes import Node, node_of
 from .records import Record, Records, bytes_of
 
 _MADE: Final = (FORMS.keys() | {"reasoning"}) - {"shell_call_output", "tool_search_output"}
-"""Types of items that a model produces, besides messages."""
+"""Types of items that a model produces, except messages."""
 
 
 class SharedContent:
@@ -94,7 +94,7 @@ async def own_inputs(shared: SharedContent, names: Sequence[str | None], most: i
         if left <= 0:
             break
         node, size = await shared.node(name, (each.node for each in ends[number:] if each.node)) if name else (None, 0)
-        # The input precedes the output in the same node, or is in a node of its own: the parent of the output's.
+        # The input precedes the output in the same node, or is in a separate node: the parent of the output's.
         parent = _parent(node, outputs)
         if parent:
             known = [_parent(shared.known_node(each.node), each.behind) for each in ends[number:] if each.node]

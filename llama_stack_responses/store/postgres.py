@@ -191,7 +191,7 @@ class PostgresRecords:
         url: `postgresql://USER@HOST:PORT/DATABASE`; with `?sslmode=verify-full`, for example, for TLS.
         password: the user's password, if it is not in the URL.
         schema: the schema that holds the tables; it is created if needed.
-        connections: maximum number of connections of this process, besides the one of a watch.
+        connections: maximum number of connections of this process, without the one of a watch.
         timeout: maximum seconds for connecting, and for one answer.
         clock: returns seconds since the epoch; None uses the server's clock, which all processes share.
     """

@@ -292,7 +292,7 @@ class RedisRecords:
             `redis` package, such as `ssl_ca_certs`.
         password: the user's password, if it is not in the URL.
         prefix: the prefix of all keys, so that several stacks can share a server.
-        connections: maximum number of connections of this process, besides the one of a watch.
+        connections: maximum number of connections of this process, without the one of a watch.
         timeout: maximum seconds for connecting, for one answer, and for a free connection.
         clock: returns seconds since the epoch; None uses the server's clock, which all processes share.
     """

@@ -1,4 +1,4 @@
-"""Plan what one save writes, given what is already stored."""
+"""Plan what one save writes, given the stored records."""
 
 from __future__ import annotations
 
@@ -331,6 +331,6 @@ class _Content:
 
 
 def _changes(old: Entry | None, new: Entry) -> list[Op]:
-    """Return the ops that change the rows besides the record from `old` to `new`."""
+    """Return the ops that change the rows other than the record from `old` to `new`."""
     rows, gone = new.rows(), old.rows() if old else {}
     return [*(Delete(key) for key in gone if key not in rows), *(row for key, row in rows.items() if key not in gone)]

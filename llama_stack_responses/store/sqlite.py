@@ -161,7 +161,7 @@ class SqliteRecords:
         return swept
 
     async def snapshot(self) -> AsyncGenerator[Sequence[Put]]:
-        # One long read on a connection of its own: others go on writing, into the WAL.
+        # One long read on a separate connection: others keep writing, into the WAL.
         file, job = (
             self._file(5.0),
             Task[sqlite3.Connection](lambda _: None, asyncio.get_running_loop().create_future()),

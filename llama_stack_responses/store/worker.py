@@ -110,7 +110,7 @@ class ThreadPool[C]:
 
 
 def _take[C](queue: SimpleQueue[Task[C] | None], most: int) -> tuple[list[Task[C]], bool]:
-    """Wait for jobs; return those queued, at least one unless the thread is to end, and whether it goes on."""
+    """Wait for jobs; return those queued, at least one unless the thread is to end, and whether it continues."""
     jobs: list[Task[C]] = []
     job = queue.get()
     while job is not None:

@@ -38,7 +38,7 @@ _FRAMES: Final = 8
 
 _DEEPEST: Final = 200
 _SAMPLES: Final = 200
-"""Limits on what is kept of a hold: frames of a sample, and samples."""
+"""Limits on the record of a hold: frames of a sample, and samples."""
 
 _OUTERMOST: Final = "Handle._run"
 """asyncio's function that runs the loop's callbacks."""

@@ -47,9 +47,9 @@ _CARRIERS: Final = ("tool_search_output", "additional_tools")
 class Toolset:
     """The tools that a request declares.
 
-    Calls that `tool_choice` does not allow are rejected, whatever the model does, and a tool chosen by name is called
-    once. Without `parallel_tool_calls`, only the first call of a round is accepted. Of hosted tools, the first
-    `max_tool_calls` calls are accepted.
+    Calls that `tool_choice` does not allow are rejected, and a tool chosen by name is called once. Without
+    `parallel_tool_calls`, only the first call of a round is accepted. Of hosted tools, the first `max_tool_calls` calls
+    are accepted.
 
     Args:
         request: the request.

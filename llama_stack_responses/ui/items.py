@@ -85,7 +85,7 @@ def _reasoning(item: Item, reading: Reading) -> Json:
 
 
 def _tool(item: Item, reading: Reading) -> Json:
-    """Return a call of a tool, whoever runs it."""
+    """Return a call of a tool, run by the client or the server."""
     made = _CALLS[item["type"]](item, reading.budget)
     arguments, error = made.get("arguments"), _error(item)
     name = str(made.get("name") or item["type"].removesuffix("_call"))[:_TITLE]

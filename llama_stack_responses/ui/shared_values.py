@@ -11,7 +11,7 @@ _KEPT: Final = 64
 
 
 class SharedValues[Value]:
-    """Makes each value at most once in a time, whoever asks for it.
+    """Makes each value at most once in a period, however many callers need it.
 
     Args:
         seconds: how long a value is passed on.

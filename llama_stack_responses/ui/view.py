@@ -43,7 +43,7 @@ def items_of(stored: StoredResponse, inputs: Sequence[Json], budget: Budget) -> 
 
 
 def facts_of(response: Json) -> Json:
-    """Return what is known of a response besides its items."""
+    """Return the known properties of a response, without its items."""
     incomplete, conversation = response.get("incomplete_details"), response.get("conversation")
     fields = ("status", "model", "created_at", "completed_at", "background", "service_tier", "error")
     return {

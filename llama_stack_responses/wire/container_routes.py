@@ -59,7 +59,7 @@ def _add_files(add: Callable[[str, str, Handler, str, dict[str, Any]], None], ro
     add("GET", files, routes.list_files, "List a container's files", described(page(FILE), query=PAGING))
     add("GET", file, routes.retrieve_file, "Retrieve a container's file", described(FILE))
     inside = described({"type": "string", "format": "binary"}, media="application/octet-stream")
-    add("GET", f"{file}/content", routes.content, "Retrieve what is in a container's file", inside)
+    add("GET", f"{file}/content", routes.content, "Retrieve the content of a container's file", inside)
 
 
 class _Routes:

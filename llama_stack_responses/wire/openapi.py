@@ -192,7 +192,7 @@ INCLUDE: Final[Mapping[str, Schema]] = {"include": {"type": "array", "items": on
 
 REPLAY: Final[Mapping[str, Schema]] = {
     "stream": {**YES_OR_NO, "default": False},
-    "starting_after": {**WHOLE, "description": "Of the events, only those behind this number."},
+    "starting_after": {**WHOLE, "description": "Only the events after this number."},
 }
 
 

@@ -26,7 +26,7 @@ def add_ready_route(router: APIRouter, impl: OpenAIResponsesImpl, traffic: Traff
         traffic: the limits of the route.
         public_key: the key in the description of a route by which the host lets requests without a token pass.
     """
-    description = described(READINESS) | {"tags": ["Responses"], "summary": "Tell whether this server is ready"}
+    description = described(READINESS) | {"tags": ["Responses"], "summary": "Check whether this server is ready"}
     description["openapi_extra"][public_key] = True
     kind = routes_within(traffic)
     router.add_api_route(_PATH, _ready(impl), methods=["GET"], route_class_override=kind, **description)

@@ -56,7 +56,7 @@ def ui_router(impl: OpenAIResponsesImpl, traffic: Traffic) -> APIRouter:
         router.add_api_route(path, answer, methods=["GET"], summary=summary, **description)
 
     views, lists = Views(impl), Lists(impl.archive, impl.jobs)
-    add("/session", _session(impl), "Tell the page about the server and the user", described(_ANY))
+    add("/session", _session(impl), "Describe the server and the user", described(_ANY))
     paged = {**_FILTERS, "limit": _limit(100), "after": TEXT}
     add("/responses", _list(impl, lists), "List responses for the page", described(_PAGE, query=paged))
     streams = Streams(impl, lists)

@@ -114,7 +114,7 @@ class CallKind:
 
     Attributes:
         form: the form of their items.
-        fields: `(name, call_id) -> fields`: the item's initial fields besides id, type and status.
+        fields: `(name, call_id) -> fields`: the item's initial fields except id, type and status.
         decoder: makes the decoder of the streamed field; without one, the field holds the arguments as they come.
         whole: returns the fields of an item without a streamed field, given the call's arguments; None if they are
             invalid. The model then gets an error, and the client does not see the call, unless there is `unread`.

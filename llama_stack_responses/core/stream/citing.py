@@ -19,7 +19,7 @@ _MARKER: Final = re.compile(f"{OPENS}([A-Za-z]?[0-9]{{1,6}})(?:{DAGGER}([^{OPENS
 _MOST: Final = 2**20
 """Maximum characters of the citations of one round: a marker of three characters becomes a link and an annotation."""
 _ANNOTATION: Final = 256
-"""Characters counted for an annotation besides its texts."""
+"""Characters counted for an annotation in addition to its texts."""
 _BEGUN: Final = re.compile(f"{OPENS}[A-Za-z]?(?:[0-9]{{0,6}}|[0-9]{{1,6}}{DAGGER}[^{OPENS}{CLOSES}\n]{{0,100}})")
 
 

@@ -26,7 +26,7 @@ class PartKind:
         holder: the item's list of such parts.
         key: the part's field that holds the text.
         added, done, closed: the events when a part opens, when its text ends, and when it closes.
-        delta: the event for a piece of text; output text has a more detailed one of its own.
+        delta: the event for a piece of text; output text has its own, more detailed one.
     """
 
     type: str

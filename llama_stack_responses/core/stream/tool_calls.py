@@ -249,7 +249,7 @@ class ToolCalls:
             self._output.done(out, index, item | kind.form.ended(status) | {streamed.key: text})
 
     def _append_rest(self, out: list[Event], call: _OpenCall, kind: CallKind, index: int) -> None:
-        """Append what is missing when the arguments are complete."""
+        """Append the rest when the arguments are complete."""
         assert kind.form.streamed
         if call.decoder:
             rest = call.decoder.end()

@@ -25,7 +25,7 @@ _NAME: Final = "python"
 _SHOWN_FILES: Final = 50
 
 _DESCRIPTION: Final = (
-    "Runs Python code in a sandbox without network access, and tells what it prints and the value of its last line. "
+    "Runs Python code in a sandbox without network access, and returns what it prints and the value of its last line. "
     f"Variables are kept between calls. Files are read from and written to {DATA}."
 )
 _PARAMETERS: Final = {

@@ -21,7 +21,7 @@ _NAME: Final = "shell"
 _SECONDS: Final = 60.0
 _LENGTH: Final = 20_000
 _DESCRIPTION: Final = (
-    f"Runs commands, each in a shell of its own, in a sandbox without network access whose folder is {DATA}, "
+    f"Runs commands, each in a separate shell, in a sandbox without network access whose folder is {DATA}, "
     "and returns what they print."
 )
 

@@ -334,7 +334,7 @@ _OPEN_PAGE: Final = chat_function(
 )
 _FIND_IN_PAGE: Final = chat_function(
     "find_in_page",
-    "Shows the lines of a web page in which a text stands, upper and lower case alike.",
+    "Shows the lines of a web page that contain a text, ignoring case.",
     {
         "type": "object",
         "properties": {"page": _PAGE, "pattern": {"type": "string", "description": "The text to look for."}},

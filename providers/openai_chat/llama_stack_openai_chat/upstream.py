@@ -91,7 +91,7 @@ class Upstream:
         """Send a request and build the result from the JSON object in the answer.
 
         Args:
-            path: path below the base URL or, with the prefix `ROOT`, beside its `/v1`.
+            path: path below the base URL or, with the prefix `ROOT`, next to its `/v1`.
             body: JSON.
             key: overrides the configured key.
             build: builds the result; raises KeyError, TypeError or ValueError if the answer is invalid.
@@ -127,7 +127,7 @@ class Upstream:
         if kind.startswith((b"application/json", b"text/html")):
             answer = _object(await self._rest(connection, asked), asked)
             _refuse_error(answer, asked)
-            raise errors.no_answer(asked.shown(), "it answers with JSON where a stream was asked for")
+            raise errors.no_answer(asked.shown(), "it answers with JSON instead of a stream")
         events = self._events(connection, asked, build)
         # A generator that was never started runs no `finally`.
         weakref.finalize(events, _abandon, connection, connection.head).atexit = False

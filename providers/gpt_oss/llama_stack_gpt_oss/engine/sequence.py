@@ -22,7 +22,7 @@ class TokenMask(Protocol):
 class Params:
     """Sampling parameters of a sequence.
 
-    seed: equal seeds give equal tokens, whatever else is in the batch.
+    seed: equal seeds give equal tokens in any batch.
     top_logprobs: number of alternatives to report with each token's log probability; None for no report.
     priority: lower goes first. cache_salt: prefixes are shared only among equal salts.
     """

@@ -12,5 +12,5 @@ def get_provider_spec() -> InlineProviderSpec:
         config_class="llama_stack_gpt_oss.config.GptOssConfig",
         pip_packages=["llama-stack-gpt-oss"],
         optional_api_dependencies=[Api.providers],
-        description="gpt-oss-20b and 120b on the local GPU, in an engine process of its own.",
+        description="gpt-oss-20b and 120b on the local GPU, in a separate engine process.",
     )
