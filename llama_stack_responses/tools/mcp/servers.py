@@ -73,7 +73,7 @@ class McpSessionFactory(Protocol):
 
     @property
     def repeatable(self) -> Sequence[str]:
-        """Patterns (shell style, on `label/tool`) of calls that may be repeated, against the declaration of the server."""
+        """Patterns (shell style, on `label/tool`) of calls that may be repeated even if the server forbids it."""
         ...
 
     @property
