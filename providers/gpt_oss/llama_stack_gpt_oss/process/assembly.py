@@ -63,7 +63,7 @@ def _pages(
     needed = pages_needed(shortest, config.kv_groups, step)
     if pages < needed:
         raise TooLittleMemoryError(
-            f"With the weights loaded, {device} has room for {longest_sequence(pages, config.kv_groups, step):,} tokens of"
+            f"After the weights, {device} has room for {longest_sequence(pages, config.kv_groups, step):,} tokens of"
             f" context in its share of {settings.memory_share:.0%}, and {shortest:,} ({gigabytes(needed * size)}) are"
             " needed: raise memory_share, lower context_length, or use a larger device"
         )
