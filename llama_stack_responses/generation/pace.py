@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Final
 
@@ -16,14 +17,15 @@ class Pace:
 
     Args:
         seconds: seconds from the response's creation until now.
+        before: the pairs that an earlier worker noted, as `noted` returned them.
     """
 
-    def __init__(self, seconds: float = 0.0) -> None:
+    def __init__(self, seconds: float = 0.0, before: Sequence[int] = ()) -> None:
         self._began = perf_counter() - seconds
         self._interval = _TICK_SECONDS
-        self._last = 0.0
-        self._counted = 0
-        self._ticks: list[int] = []
+        self._ticks = list(before)
+        self._counted = sum(before[::2])
+        self._last = sum(before[1::2]) / 1000
 
     def note(self, count: int) -> None:
         """Note that the first `count` events of the response are ready."""
@@ -34,6 +36,23 @@ class Pace:
         self._counted, self._last = count, now
         if len(self._ticks) > 2 * _TICKS:
             self._thin()
+
+    def keep(self, count: int, at: int) -> None:
+        """Note that an earlier worker left `count` events; those that it had not noted count as ready after `at` ms."""
+        while self._counted > count:
+            self._counted -= 1
+            self._ticks[-2] -= 1
+            if not self._ticks[-2]:
+                self._last -= self._ticks[-1] / 1000
+                del self._ticks[-2:]
+        if count > self._counted:
+            at = max(at, round(self._last * 1000))
+            self._ticks += (count - self._counted, at - round(self._last * 1000))
+            self._counted, self._last = count, at / 1000
+
+    def noted(self) -> list[int]:
+        """Return a copy of the pairs so far, one after another."""
+        return list(self._ticks)
 
     def ticks(self) -> list[int]:
         """Return the pairs, one after another. Events after them came with the end of the response."""

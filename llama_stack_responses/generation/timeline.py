@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any, Final
@@ -33,6 +34,23 @@ _DEPTH: Final = 64
 _RECORDED_BYTES: Final = 8 * 2**20
 
 
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What is known of earlier tries at a response.
+
+    Attributes:
+        began: seconds from the response's creation until the first try.
+        tries: how many tries began, the present one included.
+        requests: the number of their chat requests that are stored.
+        events: the number of their events that are kept.
+    """
+
+    began: float
+    tries: int
+    requests: int
+    events: int
+
+
 class Timeline:
     """The record of one response's course. It costs nothing per delta.
 
@@ -59,23 +77,36 @@ class Timeline:
         self._rounds: list[Sequence[Any]] = []
         self._tools: list[Sequence[Any]] = []
         self._requests: list[bytes] = []
+        self._stored_requests = 0
         self._left = _RECORDED_BYTES
         self._truncated = False
 
-    def resume(self, seconds: float, before: Mapping[str, Any] | None) -> None:
+    def resume(self, seconds: float, before: Mapping[str, Any] | None, earlier: Earlier | None = None) -> None:
         """Continue the recording of a response that was created this many seconds ago.
 
         Args:
             seconds: seconds from the response's creation until now.
-            before: what an earlier worker recorded, as `marks` returned it; None for nothing.
+            before: what an earlier worker recorded, as `progress` returned it; None for nothing.
+            earlier: what is known of earlier tries; None if this is the first one.
         """
         self._began = perf_counter() - seconds
-        self.pace = Pace(seconds)
         self._queue_ms = round(seconds * 1000)
         if before:
-            self._queue_ms, self._tries = before["queue_ms"], before["tries"] + 1
+            self._queue_ms = before["queue_ms"]
             self._rounds, self._tools = list(before["rounds"]), list(before["tools"])
-            self._truncated = before["truncated"]
+            self._truncated, self._left = before["truncated"], before.get("left", _RECORDED_BYTES)
+        self.pace = Pace(seconds, before.get("events", ()) if before else ())
+        if earlier:
+            began, self._tries, self._stored_requests = round(earlier.began * 1000), earlier.tries, earlier.requests
+            self.pace.keep(earlier.events, self._cut_off(began))
+            self._queue_ms = before["queue_ms"] if before else began
+
+    def _cut_off(self, began: int) -> int:
+        """Record what was lost, the time from the last recorded end until now; return its beginning."""
+        ends = [mark[2] for mark in self._rounds] + [mark[1] for mark in self._tools]
+        start: int = max([began, *(end for end in ends if end is not None)])
+        self._add(self._rounds, (start, None, self._now(), None, None, None, "interrupted"), _ROUNDS)
+        return start
 
     @contextmanager
     def response(self, running: Running) -> Iterator[Callable[[str], None]]:
@@ -126,10 +157,11 @@ class Timeline:
 
     async def requested(self, chat: Json, kind: str) -> None:
         """Record a chat request, if they are recorded; `kind` as for `round`."""
-        if not self._keeps_requests or len(self._requests) >= _ROUNDS:
+        number = self._stored_requests + len(self._requests)
+        if not self._keeps_requests or number >= _ROUNDS:
             return
-        number, at = len(self._requests), self._now()
-        encoded = await computed(partial(_encoded, chat, kind, number, at, self._left), chat)
+        head = {"round": number, "attempt": self._tries, "at_ms": self._now(), "kind": kind}
+        encoded = await computed(partial(_encoded, chat, head, self._left), chat)
         self._left -= len(encoded)
         self._requests.append(encoded)
 
@@ -143,10 +175,20 @@ class Timeline:
             "truncated": self._truncated,
         }
 
+    def progress(self) -> Json:
+        """Return what the next worker needs to continue the recording."""
+        return {**self.marks(), "events": self.pace.noted(), "left": self._left}
+
+    def take_requests(self) -> tuple[int, list[bytes]]:
+        """Return the chat requests that are not stored yet, and the number of the first; they count as stored."""
+        taken, first = self._requests, self._stored_requests
+        self._requests, self._stored_requests = [], first + len(taken)
+        return first, taken
+
     def recording(self) -> Recording:
         """Return what is stored with the response."""
         timing = {**self.marks(), "total_ms": self._now(), "events": self.pace.ticks()}
-        return Recording(timing, self._requests)
+        return Recording(timing, self._requests, self._stored_requests)
 
     def _now(self) -> int:
         return round((perf_counter() - self._began) * 1000)
@@ -158,16 +200,14 @@ class Timeline:
             self._truncated = True
 
 
-def _encoded(chat: Json, kind: str, number: int, at: int, left: int) -> bytes:
+def _encoded(chat: Json, head: Json, left: int) -> bytes:
     """Return the record of a chat request, without the request if that has more than `left` bytes."""
     request = _cut(chat, _DEPTH)
     text = codec.dumps(request)
     fits = len(text) <= left
     return codec.encode(
         {
-            "round": number,
-            "at_ms": at,
-            "kind": kind,
+            **head,
             "bytes": len(text),
             "truncated": not fits or is_large(chat, len(text) + _STRING),
             "request": request if fits else None,

@@ -15,6 +15,7 @@ of the previous worker fail (a fencing token, as in Kleppmann, "How to do distri
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -86,6 +87,9 @@ class Job:
         verdict: how to end the job without running it any further; None to run it.
         lost: the workers whose lease expired while they held the job, one entry per try. Such a try counts until the
             worker is seen alive again: the lease of a living worker expires during an outage of the store.
+        starts: how often it was started.
+        began: when it was first started, in seconds since the epoch on that worker's clock; None if it never was, or if
+            an earlier version started it.
     """
 
     owner: Owner
@@ -94,6 +98,8 @@ class Job:
     tries: int = 0
     verdict: Verdict | None = None
     lost: Sequence[str] = ()
+    starts: int = 0
+    began: float | None = None
 
     def encode(self) -> bytes:
         """Return the record's value."""
@@ -251,7 +257,8 @@ class JobQueue:
 
         The caller commits the ops together with the job's response.
         """
-        job = Job(owner, turns.at(await self._records.now()), worker, tries=1)
+        now = await self._records.now()
+        job = Job(owner, turns.at(now), worker, tries=1, starts=1, began=now)
         ops: list[Op] = [
             Put(f"j/{response_id}", job.encode()),
             Put(f"k/{response_id}", await _first_checkpoint(body, sealed, numbered=0).encode()),
@@ -301,7 +308,8 @@ class JobQueue:
             await self._drop(row, response_id, found)
             return None
         job = await self._without_living(found.job)
-        job = replace(job, worker=worker, tries=job.tries + 1)
+        began = time.time() if job.began is None else job.began
+        job = replace(job, worker=worker, tries=job.tries + 1, starts=job.starts + 1, began=began)
         checkpoint = await self._checkpoint_of(response_id, records)
         if checkpoint is not None and job.tries - checkpoint.tries > TRIES:
             job = replace(job, verdict=job.verdict or "failed")

@@ -24,18 +24,20 @@ from ..generation.ended_log import log_ended
 from ..generation.event_buffer import EventBuffer
 from ..generation.factory import GenerationContext, GenerationFactory
 from ..generation.loop import Generation, Progress
+from ..generation.timeline import Earlier
 from ..inputs.history import for_model
 from ..intervals import DEFAULT, Intervals
 from ..logs import about, get_logger
 from ..store.archive import Archive, StoredResponse
 from ..store.reading import computed
-from ..store.records import UNAVAILABLE, Conflict, Put, Records, committed
+from ..store.records import UNAVAILABLE, Conflict, Op, Put, Records, committed
 from ..store.saving import Recording
 from ..telemetry.trace_context import within
 from .acceptance import Acceptance
 from .event_log import EventLog
 from .notifier import Notifier
 from .queue import BEGUN, Checkpoint, JobQueue, Lease
+from .recorded_requests import RecordedRequests
 from .secrets import JobSecrets
 
 Json = dict[str, Any]
@@ -91,11 +93,11 @@ class JobRunner:
         self._secrets = secrets
         self._event_buffer = EventBuffer(wanted=True)
         self._waiting: list[Event] = []
+        self._requests = RecordedRequests(records, lease.response_id)
         self._due: Checkpoint | None = None
         self._generation: Generation | None = None
         self._writing = asyncio.Lock()
-        self._lost = False
-        self._handing_over = self._client_acts = False
+        self._lost = self._handing_over = self._client_acts = False
         self._concluding = lease.job.verdict is not None
         self._making: asyncio.Task[None] | None = None
         self.broken = False
@@ -186,7 +188,12 @@ class JobRunner:
     async def _forget(self) -> None:
         """Delete the job and the event log of a response that is no longer stored."""
         expiry = await self._records.now()
-        ops = [*self._event_log.expire(self.lease.response_id, expiry), *self.lease.delete_ops()]
+        recorded = await self._requests.delete_ops()
+        ops = [
+            *self._event_log.expire(self.lease.response_id, expiry),
+            *self.lease.delete_ops(),
+            *recorded,
+        ]
         await self._records.commit(ops, [self.lease.fence])
 
     async def _take_up(self, found: StoredResponse, checkpoint: Checkpoint) -> GenerationContext:
@@ -205,7 +212,9 @@ class JobRunner:
                 body, _ = await self._opened(checkpoint)
         context = self._factory.context(self._parse(body), response, self.lease.job.owner)
         since = found.response["created_at"] if checkpoint.queued_at is None else checkpoint.queued_at
-        context.timeline.resume(max(0.0, time.time() - since), checkpoint.timing)
+        earlier = await self._insist(lambda: self._earlier(since, number))
+        context.timeline.resume(max(0.0, time.time() - since), checkpoint.timing, earlier)
+        self._requests.timeline = context.timeline
         self._event_buffer.pace = context.timeline.pace
         emitted = await self._insist(lambda: self._emitted(checkpoint)) if checkpoint.waiting else []
         shown = number + len(closing)
@@ -224,6 +233,17 @@ class JobRunner:
         elif not any(event["type"] == "response.in_progress" for event in cut) and checkpoint.numbered == BEGUN:
             self._event_buffer.put(context.assembler.proceed())
         return context
+
+    async def _earlier(self, since: float, events: int) -> Earlier | None:
+        """Return what is known of earlier tries, which left `events` events; None if there was none.
+
+        Args:
+            since: the response's creation, in seconds since the epoch.
+        """
+        job = self.lease.job
+        if job.began is None or (job.starts < 2 and job.verdict is None):
+            return None
+        return Earlier(max(0.0, job.began - since), job.starts, await self._requests.stored(), events)
 
     async def _opened(self, checkpoint: Checkpoint) -> tuple[Json, Json]:
         """Return the request's JSON and the user's own credentials."""
@@ -303,7 +323,7 @@ class JobRunner:
             numbered=assembler.numbered - self._event_buffer.order.joined - len(held),
             held_events=held,
             tries=self.lease.job.tries,
-            timing=context.timeline.marks(),
+            timing=context.timeline.progress(),
         )
         await self._write()
 
@@ -313,14 +333,17 @@ class JobRunner:
         async with self._writing:
             end = self._event_buffer.order.take(context.assembler.end())
             last = [*self._waiting, *self._event_buffer.ready(), *end]
+            requests = self._requests.ops()
             self._waiting, recording = [], context.timeline.recording()
             try:
-                await self._insist(lambda: self._store(context.assembler.response, found, last, recording))
+                await self._insist(lambda: self._store(context.assembler.response, found, last, recording, requests))
             finally:
                 # Also after a conflict: an earlier commit may have been made although its answer was lost.
                 self._notifier.notify(self.lease.response_id)
 
-    async def _store(self, response: Json, found: StoredResponse, last: list[Event], recording: Recording) -> None:
+    async def _store(
+        self, response: Json, found: StoredResponse, last: list[Event], recording: Recording, requests: list[Op]
+    ) -> None:
         transcript = Transcript()
         async for events in self._event_log.pages(self.lease.response_id, -1):
             transcript.note(events)
@@ -338,6 +361,7 @@ class JobRunner:
             recording=recording,
             extra_ops=[
                 *await self._event_log.batch(self.lease.response_id, last),
+                *requests,
                 *self._event_log.expire(self.lease.response_id, expiry),
                 *self.lease.delete_ops(),
             ],
@@ -359,10 +383,11 @@ class JobRunner:
             due = self._due
             if not (due or self._waiting):
                 return
-            ops = await self._event_log.batch(self.lease.response_id, self._waiting)
+            ops = [*await self._event_log.batch(self.lease.response_id, self._waiting), *self._requests.ops()]
             if due:
                 ops.append(Put(f"k/{self.lease.response_id}", await due.encode()))
             await self._insist(lambda: self._records.commit(ops, [self.lease.fence]))
+            self._requests.committed()
             self._waiting = []
             if self._due is due:
                 self._due = None

@@ -33,7 +33,7 @@ from ..core.owner import Owner
 from ..core.stream.transcript import Mark
 from . import codec
 from .hashing import Hasher
-from .records import Ensure, Op, Put, Record
+from .records import Ensure, Op, Put, Record, after_prefix
 
 type Json = dict[str, Any]
 
@@ -200,6 +200,11 @@ def branches(owner_key: str, previous: str) -> str:
 def chat_request(response_id: str, number: int) -> str:
     """Return the key of a recorded chat request of a response."""
     return f"cr/{response_id}/{number:04d}"
+
+
+def chat_requests(response_id: str) -> tuple[str, str]:
+    """Return the range of keys of all recorded chat requests of a response."""
+    return f"cr/{response_id}/", after_prefix(f"cr/{response_id}/")
 
 
 def bucket(owner_key: str, order: str) -> str:

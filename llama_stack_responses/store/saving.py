@@ -62,10 +62,17 @@ class Recording:
     Attributes:
         timing: when its rounds, tool calls and events came; None if this was not recorded.
         requests: its chat requests, encoded; empty if these are not recorded.
+        stored: how many chat requests before these are stored already.
     """
 
     timing: Json | None = None
     requests: Sequence[bytes] = ()
+    stored: int = 0
+
+    @property
+    def recorded(self) -> int:
+        """The number of all its chat requests."""
+        return self.stored + len(self.requests)
 
 
 class Saving:
@@ -249,7 +256,7 @@ class Saving:
 
     def _shown(self, old: Entry | None, new: Entry) -> list[Op]:
         """Return the ops that write the row in the owner's list, and the recorded chat requests."""
-        recorded = enumerate(self._recording.requests)
+        recorded = enumerate(self._recording.requests, self._recording.stored)
         requests: list[Op] = [Put(chat_request(new.id, number), request) for number, request in recorded]
         words = self._words or (old.words if old else None) or ""
         return [Put(new.listed, list_row(self._response, words, new.timing)), *requests]
@@ -270,7 +277,7 @@ class Saving:
             joined=joined,
             words=self._words if unfinished else None,
             timing=self._recording.timing or (old.timing if old else None),
-            recorded=len(self._recording.requests) or (old.recorded if old else 0),
+            recorded=self._recording.recorded or (old.recorded if old else 0),
             ids=self._ids,
         )
 

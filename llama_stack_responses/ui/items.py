@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -89,7 +90,7 @@ def _tool(item: Item, reading: Reading) -> Json:
     made = _CALLS[item["type"]](item, reading.budget)
     arguments, error = made.get("arguments"), _error(item)
     name = str(made.get("name") or item["type"].removesuffix("_call"))[:_TITLE]
-    summary = " ".join(str(made.get("summary", arguments["text"] if arguments else ""))[:1000].split())
+    summary = _flat(str(made.get("summary", arguments["text"] if arguments else "")))
     return {
         "title": f"{name} {summary}"[:_TITLE],
         "name": name,
@@ -102,6 +103,11 @@ def _tool(item: Item, reading: Reading) -> Json:
         "duration_ms": reading.durations.get(str(item.get("id"))),
         "call_id": blocks.short(item.get("call_id")),
     }
+
+
+def _flat(text: str) -> str:
+    """Return the beginning of a text on one line; JSON as if it had no indents."""
+    return re.sub(r"(?<=[{[]) | (?=[}\]])", "", " ".join(text[:1000].split()))
 
 
 def _error(item: Item) -> str | None:
@@ -220,17 +226,19 @@ def _compaction(_: Item, __: Reading) -> Json:
 
 def _listed_tools(item: Item, _: Reading) -> Json:
     names = [str(tool.get("name", ""))[:_TITLE] for tool in blocks.objects(item.get("tools"))]
-    title = f"{item.get('server_label') or 'tools'}: {len(names)} tools"
+    title = f"{item.get('server_label') or 'tools'}: {len(names)} {'tool' if len(names) == 1 else 'tools'}"
     return {"title": title[:_TITLE], "names": names, "error": _error(item)}
 
 
 def _approval(item: Item, reading: Reading) -> Json:
     asked = item["type"] == "mcp_approval_request"
+    arguments = _arguments(item.get("arguments"), reading.budget) if asked else None
+    wanted = f"Approval requested: {item.get('name') or ''} {_flat(arguments['text']) if arguments else ''}"
     return {
-        "title": "Approval requested" if asked else "Approved" if item.get("approve") else "Refused",
+        "title": wanted[:_TITLE] if asked else "Approved" if item.get("approve") else "Refused",
         "name": blocks.short(item.get("name")),
         "server": blocks.short(item.get("server_label")),
-        "arguments": _arguments(item.get("arguments"), reading.budget) if asked else None,
+        "arguments": arguments,
         "approve": None if asked else bool(item.get("approve")),
     }
 

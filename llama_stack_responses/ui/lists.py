@@ -30,6 +30,8 @@ class ListFilter:
         statuses, model, conversation: as in the row.
         metadata: pairs of a key and its value, or None for any value; all of them have to be there.
         text: a part of the first words, in any case.
+        failed_tools: whether a tool call has to have failed.
+        tokens, seconds: least number of tokens, read and written, and of seconds; 0 for a response that has not ended.
         since, until: bounds of the creation in seconds since the epoch.
     """
 
@@ -38,13 +40,18 @@ class ListFilter:
     conversation: str | None = None
     metadata: Sequence[tuple[str, str | None]] = ()
     text: str | None = None
+    failed_tools: bool = False
+    tokens: int | None = None
+    seconds: float | None = None
     since: float | None = None
     until: float | None = None
 
     @property
     def restricts_rows(self) -> bool:
         """Whether rows have to be looked at."""
-        return bool(self.statuses or self.model or self.conversation or self.metadata or self.text)
+        return bool(
+            self.statuses or self.model or self.conversation or self.metadata or self.text or self.failed_tools
+        ) or (self.tokens, self.seconds) != (None, None)
 
     def may_match(self, row: Row) -> bool:
         """Return whether a row matches, as far as its own fields tell: a queued one may have started."""
@@ -55,6 +62,9 @@ class ListFilter:
             and (self.conversation is None or row["conversation"] == self.conversation)
             and all(_has(row["metadata"], *pair) for pair in self.metadata)
             and (self.text is None or self.text.casefold() in row["words"].casefold())
+            and (not self.failed_tools or row["failed_tool_calls"] > 0)
+            and (self.tokens is None or (row["input_tokens"] or 0) + (row["output_tokens"] or 0) >= self.tokens)
+            and (self.seconds is None or (row["seconds"] or 0.0) >= self.seconds)
         )
 
     def matches(self, row: Row) -> bool:

@@ -98,7 +98,7 @@ class Views:
         more = bool(read) and last + 1 < stored.recorded
         return {
             "object": "list",
-            "data": data,
+            "data": [{"attempt": 1, **each} for each in data],
             "recorded": bool(stored.recorded),
             "has_more": more,
             "next": last if more else None,

@@ -26,7 +26,7 @@ from .responses import Json, stream_headers
 from .traffic import Traffic
 
 STATUSES: Final = ("queued", "in_progress", "completed", "incomplete", "failed", "cancelled")
-_MOMENT: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
+_NUMBER: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 _PAIRS: Final = 16
 
 _ANY: Final[Schema] = {"type": "object"}
@@ -43,6 +43,9 @@ _FILTERS: Final[Mapping[str, Schema]] = {
     "conversation": TEXT,
     "metadata": _SEVERAL,
     "text": TEXT,
+    "failed_tools": {"type": "boolean"},
+    "min_tokens": {"type": "integer", "minimum": 0},
+    "min_seconds": {"type": "number", "minimum": 0},
     "from": {"type": "number", "minimum": 0},
     "to": {"type": "number", "minimum": 0},
 }
@@ -122,8 +125,11 @@ def filter_of(request: Request) -> ListFilter:
         conversation=query.text("conversation"),
         metadata=_pairs(request),
         text=query.text("text"),
-        since=_moment(query, "from"),
-        until=_moment(query, "to"),
+        failed_tools=query.flag("failed_tools"),
+        tokens=query.integer("min_tokens", 0, None),
+        seconds=_number(query, "min_seconds", "a number of seconds"),
+        since=_number(query, "from", "seconds since the epoch"),
+        until=_number(query, "to", "seconds since the epoch"),
     )
 
 
@@ -134,10 +140,10 @@ def _pairs(request: Request) -> list[tuple[str, str | None]]:
     return [(name, value if colon else None) for name, colon, value in (pair.partition(":") for pair in given)]
 
 
-def _moment(query: Query, name: str) -> float | None:
+def _number(query: Query, name: str, what: str) -> float | None:
     value = query.text(name)
-    if value is not None and not _MOMENT.fullmatch(value):
-        raise bad_request(f"Invalid '{name}': expected seconds since the epoch.", name, "invalid_value")
+    if value is not None and not _NUMBER.fullmatch(value):
+        raise bad_request(f"Invalid '{name}': expected {what}.", name, "invalid_value")
     return None if value is None else float(value)
 
 

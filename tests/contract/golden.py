@@ -138,8 +138,8 @@ async def _claim_key(records: Records) -> None:
     await records.commit([put], [free])
 
 
-ADDED: Final = ("held_events", "request_id", "timing")
-"""Fields of a checkpoint that the first format does not have."""
+ADDED: Final = ("began", "held_events", "request_id", "starts", "timing")
+"""Fields of a job and of a checkpoint that the first format does not have."""
 
 
 class Interrupted:
@@ -228,7 +228,7 @@ async def _read_job(records: Records, response_id: str) -> Json:
     assert work is not None
     body, keys = JobSecrets(_SEALER).open(work.body, work.sealed, response_id, lease.job.owner)
     return {
-        "job": asdict(lease.job) | {"owner": lease.job.owner.encode()},
+        "job": _as_before(asdict(lease.job)) | {"owner": lease.job.owner.encode()},
         "work": _as_before(asdict(work)) | {"body": body, "sealed": None},
         "keys": keys,
         "events": await event_log.read(response_id, -1),

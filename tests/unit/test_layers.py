@@ -66,7 +66,7 @@ LAYERS: Final = {
         {"factory", "run"},
     ),
     f"{PACKAGE}.jobs": (
-        {"acceptance", "event_rows", "fair_order", "hints", "notifier", "quota", "secrets"},
+        {"acceptance", "event_rows", "fair_order", "hints", "notifier", "quota", "recorded_requests", "secrets"},
         {"event_log", "listener", "queue"},
         {"event_follower", "heartbeat", "live_responses", "overview", "runner"},
         {"foreground_leases"},

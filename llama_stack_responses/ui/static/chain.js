@@ -51,7 +51,7 @@ export class ChainView extends TalkView {
     this.tree = h("ol", { class: "tree" });
     this.children_ = h("section", { class: "block" });
     this.append(
-      h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Chain"), h("p", { class: "row dim" }, h("span", null, "All turns up to"), idChip(this.subject))), h("div", { class: "actions" }, h("a", { class: "button", href: to.response(this.subject) }, icon("list"), h("span", null, "This response")), h("a", { class: "button", href: to.playground(this.subject) }, icon("plus"), h("span", null, "Go on")))),
+      h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Chain"), h("p", { class: "row dim" }, h("span", null, "All turns up to"), idChip(this.subject))), h("div", { class: "actions" }, h("a", { class: "button", href: to.response(this.subject) }, icon("list"), h("span", null, "This response")), h("a", { class: "button", href: to.playground(this.subject) }, icon("plus"), h("span", null, "Continue")))),
       h("div", { class: "split" }, h("section", { "aria-label": "Conversation" }, this.earlier, this.talk, this.children_), h("aside", { class: "panel", "aria-label": "Branches" }, block("Turns and branches", this.tree))),
     );
     this.first();
@@ -95,7 +95,7 @@ export class ChainView extends TalkView {
       "article",
       { class: "turn", id: turn.id, "data-here": here ? "yes" : null, "aria-label": `Turn: ${line(summary.words, 80)}` },
       h("header", { class: "turn-head" }, status(summary.status), time(summary.created_at), h("span", null, summary.model), h("span", { class: "spring" }), h("a", { href: to.response(turn.id) }, "Details"), h("a", { href: to.playground(turn.id) }, "Branch from here")),
-      turn.compacted && h("div", { class: "divider", role: "separator", "aria-label": "Compacted" }, h("span", null, "What is above was compacted for the model here")),
+      turn.compacted && !turn.items.some((item) => item.kind === "compaction") && h("div", { class: "divider", role: "separator", "aria-label": "Compacted" }, h("span", null, "What is above was compacted for the model here")),
       h("div", { class: "items" }, conversation(turn.items)),
       turn.items_left_out > 0 && h("p", { class: "cut" }, `${turn.items_left_out} more items are not shown.`),
       summary.error && h("p", { class: "error-text" }, summary.error),
@@ -121,7 +121,7 @@ export class ChainView extends TalkView {
 
   showChildren(children) {
     if (!children.length) {
-      this.children_.replaceChildren(h("p", { class: "dim" }, "Nothing continues this response yet. ", h("a", { href: to.playground(this.subject) }, "Go on in the playground"), "."));
+      this.children_.replaceChildren(h("p", { class: "dim" }, "Nothing continues this response yet. ", h("a", { href: to.playground(this.subject) }, "Continue in the playground"), "."));
       return;
     }
     this.children_.replaceChildren(h("h2", null, children.length === 1 ? "Continued by" : `Continued by ${children.length} branches`), h("ul", { class: "pick" }, children.map((one) => h("li", null, h("a", { href: to.chain(one.id) }, status(one.status), h("span", null, line(one.words, 120) || one.id), time(one.created_at))))));
@@ -140,7 +140,7 @@ export class ConversationView extends TalkView {
     this.end = h("div", { class: "rows-tail" });
     this.facts = h("div");
     this.append(
-      h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Conversation"), h("p", { class: "row dim" }, idChip(this.subject))), h("div", { class: "actions" }, h("a", { class: "button", href: "/ui?conversation=" + encodeURIComponent(this.subject) }, icon("list"), h("span", null, "Its responses")), h("a", { class: "button", href: "/ui/playground?conversation=" + encodeURIComponent(this.subject) }, icon("plus"), h("span", null, "Go on")))),
+      h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Conversation"), h("p", { class: "row dim" }, idChip(this.subject))), h("div", { class: "actions" }, h("a", { class: "button", href: "/ui?conversation=" + encodeURIComponent(this.subject) }, icon("list"), h("span", null, "Its responses")), h("a", { class: "button", href: "/ui/playground?conversation=" + encodeURIComponent(this.subject) }, icon("plus"), h("span", null, "Continue")))),
       h("div", { class: "split" }, h("section", { "aria-label": "Items" }, this.items, this.end), h("aside", { class: "panel", "aria-label": "Facts" }, block("Conversation", this.facts))),
     );
     this.first();

@@ -42,10 +42,30 @@ function longest(x, y) {
   return [...found, ["del", x.slice(i).join("")], ["ins", y.slice(j).join("")]];
 }
 
+/** Take the blanks between changed words to the changes, so that they read as one: all that goes, then all that comes. */
+function readable(parts) {
+  const found = [];
+  let [gone, come] = ["", ""];
+  const flush = () => {
+    if (gone) found.push(["del", gone]);
+    if (come) found.push(["ins", come]);
+    [gone, come] = ["", ""];
+  };
+  for (const [index, [kind, text]] of parts.entries()) {
+    const between = kind === "same" && /^[^\S\n]+$/.test(text) && (gone || come) && ["del", "ins"].includes(parts[index + 1]?.[0]);
+    if (kind === "del" || between) gone += text;
+    if (kind === "ins" || between) come += text;
+    if (kind !== "same" || between) continue;
+    flush();
+    found.push([kind, text]);
+  }
+  flush();
+  return found;
+}
+
 function joined(parts) {
   const found = [];
-  for (const [kind, text] of parts) {
-    if (!text) continue;
+  for (const [kind, text] of readable(parts.filter(([, one]) => one))) {
     if (found.at(-1)?.[0] === kind) found.at(-1)[1] += text;
     else found.push([kind, text]);
   }

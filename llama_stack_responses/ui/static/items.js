@@ -34,7 +34,7 @@ function message(item) {
       "header",
       null,
       h("span", { class: "role" }, role),
-      item.phase === "commentary" && h("span", { class: "dim" }, "before a tool call"),
+      item.phase === "commentary" && item.status !== "incomplete" && h("span", { class: "dim" }, "before a tool call"),
       item.status === "incomplete" && h("span", { class: "tag warn" }, "cut off"),
       source && button("", () => copy(source), { icon: "copy", label: `Copy ${role.toLowerCase()} text`, kind: "ghost small appear" }),
     ),
@@ -63,11 +63,12 @@ function tool(item, { output, open = false }) {
   const going = item.status && !["completed", "failed", "incomplete"].includes(item.status);
   const mark = failed ? "alert" : going ? "clock" : "check";
   const state = failed ? "failed" : going ? item.status.replaceAll("_", " ") : "done";
-  const line = [
+  const hint = failed ? "" : lastLine([...(item.results ?? []), ...(output?.results ?? [])]);
+  const head = [
     icon("tool"),
     h("span", { class: "what" }, item.title || item.name || item.type),
     item.server && h("span", { class: "tag" }, item.server),
-    h("span", { class: "spring" }),
+    h("span", { class: "hint result" }, hint && `→ ${hint}`),
     item.duration_ms !== null && item.duration_ms !== undefined && h("span", { class: "num dim" }, duration(item.duration_ms)),
     h("span", { class: "mark", "data-state": failed ? "bad" : going ? "run" : "good" }, icon(mark), h("span", { class: "hidden-text" }, state)),
   ];
@@ -80,9 +81,17 @@ function tool(item, { output, open = false }) {
   return h(
     "article",
     { class: "item tool", "data-failed": failed ? "yes" : null, "aria-label": `Tool ${item.name ?? item.type}, ${state}`, tabindex: -1 },
-    fold(line, body, { open }),
+    fold(head, body, { open }),
     failed && item.error && h("p", { class: "error-text under" }, item.error),
   );
+}
+
+/** The last line of a result: what a program printed at its end, an error above all. */
+function lastLine(results) {
+  const found = results.find((one) => one.text || one.title || one.link);
+  if (!found) return "";
+  if (found.language === "json") return line(found.text.slice(0, 2000), 120);
+  return line((found.text || found.title || found.link).slice(-2000).trimEnd().split("\n").at(-1), 120);
 }
 
 function section(title, content) {

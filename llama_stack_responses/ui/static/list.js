@@ -7,11 +7,14 @@ import { status, time, to } from "./pieces.js";
 import { VirtualList } from "./virtual.js";
 
 const PAGE = 50;
-const FIELDS = ["text", "model", "metadata", "conversation", "from", "to"];
+const FIELDS = ["text", "model", "metadata", "conversation", "from", "to", "min_tokens", "min_seconds"];
 const EMPTY_PAGES = 20; // pages without a hit after which the search waits for a click
 const phone = matchMedia("(max-width: 720px)");
 
 let kept = null; // what the list showed when it was left, for the way back
+
+/** The first words of an answer without the marks of Markdown. */
+const unmarked = (text) => text.replace(/\[([^\]]*)\]\([^)]*(\)|$)/g, "$1").replace(/[*`#]+|__/g, "");
 
 const newer = (a, b) => b.created_at - a.created_at || (a.id < b.id ? 1 : -1);
 
@@ -51,7 +54,7 @@ export class ListView extends View {
     this.append(
       h("h1", { class: "hidden-text" }, "Responses"),
       this.filters(),
-      h("div", { class: "list-head", "aria-hidden": "true" }, ["", "First words", "Model", "Tokens", "Time", "Tools", "Created"].map((name) => h("span", null, name))),
+      h("div", { class: "list-head", "aria-hidden": "true" }, ["Status", "First words", "Model", "Tokens", "Time", "Tools", "Created"].map((name) => h("span", null, name))),
       this.list.element,
     );
     if (kept?.query === this.query.toString()) this.restore();
@@ -93,6 +96,8 @@ export class ListView extends View {
       input("conversation", "Conversation", { placeholder: "conv_…" }),
       input("from", "From", { type: "datetime-local", value: toLocal(query.get("from")) }),
       input("to", "Until", { type: "datetime-local", value: toLocal(query.get("to")) }),
+      input("min_tokens", "Tokens, at least", { type: "number", min: 0, step: 1, placeholder: "10000" }),
+      input("min_seconds", "Seconds, at least", { type: "number", min: 0, step: "any", placeholder: "30" }),
       h("datalist", { id: "models" }),
     );
     this.toggle = button(used ? `Filters (${used})` : "Filters", () => this.toggleFilters(), { icon: "filter", "aria-expanded": String(used > 0), "aria-controls": "filters" });
@@ -100,6 +105,7 @@ export class ListView extends View {
     const chips = Object.entries(STATUS).map(([value, text]) =>
       h("label", { class: "choice" }, h("input", { type: "checkbox", name: "status", value, checked: chosen.has(value), onchange: submit }), status(value, text)),
     );
+    chips.push(h("label", { class: "choice" }, h("input", { type: "checkbox", name: "failed_tools", value: "true", checked: query.get("failed_tools") === "true", onchange: submit }), h("span", { class: "status", "data-status": "failed" }, icon("tool"), "Failed tool calls")));
     this.live = h("span", { class: "connection", "data-state": "wait" }, h("i", { "aria-hidden": "true" }), h("span", null, "Connecting"));
     this.form = h(
       "form",
@@ -135,7 +141,7 @@ export class ListView extends View {
     const form = new FormData(this.form);
     const query = new URLSearchParams();
     for (const value of form.getAll("status")) query.append("status", value);
-    for (const name of ["text", "model", "conversation"]) if (form.get(name)?.trim()) query.set(name, form.get(name).trim());
+    for (const name of ["text", "model", "conversation", "min_tokens", "min_seconds", "failed_tools"]) if (form.get(name)?.trim()) query.set(name, form.get(name).trim());
     for (const pair of (form.get("metadata") ?? "").split(",")) if (pair.trim()) query.append("metadata", pair.trim());
     for (const name of ["from", "to"]) if (form.get(name)) query.set(name, toEpoch(form.get(name)));
     const address = "/ui" + (query.size ? "?" + query : "");
@@ -226,12 +232,12 @@ export class ListView extends View {
         "a",
         { href: to.response(row.id), onfocus: () => (this.position = this.rows.findIndex((found) => found.id === row.id)) },
         h("span", { class: "cell-status" }, status(row.status)),
-        h("span", { class: "cell-words" }, row.words ? h("b", null, row.words) : h("i", null, "No user text"), row.answer && h("span", null, row.answer), row.error && h("span", { class: "error-text" }, row.error)),
+        h("span", { class: "cell-words" }, row.words ? h("b", null, row.words) : h("i", null, "No user text"), row.answer && h("span", null, unmarked(row.answer)), row.error && h("span", { class: "error-text" }, row.error)),
         h("span", { class: "cell-model", title: row.model }, modelName(row.model)),
         h("span", { class: "cell-tokens num", title: "Tokens read and written" }, tokens),
         h("span", { class: "cell-time num" }, seconds(row.seconds)),
-        h("span", { class: "cell-tools num", "data-failed": failed ? "yes" : null, title: failed ? `${row.failed_tool_calls} of ${row.tool_calls} failed` : null }, row.tool_calls ? [icon("tool"), row.tool_calls, failed && h("span", { class: "hidden-text" }, `, ${row.failed_tool_calls} failed`)] : ""),
-        h("span", { class: "cell-created num" }, row.owner?.name && h("span", { class: "tag" }, row.owner.name), time(row.created_at)),
+        h("span", { class: "cell-tools num", "data-failed": failed ? "yes" : null, title: failed ? `${row.failed_tool_calls} of ${row.tool_calls} failed` : null }, row.tool_calls ? [icon(failed ? "alert" : "tool"), failed ? `${row.failed_tool_calls} of ${row.tool_calls}` : row.tool_calls, failed && h("span", { class: "hidden-text" }, " failed")] : ""),
+        h("span", { class: "cell-created num" }, time(row.created_at)),
       ),
     );
   }

@@ -157,10 +157,10 @@ export function shown(item) {
   if (item.type === "compaction") return { ...base, kind: "compaction", title: "Conversation compacted here" };
   if (item.type === "mcp_list_tools") {
     const names = (item.tools ?? []).map((tool) => tool.name);
-    return { ...base, kind: "tools", title: `${item.server_label ?? "MCP"}: ${names.length} tools`, names };
+    return { ...base, kind: "tools", title: `${item.server_label ?? "MCP"}: ${names.length} ${names.length === 1 ? "tool" : "tools"}`, names };
   }
   if (item.type === "mcp_approval_request") {
-    return { ...base, kind: "approval", title: `Approve ${item.name}`, name: item.name, server: item.server_label, arguments: written(item), approve: null };
+    return { ...base, kind: "approval", title: `Approval requested: ${item.name} ${String(item.arguments ?? "").slice(0, 120)}`, name: item.name, server: item.server_label, arguments: written(item), approve: null };
   }
   if (/_output$/.test(item.type ?? "")) return { ...base, kind: "tool_output", call_id: item.call_id, results: results(item.output) };
   if (/_call$/.test(item.type ?? "")) {

@@ -117,13 +117,13 @@ export class ReplayView extends View {
     if (wanted < this.position) this.rewind(wanted);
     while (this.position < wanted) this.forward();
     for (const index of new Set([old - 1, wanted - 1])) if (index >= 0) this.list.refresh(index);
-    if (wanted) this.list.reveal(wanted - 1);
     this.growing.show(this.state);
     this.range.value = wanted;
     const now = this.events[wanted - 1];
     this.range.setAttribute("aria-valuetext", now ? `${wanted} of ${this.events.length}: ${now.event.type}` : "Before the first event");
     this.clock.textContent = `${wanted} / ${this.events.length}` + (this.timed && now ? ` · ${duration(now.at)}` : "");
     this.showJson(now);
+    if (wanted) this.list.reveal(wanted - 1); // last: the event below takes room from the list
   }
 
   forward() {

@@ -6,7 +6,7 @@ import { bytes, count, duration, exactly, line, seconds, STATUS } from "./format
 import { GrowingConversation } from "./growing.js";
 import { conversation } from "./items.js";
 import { code, facts, fold, idChip, jsonBlock, jsonText, plain, status, time, to } from "./pieces.js";
-import { apply, newState } from "./reducer.js";
+import { apply, newState, shown } from "./reducer.js";
 import { isDefault, LANGUAGES, requestOf } from "./snippets.js";
 import { waterfall } from "./waterfall.js";
 
@@ -19,7 +19,7 @@ export class ResponseView extends View {
     ["Enter", "Open or close the item", () => toggle()],
     ["r", "Replay", () => this.go(to.replay(this.subject))],
     ["h", "The whole chain", () => this.go(to.chain(this.subject))],
-    ["p", "Go on in the playground", () => this.go(to.playground(this.subject))],
+    ["p", "Continue in the playground", () => this.go(to.playground(this.subject))],
     ["e", "Open or close all folds", () => toggleAll(this)],
   ];
 
@@ -44,6 +44,7 @@ export class ResponseView extends View {
     const talk = h("section", { class: "talk", "aria-label": "Conversation" }, this.context(), instructions(found.instructions), this.talk(), this.outcome());
     this.replaceChildren(this.head(), h("div", { class: "split" }, talk, h("aside", { class: "panel", "aria-label": "Facts" }, this.panel())));
     this.running = RUNS.has(found.facts.status);
+    this.offerEarlier();
     if (this.running) this.watch();
   }
 
@@ -60,7 +61,7 @@ export class ResponseView extends View {
   links() {
     const id = this.subject;
     const place = (href, name, text) => h("a", { class: "button", href }, icon(name), h("span", null, text));
-    return [place(to.chain(id), "branch", "Chain"), place(to.replay(id), "play", "Replay"), place(to.compare(id), "compare", "Compare"), place(to.playground(id), "plus", "Go on")];
+    return [place(to.chain(id), "branch", "Chain"), place(to.replay(id), "play", "Replay"), place(to.compare(id), "compare", "Compare"), place(to.playground(id), "plus", "Continue")];
   }
 
   copies() {
@@ -83,7 +84,7 @@ export class ResponseView extends View {
   /** Return the request that made this response; only its own input, not the history. */
   async request() {
     const path = "/v1/responses/" + encodeURIComponent(this.subject);
-    const own = this.found.output_from;
+    const own = this.alone ? Infinity : this.found.output_from; // an input that continues nothing is all of the request
     const input = [];
     let after = null;
     while (input.length < own) {
@@ -93,6 +94,38 @@ export class ResponseView extends View {
       if (!page.has_more || !page.data.length) break;
     }
     return requestOf(await get(path, { signal: this.signal }), input.reverse());
+  }
+
+  /** Whether the request has its whole conversation with it. */
+  get alone() {
+    const { previous_response_id: previous, conversation } = this.found.facts;
+    return !previous && !conversation;
+  }
+
+  /** A client may send the whole conversation each time: what precedes the last question is behind a fold. */
+  async offerEarlier() {
+    const first = this.found.items[0]?.id;
+    if (!this.alone || !first || !this.found.output_from) return;
+    const page = await this.inputs(null).catch(() => null);
+    if (!page || !page.data.length || page.data[0].id === first) return;
+    const summary = [icon("list"), h("span", { class: "what" }, "Earlier items of the input"), h("span", { class: "hint" }, "the request had them with it")];
+    this.items.before(h("article", { class: "item tool", "aria-label": "Earlier items of the input", tabindex: -1 }, fold(summary, () => this.earlier(page, first))));
+  }
+
+  inputs(after) {
+    return get(`/v1/responses/${encodeURIComponent(this.subject)}/input_items`, { signal: this.signal, query: [["limit", 100], ["order", "asc"], ["after", after]] });
+  }
+
+  earlier(page, first) {
+    const holder = h("div", { class: "items" });
+    const add = ({ data, has_more: more, last_id: last }) => {
+      const end = data.findIndex((item) => item.id === first);
+      holder.append(...conversation((end < 0 ? data : data.slice(0, end)).map(shown)));
+      if (end >= 0 || !more) return;
+      holder.append(button("More", (event) => (event.currentTarget.remove(), this.inputs(last).then(add, (error) => holder.append(h("p", { class: "error-text" }, error.message))))));
+    };
+    add(page);
+    return holder;
   }
 
   context() {
@@ -126,7 +159,7 @@ export class ResponseView extends View {
       block("Usage", usage(known.usage)),
       timing ? block("Timing", waterfall(timing, (id) => this.jump(id)), duration(timing.total_ms)) : block("Timing", h("p", { class: "dim" }, RUNS.has(known.status) ? "It still runs." : "Not recorded for this response."), summary.seconds === null ? null : seconds(summary.seconds)),
       block("Request", settings(known, this.found)),
-      known.tools?.length && block("Tools", toolList(known.tools), known.tools.length),
+      known.tools?.length > 0 && block("Tools", toolList(known.tools), known.tools.length),
       Object.keys(known.metadata ?? {}).length > 0 && block("Metadata", facts(Object.entries(known.metadata))),
       h("section", { class: "block" }, fold(h("span", { class: "what" }, "Chat requests", h("span", { class: "dim" }, ` ${this.found.requests || ""}`)), () => this.requests(), { kind: "plain-fold" })),
       h("section", { class: "block" }, fold(h("span", { class: "what" }, "Raw JSON"), () => this.raw(), { kind: "plain-fold" })),
@@ -143,10 +176,12 @@ export class ResponseView extends View {
 
   requests() {
     const holder = h("div", { class: "requests" });
+    let rounds = 0;
+    const name = ({ kind }) => (kind === "compaction" ? "Compaction" : `Round ${(rounds += 1)}`);
     const more = async (after) => {
       try {
         const page = await get(`/v1/ui/responses/${encodeURIComponent(this.subject)}/requests`, { signal: this.signal, query: [["after", after]] });
-        holder.append(...page.data.map(chatRequest));
+        holder.append(...page.data.map((one) => chatRequest(one, name(one))));
         if (!page.data.length && !after) holder.append(notRecorded(page.recorded));
         if (page.has_more) holder.append(button("More rounds", (event) => (event.currentTarget.remove(), more(page.next))));
       } catch (error) {
@@ -260,7 +295,13 @@ function usage(used) {
   );
 }
 
-const asText = (value) => (typeof value === "object" ? h("code", { class: "wrap" }, JSON.stringify(value)) : String(value));
+/** A setting as text: an object of plain values as its pairs, what is nested as JSON. */
+function asText(value) {
+  if (typeof value !== "object") return String(value);
+  const pairs = Object.entries(value).filter(([, one]) => one !== null);
+  if (Array.isArray(value) || pairs.some(([, one]) => typeof one === "object")) return h("code", { class: "wrap" }, JSON.stringify(value));
+  return pairs.map(([name, one]) => `${name}: ${one}`).join(", ");
+}
 
 /** What the request set, and behind a fold what it left at its default. */
 function settings(known, found) {
@@ -285,9 +326,9 @@ function settings(known, found) {
 const toolList = (tools) =>
   h("ul", { class: "tool-list" }, tools.map((tool) => h("li", null, fold([h("span", { class: "what" }, tool.name ?? tool.server_label ?? tool.type), tool.name || tool.server_label ? h("span", { class: "dim" }, tool.type) : null], () => code(jsonText(tool), "json", { label: "Declaration of the tool" })))));
 
-const chatRequest = (one) =>
+const chatRequest = (one, name) =>
   fold(
-    [h("span", { class: "what" }, one.kind === "compaction" ? "Compaction" : `Round ${one.round + 1}`), h("span", { class: "num dim" }, `${bytes(one.bytes)} · at ${duration(one.at_ms)}`)],
+    [h("span", { class: "what" }, name), one.attempt > 1 && h("span", { class: "tag" }, `attempt ${one.attempt}`), h("span", { class: "num dim" }, `${bytes(one.bytes)} · at ${duration(one.at_ms)}`)],
     () => [one.truncated && h("p", { class: "cut" }, one.request ? "Long strings are cut." : "Left out: the requests of this response were too large."), one.request && jsonBlock(one.request, "Chat request")],
   );
 

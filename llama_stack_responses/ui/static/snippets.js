@@ -66,21 +66,24 @@ const SENT = [
   "temperature", "top_p", "top_logprobs", "reasoning", "text", "truncation", "metadata", "prompt", "include", "background", "store", "user", "service_tier", "safety_identifier", "prompt_cache_key",
 ];
 const DEFAULTS = { background: false, tool_choice: "auto", parallel_tool_calls: true, truncation: "disabled", temperature: 1, top_p: 1, top_logprobs: 0, service_tier: "default", store: true, text: { format: { type: "text" } } };
-const SILENT = { billing: { payer: "developer" }, frequency_penalty: 0, presence_penalty: 0, text: { format: { type: "text" }, verbosity: "medium" } };
+const SILENT = { billing: { payer: "developer" }, frequency_penalty: 0, presence_penalty: 0, reasoning: { context: "current_turn" }, text: { format: { type: "text" }, verbosity: "medium" } };
 const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
+
+/** An object without its empty fields, which say nothing. */
+const filled = (value) => (value && typeof value === "object" && !Array.isArray(value) ? Object.fromEntries(Object.entries(value).filter(([, one]) => one !== null)) : value);
 
 const idle = (value) =>
   value === null || value === undefined || (Array.isArray(value) && !value.length) || (typeof value === "object" && !Array.isArray(value) && Object.values(value).every((one) => one === null));
 
 /** Whether a field of a response has the value that it gets when the request does not have it. */
-export const isDefault = (name, value) => idle(value) || same(value, DEFAULTS[name]) || same(value, SILENT[name]);
+export const isDefault = (name, value) => idle(value) || same(value, DEFAULTS[name]) || same(filled(value), SILENT[name]);
 
 /** Return the request that made a response, from the API's object and its own input; defaults are left out. */
 export function requestOf(response, input) {
   const body = {};
   for (const name of SENT) {
     const value = name === "conversation" ? response.conversation?.id : response[name];
-    if (!isDefault(name, value)) body[name] = value;
+    if (!isDefault(name, value)) body[name] = name === "reasoning" ? filled(value) : value;
   }
   return { model: body.model, input: simple(input), ...body };
 }

@@ -17,14 +17,18 @@ function row(total, { name, spans, ms, detail, kind, item }) {
   return h("li", { class: "lane", "data-kind": kind }, label, bar(total, spans), h("span", { class: "num" }, duration(ms)), detail && h("span", { class: "lane-detail" }, detail));
 }
 
-function roundRow(round, index) {
+function roundRow(round, index, rounds) {
+  if (round.kind === "interrupted") {
+    return { at: round.start_ms, name: "Cut off", kind: "cut", spans: [["cut", round.start_ms, round.end_ms]], ms: round.end_ms - round.start_ms, detail: "the worker ended, or the response was cancelled" };
+  }
+  const number = rounds.slice(0, index + 1).filter((one) => one.kind === "answer").length;
   const first = round.first_token_ms ?? round.end_ms;
   const speed = round.tokens_per_second ? `${round.tokens_per_second.toFixed(1)} tokens/s` : null;
   const begun = round.first_token_ms === null ? "no output" : `first token after ${duration(first - round.start_ms)}`;
   const tokens = round.output_tokens === null ? null : `${count(round.input_tokens)} → ${count(round.output_tokens)} tokens`;
   return {
     at: round.start_ms,
-    name: round.kind === "compaction" ? "Compaction" : `Model round ${index + 1}`,
+    name: round.kind === "compaction" ? "Compaction" : `Model round ${number}`,
     kind: "round",
     spans: [["wait", round.start_ms, first], ["model", first, round.end_ms]],
     ms: round.end_ms - round.start_ms,
@@ -54,6 +58,6 @@ export function waterfall(timing, jump) {
     event.preventDefault();
     jump(link.dataset.item);
   });
-  const key = h("p", { class: "legend", "aria-hidden": "true" }, [["wait", "to first token"], ["model", "model writes"], ["tool", "tool"]].map(([kind, text]) => h("span", { class: "key-" + kind }, text)));
+  const key = h("p", { class: "legend", "aria-hidden": "true" }, [["wait", "to first token"], ["model", "model writes"], ["tool", "tool"]].concat(rows.some((found) => found.kind === "cut") ? [["cut", "cut off"]] : []).map(([kind, text]) => h("span", { class: "key-" + kind }, text)));
   return h("div", null, element, key, timing.truncated && h("p", { class: "dim small" }, "Later rounds were not recorded."));
 }

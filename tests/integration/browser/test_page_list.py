@@ -75,9 +75,9 @@ def test_search_field_filters_while_typing_and_keeps_the_address(page: Shown, sh
 
 def test_status_and_conversation_filters_are_set_by_their_fields(page: Shown, showcase: Showcase) -> None:
     page.goto("/ui")
-    page.page.get_by_role("checkbox", name="Failed").check()
+    page.page.get_by_role("checkbox", name="Failed", exact=True).check()
     lists_only(page, showcase.broken)
-    page.page.get_by_role("checkbox", name="Failed").uncheck()
+    page.page.get_by_role("checkbox", name="Failed", exact=True).uncheck()
     page.page.get_by_role("button", name="Filters").click()
     page.page.get_by_label("Conversation").fill(showcase.conversation)
     page.page.get_by_label("Conversation").press("Enter")

@@ -282,8 +282,8 @@ def test_replay_plays_at_its_pace_and_pauses(page: Shown, showcase: Showcase) ->
 def test_two_responses_are_compared_word_by_word(page: Shown, showcase: Showcase) -> None:
     page.goto(f"/ui/compare?a={showcase.root}&b={showcase.gulls}")
     page.find(".diff")
-    assert "gulls" in page.page.locator(".diff del").all_inner_texts()
-    assert "tide" in page.page.locator(".diff ins").all_inner_texts()
+    assert page.page.locator(".diff del").all_inner_texts() == ["gulls write", "wipe", "white"]
+    assert page.page.locator(".diff ins").all_inner_texts() == ["tide writes", "wipes", "long"]
     assert page.page.locator(".pair > section").count() == 2
 
 

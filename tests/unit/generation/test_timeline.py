@@ -12,7 +12,7 @@ from llama_stack_responses.core.stream.deltas import Usage
 from llama_stack_responses.generation import pace as pacing
 from llama_stack_responses.generation.activity import Activity, Running
 from llama_stack_responses.generation.pace import Pace
-from llama_stack_responses.generation.timeline import Timeline
+from llama_stack_responses.generation.timeline import Earlier, Timeline
 from llama_stack_responses.store import codec
 from llama_stack_responses.ui.responses import times_of
 
@@ -70,9 +70,48 @@ def test_recording_goes_on_after_another_worker() -> None:
     first.resume(2.0, None)
     with first.round(told(Usage(1, 1)), "answer"):
         pass
-    second.resume(9.0, codec.decode(codec.encode(first.marks())))
+    second.resume(9.0, codec.decode(codec.encode(first.progress())), Earlier(2.0, 2, 1, 0))
     marks = second.marks()
-    assert (marks["queue_ms"], marks["tries"], len(marks["rounds"])) == (2000, 2, 1)
+    assert (marks["queue_ms"], marks["tries"], len(marks["rounds"])) == (2000, 2, 2)
+    [answered, lost] = marks["rounds"]
+    assert lost == (answered[2], None, 9000, None, None, None, "interrupted")
+
+
+def test_time_of_a_try_without_progress_is_no_wait_in_the_queue() -> None:
+    timeline = Timeline()
+    timeline.resume(9.0, None, Earlier(2.0, 1, 0, 0))
+    marks = timeline.marks()
+    assert (marks["queue_ms"], marks["tries"]) == (2000, 1)
+    assert marks["rounds"] == [(2000, None, 9000, None, None, None, "interrupted")]
+
+
+async def test_stored_requests_are_not_stored_again() -> None:
+    timeline = Timeline(keeps_requests=True)
+    timeline.resume(9.0, None, Earlier(2.0, 2, 3, 0))
+    await timeline.requested({"messages": []}, "answer")
+    first, [taken] = timeline.take_requests()
+    assert (first, codec.decode(taken)["round"], codec.decode(taken)["attempt"]) == (3, 3, 2)
+    await timeline.requested({"messages": []}, "answer")
+    recording = timeline.recording()
+    assert (recording.stored, len(recording.requests), recording.recorded) == (4, 1, 5)
+
+
+def test_times_of_events_go_on_after_another_worker(clock: Clock) -> None:
+    first = Pace(1.0)
+    first.note(3)
+    second = Pace(7.0, first.noted())
+    second.note(5)
+    assert times(second, 6) == [1000, 1000, 1000, 7000, 7000, 7000]
+
+
+@pytest.mark.parametrize(("kept", "expected"), [(2, [1000, 1000, 7000, 7000]), (4, [1000, 1000, 1000, 2000])])
+def test_events_of_a_try_that_was_cut_off_have_its_beginning(clock: Clock, kept: int, expected: list[int]) -> None:
+    first = Pace(1.0)
+    first.note(3)
+    second = Pace(7.0, first.noted())
+    second.keep(kept, 2000)
+    second.note(5)
+    assert times(second, 4) == expected
 
 
 async def test_requests_are_recorded_within_bounds() -> None:

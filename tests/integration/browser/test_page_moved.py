@@ -1,0 +1,69 @@
+"""A background response whose server was killed while it ran, on the page of the server that went on with it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.browser import Browser
+from tests.support.reader import Reader
+from tests.support.stack import STARTER, Host, LiveStack
+from tests.support.upstream import Upstream, UpstreamProcess, reply, text
+from tests.support.variants import open_this_machine, responses_config, variant
+from tests.support.waiting import wait_until
+from tests.support.wire import Json, Wire
+
+pytestmark = pytest.mark.live
+
+HELD = reply(text("one ", "two "), hold=2)
+WHOLE = reply(text("one ", "two ", "three"))
+
+
+@pytest.fixture
+def mortal(
+    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveStack]:
+    """A stack that records chat requests, to be killed."""
+
+    def change(config: Json) -> None:
+        open_this_machine(config)
+        responses_config(config)["ui"] = {"record_requests": True}
+
+    folder = tmp_path_factory.mktemp("mortal")
+    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
+    with LiveStack(variant(STARTER, folder / "config.yaml", change), env, folder / "state", host=host) as live:
+        yield live
+
+
+def test_response_of_a_killed_server_shows_both_tries(browser: Browser, mortal: LiveStack, upstream: Upstream) -> None:
+    upstream.script("moved", [HELD, WHOLE])
+    with (
+        Wire(mortal) as wire,
+        Reader.create(wire, model="local/moved", input="Count.", background=True) as reader,
+    ):
+        reader.read_to("two ")
+        mortal.kill()
+        reader.read_to_death()
+    mortal.start()
+    with Wire(mortal) as wire:
+        made = reader.response_id
+        wait_until(lambda: wire.retrieve(made)["status"] == "completed", seconds=90)
+        view = wire.http.get(f"/ui/responses/{made}").json()
+        [lost, answered] = view["timing"]["rounds"]
+        assert (lost["kind"], answered["kind"], view["timing"]["tries"]) == ("interrupted", "answer", 2)
+        assert 0 <= view["timing"]["queue_ms"] <= lost["start_ms"] <= lost["end_ms"] <= answered["start_ms"]
+        requests = wire.http.get(f"/ui/responses/{made}/requests").json()["data"]
+        assert [(one["round"], one["attempt"]) for one in requests] == [(0, 1), (1, 2)]
+        assert [one["request"]["messages"][-1]["content"] for one in requests] == ["Count.", "Count."]
+        events = wire.http.get(f"/ui/responses/{made}/events").json()["data"]
+        times = [one["at_ms"] for one in events]
+        assert times == sorted(times)
+        assert times[0] < lost["end_ms"] <= times[-1]
+        with browser.page(mortal.base_url) as page:
+            page.goto(f"/ui/responses/{made}")
+            page.find(".lane[data-kind=cut]", "Cut off")
+            assert "Tries\n2" in page.find(".facts", "Tries").inner_text()
+            page.find("summary", "Chat requests").click()
+            page.find(".requests summary", "attempt 2")
+            page.check_quiet()
+        wire.http.delete(f"/responses/{made}")
+        assert wire.http.get(f"/ui/responses/{made}/requests").status_code == 404

@@ -1,0 +1,174 @@
+"""An operator who has never seen a store answers questions about it with the page alone, in three clicks at most."""
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.browser import Browser, Shown
+from tests.support.mcp_server import McpServers
+from tests.support.stack import Host, LiveStack
+from tests.support.story import Story, story_stack, tell
+from tests.support.upstream import UpstreamProcess
+from tests.support.web import Web
+from tests.support.wire import Wire
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module")
+def told_stack(
+    host: Host,
+    stack_env: dict[str, str],
+    upstream_process: UpstreamProcess,
+    internet: Web,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[LiveStack]:
+    """The stack of the story."""
+    with story_stack(tmp_path_factory.mktemp("story"), stack_env, upstream_process, internet, host) as live:
+        yield live
+
+
+@pytest.fixture(scope="module")
+def story(told_stack: LiveStack, upstream_process: UpstreamProcess, mcp: McpServers, internet: Web) -> Story:
+    """What happened."""
+    with Wire(told_stack) as wire:
+        return tell(wire, upstream_process.client, mcp, internet)
+
+
+@pytest.fixture
+def start(browser: Browser, told_stack: LiveStack, story: Story) -> Iterator[Shown]:
+    """The page at its start; the test fails if a script fails, the policy refuses something, or another host is asked."""
+    with browser.page(told_stack.base_url) as page:
+        page.goto("/ui")
+        page.find(".list-row")
+        yield page
+        page.check_quiet()
+
+
+def tick(page: Shown, name: str) -> None:
+    """Set a filter by its label."""
+    page.page.locator(".choice", has_text=re.compile(f"^{name}$")).click()
+
+
+def only_row(page: Shown) -> None:
+    """Open the only row of a filtered list."""
+    page.until(
+        "() => document.querySelectorAll('.list-row').length === 1 && /all that there are/.test(document.body.innerText)"
+    )
+    page.find(".list-row a").click()
+    page.find(".talk")
+
+
+def fill(page: Shown, field: str, value: str) -> None:
+    """Fill a field of the filters."""
+    page.page.get_by_role("button", name="Filters").click()
+    page.find(f"input[name={field}]").fill(value)
+    page.press("Enter")
+
+
+def test_which_tool_call_failed_and_why(start: Shown) -> None:
+    tick(start, "Failed tool calls")
+    only_row(start)
+    failed = start.find(".tool[data-failed=yes]").inner_text()
+    assert "locked by the warehouse until 18:00" in failed
+
+
+def test_which_response_took_most_tokens_and_for_what(start: Shown) -> None:
+    fill(start, "min_tokens", "100000")
+    only_row(start)
+    usage = start.find(".usage").inner_text()
+    assert "184,220" in usage
+    assert "9,800 (79 %)" in usage
+
+
+def test_which_response_was_slow_and_where_the_time_went(start: Shown) -> None:
+    fill(start, "min_seconds", "3")
+    only_row(start)
+    details = start.page.locator(".lane-detail").all_inner_texts()
+    assert re.match(r"first token after 3\.\d+ s", details[-1])
+
+
+def test_what_the_model_was_really_asked_in_the_second_round(start: Shown, story: Story) -> None:
+    start.find(".list-row a", "Does the ferry to Oslo leave?").click()
+    start.find("summary", "Chat requests").click()
+    start.find(".requests summary", "Round 2").click()
+    sent = json.loads(start.find(".requests details[open] pre").inner_text())
+    assert [message["role"] for message in sent["messages"]] == ["user", "assistant", "tool"]
+
+
+def test_what_a_cancelled_job_had_written(start: Shown) -> None:
+    tick(start, "Cancelled")
+    only_row(start)
+    start.find(".notice", "Cancelled")
+    assert "up by 4 %" in start.find(".message[data-role=assistant]").inner_text()
+
+
+def test_why_a_response_failed(start: Shown) -> None:
+    tick(start, "Failed")
+    only_row(start)
+    assert "503" in start.find(".notice.bad", "All graphics cards are in use.").inner_text()
+
+
+def test_which_other_draft_exists(start: Shown, story: Story) -> None:
+    start.find(".list-row a", "Make it informal.").click()
+    start.find("a.button", "Chain").click()
+    start.find(".tree ul a", "Make it shorter.").click()
+    start.find(".turn[data-here=yes]", "Your order has left.")
+    assert start.path == f"/ui/chain/{story.left}"
+
+
+def test_which_sources_an_answer_cites(start: Shown) -> None:
+    start.find(".list-row a", "How do otters sleep?").click()
+    start.find(".citations")
+    links = start.page.eval_on_selector_all(".citations a", "found => found.map((one) => [one.innerText, one.href])")
+    assert links == [["About otters", "https://example.org/otters"], ["About fish", "https://example.org/fish"]]
+
+
+def test_whether_a_conversation_was_compacted(start: Shown, story: Story) -> None:
+    start.find(".list-row a", "What is my name?").click()
+    start.find("[role=separator]", "replaced by a summary")
+    assert "Compaction" in start.find(".waterfall").inner_text()
+    start.find("a.button", "Chain").click()
+    order = "() => [...document.querySelectorAll('.turn .message, .turn [role=separator]')].map((one) => one.role ?? one.dataset.role)"
+    start.find(".turn[data-here=yes] [role=separator]")
+    assert start.page.evaluate(order) == ["user", "assistant", "user", "separator", "assistant"]
+
+
+def test_what_waits_for_approval(start: Shown) -> None:
+    start.find(".list-row a", "Add one to the order.").click()
+    assert "4711" in start.find(".tool", "waits for approval").locator(".what").inner_text()
+
+
+def test_what_a_program_said(start: Shown) -> None:
+    start.find(".list-row a", "Sum up.").click()
+    start.find(".tool .result")
+    assert start.page.locator(".tool .result").all_inner_texts()[0] == "→ ZeroDivisionError: division by zero"
+
+
+def test_what_a_client_sent_before_its_question(start: Shown) -> None:
+    start.find(".list-row a", "And 11?").click()
+    start.find(".tool summary", "Earlier items of the input").click()
+    earlier = start.find(".tool[aria-label='Earlier items of the input']")
+    assert [one.split("\n")[0] for one in earlier.locator(".item").all_inner_texts()] == [
+        "User",
+        "Reasoning",
+        "Assistant",
+    ]
+    assert "encrypted" in earlier.locator(".reasoning").inner_text()
+
+
+def test_long_words_and_other_scripts_stay_within_a_phone(
+    browser: Browser, told_stack: LiveStack, story: Story
+) -> None:
+    with browser.page(told_stack.base_url, viewport={"width": 360, "height": 740}) as page:
+        for path in (
+            f"/ui/responses/{story.odd}",
+            f"/ui/chain/{story.odd}",
+            f"/ui/compare?a={story.odd}&b={story.root}",
+        ):
+            page.goto(path)
+            page.find(".message")
+            assert page.page.evaluate("() => document.documentElement.scrollWidth") <= 360
+            assert page.axe() == []
