@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 import orjson
@@ -19,6 +20,9 @@ _PIECES: Final = 512
 
 _TEXT: Final = 16_384
 """Characters of a string that are encoded at once."""
+
+_CHECKED: Final = 2**20
+"""Approximate bytes that `check` encodes at once."""
 
 _DEPTH: Final = 32
 """Levels of nesting that are split; large values below them are encoded whole."""
@@ -49,6 +53,27 @@ def ordered_blocks(value: Any, block: int = BLOCK, text: int = _TEXT) -> Iterato
         encoder = json.JSONEncoder(separators=(",", ":"), sort_keys=True)
         return _joined((piece.encode() for piece in encoder.iterencode(value)), block)
     return _joined(_pieces(value, _Form(_strict, block, text, ordered=True)), block)
+
+
+def check(value: Any, depth: int = 0) -> None:
+    """Encode the value in pieces, and drop them.
+
+    Args:
+        depth: how deep it is nested in another one.
+
+    Raises:
+        TypeError: it holds what `orjson` does not encode: a lone surrogate, a very large number, too many levels.
+    """
+    if depth == _DEPTH or not is_large(value, _CHECKED):
+        for _ in range(depth):
+            value = [value]
+        orjson.dumps(value)
+    elif isinstance(value, str):
+        for start in range(0, len(value), _TEXT):
+            orjson.dumps(value[start : start + _TEXT])
+    else:
+        for member in chain(value, value.values()) if isinstance(value, dict) else value:
+            check(member, depth + 1)
 
 
 def _strict(value: Any) -> bytes:

@@ -13,7 +13,8 @@ from starlette.types import Scope
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.json_blocks import BLOCK, dumps
+from llama_stack_responses.core.json_blocks import BLOCK, blocks, dumps
+from llama_stack_responses.core.json_values import is_large
 from llama_stack_responses.core.stream.events import Event
 from llama_stack_responses.core.stream.socket_events import refused
 from llama_stack_responses.logs import get_logger
@@ -228,7 +229,7 @@ class _Connection:
             async with asyncio.timeout(None) as patience:
                 for event in events:
                     patience.reschedule(loop.time() + self._limits.unread_seconds)
-                    await self._send_one(dumps(event | named if named else event).decode())
+                    await self._send_one(await encoded(event | named if named else event))
         except ApiError as error:
             self._end(_End(1013, error.message[:_REASON]))
             raise ClientGone from error
@@ -250,3 +251,15 @@ class _Connection:
             del message
             if incoming := incoming_of(self._websocket.scope):
                 await incoming.drained()
+
+
+async def encoded(event: Event) -> str:
+    """Return an event as JSON. Others run while a large one is encoded."""
+    # A delta is small, and there are many: only other events are measured before they are encoded.
+    if "delta" in event or not is_large(event, BLOCK):
+        return dumps(event).decode()
+    text = ""
+    for block in blocks(event):
+        text += block.decode()  # it grows in place
+        await asyncio.sleep(0)
+    return text

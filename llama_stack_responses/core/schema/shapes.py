@@ -13,8 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import orjson
-
+from .. import json_blocks
 from ..errors import ApiError, bad_request
 
 _SHOWN: Final = 80
@@ -440,8 +439,8 @@ def check_json(body: Any) -> None:
     checks above rely on it.
     """
     try:
-        orjson.dumps(body)
-    except orjson.JSONEncodeError:
+        json_blocks.check(body)
+    except TypeError:
         raise bad_request(
             "Invalid request body: it holds text that is not valid Unicode, an integer beyond 64 bits, or too many "
             "nested levels.",

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_stack_responses.core.json_blocks import BLOCK, blocks, ordered_blocks
+from llama_stack_responses.core.json_blocks import BLOCK, blocks, check, ordered_blocks
 from llama_stack_responses.store import codec
 from llama_stack_responses.wire import sse
 
@@ -66,3 +66,43 @@ def test_joined_blocks_equal_encoded_events(sizes: list[int]) -> None:
     pieces = list(sse.pieces(events))
     assert b"".join(pieces) == sse.encode(events)
     assert max(map(len, pieces)) <= 2 * BLOCK
+
+
+MEGABYTES = "x" * 3 * 2**20
+
+
+@pytest.mark.parametrize("name", ["small", "large", "in text", "in name", "in list"])
+@pytest.mark.parametrize("odd", ["\ud800", 2**70, json.loads("[" * 260 + "]" * 260)])
+def test_check_refuses_what_orjson_does_not_encode(odd: Any, name: str) -> None:
+    text = odd if isinstance(odd, str) else ""
+    value = {
+        "small": [odd],
+        "large": {"a": [MEGABYTES, {"b": [odd]}]},
+        "in text": [MEGABYTES + text + MEGABYTES, odd],
+        "in name": {MEGABYTES: 1, text: odd},
+        "in list": [MEGABYTES, *range(300_000), odd],
+    }[name]
+    for refuse in (orjson.dumps, check):
+        with pytest.raises(TypeError):
+            refuse(value)
+
+
+@pytest.mark.parametrize("nested", [5, 33, 260])
+def test_check_counts_levels_around_large_value(nested: int) -> None:
+    value = json.loads("[" * nested + f'"{MEGABYTES}",' + "[" * 250 + "]" * 250 + "]" * nested)
+    for refuse in (orjson.dumps, check):
+        with pytest.raises(TypeError):
+            refuse(value)
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_check_accepts_values(name: str) -> None:
+    check({"a": [LARGE[name], MEGABYTES]})
+
+
+def test_check_encodes_little_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(orjson, "dumps", lambda value: sizes.append(len(json.dumps(value))))
+    check({"input": [{"role": "user", "content": MEGABYTES}, *[{"content": "y" * 1_000}] * 5_000, MEGABYTES[:500_000]]})
+    assert sum(sizes) > 8_400_000
+    assert max(sizes) < 1_200_000
