@@ -4,19 +4,23 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from triton.runtime import interpreter
 
 from llama_stack_gpt_oss.engine import reference, rope
 from llama_stack_gpt_oss.engine.batch import Batch, Drawn, make_batch
 from llama_stack_gpt_oss.engine.cache import BlockTable, KVCacheBlocks, places_filled, places_unseen
 from llama_stack_gpt_oss.engine.config import ModelConfig, read_config
 from llama_stack_gpt_oss.engine.graphs import padded
-from llama_stack_gpt_oss.engine.kernels import choose
+from llama_stack_gpt_oss.engine.kernels import choose, triton_ops
 from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
 from llama_stack_gpt_oss.engine.kernels.triton_ops import TritonOps
 from llama_stack_gpt_oss.engine.model import Model
@@ -124,6 +128,53 @@ def test_attention_kernel_matches_torch(
     q = normal(len(step.tokens), config.query_heads, config.head_size)
     found = kernels.attention(q, weights.layers[1], window, step, kv)
     close(found, torch_ops.attention(q, weights.layers[1], window, step, kv))
+
+
+def test_blocks_past_end_of_sequence_read_no_keys(
+    config: ModelConfig, kernels: TritonOps, weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of two prompts reads what each reads alone: the short one has no programs that read more."""
+    reads = Counter[str]()
+    masked_load = interpreter.interpreter_builder.create_masked_load
+
+    def counted(pointers: Any, *args: Any) -> Any:
+        reads["keys and values" if pointers.data.shape == (64, config.head_size) else "other"] += 1
+        return masked_load(pointers, *args)
+
+    monkeypatch.setattr(interpreter.interpreter_builder, "create_masked_load", counted)
+
+    def keys_read(*spans: tuple[int, int]) -> int:
+        reads.clear()
+        step = batch(*spans)
+        q = normal(len(step.tokens), config.query_heads, config.head_size)
+        kernels.attention(q, weights.layers[1], None, step, store(config, kv_group=1))
+        return reads["keys and values"]
+
+    alone = keys_read((0, 90)), keys_read((500, 2))
+    assert min(alone) > 0
+    assert keys_read((0, 90), (500, 2)) == sum(alone)
+
+
+def test_decodes_are_launched_apart_from_prompts(
+    config: ModelConfig, kernels: TritonOps, weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launches = []
+
+    class Recorder:
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            return lambda *args, **sizes: launches.append((grid, args[9], sizes["BLOCK_Q"], sizes["SPLITS"]))
+
+    monkeypatch.setattr(triton_ops, "attention_kernel", Recorder())
+    step, splits = batch((70, 1), (5, 1), (0, 40), (9, 1)), kernels.splits(2)
+    q = normal(len(step.tokens), config.query_heads, config.head_size)
+    kernels.attention(q, weights.layers[1], None, step, store(config, kv_group=1))
+    heads = config.kv_heads
+    assert launches == [((2, heads, splits), 0, 1, splits), ((2, heads, 3), 2, 16, 1)]
+
+
+def test_few_decodes_split_keys_into_more_parts(config: ModelConfig) -> None:
+    ops = TritonOps(replace(config, kv_heads=8), processors=132)
+    assert [ops.splits(sequences) for sequences in (1, 2, 4, 8, 64)] == [32, 16, 8, 8, 8]
 
 
 @pytest.mark.parametrize("rows", [1, 3, 17, 70])
@@ -241,7 +292,8 @@ def test_padded_decode_step_gives_same_tokens(checkpoint: Path, config: ModelCon
     assert wide.tokens[: len(DECODE)].tolist() == plain.tokens.tolist()
 
 
-def test_ops_are_chosen_by_device(config: ModelConfig) -> None:
+def test_ops_are_chosen_by_device(config: ModelConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=132))
     assert isinstance(choose(config, torch.device("cpu"), torch.float32), TorchOps)
     assert isinstance(choose(config, torch.device("cuda"), torch.bfloat16), TritonOps)
 
@@ -262,15 +314,20 @@ def test_model_on_kernels_matches_reference(checkpoint: Path, config: ModelConfi
 
 
 @pytest.fixture(scope="module")
-def built() -> dict[str, dict[str, int]]:
+def built() -> dict[str, dict[str, Any]]:
     """The report of ptxas for every kernel at the dimensions of the 20b, built for compute capability 9.0."""
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-m", "tests.gpt_oss.support.build_kernels"]
     return dict(json.loads(subprocess.check_output(command, env=env, cwd=REPOSITORY, text=True)))
 
 
-def test_kernels_build_for_h100_without_spills(built: dict[str, dict[str, int]]) -> None:
+def test_kernels_build_for_h100_without_spills(built: dict[str, dict[str, Any]]) -> None:
     assert len(built) >= 20
     assert {name: kernel for name, kernel in built.items() if kernel["spills"]} == {}
     assert max(kernel["registers"] for kernel in built.values()) <= 255
     assert max(kernel["shared"] for kernel in built.values()) <= 227 * 1024
+
+
+def test_arguments_of_a_step_select_no_other_build(built: dict[str, dict[str, Any]]) -> None:
+    """A value or an address that changes from step to step would otherwise compile a kernel in a request."""
+    assert {name: kernel["specialized"] for name, kernel in built.items() if kernel["specialized"]} == {}

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 
 from llama_stack_gpt_oss.engine.cache import BlockTable, KVCacheBlocks
-from llama_stack_gpt_oss.engine.graphs import Record
+from llama_stack_gpt_oss.engine.errors import TooLittleMemoryError
+from llama_stack_gpt_oss.engine.graphs import Record, graph_sizes
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.ops import Head
 from llama_stack_gpt_oss.engine.runner import ModelRunner, Step
@@ -114,3 +117,56 @@ def test_tokens_not_drawn_last_come_from_host(model: Model) -> None:
     (second,) = runner.run([whole(a)])
     assert [first.token, second.token] == alone(model, 0, WARM, 2)
     assert [other.token] == alone(model, 1, WARM, 1)
+
+
+def test_no_step_after_warm_up_captures_a_graph(model: Model) -> None:
+    captures: list[Head] = []
+
+    def captured(compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
+        head, again = replayed(compute)
+        captures.append(head)
+        return head, again
+
+    reported: list[tuple[int, int]] = []
+    runner = ModelRunner(model, CPU, context=512, sequences=5, record=captured)
+    runner.warm_up(64, lambda done, total: reported.append((done, total)))
+    total = len(reported)
+    assert reported == [(done, total) for done in range(1, total + 1)]
+    assert len(captures) == 2 * len(graph_sizes(5))
+    for number in range(1, 6):
+        for params in (WARM, replace(WARM, top_logprobs=1)):
+            runner.run([whole(sequence) for sequence in sequences(*[params] * number)])
+            runner.run([decode(sequence) for sequence in sequences(*[params] * number)])
+    assert len(captures) == 2 * len(graph_sizes(5))
+
+
+def test_warm_up_leaves_computed_keys_alone(model: Model) -> None:
+    (sequence,) = sequences(WARM)
+    (first,) = ModelRunner(model, CPU, context=512).run([whole(sequence)])
+    sequence.tokens.append(first.token)
+    runner = ModelRunner(model, CPU, context=512, sequences=3, record=replayed)
+    runner.warm_up(64, lambda *_: None)
+    assert [first.token, runner.run([decode(sequence)])[0].token] == alone(model, 0, WARM, 2)
+
+
+@pytest.mark.parametrize(
+    ("number", "sizes"),
+    [(1, (1,)), (5, (1, 2, 4, 5)), (8, (1, 2, 4, 8)), (20, (1, 2, 4, 8, 16, 20))],
+)
+def test_largest_graph_has_maximum_number_of_sequences(number: int, sizes: tuple[int, ...]) -> None:
+    assert graph_sizes(number) == sizes
+
+
+def test_padding_is_at_most_an_eighth_of_large_steps() -> None:
+    sizes = graph_sizes(1024)
+    assert all(after - before <= max(8, after / 8) for before, after in pairwise(sizes[3:]))
+    assert len(sizes) < 50
+
+
+def test_warm_up_without_enough_memory_names_settings(model: Model) -> None:
+    def captured(compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
+        raise torch.OutOfMemoryError(compute)
+
+    runner = ModelRunner(model, CPU, context=512, record=captured)
+    with pytest.raises(TooLittleMemoryError, match="lower memory_share, prefill_tokens or max_batch"):
+        runner.warm_up(64, lambda *_: None)

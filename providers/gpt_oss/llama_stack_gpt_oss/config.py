@@ -31,7 +31,7 @@ class GptOssConfig(BaseModel):
     max_batch: int = Field(64, ge=1, le=1024, description="Maximum number of answers generated at the same time")
     max_queue: int = Field(256, ge=0, description="Maximum number of queued requests; more are refused with 429")
     prefill_tokens: int = Field(
-        2048, ge=64, description="Tokens that one step computes: more is faster, and less smooth"
+        2048, ge=64, le=16384, description="Tokens that one step computes: more is faster, and less smooth"
     )
     stall_seconds: float = Field(300, gt=0, description="An engine that makes no progress for this time is killed")
     state_dir: str = Field("~/.llama-stack-gpt-oss", description="Folder of the engine's socket")

@@ -27,7 +27,8 @@ I64 = {"positions", "slots", "seeds", "tokens"}
 I32 = {"tables", "starts", "lengths", "best_tokens", "order", "counts"}
 U8 = {"blocks", "scales"}
 FLOATS = {"epsilon", "softmax_scale", "limit", "coldest"}
-SIZES = {"hidden", "intermediate", "width"}
+SIZES = {"hidden", "intermediate", "width", "strips"}  # integers that are constant for a model
+SLICED = {"slots", "tables"}  # pointers into a step's tensors at an offset, so with any alignment
 
 
 def kinds(kernel: Any, constants: Mapping[str, Any]) -> dict[str, str]:
@@ -78,22 +79,36 @@ def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
     return made
 
 
-def build(kernel: Any, constants: dict[str, Any]) -> dict[str, int]:
-    """Return the registers, spilled bytes and shared memory of a kernel."""
+def build(kernel: Any, constants: dict[str, Any]) -> dict[str, Any]:
+    """Return the registers, spilled bytes and shared memory of a kernel, and its `specialized` arguments."""
     signature = kinds(kernel, constants)
     # As at a launch: pointers and sizes are known to be multiples of 16.
     aligned = [
         (place,)
         for place, (name, kind) in enumerate(signature.items())
-        if kind.startswith("*") or (kind == "i32" and name in SIZES)
+        if (kind.startswith("*") and name not in SLICED) or (kind == "i32" and name in SIZES)
     ]
     attributes = {place: [["tt.divisibility", 16]] for place in aligned}
     source = ASTSource(kernel, signature, {(kernel.arg_names.index(n),): v for n, v in constants.items()}, attributes)
-    compiled = triton.compile(source, target=H100)
+    compiled = triton.compile(source, target=H100, options={"enable_fp_fusion": kernel is not head.head_kernel})
     said = assembled(compiled.asm["ptx"])
     spills = sum(int(number) for number in re.findall(r"(\d+) bytes spill", said))
     registers = max(int(number) for number in re.findall(r"Used (\d+) registers", said))
-    return {"registers": registers, "spills": spills, "shared": compiled.metadata.shared}
+    return {
+        "registers": registers,
+        "spills": spills,
+        "shared": compiled.metadata.shared,
+        "specialized": specialized(kernel, signature),
+    }
+
+
+def specialized(kernel: Any, signature: Mapping[str, str]) -> list[str]:
+    """Return the arguments that change from step to step and select a build by their value or alignment."""
+    parameters = {parameter.name: parameter for parameter in kernel.params}
+    values = [name for name, kind in signature.items() if kind == "i32" and name not in SIZES]
+    return [name for name in values if not parameters[name].do_not_specialize] + [
+        name for name in SLICED & signature.keys() if not parameters[name].do_not_specialize_on_alignment
+    ]
 
 
 def assembled(ptx: str) -> str:

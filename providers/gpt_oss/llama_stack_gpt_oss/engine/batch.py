@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from collections.abc import Sequence as Series
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -23,7 +24,8 @@ class Batch:
     tables [kv_groups, sequences, blocks] int32: block tables; entries outside all rows' windows are undefined.
     sampled [wanted]: the rows that sample a next token.
     temperatures, seeds [wanted]: sampling parameters for `sampler.draw`. kept: whether logits are returned.
-    longest: maximum number of rows of a sequence; 1 for a decode step.
+    decodes: number of leading sequences with one row each. longest: maximum number of rows of the other sequences; 0
+    for a decode step.
     """
 
     tokens: torch.Tensor
@@ -36,6 +38,7 @@ class Batch:
     temperatures: torch.Tensor
     seeds: torch.Tensor
     kept: bool
+    decodes: int
     longest: int
 
 
@@ -70,6 +73,7 @@ def make_batch(scheduled: Series[ScheduledTokens], drawn: Drawn, device: torch.d
         starts.append(len(tokens))
     kv_groups = range(len(scheduled[0].sequence.blocks.tables))
     slots, tables = zip(*(_slots_and_tables(scheduled, kv_group) for kv_group in kv_groups), strict=True)
+    decodes = sum(1 for _ in takewhile(lambda work: work.count == 1, scheduled))
     last = [(work, end - 1) for work, end in zip(scheduled, starts[1:], strict=True) if work.last]
 
     def send(values: Series[Any], dtype: torch.dtype = torch.long) -> torch.Tensor:
@@ -90,7 +94,8 @@ def make_batch(scheduled: Series[ScheduledTokens], drawn: Drawn, device: torch.d
         temperatures=send([work.sequence.params.temperature for work, _ in last], torch.float32),
         seeds=send([row_seed(work.sequence.params.seed, work.start + work.count) for work, _ in last]),
         kept=any(wants_logits(work.sequence) for work, _ in last),
-        longest=max(work.count for work in scheduled),
+        decodes=decodes,
+        longest=max((work.count for work in scheduled[decodes:]), default=0),
     )
 
 

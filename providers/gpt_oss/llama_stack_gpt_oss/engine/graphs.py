@@ -12,8 +12,15 @@ from .cache import PAGE
 from .model import Model
 from .ops import Head
 
-SIZES = (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64)
 WARM_UPS = 2  # steps before a capture, to compile kernels and settle the allocator
+
+
+def graph_sizes(sequences: int) -> tuple[int, ...]:
+    """Return the batch sizes to capture: 8 apart up to 64, then an eighth apart, up to `sequences`."""
+    sizes = [1, 2, 4, 8]
+    while sizes[-1] < sequences:
+        sizes.append(sizes[-1] + max(8, sizes[-1] // 64 * 8))
+    return (*(size for size in sizes if size < sequences), sequences)
 
 
 def padded(batch: Batch, rows: int, widest: int, scratch: int) -> Batch:
@@ -37,7 +44,8 @@ def padded(batch: Batch, rows: int, widest: int, scratch: int) -> Batch:
         temperatures=fill(batch.temperatures, 0),
         seeds=fill(batch.seeds, 0),
         kept=batch.kept,
-        longest=1,
+        decodes=rows,
+        longest=0,
     )
 
 
@@ -90,10 +98,14 @@ class _Recorded:
 
 
 class DecodeSteps:
-    """Captures a decode step for each batch size, with or without logits, on first use."""
+    """Captures a decode step for each batch size, with or without logits, on first use.
 
-    def __init__(self, model: Model, context: int, record: Record) -> None:
+    sequences: the maximum number of sequences in a step.
+    """
+
+    def __init__(self, model: Model, context: int, sequences: int, record: Record) -> None:
         self._model = model
+        self.sizes = graph_sizes(sequences)
         self._widest = -(-context // PAGE)
         self._record = record
         self._recorded: dict[tuple[int, bool], _Recorded] = {}
@@ -104,8 +116,8 @@ class DecodeSteps:
         The result is valid until the next step.
         """
         rows = len(batch.tokens)
-        size = next((size for size in SIZES if size >= rows), None)
-        if size is None or batch.longest > 1 or len(batch.sampled) != rows:
+        size = next((size for size in self.sizes if size >= rows), None)
+        if size is None or batch.longest or len(batch.sampled) != rows:
             return self._model.forward(batch)
         whole = padded(batch, size, self._widest, self._model.scratch)
         kind = (size, batch.kept)

@@ -1,15 +1,19 @@
 """Execution of steps on the device."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as Series
 
 import torch
 
 from .batch import Drawn, make_batch
+from .errors import TooLittleMemoryError
 from .graphs import DecodeSteps, Record, recorder
 from .model import Model
-from .sampler import Report, redraw, report, sampled
+from .sampler import Report, redraw, sampled
+from .sampler import report as report_logprobs
 from .scheduler import ScheduledTokens
 from .sequence import Sampled, Sequence
+from .warm_up import demanding_sequences, warm_up_batches, warm_up_steps
 
 
 class Step:
@@ -34,11 +38,41 @@ class ModelRunner:
     Sampled tokens stay on the device as the next step's input, so it can start before the host has read them.
     """
 
-    def __init__(self, model: Model, device: torch.device, context: int, record: Record | None = None) -> None:
+    def __init__(
+        self, model: Model, device: torch.device, context: int, sequences: int = 64, record: Record | None = None
+    ) -> None:
+        """Create a runner for steps of at most `sequences` sequences."""
         self.device = device
         record = record or recorder(device)
-        self._forward = DecodeSteps(model, context, record).forward if record else model.forward
+        self._model = model
+        self._decodes = DecodeSteps(model, context, sequences, record) if record else None
+        self._forward = self._decodes.forward if self._decodes else model.forward
         self._drawn = Drawn(torch.empty(0, dtype=torch.long, device=device), {})
+
+    @torch.inference_mode()
+    def warm_up(self, step_tokens: int, report: Callable[[int, int], None]) -> None:
+        """Compile every kernel and capture every graph, if there are any; report the steps done and their number.
+
+        step_tokens: the maximum number of tokens in a step. TooLittleMemoryError: the largest step does not fit.
+        """
+        if self._decodes is None:
+            return
+        sizes = self._decodes.sizes
+        try:
+            for done, batch in enumerate(warm_up_batches(self._model, sizes, step_tokens), 1):
+                head = self._forward(batch)
+                if head.logits is not None:
+                    sequences = demanding_sequences(len(head.tokens))
+                    redraw(head.tokens, head.logits, batch.temperatures, batch.seeds, sequences)
+                    report_logprobs(head.logits, head.tokens, sequences)
+                if self.device.type == "cuda":
+                    torch.cuda.synchronize(self.device)
+                report(done, warm_up_steps(sizes))
+        except torch.OutOfMemoryError as error:
+            raise TooLittleMemoryError(
+                f"{self.device} has too little memory for steps of {step_tokens:,} tokens next to the KV cache:"
+                " lower memory_share, prefill_tokens or max_batch"
+            ) from error
 
     @torch.inference_mode()
     def start(self, scheduled: Series[ScheduledTokens]) -> Step:
@@ -50,7 +84,7 @@ class ModelRunner:
         made = None
         if head.logits is not None:
             redraw(head.tokens, head.logits, batch.temperatures, batch.seeds, ready)
-            made = report(head.logits, head.tokens, ready)
+            made = report_logprobs(head.logits, head.tokens, ready)
         places = {work.sequence: (work.start + work.count, row) for row, work in enumerate(last)}
         self._drawn = Drawn(head.tokens, places)
         return Step(head.tokens, made, ready)

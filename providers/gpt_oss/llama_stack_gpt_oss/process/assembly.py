@@ -1,6 +1,7 @@
 """Construction of an engine from its settings."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -23,26 +24,46 @@ SHORTEST_CONTEXT = 1024
 
 
 def assemble(settings: EngineSettings, report: Callable[[Progress], None]) -> Engine:
-    """Load the weights and use the remaining memory for the KV cache. Raises EngineError."""
+    """Load the weights, use the remaining memory for the KV cache, and warm up. Raises EngineError."""
     folder = find_layout(Path(settings.checkpoint))
     config = read_config(folder)
-    device = _device(settings.device)
+    device = select_device(settings.device)
     dtype = _dtype(settings.dtype, device)
-    weights = load(folder, config, device, dtype, report)
+    loaded = Progress(0, 0, 0, config.layers)
+
+    def report_loaded(progress: Progress) -> None:
+        nonlocal loaded
+        loaded = progress
+        report(progress)
+
+    weights = load(folder, config, device, dtype, report_loaded)
     context = min(settings.context or config.context, config.context)
     pages = _pages(settings, config, device, dtype, context)
     model = Model(config, weights, choose(config, device, dtype), pages, context)
     limits = Limits(settings.sequences, settings.step_tokens, settings.waiting)
     cache = Cache(pages, config.kv_groups)
-    return Engine(ModelRunner(model, device, context), cache, limits, context, _masks(folder, config))
+    runner = ModelRunner(model, device, context, settings.sequences)
+    runner.warm_up(
+        settings.step_tokens,
+        lambda done, total: report(replace(loaded, warm_up_steps_done=done, warm_up_steps_total=total)),
+    )
+    return Engine(runner, cache, limits, context, _masks(folder, config))
 
 
-def _device(name: str) -> torch.device:
+def select_device(name: str) -> torch.device:
+    """Return the device, selected for this process: Triton launches its kernels on the selected one."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
-    if device.type == "cuda" and not torch.cuda.is_available():
+    if device.type == "cpu":
+        return device
+    if not torch.cuda.is_available():
         raise EngineError(f"The device is set to {name}, and torch finds no GPU: repair the driver, or set it to cpu")
+    device = torch.device("cuda", device.index or 0)
+    count = torch.cuda.device_count()
+    if device.index >= count:
+        raise EngineError(f"The device is set to {name}, and the last GPU that torch finds is cuda:{count - 1}")
+    torch.cuda.set_device(device)
     return device
 
 

@@ -5,7 +5,8 @@ to the engine
     {"cancel": [id, ...]}
     {"metrics": tag}
 from the engine
-    {"loading": {"bytes_done", "bytes_total", "layers_done", "layers_total"}}
+    {"loading": {"bytes_done", "bytes_total", "layers_done", "layers_total",
+                 "warm_up_steps_done", "warm_up_steps_total"}}
     {"ready": {"pid", "context", "pages"}}
     {"failed": sentence}                                      it cannot serve, and ends
     {"updates": [[id, token, logprob, top, finish, cached], ...]}

@@ -1,4 +1,4 @@
-"""A progress bar for the loading of the weights."""
+"""Progress bars for the loading of the weights and for the warm-up."""
 
 from typing import TextIO
 
@@ -13,18 +13,25 @@ class ProgressBar:
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._shown = -1
+        self._shown = ("", -1)
 
     def show(self, progress: Progress) -> None:
-        share = progress.bytes_done / max(progress.bytes_total, 1)
-        step = int(share * (STEPS if not self._out.isatty() else 100))
-        if step == self._shown:
+        if progress.warm_up_steps_total:
+            done, total = progress.warm_up_steps_done, progress.warm_up_steps_total
+            self._draw("warming up", done / total, f"{done} of {total} steps")
+        else:
+            share = progress.bytes_done / max(progress.bytes_total, 1)
+            gigabytes = f"{progress.bytes_done / 1e9:.1f} of {progress.bytes_total / 1e9:.1f} GB"
+            layers = f"{progress.layers_done} of {progress.layers_total} layers"
+            self._draw("loading", share, f"{gigabytes}, {layers}")
+
+    def _draw(self, activity: str, share: float, amounts: str) -> None:
+        shown = activity, int(share * (STEPS if not self._out.isatty() else 100))
+        if shown == self._shown:
             return
-        self._shown = step
+        self._shown = shown
         bar = ("#" * round(share * WIDTH)).ljust(WIDTH, ".")
-        done, total = progress.bytes_done / 1e9, progress.bytes_total / 1e9
-        layers = f"{progress.layers_done} of {progress.layers_total} layers"
-        text = f"gpt-oss: loading [{bar}] {share:4.0%}  {done:.1f} of {total:.1f} GB, {layers}"
+        text = f"gpt-oss: {activity} [{bar}] {share:4.0%}  {amounts}"
         ending = "\n" if not self._out.isatty() or share >= 1 else "\r"
         self._out.write(text + ending)
         self._out.flush()

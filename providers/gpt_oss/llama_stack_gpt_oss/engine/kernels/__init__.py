@@ -13,4 +13,5 @@ def choose(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Ops
         return TorchOps(config)
     from .triton_ops import TritonOps
 
-    return TritonOps(config, wide=dtype == torch.float32)
+    processors = torch.cuda.get_device_properties(device).multi_processor_count
+    return TritonOps(config, dtype == torch.float32, processors)

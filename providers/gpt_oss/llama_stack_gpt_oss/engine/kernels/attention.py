@@ -4,7 +4,8 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+# Arguments that change from step to step must not select another build of a kernel: it would compile in a request.
+@triton.jit(do_not_specialize=["first_sequence", "widest"], do_not_specialize_on_alignment=["tables"])
 def attention_kernel(
     queries,
     keys,
@@ -15,6 +16,7 @@ def attention_kernel(
     lengths,
     mixed,
     partial,
+    first_sequence,
     widest,
     softmax_scale,
     WINDOW: tl.constexpr,  # noqa: N803
@@ -27,14 +29,14 @@ def attention_kernel(
     SPLITS: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
 ):
-    """Run on the grid (sequences, KV heads, query blocks * SPLITS).
+    """Run on the grid (sequences from first_sequence on, KV heads, query blocks * SPLITS).
 
     A program's rows are BLOCK_Q queries of the heads that share a KV head, padded to BLOCK_M. With one split it writes
     the result. Otherwise each split writes to `partial` [rows, heads, SPLITS, SIZE + 2] (weighted sum, highest score,
     sum of weights), to be merged as in Flash-Decoding. WINDOW 0 sees all keys.
     """
     GROUP: tl.constexpr = QUERY_HEADS // KV_HEADS  # noqa: N806
-    sequence, kv_head = tl.program_id(0), tl.program_id(1)
+    sequence, kv_head = first_sequence + tl.program_id(0), tl.program_id(1)
     block, split = tl.program_id(2) // SPLITS, tl.program_id(2) % SPLITS
     begin, end = tl.load(starts + sequence), tl.load(starts + sequence + 1)
     length = tl.load(lengths + sequence)
@@ -50,7 +52,8 @@ def attention_kernel(
     first_page = 0
     if WINDOW > 0:
         first_page = tl.maximum(0, length - (end - begin) + block * BLOCK_Q - WINDOW + 1) // PAGE
-    past_page = (last + PAGE - 1) // PAGE
+    # A block of queries past the sequence's end reads no keys.
+    past_page = tl.where(begin + block * BLOCK_Q < end, (last + PAGE - 1) // PAGE, first_page)
     per_split = (past_page - first_page + SPLITS - 1) // SPLITS
     from_page = first_page + split * per_split
     to_page = tl.minimum(from_page + per_split, past_page)

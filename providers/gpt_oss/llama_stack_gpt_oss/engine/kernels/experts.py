@@ -41,7 +41,7 @@ def _chosen(scores, row, rank, EXPERTS: tl.constexpr, CHOSEN: tl.constexpr):  # 
     return expert, mine / total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def group_kernel(
     scores,
     order,
@@ -215,7 +215,7 @@ def _group_product(
     return total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def up_group_kernel(
     normed,
     order,
@@ -257,7 +257,7 @@ def up_group_kernel(
         tl.store(target, _swiglu(gate, up, limit).to(inner.dtype.element_ty), mask=alive[:, None] & strip[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def down_group_kernel(
     inner,
     order,

@@ -28,7 +28,7 @@ def _gumbel(tokens, seeds):
     return -tl.log(tl.where(share < 1.0 / 32, near, -tl.log(1.0 - share)))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def head_kernel(
     x,
     norm,

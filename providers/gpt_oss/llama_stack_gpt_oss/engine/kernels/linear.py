@@ -39,7 +39,8 @@ def product(a, b, WIDE: tl.constexpr):  # noqa: N803
     return tl.dot(a.to(tl.bfloat16), tl.trans(b))
 
 
-@triton.jit
+# Arguments that change from step to step must not select another build of a kernel: it would compile in a request.
+@triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=["slots"])
 def qkv_kernel(
     x,
     norm,
@@ -103,7 +104,7 @@ def qkv_kernel(
     tl.store(target + HALF, second.to(queries.dtype.element_ty), mask=row_mask[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def out_kernel(
     mixed,
     x,
@@ -140,7 +141,7 @@ def out_kernel(
     tl.store(out + places, total.to(out.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def route_kernel(
     x,
     norm,

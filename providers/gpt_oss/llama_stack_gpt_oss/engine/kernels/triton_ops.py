@@ -15,18 +15,23 @@ from .head import head_kernel, pick_kernel
 from .linear import out_kernel, qkv_kernel, route_kernel
 
 FEW_ROWS = 8  # up to this number, each row reads its own experts' weights
-SPLITS = 16  # of the keys in a decode step
+LEAST_SPLITS, MOST_SPLITS = 8, 32  # of the keys in a decode
 QUERIES = 16  # queries of a prompt per program
 SCORES = 4096  # router scores that a program loads at a time
 STRIP = 64  # tokens of the vocabulary per program
+FUSION = True  # of products and sums: stated, since Triton's default changes from version to version
 
 
 class TritonOps:
-    """The kernels for a model's dimensions. `wide`: convert the operands of products to f32, for f32 weights."""
+    """The kernels for a model's dimensions.
 
-    def __init__(self, config: ModelConfig, wide: bool = False) -> None:
+    wide: convert the operands of products to f32, for f32 weights. processors: number of the GPU's multiprocessors.
+    """
+
+    def __init__(self, config: ModelConfig, wide: bool = False, processors: int = 132) -> None:
         self.config = config
         self._wide = wide
+        self._processors = processors
 
     def qkv(
         self, x: torch.Tensor, layer: Layer, rope: tuple[torch.Tensor, torch.Tensor], batch: Batch, store: Store
@@ -56,23 +61,50 @@ class TritonOps:
             BLOCK_P=16,
             BLOCK_K=64,
             WIDE=self._wide,
+            enable_fp_fusion=FUSION,
         )
         return queries
 
     def attention(
         self, queries: torch.Tensor, layer: Layer, window: int | None, batch: Batch, store: Store
     ) -> torch.Tensor:
-        """Split all keys in decode steps, where one query would leave the GPU idle. A window fits in one program."""
-        config, rows = self.config, len(queries)
-        block_q = 1 if batch.longest == 1 else QUERIES
-        splits = SPLITS if batch.longest == 1 and window is None else 1
-        mixed = queries.new_empty(rows, config.query_width)
-        partial = queries.new_empty(
-            (rows, config.query_heads, splits, config.head_size + 2) if splits > 1 else (1,), dtype=torch.float32
-        )
-        group = config.query_heads // config.kv_heads
-        grid = (len(batch.lengths), config.kv_heads, triton.cdiv(batch.longest, block_q) * splits)
-        attention_kernel[grid](
+        """Launch decodes and prompts apart: a decode's one query would leave most of a prompt's tile idle."""
+        mixed = queries.new_empty(len(queries), self.config.query_width)
+        if batch.decodes:
+            grid = (batch.decodes, self.config.kv_heads, 1)
+            splits = 1 if window else self.splits(batch.decodes)  # a window is short enough for one program
+            self._attend(queries, mixed, layer, window, batch, store, grid, block_q=1, splits=splits)
+        if batch.longest:
+            grid = (len(batch.lengths) - batch.decodes, self.config.kv_heads, triton.cdiv(batch.longest, QUERIES))
+            self._attend(queries, mixed, layer, window, batch, store, grid, block_q=QUERIES, splits=1)
+        return mixed
+
+    def splits(self, sequences: int) -> int:
+        """Return into how many parts, a power of two, decodes split their keys: enough programs to fill the device.
+
+        There is a minimum, since sequences differ in length: many short ones end before a long one.
+        """
+        wanted = 2 * self._processors // (sequences * self.config.kv_heads)
+        return min(MOST_SPLITS, max(LEAST_SPLITS, 1 << max(wanted, 1).bit_length() - 1))
+
+    def _attend(
+        self,
+        queries: torch.Tensor,
+        mixed: torch.Tensor,
+        layer: Layer,
+        window: int | None,
+        batch: Batch,
+        store: Store,
+        grid: tuple[int, int, int],
+        *,
+        block_q: int,
+        splits: int,
+    ) -> None:
+        """Launch for the decodes, the first sequences and rows, with block_q 1; otherwise for the other sequences."""
+        config = self.config
+        shape = (grid[0], config.query_heads, splits, config.head_size + 2) if splits > 1 else (1,)
+        partial = queries.new_empty(shape, dtype=torch.float32)
+        attention_kernel[(*grid[:2], grid[2] * splits)](
             queries,
             store.keys,
             store.values,
@@ -82,6 +114,7 @@ class TritonOps:
             batch.lengths,
             mixed,
             partial,
+            0 if block_q == 1 else batch.decodes,
             batch.tables.shape[-1],
             config.head_size**-0.5,
             WINDOW=window or 0,
@@ -90,15 +123,21 @@ class TritonOps:
             SIZE=config.head_size,
             PAGE=PAGE,
             BLOCK_Q=block_q,
-            BLOCK_M=max(16, triton.next_power_of_2(block_q * group)),
+            BLOCK_M=max(16, triton.next_power_of_2(block_q * config.query_heads // config.kv_heads)),
             SPLITS=splits,
             WIDE=self._wide,
+            enable_fp_fusion=FUSION,
         )
         if splits > 1:
-            merge_kernel[(rows, config.query_heads)](
-                partial, layer.sinks, mixed, QUERY_HEADS=config.query_heads, SIZE=config.head_size, SPLITS=splits
+            merge_kernel[(grid[0], config.query_heads)](
+                partial,
+                layer.sinks,
+                mixed,
+                QUERY_HEADS=config.query_heads,
+                SIZE=config.head_size,
+                SPLITS=splits,
+                enable_fp_fusion=FUSION,
             )
-        return mixed
 
     def out(self, mixed: torch.Tensor, x: torch.Tensor, layer: Layer) -> torch.Tensor:
         rows, made, block = len(x), torch.empty_like(x), _rows_block(len(x))
@@ -116,6 +155,7 @@ class TritonOps:
             BLOCK_N=16,
             BLOCK_K=128,
             WIDE=self._wide,
+            enable_fp_fusion=FUSION,
         )
         return made
 
@@ -137,6 +177,7 @@ class TritonOps:
             BLOCK_N=16,
             BLOCK_K=64,
             WIDE=self._wide,
+            enable_fp_fusion=FUSION,
         )
         return Routed(normed, scores, self.grouped(scores) if rows > FEW_ROWS else None)
 
@@ -157,6 +198,7 @@ class TritonOps:
                 CHOSEN=config.experts_per_token,
                 BLOCK_N=16,
                 BLOCK_B=128,
+                enable_fp_fusion=FUSION,
             )
             return inner
         block = _rows_block(rows)
@@ -173,6 +215,7 @@ class TritonOps:
             BLOCK_N=32,
             BLOCK_B=32,
             WIDE=self._wide,
+            enable_fp_fusion=FUSION,
         )
         return inner
 
@@ -193,6 +236,7 @@ class TritonOps:
                 CHOSEN=config.experts_per_token,
                 BLOCK_N=16,
                 BLOCK_B=128,
+                enable_fp_fusion=FUSION,
             )
             return made
         parts = x.new_empty(rows, config.experts_per_token, config.hidden, dtype=torch.float32)
@@ -211,6 +255,7 @@ class TritonOps:
             BLOCK_N=32,
             BLOCK_B=32,
             WIDE=self._wide,
+            enable_fp_fusion=FUSION,
         )
         return (x + parts.sum(1)).to(x.dtype)
 
@@ -240,8 +285,11 @@ class TritonOps:
             BLOCK_N=STRIP,
             BLOCK_K=64,
             WIDE=self._wide,
+            enable_fp_fusion=False,  # the noise is that of `sampler.gumbel`, whose products and sums are rounded apart
         )
-        pick_kernel[(rows,)](scores, candidates, tokens, strips, BLOCK=triton.next_power_of_2(strips))
+        pick_kernel[(rows,)](
+            scores, candidates, tokens, strips, BLOCK=triton.next_power_of_2(strips), enable_fp_fusion=False
+        )
         return Head(tokens, logits if batch.kept else None)
 
     def grouped(self, scores: torch.Tensor) -> Groups:
@@ -251,7 +299,9 @@ class TritonOps:
         counts = torch.empty(experts, dtype=torch.int32, device=scores.device)
         shares = scores.new_empty(rows, chosen)
         block = min(triton.next_power_of_2(rows), max(1, SCORES // experts))
-        group_kernel[(experts,)](scores, order, counts, shares, rows, EXPERTS=experts, CHOSEN=chosen, BLOCK_M=block)
+        group_kernel[(experts,)](
+            scores, order, counts, shares, rows, EXPERTS=experts, CHOSEN=chosen, BLOCK_M=block, enable_fp_fusion=FUSION
+        )
         return Groups(order, counts, shares)
 
 

@@ -1,0 +1,55 @@
+"""Selection of the device, and the progress that is shown until the engine is ready."""
+
+import io
+
+import pytest
+import torch
+
+from llama_stack_gpt_oss.engine.errors import EngineError
+from llama_stack_gpt_oss.engine.progress import Progress
+from llama_stack_gpt_oss.process.assembly import select_device
+from llama_stack_gpt_oss.process.progress import ProgressBar
+
+
+@pytest.fixture
+def selected(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
+    """The devices that a process on a machine with two GPUs has selected."""
+    devices: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", devices.append)
+    return devices
+
+
+@pytest.mark.parametrize(("name", "index"), [("auto", 0), ("cuda", 0), ("cuda:1", 1)])
+def test_named_gpu_is_selected_for_kernels(selected: list[torch.device], name: str, index: int) -> None:
+    assert select_device(name) == torch.device("cuda", index)
+    assert selected == [torch.device("cuda", index)]
+
+
+def test_gpu_that_does_not_exist_is_error_with_last_one(selected: list[torch.device]) -> None:
+    with pytest.raises(EngineError, match="set to cuda:2, and the last GPU that torch finds is cuda:1"):
+        select_device("cuda:2")
+    assert not selected
+
+
+def test_cpu_selects_no_gpu(selected: list[torch.device]) -> None:
+    assert select_device("cpu") == torch.device("cpu")
+    assert not selected
+
+
+def test_warm_up_has_progress_bar_after_loading() -> None:
+    out = io.StringIO()
+    bar = ProgressBar(out)
+    loaded = Progress(2_000_000_000, 2_000_000_000, 24, 24)
+    bar.show(loaded)
+    for done in (1, 2, 4):
+        bar.show(Progress(2_000_000_000, 2_000_000_000, 24, 24, done, 4))
+    loading, *warming = out.getvalue().splitlines()
+    assert loading == f"gpt-oss: loading [{'#' * 30}] 100%  2.0 of 2.0 GB, 24 of 24 layers"
+    assert [line.partition("]")[2].split() for line in warming] == [
+        ["25%", "1", "of", "4", "steps"],
+        ["50%", "2", "of", "4", "steps"],
+        ["100%", "4", "of", "4", "steps"],
+    ]
+    assert all(line.startswith("gpt-oss: warming up [") for line in warming)
