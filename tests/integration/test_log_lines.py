@@ -9,6 +9,8 @@ from typing import Any, Final
 import pytest
 
 from tests.support.openai_client import MODEL, NAME
+from tests.support.snippet_programs import LOG_LINE
+from tests.support.snippets import blocks
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
 from tests.support.waiting import wait_until
@@ -19,6 +21,7 @@ pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 OWN_ID: Final = "of-my-own.7"
 ANSWER: Final = reply(text("one", "two"), usage={"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9})
+OF_THE_HOST: Final = {"level", "timestamp", "event", "category", "logger", "trace_id", "span_id"}
 NUMBERS: Final = ("input_tokens", "output_tokens", "milliseconds")
 
 
@@ -91,6 +94,9 @@ def test_ended_response_has_one_log_line_with_ids_model_status_tokens_and_time(
         line = line_of(logging_stack.log, response["id"])
     check(line, x_request_id=OWN_ID, model_name=MODEL, status="completed", input_tokens=7, output_tokens=2)
     assert "error" not in line
+    [documented] = of_text(blocks()[LOG_LINE].text)
+    assert documented.keys() <= line.keys()
+    assert documented.keys() >= line.keys() - OF_THE_HOST
 
 
 def test_compaction_and_websocket_response_have_a_log_line(logging_stack: LiveStack, upstream: Upstream) -> None:

@@ -1,5 +1,6 @@
 """The readiness route while stores and model servers stop and start."""
 
+import json
 import sqlite3
 from base64 import b64encode
 from contextlib import closing
@@ -11,6 +12,8 @@ import pytest
 
 from tests.support.postgres import Postgres
 from tests.support.process import free_port
+from tests.support.snippet_programs import READINESS
+from tests.support.snippets import blocks
 from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess
 from tests.support.valkey import Valkey
@@ -19,6 +22,7 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 SERVERS: Final = {"redis": Valkey, "postgres": Postgres}
+DOCUMENTED: Final = json.loads(blocks()[READINESS].text)
 READY: Final = {"status": "ready", "store": "ok", "worker": "ok", "model_server": "ok"}
 
 
@@ -56,6 +60,8 @@ def test_readiness_follows_a_store_that_stops_and_starts(
                 "unavailable",
                 "ok",
             )
+            assert told.keys() == DOCUMENTED.keys()
+            assert DOCUMENTED | {"worker": told["worker"]} == told
             assert is_alive(stack), "only readiness may tell: a restart of the server would not help"
             server.start()
             wait_until(lambda: ready(stack) == (200, READY))

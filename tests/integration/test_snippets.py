@@ -37,6 +37,7 @@ from tests.support.snippet_programs import (
     POSTGRES,
     PRIVATE_TLS,
     PROGRAMS,
+    SHOWN,
     SNOW,
 )
 from tests.support.snippets import Block, blocks, documents, substituted
@@ -54,7 +55,7 @@ SHELL: Final = ("console", "sh", "bash")
 
 
 def test_every_code_block_is_run_or_excluded_with_a_reason() -> None:
-    listed = [*PROGRAMS, CODEX_BY_URL, *CODEX_BY_PROVIDER, *IN_THE_STACK, *BUILT, *COMMANDS, *NOT_RUN]
+    listed = [*PROGRAMS, CODEX_BY_URL, *CODEX_BY_PROVIDER, *IN_THE_STACK, *BUILT, *COMMANDS, *SHOWN, *NOT_RUN]
     assert sorted(listed) == sorted(BLOCKS)
 
 

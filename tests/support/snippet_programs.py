@@ -157,6 +157,30 @@ COMMANDS: Final = (
 )
 """`tests/integration/test_documented_commands.py` pastes them."""
 
+UI_ANSWERS: Final = tuple(
+    f"docs/reference/ui.md, {section}, json"
+    for section in (
+        "`GET /v1/ui/session`",
+        "`GET /v1/ui/responses`",
+        "`GET /v1/ui/responses/{id}`",
+        "Timing",
+        "`GET /v1/ui/responses/{id}/events`",
+        "`GET /v1/ui/responses/{id}/requests`",
+        "`GET /v1/ui/chain/{id}`",
+        "`GET /v1/ui/conversations/{id}`",
+        "`GET /v1/ui/live`",
+        "`GET /v1/ui/stats`",
+    )
+)
+"""`tests/integration/test_documented_answers.py` compares them with answers."""
+READINESS: Final = "docs/guides/operations.md, Readiness, json"
+"""`tests/integration/test_readiness.py` compares it with an answer."""
+LOG_LINE: Final = "docs/guides/operations.md, Log lines, text"
+"""`tests/integration/test_log_lines.py` compares it with a line of the log."""
+BLOCKED_LOOP: Final = "docs/guides/operations.md, A blocked event loop, text"
+"""`tests/unit/telemetry/test_loop_monitor.py` compares it with a line of the log."""
+SHOWN: Final = (*UI_ANSWERS, READINESS, LOG_LINE, BLOCKED_LOOP)
+
 NOT_RUN: Final = {
     "README.md, Five minutes, console": "tests/demo runs `make demo`; `make serve` does not end",
     "README.md, Five minutes, console 2": "`make serve` does not end",
@@ -173,27 +197,5 @@ NOT_RUN: Final = {
     "docs/guides/gpt-oss.md, Start it, console 2": "the same on OGX: tests/gpt_oss/test_ogx.py does",
     "docs/guides/gpt-oss.md, The engine, console": "needs an engine: tests/gpt_oss/test_process.py has one",
     "docs/guides/installation.md, In a stack of your own, console": "installs a host: tests/wheels/try_wheels.py does",
-    "docs/guides/operations.md, Log lines, text": "a line of the log",
-    "docs/guides/operations.md, Readiness, json": "an answer: test_readiness.py asks for it",
-    "docs/guides/operations.md, A blocked event loop, text": "a line of the log",
     "docs/quickstart.md, 1. Start a server, console": "`make serve` does not end; tests/demo starts it",
-} | {
-    f"docs/reference/ui.md, {section}, json": "an answer: test_ui.py asks for it"
-    for section in (
-        *(
-            f"`GET /v1/ui/{path}`"
-            for path in (
-                "session",
-                "responses",
-                "responses/{id}",
-                "responses/{id}/events",
-                "responses/{id}/requests",
-                "chain/{id}",
-                "conversations/{id}",
-                "live",
-                "stats",
-            )
-        ),
-        "Timing",
-    )
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,9 +22,12 @@ from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.telemetry import loop_monitor
 from llama_stack_responses.telemetry.loop_monitor import Hold, LoopMonitor, held_seconds
 from llama_stack_responses.telemetry.telemetry import Telemetry
+from tests.support import snippets as documentation
+from tests.support.snippet_programs import BLOCKED_LOOP
 from tests.support.waiting import until, wait_until
 
 THRESHOLD = 0.1
+PLACE = r"\S+:\d+ \S+"
 
 
 class Told:
@@ -41,6 +45,16 @@ def monitored(threshold: float = THRESHOLD, report_after: float = 10.0) -> Itera
         yield told
     finally:
         monitor.stop()
+
+
+def documented() -> re.Pattern[str]:
+    """Return the form of the documented line: any numbers, functions and number of callers."""
+    shown = documentation.blocks()[BLOCKED_LOOP].text.strip()
+    beginning, _, rest = shown.partition(", running ")
+    places, _, samples = rest.rpartition(" (")
+    assert re.fullmatch(f"{PLACE}( < {PLACE})* < ...", places)
+    before, after = (re.sub(r"\d[\d\\.]*", r"[\\d.]+", re.escape(each)) for each in (beginning, f" ({samples}"))
+    return re.compile(f"{before}, (running|waiting) {PLACE}( < {PLACE})*{after}")
 
 
 def blocks() -> None:
@@ -74,6 +88,7 @@ async def test_hold_is_logged_with_function_and_duration(
     assert line.startswith("event loop was blocked for ")
     assert f", {doing} unit/telemetry/test_loop_monitor.py:" in line
     assert str(THRESHOLD) not in line.partition("running")[2]  # no values
+    assert documented().fullmatch(line)
 
 
 async def test_endless_hold_is_logged_while_it_lasts(
