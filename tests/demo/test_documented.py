@@ -1,0 +1,119 @@
+"""The documented `make` commands with which a newcomer starts, pasted into a shell of a checkout (see `checkout`)."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from tests.support.process import Child, free_port
+from tests.support.snippet_programs import MAKE
+from tests.support.snippets import blocks
+from tests.support.stack import READY_SECONDS, REPOSITORY
+from tests.support.terminal import Terminal, wait_for_line
+from tests.support.upstream import UpstreamProcess
+from tests.support.waiting import wait_until
+
+BLOCKS: Final = blocks()
+FIVE_MINUTES: Final = "README.md, Five minutes, console"
+OWN_MODEL_SERVER: Final = ("README.md, Five minutes, console 2", "docs/quickstart.md, 1. Start a server, console")
+LAST: Final = "Ctrl-C ends it."
+STAMPS: Final = (".ready", ".model", ".search")
+READ: Final = ("INFERENCE_", "LLAMA_STACK_", "STATE_DIR", "RESPONSES_SECRET", "WEB_SEARCH", "MAKE", "MFLAGS")
+
+
+def test_every_make_block_is_pasted_by_a_test_of_this_file() -> None:
+    assert {FIVE_MINUTES, *OWN_MODEL_SERVER} == set(MAKE)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A folder with the files of this checkout, whose `.venv-run` is the environment of the tests.
+
+    So `make` finds that nothing has to be installed; `tests/wheels` and `test_install_run.py` install it.
+    """
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    for each in REPOSITORY.iterdir():
+        if not each.name.startswith("."):
+            (folder / each.name).symlink_to(each)
+    installed = folder / ".venv-run"
+    installed.mkdir()
+    for name in ("bin", "lib"):
+        (installed / name).symlink_to(Path(sys.prefix) / name)
+    shutil.copy(Path(sys.prefix) / "pyvenv.cfg", installed)
+    for stamp in STAMPS:
+        (installed / stamp).touch()
+    return folder
+
+
+@pytest.fixture
+def terminal(checkout: Path, tmp_path: Path) -> Iterator[Terminal]:
+    """A shell in the checkout."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(READ)}
+    env = {
+        **kept,
+        "STATE_DIR": str(tmp_path / "state"),
+        "LLAMA_STACK_PORT": str(free_port()),
+        "NO_PROXY": "*",
+        "no_proxy": "*",
+    }
+    with Terminal(checkout, env, {}) as made:
+        yield made
+
+
+def interrupt(child: Child) -> None:
+    """Press Ctrl-C, which all processes of the command get."""
+    os.killpg(child.pid, signal.SIGINT)
+    wait_until(lambda: child.returncode is not None)
+
+
+def pasted_python(said: str) -> str:
+    """Return the Python program that `make serve` prints."""
+    found = re.search(r"^from openai import OpenAI\n.*?^print\(.*?\)\n", said, re.MULTILINE | re.DOTALL)
+    assert found, said
+    return found[0]
+
+
+def test_first_commands_of_readme_hold_a_conversation_and_serve(terminal: Terminal) -> None:
+    """What `make serve` prints to be pasted works too, and Ctrl-C ends it in one line."""
+    with terminal.pasting(BLOCKS[FIVE_MINUTES]) as lines:
+        assert "resp_" in lines.run("make demo")
+        child = lines.start("make serve")
+        said = wait_for_line(child, LAST, READY_SECONDS)
+    curl = re.search(r"^  curl .*\\\n.*$", said, re.MULTILINE)
+    assert curl, said
+    assert '"status":"completed"' in terminal.run(curl[0].replace("curl ", "curl -s ")).replace(" ", "")
+    program = [sys.executable, "-c", pasted_python(said)]
+    ran = subprocess.run(program, env=terminal.env, capture_output=True, text=True, timeout=240, check=False)
+    assert (ran.returncode, bool(ran.stdout.strip())) == (0, True), ran.stderr
+    interrupt(child)
+    [after] = child.log.read_text().partition(LAST)[2].split("\n\n")[1:]
+    assert after.splitlines()[0] == "Stopped."
+    assert "Traceback" not in after
+
+
+@pytest.mark.parametrize("name", OWN_MODEL_SERVER)
+def test_documented_serve_command_uses_another_model_server_and_searches(
+    terminal: Terminal, tmp_path: Path, name: str
+) -> None:
+    with UpstreamProcess(tmp_path / "upstream.log") as upstream, terminal.pasting(BLOCKS[name]) as lines:
+        child = lines.start(
+            "INFERENCE_URL=", **{"http://localhost:8000": upstream.client.url, "API_KEY=...": "API_KEY=sk-1"}
+        )
+        said = wait_for_line(child, LAST, READY_SECONDS)
+        assert re.search(r"^  web_search +on\b", said, re.MULTILINE)
+        asked = {"model": "local/echo", "input": "Hello?"}
+        url = f"http://127.0.0.1:{terminal.env['LLAMA_STACK_PORT']}/v1/responses"
+        answer = httpx.post(url, json=asked, timeout=60, trust_env=False).json()
+        assert answer["output"][0]["content"][0]["text"] == "Hello?"
+        interrupt(child)
