@@ -36,7 +36,8 @@ def _of_lists(shown: list[Any], answer: list[Any], path: str) -> list[str]:
     """Each element has the form of the shown one that is most like it."""
     found: list[str] = []
     for index, each in enumerate(answer if shown else ()):
-        found += min((differences(one, each, f"{path}[{index}]") for one in shown), key=len)
+        ways: list[list[str]] = [differences(one, each, f"{path}[{index}]") for one in shown]
+        found += min(ways, key=len)
     return found
 
 
