@@ -36,8 +36,8 @@ def _of_lists(shown: list[Any], answer: list[Any], path: str) -> list[str]:
     """Each element has the form of the shown one that is most like it."""
     found: list[str] = []
     for index, each in enumerate(answer if shown else ()):
-        ways: list[list[str]] = [differences(one, each, f"{path}[{index}]") for one in shown]
-        found += min(ways, key=len)
+        fewest = min((differences(one, each, f"{path}[{index}]") for one in shown), key=len)
+        found += fewest
     return found
 
 
