@@ -15,7 +15,7 @@ from pathlib import Path
 
 from .installed import InstalledHost, installed_host, wrong_mcp
 from .shell.arguments import add_commands
-from .shell.commands import Failure
+from .shell.failure import Failure
 
 PACKAGE = Path(__file__).parent
 

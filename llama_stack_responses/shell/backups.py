@@ -12,7 +12,8 @@ from typing import BinaryIO, Final
 from ..config import ResponsesConfig
 from ..store.backup_file import BackupWriter, read_backup
 from ..store.records import Ensure, Put, Records, Snapshots
-from .commands import Failure, with_store
+from .commands import with_store
+from .failure import Failure
 from .tables import print_fields
 
 _ROWS: Final = 200

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Awaitable, Callable
@@ -15,7 +16,10 @@ from ..config import HostStore, ResponsesConfig
 from ..core.errors import ApiError
 from ..core.owner import Owner
 from ..installed import installed_host, wrong_mcp
+from ..store.factory import open_records
 from ..store.records import Records
+from .failure import Failure
+from .settings import quick_settings
 from .tables import duration, moment, print_fields, print_json, print_rows
 from .view import View, shown
 
@@ -35,24 +39,29 @@ _CHAIN: Final = {name: title for name, title in _COLUMNS.items() if name != "own
 _QUEUE: Final = {"id": "RESPONSE", "state": "STATE", "waited": "WAITED", "owner": "OWNER", "worker": "WORKER"}
 
 
-class Failure(Exception):  # noqa: N818 (a command fails, not this software)
-    """A command failed; the message is one sentence for the user.
-
-    Attributes:
-        code: exit code of the command.
-    """
-
-    def __init__(self, message: str, code: int = 1) -> None:
-        super().__init__(message)
-        self.code = code
-
-
 def with_store(config: Path, work: Work) -> None:
     """Open the store that a stack's configuration names, and do this work on it.
 
     Raises:
         Failure: the configuration is wrong, or the store does not answer.
     """
+    asyncio.run(_with_store(config, work))
+
+
+async def _with_store(config: Path, work: Work) -> None:
+    if settings := quick_settings(config, os.environ):
+        records = open_records(settings.store, _no_backend)
+    else:
+        records, settings = _opened_by_host(config)
+    try:
+        await work(records, settings)
+    except ApiError as error:
+        raise Failure(error.message) from error
+    finally:
+        await records.close()
+
+
+def _opened_by_host(config: Path) -> tuple[Records, ResponsesConfig]:
     host = installed_host()
     if host is None:
         raise Failure("Neither llama-stack nor OGX is installed here: run this where the stack runs.", 2)
@@ -62,21 +71,17 @@ def with_store(config: Path, work: Work) -> None:
     import_module(host.package)
     from ..host.configuration import WrongConfiguration, open_configured
 
-    async def run() -> None:
-        records, settings = open_configured(config)
-        if isinstance(settings.store, HostStore):
-            print("The store 'host' is for one process: stop the server first.", file=sys.stderr)
-        try:
-            await work(records, settings)
-        finally:
-            await records.close()
-
     try:
-        asyncio.run(run())
+        records, settings = open_configured(config)
     except WrongConfiguration as error:
         raise Failure(str(error), 2) from error
-    except ApiError as error:
-        raise Failure(error.message) from error
+    if isinstance(settings.store, HostStore):
+        print("The store 'host' is for one process: stop the server first.", file=sys.stderr)
+    return records, settings
+
+
+def _no_backend(_: str) -> Any:
+    raise AssertionError("the host opens its own stores")
 
 
 def list_responses(given: Namespace) -> None:
