@@ -7,10 +7,9 @@ from typing import Any, Final
 
 from llama_stack_responses.core.schema.request import CreateRequest
 
+from ..core.types import Json
 from .profile import Profile
 from .request import chat_request
-
-Json = dict[str, Any]
 
 _TASK: Final = (
     "Stop here and write a summary of this conversation. It will replace all messages above: the model that "

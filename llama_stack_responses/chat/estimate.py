@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ..core.types import Json
 from .tokenizer import Tokenizer
-
-Json = dict[str, Any]
 
 _BYTES_A_TOKEN: Final = 4
 """UTF-8 bytes per token. English prose has 4 to 5, code and JSON 3, Chinese 3 to 4: with these the estimate is at most

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
 from llama_stack_responses.core.exchanges import EXCHANGE
 from llama_stack_responses.core.mcp import Approvals, error_text, qualified_name
 
+from ..core.types import Json
 from .client_calls import Names, as_call, as_output
-
-Json = dict[str, Any]
 
 HOSTED: Final = "hosted"
 """The key that marks a `function_call_output` of a hosted tool."""

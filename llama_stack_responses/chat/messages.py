@@ -13,11 +13,10 @@ import orjson
 from llama_stack_responses.core.thoughts import Thought, plain_thoughts
 from llama_stack_responses.core.truncation import PINNED
 
+from ..core.types import Json
 from .client_calls import Names
 from .exchanges import HOSTED, as_functions
 from .profile import Profile
-
-Json = dict[str, Any]
 
 _ATTACHED: Final = "(see the attachment in the next message)"
 _UNSEEN: Final = "(an attachment that this model cannot read)"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.calls import CUSTOM_INPUT
 
+from ..core.types import Json
 from .profile import Profile
-
-Json = dict[str, Any]
 
 _FORWARDED: Final = (
     "temperature",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
+from ..core.types import Json
 from .profile import Profile
 
-Json = dict[str, Any]
 Detail = Literal["auto", "concise", "detailed"]
 
 MAX_TOKENS: Final = 1024

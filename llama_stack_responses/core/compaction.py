@@ -5,15 +5,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
 from .errors import bad_request
 from .schema.items import COMPACTION
 from .truncation import INSTRUCTING, PINNED, opening_instructions
-
-Json = dict[str, Any]
+from .types import Json
 
 _MEDIA_BYTES: Final = 1_000_000
 """Larger data consists mostly of images, which take long to compress and hardly shrink."""

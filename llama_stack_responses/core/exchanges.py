@@ -7,9 +7,9 @@ again in the next turn, so the history stores it, under a key that clients never
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
-Json = dict[str, Any]
+from .types import Json
 
 EXCHANGE: Final = "exchange"
 """The key of `{name, arguments, output}`, with the output as text or content parts."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from .errors import bad_request
 from .exchanges import without_exchange
 from .ids import Seeded, new_seed
 from .stream.calls import FORMS
+from .types import Json
 
-Json = dict[str, Any]
 Order = Literal["asc", "desc"]
 
 _ID_PREFIXES: Final = {

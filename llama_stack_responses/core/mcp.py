@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, Final, Literal
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from .errors import bad_request
+from .types import Json
 
-Json = dict[str, Any]
 Approval = Literal["always", "never"]
 
 _LONGEST: Final = 64

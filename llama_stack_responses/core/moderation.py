@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 from .errors import ApiError
 from .schema.items import ANSWERS
 from .schema.request import CreateRequest
+from .types import Json
 
-Json = dict[str, Any]
 Mode = Literal["score", "block"]
 Kind = Literal["moderation", "guardrails"]
 Side = Literal["input", "output"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
-Json = dict[str, Any]
+from .types import Json
 
 _LARGE_BYTES: Final = 1_000_000
 """Larger thoughts are not compressed: they are sealed in the event loop, between two events of a stream."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from .exchanges import EXCHANGE
 from .schema.items import ANSWERED, ANSWERS, COMPACTION
-
-Json = dict[str, Any]
+from .types import Json
 
 PINNED: Final = "pinned"
 """The key that marks an item that is never dropped."""

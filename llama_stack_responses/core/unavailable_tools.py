@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from llama_stack_responses.core.errors import bad_request
 from llama_stack_responses.core.schema.search_tools import WEB_SEARCH_TYPES
-
-Json = dict[str, Any]
+from llama_stack_responses.core.types import Json
 
 Policy = Literal["refuse", "omit"]
 HostedTool = Literal[

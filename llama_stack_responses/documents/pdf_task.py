@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from io import BytesIO
-from typing import Any
 
 import pypdf
 
+from ..core.types import Json
 from .surrogates import without_surrogates
-
-Json = dict[str, Any]
 
 
 def read(content: bytes, options: Json) -> dict[str, str]:

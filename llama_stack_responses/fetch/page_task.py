@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
 import trafilatura
 
 from llama_stack_responses.core.charsets import codec_of, codec_of_mark
-
-Json = dict[str, Any]
+from llama_stack_responses.core.types import Json
 
 _BLANK_LINES: Final = re.compile(r"\n{3,}")
 _TITLE_CHARACTERS: Final = 1_000

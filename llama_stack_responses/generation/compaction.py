@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ..core.compaction import (
     Summary,
@@ -19,14 +18,13 @@ from ..core.schema.request import CreateRequest
 from ..core.stream.assembler import Assembler
 from ..core.stream.calls import COMPACTION
 from ..core.stream.deltas import Finish
+from ..core.types import Json
 from ..sealing.sealer import SEALED
 from ..sealing.summaries import PrivateSummaries
 from ..telemetry.telemetry import RoundOperation
 from ..tools.tool import ItemReporter
 from .event_buffer import EventBuffer
 from .model_round import ModelRound
-
-Json = dict[str, Any]
 
 Compact = Callable[[Sequence[Json], int | None, ItemReporter, RoundOperation], Awaitable[list[Json]]]
 """Compacts a conversation, given the maximum tokens of the summary; returns the items that the model continues from."""

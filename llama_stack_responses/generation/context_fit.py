@@ -5,17 +5,17 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from ..chat.estimate import estimated_tokens
 from ..chat.profile import Profile
 from ..core.errors import TooLongError
 from ..core.truncation import droppable, without
+from ..core.types import Json
 from ..inputs.large_work import LargeWork
 from .context_lengths import ContextLengths
 from .token_counts import TokenCounts
 
-Json = dict[str, Any]
 Make = Callable[[Sequence[Json]], Json]
 """Builds a chat request from items."""
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from ..admission import Reservation
 from ..chat.inference import Inference
@@ -21,6 +20,7 @@ from ..core.owner import Owner
 from ..core.schema.request import CreateRequest
 from ..core.stream.assembler import Assembler
 from ..core.stream.response import new_response
+from ..core.types import Json
 from ..core.unavailable_tools import Unavailable
 from ..inputs.attachments import Attachments
 from ..inputs.large_work import LargeWork
@@ -51,8 +51,6 @@ from .timeline import Timeline
 from .token_counts import TokenCounts
 from .tool_execution import ToolExecution
 from .warmup import WarmUp
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

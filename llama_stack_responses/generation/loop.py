@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from ..admission import Reservation
 from ..chat.exchanges import tool_output
@@ -16,6 +16,7 @@ from ..core.schema.shapes import DEFAULT_LIMITS
 from ..core.stream.assembler import Assembler
 from ..core.stream.calls import ServerCall
 from ..core.stream.deltas import Delta, Finish, FinishReason, Refusal
+from ..core.types import Json
 from ..moderation.filter import ModerationFilter
 from ..telemetry.telemetry import Telemetry
 from ..tools.mcp.list_budget import ServerBounds
@@ -28,8 +29,6 @@ from .model_round import ModelRound, RoundResult
 from .stop_point import StopPoint
 from .timeline import Timeline
 from .tool_execution import ToolExecution
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

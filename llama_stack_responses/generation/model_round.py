@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from itertools import batched, chain, islice
-from typing import Any, Final
+from typing import Final
 
 from ..chat.chunks import ChunkReader, OutputLimitReached
 from ..chat.compaction import compaction_request
@@ -23,6 +23,7 @@ from ..core.schema.request import CreateRequest
 from ..core.stream.citing import Citing
 from ..core.stream.deltas import Delta, Finish, Text
 from ..core.thoughts import Thought, plain_thoughts
+from ..core.types import Json
 from ..telemetry.telemetry import RoundOperation
 from ..tools.toolset import Toolset
 from .context_fit import ContextFit, Make
@@ -33,7 +34,6 @@ from .stream_close import closing
 from .timeline import Timeline
 from .watchdog import Watchdog
 
-Json = dict[str, Any]
 Take = Callable[[Delta], Finish | None]
 """Receives each delta of a round in order. If it returns a `Finish`, the round ends before this delta."""
 

@@ -11,11 +11,10 @@ from ..chat.inference import Inference
 from ..chat.profile import Profile
 from ..core.errors import ApiError
 from ..core.stream.deltas import Delta, Finish, Reasoning, Text, Usage
+from ..core.types import Json
 from ..logs import get_logger
 from .stream_close import closing
 from .watchdog import Watchdog
-
-Json = dict[str, Any]
 
 logger = get_logger(__name__)
 

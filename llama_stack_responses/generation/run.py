@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..core.errors import ApiError, OutcomeUnknown
 from ..core.stream.assembler import Assembler
+from ..core.types import Json
 from ..intervals import DEFAULT
 from ..logs import about, get_logger
 from .driver import GenerationDriver, Runnable
 from .ended_log import log_ended
 from .event_buffer import EventBuffer
-
-Json = dict[str, Any]
 
 logger = get_logger(__name__)
 

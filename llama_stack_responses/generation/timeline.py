@@ -13,14 +13,13 @@ from typing import Any, Final
 from ..core.json_values import is_large
 from ..core.owner import ANONYMOUS, Owner
 from ..core.stream.deltas import Usage
+from ..core.types import Json
 from ..store import codec
 from ..store.reading import computed
 from ..store.saving import Recording
 from ..telemetry.telemetry import RoundOperation, ToolOperation
 from .activity import Activity, Running
 from .pace import Pace
-
-type Json = dict[str, Any]
 
 _ROUNDS: Final = 256
 _TOOLS: Final = 1000

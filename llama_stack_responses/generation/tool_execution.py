@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any, Final
+from typing import Final
 
 from ..concurrency import gather_or_cancel
 from ..core.stream.assembler import Assembler
 from ..core.stream.calls import FORMS, ItemForm, ServerCall, Stage
+from ..core.types import Json
 from ..logs import get_logger
 from ..telemetry.telemetry import Telemetry
 from ..tools.tool import Invocation, Outcome, Output, ToolError
@@ -16,7 +17,6 @@ from ..tools.toolset import Toolset
 from .event_buffer import EventBuffer
 from .timeline import Timeline
 
-Json = dict[str, Any]
 Answered = Callable[[ServerCall, Output], Awaitable[None]]
 
 logger = get_logger(__name__)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from ..core.stream.assembler import Assembler
 from ..core.stream.deltas import Finish
+from ..core.types import Json
 from .loop import Ending
-
-Json = dict[str, Any]
 
 
 class WarmUp:

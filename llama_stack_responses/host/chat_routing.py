@@ -15,11 +15,10 @@ from collections.abc import Callable
 from itertools import batched
 from typing import Any, Final
 
+from ..core.types import Json
 from .chat_streams import ChatStreams
 from .json_model import JsonModel
 from .platform import ChatRequest
-
-Json = dict[str, Any]
 
 _TOOLS: Final = ("tools", "tool_choice")
 

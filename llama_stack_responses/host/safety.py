@@ -8,10 +8,9 @@ from llama_stack_responses.core.errors import ApiError, bad_request
 from llama_stack_responses.core.moderation import Kind, Side, result
 from llama_stack_responses.logs import get_logger
 
+from ..core.types import Json
 from .chat_store import unstored_guards
 from .platform import OpenAIAssistantMessageParam, OpenAIUserMessageParam, RunModerationRequest, RunShieldRequest
-
-Json = dict[str, Any]
 
 logger = get_logger(__name__)
 

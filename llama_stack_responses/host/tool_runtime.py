@@ -7,9 +7,8 @@ from typing import Any, Final
 from llama_stack_responses.logs import get_logger
 from llama_stack_responses.tools.tool import ToolError
 
+from ..core.types import Json
 from .failures import failed
-
-Json = dict[str, Any]
 
 logger = get_logger(__name__)
 

@@ -9,10 +9,9 @@ from llama_stack_responses.logs import get_logger
 from llama_stack_responses.tools.hosted.vector_stores import Passage
 from llama_stack_responses.tools.tool import ToolError
 
+from ..core.types import Json
 from .failures import failed, is_missing
 from .platform import OpenAISearchVectorStoreRequest, SearchRankingOptions
-
-Json = dict[str, Any]
 
 logger = get_logger(__name__)
 

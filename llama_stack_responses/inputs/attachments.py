@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from ..admission import Admission, Reservation
@@ -20,6 +20,7 @@ from ..config import FileInputs, ResponsesConfig
 from ..core.errors import ApiError, bad_request
 from ..core.owner import Owner
 from ..core.schema.request import CreateRequest
+from ..core.types import Json
 from ..documents.document import Document, Processor, Unreadable
 from ..documents.pdf import PdfLimits, Pdfs
 from ..documents.texts import Reader, Texts
@@ -29,8 +30,6 @@ from ..process_pool.pool import WorkerPool
 from ..process_pool.time_budget import TimeBudget
 from .files import Files
 from .large_base64 import decoded, decoded_bytes, encoded, encoded_bytes
-
-Json = dict[str, Any]
 
 _AT_ONCE: Final = 4
 """Maximum files of one response that are read at the same time."""

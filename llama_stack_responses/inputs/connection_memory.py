@@ -6,16 +6,15 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from ..admission import Reservation
 from ..core.errors import ApiError
 from ..core.exchanges import with_exchanges
 from ..core.json_blocks import blocks
 from ..core.json_values import decoded_bytes
+from ..core.types import Json
 from ..store.reading import computed
-
-Json = dict[str, Any]
 
 _MOST: Final = 256
 """Maximum responses that can be continued; a shared part of their histories is kept once."""

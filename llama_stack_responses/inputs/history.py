@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from ..core.access import Access, Action
 from ..core.errors import ApiError, bad_request, import_hint
@@ -15,13 +14,13 @@ from ..core.owner import Owner
 from ..core.schema.conversations import no_conversation
 from ..core.schema.items import ANSWERS, check_ids
 from ..core.schema.request import CreateRequest
+from ..core.types import Json
 from ..store.archive import Archive, StoredResponse
 from ..store.codec import TooLarge, dumps
 from ..store.conversations import Conversation, begins_with_stand_in, stand_in
 from ..store.reading import ReadAllowance, computed
 from .connection_memory import ConnectionMemory, RememberedTurn
 
-Json = dict[str, Any]
 type Hold = Callable[[int], object]
 
 

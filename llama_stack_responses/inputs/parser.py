@@ -6,9 +6,8 @@ from typing import Any
 
 from ..core.schema.request import CreateRequest, parse_create, read_fields
 from ..core.schema.shapes import RequestLimits
+from ..core.types import Json
 from .large_work import LargeWork
-
-Json = dict[str, Any]
 
 
 class RequestParser:

@@ -11,8 +11,7 @@ from typing import Any, Final, Protocol
 from ..core.errors import ApiError, bad_request
 from ..core.schema.request import CreateRequest
 from ..core.schema.shapes import shown
-
-Json = dict[str, Any]
+from ..core.types import Json
 
 _PLACE: Final = re.compile(r"{{\s*(\w+)\s*}}")
 _VERSION: Final = re.compile("[1-9][0-9]{0,8}")

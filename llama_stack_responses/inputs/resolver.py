@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from ..core.access import Access
 from ..core.listing import with_ids
@@ -15,13 +15,12 @@ from ..core.owner import Owner
 from ..core.schema.items import check_call_pairs, check_ids
 from ..core.schema.request import CreateRequest
 from ..core.schema.shapes import At, missing
+from ..core.types import Json
 from ..moderation.checks import Checks
 from ..sealing.sealed_items import Opened, SealedItems
 from .connection_memory import ConnectionMemory
 from .history import History, HistoryReader, Hold, for_model
 from .large_work import LargeWork
-
-Json = dict[str, Any]
 
 
 class Stored(TypedDict):

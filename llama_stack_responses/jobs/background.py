@@ -15,6 +15,7 @@ from ..core.ids import new_id
 from ..core.owner import Owner
 from ..core.schema.request import CreateRequest
 from ..core.stream.events import Event
+from ..core.types import Json
 from ..generation.factory import GenerationFactory
 from ..intervals import DEFAULT, Intervals
 from ..sealing.sealer import Sealer
@@ -35,8 +36,6 @@ from .queue import QUEUE, JobQueue, Lease
 from .runner import JobRunner
 from .secrets import JobSecrets
 from .worker import Worker, WorkerLimits
-
-Json = dict[str, Any]
 
 _OPENED: Final = "responses with an Idempotency-Key"
 

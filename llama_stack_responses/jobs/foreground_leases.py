@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from ..core.errors import ApiError
 from ..core.owner import Owner
+from ..core.types import Json
 from ..intervals import DEFAULT, Intervals
 from ..logs import get_logger
 from ..store import codec
@@ -25,8 +26,6 @@ from ..store.records import Condition, Conflict, Delete, Op, Put, Records, Versi
 from ..store.running_response import RunningResponse
 from .heartbeat import Heartbeat
 from .queue import is_stalled, iter_stalled
-
-Json = dict[str, Any]
 
 logger = get_logger(__name__)
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from ..concurrency import LoopTask
 from ..core.errors import ApiError
 from ..core.owner import Owner
+from ..core.types import Json
 from ..generation.activity import Activity, Running
 from ..intervals import DEFAULT, Intervals
 from ..store import codec
@@ -23,8 +24,6 @@ from ..store.decoder import Decoder
 from ..store.list_rows import first_words
 from ..store.records import Op, Put, Records, after_prefix
 from .queue import name_of
-
-type Json = dict[str, Any]
 
 _SECONDS: Final = 6.0
 """Seconds for which a row is kept."""

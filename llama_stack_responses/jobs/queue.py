@@ -21,9 +21,10 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from math import inf
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from ..core.owner import Owner
+from ..core.types import Json
 from ..intervals import DEFAULT
 from ..logs import get_logger, known
 from ..store import codec
@@ -49,7 +50,6 @@ from . import fair_order as turns
 from .hints import Hints
 from .quota import Quotas
 
-type Json = dict[str, Any]
 type Verdict = Literal["cancelled", "failed"]
 
 logger = get_logger(__name__)

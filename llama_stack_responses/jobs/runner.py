@@ -9,7 +9,6 @@ from contextlib import nullcontext, suppress
 from dataclasses import asdict, astuple, replace
 from functools import partial
 from time import perf_counter
-from typing import Any
 
 from ..core.access import Access
 from ..core.errors import ApiError
@@ -19,6 +18,7 @@ from ..core.stream.deltas import Usage
 from ..core.stream.events import Event
 from ..core.stream.recovery import asks_client, close_cut
 from ..core.stream.transcript import Transcript
+from ..core.types import Json
 from ..generation.driver import GenerationDriver
 from ..generation.ended_log import log_ended
 from ..generation.event_buffer import EventBuffer
@@ -39,8 +39,6 @@ from .notifier import Notifier
 from .queue import BEGUN, Checkpoint, JobQueue, Lease
 from .recorded_requests import RecordedRequests
 from .secrets import JobSecrets
-
-Json = dict[str, Any]
 
 logger = get_logger(__name__)
 

@@ -10,9 +10,8 @@ import orjson
 from ..core.errors import ApiError, bad_request
 from ..core.mcp import holds_secrets, secrets_apart, secrets_back
 from ..core.owner import Owner
+from ..core.types import Json
 from ..sealing.sealer import Sealer, Unopened
-
-Json = dict[str, Any]
 
 _PURPOSE: Final = "job"
 

@@ -6,16 +6,15 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import batched
-from typing import Any, Final
+from typing import Final
 
 from llama_stack_responses.concurrency import gather_or_cancel
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.moderation import NO_OUTPUT, NOT_YET, Policy, Side, failure, merged, result
 from llama_stack_responses.logs import get_logger
 
+from ..core.types import Json
 from .moderator import Moderator
-
-Json = dict[str, Any]
 
 logger = get_logger(__name__)
 

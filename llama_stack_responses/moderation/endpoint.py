@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import httpx
 import orjson
 
 from llama_stack_responses.core.errors import ApiError, bad_request
 from llama_stack_responses.core.moderation import Kind, Side, result
+from llama_stack_responses.core.types import Json
 from llama_stack_responses.fetch.bodies import UNCOMPRESSED, read_body
-
-Json = dict[str, Any]
 
 _AWAY: Final = "The moderation server cannot be reached ({}), so nothing was checked. Try again later."
 _MOST_BYTES: Final = 1 << 16

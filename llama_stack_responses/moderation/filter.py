@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Any, Final
+from typing import Final
 
 from llama_stack_responses.core.moderation import NO_OUTPUT, Policy, made_texts, merged, refusal
 from llama_stack_responses.core.stream.deltas import Delta, Finish, Reasoning, Refusal, Text, ToolCall, Usage
 
+from ..core.types import Json
 from .checks import Checks
-
-Json = dict[str, Any]
 
 _BEFORE: Final = 1_000
 """Characters of text before a piece with which it is checked, since they may determine its meaning."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from llama_stack_responses.core.errors import bad_request
 from llama_stack_responses.core.moderation import Kind, Side
-
-Json = dict[str, Any]
+from llama_stack_responses.core.types import Json
 
 
 class Moderator(Protocol):

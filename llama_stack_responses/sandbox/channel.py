@@ -14,9 +14,8 @@ from typing import Any, Final
 
 import orjson
 
+from ..core.types import Json
 from .processes import Processes
-
-Json = dict[str, Any]
 
 _HEADER_BYTES: Final = 4096
 _PARTS: Final = 32

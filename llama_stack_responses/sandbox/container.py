@@ -12,8 +12,9 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from ..core.types import Json
 from .channel import Answer, Broken, Channel, TooLarge
 from .control_group import ControlGroup
 from .jail import Jail
@@ -22,8 +23,6 @@ from .printed import Printed
 from .processes import Processes
 from .seccomp import open_filter
 from .volume import Volume
-
-Json = dict[str, Any]
 
 _LOOK: Final = 0.05
 """Polling interval, in seconds, for the resource usage of a container."""

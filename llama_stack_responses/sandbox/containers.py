@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Final
+from typing import IO, Final
 
 from ..core.errors import ApiError, bad_request
 from ..core.ids import new_id
@@ -28,7 +28,6 @@ from .volume import Volume, VolumeFull, Volumes, put
 
 logger = get_logger(__name__)
 
-Json = dict[str, Any]
 
 _LOOK: Final = 15.0
 """Polling interval, in seconds, for expired containers."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from ..core.owner import Owner
 from ..core.thoughts import Thought, decoded, encoded, plain_thoughts
+from ..core.types import Json
 from ..logs import get_logger
 from .sealed_items import Opened
 from .sealer import SEALED, SECRET_BYTES, Sealer, Unopened
 
-Json = dict[str, Any]
 logger = get_logger(__name__)
 
 _PURPOSE: Final = "reasoning"

@@ -11,7 +11,7 @@ import asyncio
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from ..core.compaction import Summary
 from ..core.errors import bad_request
@@ -19,9 +19,9 @@ from ..core.json_values import decoded_bytes
 from ..core.owner import Owner
 from ..core.schema.items import COMPACTION
 from ..core.thoughts import Thought, thoughts_of
+from ..core.types import Json
 from .sealer import SEALED, Sealer, Unopened, unverified
 
-Json = dict[str, Any]
 type _Name = tuple[str, str]
 """An item's type and its seal."""
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from ..core.compaction import Summary
 from ..core.json_values import is_large
 from ..core.owner import Owner
 from ..core.schema.items import COMPACTION
+from ..core.types import Json
 from ..logs import get_logger
 from .sealed_items import Opened
 from .sealer import SEALED, Sealer, Unopened
 
-Json = dict[str, Any]
 logger = get_logger(__name__)
 
 _IN_LOOP: Final = 32_768

@@ -13,9 +13,8 @@ from ..core.owner import Owner
 from ..core.schema.conversations import read_metadata
 from ..core.schema.items import COMPACTION, TRIGGER, check_input
 from ..core.schema.shapes import At, RequestLimits, check_json
+from ..core.types import Json
 from ..store.conversations import Conversation, ConversationStore
-
-Json = dict[str, Any]
 
 _MEANINGLESS: Final = frozenset({COMPACTION, TRIGGER, "item_reference"})
 """Types of items that cannot be imported: sealed by the other server, valid in a request only, or references into the

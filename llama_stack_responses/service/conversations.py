@@ -8,9 +8,10 @@ from functools import partial
 from ..core.access import Access
 from ..core.ids import check_conversation_id, new_id
 from ..core.listing import Order, Page, listed, with_ids
-from ..core.schema.conversations import Json, no_conversation, no_item, read_items, read_metadata, shown
+from ..core.schema.conversations import no_conversation, no_item, read_items, read_metadata, shown
 from ..core.schema.items import check_ids
 from ..core.schema.shapes import RequestLimits
+from ..core.types import Json
 from ..inputs.history import HistoryReader, Hold
 from ..inputs.large_work import LargeWork
 from ..intervals import DEFAULT, Intervals

@@ -11,18 +11,17 @@ from __future__ import annotations
 import hmac
 import time
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from ..core.errors import ApiError
 from ..core.json_blocks import ordered_blocks
 from ..core.json_values import is_large
 from ..core.owner import Owner
+from ..core.types import Json
 from ..store import codec
 from ..store.hashing import Hasher
 from ..store.reading import INLINE
 from ..store.records import Put, Records, VersionIs
-
-Json = dict[str, Any]
 
 _LIFE: Final = 86_400.0
 """Seconds for which a key is valid."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ..core.errors import ApiError, OutcomeUnknown
 from ..core.stream.transcript import Transcript
+from ..core.types import Json
 from ..inputs.resolver import Stored
 from ..intervals import DEFAULT, Intervals
 from ..jobs.foreground_leases import ForegroundLeases, ended
@@ -15,8 +15,6 @@ from ..store.archive import NOTHING_RECORDED, Archive
 from ..store.outcome import until_known
 from ..store.records import Conflict, VersionIs
 from ..store.saving import Recording
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,10 @@ from ..core.schema.request import FIELDS, CreateRequest, parse_create
 from ..core.schema.shapes import RequestLimits
 from ..core.stream.deltas import Usage
 from ..core.stream.response import new_response, usage_of
+from ..core.types import Json
 from ..store.archive import Archive, StoredResponse
 from ..store.records import Condition, Conflict, VersionIs
 from .conversation_import import ImportImpossible, ImportReport, read_items
-
-Json = dict[str, Any]
 
 _ENDED: Final = ("completed", "failed", "incomplete", "cancelled")
 _ECHOED: Final = sorted(FIELDS - {"conversation", "input", "model", "store", "stream", "stream_options", "tool_choice"})

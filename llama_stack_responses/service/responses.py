@@ -21,6 +21,7 @@ from ..core.owner import Owner
 from ..core.schema.request import CreateRequest
 from ..core.stream.events import TERMINAL, Event
 from ..core.stream.transcript import Transcript
+from ..core.types import Json
 from ..generation.activity import Activity
 from ..generation.connection_options import ConnectionOptions
 from ..generation.dependencies import Dependencies
@@ -58,9 +59,6 @@ from .persistence import Made, ResponseWriter
 from .readiness import Check, Readiness, ReadinessReport
 from .replays import Replays
 from .token_counting import TokenCounting
-
-Json = dict[str, Any]
-
 
 RUNNING: Final = ("queued", "in_progress")
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from ..core.errors import bad_request
+from ..core.types import Json
 from ..generation.factory import GenerationFactory
 from ..inputs.history import Hold
 from ..inputs.parser import RequestParser
 from ..inputs.resolver import RequestResolver
-
-Json = dict[str, Any]
 
 NOT_COUNTED: Final = frozenset(
     {

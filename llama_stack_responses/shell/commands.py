@@ -15,6 +15,7 @@ from typing import Any, Final, TextIO
 from ..config import HostStore, ResponsesConfig
 from ..core.errors import ApiError
 from ..core.owner import Owner
+from ..core.types import Json
 from ..installed import installed_host, wrong_mcp
 from ..store.factory import open_records
 from ..store.records import Records
@@ -23,7 +24,6 @@ from .settings import quick_settings
 from .tables import duration, moment, print_fields, print_json, print_rows
 from .view import View, shown
 
-type Json = dict[str, Any]
 type Work = Callable[[Records, ResponsesConfig], Awaitable[None]]
 
 _COLUMNS: Final = {

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from ..core.owner import Owner
+from ..core.types import Json
 from ..jobs import fair_order
 from ..jobs.event_log import EventLog
 from ..jobs.notifier import Notifier
@@ -17,7 +18,6 @@ from ..store.hashing import Hasher
 from ..store.layout import BUCKET
 from ..store.records import Conflict, Delete, Op, Records, after_prefix, pages_of
 
-type Json = dict[str, Any]
 type Wanted = Callable[[Json], bool]
 
 _PAGE: Final = 500

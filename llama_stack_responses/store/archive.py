@@ -20,6 +20,7 @@ from ..core.listing import Order
 from ..core.owner import Owner
 from ..core.stream.response import ADDED_FIELDS
 from ..core.stream.transcript import Mark
+from ..core.types import Json
 from ..intervals import DEFAULT
 from ..logs import get_logger
 from . import codec, own_ids
@@ -27,18 +28,7 @@ from .codec import TooLarge
 from .conversations import ConversationStore, Joining, without_stand_in
 from .decoder import Decoder
 from .hashing import Hasher
-from .layout import (
-    BUCKET,
-    Entry,
-    Json,
-    further_pointers,
-    imported,
-    listing,
-    read_pointer,
-    second,
-    split_name,
-    unsettled,
-)
+from .layout import BUCKET, Entry, further_pointers, imported, listing, read_pointer, second, split_name, unsettled
 from .list_rows import Row, first_words, list_row, read_list_row
 from .listing import Listing
 from .nodes import read_chain

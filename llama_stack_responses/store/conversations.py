@@ -22,11 +22,12 @@ from typing import Final
 from ..core.errors import ApiError, bad_request
 from ..core.listing import Order
 from ..core.owner import Owner
+from ..core.types import Json
 from ..logs import get_logger
 from . import codec
 from .decoder import Decoder
 from .hashing import Hasher
-from .layout import Json, imported, item_pointer, read_pointer
+from .layout import imported, item_pointer, read_pointer
 from .reading import PAGE_BYTES, ReadAllowance, computed
 from .records import Condition, Delete, Op, Put, Record, Records, VersionIs, after_prefix, bytes_of, committed
 from .retry import Retry

@@ -27,15 +27,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ..core.owner import Owner
 from ..core.stream.transcript import Mark
+from ..core.types import Json
 from . import codec
 from .hashing import Hasher
 from .records import Ensure, Op, Put, Record, after_prefix
-
-type Json = dict[str, Any]
 
 BUCKET: Final = 4
 """Leading digits of an order that form its bucket of 65,536 seconds."""

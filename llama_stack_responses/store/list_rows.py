@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ..core.stream.calls import FORMS
+from ..core.types import Json
 from . import codec
 
-type Json = dict[str, Any]
 type Row = Json
 """What a list shows of a response: the fields of `_BLANK`, its `id`, and the `version` of the row."""
 

@@ -7,17 +7,17 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from ..core.errors import ApiError
 from ..core.owner import Owner
+from ..core.types import Json
 from . import codec
 from .hashing import Hasher
 from .layout import branches, listing, second
 from .list_rows import Row, read_list_row
 from .records import Conflict, Op, Put, Record, Records, VersionIs, after_prefix
 
-type Json = dict[str, Any]
 type Fill = Callable[[Sequence[str]], Awaitable[dict[str, bytes]]]
 """Returns the values of the rows of these responses; those of responses that are gone are left out."""
 

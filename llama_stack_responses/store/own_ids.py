@@ -25,10 +25,11 @@ from typing import Any, Final
 
 from ..core.ids import Seeded, seeded
 from ..core.listing import id_of_seed
+from ..core.types import Json
 from .codec import TooLarge
 from .decoder import Decoder
 from .hashing import Hasher
-from .layout import Json, read_pointer
+from .layout import read_pointer
 from .nodes import Node, read_chain
 from .reading import ReadAllowance, computed
 from .records import Record, Records

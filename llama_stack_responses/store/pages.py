@@ -6,10 +6,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ..core.stream.calls import FORMS
+from ..core.types import Json
 from . import own_ids
 from .conversations import without_stand_in
 from .decoder import Decoder
-from .layout import HistoryName, Json, split_name
+from .layout import HistoryName, split_name
 from .nodes import Node, node_of
 from .records import Record, Records, bytes_of
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, Final
+from typing import Final
 
 from ..core.truncation import opening_instructions, whole_turns
+from ..core.types import Json
 from .codec import TooLarge
 from .conversations import ConversationStore, begins_with_stand_in, without_stand_in
 from .decoder import Decoder
@@ -17,7 +18,6 @@ from .own_ids import end_of, with_own_ids
 from .reading import PAGE_BYTES, ReadAllowance
 from .records import Records
 
-type Json = dict[str, Any]
 type Chain = Sequence[tuple[str, Node]]
 
 _BESIDE: Final = 8

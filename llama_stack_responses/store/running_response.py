@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from ..core.owner import Owner
+from ..core.types import Json
 from .decoder import Decoder
 from .records import Records, VersionIs
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

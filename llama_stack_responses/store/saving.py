@@ -11,13 +11,13 @@ from ..core.exchanges import with_exchanges
 from ..core.ids import seeded
 from ..core.owner import Owner
 from ..core.stream.transcript import Mark
+from ..core.types import Json
 from . import codec, nodes, own_ids
 from .conversations import Joining, begins_with_stand_in
 from .decoder import Decoder
 from .hashing import Hasher
 from .layout import (
     Entry,
-    Json,
     bucket,
     chat_request,
     further_pointer,

@@ -23,12 +23,12 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.stream.calls import ServerCall
 from llama_stack_responses.core.stream.deltas import Finish, Usage
 
+from ..core.types import Json
 from . import content
 from .gauges import Gauges, Load
 from .instruments import Instruments
 from .loop_monitor import LoopMonitor
 
-type Json = dict[str, Any]
 type Labels = Mapping[str, AttributeValue]
 
 _SCOPE: Final = "llama_stack_responses"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from ..core.types import Json
 from .naming import free_name
-from .tool import Function, Json, Tool
+from .tool import Function, Tool
 
 
 class Catalog:

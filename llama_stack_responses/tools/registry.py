@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.schema.request import CreateRequest
@@ -13,6 +12,7 @@ from llama_stack_responses.core.schema.search_tools import WEB_SEARCH_TYPES
 from llama_stack_responses.fetch.pages import WebPages
 from llama_stack_responses.sandbox.containers import Containers
 
+from ..core.types import Json
 from ..core.unavailable_tools import Unavailable
 from .client.apply_patch import apply_patch_tool
 from .client.computer import computer_tool
@@ -33,8 +33,6 @@ from .mcp.servers import McpSessionFactory
 from .mcp.tool import McpTool
 from .tool import Tool
 from .toolset import Makers
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

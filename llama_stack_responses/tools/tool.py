@@ -9,8 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 from llama_stack_responses.core.arguments import decoded_arguments
 from llama_stack_responses.core.stream.calls import CallKind, ItemForm, ServerCall, Stage
 from llama_stack_responses.core.stream.citing import Citation
+from llama_stack_responses.core.types import Json
 
-Json = dict[str, Any]
 Output = str | list[Json]
 """A tool's output for the model: text, or content parts (`input_text`, `input_image`, `input_file`)."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
@@ -16,6 +16,7 @@ from llama_stack_responses.core.stream.calls import CallKind, ServerCall
 from llama_stack_responses.core.stream.citing import Citation, Citing
 
 from ..concurrency import gather_or_cancel
+from ..core.types import Json
 from ..core.unavailable_tools import Unavailable
 from .catalog import Catalog
 from .mcp.list_budget import ListBudget, ServerBounds
@@ -31,7 +32,6 @@ from .tool import (
     Tool,
 )
 
-Json = dict[str, Any]
 Makers = Mapping[str, Callable[[Json, CreateRequest], Tool]]
 """Tool factories by the type of an entry of `tools`; they take the entry and the whole request."""
 

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ..core.types import Json
 from ..store.codec import dumps
-
-type Json = dict[str, Any]
 
 MARKDOWN: Final = 100_000
 """Most characters of a text that is rendered; a longer one is shown as it is."""

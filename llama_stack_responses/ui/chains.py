@@ -6,11 +6,11 @@ from typing import Final
 
 from ..core.errors import ApiError
 from ..core.ids import check_response_id
+from ..core.types import Json
 from ..inputs.history import Hold
 from ..service.responses import OpenAIResponsesImpl
 from ..store.archive import StoredResponse
 from ..store.list_rows import Row
-from .blocks import Json
 from .lists import Lists
 from .responses import Views, as_stored
 

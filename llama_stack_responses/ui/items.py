@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ..core.types import Json
 from . import blocks
-from .blocks import Budget, Json
+from .blocks import Budget
 
 MOST_ITEMS: Final = 1000
 """Most items of a view's input, and of its output."""

@@ -8,9 +8,9 @@ from typing import Final
 import orjson
 
 from ..core.errors import ApiError
+from ..core.types import Json
 from ..process_pool.pool import Task, WorkerPool
 from ..store import codec
-from .blocks import Json
 from .items import markdown_blocks
 
 _TASK: Final = "llama_stack_responses.ui.markup"

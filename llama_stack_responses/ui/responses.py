@@ -11,13 +11,14 @@ from typing import Final
 from ..core.errors import bad_request
 from ..core.listing import Order
 from ..core.stream.replay import replay
+from ..core.types import Json
 from ..inputs.history import Hold
 from ..service.responses import RUNNING, OpenAIResponsesImpl
 from ..store import codec
 from ..store.archive import StoredResponse
 from ..store.layout import chat_request
 from ..store.running_response import RunningResponse
-from .blocks import Budget, Json
+from .blocks import Budget
 from .items import Reading, shown
 from .rendering import Renderer
 from .view import facts_of, instructions_of, items_of, owner_of, summary_of, timing_of

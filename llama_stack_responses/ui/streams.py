@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence, Set
-from typing import Any, Final
+from typing import Final
 
 from ..core.errors import ApiError
 from ..core.owner import Owner
+from ..core.types import Json
 from ..jobs.overview import JobNow
 from ..service.responses import OpenAIResponsesImpl
 from ..store.hashing import Hasher
@@ -17,7 +18,6 @@ from ..store.records import Record
 from .lists import WAITING, ListFilter, Lists
 from .shared_values import SharedValues
 
-type Json = dict[str, Any]
 type Told = tuple[str, Json]
 """The name of an event and its data."""
 

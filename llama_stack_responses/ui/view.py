@@ -7,10 +7,11 @@ from typing import Any, Final
 
 from ..core.json_values import is_large
 from ..core.owner import Owner
+from ..core.types import Json
 from ..store.archive import StoredResponse
 from ..store.list_rows import Row, first_words, row_of
 from . import blocks
-from .blocks import Budget, Json
+from .blocks import Budget
 from .items import MOST_ITEMS, Reading, shown
 
 _LARGE: Final = 20_000

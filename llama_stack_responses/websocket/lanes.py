@@ -7,11 +7,10 @@ import re
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from ..core.errors import ApiError, bad_request
-
-Json = dict[str, Any]
+from ..core.types import Json
 
 _NAME: Final = re.compile("[A-Za-z0-9_.-]{1,256}")
 

@@ -14,6 +14,7 @@ from ..core.owner import Owner
 from ..core.schema.shapes import At, boolean
 from ..core.stream.events import Event
 from ..core.stream.socket_events import refused
+from ..core.types import Json
 from ..generation.connection_options import ConnectionOptions
 from ..generation.run import Run
 from ..inputs.connection_memory import ConnectionMemory
@@ -22,7 +23,6 @@ from ..service.responses import OpenAIResponsesImpl
 from .lanes import LaneLimits, Lanes, lane_of
 from .steering import Steering, Successor, steered
 
-Json = dict[str, Any]
 Send = Callable[[list[Event], str | None], Awaitable[None]]
 """Sends events of a lane."""
 

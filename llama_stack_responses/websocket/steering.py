@@ -13,9 +13,8 @@ from ..core.schema.shapes import At, missing
 from ..core.schema.steer_input import as_items, check_steer, required_input
 from ..core.stream.events import Event
 from ..core.stream.socket_events import steer_accepted, steer_failed, steer_pending
+from ..core.types import Json
 from ..generation.stop_point import StopPoint
-
-Json = dict[str, Any]
 
 _KNOWN: Final = 256
 """Maximum responses whose final status is remembered."""

@@ -37,8 +37,8 @@ LAYERS: Final = {
         {"cli", "provider"},
     ),
     f"{PACKAGE}.core": (
-        {"charsets", "errors", "exchanges", "json_decoding", "json_values", "owner", "thoughts"},
-        {"access", "arguments", "ids", "json_blocks", "mcp"},
+        {"charsets", "errors", "json_decoding", "json_values", "owner", "types"},
+        {"access", "arguments", "exchanges", "ids", "json_blocks", "mcp", "thoughts"},
         {"schema"},
         {"moderation", "truncation", "unavailable_tools"},
         {"compaction", "stream"},

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from ..errors import ApiError, import_hint
+from ..types import Json
 from .items import TRIGGER, check_input
 from .shapes import At, RequestLimits, check_count, check_json, invalid, invalid_type, metadata, missing
-
-Json = dict[str, Any]
 
 AT_ONCE: Final = 20
 """Maximum number of items that one request may add."""

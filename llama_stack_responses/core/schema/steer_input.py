@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from ..errors import bad_request
+from ..types import Json
 from .items import ANSWERS, parse_input
-
-Json = dict[str, Any]
 
 _EVENT: Final = frozenset({"type", "previous_response_id", "input"})
 _MESSAGE: Final = frozenset({"type", "role", "content"})

@@ -16,10 +16,11 @@ from typing import Any, Final, Literal
 
 from ..errors import ApiError
 from ..thoughts import Thought
+from ..types import Json
 from . import events
 from .calls import CallKind, ServerCall
 from .deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall, Usage
-from .events import Event, Json
+from .events import Event
 from .output import Output
 from .parts import OUTPUT_TEXT, REASONING_TEXT, REFUSAL, SUMMARY_TEXT, OpenPart, PartKind
 from .response import terminal_event, usage_of

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal, Protocol
 
+from ..types import Json
 from . import events, shell
 from .argument_text import ArgumentText
-from .events import CallTextEvent, Event, Json, StageEvent
+from .events import CallTextEvent, Event, StageEvent
 
 CUSTOM_INPUT: Final = "input"
 """The only argument of a custom tool, which the model sees as a function."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from ..types import Json
 from .deltas import Annotation, Delta, Text
-
-Json = dict[str, Any]
 
 OPENS: Final = "\N{LEFT BLACK LENTICULAR BRACKET}"
 CLOSES: Final = "\N{RIGHT BLACK LENTICULAR BRACKET}"

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from ..types import Json
+
 Event = dict[str, Any]
 CallTextEvent = Callable[[int, str, int, str], Event]
 """`(sequence_number, item_id, output_index, text) -> event`"""
@@ -18,8 +20,6 @@ StageEvent = Callable[[int, str, int], Event]
 """`(sequence_number, item_id, output_index) -> event`"""
 TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 """The types of the events that end a stream."""
-
-Json = dict[str, Any]
 
 
 def created(sequence_number: int, response: Json) -> Event:

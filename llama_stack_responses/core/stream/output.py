@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ..ids import new_id
+from ..types import Json
 from . import events
-from .events import Event, Json
+from .events import Event
 
 
 class Output:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal
 
+from ..types import Json
 from . import events
-from .events import Event, Json
+from .events import Event
 
 BoundaryEvent = Callable[[int, str, str, int, int, Json], Event]
 """`(sequence_number, response_id, item_id, output_index, index in the item, the part) -> event`"""

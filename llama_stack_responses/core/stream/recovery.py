@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ..types import Json
 from . import events
 from .calls import FORMS
-from .events import Event, Json
+from .events import Event
 from .parts import PART_KINDS, OpenPart
 
 _OF_CLIENT: Final = frozenset(

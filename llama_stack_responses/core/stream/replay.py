@@ -8,9 +8,10 @@ from itertools import count
 from typing import Any, Final
 
 from ..moderation import begun
+from ..types import Json
 from . import events
 from .calls import FORMS, ItemForm, Stage
-from .events import Event, Json
+from .events import Event
 from .parts import PART_KINDS
 from .response import terminal_event
 from .shell import COMMAND, PRINTED, shell_event

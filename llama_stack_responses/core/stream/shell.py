@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from ..types import Json
 from . import events
-from .events import Event, Json
+from .events import Event
 
 COMMAND: Final = ("shell_call_command.added", "shell_call_command.delta", "shell_call_command.done")
 """The events of each command of a `shell_call`."""

@@ -5,12 +5,9 @@ Like those of `events`, they are created nowhere else. A response's own events a
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..errors import ApiError
+from ..types import Json
 from .events import Event
-
-Json = dict[str, Any]
 
 
 def refused(error: ApiError, sequence_number: int | None = None) -> Event:

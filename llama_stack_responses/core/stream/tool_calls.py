@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ..ids import new_id
+from ..types import Json
 from .calls import FORMS, ArgumentDecoder, CallKind, ItemForm, ServerCall, Stage
 from .deltas import ToolCall
-from .events import Event, Json
+from .events import Event
 from .output import Output
 from .whole_object import WholeObject
 

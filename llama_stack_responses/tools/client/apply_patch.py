@@ -8,7 +8,8 @@ from llama_stack_responses.core.schema.client_items import PATCH_OPERATION
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.calls import APPLY_PATCH_CALL
 
-from ..tool import Json, Tool
+from ...core.types import Json
+from ..tool import Tool
 from .client_tool import ClientTool, an_object
 
 _DESCRIPTION: Final = """\

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Sequence
 from llama_stack_responses.core.schema.shapes import Check
 from llama_stack_responses.core.stream.calls import CallKind, ItemForm, by_call_id
 
-from ..tool import Function, Json, chat_function
+from ...core.types import Json
+from ..tool import Function, chat_function
 from .checked import checked
 
 

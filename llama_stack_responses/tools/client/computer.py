@@ -10,7 +10,8 @@ from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.schema.shapes import array, record
 from llama_stack_responses.core.stream.calls import COMPUTER_CALL
 
-from ..tool import Json, Tool
+from ...core.types import Json
+from ..tool import Tool
 from .client_tool import ClientTool, an_object
 
 _NUMBER: Final[Json] = {"type": "integer"}

@@ -7,8 +7,9 @@ from collections.abc import Collection, Sequence
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.calls import CUSTOM, in_namespace
 
+from ...core.types import Json
 from ..naming import chat_name
-from ..tool import Function, Json
+from ..tool import Function
 from .function import is_chosen
 
 

@@ -7,8 +7,9 @@ from collections.abc import Collection, Sequence
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.calls import FUNCTION, in_namespace
 
+from ...core.types import Json
 from ..naming import chat_name
-from ..tool import Function, Json, chat_function
+from ..tool import Function, chat_function
 
 
 class FunctionTool:

@@ -7,7 +7,8 @@ from typing import Final
 
 from llama_stack_responses.core.schema.request import CreateRequest
 
-from ..tool import Function, Json
+from ...core.types import Json
+from ..tool import Function
 from .custom import client_custom
 from .function import client_function, is_chosen
 

@@ -8,7 +8,8 @@ from llama_stack_responses.core.schema.client_items import LOCAL_SHELL_ACTION, S
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.calls import LOCAL_SHELL_CALL, SHELL_CALL
 
-from ..tool import Json, Tool
+from ...core.types import Json
+from ..tool import Tool
 from .client_tool import ClientTool, an_object
 
 _TEXT: Final[Json] = {"type": "string"}

@@ -9,7 +9,8 @@ from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.schema.shapes import an_object, array, record, string
 from llama_stack_responses.core.stream.calls import TOOL_SEARCH_CALL, TOOL_SEARCH_OUTPUT, CallKind
 
-from ..tool import Function, Invocation, Json, Outcome, Tool, chat_function
+from ...core.types import Json
+from ..tool import Function, Invocation, Outcome, Tool, chat_function
 from .checked import checked
 from .client_tool import an_object as object_schema
 

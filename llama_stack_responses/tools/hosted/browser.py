@@ -16,6 +16,7 @@ from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.citing import CLOSES, DAGGER, OPENS, Citation
 from llama_stack_responses.fetch.pages import WebPage
 
+from ...core.types import Json
 from ..tool import Invocation, Outcome, ToolError, chat_function
 from .search_results import Result, web_host
 from .sources import Source, sanitized, url_citation
@@ -31,8 +32,6 @@ from .web_search import (
     search_function,
     wrapped,
 )
-
-Json = dict[str, Any]
 
 _WIDTH: Final = 80
 _LINES_FOUND: Final = 4

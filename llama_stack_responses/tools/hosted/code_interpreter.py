@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from llama_stack_responses.core.exchanges import EXCHANGE
@@ -16,11 +16,11 @@ from llama_stack_responses.sandbox.container import CodeResult
 from llama_stack_responses.sandbox.containers import file_id, files
 from llama_stack_responses.sandbox.jail import DATA
 
+from ...core.types import Json
 from ..tool import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
 from .container_choice import ContainerAccess, ContainerChoice
 from .numbered_files import NumberedFiles
 
-Json = dict[str, Any]
 _NAME: Final = "python"
 _SHOWN_FILES: Final = 50
 

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any
 
 from llama_stack_responses.core.errors import ApiError, bad_request
 from llama_stack_responses.core.ids import new_id
@@ -15,9 +14,9 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.sandbox.containers import Containers, Entry, NoContainer, write_file
 from llama_stack_responses.sandbox.slots import TooManyContainers
 
+from ...core.types import Json
 from ..tool import ToolError
 
-Json = dict[str, Any]
 Uploaded = Callable[[str], AbstractAsyncContextManager[tuple[str, bytes]]]
 """Yields the name and content of an uploaded file by its id. Raises `ApiError` if the user has no access to it."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
 from llama_stack_responses.core.arguments import decoded_arguments
 from llama_stack_responses.core.exchanges import EXCHANGE
@@ -13,11 +13,10 @@ from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.calls import FILE_SEARCH_CALL, CallKind
 from llama_stack_responses.core.stream.citing import CLOSES, OPENS, Citation
 
+from ...core.types import Json
 from ..tool import Function, Invocation, ItemReporter, Outcome, chat_function
 from .sources import Sources, sanitized_lines
 from .vector_stores import Passage, VectorStores
-
-Json = dict[str, Any]
 
 _NAME: Final = "file_search"
 _MOST_QUERIES: Final = 5

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, Final
+from typing import Final
 
 from llama_stack_responses.core.schema.client_items import SHELL_ACTION
 from llama_stack_responses.core.stream.calls import SHELL_CALL, SHELL_CALL_OUTPUT, CallKind
 from llama_stack_responses.sandbox.container import CommandResult
 from llama_stack_responses.sandbox.jail import DATA
 
+from ...core.types import Json
 from ..client.checked import checked
 from ..client.shell import SHELL_PARAMETERS
 from ..tool import Function, Invocation, ItemReporter, Outcome, chat_function
 from .container_choice import ContainerAccess, ContainerChoice
-
-Json = dict[str, Any]
 
 _NAME: Final = "shell"
 _SECONDS: Final = 60.0

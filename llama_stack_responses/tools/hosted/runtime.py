@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
+from ...core.types import Json
 from ..tool import ToolError
-
-Json = dict[str, Any]
 
 
 class ToolRuntime(Protocol):

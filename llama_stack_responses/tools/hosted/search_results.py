@@ -19,8 +19,7 @@ from urllib.parse import quote, urlsplit
 import orjson
 
 from llama_stack_responses.core.json_values import fits
-
-Json = dict[str, Any]
+from llama_stack_responses.core.types import Json
 
 _MOST: Final = 500
 """Maximum number of entries read from one answer."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-Json = dict[str, Any]
+from ...core.types import Json
 
 
 @dataclass(frozen=True, slots=True)

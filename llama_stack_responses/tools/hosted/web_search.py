@@ -18,13 +18,13 @@ from llama_stack_responses.core.stream.citing import CLOSES, DAGGER, OPENS, Cita
 from llama_stack_responses.fetch.address_policy import UrlRefused
 from llama_stack_responses.fetch.pages import OpenPages, WebPage
 
+from ...core.types import Json
 from ...core.unavailable_tools import Unavailable
 from ..tool import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
 from .runtime import ToolRuntime
 from .search_results import Result, is_within, results_of, web_host
 from .sources import Sources, sanitized, sanitized_lines, sources_of, url_citation
 
-Json = dict[str, Any]
 _SERVICE: Final = "web_search"
 _MOST_QUERIES: Final = 5
 _MOST_MATCHES: Final = 20

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-Json = dict[str, Any]
+from ...core.types import Json
 
 BAD_GATEWAY: Final = 502
 GATEWAY_TIMEOUT: Final = 504

@@ -13,10 +13,9 @@ from typing import Any, Final
 import orjson
 
 from ...core.json_values import fits
+from ...core.types import Json
 from .failure import BAD_GATEWAY, Failure, no_protocol, too_large
 from .large_texts import LargeTexts
-
-Json = dict[str, Any]
 
 _MOST_DEPTH: Final = 64
 _MOST_MESSAGES: Final = 20_000

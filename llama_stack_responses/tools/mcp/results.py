@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import orjson
 
+from ...core.types import Json
 from ..tool import Outcome, Output, ToolError
-
-Json = dict[str, Any]
 
 
 def outcome_of(result: Json) -> Outcome:

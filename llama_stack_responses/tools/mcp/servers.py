@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from llama_stack_responses.core.mcp import Approval
-
-Json = dict[str, Any]
+from llama_stack_responses.core.types import Json
 
 
 class McpError(Exception):

@@ -16,13 +16,12 @@ from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.fetch.transport import SOCKET_OPTIONS, GuardedTransport
 from llama_stack_responses.tools.mcp.servers import Counted, McpAddress, McpError
 
+from ...core.types import Json
 from .failure import REFUSED, Failure
 from .incoming import IncomingLimits, IncomingMessages
 from .large_texts import LargeTexts
 from .transport import HTTP_STATUS, McpTransport
 from .versions import RequestFailed, SdkSession, http, over_sse, over_streamable_http
-
-Json = dict[str, Any]
 
 _GRACE: Final = 5.0
 """Seconds for telling a server that its session ends."""

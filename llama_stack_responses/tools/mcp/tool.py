@@ -12,12 +12,11 @@ from llama_stack_responses.core.mcp import Approvals, qualified_name
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.calls import MCP_APPROVAL_REQUEST, MCP_CALL, MCP_LIST_TOOLS, CallKind
 
+from ...core.types import Json
 from ..tool import DueCall, Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
 from .list_budget import ListBudget, ServerBounds
 from .results import outcome_of
 from .servers import McpAddress, McpError, McpSessionFactory
-
-Json = dict[str, Any]
 
 _INVALID_PARAMS: Final = -32602
 """JSON-RPC's error code for invalid arguments."""

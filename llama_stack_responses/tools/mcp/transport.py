@@ -20,12 +20,11 @@ import orjson
 from llama_stack_responses.fetch.address_policy import UrlRefused
 from llama_stack_responses.telemetry.trace_context import trace_headers
 
+from ...core.types import Json
 from .answers import AnswerEvents, Body, SessionEvents
 from .failure import BAD_GATEWAY, GATEWAY_TIMEOUT, REFUSED, Broken, Failure, no_protocol, too_large
 from .incoming import IncomingMessages, error_in
 from .versions import http
-
-Json = dict[str, Any]
 
 HTTP_STATUS: Final = "http_status"
 """The key in an error's `data` for the HTTP status that the error was made from."""

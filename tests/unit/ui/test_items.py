@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_stack_responses.ui.blocks import Budget, Json
+from llama_stack_responses.core.types import Json
+from llama_stack_responses.ui.blocks import Budget
 from llama_stack_responses.ui.items import _KINDS, MOST_ITEMS, Reading, shown
 
 PICTURE = "data:image/png;base64,iVBORw0KGgo="

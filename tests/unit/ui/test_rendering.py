@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from llama_stack_responses.core.types import Json
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
-from llama_stack_responses.ui.blocks import MARKDOWN, Budget, Json
+from llama_stack_responses.ui.blocks import MARKDOWN, Budget
 from llama_stack_responses.ui.items import Reading, shown
 from llama_stack_responses.ui.rendering import Renderer
 
