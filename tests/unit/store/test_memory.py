@@ -70,15 +70,15 @@ async def test_owner_of_most_bytes_loses_the_oldest() -> None:
 async def test_work_for_no_user_counts_for_owner_of_records_it_relies_on() -> None:
     """A worker writes events on the condition that the job is unchanged."""
     shared = Shared(max_records=5)
-    await shared.put(ALICE, "a1", "a2")
-    await shared.put(BOB, "job")
+    await shared.put(ALICE, "job_a")
+    await shared.put(BOB, "job_b")
     shared.owner = ANONYMOUS
-    for number in range(9):
-        version = (await shared.records.get_many(["job"]))["job"].version
-        ops = [Put("job", b""), Put(f"e{number}", b"")]
-        await shared.records.commit(ops, [VersionIs("job", version)])
-    # The job is written each time, so it is never the oldest.
-    assert await keys(shared.records) == ["a1", "a2", "e7", "e8", "job"]
+    for number, job in enumerate(["job_a", *["job_b"] * 9]):
+        version = (await shared.records.get_many([job]))[job].version
+        ops = [Put(job, b""), Put(f"e{number}", b"")]
+        await shared.records.commit(ops, [VersionIs(job, version)])
+    # Bob's job is written each time, so it is never the oldest.
+    assert await keys(shared.records) == ["e0", "e8", "e9", "job_a", "job_b"]
 
 
 async def test_record_that_another_user_writes_keeps_its_owner() -> None:
