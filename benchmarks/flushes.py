@@ -8,16 +8,18 @@ other limits.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import asyncpg
 
-from benchmarks.servers import REPOSITORY, Worker
+from benchmarks.servers import REPOSITORY, Worker, cpu_seconds
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.postgres import PostgresRecords
@@ -30,11 +32,13 @@ type Json = dict[str, Any]
 
 FLUSH_MS: Final = 20
 CLIENTS: Final = 32
+SHORT: Final = "local/fast-1"
 MODEL: Final = "local/fast-32"
 FORMS: Final[Mapping[str, Json]] = {
-    "whole": {},
-    "streamed": {"stream": True},
-    "in the background, streamed": {"background": True, "stream": True},
+    "one word": {"model": SHORT},
+    "whole": {"model": MODEL},
+    "streamed": {"model": MODEL, "stream": True},
+    "in the background, streamed": {"model": MODEL, "background": True, "stream": True},
 }
 SLOW: Final = (f"commit_delay={FLUSH_MS * 1000}", "commit_siblings=0")
 
@@ -47,11 +51,20 @@ class Flushed:
         rate: stored responses per second.
         took: latencies, in seconds.
         flushes: log flushes per response.
+        here: CPU seconds per response of the process that saves; for requests, of the server.
+        there: CPU seconds per response of the database's processes.
     """
 
     rate: float
     took: Sequence[float]
     flushes: float
+    here: float
+    there: float
+
+    @property
+    def bound(self) -> float:
+        """The responses per second of one process that has a processor for itself."""
+        return 1 / self.here
 
 
 def flushes(folder: Path, seconds: float) -> dict[str, tuple[Flushed, Flushed]]:
@@ -98,12 +111,11 @@ async def _saves(server: Postgres, owners: int, seconds: float) -> Flushed:
     try:
         await asyncio.gather(*(client(number, time.perf_counter() + 0.5) for number in range(CLIENTS)))
         took.clear()
-        before, begun = await _synced(server), time.perf_counter()
-        await asyncio.gather(*(client(number, begun + seconds) for number in range(CLIENTS)))
-        passed, synced = time.perf_counter() - begun, await _synced(server) - before
+        measured = await _Measuring.begin(server, time.process_time)
+        await asyncio.gather(*(client(number, measured.begun + seconds) for number in range(CLIENTS)))
+        return await measured.end(took)
     finally:
         await records.close()
-    return Flushed(len(took) / passed, took, synced / len(took))
 
 
 def _requests(server: Postgres, load: Worker, stack: LiveStack, form: Json, seconds: float) -> Flushed:
@@ -111,18 +123,50 @@ def _requests(server: Postgres, load: Worker, stack: LiveStack, form: Json, seco
     begun = time.perf_counter()
     _ask(load, stack, form, 3)
     count = max(3, round(3 * seconds / (time.perf_counter() - begun)))
-    before, begun = asyncio.run(_synced(server)), time.perf_counter()
+    measured = asyncio.run(_Measuring.begin(server, partial(cpu_seconds, stack.pid)))
     took = _ask(load, stack, form, count)
-    passed, synced = time.perf_counter() - begun, asyncio.run(_synced(server)) - before
-    return Flushed(len(took) / passed, took, synced / len(took))
+    return asyncio.run(measured.end(took))
 
 
 def _ask(load: Worker, stack: LiveStack, form: Json, count: int) -> list[float]:
     lanes = [
-        [{"body": {"model": MODEL, "input": f"Request {number} of {client}.", **form}} for number in range(count)]
+        [{"body": {"input": f"Request {number} of {client}.", **form}} for number in range(count)]
         for client in range(CLIENTS)
     ]
     return [answer["total"] for lane in load.ask({"port": stack.port, "lanes": lanes}) for answer in lane]
+
+
+@dataclass(frozen=True)
+class _Measuring:
+    """What was so when a measurement began.
+
+    Attributes:
+        server: the database.
+        spent: returns the CPU seconds of the process that saves.
+        synced: the log flushes.
+        here, there: the CPU seconds of that process, and of the database.
+        begun: the time.
+    """
+
+    server: Postgres
+    spent: Callable[[], float]
+    synced: int
+    here: float
+    there: float
+    begun: float
+
+    @classmethod
+    async def begin(cls, server: Postgres, spent: Callable[[], float]) -> Self:
+        """Begin."""
+        synced = await _synced(server)
+        return cls(server, spent, synced, spent(), cpu_seconds(server.pid), time.perf_counter())
+
+    async def end(self, took: Sequence[float]) -> Flushed:
+        """Return the result, given the latencies of all responses since the beginning."""
+        count, passed = len(took), time.perf_counter() - self.begun
+        here, there = self.spent() - self.here, cpu_seconds(self.server.pid) - self.there
+        flushes = (await _synced(self.server) - self.synced) / count
+        return Flushed(count / passed, took, flushes, here / count, there / count)
 
 
 async def _synced(server: Postgres) -> int:
@@ -138,14 +182,16 @@ async def _synced(server: Postgres) -> int:
 def table(found: Mapping[str, tuple[Flushed, Flushed]]) -> list[str]:
     """Return the lines of the table."""
     return [
-        f"**PostgreSQL with flushes of {FLUSH_MS} ms, {CLIENTS} clients, one server**",
+        f"**PostgreSQL with flushes of {FLUSH_MS} ms, {CLIENTS} clients, one server; "
+        f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors**",
         "",
-        "| what | stored responses a second | p50 | p95 | flushes each | a second without the wait |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        "| what | stored responses a second | p50 | p95 | flushes each | CPU here | CPU of the database "
+        "| bound by CPU here | a second without the wait |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
         *(
             f"| {name} | {slow.rate:,.0f} | {median(slow.took) * 1e3:.0f} ms "
             f"| {quantiles(slow.took, n=20, method='inclusive')[-1] * 1e3:.0f} ms | {slow.flushes:.2f} "
-            f"| {fast.rate:,.0f} |"
+            f"| {slow.here * 1e3:.2f} ms | {slow.there * 1e3:.2f} ms | {slow.bound:,.0f} | {fast.rate:,.0f} |"
             for name, (slow, fast) in found.items()
         ),
         "",

@@ -38,9 +38,12 @@ def test_share_tells_how_many_servers_one_store_supports() -> None:
 
 def test_slow_flush_is_shown_beside_fast_one() -> None:
     took = [number / 1000 for number in range(1, 101)]
-    lines = flushes_table({"saves": (Flushed(447.2, took, 0.0812), Flushed(500.0, took, 0.3))})
+    lines = flushes_table(
+        {"saves": (Flushed(447.2, took, 0.0812, 0.002, 0.001), Flushed(500.0, took, 0.3, 0.002, 0.001))}
+    )
     [found] = [cells(line) for line in lines if line.startswith("| saves ")]
     assert (found[1], found[-1]) == ("447", "500")
+    assert found[5:8] == ["2.00 ms", "1.00 ms", "500"]
 
 
 def test_sizes_are_relative_to_text() -> None:
