@@ -160,8 +160,8 @@ class Timeline:
         if not self._keeps_requests or number >= _ROUNDS:
             return
         head = {"round": number, "attempt": self._tries, "at_ms": self._now(), "kind": kind}
-        encoded = await computed(partial(_encoded, chat, head, self._left), chat)
-        self._left -= len(encoded)
+        encoded, size = await computed(partial(_encoded, chat, head, self._left), chat)
+        self._left -= size
         self._requests.append(encoded)
 
     def marks(self) -> Json:
@@ -199,19 +199,21 @@ class Timeline:
             self._truncated = True
 
 
-def _encoded(chat: Json, head: Json, left: int) -> bytes:
-    """Return the record of a chat request, without the request if that has more than `left` bytes."""
+def _encoded(chat: Json, head: Json, left: int) -> tuple[bytes, int]:
+    """Return the record of a chat request, without the request if that has more than `left` bytes, and its size.
+
+    The size is that of the JSON: what is stored is compressed, and decompressed to be shown.
+    """
     request = _cut(chat, _DEPTH)
     text = codec.dumps(request)
     fits = len(text) <= left
-    return codec.encode(
-        {
-            **head,
-            "bytes": len(text),
-            "truncated": not fits or is_large(chat, len(text) + _STRING),
-            "request": request if fits else None,
-        }
-    )
+    record = {
+        **head,
+        "bytes": len(text),
+        "truncated": not fits or is_large(chat, len(text) + _STRING),
+        "request": request if fits else None,
+    }
+    return codec.encode(record), len(text) if fits else 0
 
 
 def _cut(value: Any, depth: int) -> Any:

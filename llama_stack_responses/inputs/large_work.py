@@ -43,8 +43,14 @@ class LargeWork:
         Raises:
             ApiError: 429, too many large requests of this user wait; or as from `work`.
         """
-        if not is_large(of, _INLINE):
-            return work()
+        return await self.run_in_thread(work) if is_large(of, _INLINE) else work()
+
+    async def run_in_thread[Result](self, work: Callable[[], Result]) -> Result:
+        """Return the result of work that takes long for another reason than large values.
+
+        Raises:
+            ApiError: as from `run`.
+        """
         owner = self._who().identity
         try:
             await self._queue.enter(owner)

@@ -117,7 +117,7 @@ class OpenAIResponsesImpl:
         self.archive = archive = _archive(records, config, intervals)
         self._history_reader = HistoryReader(archive, access, _history_bounds(config.limits))
         sealer, limits = Sealer(config.secret_bytes), config.of_requests
-        self._large_work = large = LargeWork(access.who)
+        self.large_work = large = LargeWork(access.who)
         self._parser = _parser(config, large)
         self._factory = build_factory(config, dependencies, sealer, large)
         sealed = self._factory.sealed
@@ -549,7 +549,7 @@ class OpenAIResponsesImpl:
         await self._secret_check.stop()
         await self.jobs.worker.stop()
         await self.jobs.board.stop()
-        self._large_work.close()
+        self.large_work.close()
         await self._dependencies.close()
         await self.archive.close()
 

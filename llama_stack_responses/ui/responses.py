@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -17,6 +18,7 @@ from ..service.responses import RUNNING, OpenAIResponsesImpl
 from ..store import codec
 from ..store.archive import StoredResponse
 from ..store.layout import chat_request
+from ..store.reading import ReadAllowance
 from ..store.running_response import RunningResponse
 from .blocks import Budget
 from .items import Reading, shown
@@ -60,14 +62,18 @@ class Views:
         )
         return turns
 
-    async def conversation(self, conversation_id: str, after: str | None, limit: int, order: Order) -> Json:
+    async def conversation(
+        self, conversation_id: str, after: str | None, limit: int, order: Order, hold: Hold | None = None
+    ) -> Json:
         """Return a page of a conversation's items.
 
         Raises:
             ApiError: 400 or 404, as the conversation's own routes.
         """
         about = await self._impl.conversations.retrieve(conversation_id)
-        page = await self._impl.conversations.list_items(conversation_id, limit=limit, after=after, order=order)
+        page = await self._impl.conversations.list_items(
+            conversation_id, limit=limit, after=after, order=order, hold=hold
+        )
         items = await asyncio.to_thread(shown, page.data, Reading(Budget()))
         await self._renderer.render(items, self._impl.access.who().identity)
         head = {name: about[name] for name in ("id", "created_at", "metadata")}
@@ -81,22 +87,25 @@ class Views:
             ApiError: 404, as for `response`; 400, the response still runs.
         """
         stored = await self._ended(response_id, hold)
-        return await asyncio.to_thread(_events, stored, after, limit)
+        # The last page of a long response takes seconds: one user must not fill the threads that all others use.
+        return await self._impl.large_work.run_in_thread(partial(_events, stored, after, limit))
 
-    async def requests(self, response_id: str, after: int, limit: int) -> Json:
-        """Return a page of the recorded chat requests of a response.
+    async def requests(self, response_id: str, after: int, limit: int, hold: Hold | None = None) -> Json:
+        """Return a page of the recorded chat requests of a response. It ends once they are large.
 
         Raises:
             ApiError: 404, as for `response`.
         """
-        stored = as_stored(await self._impl.find(response_id, "read"))
+        stored = as_stored(await self._impl.find(response_id, "read", hold))
         numbers = range(after + 1, min(after + 1 + limit, stored.recorded))
         keys = [chat_request(response_id, number) for number in numbers]
         found = await self._impl.archive.read(keys, _PAGE_BYTES)
         read = [key for key in keys if key in found]
-        data = await self._impl.archive.decoder.decode([found[key].value for key in read])
-        last = numbers[len(read) - 1] if read else after
-        more = bool(read) and last + 1 < stored.recorded
+        values = [found[key].value for key in read]
+        decoded = await self._impl.archive.decoder.decode_until(values, _PAGE_BYTES, ReadAllowance(hold=hold))
+        data = [request for request, _ in decoded]
+        last = numbers[len(data) - 1] if data else after
+        more = bool(data) and last + 1 < stored.recorded
         return {
             "object": "list",
             "data": [{"attempt": 1, **each} for each in data],

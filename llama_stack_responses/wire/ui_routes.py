@@ -72,11 +72,11 @@ def ui_router(impl: OpenAIResponsesImpl, traffic: Traffic) -> APIRouter:
     numbered = described(_PAGE, query={"limit": _limit(1000), "after": WHOLE})
     add("/responses/{response_id}/events", _events(views, traffic), "List a response's events", numbered)
     numbered = described(_PAGE, query={"limit": _limit(20), "after": WHOLE})
-    add("/responses/{response_id}/requests", _requests(views), "List a response's chat requests", numbered)
+    add("/responses/{response_id}/requests", _requests(views, traffic), "List a response's chat requests", numbered)
     chained = described(_PAGE, query={"limit": _limit(50), "after": TEXT})
     add("/chain/{response_id}", _chain(ChainViews(impl, views, lists), traffic), "Show a chain of responses", chained)
     ordered = described(_PAGE, query={"limit": _limit(100), "after": TEXT, "order": one_of("asc", "desc")})
-    add("/conversations/{conversation_id}", _conversation(views), "Show a conversation", ordered)
+    add("/conversations/{conversation_id}", _conversation(views, traffic), "Show a conversation", ordered)
     add_fallback(router)
     return router
 
@@ -178,10 +178,11 @@ def _events(views: Views, traffic: Traffic) -> Handler:
     return list_events
 
 
-def _requests(views: Views) -> Handler:
+def _requests(views: Views, traffic: Traffic) -> Handler:
     async def list_requests(response_id: str, request: Request) -> Response:
         limit = Query(request).integer("limit", 1, 20) or 5
-        return Json(await views.requests(response_id, _after(request), limit))
+        hold = traffic.hold_value(request.scope)
+        return Json(await views.requests(response_id, _after(request), limit, hold))
 
     return list_requests
 
@@ -200,11 +201,12 @@ def _chain(chains: ChainViews, traffic: Traffic) -> Handler:
     return show_chain
 
 
-def _conversation(views: Views) -> Handler:
+def _conversation(views: Views, traffic: Traffic) -> Handler:
     async def show_conversation(conversation_id: str, request: Request) -> Response:
         query = Query(request)
         limit = query.integer("limit", 1, 100) or 50
         order = query.order() if "order" in request.query_params else "asc"
-        return Json(await views.conversation(conversation_id, query.text("after"), limit, order))
+        hold = traffic.hold_value(request.scope)
+        return Json(await views.conversation(conversation_id, query.text("after"), limit, order, hold))
 
     return show_conversation

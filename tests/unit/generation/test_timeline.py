@@ -134,6 +134,15 @@ async def test_requests_over_the_limit_are_left_out() -> None:
     assert (record["request"], record["truncated"]) == (None, True)
 
 
+async def test_limit_on_recorded_requests_counts_what_is_shown() -> None:
+    """Stored, such text takes a hundredth of its size."""
+    timeline = Timeline(keeps_requests=True)
+    for _ in range(10):
+        await timeline.requested({"messages": [{"role": "user", "content": "y" * 19_999}] * 100}, "answer")
+    shown = [codec.decode(each)["request"] is not None for each in timeline.recording().requests]
+    assert shown == [True] * 4 + [False] * 6
+
+
 async def test_requests_are_not_recorded_unless_wanted() -> None:
     timeline = Timeline()
     await timeline.requested({"messages": []}, "answer")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
+from threading import Event
 from typing import Any, cast
 
 import pytest
@@ -11,14 +13,19 @@ import pytest
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import not_found
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
+from llama_stack_responses.store import codec
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.saving import Recording
+from llama_stack_responses.ui import responses
 from llama_stack_responses.ui.chains import ChainViews
 from llama_stack_responses.ui.lists import Lists
 from llama_stack_responses.ui.responses import Views
 from tests.contract.conversations import Json, assistant, new_id, response, user
+from tests.support.waiting import until
 
 ADA = Owner("ada")
 
@@ -41,6 +48,7 @@ class Impl:
         self.config = ResponsesConfig()
         self.access = Access()
         self.archive = Archive(MemoryRecords(max_bytes=2**30, max_records=10**6), retention=None)
+        self.large_work = LargeWork(self.access.who)
         self.jobs = self
         self.reads = 0
 
@@ -58,7 +66,9 @@ class Impl:
 @pytest.fixture
 async def impl() -> AsyncIterator[Impl]:
     pool = WorkerPool(PoolLimits())
-    yield Impl(pool)
+    made = Impl(pool)
+    yield made
+    made.large_work.close()
     await pool.close()
 
 
@@ -94,3 +104,41 @@ async def test_page_of_a_long_chain_reads_only_its_turns(impl: Impl) -> None:
     page = await views(impl)[1].page(last, None, 20)
     assert (len(page["data"]), page["has_more"]) == (20, True)
     assert impl.reads <= 21
+
+
+async def test_page_of_recorded_requests_ends_once_it_is_large(impl: Impl) -> None:
+    made = response(assistant("Because."), id=new_id("resp"))
+    requests = [codec.encode({"round": number, "request": "word " * 600_000}) for number in range(12)]
+    await impl.archive.save(
+        made, owner=ADA, base=None, input_items=[user("Why?")], recording=Recording(requests=requests)
+    )
+    held: list[int] = []
+    page = await views(impl)[0].requests(made["id"], -1, 20, held.append)
+    assert ([each["round"] for each in page["data"]], page["has_more"], page["next"]) == ([0, 1], True, 1)
+    assert 6_000_000 < sum(held) < 7_000_000
+    rest: list[int] = []
+    while page["has_more"]:
+        page = await views(impl)[0].requests(made["id"], page["next"], 20)
+        rest += [each["round"] for each in page["data"]]
+    assert rest == list(range(2, 12))
+
+
+async def test_pages_of_events_of_one_user_take_one_thread(impl: Impl, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may take seconds of a thread, of which a server has few."""
+    made = await save(impl, assistant("Because."))
+    entered, may_end = list[int](), Event()
+
+    def slow(*_: Any) -> Json:
+        entered.append(1)
+        assert may_end.wait(60)
+        return {"data": len(entered)}
+
+    monkeypatch.setattr(responses, "_events", slow)
+    asking = [asyncio.create_task(views(impl)[0].events(made, -1, 10)) for _ in range(40)]
+    try:
+        await until(lambda: bool(entered))
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: "served"), 30) == "served"
+        assert len(entered) == 1
+    finally:
+        may_end.set()
+    assert sorted(each["data"] for each in await asyncio.gather(*asking)) == list(range(1, 41))
