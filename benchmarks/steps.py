@@ -30,6 +30,7 @@ from llama_stack_openai_chat.connection import Connection
 from llama_stack_openai_chat.pool import Pool
 from llama_stack_openai_chat.upstream import Upstream
 from llama_stack_responses.admission import Admission
+from llama_stack_responses.chat.inference import Receive
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
@@ -115,9 +116,12 @@ class Inference:
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
 
-    async def open(self, _: Json) -> AsyncGenerator[Any]:
-        """Return the chunks of the answer."""
-        return await self._upstream.open("/chat/completions", b"{}", chat_chunk)
+    async def open(self, _: Json, receive: Receive | None = None) -> AsyncGenerator[Any]:
+        """Return the chunks of the answer, which are pushed."""
+        chunks = await self._upstream.open("/chat/completions", b"{}", chat_chunk)
+        if receive:
+            chunks.push_to(receive)
+        return chunks
 
     async def check_model(self, model: str) -> None:
         """Accept any model."""

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, Protocol
 
 from llama_stack_responses.core.errors import ApiError
+
+type Receive = Callable[[Any], bool]
+"""Takes a chunk as soon as it has arrived; returns False to have it read, and nothing passed on until it was read."""
 
 
 class Inference(Protocol):
     """Runs chat completions on the provider of the named model."""
 
-    async def open(self, request: dict[str, Any]) -> AsyncGenerator[Any]:
+    async def open(self, request: dict[str, Any], receive: Receive | None = None) -> AsyncGenerator[Any]:
         """Send a chat request, and return its chunks once the provider has accepted it.
 
         A chunk has the attributes of `openai.types.chat.ChatCompletionChunk`. Cancelling a task that waits for the next
         chunk ends the generation. An answer that was requested without streaming is one chunk.
+
+        While a task waits for the next chunk, a provider may pass chunks to `receive`, in the call that received them
+        from the model server. It then returns those for which `receive` returned False, and those it did not pass on.
 
         Raises:
             ApiError: the provider refused the request or was unreachable; `TooLongError` if the request is too long for

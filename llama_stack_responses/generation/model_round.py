@@ -3,45 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import batched, chain, islice
-from typing import Final
+from itertools import batched
+from typing import Any, Final
 
 from ..chat.chunks import ChunkReader, OutputLimitReached
 from ..chat.compaction import compaction_request
 from ..chat.inference import Inference
 from ..chat.messages import chat_messages
-from ..chat.pieces import FEW
 from ..chat.profile import Profile
 from ..chat.request import chat_request
 from ..core.compaction import Summary, continued
 from ..core.errors import ApiError, TooLongError
 from ..core.schema.request import CreateRequest
-from ..core.stream.citing import Citing
 from ..core.stream.deltas import Delta, Finish, Text
 from ..core.thoughts import Thought, plain_thoughts
 from ..core.types import Json
 from ..telemetry.telemetry import RoundOperation
 from ..tools.toolset import Toolset
 from .context_fit import ContextFit, Make
-from .delta_filter import DeltaFilter, apply_filters
+from .delta_filter import DeltaFilter
 from .event_buffer import EventBuffer
 from .fair_yield import FairYield
+from .intake import Deltas, Intake, Round, Take
 from .stream_close import closing
 from .timeline import Timeline
 from .watchdog import Watchdog
 
-Take = Callable[[Delta], Finish | None]
-"""Receives each delta of a round in order. If it returns a `Finish`, the round ends before this delta."""
-
 _AT_ONCE: Final = 8
 """Deltas of a large chunk that are taken before the stream yields to others."""
-_BURST: Final = 16
-"""Chunks after which a stream yields to other streams. A fast model server's chunks arrive together, and reading them
-never waits. A new stream's first chunks do not wait behind running streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,52 +54,6 @@ class Written:
 
     text: str
     finish: Finish
-
-
-@dataclass(frozen=True, slots=True)
-class _Round:
-    """The collaborators that process the chunks of one round.
-
-    Attributes:
-        reader: turns chunks into deltas.
-        citing: turns the citations in the text into annotations; None if there can be none.
-        filters: the filters of the deltas, in order.
-        take: receives the deltas.
-        operation: records the request and the first chunk.
-        full: returns whether the response is as large as it may be.
-    """
-
-    reader: ChunkReader
-    citing: Citing | None
-    filters: Sequence[DeltaFilter]
-    take: Take
-    operation: RoundOperation
-    full: Callable[[], bool]
-
-    def cited(self, deltas: Iterable[Delta]) -> list[Delta] | Iterator[Delta]:
-        """Return the deltas with the citations in the model's text as annotations; many of them, as they are taken."""
-        if self.citing is None:
-            return iter(deltas)
-        shown = chain.from_iterable(map(self.citing.feed, deltas))
-        first = list(islice(shown, FEW + 1))
-        return first if len(first) <= FEW else chain(first, shown)
-
-    def taken(self, deltas: Iterable[Delta]) -> Finish | None:
-        """Take the deltas without filters; return how the round ended, if it did."""
-        for delta in deltas:
-            if end := self.take(delta):
-                return end
-        return None
-
-    async def passed(self, deltas: Iterable[Delta]) -> Finish | None:
-        """Take the deltas through the filters; return how the round ended, if it did."""
-        for delta in deltas:
-            # When the round ends, the filters' work on this delta ends too.
-            async with aclosing(apply_filters(self.filters, delta)) as passing:
-                async for shown in passing:
-                    if end := self.take(shown) or (shown if isinstance(shown, Finish) else None):
-                        return end
-        return None
 
 
 class ModelRound:
@@ -193,7 +138,7 @@ class ModelRound:
         """
         chat = await self.chat(items, max_tokens)
         reader = ChunkReader(self._profile, self._left, summaries=self._request.reasoning_summary is not None)
-        return await self._run_round(chat, _Round(reader, self._toolset.citing(), self._filters, take, operation, full))
+        return await self._run_round(chat, Round(reader, self._toolset.citing(), self._filters, take, operation, full))
 
     async def summarise(
         self, items: Sequence[Json], max_tokens: int | None, begun: Callable[[], None], operation: RoundOperation
@@ -252,7 +197,7 @@ class ModelRound:
         if not self.accepted.done():
             self.accepted.set_result(None)
 
-    async def _run_round(self, chat: Json, this: _Round, kind: str = "answer") -> RoundResult:
+    async def _run_round(self, chat: Json, this: Round, kind: str = "answer") -> RoundResult:
         this.operation.asked(chat)
         await self.timeline.requested(chat, kind)
         try:
@@ -269,53 +214,41 @@ class ModelRound:
         assert end, "a round ends with its Finish"
         return RoundResult(end, this.reader.service_tier)
 
-    async def _read(self, chat: Json, this: _Round) -> Finish | None:
+    async def _read(self, chat: Json, this: Round) -> Finish | None:
         """Take the deltas of the stream; return how the round ended, if it ended before the stream."""
         with Watchdog(self._idle_seconds) as watchdog:
-            stream = await self._inference.open(chat)
+            intake = Intake(this, watchdog, self._event_buffer)
+            stream = await self._inference.open(chat, intake.take)
             self.accept()
             async with closing(stream) as chunks:
-                plain, taken, paced = not this.filters, this.taken, partial(self._paced, this, watchdog)
-                read, pause = 0, 1
-                async for chunk in chunks:
-                    if (
-                        deltas := this.reader.read(chunk)
-                        if this.citing is None
-                        else this.cited(this.reader.read(chunk))
-                    ):
-                        watchdog.pat()
-                    if end := taken(deltas) if plain and type(deltas) is list else await paced(deltas):
-                        return end
-                    if self._event_buffer.full:
-                        with watchdog.asleep():
-                            await self._event_buffer.drained()
-                    read += 1
-                    if read == pause:
-                        this.operation.observe(chunk)
-                        pause = await self._pause(read, this)
+                with intake:
+                    return await self._taken(this, chunks, intake, watchdog)
+
+    async def _taken(
+        self, this: Round, chunks: AsyncGenerator[Any], intake: Intake, watchdog: Watchdog
+    ) -> Finish | None:
+        """Do what the intake cannot do without waiting; return how the round ended, if it ended before the stream."""
+        async for chunk in chunks:
+            intake.pulled(chunk)
+            if intake.deltas:
+                if end := await self._paced(this, watchdog, intake.deltas):
+                    return end
+                intake.settle(chunk)
+            if intake.end:
+                return intake.end
+            if self._event_buffer.full:
+                with watchdog.asleep():
+                    await self._event_buffer.drained()
+            if intake.waits:
+                await self._fair_yield.wait_turn()
+                intake.begin_burst()
         return None
 
-    async def _pause(self, read: int, this: _Round) -> int:
-        """Yield to other streams, except after the first chunk; return the number of chunks at which to pause next.
-
-        Raises:
-            OutputLimitReached: the response is full.
-            ApiError: the stream makes no progress.
-        """
-        this.reader.check_progress()
-        if this.full():
-            raise this.reader.cut()
-        if read > 1:
-            await self._fair_yield.wait_turn()
-        return read - read % _BURST + _BURST
-
-    async def _paced(self, this: _Round, watchdog: Watchdog, deltas: list[Delta] | Iterator[Delta]) -> Finish | None:
+    async def _paced(self, this: Round, watchdog: Watchdog, deltas: Deltas) -> Finish | None:
         """Take deltas through the filters, or those of a large chunk; yield to other streams in between.
 
         This time does not count as silence of the model server.
         """
-        if deltas == []:
-            return None
         with watchdog.asleep():
             for number, some in enumerate(batched(deltas, _AT_ONCE)):
                 if number:
@@ -324,7 +257,7 @@ class ModelRound:
                     return end
         return None
 
-    async def _rest(self, this: _Round) -> None:
+    async def _rest(self, this: Round) -> None:
         """Yield to other streams within a large chunk.
 
         Raises:
@@ -347,7 +280,7 @@ class ModelRound:
 
         reader = ChunkReader(self._profile, self._left)
         finish = (
-            await self._run_round(chat, _Round(reader, None, (), take, operation, lambda: False), "compaction")
+            await self._run_round(chat, Round(reader, None, (), take, operation, lambda: False), "compaction")
         ).finish
         text = "".join(texts).strip()
         if not text or finish.reason in ("content_filter", "cancelled"):

@@ -5,6 +5,10 @@ tool with a validator that it builds anew for each. llama-stack's providers look
 it, which the host does not know, so the host reads its registry file each time. Therefore the tools, already validated
 on receipt, bypass the router, and the provider gets the host's name of a listed model. Messages are JSON with the
 interface of models (`json_model.py`); streams are read in `chat_streams.py`.
+
+The router passes each chunk of a stream through a generator of its own, only to measure the time to the first text and
+to read the usage. A provider that can push its chunks, like `remote::openai-chat`, passes the others directly to the
+receiver. The router still runs its generator, and so sees the beginning, the usage, and how the stream ends.
 """
 
 from __future__ import annotations
@@ -13,7 +17,9 @@ import asyncio
 import copy
 from collections.abc import Callable
 from itertools import batched
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
+
+from llama_stack_responses.chat.inference import Receive
 
 from ..core.types import Json
 from .chat_streams import ChatStreams
@@ -24,6 +30,15 @@ _TOOLS: Final = ("tools", "tool_choice")
 
 _MESSAGES: Final = 500
 """Messages that are converted before the event loop's next turn."""
+
+
+@runtime_checkable
+class PushesChunks(Protocol):
+    """A stream of chunks that can pass them on when they arrive, such as that of `remote::openai-chat`."""
+
+    def push_to(self, receive: Receive) -> None:
+        """Pass each chunk to `receive` first; only those for which it returns False are read from the stream."""
+        ...
 
 
 class ChatRouting:
@@ -37,17 +52,25 @@ class ChatRouting:
         self._router = router
         self._streams = ChatStreams()
 
-    async def route(self, request: Json) -> Any:
-        """Return the provider's answer to a chat request: a completion, or a stream of chunks."""
+    async def route(self, request: Json, receive: Receive | None = None) -> Any:
+        """Return the provider's answer to a chat request: a completion, or a stream of chunks.
+
+        Args:
+            request: the chat request.
+            receive: takes the chunks that need not pass the router, if the provider pushes them.
+        """
         tools: Json = {name: request[name] for name in _TOOLS if name in request}
         if tools.get("tool_choice") == "none":
             # The router does the same: some providers call tools in spite of "none".
             tools = {}
 
-        def shown(provider: Any, more: Json) -> _Provider:
-            return _Provider(provider, tools | more, self._streams)
-
         router = copy.copy(self._router)
+        # A router that stores completions collects every chunk.
+        past = _PastRouter(receive) if receive and getattr(router, "store", None) is None else None
+
+        def shown(provider: Any, more: Json) -> _Provider:
+            return _Provider(provider, tools | more, self._streams, past)
+
         router.routing_table = _Table(router.routing_table, shown)
         fields = {name: value for name, value in request.items() if name not in _TOOLS}
         fields["messages"] = messages = list[JsonModel]()
@@ -92,14 +115,35 @@ class _Table(_Seen):
 
 
 class _Provider(_Seen):
-    """A proxy for an inference provider that adds `fields` to the request."""
+    """A proxy for an inference provider that adds `fields` to the request and pushes chunks `past` the router."""
 
-    def __init__(self, inner: Any, fields: Json, streams: ChatStreams) -> None:
+    def __init__(self, inner: Any, fields: Json, streams: ChatStreams, past: _PastRouter | None) -> None:
         super().__init__(inner)
         self._fields = fields
         self._streams = streams
+        self._past = past
 
     async def openai_chat_completion(self, params: Any) -> Any:
         for name, value in self._fields.items():
             setattr(params, name, value)
-        return await self._streams.of(self._inner).openai_chat_completion(params)
+        answer = await self._streams.of(self._inner).openai_chat_completion(params)
+        if self._past and isinstance(answer, PushesChunks):
+            answer.push_to(self._past)
+        return answer
+
+
+class _PastRouter:
+    """Takes the chunks that the router does not need: it measures the first text, and reads the usage and the end."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._has_text = False
+
+    def __call__(self, chunk: Any) -> bool:
+        if chunk.usage is not None or not chunk.choices:
+            return False
+        choice = chunk.choices[0]
+        if not self._has_text and choice.delta is not None and choice.delta.content:
+            self._has_text = True
+            return False
+        return not choice.finish_reason and self._receive(chunk)

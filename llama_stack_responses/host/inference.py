@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 import openai
 
+from llama_stack_responses.chat.inference import Receive
 from llama_stack_responses.chat.refusals import says_too_long, too_long
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.logs import get_logger
@@ -83,13 +84,14 @@ class HostInference:
         self._router = router if store_chat_completions else unstored(router)
         self._routing = ChatRouting(self._router)
 
-    async def open(self, request: dict[str, Any]) -> AsyncGenerator[Any]:
+    async def open(self, request: dict[str, Any], receive: Receive | None = None) -> AsyncGenerator[Any]:
         """Send the request. Return when the provider has answered; for a stream, when its status line has arrived.
 
-        The request is not validated again: the host's models accept fewer values than OpenAI's clients send.
+        The request is not validated again: the host's models accept fewer values than OpenAI's clients send. Chunks
+        that a provider passes to `receive` go past the router.
         """
         try:
-            answer: Any = await self._routing.route(request)
+            answer: Any = await self._routing.route(request, receive)
         except (ModelNotFoundError, UnsupportedModelError) as error:
             raise _no_model(str(error)) from error
         except (ModelTypeError, ValueError, NotImplementedError) as error:

@@ -11,6 +11,7 @@ from typing import Any
 
 from openai.types.chat import ChatCompletionChunk
 
+from llama_stack_responses.chat.inference import Receive
 from llama_stack_responses.core.errors import ApiError
 
 type Json = dict[str, Any]
@@ -57,6 +58,7 @@ class FakeInference:
     Args:
         rounds: the rounds, in order.
         accept: an event that must be set before a request is accepted.
+        pushes: returns whether the chunk with this number is pushed, as by `remote::openai-chat`, or only read.
 
     Attributes:
         requests: copies of the requests.
@@ -67,7 +69,9 @@ class FakeInference:
         count: counts the tokens of a request.
     """
 
-    def __init__(self, *rounds: Round, accept: asyncio.Event | None = None) -> None:
+    def __init__(
+        self, *rounds: Round, accept: asyncio.Event | None = None, pushes: Callable[[int], bool] = bool
+    ) -> None:
         self.requests: list[Json] = []
         self.length: int | None = None
         self.count: Callable[[Json], int] | None = None
@@ -76,8 +80,9 @@ class FakeInference:
         self.closed = 0
         self._rounds = list(rounds)
         self._accept = accept
+        self._pushes = pushes
 
-    async def open(self, request: Json) -> AsyncGenerator[Any]:
+    async def open(self, request: Json, receive: Receive | None = None) -> AsyncGenerator[Any]:
         """Take the next round."""
         self.requests.append(deepcopy(request))
         await asyncio.sleep(0)
@@ -86,7 +91,7 @@ class FakeInference:
         this = self._rounds.pop(0)
         if isinstance(this, Exception):
             raise this
-        return self._stream(this)
+        return self._stream(this, receive)
 
     async def check_model(self, model: str) -> None:
         """Accept every model."""
@@ -107,7 +112,7 @@ class FakeInference:
         """Return an error that shows it was explained."""
         return ApiError(502, f"explained: {error}")
 
-    async def _stream(self, steps: Sequence[Step]) -> AsyncGenerator[Any]:
+    async def _stream(self, steps: Sequence[Step], receive: Receive | None) -> AsyncGenerator[Any]:
         self.streaming += 1
         try:
             for step in steps:
@@ -118,7 +123,9 @@ class FakeInference:
                     raise step
                 else:
                     self.sent += 1
-                    yield step
+                    pushed = receive is not None and self._pushes(self.sent) and receive(step)
+                    if not pushed:
+                        yield step
         finally:
             self.streaming -= 1
             self.closed += 1

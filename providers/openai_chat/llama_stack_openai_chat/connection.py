@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 import zlib
+from collections.abc import Callable
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -69,6 +71,8 @@ class Connection(asyncio.Protocol):
         self._reusable = False
         self._error: Exception | None = None
         self._inflater: Any = None
+        self._push: Callable[[bytes], bool] | None = None
+        self._stopped = False
 
     async def ask(self, request: bytes) -> Head:
         """Send a request and wait for the head of its response.
@@ -94,6 +98,43 @@ class Connection(asyncio.Protocol):
             if self._whole:
                 return b""
             await self._more()
+        return self._buffered()
+
+    async def deliver(self, push: Callable[[bytes], bool]) -> bool:
+        """Pass the body to `push` as it arrives, until that returns False; return whether the body has ended.
+
+        What arrives while this waits is passed on in the call that receives it, without a task switch. `push` runs in
+        the caller's context, and must not raise.
+
+        Raises:
+            TimeoutError, OSError: as for `ask`.
+        """
+        context = copy_context()
+
+        def pushed(data: bytes) -> bool:
+            return context.run(push, data)
+
+        while True:
+            if self._pieces:
+                if not pushed(self._buffered()):
+                    return False
+            elif self._whole:
+                return True
+            elif not await self._pushed(pushed):
+                return False
+
+    async def _pushed(self, push: Callable[[bytes], bool]) -> bool:
+        """Wait while `push` takes what arrives; return False once it has refused, True if there is something else."""
+        self._push = push
+        try:
+            await self._more()
+        finally:
+            self._push = None
+            stopped, self._stopped = self._stopped, False
+        return not stopped
+
+    def _buffered(self) -> bytes:
+        """Take the buffered body bytes."""
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces.clear()
         self._size = 0
@@ -149,12 +190,21 @@ class Connection(asyncio.Protocol):
         if self._error:
             raise self._error
         self._waiter = self._loop.create_future()
-        timer = self._loop.call_later(self._seconds, self._fail, TimeoutError("the server sent nothing in time"))
+        self._heard_at = self._loop.time()
+        self._timer = self._loop.call_later(self._seconds, self._check_silence)
         try:
             await self._waiter
         finally:
-            timer.cancel()
+            self._timer.cancel()
             self._waiter = None
+
+    def _check_silence(self) -> None:
+        """Fail if nothing has arrived for too long. A wait may see many arrivals, which do not cost a timer each."""
+        left = self._heard_at + self._seconds - self._loop.time()
+        if left <= 0:
+            self._fail(TimeoutError("the server sent nothing in time"))
+        else:
+            self._timer = self._loop.call_later(left, self._check_silence)
 
     def _break(self, why: str) -> None:
         """Close the connection after a protocol violation."""
@@ -192,6 +242,11 @@ class Connection(asyncio.Protocol):
         if self._between > _BETWEEN:
             self._break("the headers of the server's answer are too long")
             return
+        if self._push and not self._stopped:
+            self._heard_at = self._loop.time()
+            self._stopped = bool(self._pieces) and not self._push(self._buffered())
+            if not (self._stopped or self._whole):
+                return
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -21,6 +21,7 @@ from .config import OpenAIChatConfig, check_header
 from .connection import Connection
 from .events import EventReader
 from .pool import Pool
+from .stream import Delivery, EventStream
 
 ROOT: Final = "//"
 """The prefix of paths that are siblings of the base URL's `/v1`."""
@@ -109,12 +110,10 @@ class Upstream:
         except (KeyError, TypeError, ValueError) as error:
             raise errors.no_answer(asked.shown(), "its answer has an unexpected content type") from error
 
-    async def open(
-        self, path: str, body: bytes, build: Callable[[Any], Any], key: str | None = None
-    ) -> AsyncGenerator[Any]:
-        """Open a stream; return a generator of the built events once the server has accepted the request.
+    async def open(self, path: str, body: bytes, build: Callable[[Any], Any], key: str | None = None) -> EventStream:
+        """Open a stream; return the built events once the server has accepted the request.
 
-        Leaving the generator early in any way closes the connection, which stops the server's work.
+        Leaving the stream early in any way closes the connection, which stops the server's work.
 
         Raises:
             openai.APIError: the request was refused or failed; also raised while streaming.
@@ -128,7 +127,9 @@ class Upstream:
             answer = _object(await self._rest(connection, asked), asked)
             _refuse_error(answer, asked)
             raise errors.no_answer(asked.shown(), "it answers with JSON instead of a stream")
-        events = self._events(connection, asked, build)
+        reader = EventReader(build, asked.shown)
+        delivery = Delivery(reader)
+        events = EventStream(self._events(connection, asked, reader, delivery), delivery)
         # A generator that was never started runs no `finally`.
         weakref.finalize(events, _abandon, connection, connection.head).atexit = False
         return events
@@ -234,14 +235,18 @@ class Upstream:
         finally:
             self._pool.keep(connection)
 
-    async def _events(self, connection: Connection, asked: _Asked, build: Callable[[Any], Any]) -> AsyncGenerator[Any]:
-        reader = EventReader(build, asked.shown)
+    async def _events(
+        self, connection: Connection, asked: _Asked, reader: EventReader, delivery: Delivery
+    ) -> AsyncGenerator[Any]:
+        """Yield the events that are not pushed."""
         try:
-            piece = None
-            while piece != b"" and not reader.done:
-                piece = await connection.read()
-                for event in reader.read(piece):
-                    yield event
+            ended = False
+            while not (ended or reader.done):
+                if ended := await connection.deliver(delivery.feed):
+                    delivery.feed(b"")
+                while left := delivery.left():
+                    yield left[0]
+                    delivery.advance()
             if reader.done:
                 await _drain(connection, self._drain_seconds)
         except OSError as error:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from llama_stack_responses.chat.estimate import estimated_tokens
+from llama_stack_responses.chat.inference import Receive
 from llama_stack_responses.chat.refusals import too_long
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.stream.replay import replay
@@ -216,7 +217,7 @@ class Small(FakeInference):
         super().__init__()
         self.largest = 0
 
-    async def open(self, request: Json) -> AsyncGenerator[Any]:
+    async def open(self, request: Json, receive: Receive | None = None) -> AsyncGenerator[Any]:
         """Refuse a request that is too long; otherwise call, answer or summarise depending on the last message."""
         tokens = estimated_tokens(request) * 5 // 4
         if tokens > 1_500:
@@ -225,7 +226,7 @@ class Small(FakeInference):
         last = request["messages"][-1]["content"]
         calls = request.get("tools") and last.startswith("Question")
         self._rounds.append([call("f", "1"), finish("tool_calls")] if calls else [text(f"So {last[:12]}"), finish()])
-        return await super().open(request)
+        return await super().open(request, receive)
 
 
 @pytest.mark.parametrize("threshold", [800, 100_000])

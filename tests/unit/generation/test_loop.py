@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 import pytest
 
+from llama_stack_responses.chat.inference import Receive
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.assembler import Assembler
+from llama_stack_responses.core.stream.deltas import Text
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.fair_yield import FairYield
@@ -20,7 +23,7 @@ from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
 from tests.support.clock import LoopClock
 from tests.support.generations import make_generation
-from tests.support.inference import FakeInference, Round, call, finish, reasoning, text
+from tests.support.inference import FakeInference, Round, Step, call, finish, reasoning, text
 from tests.support.waiting import until
 
 Json = dict[str, Any]
@@ -43,10 +46,12 @@ class Harness:
         profile: Profile | None = None,
         fair_yield: FairYield | None = None,
         stop_point: StopPoint | None = None,
+        pushes: Callable[[int], bool] = bool,
+        inference: FakeInference | None = None,
         **fields: Any,
     ) -> None:
         request = parse_create({"model": "m", "input": "hi", "stream": True, **fields})
-        self.inference = FakeInference(*rounds, accept=accept)
+        self.inference = inference or FakeInference(*rounds, accept=accept, pushes=pushes)
         self.event_buffer = EventBuffer(wanted=request.stream, limit=limit)
         toolset = Toolset(request, client_tools())
         self.assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of)
@@ -288,6 +293,56 @@ async def test_slow_answer_does_not_time_out(loop_clock: LoopClock) -> None:
         await loop_clock.passes(30.0)
         gate.set()
     assert await work == COMPLETED
+
+
+# Chunks that are pushed
+
+MANY_DELTAS = call("f", "1", '{"x": "' + "y" * 100_000 + '"}')
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [*(text(f"{number} ") for number in range(40)), finish(tokens=3)],
+        [reasoning("hm"), text("Hel"), text(""), text("lo"), finish()],
+        [text("a"), MANY_DELTAS, finish("tool_calls")],
+    ],
+    ids=["many", "few", "large"],
+)
+@pytest.mark.parametrize("limit", [4, 1024])
+async def test_pushed_and_read_chunks_make_same_events(chunks: list[Any], limit: int) -> None:
+    made = []
+    for pushes in (bool, lambda _: False, lambda number: number % 2 == 0, lambda number: number % 3 > 0):
+        setting = Harness(chunks, tools=FUNCTIONS, limit=limit, pushes=pushes)
+        work = asyncio.create_task(setting.generation.run())
+        types: list[str] = []
+        while not work.done():
+            types += await setting.types()
+            await asyncio.sleep(0)
+        assert await work == COMPLETED
+        made.append((setting.output, types + await setting.types()))
+    assert all(each == made[0] for each in made)
+
+
+class AtHand(FakeInference):
+    """A model whose chunks have all arrived already."""
+
+    async def _stream(self, steps: Sequence[Step], receive: Receive | None) -> AsyncGenerator[Any]:
+        assert receive
+        for step in steps:
+            if not receive(step):
+                yield step
+        await asyncio.Event().wait()
+
+
+async def test_chunks_at_hand_after_end_are_dropped() -> None:
+    stop_point = StopPoint()
+    chunks = [text("a"), call("f", "1"), text("never"), *(reasoning("never") for _ in range(40))]
+    setting = Harness(stop_point=stop_point, tools=FUNCTIONS, inference=AtHand([text("a"), reasoning("b"), *chunks]))
+    stop_point.begin_round = lambda: setattr(stop_point, "wanted", True)  # type: ignore[method-assign]
+    stop_point._kind = Text
+    assert await setting.generation.run() == STEERED
+    assert setting.output == ["a"]
 
 
 # Readers that stall

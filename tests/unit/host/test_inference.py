@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 import httpx2
@@ -9,9 +10,11 @@ import openai
 import pytest
 from llama_stack.core.routers import inference as host
 
+from llama_stack_responses.chat.inference import Receive
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.host.inference import HostInference
 from llama_stack_responses.wire.responses import failure
+from tests.support.inference import chunk, finish, reasoning, text
 from tests.support.routing import Provider, Table
 
 Json = dict[str, Any]
@@ -91,3 +94,77 @@ async def test_invalid_retry_after_is_not_passed_on(asked: str, told: str | None
         await sent(CHAT, "m", provider=Busy(asked))
     assert caught.value.status == 429
     assert failure(caught.value).headers.get("retry-after") == told
+
+
+class Pushed(AsyncGenerator[Any, None]):
+    """A stream of chunks that are pushed first, as that of `remote::openai-chat`."""
+
+    def __init__(self, *chunks: Any) -> None:
+        self._chunks = list(chunks)
+        self._receive: Receive = lambda _: False
+
+    def push_to(self, receive: Receive) -> None:
+        self._receive = receive
+
+    async def asend(self, _: None) -> Any:
+        while self._chunks:
+            chunk = self._chunks.pop(0)
+            if not self._receive(chunk):
+                return chunk
+        raise StopAsyncIteration
+
+    async def athrow(self, *_: Any) -> Any:
+        raise StopAsyncIteration
+
+
+class Pushing(Provider):
+    """A provider that pushes chunks of text, reasoning and usage."""
+
+    async def openai_chat_completion(self, params: Any) -> AsyncGenerator[Any]:
+        self.requests.append(params)
+        self.chunks = [reasoning("Hm"), reasoning("m"), text("Hel"), text("l"), text("o"), finish(), USAGE]
+        return Pushed(*self.chunks)
+
+
+USAGE: Final = chunk({}, usage={"prompt_tokens": 1, "completion_tokens": 7})
+USAGE.choices = []
+
+
+class Recording:
+    """An instrument of the host that keeps what is recorded."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def record(self, value: float, **_: Any) -> None:
+        self.values.append(value)
+
+
+async def test_router_gets_only_chunks_that_it_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, rate, duration = Recording(), Recording(), Recording()
+    monkeypatch.setattr(host, "inference_time_to_first_token", first)
+    monkeypatch.setattr(host, "inference_tokens_per_second", rate)
+    monkeypatch.setattr(host, "inference_duration", duration)
+    provider, pushed = Pushing(), list[Any]()
+
+    def receive(each: Any) -> bool:
+        pushed.append(each)
+        return True
+
+    router = host.InferenceRouter(Table(provider))
+    read = [each async for each in await HostInference(router, store_chat_completions=False).open(CHAT, receive)]
+    hm, m, hel, lo, oh, finished, usage = provider.chunks
+    assert pushed == [hm, m, lo, oh]
+    assert read == [hel, finished, usage]
+    assert [len(each.values) for each in (first, rate, duration)] == [1, 1, 1]
+
+
+async def test_router_that_stores_completions_gets_every_chunk() -> None:
+    class Store:
+        async def store_chat_completion(self, *_: Any) -> None:
+            return
+
+    provider = Pushing()
+    router = host.InferenceRouter(Table(provider), store=Store())
+    inference = HostInference(router, store_chat_completions=True)
+    assert [each async for each in await inference.open(CHAT, lambda _: True)] == provider.chunks

@@ -9,6 +9,7 @@ import struct
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from contextvars import Context, ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ import pytest
 from llama_stack_openai_chat.config import OpenAIChatConfig
 from llama_stack_openai_chat.connection import Connection
 from llama_stack_openai_chat.pool import Pool
+from llama_stack_openai_chat.stream import EventStream, Receive
 from llama_stack_openai_chat.upstream import Upstream
 from tests.support.certificates import Certificates
+from tests.support.clock import LoopClock
 from tests.support.http_server import DONE, END, OPENING, HttpServer, Peer, event, in_chunk, serving, whole
 from tests.support.process import free_port
 from tests.support.waiting import until
@@ -312,6 +315,126 @@ async def test_unread_stream_closes_connection_when_collected() -> None:
         del stream
         gc.collect()
         await over(server)
+
+
+# -- pushed events -----------------------------------------------------------------
+
+
+class Pushed:
+    """A receiver that leaves some events to be read."""
+
+    def __init__(self, *left: Any) -> None:
+        self.taken: list[Any] = []
+        self._left = left
+
+    def __call__(self, event: Any) -> bool:
+        if event in self._left:
+            return False
+        self.taken.append(event)
+        return True
+
+
+def numbered(*numbers: int) -> bytes:
+    return b"".join(event({"n": number}) for number in numbers)
+
+
+async def pushing(wire: Wire, receive: Receive, most: int = 100) -> tuple[Connection, EventStream]:
+    """Return a stream of events that are pushed, and its connection; bytes arrive when the test says so."""
+    connection = Connection(most)
+    connection.connection_made(wire)
+
+    class Wired(Pool):
+        async def connect(self) -> Connection:
+            return connection
+
+    config = OpenAIChatConfig(base_url="http://localhost/v1")
+    opening = asyncio.create_task(Upstream(config, Wired(config)).open(CHAT, b"{}", lambda raw: raw))
+    await wire.written.wait()
+    connection.data_received(OPENING)
+    stream = await opening
+    stream.push_to(receive)
+    return connection, stream
+
+
+async def test_event_is_pushed_in_call_that_receives_its_bytes() -> None:
+    receive = Pushed({"n": 4})
+    connection, stream = await pushing(Wire(), receive)
+    reading = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    connection.data_received(numbered(1))
+    assert receive.taken == [{"n": 1}]
+    connection.data_received(numbered(2, 3))
+    assert receive.taken == [{"n": 1}, {"n": 2}, {"n": 3}]
+    assert not reading.done()
+    connection.data_received(numbered(4, 5))
+    connection.data_received(numbered(6))
+    assert len(receive.taken) == 3, "nothing is pushed before the event that was left is read"
+    assert await reading == {"n": 4}
+    await asyncio.sleep(0)
+    assert len(receive.taken) == 3, "nor before the next one is asked for"
+    connection.data_received(DONE + END)
+    assert [each async for each in stream] == []
+    assert [each["n"] for each in receive.taken] == [1, 2, 3, 5, 6]
+
+
+async def test_event_is_pushed_in_context_of_reader() -> None:
+    user = ContextVar("user", default="nobody")
+    seen = []
+
+    def receive(_: Any) -> bool:
+        seen.append(user.get())
+        return True
+
+    connection, stream = await pushing(Wire(), receive)
+    user.set("reader")
+    reading = asyncio.ensure_future(anext(stream, None))
+    await asyncio.sleep(0)
+    Context().run(connection.data_received, numbered(1) + DONE + END)
+    await reading
+    assert seen == ["reader"]
+
+
+@pytest.mark.parametrize("bad", [event({"error": {"message": "broke"}}), b"5\r\ndata:\r\n9\r\n {]\n\n\n\n\n\r\n"])
+async def test_error_after_pushed_events_is_raised_to_reader(bad: bytes) -> None:
+    receive = Pushed()
+    connection, stream = await pushing(Wire(), receive)
+    reading = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    connection.data_received(numbered(1) + bad)
+    with pytest.raises((openai.APIError, ValueError)):
+        await reading
+    assert receive.taken == [{"n": 1}]
+
+
+async def test_pushed_events_break_silence(loop_clock: LoopClock) -> None:
+    receive = Pushed()
+    connection, stream = await pushing(Wire(), receive)
+    reading = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    for number in range(5):
+        await loop_clock.passes(60)
+        connection.data_received(numbered(number))
+        # uvloop's timers follow the real clock.
+        connection._check_silence()
+    assert len(receive.taken) == 5
+    assert not reading.done()
+    await loop_clock.passes(101)
+    connection._check_silence()
+    with pytest.raises(openai.APITimeoutError):
+        await reading
+
+
+async def test_cancelled_reader_closes_connection_of_pushed_stream() -> None:
+    receive, wire = Pushed(), Wire()
+    connection, stream = await pushing(wire, receive)
+    reading = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    connection.data_received(numbered(1))
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert wire.is_closing()
+    assert receive.taken == [{"n": 1}]
 
 
 async def test_request_cancelled_before_answer_closes_connection() -> None:
