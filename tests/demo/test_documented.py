@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.support.process import Child, free_port
-from tests.support.snippet_programs import MAKE
+from tests.support.snippet_programs import MAKE, QUICKSTART
 from tests.support.snippets import blocks
 from tests.support.stack import READY_SECONDS, REPOSITORY
 from tests.support.terminal import Terminal, wait_for_line
@@ -25,6 +25,8 @@ from tests.support.waiting import wait_until
 
 BLOCKS: Final = blocks()
 FIVE_MINUTES: Final = "README.md, Five minutes, console"
+STEPS: Final = [name for name in QUICKSTART if name.startswith("docs/quickstart.md") and ", 6. " not in name]
+"""The steps for which the small model is enough."""
 OWN_MODEL_SERVER: Final = ("README.md, Five minutes, console 2", "docs/quickstart.md, 1. Start a server, console")
 LAST: Final = "Ctrl-C ends it."
 STAMPS: Final = (".ready", ".model", ".search")
@@ -85,7 +87,7 @@ def pasted_python(said: str) -> str:
 
 
 def test_first_commands_of_readme_hold_a_conversation_and_serve(terminal: Terminal) -> None:
-    """What `make serve` prints to be pasted works too, and Ctrl-C ends it in one line."""
+    """So do the lines that `make serve` prints, and the first steps of the quickstart; Ctrl-C ends it in one line."""
     with terminal.pasting(BLOCKS[FIVE_MINUTES]) as lines:
         assert "resp_" in lines.run("make demo")
         child = lines.start("make serve")
@@ -93,13 +95,25 @@ def test_first_commands_of_readme_hold_a_conversation_and_serve(terminal: Termin
     curl = re.search(r"^  curl .*\\\n.*$", said, re.MULTILINE)
     assert curl, said
     assert '"status":"completed"' in terminal.run(curl[0].replace("curl ", "curl -s ")).replace(" ", "")
-    program = [sys.executable, "-c", pasted_python(said)]
-    ran = subprocess.run(program, env=terminal.env, capture_output=True, text=True, timeout=240, check=False)
-    assert (ran.returncode, bool(ran.stdout.strip())) == (0, True), ran.stderr
+    assert run_program(terminal, pasted_python(said)).strip()
+    for name in STEPS:
+        printed = run_program(terminal, BLOCKS[name].text.replace("local/NAME", "local/smollm2-135m")).strip()
+        assert printed, name
+    assert len(printed.splitlines()) > 1, "the last step prints the call, and an answer"
     interrupt(child)
     [after] = child.log.read_text().partition(LAST)[2].split("\n\n")[1:]
     assert after.splitlines()[0] == "Stopped."
     assert "Traceback" not in after
+
+
+def run_program(terminal: Terminal, said: str) -> str:
+    """Run a Python program of the documentation on the server, and return what it prints."""
+    program = said.replace("localhost:8321", f"127.0.0.1:{terminal.env['LLAMA_STACK_PORT']}")
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=terminal.env, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
 
 
 @pytest.mark.parametrize("name", OWN_MODEL_SERVER)
