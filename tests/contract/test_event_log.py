@@ -321,7 +321,7 @@ def room(units: int) -> Admission:
     return Admission(Quota("large answers", 10 * units, units))
 
 
-async def test_each_large_event_has_a_row_of_its_own(here: EventLogHarness) -> None:
+async def test_each_large_event_has_a_separate_row(here: EventLogHarness) -> None:
     events = [large(0), large(1), event(2), event(3), large(4)]
     ops = await here.event_log.batch(ID, events)
     assert [op.key[-1] for op in ops if isinstance(op, Put)] == ["0", "1", "3", "4"]
@@ -382,7 +382,7 @@ async def test_reader_without_room_for_the_next_row_is_refused(here: EventLogHar
     assert await anext(other) == [large(1)]
 
 
-async def test_readers_go_on_after_failed_read_of_another(here: EventLogHarness) -> None:
+async def test_readers_continue_after_failed_read_of_another(here: EventLogHarness) -> None:
     await here.write([large(0)])
     errors = [ApiError(503, "The store is away.")]
 

@@ -44,7 +44,7 @@ async def empty_rows(records: Records) -> None:
     await records.commit([Put(key, b"") for key, _ in await records.range("l/", "l0", limit=1000)])
 
 
-async def test_row_shows_what_the_response_is(archive: Archive) -> None:
+async def test_row_shows_properties_of_response(archive: Archive) -> None:
     call = {"id": "fc_1", "type": "function_call", "name": "f", "call_id": "c", "arguments": "{}", "status": "failed"}
     made = response(call, assistant("An answer."), metadata={"team": "search"}, conversation=None)
     recording = Recording(timing={"total_ms": 4210})

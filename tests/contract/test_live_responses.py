@@ -93,7 +93,7 @@ async def test_response_that_is_not_stored_is_not_written(board: Any, records: R
         assert await records.range("ul/", "ul0", limit=9)
 
 
-async def test_nothing_is_written_unless_someone_looks(board: Any, records: Records) -> None:
+async def test_nothing_is_written_without_a_watching_owner(board: Any, records: Records) -> None:
     there = board("there")
     with there._activity.runs(ALICE, running()):
         await there._write()

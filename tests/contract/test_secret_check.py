@@ -52,7 +52,7 @@ async def test_servers_that_start_at_once_with_different_secrets_both_find_out(r
     assert all(each.differs for each in checks)
 
 
-async def test_server_without_secret_beside_one_with_a_secret_logs_an_error(
+async def test_server_without_secret_logs_error_if_another_has_one(
     records: Records, caplog: pytest.LogCaptureFixture
 ) -> None:
     without = server(records)

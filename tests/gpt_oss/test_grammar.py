@@ -92,7 +92,9 @@ def test_required_call_may_use_any_tool(masks: GrammarMasks, vocabulary: Vocabul
         (CALL.replace("city", "town"), CALL.partition("city")[0]),
     ],
 )
-def test_required_call_allows_nothing_else(masks: GrammarMasks, vocabulary: Vocabulary, text: str, passes: str) -> None:
+def test_required_call_allows_only_the_call(
+    masks: GrammarMasks, vocabulary: Vocabulary, text: str, passes: str
+) -> None:
     assert said(masks, vocabulary, grammar("required"), text) == passes
 
 

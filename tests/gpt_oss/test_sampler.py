@@ -133,6 +133,6 @@ def test_unlikely_tokens_stay_unlikely_in_whole_vocabulary() -> None:
     assert {draw(logits, torch.ones(1), seed).item() for seed in seeds} == {7}
 
 
-def test_numbers_and_tensors_are_hashed_alike() -> None:
+def test_numbers_and_tensors_have_equal_hashes() -> None:
     numbers = [0, 1, 2, 77, 0xFFFFFFFF, 0x80000000, 123456789]
     assert mix(torch.tensor(numbers)).tolist() == [mix(number) for number in numbers]

@@ -208,7 +208,7 @@ def kept(
                 yield made
 
 
-def test_operator_commands_show_and_delete_what_is_stored(terminal: Terminal, kept: list[Json]) -> None:
+def test_operator_commands_show_and_delete_stored_responses(terminal: Terminal, kept: list[Json]) -> None:
     first, last = kept
     terminal.replacements["RESPONSE_ID"] = last["id"]
     with terminal.pasting(BLOCKS[OPERATOR]) as lines:
@@ -227,7 +227,7 @@ def test_operator_commands_show_and_delete_what_is_stored(terminal: Terminal, ke
         assert first["id"] not in terminal.run("llama-stack-responses list")
 
 
-def test_backup_commands_bring_responses_to_another_store(terminal: Terminal, kept: list[Json]) -> None:
+def test_backup_commands_copy_responses_to_another_store(terminal: Terminal, kept: list[Json]) -> None:
     other = terminal.folder / "other"
     other.mkdir()
     config = (terminal.folder / "config.yaml").read_text()

@@ -119,7 +119,7 @@ def test_sealed_reasoning_of_an_earlier_version_opens(golden: Golden, stack: Liv
             wire.create(model="local/echo", input=asked)
 
 
-def test_deletion_of_all_responses_of_an_earlier_version_leaves_none(golden: Golden, stack: LiveStack) -> None:
+def test_deletion_of_all_responses_of_an_earlier_version_leaves_no_rows(golden: Golden, stack: LiveStack) -> None:
     with Wire(stack) as wire:
         for name in [*golden.responses, *golden.unfinished]:
             await_end(wire, name)

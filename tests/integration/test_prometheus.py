@@ -84,7 +84,7 @@ def wire(scraped: Scraped, upstream: Upstream) -> Iterator[Wire]:
         yield wire
 
 
-def test_gauges_follow_what_is_open_and_queued(scraped: Scraped, wire: Wire, upstream: Upstream) -> None:
+def test_gauges_follow_open_streams_and_queued_jobs(scraped: Scraped, wire: Wire, upstream: Upstream) -> None:
     upstream.script(NAME, HELD)
 
     def gauge(name: str, **labels: str) -> float | None:
@@ -112,7 +112,7 @@ def test_gauges_follow_what_is_open_and_queued(scraped: Scraped, wire: Wire, ups
     assert gauge("connections_open", kind="stream") == 0
 
 
-def test_dashboard_queries_name_what_the_server_exports(
+def test_dashboard_queries_name_exported_metrics(
     scraped: Scraped, wire: Wire, upstream: Upstream, mcp: McpServers
 ) -> None:
     """Every metric and every label of every query is in a scrape after some work, and a failure of each kind."""

@@ -141,7 +141,7 @@ def test_reasoning_text_is_streamed_as_its_summary(
     assert replayed(upstream) == ["Let me."]
 
 
-def test_provider_summary_is_kept_beside_the_reasoning(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_provider_summary_is_kept_with_the_reasoning(client: openai.OpenAI, upstream: Upstream) -> None:
     own: list[Chunk] = [
         {"reasoning": each, "reasoning_details": [{"type": "reasoning.summary", "summary": each}]} for each in "ab"
     ]

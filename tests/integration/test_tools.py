@@ -81,7 +81,7 @@ def test_call_without_any_tools_is_refused(client: openai.OpenAI, upstream: Upst
     assert messages(upstream)[-1]["content"] == "There is no tool named 'weather'. Tools that may be called: none."
 
 
-def test_allowed_call_beside_a_refused_one_reaches_the_client(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_allowed_call_next_to_a_refused_one_reaches_the_client(client: openai.OpenAI, upstream: Upstream) -> None:
     both = interleaved_calls(("c2", "clock", '{"zone":', '"CET"}'), ("c1", "weather", '{"city":', '"Oslo"}'))
     upstream.script(NAME, reply(both))
     response = stream(client, model=MODEL, input="Hi", tools=TOOLS, tool_choice=ONLY_WEATHER).response

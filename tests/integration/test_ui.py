@@ -102,7 +102,7 @@ def test_files_need_no_token_and_data_does(guarded: LiveStack) -> None:
         assert outside(guarded, f"/v1/ui/{path}").status_code == 401
 
 
-def test_session_tells_who_the_user_is(ada: Wire) -> None:
+def test_session_route_returns_the_user(ada: Wire) -> None:
     session = ui(ada, "/session")
     assert session["owner"]["name"] == "ada"
     assert not session["owner"]["anonymous"]

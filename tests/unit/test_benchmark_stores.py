@@ -36,7 +36,7 @@ def test_share_tells_how_many_servers_one_store_supports() -> None:
     assert [cells(line)[-1] for line in lines if line.startswith("| redis ")] == ["20"]
 
 
-def test_slow_flush_is_shown_beside_fast_one() -> None:
+def test_slow_flush_is_shown_next_to_fast_one() -> None:
     took = [number / 1000 for number in range(1, 101)]
     lines = flushes_table(
         {"saves": (Flushed(447.2, took, 0.0812, 0.002, 0.001), Flushed(500.0, took, 0.3, 0.002, 0.001))}

@@ -57,7 +57,7 @@ def test_list_of_stored_responses_has_their_facts_newest_first(page: Shown, show
         ("text=LONG%20story", "cut"),
     ],
 )
-def test_filters_in_the_address_show_only_what_matches(page: Shown, showcase: Showcase, query: str, name: str) -> None:
+def test_filters_in_the_address_show_matching_rows_only(page: Shown, showcase: Showcase, query: str, name: str) -> None:
     page.goto(f"/ui?{query}")
     lists_only(page, getattr(showcase, name))
 
@@ -102,7 +102,7 @@ def test_time_filter_takes_the_zone_of_the_viewer(browser: Browser, page_stack: 
         page.check_quiet()
 
 
-def test_empty_list_says_what_to_do_next(page: Shown, showcase: Showcase) -> None:
+def test_empty_list_names_the_next_step(page: Shown, showcase: Showcase) -> None:
     page.goto("/ui?text=no%20such%20words%20anywhere")
     assert page.find(".empty h2").inner_text() == "No response matches"
     assert page.find(".empty a", "show all responses").get_attribute("href") == "/ui"

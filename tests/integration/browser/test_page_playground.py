@@ -47,7 +47,7 @@ def test_answer_streams_into_the_playground_and_is_rendered_at_its_end(page: Sho
     assert page.path.startswith("/ui/playground?from=resp_")
 
 
-def test_next_question_goes_on_from_the_last_answer(page: Shown, showcase: Showcase, upstream: Upstream) -> None:
+def test_next_question_continues_from_the_last_answer(page: Shown, showcase: Showcase, upstream: Upstream) -> None:
     upstream.script("poet", reply(text("Further.")))
     page.goto(f"/ui/playground?from={showcase.root}")
     choose(page, "local/poet")

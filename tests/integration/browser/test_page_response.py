@@ -55,7 +55,7 @@ def test_failed_call_says_why_in_its_line_and_opens_to_its_arguments(page: Shown
     good.get_by_text("21.5").first.wait_for()
 
 
-def test_facts_beside_a_response_have_usage_timing_and_settings(page: Shown, showcase: Showcase) -> None:
+def test_facts_of_a_response_have_usage_timing_and_settings(page: Shown, showcase: Showcase) -> None:
     page.goto(f"/ui/responses/{showcase.trip}")
     panel = page.find(".panel")
     words = panel.inner_text()
@@ -217,7 +217,7 @@ def test_chain_shows_all_turns_and_its_branches_as_a_tree(page: Shown, showcase:
     assert page.path == f"/ui/chain/{showcase.harbour}"
 
 
-def test_chain_of_a_root_lists_what_continues_it(page: Shown, showcase: Showcase) -> None:
+def test_chain_of_a_root_lists_its_successors(page: Shown, showcase: Showcase) -> None:
     page.goto(f"/ui/chain/{showcase.root}")
     continued = page.page.locator(".pick a")
     continued.first.wait_for()

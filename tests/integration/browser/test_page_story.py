@@ -68,14 +68,14 @@ def fill(page: Shown, field: str, value: str) -> None:
     page.press("Enter")
 
 
-def test_which_tool_call_failed_and_why(start: Shown) -> None:
+def test_page_shows_failed_tool_call_and_reason(start: Shown) -> None:
     tick(start, "Failed tool calls")
     only_row(start)
     failed = start.find(".tool[data-failed=yes]").inner_text()
     assert "locked by the warehouse until 18:00" in failed
 
 
-def test_which_response_took_most_tokens_and_for_what(start: Shown) -> None:
+def test_list_and_page_show_response_with_most_tokens(start: Shown) -> None:
     fill(start, "min_tokens", "100000")
     only_row(start)
     usage = start.find(".usage").inner_text()
@@ -83,14 +83,14 @@ def test_which_response_took_most_tokens_and_for_what(start: Shown) -> None:
     assert "9,800 (79 %)" in usage
 
 
-def test_which_response_was_slow_and_where_the_time_went(start: Shown) -> None:
+def test_page_shows_slow_response_and_its_times(start: Shown) -> None:
     fill(start, "min_seconds", "3")
     only_row(start)
     details = start.page.locator(".lane-detail").all_inner_texts()
     assert re.match(r"first token after 3\.\d+ s", details[-1])
 
 
-def test_what_the_model_was_really_asked_in_the_second_round(start: Shown, story: Story) -> None:
+def test_page_shows_chat_request_of_second_round(start: Shown, story: Story) -> None:
     start.find(".list-row a", "Does the ferry to Oslo leave?").click()
     start.find("summary", "Chat requests").click()
     start.find(".requests summary", "Round 2").click()
@@ -98,20 +98,20 @@ def test_what_the_model_was_really_asked_in_the_second_round(start: Shown, story
     assert [message["role"] for message in sent["messages"]] == ["user", "assistant", "tool"]
 
 
-def test_what_a_cancelled_job_had_written(start: Shown) -> None:
+def test_page_shows_output_of_cancelled_job(start: Shown) -> None:
     tick(start, "Cancelled")
     only_row(start)
     start.find(".notice", "Cancelled")
     assert "up by 4 %" in start.find(".message[data-role=assistant]").inner_text()
 
 
-def test_why_a_response_failed(start: Shown) -> None:
+def test_page_shows_reason_of_failure(start: Shown) -> None:
     tick(start, "Failed")
     only_row(start)
     assert "503" in start.find(".notice.bad", "All graphics cards are in use.").inner_text()
 
 
-def test_which_other_draft_exists(start: Shown, story: Story) -> None:
+def test_page_links_to_other_draft(start: Shown, story: Story) -> None:
     start.find(".list-row a", "Make it informal.").click()
     start.find("a.button", "Chain").click()
     start.find(".tree ul a", "Make it shorter.").click()
@@ -119,14 +119,14 @@ def test_which_other_draft_exists(start: Shown, story: Story) -> None:
     assert start.path == f"/ui/chain/{story.left}"
 
 
-def test_which_sources_an_answer_cites(start: Shown) -> None:
+def test_page_shows_cited_sources(start: Shown) -> None:
     start.find(".list-row a", "How do otters sleep?").click()
     start.find(".citations")
     links = start.page.eval_on_selector_all(".citations a", "found => found.map((one) => [one.innerText, one.href])")
     assert links == [["About otters", "https://example.org/otters"], ["About fish", "https://example.org/fish"]]
 
 
-def test_whether_a_conversation_was_compacted(start: Shown, story: Story) -> None:
+def test_page_shows_compaction_of_conversation(start: Shown, story: Story) -> None:
     start.find(".list-row a", "What is my name?").click()
     start.find("[role=separator]", "replaced by a summary")
     assert "Compaction" in start.find(".waterfall").inner_text()
@@ -136,18 +136,18 @@ def test_whether_a_conversation_was_compacted(start: Shown, story: Story) -> Non
     assert start.page.evaluate(order) == ["user", "assistant", "user", "separator", "assistant"]
 
 
-def test_what_waits_for_approval(start: Shown) -> None:
+def test_page_shows_calls_that_wait_for_approval(start: Shown) -> None:
     start.find(".list-row a", "Add one to the order.").click()
     assert "4711" in start.find(".tool", "waits for approval").locator(".what").inner_text()
 
 
-def test_what_a_program_said(start: Shown) -> None:
+def test_page_shows_output_of_program(start: Shown) -> None:
     start.find(".list-row a", "Sum up.").click()
     start.find(".tool .result")
     assert start.page.locator(".tool .result").all_inner_texts()[0] == "→ ZeroDivisionError: division by zero"
 
 
-def test_what_a_client_sent_before_its_question(start: Shown) -> None:
+def test_page_shows_input_before_the_question(start: Shown) -> None:
     start.find(".list-row a", "And 11?").click()
     start.find(".tool summary", "Earlier items of the input").click()
     earlier = start.find(".tool[aria-label='Earlier items of the input']")

@@ -552,7 +552,7 @@ def test_logprobs_of_reasoning_are_dropped() -> None:
     assert read(as_client, [reasoned]) == [Reasoning("a")]
 
 
-def test_logprobs_beside_inline_thinking_belong_to_text() -> None:
+def test_logprobs_with_inline_thinking_belong_to_text() -> None:
     profile = Profile(inline_thinking=InlineThinking())
     pieces = ["<think>", "a", "</think>b", "c", "d<"]
     chunks = [chunk({"content": piece}, logprobs={"content": [logprob(piece, -0.5)]}) for piece in pieces]

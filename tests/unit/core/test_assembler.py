@@ -628,7 +628,7 @@ JSON_CALLS: Final = st.builds(
 
 @settings(max_examples=150)
 @given(pieces=st.lists(PIECES | JSON_CALLS, max_size=16))
-def test_items_never_overlap_whatever_deltas_come(pieces: list[Delta]) -> None:
+def test_items_of_any_deltas_never_overlap(pieces: list[Delta]) -> None:
     driver = Driver()
     driver.feed(*pieces, STOP)
     assert_nothing_is_lost(pieces, driver.end()["output"])

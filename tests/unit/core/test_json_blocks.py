@@ -73,7 +73,7 @@ MEGABYTES = "x" * 3 * 2**20
 
 @pytest.mark.parametrize("name", ["small", "large", "in text", "in name", "in list"])
 @pytest.mark.parametrize("odd", ["\ud800", 2**70, json.loads("[" * 260 + "]" * 260)])
-def test_check_refuses_what_orjson_does_not_encode(odd: Any, name: str) -> None:
+def test_check_refuses_values_that_orjson_does_not_encode(odd: Any, name: str) -> None:
     text = odd if isinstance(odd, str) else ""
     value = {
         "small": [odd],

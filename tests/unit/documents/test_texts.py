@@ -62,7 +62,7 @@ def document(content: bytes, media_type: str = "", charset: str | None = None) -
         (document(b'{"a": 1}', "application/octet-stream"), '{"a": 1}'),
     ],
 )
-async def test_text_file_is_read_whatever_its_media_type(pool: WorkerPool, given: Document, text: str) -> None:
+async def test_text_file_of_any_media_type_is_read(pool: WorkerPool, given: Document, text: str) -> None:
     assert await texts_of(pool, 100).of(given, reader()) == text
 
 

@@ -139,7 +139,7 @@ async def test_call_with_invalid_arguments_is_hidden_from_client() -> None:
     ]
 
 
-async def test_client_call_beside_hosted_call_ends_turn_after_hosted_call() -> None:
+async def test_client_call_with_hosted_call_ends_turn_after_hosted_call() -> None:
     tools = FakeTools(Outcome("42"))
     harness = HostedToolsHarness([CALL, call("f", "2", index=1), finish("tool_calls")], tools=tools)
     response = check_stream(await harness.end())

@@ -152,7 +152,7 @@ async def test_each_earlier_round_is_sent_once() -> None:
     assert len(set(ids)) == 3
 
 
-async def test_valid_call_beside_invalid_one_ends_turn() -> None:
+async def test_valid_call_with_invalid_one_ends_turn() -> None:
     harness = Harness([call("h", "1"), call("g", "2", index=1), finish("tool_calls")], tools=FUNCTIONS)
     assert await harness.generation.run() == COMPLETED
     assert harness.output == ["g"]

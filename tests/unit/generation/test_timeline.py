@@ -65,7 +65,7 @@ def test_failed_tool_call_is_recorded() -> None:
     assert (timeline.counts.tool_calls, timeline.counts.failed_tool_calls) == (1, 1)
 
 
-def test_recording_goes_on_after_another_worker() -> None:
+def test_recording_continues_after_another_worker() -> None:
     first, second = Timeline(), Timeline()
     first.resume(2.0, None)
     with first.round(told(Usage(1, 1)), "answer"):
@@ -96,7 +96,7 @@ async def test_stored_requests_are_not_stored_again() -> None:
     assert (recording.stored, len(recording.requests), recording.recorded) == (4, 1, 5)
 
 
-def test_times_of_events_go_on_after_another_worker(clock: Clock) -> None:
+def test_times_of_events_continue_after_another_worker(clock: Clock) -> None:
     first = Pace(1.0)
     first.note(3)
     second = Pace(7.0, first.noted())
@@ -134,7 +134,7 @@ async def test_requests_over_the_limit_are_left_out() -> None:
     assert (record["request"], record["truncated"]) == (None, True)
 
 
-async def test_limit_on_recorded_requests_counts_what_is_shown() -> None:
+async def test_limit_on_recorded_requests_counts_visible_text() -> None:
     """Stored, such text takes a hundredth of its size."""
     timeline = Timeline(keeps_requests=True)
     for _ in range(10):
@@ -185,7 +185,7 @@ def test_counts_of_users_are_apart_and_bounded() -> None:
     assert activity.of(Owner("ada")).tool_calls == 0
 
 
-async def test_cancelled_response_is_counted_as_such() -> None:
+async def test_cancelled_response_is_counted_as_cancelled() -> None:
     timeline: Any = Timeline()
 
     class Assembler:

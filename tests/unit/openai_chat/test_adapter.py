@@ -50,7 +50,7 @@ async def test_server_is_healthy_if_it_answers_or_asks_users_for_their_keys(
         assert ((await provider.health())["status"] == "OK") == healthy
 
 
-async def test_server_that_is_not_there_is_not_healthy() -> None:
+async def test_unreachable_server_is_not_healthy() -> None:
     async with serving(hangs_up) as server:
         url = server.url
     assert (await adapter(url).health())["status"] == "Error"

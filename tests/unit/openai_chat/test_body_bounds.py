@@ -43,7 +43,7 @@ def test_large_event_with_one_text_is_read() -> None:
     assert chunk.choices[0].delta.content == "a, [b], {c} " * 20_000
 
 
-def test_long_integer_beside_a_value_that_is_no_json_becomes_a_float() -> None:
+def test_long_integer_next_to_invalid_json_becomes_a_float() -> None:
     [not_a_number, large, exact] = loads(b"[NaN, %b, 12345678901234567890]" % (b"9" * 300))
     assert math.isnan(not_a_number)
     assert (type(large), exact) == (float, 12345678901234567890)

@@ -157,7 +157,7 @@ async def test_history_over_limit_is_neither_counted_nor_compacted(impl: OpenAIR
         refused(raised.value, "previous_response_id")
 
 
-async def test_references_to_items_stored_beside_large_ones_are_limited(impl: OpenAIResponsesImpl) -> None:
+async def test_references_to_items_stored_with_large_ones_are_limited(impl: OpenAIResponsesImpl) -> None:
     said: list[str] = []
     for _ in range(4):
         # An input that is repeated is stored separately.

@@ -159,7 +159,7 @@ async def test_error_hides_text_of_store(caplog: pytest.LogCaptureFixture) -> No
         await records.commit([Put("a", b"")], [VersionIs("a", None)])
 
 
-async def test_range_is_sorted_whatever_order_store_has() -> None:
+async def test_range_is_sorted_for_any_order_of_store() -> None:
     records = KeyValueRecords(Keys(str.casefold).connect)
     await records.commit([Put("Z", b""), Put("a", b""), Put("_", b"")])
     assert [key for key, _ in await everything(records)] == ["Z", "_", "a"]

@@ -35,7 +35,7 @@ def test_commit_locks_writes_exclusively_and_reads_shared(
     assert locks("s", writes, conditions, 64) == named(*expected)
 
 
-def test_locks_have_one_order_whatever_order_keys_have() -> None:
+def test_locks_have_one_order_for_any_order_of_keys() -> None:
     writes: list[Write] = [Put(f"k/{number}", b"") for number in range(20)]
     found = locks("s", writes, [], 64)
     assert found == locks("s", writes[::-1], [], 64)

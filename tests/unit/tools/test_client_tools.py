@@ -216,7 +216,7 @@ async def test_server_tool_search_loads_deferred_tools() -> None:
     assert roles == ["user", "assistant", "tool", "assistant", "tool"]
 
 
-async def test_tool_search_beside_client_call_ends_turn_with_both_done() -> None:
+async def test_tool_search_with_client_call_ends_turn_with_both_done() -> None:
     tools = [DEFERRED, CUSTOM, {"type": "tool_search"}]
     calls = [call("tool_search", "c1", '{"paths": ["f"]}'), call("patch", "c2", '{"input": "a"}', index=1)]
     made = await make([*calls, finish("tool_calls")], tools=tools)
@@ -382,7 +382,7 @@ async def test_built_in_tool_can_be_chosen(kind: str) -> None:
     assert made.requests[0]["tool_choice"] == "required"
 
 
-async def test_function_keeps_its_name_beside_built_in_tool() -> None:
+async def test_function_keeps_its_name_next_to_built_in_tool() -> None:
     made = await make(
         [call("shell_2", "c1", '{"commands": ["ls"]}'), call("shell", "c2", index=1), finish("tool_calls")],
         tools=[{"type": "shell"}, {"type": "function", "name": "shell"}],

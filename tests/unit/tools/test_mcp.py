@@ -196,7 +196,7 @@ async def test_few_servers_are_listed_at_the_same_time() -> None:
     assert slow.listed == 20
 
 
-async def test_servers_that_items_bring_count_too() -> None:
+async def test_servers_in_items_count() -> None:
     carried = [{**SERVER, "server_label": f"s{number}"} for number in range(3)]
     item = {"type": "additional_tools", "role": "developer", "tools": carried}
     made = harness(ANSWER, server=FakeMcp(tool("add")), history=[item], limits=limits(servers=4))
@@ -440,7 +440,7 @@ async def test_same_tool_name_on_two_servers_is_distinguished() -> None:
     assert [address.url for address in server.opened] == ["https://example.com/mcp", "https://example.org"]
 
 
-async def test_client_function_keeps_its_name_beside_mcp_tool() -> None:
+async def test_client_function_keeps_its_name_next_to_mcp_tool() -> None:
     tools = [ASKING, {"type": "function", "name": "s__add"}]
     server = FakeMcp(tool("add"), answers={"add": [said("42")]})
     first = harness([call("s__add_2", "1"), finish("tool_calls")], server=server, tools=tools)

@@ -148,7 +148,7 @@ def test_default_limits_create_bodies() -> None:
 
 
 @pytest.mark.parametrize("body", [b'{"a": [' + b"[]," * 30_000 + b"0]}", b'{"a": "' + b"x" * 2**20 + b'"}'])
-async def test_large_body_is_decoded_in_pieces_beside_event_loop(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_body_is_decoded_in_pieces_outside_event_loop(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     go, pieces = threading.Event(), json_decoding.loads
 
     def wait(document: bytes | bytearray) -> Any:
