@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import orjson
@@ -14,8 +15,15 @@ _OTHERS: Final = bytes(set(range(256)) - set(b'[{,"'))
 _SLICE: Final = 1 << 16
 _MOST_DIGITS: Final = 20
 
+_INLINE: Final = 1 << 20
+"""Approximate bytes of a request that is encoded in one call."""
+_PIECE: Final = 1 << 16
+"""Approximate bytes of a larger request that are encoded before others run."""
+_LEAST: Final = 8
+"""Approximate minimum bytes of a value as JSON."""
 
-def request_body(params: BaseModel, defaults: Mapping[str, Any], **fixed: Any) -> bytes:
+
+async def request_body(params: BaseModel, defaults: Mapping[str, Any], **fixed: Any) -> bytes | bytearray:
     """Encode all fields that are set as JSON, including those that the host does not know.
 
     Values are not validated, since the host's models accept fewer values than servers do.
@@ -26,7 +34,56 @@ def request_body(params: BaseModel, defaults: Mapping[str, Any], **fixed: Any) -
         fixed: fields that override the request.
     """
     asked = params.__dict__ | (params.__pydantic_extra__ or {})
-    return dumps({**defaults, **{name: value for name, value in asked.items() if value is not None}, **fixed})
+    return await _encoded({**defaults, **{name: value for name, value in asked.items() if value is not None}, **fixed})
+
+
+async def _encoded(request: Mapping[str, Any]) -> bytes | bytearray:
+    """Encode a request. Others run while a large one is encoded."""
+    if not _is_large(request, _INLINE):
+        return dumps(request)
+    body, rested = bytearray(), 0
+    for piece in _pieces(request):
+        body += piece
+        if len(body) - rested >= _PIECE:
+            rested = len(body)
+            await asyncio.sleep(0)
+    return body
+
+
+def _pieces(value: Any) -> Iterator[bytes]:
+    """Yield a value as JSON in pieces."""
+    if not _is_large(value, _PIECE):
+        yield dumps(value)
+    elif isinstance(value, str):
+        yield b'"'
+        yield from (dumps(value[start : start + _PIECE])[1:-1] for start in range(0, len(value), _PIECE))
+        yield b'"'
+    elif isinstance(value, dict):
+        for number, name in enumerate(value):
+            yield b"%b%b:" % (b"," if number else b"{", dumps(name))
+            yield from _pieces(value[name])
+        yield b"}"
+    else:
+        for number, member in enumerate(value):
+            yield b"," if number else b"["
+            yield from _pieces(member)
+        yield b"]"
+
+
+def _is_large(value: Any, most: int) -> bool:
+    """Return whether a value takes more than about `most` bytes as JSON; stop as soon as this is known."""
+    left, waiting = most, [value]
+    while waiting and left >= 0:
+        each = waiting.pop()
+        if isinstance(each, str):
+            left -= len(each)
+        elif isinstance(each, list):
+            left -= _LEAST * len(each)
+            waiting += each if left >= 0 else ()
+        elif isinstance(each, dict):
+            left -= _LEAST * len(each)
+            waiting += [*each, *each.values()] if left >= 0 else ()
+    return left < 0
 
 
 def dumps(value: Any) -> bytes:
@@ -37,7 +94,7 @@ def dumps(value: Any) -> bytes:
         return json.dumps(value, default=_plain, separators=(",", ":")).encode()
 
 
-def loads(data: bytes) -> Any:
+def loads(data: bytes | bytearray) -> Any:
     """Decode JSON, including NaN, infinities and lone surrogates, which some servers send.
 
     Raises:

@@ -84,7 +84,7 @@ class Upstream:
     async def post(
         self,
         path: str,
-        body: bytes,
+        body: bytes | bytearray,
         key: str | None = None,
         build: Callable[[dict[str, Any]], Any] = dict,
         most: int = _LONGEST_ANSWER,
@@ -110,7 +110,9 @@ class Upstream:
         except (KeyError, TypeError, ValueError) as error:
             raise errors.no_answer(asked.shown(), "its answer has an unexpected content type") from error
 
-    async def open(self, path: str, body: bytes, build: Callable[[Any], Any], key: str | None = None) -> EventStream:
+    async def open(
+        self, path: str, body: bytes | bytearray, build: Callable[[Any], Any], key: str | None = None
+    ) -> EventStream:
         """Open a stream; return the built events once the server has accepted the request.
 
         Leaving the stream early in any way closes the connection, which stops the server's work.
@@ -161,7 +163,7 @@ class Upstream:
         """Close the idle connections."""
         self._pool.close()
 
-    def _asked(self, method: str, path: str, key: str | None, body: bytes = b"") -> tuple[_Asked, bytes]:
+    def _asked(self, method: str, path: str, key: str | None, body: bytes | bytearray = b"") -> tuple[_Asked, bytes]:
         """Return a request and its encoding."""
         key = key or self._key
         base, target = self._base, self._target
@@ -176,7 +178,7 @@ class Upstream:
             head += f"{name}: {check_header(value)}\r\n"
         if method == "POST":
             head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
-        return _Asked(method, base + path), head.encode() + b"\r\n" + body
+        return _Asked(method, base + path), b"\r\n".join((head.encode(), body))
 
     async def _answer(self, asked: _Asked, data: bytes) -> Connection:
         """Send a request with retries; return the connection after the head of a successful response."""

@@ -1,5 +1,6 @@
 """The request reaches the model server as sent, even where the host's own types would refuse it."""
 
+import asyncio
 import json
 from enum import StrEnum
 from typing import Any
@@ -37,7 +38,7 @@ class Request(BaseModel, extra="allow"):
 
 def body(request: BaseModel, defaults: dict[str, Any] | None = None) -> Any:
     """Return the decoded JSON body of a request."""
-    return json.loads(request_body(request, defaults or {}))
+    return json.loads(asyncio.run(request_body(request, defaults or {})))
 
 
 def test_only_set_fields_are_sent() -> None:
@@ -62,6 +63,30 @@ def test_request_overrides_configured_defaults() -> None:
     defaults = {"temperature": 0.5, "top_k": 5}
     assert body(Request(model="m"), defaults) == {"model": "m", "messages": [], **defaults}
     assert body(Request(model="m", temperature=0.0), defaults)["temperature"] == 0
+
+
+LARGE: dict[str, list[Any]] = {
+    "text": [{"role": "user", "content": 'wörd "quoted" \ud800 \n' * 200_000}],
+    "messages": [{"role": "user", "content": [{"type": "text", "text": "x" * 30}]}] * 30_000,
+    "nested": [[[{"a": [1, None, {"b": "x" * 2_000_000, "": []}]}]], {}],
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+async def test_others_run_while_large_request_is_encoded(name: str) -> None:
+    asked = Request.model_construct(model="m", messages=LARGE[name], stream=True)
+    encoding, turns = asyncio.create_task(request_body(asked, {"top_k": 5})), 0
+    while not encoding.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert json.loads(await encoding) == {"top_k": 5, "model": "m", "messages": LARGE[name], "stream": True}
+    assert turns >= 20
+
+
+async def test_request_of_ordinary_size_is_encoded_at_once() -> None:
+    asked = Request(model="m", messages=[{"role": "user", "content": "x" * 500_000}])
+    with pytest.raises(StopIteration):
+        request_body(asked, {}).send(None)
 
 
 @given(

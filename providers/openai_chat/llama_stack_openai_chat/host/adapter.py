@@ -69,7 +69,7 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
         self, params: OpenAIChatCompletionRequestWithExtraBody
     ) -> ChatCompletion | AsyncIterator[ChatCompletionChunk]:
         """Return a chat completion, or the stream of its chunks once the server has accepted the request."""
-        body, key = self._body(params), self._own_key()
+        body, key = await self._body(params), self._own_key()
         if params.stream:
             return await self._upstream.open(_CHAT, body, chat_chunk, key)
         answer: ChatCompletion = await self._upstream.post(_CHAT, body, key, partial(whole, ChatCompletion))
@@ -81,17 +81,17 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
         """Return the same stream with the reasoning of each chunk, as the host's own Responses API requires."""
         if not params.stream:
             raise NotImplementedError("Reasoning is separated in streams only.")
-        return _with_reasoning(await self._upstream.open(_CHAT, self._body(params), chat_chunk, self._own_key()))
+        return _with_reasoning(await self._upstream.open(_CHAT, await self._body(params), chat_chunk, self._own_key()))
 
     async def count_chat_tokens(self, params: OpenAIChatCompletionRequestWithExtraBody) -> int | None:
         """Count the tokens of a chat request's prompt; None if the server has no tokenizer endpoint."""
-        return await count_tokens(self._upstream, loads(self._body(params)), self._own_key())
+        return await count_tokens(self._upstream, loads(await self._body(params)), self._own_key())
 
     async def openai_completion(
         self, params: OpenAICompletionRequestWithExtraBody
     ) -> Completion | AsyncIterator[Completion]:
         """Return a text completion, or the stream of its chunks."""
-        body, key = self._body(params), self._own_key()
+        body, key = await self._body(params), self._own_key()
         if params.stream:
             return await self._upstream.open("/completions", body, _piece, key)
         answer: Completion = await self._upstream.post("/completions", body, key, partial(whole, Completion))
@@ -100,7 +100,9 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
     async def openai_embeddings(self, params: OpenAIEmbeddingsRequestWithExtraBody) -> OpenAIEmbeddingsResponse:
         """Return the embeddings of texts."""
         build = OpenAIEmbeddingsResponse.model_validate
-        return await self._upstream.post("/embeddings", self._body(params), self._own_key(), build, LONGEST_VECTORS)
+        return await self._upstream.post(
+            "/embeddings", await self._body(params), self._own_key(), build, LONGEST_VECTORS
+        )
 
     async def rerank(self, request: RerankRequest) -> RerankResponse:
         """Rank documents by their relevance to a query."""
@@ -185,9 +187,9 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
             metadata={name: number for name, number in known.items() if number is not None},
         )
 
-    def _body(self, params: Any) -> bytes:
+    async def _body(self, params: Any) -> bytes | bytearray:
         self._check_allowed(params.model)
-        return request_body(params, self._config.extra_body)
+        return await request_body(params, self._config.extra_body)
 
     def _check_allowed(self, model: str) -> None:
         allowed = self._config.allowed_models
