@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any, Final
 
 from llama_stack_responses.core.errors import ApiError
@@ -75,7 +76,8 @@ class HostVectorStores:
             logger.warning("search in vector store %r failed (%s)", store_id, type(error).__name__)
             raise ToolError(f"The files could not be searched ({type(error).__name__}).") from error
         least = ranking.get("score_threshold") or 0.0
-        return [_passage(found) for found in page.data if found.score >= least]
+        good = (found for found in page.data if found.score >= least)
+        return [_passage(found) for found in islice(good, options["max_num_results"])]
 
 
 def _ranking(ranking: Json) -> Any:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
-from itertools import chain
+from dataclasses import replace
+from itertools import accumulate, chain, islice
 from typing import Final
 
 from llama_stack_responses.core.arguments import decoded_arguments
@@ -23,6 +24,12 @@ _MOST_QUERIES: Final = 5
 _RESULTS: Final = 10
 _AT_ONCE: Final = 8
 """Default number of results, and maximum number of concurrent searches."""
+_PASSAGE: Final = 65_536
+_PASSAGES: Final = 2**20
+"""Maximum characters of the text of one passage, and of all passages of one call."""
+_WORD: Final = 512
+_ATTRIBUTES: Final = 16
+"""Maximum characters of a name and of an attribute's value, and number of attributes, as OpenAI allows."""
 _PREFIX: Final = "F"
 _CITE: Final = (
     f"Passages of files, the best first. Cite a file by its number right behind what it supports, as in: "
@@ -108,12 +115,15 @@ class FileSearch:
 
         async def search(store_id: str, query: str) -> Sequence[Passage]:
             async with places:
-                return await self._stores.search(store_id, query, options)
+                found = await self._stores.search(store_id, query, options)
+            return [_bounded(each) for each in found[:most]]
 
         searches = (search(store_id, query) for store_id in self._store_ids for query in queries)
         found = chain.from_iterable(await asyncio.gather(*searches))
         best = sorted(found, key=lambda each: each.score, reverse=True)
-        return list({(each.file_id, each.text): each for each in reversed(best)}.values())[::-1][:most]
+        several = list({(each.file_id, each.text): each for each in reversed(best)}.values())[::-1][:most]
+        sizes = accumulate(len(each.text) for each in several)
+        return [each for each, size in zip(several, sizes, strict=True) if size <= _PASSAGES]
 
     def _listed(self, found: Sequence[Passage]) -> str:
         if not found:
@@ -123,6 +133,17 @@ class FileSearch:
             heading = self._sources.heading(self._sources.number(each.file_id, each.filename or each.file_id))
             shown.append("\n".join([heading, *sanitized_lines(each.text)]))
         return "\n\n".join(shown)
+
+
+def _bounded(passage: Passage) -> Passage:
+    """Return the passage within the bounds. The store decides on its size."""
+    attributes = islice(passage.attributes.items(), _ATTRIBUTES)
+    return replace(
+        passage,
+        filename=(passage.filename or "")[:_WORD],
+        attributes={name[:_WORD]: each[:_WORD] if isinstance(each, str) else each for name, each in attributes},
+        text=passage.text[:_PASSAGE],
+    )
 
 
 def _no_fields(_: str, __: str) -> Json:

@@ -10,7 +10,6 @@ from urllib.parse import quote, urlsplit
 
 from llama_stack_responses.core.stream.citing import CLOSES, OPENS, Citation
 
-_FOREIGN: Final = str.maketrans({OPENS: "[", CLOSES: "]"})
 _LINK_SAFE: Final = ":/?#@!$&'*+,;=%~"
 
 
@@ -69,12 +68,17 @@ class Sources:
 
 def sanitized(text: str) -> str:
     """Return untrusted text in one line, with the brackets of citation markers replaced."""
-    return " ".join(text.translate(_FOREIGN).split())
+    return " ".join(_without_markers(text).split())
 
 
 def sanitized_lines(text: str) -> list[str]:
     """Return the lines of untrusted text, with the brackets of citation markers replaced."""
-    return text.translate(_FOREIGN).splitlines()
+    return _without_markers(text).splitlines()
+
+
+def _without_markers(text: str) -> str:
+    # `str.translate` takes twenty times as long for text that is not ASCII.
+    return text.replace(OPENS, "[").replace(CLOSES, "]")
 
 
 def url_citation(source: Source) -> Citation:
