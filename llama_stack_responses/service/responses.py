@@ -514,10 +514,16 @@ class OpenAIResponsesImpl:
             await self.jobs.cancel(response_id)
         return await self.retrieve(response_id, hold)
 
-    async def list(self, *, limit: int, after: str | None, order: Order, model: str | None) -> Page:
-        """Return a page of the caller's responses by creation time, each with the `input` that host clients require."""
-        page = await self.archive.list(self.access.who(), limit=limit, after=after, order=order, model=model)
-        inputs = await self.archive.own_inputs(page.items)
+    async def list(
+        self, *, limit: int, after: str | None, order: Order, model: str | None, hold: Hold | None = None
+    ) -> Page:
+        """Return a page of the caller's responses by creation time, each with the `input` that host clients require.
+
+        Args:
+            hold: called with the bytes of what is read, before it is decoded; it may raise.
+        """
+        page = await self.archive.list(self.access.who(), limit=limit, after=after, order=order, model=model, hold=hold)
+        inputs = await self.archive.own_inputs(page.items, hold)
         current = [await self._current(stored) for stored in page.items[: len(inputs)]]
         made = [each.response | {"input": listed(items)} for each, items in zip(current, inputs, strict=False)]
         cut = len(inputs) < len(page.items)

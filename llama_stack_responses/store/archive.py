@@ -341,12 +341,22 @@ class Archive:
         found, _ = await self._entries([response_id])
         return (found[0].entry, found[0].version) if found else None
 
-    async def list(self, owner: Owner, *, limit: int, after: str | None, order: Order, model: str | None) -> Page:
+    async def list(
+        self,
+        owner: Owner,
+        *,
+        limit: int,
+        after: str | None,
+        order: Order,
+        model: str | None,
+        hold: Callable[[int], object] | None = None,
+    ) -> Page:
         """Return at most `limit` of the owner's responses after the response `after`, by time of creation.
 
         Args:
             model: return only responses of this model. The page then ends at a limit of rows and of time, perhaps
                 without any response.
+            hold: called with the bytes of what is read, before it is decoded; it may raise.
 
         Raises:
             ApiError: 400, if `after` is not one of the owner's responses.
@@ -360,16 +370,16 @@ class Archive:
             ids = await self._candidates(rows, model)
             last = None
             while ids and not self._is_enough(found, limit):
-                some, seen = await self._entries(ids[: limit + 1 - len(found)])
+                some, seen = await self._entries(ids[: limit + 1 - len(found)], hold)
                 found += [each for each in some if model is None or each.entry.response["model"] == model]
                 last, ids = ids[seen - 1], ids[seen:]
                 if model is not None and time.monotonic() >= until:
                     break
             if self._is_enough(found, limit) or (len(rows) < size and not ids):
-                return await self._page(found, limit)
+                return await self._page(found, limit, hold)
             scanned += len(rows)
             if model is not None and (scanned >= self._scan_rows or time.monotonic() >= until):
-                page = await self._page(found, limit)
+                page = await self._page(found, limit, hold)
                 last = last if ids else rows[-1][0].rpartition("/")[2]
                 return page if page.has_more else Page(page.items, has_more=True, last=last)
             start, end = (start, rows[-1][0]) if order == "desc" else (rows[-1][0] + "\0", end)
@@ -389,9 +399,9 @@ class Archive:
         """Return whether the responses fill a page and more."""
         return len(found) > limit or sum(each.size for each in found[:-1]) >= self._page_bytes
 
-    async def _page(self, found: Sequence[_Found], limit: int) -> Page:
+    async def _page(self, found: Sequence[_Found], limit: int, hold: Callable[[int], object] | None = None) -> Page:
         """Return a page: the first of the responses, until they reach its size limit."""
-        shared, size = SharedContent(self._records, self.decoder, self._page_bytes), 0
+        shared, size = SharedContent(self._records, self.decoder, self._page_bytes, hold), 0
         items: list[StoredResponse] = []
         for number, each in enumerate(found[:limit]):
             if size >= self._page_bytes:
@@ -403,13 +413,18 @@ class Archive:
             items += _stored(each, content, size_of_it)
         return Page(items, len(found) > limit)
 
-    async def own_inputs(self, stored: Sequence[StoredResponse]) -> Sequence[Items]:
+    async def own_inputs(
+        self, stored: Sequence[StoredResponse], hold: Callable[[int], object] | None = None
+    ) -> Sequence[Items]:
         """Return each response's input items that follow the last item that a model made, in at most two round trips.
 
         The list is empty if these items are no longer stored. The answer ends once the inputs reach the
         size of a page.
+
+        Args:
+            hold: as for `list`.
         """
-        shared = SharedContent(self._records, self.decoder, self._page_bytes)
+        shared = SharedContent(self._records, self.decoder, self._page_bytes, hold)
         return await own_inputs(shared, [each.input for each in stored], self._page_bytes)
 
     async def history(self, name: str | None, allowance: ReadAllowance | None = None) -> Items:
@@ -644,10 +659,12 @@ class Archive:
         key = listing(of, entry.order, after)
         return (start, key) if order == "desc" else (max(start, key + "\0"), end)
 
-    async def _entries(self, response_ids: Sequence[str]) -> tuple[Sequence[_Found], int]:
+    async def _entries(
+        self, response_ids: Sequence[str], hold: Callable[[int], object] | None = None
+    ) -> tuple[Sequence[_Found], int]:
         """Return the records of the first responses, up to the size of a page, and how many of the ids they cover."""
         keys = [f"r/{response_id}" for response_id in response_ids]
-        found, seen = await first_decoded(self._records, self.decoder, keys, self._page_bytes)
+        found, seen = await first_decoded(self._records, self.decoder, keys, self._page_bytes, hold)
         oldest = self._oldest()
         entries = [_Found(Entry.from_stored(value), record.version, size) for record, value, size in found.values()]
         return [each for each in entries if each.entry.order >= oldest], seen

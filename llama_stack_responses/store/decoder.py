@@ -70,18 +70,23 @@ class Decoder:
         return found
 
     async def read_until[Found](
-        self, read: Callable[[], Awaitable[Found]], values_of: Callable[[Found], Sequence[bytes]], most: int
+        self,
+        read: Callable[[], Awaitable[Found]],
+        values_of: Callable[[Found], Sequence[bytes]],
+        most: int,
+        hold: Callable[[int], object] | None = None,
     ) -> tuple[Found, list[tuple[Any, int]]]:
         """Read records, and decode values of them until they reach `most` bytes.
 
         Args:
             read: reads the records. It is called again if large ones had to wait until they could be decoded.
             values_of: returns their values.
+            hold: called with the bytes of the values before they are decoded; it may raise.
 
         Returns:
             What `read` returned, and the decoded values, each with its size.
         """
-        return await self._decoded_of(read, values_of, _Bound(most, ends=True), ReadAllowance())
+        return await self._decoded_of(read, values_of, _Bound(most, ends=True), ReadAllowance(None, hold))
 
     async def _decoded_of[Found](
         self,

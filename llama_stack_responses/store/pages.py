@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ..core.stream.calls import FORMS
@@ -23,12 +23,16 @@ class SharedContent:
 
     Args:
         most: bytes that are read, and decoded, at a time.
+        hold: called with the bytes of what is read before it is decoded; it may raise.
     """
 
-    def __init__(self, records: Records, decoder: Decoder, most: int) -> None:
+    def __init__(
+        self, records: Records, decoder: Decoder, most: int, hold: Callable[[int], object] | None = None
+    ) -> None:
         self._records = records
         self._decoder = decoder
         self._most = most
+        self._hold = hold
         self._known: dict[str, tuple[Record, Any, int]] = {}
         self._gone: set[str] = set()
 
@@ -55,15 +59,22 @@ class SharedContent:
         return None
 
     async def _read(self, keys: Sequence[str]) -> None:
-        found, seen = await first_decoded(self._records, self._decoder, keys, self._most)
+        found, seen = await first_decoded(self._records, self._decoder, keys, self._most, self._hold)
         self._known |= found
         self._gone |= set(keys[:seen]) - found.keys()
 
 
 async def first_decoded(
-    records: Records, decoder: Decoder, keys: Sequence[str], most: int
+    records: Records,
+    decoder: Decoder,
+    keys: Sequence[str],
+    most: int,
+    hold: Callable[[int], object] | None = None,
 ) -> tuple[dict[str, tuple[Record, Any, int]], int]:
     """Read and decode the records with these keys until they reach `most` bytes.
+
+    Args:
+        hold: called with the bytes of the records before they are decoded; it may raise.
 
     Returns:
         The decoded records by key, and for how many of `keys` they are complete.
@@ -73,7 +84,7 @@ async def first_decoded(
         return await records.get_many(keys, most=most)
 
     read_records, values = await decoder.read_until(
-        read, lambda records: [records[key].value for key in keys if key in records], most
+        read, lambda records: [records[key].value for key in keys if key in records], most, hold
     )
     there = [key for key in keys if key in read_records]
     found = {key: (read_records[key], value, size) for key, (value, size) in zip(there, values, strict=False)}

@@ -72,7 +72,7 @@ def _responses(impl: OpenAIResponsesImpl, traffic: Traffic) -> APIRouter:
         router.add_api_route(path, answer, methods=[method], summary=summary, **description)
 
     add("POST", "", _create(impl, traffic), "Create a model response", _CREATE)
-    add("GET", "", _list(impl), "List responses", described(page(RESPONSE), query={**PAGING, "model": TEXT}))
+    add("GET", "", _list(impl, traffic), "List responses", described(page(RESPONSE), query={**PAGING, "model": TEXT}))
     replayed = described(RESPONSE, query={**REPLAY, **INCLUDE}, streams=True)
     add("GET", "/{response_id}", _retrieve(impl, traffic), "Retrieve a response", replayed)
     add("DELETE", "/{response_id}", _delete(impl), "Delete a response", described(deleted("response")))
@@ -144,7 +144,7 @@ async def _followed(
     return followed(await impl.follow(response_id, after, KEEP_ALIVE_AFTER, lease), headers)
 
 
-def _list(impl: OpenAIResponsesImpl) -> Handler:
+def _list(impl: OpenAIResponsesImpl, traffic: Traffic) -> Handler:
     async def list_responses(request: Request) -> Response:
         query = Query(request)
         page = await impl.list(
@@ -152,6 +152,7 @@ def _list(impl: OpenAIResponsesImpl) -> Handler:
             after=query.text("after"),
             order=query.order(),
             model=query.text("model"),
+            hold=traffic.hold_value(request.scope),
         )
         return page_of(page.data, has_more=page.has_more, last=page.last)
 

@@ -16,6 +16,7 @@ from llama_stack_responses.generation.run import Run
 from llama_stack_responses.sealing.reasoning import PrivateReasoning
 from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.service.responses import DetachedResponse, OpenAIResponsesImpl
+from llama_stack_responses.store import codec
 from llama_stack_responses.store.memory import MemoryRecords
 from tests.support.inference import FakeInference, finish, text
 from tests.unit.service.test_short_requests import Everybody, server
@@ -206,6 +207,33 @@ async def test_items_that_conversation_refers_to_count_as_held(impl: OpenAIRespo
     held.clear()
     assert await impl.conversations.retrieve_item(conversation["id"], item["id"], held.append) == page.data[0]
     assert len(WORDS) < sum(held) < LIMIT
+
+
+async def test_page_of_responses_counts_before_it_is_decoded(
+    impl: OpenAIResponsesImpl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2):
+        await ask(impl, f"{number}{WORDS}", instructions=f"{number}{WORDS}")
+    held: list[int] = []
+    page = await impl.list(limit=5, after=None, order="asc", model=None, hold=held.append)
+    assert len(page.data) == 2
+    assert sum(held) > 4 * len(WORDS)
+
+    parsed: list[int] = []
+    parse = codec.parse
+
+    def spy(data: bytes, body: bytes) -> Any:
+        parsed.append(len(body))
+        return parse(data, body)
+
+    def refuse(size: int) -> None:
+        if size > len(WORDS):
+            raise ApiError(429, "too much")
+
+    monkeypatch.setattr(codec, "parse", spy)
+    with pytest.raises(ApiError, match="too much"):
+        await impl.list(limit=5, after=None, order="asc", model=None, hold=refuse)
+    assert max(parsed, default=0) < len(WORDS)
 
 
 async def test_page_of_responses_is_cut_by_size_of_inputs(impl: OpenAIResponsesImpl) -> None:
