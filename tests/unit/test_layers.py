@@ -147,7 +147,7 @@ ONLY_IN: Final = {
         "openai": {"chunks", "errors", "host", "tokens", "upstream"},
         "httptools": {"connection"},
         "opentelemetry": {"upstream"},
-        "asyncio": {"connection", "pool", "upstream"},
+        "asyncio": {"connection", "pool", "request_body", "upstream"},
         PACKAGE: set(),
     },
 }

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 import orjson
@@ -15,44 +14,15 @@ _OTHERS: Final = bytes(set(range(256)) - set(b'[{,"'))
 _SLICE: Final = 1 << 16
 _MOST_DIGITS: Final = 20
 
-_INLINE: Final = 1 << 20
-"""Approximate bytes of a request that is encoded in one call."""
 _PIECE: Final = 1 << 16
-"""Approximate bytes of a larger request that are encoded before others run."""
+"""Approximate bytes of a value that is encoded in one call."""
 _LEAST: Final = 8
 """Approximate minimum bytes of a value as JSON."""
 
 
-async def request_body(params: BaseModel, defaults: Mapping[str, Any], **fixed: Any) -> bytes | bytearray:
-    """Encode all fields that are set as JSON, including those that the host does not know.
-
-    Values are not validated, since the host's models accept fewer values than servers do.
-
-    Args:
-        params: the host's request, validated or not.
-        defaults: fields that the request overrides.
-        fixed: fields that override the request.
-    """
-    asked = params.__dict__ | (params.__pydantic_extra__ or {})
-    return await _encoded({**defaults, **{name: value for name, value in asked.items() if value is not None}, **fixed})
-
-
-async def _encoded(request: Mapping[str, Any]) -> bytes | bytearray:
-    """Encode a request. Others run while a large one is encoded."""
-    if not _is_large(request, _INLINE):
-        return dumps(request)
-    body, rested = bytearray(), 0
-    for piece in _pieces(request):
-        body += piece
-        if len(body) - rested >= _PIECE:
-            rested = len(body)
-            await asyncio.sleep(0)
-    return body
-
-
-def _pieces(value: Any) -> Iterator[bytes]:
+def pieces(value: Any) -> Iterator[bytes]:
     """Yield a value as JSON in pieces."""
-    if not _is_large(value, _PIECE):
+    if not is_large(value, _PIECE):
         yield dumps(value)
     elif isinstance(value, str):
         yield b'"'
@@ -61,16 +31,16 @@ def _pieces(value: Any) -> Iterator[bytes]:
     elif isinstance(value, dict):
         for number, name in enumerate(value):
             yield b"%b%b:" % (b"," if number else b"{", dumps(name))
-            yield from _pieces(value[name])
+            yield from pieces(value[name])
         yield b"}"
     else:
         for number, member in enumerate(value):
             yield b"," if number else b"["
-            yield from _pieces(member)
+            yield from pieces(member)
         yield b"]"
 
 
-def _is_large(value: Any, most: int) -> bool:
+def is_large(value: Any, most: int) -> bool:
     """Return whether a value takes more than about `most` bytes as JSON; stop as soon as this is known."""
     left, waiting = most, [value]
     while waiting and left >= 0:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from llama_stack_openai_chat.body import dumps, loads, request_body
+from llama_stack_openai_chat.body import dumps, loads
+from llama_stack_openai_chat.request_body import request_body
 
 
 class Part(BaseModel):
