@@ -85,7 +85,7 @@ LAYERS: Final = {
         {"events"},
         {"stream"},
         {"upstream"},
-        {"ranking", "tokens"},
+        {"ranking", "request_body", "tokens"},
         {"host"},
         {"provider"},
     ),
