@@ -13,6 +13,7 @@ from typing import Any
 import openai
 import pytest
 
+from tests.support.forks import Forks
 from tests.support.loop_holds import LoopHolds
 from tests.support.mcp_server import McpServers
 from tests.support.otlp import Collector
@@ -48,6 +49,15 @@ def host() -> Host:
 def stack_env() -> dict[str, str]:
     """The environment in which a stack finds the packages of this checkout, installed or not."""
     return {"PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY, REPOSITORY / "providers" / "openai_chat")))}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forks(host: Host, stack_env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """The fork server of all stacks that need no new process."""
+    with Forks.of_host(host, os.environ | stack_env, tmp_path_factory.mktemp("forks") / "log") as forks:
+        LiveStack.forks = forks
+        yield forks
+        LiveStack.forks = None
 
 
 @pytest.fixture(scope="session")

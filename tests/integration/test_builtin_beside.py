@@ -28,6 +28,8 @@ def test_builtin_responses_provider_keeps_the_conversations_routes_of_the_host(
     config = variant(STARTER, tmp_path / "config.yaml", use_builtin_with_our_inference)
     env = {"INFERENCE_URL": upstream.base_url}
     with LiveStack(config, env, tmp_path / "state", host=host) as stack:
-        made = httpx.post(f"{stack.base_url}/v1/conversations", json={"metadata": {"topic": "demo"}}, timeout=60)
+        made = httpx.post(
+            f"{stack.base_url}/v1/conversations", json={"metadata": {"topic": "demo"}}, timeout=60, verify=False
+        )
     assert made.status_code == 200, made.text
     assert made.json()["object"] == "conversation"

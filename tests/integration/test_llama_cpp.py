@@ -40,7 +40,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 
     try:
         url = child.wait_ready(address, seconds=LOADING_SECONDS)
-        with httpx.Client(base_url=url, timeout=60, limits=NOT_KEPT, trust_env=False) as http:
+        with httpx.Client(base_url=url, timeout=60, limits=NOT_KEPT, trust_env=False, verify=False) as http:
             yield http
     finally:
         child.stop()

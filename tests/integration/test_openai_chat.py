@@ -160,7 +160,9 @@ def test_host_chat_route_returns_an_unstreamed_answer(client: openai.OpenAI, ups
 def test_host_chat_route_client_disconnect_ends_the_generation(stack: LiveStack, upstream: Upstream) -> None:
     upstream.script(NAME, reply(text("Half an ", "answer"), end="hang"))
     address = f"{stack.base_url}/v1/chat/completions"
-    with httpx.stream("POST", address, json=ASKED | {"stream": True}, timeout=60, trust_env=False) as answer:
+    with httpx.stream(
+        "POST", address, json=ASKED | {"stream": True}, timeout=60, trust_env=False, verify=False
+    ) as answer:
         pieces = answer.iter_bytes()
         assert next(pieces)
     wait_until(lambda: upstream.requests(NAME)[0].ended == "client_gone")

@@ -28,13 +28,13 @@ READY: Final = {"status": "ready", "store": "ok", "worker": "ok", "model_server"
 
 def ready(stack: LiveStack) -> tuple[int, dict[str, str]]:
     """Ask for readiness, without a token."""
-    answer = httpx.get(f"{stack.base_url}/v1/ready", timeout=60, trust_env=False)
+    answer = httpx.get(f"{stack.base_url}/v1/ready", timeout=60, trust_env=False, verify=False)
     return answer.status_code, answer.json()
 
 
 def is_alive(stack: LiveStack) -> bool:
     """Whether the host's own health route answers."""
-    return httpx.get(f"{stack.base_url}/v1/health", timeout=60, trust_env=False).status_code == 200
+    return httpx.get(f"{stack.base_url}/v1/health", timeout=60, trust_env=False, verify=False).status_code == 200
 
 
 @pytest.mark.parametrize("kind", SERVERS)
@@ -89,10 +89,10 @@ def test_readiness_follows_a_locked_sqlite_file_and_a_model_server(
 
 def test_readiness_names_nothing_but_parts(stack: LiveStack, upstream: Upstream) -> None:
     wait_until(lambda: ready(stack)[0] == 200)
-    answer = httpx.get(f"{stack.base_url}/v1/ready", timeout=60, trust_env=False)
+    answer = httpx.get(f"{stack.base_url}/v1/ready", timeout=60, trust_env=False, verify=False)
     assert answer.json() == READY
     assert answer.headers["cache-control"] == "no-store"
-    refused = httpx.post(f"{stack.base_url}/v1/ready", timeout=60, trust_env=False)
+    refused = httpx.post(f"{stack.base_url}/v1/ready", timeout=60, trust_env=False, verify=False)
     assert (refused.status_code, refused.headers["allow"]) == (405, "GET")
 
 

@@ -71,7 +71,10 @@ def replicas(
             folder = tmp_path_factory.mktemp(f"stacks-{kind}")
             config = REPOSITORY / "templates" / kind / "config.yaml"
             where = env | servers[kind].environment
-            made[kind] = {name: LiveStack(config, where, folder / name, host=host) for name in names}
+            # Not all are forked: their hash seeds differ, as those of servers on several machines.
+            made[kind] = {
+                name: LiveStack(config, where, folder / name, host=host, fork=name != names[0]) for name in names
+            }
         stacks = [stack for each in made.values() for stack in each.values()]
         # A child process ends with the thread that started it, so these threads must live as long as the stacks.
         starters = running.enter_context(ThreadPoolExecutor(len(stacks)))

@@ -55,7 +55,9 @@ def servers(
             "REDIS_URL": f"rediss://localhost:{relay.port}/0?ssl_ca_certs={certificates.path('ca.pem')}&{PATIENCE}",
             "REDIS_PASSWORD": PASSWORD,
         }
-        made = [LiveStack(TEMPLATE / "config.yaml", env, folder / f"server-{n}", host=host) for n in (1, 2)]
+        config = TEMPLATE / "config.yaml"
+        # Not both are forked: their hash seeds differ, as those of servers on two machines.
+        made = [LiveStack(config, env, folder / f"server-{n}", host=host, fork=n == 1) for n in (1, 2)]
         try:
             list(starters.map(LiveStack.start, made))
             yield made

@@ -214,7 +214,10 @@ def test_reasoning_text_and_call_stream_events_are_in_order(client: openai.OpenA
 def test_stream_headers_and_sse_framing_are_correct(stack: LiveStack, upstream: Upstream) -> None:
     upstream.script(NAME, HELLO)
     body = {"model": MODEL, "input": "Hi", "stream": True}
-    answers = [httpx.post(f"{stack.base_url}/v1/responses", json=body, timeout=60, trust_env=False) for _ in range(2)]
+    answers = [
+        httpx.post(f"{stack.base_url}/v1/responses", json=body, timeout=60, trust_env=False, verify=False)
+        for _ in range(2)
+    ]
     for answer in answers:
         assert answer.status_code == 200
         assert answer.headers["content-type"].partition(";")[0] == "text/event-stream"
@@ -231,7 +234,7 @@ def test_stream_headers_and_sse_framing_are_correct(stack: LiveStack, upstream: 
 def test_unstreamed_response_headers_are_correct(stack: LiveStack, upstream: Upstream) -> None:
     upstream.script(NAME, HELLO)
     body = {"model": MODEL, "input": "Hi"}
-    answer = httpx.post(f"{stack.base_url}/v1/responses", json=body, timeout=60, trust_env=False)
+    answer = httpx.post(f"{stack.base_url}/v1/responses", json=body, timeout=60, trust_env=False, verify=False)
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["x-request-id"].startswith("req_")
     validate_response(answer.json())
@@ -241,7 +244,9 @@ def test_events_are_sent_without_delay(stack: LiveStack, upstream: Upstream) -> 
     upstream.script(NAME, reply(text("one", "two", "three"), hold=2))
     reader = SseReader()
     events: list[Json] = []
-    with httpx.stream("POST", f"{stack.base_url}/v1/responses", json=asked(), timeout=60, trust_env=False) as answer:
+    with httpx.stream(
+        "POST", f"{stack.base_url}/v1/responses", json=asked(), timeout=60, trust_env=False, verify=False
+    ) as answer:
         for received in answer.iter_bytes():
             events += [data for _, data in reader.feed(received)]
             if [event["delta"] for event in events if event["type"].endswith("text.delta")] == ["one", "two"]:
@@ -281,7 +286,7 @@ def test_surrogate_pair_split_by_the_model_server_is_joined(
 ) -> None:
     frame = 'data: {"choices":[{"index":0,"delta":{"content":"\\u%s"}}]}\n\n'
     upstream.script(NAME, [reply(raw(frame % "d83d"), raw(frame % "de00"), finish("stop")), HELLO])
-    answer = httpx.post(f"{stack.base_url}/v1/responses", json=asked(), timeout=60, trust_env=False)
+    answer = httpx.post(f"{stack.base_url}/v1/responses", json=asked(), timeout=60, trust_env=False, verify=False)
     last = read_sse(answer.content).events[-1]
     assert last["type"] == "response.completed"
     first = stored(client, last["response"]["id"])
@@ -339,7 +344,7 @@ def test_model_server_error_within_two_seconds_is_an_http_error(
     stack: LiveStack, upstream: Upstream, delay: float
 ) -> None:
     upstream.script(NAME, error(400, REFUSAL, delay=delay))
-    answer = httpx.post(f"{stack.base_url}/v1/responses", json=asked(), timeout=60, trust_env=False)
+    answer = httpx.post(f"{stack.base_url}/v1/responses", json=asked(), timeout=60, trust_env=False, verify=False)
     assert answer.status_code == 400
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["x-request-id"].startswith("req_")
@@ -397,7 +402,9 @@ def test_slow_model_server_start_opens_the_stream_after_two_seconds(stack: LiveS
     reader = SseReader()
     came: dict[str, float] = {}
     events = []
-    with httpx.stream("POST", f"{stack.base_url}/v1/responses", json=asked(), timeout=60, trust_env=False) as answer:
+    with httpx.stream(
+        "POST", f"{stack.base_url}/v1/responses", json=asked(), timeout=60, trust_env=False, verify=False
+    ) as answer:
         for received in answer.iter_bytes():
             for name, data in reader.feed(received):
                 came[name] = time.monotonic() - started

@@ -115,7 +115,9 @@ def check_stop_under_a_stream(stack: LiveStack, upstream: Upstream) -> Json:
 def check_stop_under_a_client(stack: LiveStack) -> Json:
     """Stop the stack during a stream, and return the stream's response."""
     request = {"model": "local/slow", "input": "take your time", "stream": True}
-    with httpx.stream("POST", f"{stack.base_url}/v1/responses", json=request, timeout=60, trust_env=False) as answer:
+    with httpx.stream(
+        "POST", f"{stack.base_url}/v1/responses", json=request, timeout=60, trust_env=False, verify=False
+    ) as answer:
         pieces = answer.iter_bytes()
         body = next(pieces)
         while b"far" not in body:
@@ -195,7 +197,7 @@ def test_default_settings_bind_to_localhost_and_use_one_folder(
         url = f"http://127.0.0.1:{port}/v1"
         child.wait_ready(lambda: answer(f"{url}/health"), seconds=READY_SECONDS)
         # This request reads the store and needs no model server.
-        error_of(httpx.get(f"{url}/responses/resp_{'0' * 24}", timeout=60, trust_env=False), 404)
+        error_of(httpx.get(f"{url}/responses/resp_{'0' * 24}", timeout=60, trust_env=False, verify=False), 404)
         child.signal(signal.SIGINT)
         assert ended(child) in (0, 130, -signal.SIGINT)
     finally:
@@ -224,7 +226,7 @@ def without_port(host: Host) -> list[str]:
 def answer(url: str) -> httpx.Response | None:
     """Return the answer, or None if the server is not reachable."""
     try:
-        return httpx.get(url, timeout=60, trust_env=False)
+        return httpx.get(url, timeout=60, trust_env=False, verify=False)
     except httpx.TransportError:
         return None
 

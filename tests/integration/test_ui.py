@@ -80,7 +80,7 @@ def ui(wire: Wire, path: str, **query: Any) -> Json:
 
 def outside(stack: LiveStack, path: str, **headers: str) -> httpx.Response:
     """Send a GET without a token."""
-    return httpx.get(f"{stack.base_url}{path}", headers=headers, trust_env=False)
+    return httpx.get(f"{stack.base_url}{path}", headers=headers, trust_env=False, verify=False)
 
 
 def test_files_need_no_token_and_data_does(guarded: LiveStack) -> None:

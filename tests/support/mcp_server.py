@@ -240,7 +240,7 @@ class McpServers:
         except BaseException:
             self._child.kill()
             raise
-        self._http = httpx.Client(base_url=self.base_url, timeout=60, trust_env=False)
+        self._http = httpx.Client(base_url=self.base_url, timeout=60, trust_env=False, verify=False)
         return self
 
     def __exit__(self, *_: object) -> None:

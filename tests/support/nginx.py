@@ -70,7 +70,7 @@ class Nginx:
 
     def _answers(self) -> bool | None:
         try:
-            return httpx.get(f"{self.base_url}/v1/health", timeout=5, trust_env=False).is_success or None
+            return httpx.get(f"{self.base_url}/v1/health", timeout=5, trust_env=False, verify=False).is_success or None
         except httpx.TransportError:
             return None
 

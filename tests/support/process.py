@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 LAUNCHER = Path(__file__).with_name("parent_death_signal.py")
 GRACE = 60.0  # seconds between SIGTERM and SIGKILL; a healthy server ends far sooner
@@ -16,6 +17,28 @@ GRACE = 60.0  # seconds between SIGTERM and SIGKILL; a healthy server ends far s
 
 class StartError(RuntimeError):
     """A process ended, or did not become ready in time."""
+
+
+class Process(Protocol):
+    """What a child needs of `subprocess.Popen`."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Return the exit status; None while it runs."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit status; subprocess.TimeoutExpired if the process still runs after `timeout` seconds."""
+        ...
+
+    def send_signal(self, number: int, /) -> None:
+        """Send a signal, unless the process has ended."""
+        ...
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        ...
 
 
 class Child:
@@ -38,10 +61,8 @@ class Child:
 
         With `as_root` False, it runs as another user if this process is root.
         """
-        self.log = log
-        self._killed = False
         with log.open("ab") as output:
-            self._popen = subprocess.Popen(
+            popen = subprocess.Popen(
                 killed_with_parent(command, as_root=as_root),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -50,16 +71,23 @@ class Child:
                 cwd=cwd,
                 start_new_session=True,
             )
+        self._adopt(popen, log)
+
+    def _adopt(self, process: Process, log: Path) -> None:
+        """Take over a process that leads its group and writes to `log`."""
+        self.log = log
+        self._killed = False
+        self._process = process
 
     @property
     def pid(self) -> int:
         """The process id, which is also the group's id."""
-        return self._popen.pid
+        return self._process.pid
 
     @property
     def returncode(self) -> int | None:
         """The exit status: None while it runs, a negative signal number if a signal ended it."""
-        return self._popen.poll()
+        return self._process.poll()
 
     def tail(self, lines: int = 40) -> str:
         """Return the last lines of its output."""
@@ -79,13 +107,13 @@ class Child:
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to this process only."""
-        self._popen.send_signal(number)
+        self._process.send_signal(number)
 
     def stop(self, grace: float = GRACE) -> int:
         """Send SIGTERM, then SIGKILL to the whole group after `grace` seconds; return the exit status."""
-        self._popen.terminate()
+        self._process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._popen.wait(grace)
+            self._process.wait(grace)
         return self.kill()
 
     def kill(self) -> int:
@@ -94,7 +122,7 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
         self._killed = True
-        return self._popen.wait()
+        return self._process.wait()
 
 
 def killed_with_parent(command: Sequence[str], *, as_root: bool = True) -> list[str]:

@@ -4,12 +4,13 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import httpx
 import httpx2
 import openai
 
+from tests.support.forks import Forks
 from tests.support.process import GRACE, Child, StartError, free_port
 
 type Host = Literal["llama_stack", "ogx"]
@@ -37,6 +38,8 @@ class LiveStack:
 
     BAD_LUCK: tuple[str, ...] = ("address already in use",)
     """Log messages after which a start is retried."""
+    forks: ClassVar[Forks | None] = None
+    """The fork server of this test run, if it has one."""
 
     def __init__(
         self,
@@ -47,8 +50,13 @@ class LiveStack:
         python: Path = Path(sys.executable),
         cwd: Path | None = None,
         observed: bool = False,
+        fork: bool = True,
     ) -> None:
-        """Prepare a stack; with `observed`, it exports traces as `env` configures, not only metrics."""
+        """Prepare a stack; with `observed`, it exports traces as `env` configures, not only metrics.
+
+        Without `fork` it is always a new process: for tests of the start itself, and of several servers that must not
+        have the same hash seed.
+        """
         self.state_dir = state_dir
         self.log = state_dir / "stack.log"
         self.port = 0
@@ -58,6 +66,7 @@ class LiveStack:
         self._python = python
         self._cwd = cwd or state_dir
         self._observed = observed
+        self._fork = fork
         self._child: Child | None = None
         self._said_before = 0
 
@@ -123,13 +132,19 @@ class LiveStack:
     def _start_once(self) -> None:
         self.port = free_port()
         self._said_before = self.log.stat().st_size if self.log.exists() else 0
-        child = Child(self._command(), log=self.log, env=self._env, cwd=self._cwd)
+        child = self._forked() or Child(self._command(), log=self.log, env=self._env, cwd=self._cwd)
         try:
             child.wait_ready(self._health, seconds=READY_SECONDS)
         except BaseException:
             child.kill()
             raise
         self._child = child
+
+    def _forked(self) -> Child | None:
+        """Return the server if it can be forked."""
+        if self.forks is None or not self._fork:
+            return None
+        return self.forks.start(self._command(), log=self.log, env=self._env, cwd=self._cwd)
 
     def _said(self) -> str:
         """Return its log since the last start."""
@@ -143,7 +158,7 @@ class LiveStack:
 
     def _health(self) -> bool | None:
         try:
-            return httpx.get(f"{self.base_url}/v1/health", timeout=5, trust_env=False).is_success or None
+            return httpx.get(f"{self.base_url}/v1/health", timeout=5, trust_env=False, verify=False).is_success or None
         except httpx.TransportError:
             return None
 

@@ -81,7 +81,7 @@ class Upstream:
         """Create a client. `url` is the server's root, without /v1."""
         self.url = url
         self.base_url = f"{url}/v1"
-        self._http = httpx.Client(base_url=url, timeout=60, trust_env=False)
+        self._http = httpx.Client(base_url=url, timeout=60, trust_env=False, verify=False)
 
     def script(self, model: str, replies: Sequence[Reply] | Reply, context: int | None = None) -> None:
         """Set the replies of a model, in order; the last one repeats.
