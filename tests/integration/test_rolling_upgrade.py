@@ -1,5 +1,6 @@
 """Servers of one store are replaced one by one under load, as the guide says: no request fails, no response is lost."""
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -102,6 +103,18 @@ def servers(
         finally:
             for each in made:
                 each.stop()
+
+
+def test_sighup_ends_a_server_at_once(servers: list[LiveStack], upstream: Upstream) -> None:
+    """It reloads nothing: the running response fails like after a crash, although there is time to finish."""
+    with Wire(servers[0]) as wire, Wire(servers[1]) as other, ThreadPoolExecutor(1) as asking:
+        upstream.script("held", reply(text("one ", "two"), hold=1))
+        asked = asking.submit(wire.post, {"model": "local/held", "input": "Count."})
+        upstream.wait_for("held", chunks=1)
+        os.kill(servers[0].pid, signal.SIGHUP)
+        assert isinstance(asked.exception(60), httpx.TransportError)
+        assert other.listed() == []
+    assert servers[0].stop() == -signal.SIGHUP
 
 
 def test_servers_replaced_one_by_one_under_load_fail_no_request(servers: list[LiveStack], tmp_path: Path) -> None:

@@ -16,6 +16,9 @@ FOLDER: Final = Path(__file__).parents[2] / "templates" / "deploy"
 GRACE: Final = 5.0
 """The default of `drain_seconds`."""
 
+FINISH: Final = 30.0
+"""`finish_seconds` in these files."""
+
 type Json = dict[str, Any]
 
 
@@ -34,6 +37,7 @@ def test_containerfile_does_not_end_as_root() -> None:
     lines = (FOLDER / "Containerfile").read_text().splitlines()
     assert [line for line in lines if line.startswith("USER ")] == ["USER 10001"]
     assert "STOPSIGNAL SIGTERM" in lines
+    assert f"FINISH_SECONDS={FINISH:g}" in " ".join(lines).split()
 
 
 def test_kubernetes_schemas_accept_the_manifests(manifests: list[Json]) -> None:
@@ -53,7 +57,8 @@ def test_pods_are_unprivileged_and_probed_on_the_readiness_route(manifests: list
     }
     assert server["readinessProbe"]["httpGet"]["path"] == "/v1/ready"
     assert server["livenessProbe"]["httpGet"]["path"] == "/v1/health"
-    assert pod["terminationGracePeriodSeconds"] > GRACE + 5
+    [before_stop] = [int(word) for word in server["lifecycle"]["preStop"]["exec"]["command"] if word.isdigit()]
+    assert pod["terminationGracePeriodSeconds"] > before_stop + FINISH + GRACE
 
 
 def test_compose_schema_accepts_the_compose_file() -> None:
@@ -71,7 +76,7 @@ def test_compose_services_are_unprivileged_and_probed() -> None:
         assert server["user"] == "10001"
         assert server["cap_drop"] == ["ALL"]
         assert "/v1/ready" in server["healthcheck"]["test"][-1]
-        assert float(server["stop_grace_period"].removesuffix("s")) > GRACE
+        assert float(server["stop_grace_period"].removesuffix("s")) > FINISH + GRACE
         assert server["environment"]["RESPONSES_SECRET"] == "${RESPONSES_SECRET:?}"
 
 
@@ -80,7 +85,8 @@ def test_systemd_unit_is_unprivileged_and_ends_gracefully() -> None:
     unit.read(FOLDER / "responses.service")
     service = unit["Service"]
     assert (service["DynamicUser"], service["ProtectSystem"]) == ("yes", "strict")
-    assert float(service["TimeoutStopSec"]) > GRACE
+    assert float(service["TimeoutStopSec"]) > FINISH + GRACE
+    assert f"FINISH_SECONDS={FINISH:g}" in service["Environment"].split()
     assert "ExecReload" not in service
 
 
