@@ -35,8 +35,10 @@ from tests.support.variants import (
 from tests.support.web import Web
 from tests.support.wire import Wire
 
-collect_ignore = [] if find_spec("schemathesis") else ["test_fuzz.py"]
-"""The fuzzing runs on one host only: this package writes the answers on both."""
+collect_ignore = ([] if find_spec("schemathesis") else ["test_fuzz.py"]) + (
+    ["test_team_guide.py"] if find_spec("ogx") else []
+)
+"""The fuzzing runs on one host only: this package writes the answers on both. The guide has the commands of llama-stack."""
 
 
 @pytest.fixture(scope="session")

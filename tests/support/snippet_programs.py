@@ -187,6 +187,22 @@ BLOCKED_LOOP: Final = "docs/guides/operations.md, A blocked event loop, text"
 """`tests/unit/telemetry/test_loop_monitor.py` compares it with a line of the log."""
 SHOWN: Final = (*UI_ANSWERS, READINESS, LOG_LINE, BLOCKED_LOOP)
 
+TEAM: Final = [
+    f"docs/guides/team.md, {name}"
+    for name in (
+        "1. Files, sh",
+        "2. Database, sh",
+        "3. Settings and the secret, sh",
+        "4. Users, sh",
+        "5. Start, sh",
+        "6. Use it, sh",
+        "6. Use it, sh 2",
+        "7. Metrics, sh",
+        "8. Backup, sh",
+        "9. Upgrade, sh",
+    )
+]
+
 NOT_RUN: Final = {
     "README.md, Tests, console": "these tests",
     "CONTRIBUTING.md, Set up, console": "installs what these tests run in",
@@ -196,6 +212,7 @@ NOT_RUN: Final = {
     "docs/explanation/performance.md, Waiting, console": "measures for two minutes",
     "docs/explanation/performance.md, Servers that die, console": "measures for four minutes; test_durability.py runs less",
     "docs/guides/deploying.md, Deploying, console": "needs podman, Kubernetes and root; test_deploy_templates.py checks the files",
+    **dict.fromkeys(TEAM, "test_team_guide.py runs the whole page in one shell"),
     "docs/reference/compatibility.md, Run them again, console": "runs the tests of another project",
     "docs/guides/gpt-oss.md, Start it, console": "installs torch and loads a checkpoint: tests/gpt_oss/test_stack.py does",
     "docs/guides/gpt-oss.md, Start it, console 2": "the same on OGX: tests/gpt_oss/test_ogx.py does",
