@@ -25,7 +25,7 @@ from llama_stack_responses.logs import get_logger
 
 from .pieces import FEW, PIECE, call_parts, content_parts, entries, few, flattened, member, sliced, text
 from .profile import Profile
-from .surrogates import SurrogateMender, whole
+from .surrogates import SurrogateMender, repaired
 from .thinking import ThinkingSplitter
 
 logger = get_logger(__name__)
@@ -439,7 +439,7 @@ def _annotation(value: Any) -> Annotation | None:
         return None
     if not all(isinstance(each, str) for each in texts.values()):
         return None
-    return Annotation({"type": "url_citation"} | {name: whole(each) for name, each in texts.items()} | places)
+    return Annotation({"type": "url_citation"} | {name: repaired(each) for name, each in texts.items()} | places)
 
 
 def _logprobs(choice: Any) -> list[dict[str, Any]]:
@@ -463,7 +463,7 @@ def _logprob(entry: Any) -> dict[str, Any]:
 def _token(entry: Any) -> dict[str, Any]:
     token, value, encoded = text(entry, "token"), member(entry, "logprob"), member(entry, "bytes")
     return {
-        "token": whole(token),
+        "token": repaired(token),
         "bytes": list(bytes(encoded) if isinstance(encoded, list) else token.encode(errors="replace")),
         # JSON has no -inf and NaN, which some servers send for an impossible token; others send null.
         "logprob": value if isinstance(value, int | float) and abs(value) <= _LARGEST_LOGPROB else -_LARGEST_LOGPROB,

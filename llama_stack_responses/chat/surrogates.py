@@ -32,11 +32,11 @@ class SurrogateMender:
         try:
             text.encode()
         except UnicodeEncodeError:
-            return whole(text)
+            return repaired(text)
         return text
 
 
-def whole(text: str) -> str:
+def repaired(text: str) -> str:
     """Return a text with its pairs joined, and its halves replaced."""
     try:
         text.encode()

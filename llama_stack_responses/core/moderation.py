@@ -108,7 +108,7 @@ NO_OUTPUT: Final = {
 """Replaces the output's result if the input was refused."""
 
 
-def begun(moderation: Json | None) -> Json | None:
+def before_round(moderation: Json | None) -> Json | None:
     """Return a response's `moderation` as it was before the model round."""
     if moderation is None or moderation["output"] == NO_OUTPUT:
         return moderation

@@ -68,7 +68,7 @@ class SearxngToolRuntime(SearchProvider):
             await client.aclose()
 
     async def _find(self, query: str, _: int) -> list[dict[str, Any]]:
-        params = {"q": query, "format": "json", **self._wishes()}
+        params = {"q": query, "format": "json", **self._parameters()}
         async with self._http().stream("GET", "search", params=params) as answer:
             if answer.status_code in (403, 429):
                 raise SearchFailed(_NO_JSON, answer.status_code)
@@ -79,7 +79,7 @@ class SearxngToolRuntime(SearchProvider):
             found: list[dict[str, Any]] = orjson.loads(body)["results"]
         return found
 
-    def _wishes(self) -> dict[str, Any]:
+    def _parameters(self) -> dict[str, Any]:
         config = self._config
         wishes = {
             "language": config.language,

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Final
 
 from ..core.types import Json
+from .captured_output import CapturedOutput
 from .channel import Answer, Broken, Channel, TooLarge
 from .control_group import ControlGroup
 from .jail import Jail
 from .openat import permit
-from .printed import Printed
 from .processes import Processes
 from .seccomp import open_filter
 from .volume import Volume
@@ -117,7 +117,7 @@ class _Inside:
 
     process: asyncio.subprocess.Process
     channel: Channel
-    printed: Printed
+    printed: CapturedOutput
     processes: Processes | None = None
     called: asyncio.Event = field(default_factory=asyncio.Event)
     lingering: asyncio.Task[None] | None = None
@@ -200,7 +200,7 @@ class Container:
 
     async def _start(self) -> _Inside:
         ours, theirs = socket.socketpair()
-        bounds, printed, seccomp = self._bounds, Printed(), open_filter()
+        bounds, printed, seccomp = self._bounds, CapturedOutput(), open_filter()
         limits = {**_LIMITS, "AS": bounds.memory_bytes, "FSIZE": self.volume.capacity.bytes, "NPROC": bounds.processes}
         volume = self.volume
         with suppress(OSError):

@@ -18,7 +18,7 @@ from ..store.saving import Recording
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class ResponseExtras:
     """The data that is stored with a response.
 
     Attributes:
@@ -46,7 +46,7 @@ class ResponseWriter:
         self._leases = leases
         self._intervals = intervals
 
-    async def write(self, final: Json, stored: Stored, made: Made) -> None:
+    async def write(self, final: Json, stored: Stored, made: ResponseExtras) -> None:
         """Store a response that was not streamed; it has no lease, since no client knows its id before it is stored."""
         response_id = final["id"]
 
@@ -63,7 +63,7 @@ class ResponseWriter:
 
         await until_known(save, _unknown(final), self._intervals)
 
-    async def write_streamed(self, final: Json, transcript: Transcript, stored: Stored, made: Made) -> None:
+    async def write_streamed(self, final: Json, transcript: Transcript, stored: Stored, made: ResponseExtras) -> None:
         """Store a response that was streamed.
 
         Raises:

@@ -79,7 +79,7 @@ async def import_responses(
     importing = _Importer(archive, source, limits, report)
     async for page in source.pages():
         try:
-            there = await archive.brought([each.id for each in page])
+            there = await archive.stored_or_imported([each.id for each in page])
             for each in page:
                 if each.id in there:
                     report.there += 1

@@ -55,7 +55,7 @@ from .compaction import Compaction
 from .conversations import Conversations
 from .health import Health
 from .idempotency import IdempotencyClaim, IdempotencyKeys
-from .persistence import Made, ResponseWriter
+from .persistence import ResponseExtras, ResponseWriter
 from .readiness import Check, Readiness, ReadinessReport
 from .replays import Replays
 from .token_counting import TokenCounting
@@ -190,7 +190,7 @@ class OpenAIResponsesImpl:
         if threshold := self.config.loop_hold_seconds:
             self._monitor = self._factory.telemetry.monitor_loop(threshold)
         self._factory.telemetry.show(Load(self._counts, self._store_load))
-        self._connections = install_signal_handlers(self._hear_end, self.config.drain_seconds, self._finish)
+        self._connections = install_signal_handlers(self._on_signal, self.config.drain_seconds, self._finish)
         return True
 
     def _counts(self) -> dict[tuple[str, str], int]:
@@ -211,7 +211,7 @@ class OpenAIResponsesImpl:
         self.jobs.worker.retire()
         return self._finishing.begin()
 
-    def _hear_end(self) -> asyncio.Future[None] | None:
+    def _on_signal(self) -> asyncio.Future[None] | None:
         for run in self._runs:
             run.shut_down()
         self.jobs.events.close()
@@ -310,10 +310,10 @@ class OpenAIResponsesImpl:
     ) -> Run | DetachedResponse:
         start = await self._resolver.resolve(request, hold=hold)
         if request.background or claim:
-            return await self._keep(start, body, claim)
+            return await self._create_detached(start, body, claim)
         return await self._run(start)
 
-    async def _keep(self, start: Start, body: Json, claim: IdempotencyClaim | None) -> DetachedResponse:
+    async def _create_detached(self, start: Start, body: Json, claim: IdempotencyClaim | None) -> DetachedResponse:
         """Create a detached response: in the background, or with a key.
 
         Raises:
@@ -370,13 +370,13 @@ class OpenAIResponsesImpl:
         event_buffer = EventBuffer(wanted=request.stream, transcript=transcript, pace=pace)
 
         async def keep(final: Json) -> None:
-            made = Made(generation.exchanges, context.timeline.recording())
+            made = ResponseExtras(generation.exchanges, context.timeline.recording())
             if transcript:
                 await self._writer.write_streamed(final, transcript, stored, made)
             elif request.store:
                 await self._writer.write(final, stored, made)
             else:
-                await self._keep_elsewhere(final, start, generation.exchanges, connection)
+                await self._save_items_only(final, start, generation.exchanges, connection)
 
         async def drop() -> None:
             if transcript:
@@ -400,7 +400,7 @@ class OpenAIResponsesImpl:
         self._finishing.look()
         self._leases.released(run.response["id"])
 
-    async def _keep_elsewhere(
+    async def _save_items_only(
         self, final: Json, start: Start, exchanges: Mapping[str, Json], connection: ConnectionOptions | None
     ) -> None:
         """Keep the items of a response that is not stored: in its conversation, and in its connection's memory."""
@@ -440,7 +440,7 @@ class OpenAIResponsesImpl:
             ApiError: 404, the response is unknown, deleted, or another user's; 400, it is a foreground response that
                 still runs; 429 or 503, the reservation is refused.
         """
-        status, version = await self._standing(response_id)
+        status, version = await self._status_and_version(response_id)
         if status in RUNNING:
             with lease().take(1):
                 pass  # refuses the request while this user's other readers hold all that they may
@@ -455,13 +455,13 @@ class OpenAIResponsesImpl:
             if events and events[-1]["type"] in TERMINAL:
                 return
             after = events[-1]["sequence_number"] if events else after
-        status, version = await self._standing(response_id)
+        status, version = await self._status_and_version(response_id)
         if status in RUNNING:
             raise ServerClosing
         async for events in await self._replay(response_id, version, after, lease):
             yield events
 
-    async def _standing(self, response_id: str) -> tuple[str, int]:
+    async def _status_and_version(self, response_id: str) -> tuple[str, int]:
         """Return the status and the version of a response that the caller reads, without reading its content.
 
         Raises:

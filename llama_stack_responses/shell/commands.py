@@ -22,7 +22,7 @@ from ..store.records import Records
 from .failure import Failure
 from .settings import quick_settings
 from .tables import duration, moment, print_fields, print_json, print_rows
-from .view import View, shown
+from .view import StoreView, shown
 
 type Work = Callable[[Records, ResponsesConfig], Awaitable[None]]
 
@@ -88,7 +88,7 @@ def list_responses(given: Namespace) -> None:
     """Run `list`: the newest responses of all owners, or of one."""
 
     async def work(records: Records, _: ResponsesConfig) -> None:
-        rows = await View(records).newest(given.limit, _owner(given), _wanted(given))
+        rows = await StoreView(records).newest(given.limit, _owner(given), _wanted(given))
         print_rows([_row(row, given) for row in rows], _COLUMNS, as_json=given.json)
 
     with_store(given.config, work)
@@ -98,7 +98,7 @@ def show(given: Namespace) -> None:
     """Run `show`: one response with its owner and its whole input."""
 
     async def work(records: Records, _: ResponsesConfig) -> None:
-        found = await View(records).show(given.id)
+        found = await StoreView(records).show(given.id)
         if found is None:
             raise Failure(f"There is no response {given.id!r} in this store.")
         if given.json:
@@ -114,7 +114,7 @@ def chain(given: Namespace) -> None:
     """Run `chain`: a response and those that it continues."""
 
     async def work(records: Records, _: ResponsesConfig) -> None:
-        rows = await View(records).chain(given.id)
+        rows = await StoreView(records).chain(given.id)
         if not rows:
             raise Failure(f"There is no response {given.id!r} in this store.")
         print_rows([_row(row, given) for row in rows], _CHAIN, as_json=given.json)
@@ -126,7 +126,7 @@ def tail(given: Namespace) -> None:
     """Run `tail`: the newest responses, and then new ones as they are stored, until it is interrupted."""
 
     async def work(records: Records, _: ResponsesConfig) -> None:
-        view, owner, wanted = View(records), _owner(given), _wanted(given)
+        view, owner, wanted = StoreView(records), _owner(given), _wanted(given)
         rows = await view.newest(given.limit, owner, wanted)
         last, head = "", True
         while True:
@@ -151,7 +151,7 @@ def stats(given: Namespace) -> None:
     """Run `stats`: how much is stored and queued."""
 
     async def work(records: Records, _: ResponsesConfig) -> None:
-        found = await View(records).stats()
+        found = await StoreView(records).stats()
         dates = {} if given.json else {name: moment(found[name]) for name in ("oldest", "newest")}
         print_fields(found | dates, as_json=given.json)
 
@@ -170,7 +170,7 @@ def queue(given: Namespace) -> None:
                 "owner": _named(each.owner, given),
                 "worker": each.worker,
             }
-            for each in await View(records).queue()
+            for each in await StoreView(records).queue()
         ]
         print_rows(rows, _QUEUE, as_json=given.json)
 
@@ -184,7 +184,7 @@ def delete(given: Namespace) -> None:
         raise Failure("Name the responses to delete, or an --owner, and not both.", 2)
 
     async def work(records: Records, _: ResponsesConfig) -> None:
-        view = View(records)
+        view = StoreView(records)
         ids = given.ids or [each async for each in view.responses_of(owner or Owner())]
         talks = [each.id async for each in view.conversations_of(owner)] if owner else []
         if not given.yes:
@@ -207,10 +207,10 @@ def export(given: Namespace) -> None:
 
     async def work(records: Records, _: ResponsesConfig) -> None:
         if given.out is None:
-            await _export(View(records), owner, sys.stdout)
+            await _export(StoreView(records), owner, sys.stdout)
             return
         with given.out.open("x", encoding="utf-8") as out:
-            await _export(View(records), owner, out)
+            await _export(StoreView(records), owner, out)
 
     try:
         with_store(given.config, work)
@@ -218,7 +218,7 @@ def export(given: Namespace) -> None:
         raise Failure(f"Cannot write {given.out}: {error.strerror or error}.") from error
 
 
-async def _export(view: View, owner: Owner, out: TextIO) -> None:
+async def _export(view: StoreView, owner: Owner, out: TextIO) -> None:
     async for response_id in view.responses_of(owner):
         if found := await view.show(response_id):
             out.write(json.dumps({"type": "response", **found}) + "\n")

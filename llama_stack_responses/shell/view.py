@@ -24,7 +24,7 @@ _PAGE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Queued:
+class QueuedJob:
     """A job.
 
     Attributes:
@@ -42,7 +42,7 @@ class Queued:
     seconds: float | None
 
 
-class View:
+class StoreView:
     """Reads and deletes what a store holds, of any owner.
 
     Args:
@@ -129,21 +129,21 @@ class View:
             left = entry.response.get("previous_response_id")
         return found
 
-    async def queue(self) -> list[Queued]:
+    async def queue(self) -> list[QueuedJob]:
         """Return all jobs: those that wait, in their order, and then those that workers hold."""
-        now, found = await self._records.now(), list[Queued]()
+        now, found = await self._records.now(), list[QueuedJob]()
         async for rows in pages_of(self._records, "q/", self._page):
             for key, _ in rows:
                 _, order, response_id = key.split("/")
                 if job := await self._job(response_id):
                     seconds = max(now - fair_order.queued_at(order), 0.0)
-                    found.append(Queued(response_id, job.owner, "waiting", None, seconds))
+                    found.append(QueuedJob(response_id, job.owner, "waiting", None, seconds))
         async for rows in pages_of(self._records, "h/", self._page):
             for key, _ in rows:
                 _, worker, response_id = key.split("/")
                 alive = await self._records.get_many([f"p/{worker}"])
                 if (job := await self._job(response_id)) and job.worker == worker:
-                    found.append(Queued(response_id, job.owner, "running" if alive else "stalled", worker, None))
+                    found.append(QueuedJob(response_id, job.owner, "running" if alive else "stalled", worker, None))
         return found
 
     async def _job(self, response_id: str) -> Job | None:

@@ -25,7 +25,7 @@ from ..intervals import DEFAULT
 from ..logs import get_logger
 from . import codec, own_ids
 from .codec import TooLarge
-from .conversations import ConversationStore, Joining, without_stand_in
+from .conversations import ConversationAppend, ConversationStore, without_stand_in
 from .decoder import Decoder
 from .hashing import Hasher
 from .layout import BUCKET, Entry, further_pointers, imported, listing, read_pointer, second, split_name, unsettled
@@ -201,10 +201,10 @@ class Archive:
             Conflict: the stored response does not have `version`, or is gone; or one of `conditions` does not hold.
         """
         exchanges = exchanges or {}
-        joining = await self._joining(response, owner, base, input_items, exchanges)
+        append = await self._joining(response, owner, base, input_items, exchanges)
         new = (input_items, response)
         saving = await computed(
-            lambda: Saving(response, owner, base, input_items, base_items, transcript, exchanges, joining, recording),
+            lambda: Saving(response, owner, base, input_items, base_items, transcript, exchanges, append, recording),
             *new,
         )
         retry = Retry()
@@ -258,7 +258,7 @@ class Archive:
             raise
         return True
 
-    async def brought(self, response_ids: Sequence[str]) -> set[str]:
+    async def stored_or_imported(self, response_ids: Sequence[str]) -> set[str]:
         """Return the ids whose responses are stored or were imported before."""
         keys = {key: each for each in response_ids for key in (f"r/{each}", imported(each).key)}
         return {keys[key] for key in await self._records.get_many(list(keys))}
@@ -271,14 +271,14 @@ class Archive:
         Args:
             owner, input_items, exchanges: as for `save`.
         """
-        joining = await self._joining(response, owner, None, input_items, exchanges)
-        if joining is None:
+        append = await self._joining(response, owner, None, input_items, exchanges)
+        if append is None:
             return
         retry = Retry()
         while True:
             await retry.wait()
-            known = await joining.read(self._records)
-            ops, conditions = await computed(partial(joining.plan, known), input_items, response["output"])
+            known = await append.read(self._records)
+            ops, conditions = await computed(partial(append.plan, known), input_items, response["output"])
             if not ops or await committed(self._records, ops, conditions):
                 return
 
@@ -616,13 +616,13 @@ class Archive:
         base: str | None,
         input_items: Sequence[Json],
         exchanges: Mapping[str, Json],
-    ) -> Joining | None:
+    ) -> ConversationAppend | None:
         """Return what the response adds to its conversation; None if nothing."""
         if response["conversation"] is None or response["status"] not in _JOINS:
             return None
         own = without_stand_in([*(await self._kept(base) or []), *input_items])
         items = [*own, *with_exchanges(response["output"], exchanges)]
-        return Joining(response["conversation"]["id"], owner, items)
+        return ConversationAppend(response["conversation"]["id"], owner, items)
 
     def _oldest(self) -> str:
         """Return the least order of a response that has not expired."""

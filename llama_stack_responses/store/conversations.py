@@ -95,7 +95,7 @@ def without_stand_in(items: Sequence[Json]) -> Sequence[Json]:
     return items[1:] if begins_with_stand_in(items) else items
 
 
-class Joining:
+class ConversationAppend:
     """Items that a commit appends to a conversation; the commit may contain other ops.
 
     An item that the conversation already has (by its id) keeps its place. If the conversation is deleted meanwhile,
@@ -166,16 +166,16 @@ class ConversationStore:
             Conflict: the id is taken.
         """
         known = {conversation.key: Record(conversation.encode(), 0)}
-        joining = Joining(conversation.id, conversation.owner, items)
-        ops, _ = await computed(lambda: joining.plan(known), items)
+        append = ConversationAppend(conversation.id, conversation.owner, items)
+        ops, _ = await computed(lambda: append.plan(known), items)
         await self._records.commit(ops, [VersionIs(conversation.key, None)])
 
     async def import_conversation(self, conversation: Conversation, items: Sequence[Json]) -> bool:
         """Store a conversation of another server; return False if it is stored, or was imported and deleted."""
         mark = imported(conversation.id)
         known = {conversation.key: Record(conversation.encode(), 0)}
-        joining = Joining(conversation.id, conversation.owner, items)
-        ops, _ = await computed(lambda: joining.plan(known), items)
+        append = ConversationAppend(conversation.id, conversation.owner, items)
+        ops, _ = await computed(lambda: append.plan(known), items)
         new = [VersionIs(conversation.key, None), VersionIs(mark.key, None)]
         return await committed(self._records, [*ops, mark], new)
 
@@ -203,13 +203,13 @@ class ConversationStore:
         Raises:
             ApiError: 400, if one of them is already in the conversation.
         """
-        joining, retry = Joining(conversation.id, conversation.owner, items), Retry()
+        append, retry = ConversationAppend(conversation.id, conversation.owner, items), Retry()
         while True:
             await retry.wait()
-            known = await joining.read(self._records)
-            if (taken := joining.taken(known)) and not again:
+            known = await append.read(self._records)
+            if (taken := append.taken(known)) and not again:
                 raise bad_request(f"Item with id '{taken}' is already in this conversation.", "items", "invalid_value")
-            ops, conditions = await computed(partial(joining.plan, known), items)
+            ops, conditions = await computed(partial(append.plan, known), items)
             if not ops or await committed(self._records, ops, conditions):
                 return bool(ops)
 

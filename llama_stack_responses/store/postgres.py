@@ -221,7 +221,7 @@ class PostgresRecords:
         self._clock = clock
         self._id = secrets.token_hex(8)
         self._budget = LockBudget(connections)
-        self._waker = NotificationSender(self._notify)
+        self._sender = NotificationSender(self._notify)
         self._local_pool = LoopLocal(self._open)
 
     async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
@@ -241,7 +241,7 @@ class PostgresRecords:
                 rows = await self._sent(_COMMIT, *arguments, before=(uuid.uuid4(),))
             if failed := rows[0][0]:
                 raise Conflict([conditions[number] for number in failed])
-        self._waker.wake(woken_by(ops))
+        self._sender.send(woken_by(ops))
 
     async def _sent(self, sql: str, *arguments: Any, before: tuple[Any, ...]) -> list[Any]:
         """Run `_fetch` for a command that changes something."""
@@ -311,7 +311,7 @@ class PostgresRecords:
         return size
 
     async def close(self) -> None:
-        await self._waker.close()
+        await self._sender.close()
         await self._local_pool.close(lambda pool: pool.close())
 
     async def _fetch(self, sql: str, *arguments: Any, before: tuple[Any, ...] = ()) -> list[Any]:

@@ -52,7 +52,7 @@ class NotificationSender:
         self._due: dict[str, None] = {}
         self._sending: asyncio.Task[None] | None = None
 
-    def wake(self, names: Sequence[str]) -> None:
+    def send(self, names: Sequence[str]) -> None:
         """Notify the names soon, in the background."""
         if names:
             self._due |= dict.fromkeys(names)
@@ -106,7 +106,7 @@ class PostgresWatch:
         self._due: dict[str, None] = {}
         self._stirred = asyncio.Event()
         self._echoed = False
-        connection.add_termination_listener(self._stir)
+        connection.add_termination_listener(self._wake)
 
     async def open(self) -> None:
         """Check that notifications arrive.
@@ -140,7 +140,7 @@ class PostgresWatch:
 
     async def receive(self) -> str:
         while not self._due:
-            if not await self._stirs(self._silence):
+            if not await self._arrives_within(self._silence):
                 await self._check()
         name = next(iter(self._due))
         del self._due[name]
@@ -151,10 +151,10 @@ class PostgresWatch:
         self._echoed = False
         await self._notify([self._own])
         while not (self._echoed or self._due):
-            if not await self._stirs(self._patience):
+            if not await self._arrives_within(self._patience):
                 raise ApiError(503, _DEAF)
 
-    async def _stirs(self, seconds: float) -> bool:
+    async def _arrives_within(self, seconds: float) -> bool:
         """Return whether something arrives in that time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -178,5 +178,5 @@ class PostgresWatch:
         self._echoed = True
         self._stirred.set()
 
-    def _stir(self, _connection: object) -> None:
+    def _wake(self, _connection: object) -> None:
         self._stirred.set()

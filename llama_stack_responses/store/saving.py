@@ -13,7 +13,7 @@ from ..core.owner import Owner
 from ..core.stream.transcript import Mark
 from ..core.types import Json
 from . import codec, nodes, own_ids
-from .conversations import Joining, begins_with_stand_in
+from .conversations import ConversationAppend, begins_with_stand_in
 from .decoder import Decoder
 from .hashing import Hasher
 from .layout import (
@@ -79,7 +79,7 @@ class Saving:
     """One call of `Archive.save`, which documents the arguments.
 
     Args:
-        joining: what the response adds to its conversation.
+        append: what the response adds to its conversation.
     """
 
     def __init__(
@@ -91,13 +91,13 @@ class Saving:
         base_items: Sequence[Json],
         transcript: Sequence[Mark] | None,
         exchanges: Mapping[str, Json],
-        joining: Joining | None,
+        append: ConversationAppend | None,
         recording: Recording,
     ) -> None:
         self._response = response
         self._recording = recording
         self._words = first_words([*base_items, *input_items]) if base is None else first_words(input_items)
-        self._joining = joining
+        self._joining = append
         self._transcript = transcript
         self._output = with_exchanges(response["output"], exchanges)
         self._owner = owner

@@ -28,7 +28,7 @@ from .records import (
 from .sqlite_file import SqliteFile
 from .sqlite_inline import SLOW_SECONDS, Inline
 from .sqlite_threads import ReadHandler, WriteHandler
-from .worker import Task, ThreadPool, job_of
+from .thread_pool import Task, ThreadPool, job_of
 
 # {value}: the value, or NULL in place of a large one; SQLite knows its length without reading it.
 _VALUE: Final = "value"

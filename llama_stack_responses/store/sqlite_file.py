@@ -14,7 +14,7 @@ from typing import Final
 
 from ..core.errors import ApiError
 from ..logs import get_logger
-from .worker import Task
+from .thread_pool import Task
 
 logger = get_logger(__name__)
 

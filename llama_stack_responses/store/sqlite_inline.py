@@ -16,7 +16,7 @@ from typing import Any, Final
 from ..core.errors import ApiError
 from .sqlite_file import WAL_BYTES, SqliteFile, is_locked
 from .sqlite_threads import work_off
-from .worker import Task, ThreadPool
+from .thread_pool import Task, ThreadPool
 
 _LARGE: Final = 128 * 1024
 SLOW_SECONDS: Final = 0.05

@@ -11,7 +11,7 @@ from typing import Final
 from ..logs import get_logger
 from .records import Conflict
 from .sqlite_file import WAL_BYTES, SqliteFile
-from .worker import Task
+from .thread_pool import Task
 
 logger = get_logger(__name__)
 

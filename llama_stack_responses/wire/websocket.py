@@ -81,7 +81,7 @@ def socket_route(
 ) -> Callable[[WebSocket], Awaitable[None]]:
     """Return the handler of WebSocket handshakes; `traffic` limits connections and messages."""
 
-    async def talk(websocket: WebSocket) -> None:
+    async def handle(websocket: WebSocket) -> None:
         impl.start()
         try:
             caller = await gate.admit(websocket.scope, "GET")
@@ -102,7 +102,7 @@ def socket_route(
             await websocket.accept(headers=[(b"x-request-id", own_id.encode())])
             await _Connection(impl, gate, traffic, websocket, caller).run()
 
-    return talk
+    return handle
 
 
 class _Connection:
@@ -125,7 +125,7 @@ class _Connection:
         self._limits = impl.config.limits.websocket
         loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[_End] = loop.create_future()
-        self._aging = loop.call_later(self._limits.lifetime_seconds, self._grow_old)
+        self._aging = loop.call_later(self._limits.lifetime_seconds, self._limit_lifetime)
         self._session = Session(
             impl, caller, self._admit, self._send, lambda: bodies.lease(self._owner), traffic.histories(self._owner)
         )
@@ -138,7 +138,7 @@ class _Connection:
                 if end is _SHUTDOWN:
                     await self._session.finish()
                 elif end is _OLD:
-                    await self._say_goodbye(reading)
+                    await self._close_expired(reading)
                 self._session.abandon()
                 await self._close(end)
         finally:
@@ -146,11 +146,11 @@ class _Connection:
             self._session.abandon()
             reading.cancel()
 
-    def _grow_old(self) -> None:
+    def _limit_lifetime(self) -> None:
         self._session.retire()
         self._end(_OLD)
 
-    async def _say_goodbye(self, reading: asyncio.Task[None]) -> None:
+    async def _close_expired(self, reading: asyncio.Task[None]) -> None:
         """Wait until the running responses end or the client disconnects, then send the error about the lifetime."""
         finishing = asyncio.create_task(self._session.finish())
         await asyncio.wait([finishing, reading], return_when=asyncio.FIRST_COMPLETED)

@@ -20,7 +20,7 @@ from llama_stack_responses.inputs.resolver import Stored
 from llama_stack_responses.intervals import DEFAULT, Intervals
 from llama_stack_responses.sealing.sealed_items import SealedItems
 from llama_stack_responses.service.conversations import Conversations
-from llama_stack_responses.service.persistence import Made, ResponseWriter
+from llama_stack_responses.service.persistence import ResponseExtras, ResponseWriter
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Condition, Conflict, Op, Records, Unanswered
 from tests.contract.backends import Clock
@@ -124,7 +124,7 @@ def here(records: Records) -> Server:
 async def test_streamed_response_is_stored_despite_lost_reply(here: Server, made: bool) -> None:
     final = done(await here.streamed())
     with here.losing(made):
-        await here.writer.write_streamed(final, Transcript(), stored(), Made({}))
+        await here.writer.write_streamed(final, Transcript(), stored(), ResponseExtras({}))
     found = await here.archive.load(final["id"])
     assert found is not None
     assert found.response == final
@@ -135,7 +135,7 @@ async def test_streamed_response_is_stored_despite_lost_reply(here: Server, made
 async def test_unstreamed_response_is_stored_once_despite_lost_reply(here: Server, made: bool) -> None:
     final = done(response(status="in_progress"))
     with here.losing(made):
-        await here.writer.write(final, stored(), Made({}))
+        await here.writer.write(final, stored(), ResponseExtras({}))
     found = await here.archive.load(final["id"])
     assert found is not None
     assert (found.response, found.version) == (final, 1)
@@ -149,7 +149,7 @@ async def test_turn_is_added_to_conversation_once_despite_lost_reply(here: Serve
     final, on = done(began), stored()
     with here.losing(made):
         if kept:
-            await here.writer.write_streamed(final, Transcript(), on, Made({}))
+            await here.writer.write_streamed(final, Transcript(), on, ResponseExtras({}))
         else:
             await here.writer.join(final, on, {})
     page = await here.conversations.list_items(conversation["id"], limit=100, after=None, order="asc")
@@ -162,7 +162,7 @@ async def test_response_is_unknown_during_outage_then_matches_store(records: Rec
     final = done(await here.streamed())
     here.lossy.stays_away = True
     with here.losing(made), pytest.raises(OutcomeUnknown, match=final["id"]) as unknown:
-        await here.writer.write_streamed(final, Transcript(), stored(), Made({}))
+        await here.writer.write_streamed(final, Transcript(), stored(), ResponseExtras({}))
     assert (unknown.value.status, unknown.value.retry_after) == (503, None)
     here.background.foreground.released(final["id"])
     here.lossy.away = False
@@ -194,7 +194,7 @@ async def test_response_failed_by_other_server_during_lost_reply_stays_failed(
 
     monkeypatch_commit(here.lossy, commit)
     with here.losing(made=False), pytest.raises(ApiError, match="The server ended"):
-        await here.writer.write_streamed(final, Transcript(), stored(), Made({}))
+        await here.writer.write_streamed(final, Transcript(), stored(), ResponseExtras({}))
 
 
 def monkeypatch_commit(records: Lossy, commit: Callable[..., Awaitable[None]]) -> None:

@@ -20,7 +20,7 @@ from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.intervals import Intervals
 from llama_stack_responses.jobs.listener import NotificationListener
 from llama_stack_responses.jobs.notifier import Notifier
-from llama_stack_responses.service.persistence import Made
+from llama_stack_responses.service.persistence import ResponseExtras
 from llama_stack_responses.store.postgres import PostgresRecords
 from llama_stack_responses.store.records import Conflict, Notify, PubSub, Put, Records, Unanswered, VersionIs
 from llama_stack_responses.store.redis import RedisRecords
@@ -211,7 +211,7 @@ async def test_response_that_hanging_server_stores_late_is_stored(
     records = HASTY[kind](server.url, timeout=2.0)
     final = done(await Server(records).streamed())
     here = Server(WatchedRecords(records, before=hang))
-    keeping = asyncio.create_task(here.writer.write_streamed(final, Transcript(), stored(), Made({})))
+    keeping = asyncio.create_task(here.writer.write_streamed(final, Transcript(), stored(), ResponseExtras({})))
     # The reply counts as lost; the server has received the commit, and makes it once it continues.
     await until(lambda: "outcome of a commit unknown" in caplog.text or keeping.done())
     server.thaw()

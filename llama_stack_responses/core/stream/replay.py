@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any, Final
 
-from ..moderation import begun
+from ..moderation import before_round
 from ..types import Json
 from . import events
 from .calls import FORMS, ItemForm, Stage
@@ -81,7 +81,7 @@ class _Replay:
 
     def _begun(self, status: str) -> Json:
         nothing = dict.fromkeys(("usage", "error", "incomplete_details", "completed_at"))
-        moderation = begun(self._response["moderation"])
+        moderation = before_round(self._response["moderation"])
         return self._response | {"status": status, "output": [], "moderation": moderation, **nothing}
 
     def _call(self, name: str, mark: Mark) -> Iterator[Event]:

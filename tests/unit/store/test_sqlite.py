@@ -22,7 +22,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.store import sqlite, sqlite_file, sqlite_threads
 from llama_stack_responses.store.records import Conflict, Ensure, Put, Record, VersionIs
 from llama_stack_responses.store.sqlite import SqliteRecords
-from llama_stack_responses.store.worker import Task
+from llama_stack_responses.store.thread_pool import Task
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[3]

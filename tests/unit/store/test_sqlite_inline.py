@@ -17,7 +17,7 @@ from llama_stack_responses.store.sqlite import SqliteRecords
 from llama_stack_responses.store.sqlite_file import WAL_BYTES, SqliteFile
 from llama_stack_responses.store.sqlite_inline import Inline
 from llama_stack_responses.store.sqlite_threads import WriteHandler
-from llama_stack_responses.store.worker import Task, ThreadPool, job_of
+from llama_stack_responses.store.thread_pool import Task, ThreadPool, job_of
 from tests.support.waiting import until
 
 LARGE = b"x" * 200_000

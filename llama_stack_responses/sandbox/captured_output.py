@@ -11,7 +11,7 @@ _READ_BYTES: Final = 2**16
 """Reads per event, and the size of each: a flood of output must not block the event loop. One read empties a pipe."""
 
 
-class Printed:
+class CapturedOutput:
     """A buffer that keeps the first bytes of the output, and counts the rest.
 
     Attributes:
