@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ..core.json_blocks import blocks
 from ..core.types import Json
-from ..store.codec import dumps
 
 MARKDOWN: Final = 100_000
 """Most characters of a text that is rendered; a longer one is shown as it is."""
@@ -68,7 +68,7 @@ def as_json(value: Any, budget: Budget, kind: str = "code") -> Json:
 def indented(value: Any) -> str:
     """Return a JSON value with indents; a text that is no JSON, or a long one, as it is."""
     if not isinstance(value, str):
-        text = dumps(value).decode("utf-8", "replace")
+        text = _beginning(value)
         return text if len(text) > _CODE else json.dumps(value, indent=2, ensure_ascii=False)
     if len(value) > _CODE:
         return value
@@ -76,6 +76,16 @@ def indented(value: Any) -> str:
         return json.dumps(json.loads(value), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
         return value
+
+
+def _beginning(value: Any) -> str:
+    """Return a value as JSON; of a long one, only a little more than a block shows."""
+    text = ""
+    for block in blocks(value):
+        text += block.decode("utf-8", "replace")
+        if len(text) > _CODE:
+            break
+    return text
 
 
 def is_json(text: str) -> bool:

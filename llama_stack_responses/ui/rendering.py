@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Hashable, Sequence
 from typing import Final
 
-import orjson
-
+from ..core import json_decoding
 from ..core.errors import ApiError
+from ..core.json_values import count_values
 from ..core.types import Json
 from ..process_pool.pool import Task, WorkerPool
 from ..store import codec
@@ -20,6 +21,9 @@ _CHARACTERS: Final = 400_000
 
 _ANSWER_BYTES: Final = 32 * 2**20
 """Maximum size of the HTML: a table of many empty cells grows by a factor of eight."""
+
+_PIECE: Final = 65_536
+"""Characters that are encoded at once."""
 
 
 class Renderer:
@@ -59,8 +63,22 @@ class Renderer:
             answer = await self._pool.run(task, owner)
         except ApiError:
             return None
-        html: Sequence[str] | None = orjson.loads(answer["text"]) if "text" in answer else None
-        return html
+        return await asyncio.to_thread(_texts, answer["text"], len(texts)) if "text" in answer else None
+
+
+def _texts(answer: str, count: int) -> Sequence[str] | None:
+    """Return the texts of an answer; None if it is not a list of that many, since the process read foreign text."""
+    body = bytearray()
+    for start in range(0, len(answer), _PIECE):
+        body += answer[start : start + _PIECE].encode("utf-8", "replace")
+    if count_values(body, count + 1) > count + 1:
+        return None
+    try:
+        texts = json_decoding.loads(body)
+    except json_decoding.InvalidJsonError:
+        return None
+    whole = isinstance(texts, list) and len(texts) == count and all(isinstance(each, str) for each in texts)
+    return texts if whole else None
 
 
 def _as_plain(block: Json) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Hashable, Mapping
 from typing import Any
 
+import orjson
 import pytest
 
+from llama_stack_responses.core import json_decoding
 from llama_stack_responses.core.types import Json
-from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
-from llama_stack_responses.ui.blocks import MARKDOWN, Budget
+from llama_stack_responses.process_pool.pool import PoolLimits, Task, WorkerPool
+from llama_stack_responses.process_pool.time_budget import TimeBudget
+from llama_stack_responses.ui.blocks import MARKDOWN, Budget, as_json
 from llama_stack_responses.ui.items import Reading, shown
 from llama_stack_responses.ui.rendering import Renderer
 
@@ -56,3 +62,56 @@ async def test_text_too_long_to_render_is_plain(pool: WorkerPool) -> None:
 async def test_only_first_characters_of_a_view_are_rendered(pool: WorkerPool) -> None:
     [view] = await rendered(pool, message(*["x" * 90_000] * 6))
     assert [block["kind"] for block in view["blocks"]] == ["markdown"] * 4 + ["text"] * 2
+
+
+class AnsweringPool(WorkerPool):
+    """A pool whose worker answers with this text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(PoolLimits())
+        self._text = text
+
+    async def run(self, task: Task, owner: Hashable, budget: TimeBudget | None = None) -> Mapping[str, str]:
+        """Return the answer."""
+        return {"text": self._text}
+
+
+@pytest.mark.parametrize("text", ["[", '"a"', "{}", '["<p>a</p>"]', '["<p>a</p>",1]', '["a","b","c"]', "[[],[]]"])
+async def test_answer_of_other_form_makes_texts_plain(text: str) -> None:
+    [view] = await rendered(AnsweringPool(text), message("a", "b"))
+    assert [block["kind"] for block in view["blocks"]] == ["text", "text"]
+
+
+async def test_large_html_is_decoded_beside_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    go, pieces = threading.Event(), json_decoding.loads
+
+    def wait(document: bytes | bytearray) -> Any:
+        assert go.wait(60)
+        return pieces(document)
+
+    monkeypatch.setattr(json_decoding, "loads", wait)
+    html = "<p>wörd</p>" * 100_000
+    rendering = asyncio.create_task(rendered(AnsweringPool(json.dumps([html, ""])), message("a", "b")))
+    await asyncio.sleep(0.01)
+    assert not rendering.done()
+    go.set()
+    [view] = await rendering
+    assert [block["html"] for block in view["blocks"]] == [html, ""]
+
+
+def test_value_of_megabytes_is_encoded_as_far_as_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[int] = []
+    dumps = orjson.dumps
+
+    def spy(value: Any) -> bytes:
+        encoded.append(len(made := dumps(value)))
+        return made
+
+    monkeypatch.setattr(orjson, "dumps", spy)
+    block = as_json({"a": ["wörd" * 1_000] * 2_000}, Budget())
+    assert (len(block["text"]), block["truncated"]) == (200_000, True)
+    assert sum(encoded) < 400_000
+
+
+def test_short_value_with_many_members_is_indented() -> None:
+    assert as_json([1] * 30_000, Budget())["text"].startswith("[\n  1,\n  1,")
