@@ -67,7 +67,7 @@ def init(arguments: argparse.Namespace) -> None:
     if config not in written:
         print(f"Wrote {', '.join(map(str, written))}.")
         return
-    print(f"Wrote {', '.join(map(str, written))}. The first lines say what can be set.")
+    print(f"Wrote {', '.join(map(str, written))}. The first lines name the settings.")
     host = installed_host()
     missing = [*_missing_provider(config), *_missing_host(host)]
     for sentence in missing:

@@ -274,7 +274,7 @@ class Limits(BaseModel):
 
     @property
     def history_of_one(self) -> int:
-        """`history_bytes`, capped by the body limits on what one user may hold."""
+        """`history_bytes`, capped by the body limits of one user."""
         return min(self.history_bytes, self.bodies.bytes_per_user, self.bodies.total_bytes)
 
     bodies: BodyLimits = Field(default_factory=BodyLimits)
@@ -568,7 +568,7 @@ class ResponsesConfig(BaseModel):
         retention_days: days for which a response is kept; null keeps it forever.
         sweep_seconds: interval between two deletions of expired responses.
         finish_seconds: time for which a server that shuts down lets its foreground responses go on; then it fails them.
-        drain_seconds: time for which a server that shuts down waits for clients to read what was sent to them.
+        drain_seconds: time for which a server that shuts down waits for clients to read the data sent to them.
         loop_hold_seconds: a log line and a metric report any piece of work that blocks the event loop for longer than
             this; 0 turns that off.
         store_chat_completions: whether the host may also write every model round, with its whole message list, to its

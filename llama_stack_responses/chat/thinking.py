@@ -41,7 +41,7 @@ class ThinkingSplitter:
         return pieces
 
     def end(self) -> list[tuple[bool, str]]:
-        """Return what was held back when the text ended."""
+        """Return the held-back text at the end."""
         pieces: list[tuple[bool, str]] = []
         rest, self._held = self._held, ""
         self._put(pieces, rest)

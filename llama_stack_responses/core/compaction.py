@@ -44,7 +44,7 @@ class Summary:
 
     @staticmethod
     def decode(data: bytes) -> Summary:
-        """Decode what `encode` returned."""
+        """Decode the result of `encode`."""
         return Summary.from_json(zlib.decompress(data))
 
     @staticmethod
@@ -65,7 +65,7 @@ def as_message(summary: Summary) -> Json:
 
 
 def continued(items: Sequence[Json], read: Callable[[Json], Summary | None]) -> list[Json]:
-    """Return what a model sees of a conversation: the newest summary replaces everything before it.
+    """Return the items of a conversation for a model: the newest summary replaces everything before it.
 
     The instructions with which the conversation began are kept.
 

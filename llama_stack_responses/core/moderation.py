@@ -93,7 +93,7 @@ def merged(results: Sequence[Json]) -> Json:
 
 
 def failure(error: ApiError) -> Json:
-    """Return what replaces a result if the check failed."""
+    """Return the result of a failed check."""
     return {"type": "error", "code": error.code or "moderation_unavailable", "message": error.message}
 
 
@@ -116,7 +116,7 @@ def before_round(moderation: Json | None) -> Json | None:
 
 
 def refusal(side: Side, found: Json) -> str:
-    """Return the text that the client reads in place of what was held back."""
+    """Return the text that the client reads in place of the held-back output."""
     what = "This request was blocked: its input" if side == "input" else "This answer was cut off: what came next"
     categories = ", ".join(_flagged_for([found]))
     return f"{what} was flagged by the moderation{f' ({categories})' if categories else ''}."

@@ -18,7 +18,7 @@ class DeltaFilter(Protocol):
 
 
 async def apply_filters(filters: Sequence[DeltaFilter], delta: Delta) -> AsyncGenerator[Delta]:
-    """Yield what all filters in order make of a delta. Closing the iterator also closes the filters' iterators."""
+    """Pass a delta through all filters in order. Closing the iterator also closes the filters' iterators."""
     if not filters:
         yield delta
         return

@@ -21,7 +21,7 @@ def log_ended(response: Mapping[str, Any], seconds: float, *, what: str = "respo
     Args:
         response: the response in its final state.
         seconds: how long this server worked on it.
-        what: `response`, or what was made instead.
+        what: `response`, or the kind of another result.
     """
     usage, error = response["usage"] or {}, response.get("error")
     fields = {

@@ -294,7 +294,7 @@ class GenerationContext:
             raise
 
     def model_round(self, event_buffer: EventBuffer) -> ModelRound:
-        """Return what runs the model rounds."""
+        """Return the runner of the model rounds."""
         factory, model = self.factory, self.request.model
         profile = profile_for(model, factory.profiles)
         instructions = self.assembler.response["instructions"]

@@ -101,7 +101,7 @@ class Timeline:
             self._queue_ms = before["queue_ms"] if before else began
 
     def _cut_off(self, began: int) -> int:
-        """Record what was lost, the time from the last recorded end until now; return its beginning."""
+        """Record the lost time, from the last recorded end until now; return its beginning."""
         ends = [mark[2] for mark in self._rounds] + [mark[1] for mark in self._tools]
         start: int = max([began, *(end for end in ends if end is not None)])
         self._add(self._rounds, (start, None, self._now(), None, None, None, "interrupted"), _ROUNDS)
@@ -165,7 +165,7 @@ class Timeline:
         self._requests.append(encoded)
 
     def marks(self) -> Json:
-        """Return what was recorded, without the chat requests."""
+        """Return the record without the chat requests."""
         return {
             "queue_ms": self._queue_ms,
             "tries": self._tries,
@@ -185,7 +185,7 @@ class Timeline:
         return first, taken
 
     def recording(self) -> Recording:
-        """Return what is stored with the response."""
+        """Return the data that is stored with the response."""
         timing = {**self.marks(), "total_ms": self._now(), "events": self.pace.ticks()}
         return Recording(timing, self._requests, self._stored_requests)
 

@@ -180,7 +180,7 @@ class _Decoder:
         self._count()
 
     async def drained(self) -> None:
-        """Wait until the client has read most of what was sent."""
+        """Wait until the client has read most of the sent data."""
         await self._protocol.writable.wait()
 
     def take(self, data: bytes) -> None:
@@ -239,7 +239,7 @@ class _Decoder:
             self.wake()
 
     def close(self) -> None:
-        """Drop what has arrived: the connection has ended."""
+        """Drop the received data: the connection has ended."""
         self._buffer.clear()
         if self._joining:
             self._joining.cancel()

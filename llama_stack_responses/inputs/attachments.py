@@ -241,7 +241,7 @@ class _Reading:
             )
 
     def _count_parts(self, source: _Source, document: Document, size: int) -> None:
-        """Count the total size of a file in all of its parts, minus what was counted when it was read.
+        """Count the total size of a file in all of its parts, minus the size counted when it was read.
 
         Args:
             size: size of the content of one part for the model; a text may be longer than its file.

@@ -78,12 +78,12 @@ class LiveResponses:
         await self._records.commit([Put(f"uw/{name_of(owner)}", value, expires_at=await self._expiry())])
 
     def here(self, owner: Owner) -> dict[str, Json]:
-        """Return what this server runs for the owner, by response id."""
+        """Return the running responses of the owner on this server, by id."""
         running = self._activity.running.get(owner.identity, {})
         return {each: {**_shown(one), "server": self.server} for each, one in list(running.items())[:_SHOWN]}
 
     async def elsewhere(self, owner: Owner) -> Mapping[str, Mapping[str, Json]]:
-        """Return what each other server runs for the owner, by server and response id."""
+        """Return the running responses of the owner on other servers, by server and id."""
         prefix = f"ul/{name_of(owner)}/"
         rows = await self._records.range(prefix, after_prefix(prefix), limit=_SERVERS)
         others = [(key.removeprefix(prefix), record) for key, record in rows if not key.endswith(f"/{self.server}")]

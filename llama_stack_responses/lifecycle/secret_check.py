@@ -54,7 +54,7 @@ class SecretCheck:
         await self._task.stop()
 
     async def check(self) -> None:
-        """Write this server's row if it is due, compare the rows of the store, and log what has changed.
+        """Write this server's row if it is due, compare the rows of the store, and log changes.
 
         Raises:
             ApiError: 503, the store does not answer.

@@ -37,7 +37,7 @@ class PrivateReasoning:
     Attributes:
         sealer: seals it.
         owner: the user.
-        opened: what was opened before.
+        opened: the items opened before.
     """
 
     sealer: Sealer

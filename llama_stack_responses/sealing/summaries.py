@@ -28,7 +28,7 @@ class PrivateSummaries:
     Attributes:
         sealer: seals them.
         owner: the user.
-        opened: what was opened before.
+        opened: the items opened before.
     """
 
     sealer: Sealer

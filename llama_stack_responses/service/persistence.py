@@ -23,7 +23,7 @@ class ResponseExtras:
 
     Attributes:
         exchanges: as for `Archive.save`.
-        recording: what was recorded while it was made.
+        recording: the record of its course.
     """
 
     exchanges: Mapping[str, Json]

@@ -143,7 +143,7 @@ class OpenAIResponsesImpl:
 
     @property
     def activity(self) -> Activity:
-        """What this server does now, and has done."""
+        """The current and past work of this server."""
         return self._factory.activity
 
     @property

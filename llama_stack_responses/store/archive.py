@@ -192,7 +192,7 @@ class Archive:
             transcript: how the response's stream was cut into events.
             exchanges: the calls that the model made and their results, by the id of the output item that shows them.
                 They are stored only in the history, as the item's `exchange`.
-            recording: what was recorded while it was made.
+            recording: the record of its course.
 
         Returns:
             The version that was stored.
@@ -319,7 +319,7 @@ class Archive:
         return await self._records.now()
 
     async def summaries(self, response_ids: Sequence[str]) -> dict[str, Row]:
-        """Return what a list shows of these responses, by id, from their records."""
+        """Return the list rows of these responses, by id, made from their records."""
         rows = await self._rows_of(response_ids)
         return {each: read_list_row(each, codec.decode(row), 0) for each, row in rows.items()}
 

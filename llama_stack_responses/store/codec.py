@@ -112,7 +112,7 @@ def text_of(value: Any) -> Text:
 
 
 def pack_text(text: Text, head: bytes = b"", *, pack: bool = True) -> bytes:
-    """Return what `encode` returns for a value that is already JSON."""
+    """Return the result of `encode` for a value that is already JSON."""
     body, flags = text.json, FORMAT | (_LENIENT if text.lenient else 0)
     if pack and len(body) >= _SMALL:
         packer = zlib.compressobj(_LEVEL, wbits=-15, memLevel=_MEMORY, zdict=_PAST)

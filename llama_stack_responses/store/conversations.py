@@ -71,7 +71,7 @@ class Conversation:
 
     @staticmethod
     def decode(conversation_id: str, record: Record) -> Conversation:
-        """Decode what `encode` returned."""
+        """Decode the result of `encode`."""
         stored = codec.decode(record.value)
         found = {**stored, "id": conversation_id, "owner": Owner(*stored["owner"])}
         return Conversation(**codec.known(Conversation, found))

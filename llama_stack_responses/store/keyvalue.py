@@ -161,7 +161,7 @@ class KeyValueRecords:
                 if failed := [each for each in conditions if not await self._holds(store, each, known, now)]:
                     raise Conflict(failed)
                 changes = self._changes(known, writes, now)
-                # Part of the commit may be written when this fails; the next call finishes what was logged.
+                # Part of the commit may be written when this fails; the next call finishes the logged commit.
                 with self._errors_as_503(Unanswered):
                     await self._make(store, changes)
 

@@ -94,7 +94,7 @@ class Entry:
 
     @staticmethod
     def decode(record: Record) -> Entry:
-        """Decode what `encode` returned."""
+        """Decode the result of `encode`."""
         return Entry.from_stored(codec.decode(record.value))
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The rows of an owner's list: what a list shows of a response, so that no response is read for it."""
+"""The rows of an owner's list. They have all fields that a list shows, so that no response is read for it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def list_row(response: Mapping[str, Any], words: str, timing: Mapping[str, Any] 
 
 
 def row_of(response: Mapping[str, Any], words: str, timing: Mapping[str, Any] | None) -> Row:
-    """Return what a list shows of a response, without its id and version.
+    """Return the fields of a list's row, without the id and the version.
 
     Args:
         response: the whole response.
@@ -93,7 +93,7 @@ def row_of(response: Mapping[str, Any], words: str, timing: Mapping[str, Any] | 
 
 
 def read_list_row(key: str, value: Json, version: int) -> Row:
-    """Return what a row shows of its response.
+    """Return the fields of a stored row.
 
     Args:
         key: the key of the row.

@@ -57,12 +57,12 @@ class Node:
 
 
 def decode(data: bytes) -> Node:
-    """Decode what `Node.encode` returned."""
+    """Decode the result of `Node.encode`."""
     return node_of(data, codec.decode(data))
 
 
 def node_of(data: bytes, items: Sequence[dict[str, Any]]) -> Node:
-    """Decode what `Node.encode` returned, given its decoded items."""
+    """Decode the result of `Node.encode`, given its decoded items."""
     return Node(*_head(data), items)
 
 

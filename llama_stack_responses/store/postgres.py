@@ -371,7 +371,7 @@ class PostgresRecords:
             "server_settings": {
                 "application_name": "llama-stack-responses",
                 "jit": "off",
-                # A commit has to see what was committed while it waited for its locks.
+                # A commit has to see the commits made while it waited for its locks.
                 "default_transaction_isolation": "read committed",
             },
         }

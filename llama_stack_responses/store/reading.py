@@ -18,7 +18,7 @@ PAGE_BYTES: Final = 8 * 2**20
 
 
 class ReadAllowance:
-    """A limit on what one piece of work may still read from the store.
+    """A limit on the bytes that one piece of work may still read from the store.
 
     Args:
         most: bytes, as `codec.size` counts them; None for no limit.

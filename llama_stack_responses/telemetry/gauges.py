@@ -1,4 +1,4 @@
-"""Gauges: what a server has open and in its queue, read only when an exporter collects metrics.
+"""Gauges of a server's open and queued work, read only when an exporter collects metrics.
 
 Exporters call from their own threads. Counts are read there. What the store knows is asked for in the event loop.
 """
@@ -96,7 +96,7 @@ class Gauges:
         return observe
 
     def _sample(self) -> StoreLoad | None:
-        """Return what the store knows; None if it does not answer in time."""
+        """Return the store's load; None if it does not answer in time."""
         if threading.get_ident() == self._ident or self._loop.is_closed() or not self._loop.is_running():
             # The last collection at the end of the process; waiting here would wait for this thread.
             return None

@@ -55,7 +55,7 @@ def plain(text: str, budget: Budget) -> Json:
 
 
 def code(text: str, language: str, budget: Budget) -> Json:
-    """Return the block of code, or of what a program printed."""
+    """Return the block of code, or of a program's output."""
     kept, cut = budget.take(text, _CODE)
     return {"kind": "code", "text": kept, "language": language, "truncated": cut}
 

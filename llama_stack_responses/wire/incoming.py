@@ -27,7 +27,7 @@ class Incoming(Protocol):
         ...
 
     async def drained(self) -> None:
-        """Wait until the client has read most of what was sent."""
+        """Wait until the client has read most of the sent data."""
         ...
 
 

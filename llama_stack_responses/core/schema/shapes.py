@@ -95,13 +95,13 @@ def takes[Checking: Callable[..., Any]](schema: Schema) -> Callable[[Checking], 
 
 
 def schema_of(check: Check) -> Schema:
-    """Return the JSON Schema of what a check accepts. A check without one accepts anything."""
+    """Return the JSON Schema of the values that a check accepts. A check without one accepts anything."""
     found: Schema = getattr(check, _SCHEMA, {})
     return found
 
 
 def any_of(*schemas: Schema) -> Schema:
-    """Return a schema that accepts what one of these accepts."""
+    """Return a schema that accepts the values of any of these."""
     return {"anyOf": list(schemas)}
 
 

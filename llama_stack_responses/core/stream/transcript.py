@@ -98,7 +98,7 @@ class Transcript:
         self._run.append([length, len(logprobs)] if logprobs else length)
 
     def marks(self) -> list[Mark]:
-        """Return what was recorded, to be stored."""
+        """Return the recorded marks, to be stored."""
         return [[*mark[:3], _packed(mark[3])] if _is_run(mark) else mark for mark in self._marks]
 
 
