@@ -15,12 +15,13 @@ from typing import Final
 import httpx
 import pytest
 
+from tests.support.clients import installed, run
 from tests.support.process import Child, free_port
-from tests.support.snippet_programs import MAKE, QUICKSTART
+from tests.support.snippet_programs import CODEX_BY_URL, MAKE, QUICKSTART
 from tests.support.snippets import blocks
 from tests.support.stack import READY_SECONDS, REPOSITORY
 from tests.support.terminal import Terminal, wait_for_line
-from tests.support.upstream import UpstreamProcess
+from tests.support.upstream import UpstreamProcess, reply, text
 from tests.support.waiting import wait_until
 
 BLOCKS: Final = blocks()
@@ -130,4 +131,23 @@ def test_documented_serve_command_uses_another_model_server_and_searches(
         url = f"http://127.0.0.1:{terminal.env['LLAMA_STACK_PORT']}/v1/responses"
         answer = httpx.post(url, json=asked, timeout=60, trust_env=False).json()
         assert answer["output"][0]["content"][0]["text"] == "Hello?"
+        interrupt(child)
+
+
+def test_codex_with_three_lines_works_on_a_plain_serve(terminal: Terminal, tmp_path: Path) -> None:
+    """Codex puts a web search without live access into every request, and this server searches nothing."""
+    home = tmp_path / "home" / ".codex"
+    home.mkdir(parents=True)
+    config = BLOCKS[CODEX_BY_URL].text.replace("localhost:8321", f"127.0.0.1:{terminal.env['LLAMA_STACK_PORT']}")
+    (home / "config.toml").write_text(config)
+    program = installed("codex") / "node_modules" / ".bin" / "codex"
+    with UpstreamProcess(tmp_path / "upstream.log") as upstream:
+        upstream.client.script("NAME", reply(text("It ", "snows.")))
+        child = terminal.start(f"INFERENCE_URL={upstream.client.base_url} make serve")
+        assert re.search(r"^  web_search +off\b", wait_for_line(child, LAST, READY_SECONDS), re.MULTILINE)
+        command = [program, "exec", "--skip-git-repo-check", "Say hello."]
+        ran = run(command, tmp_path, {"HOME": str(home.parent), "CODEX_API_KEY": "none"})
+        assert (ran.code, "It snows." in ran.out) == (0, True), ran.errors
+        [asked] = upstream.client.requests("NAME")
+        assert "web_search" not in {tool["function"]["name"] for tool in asked.body["tools"]}
         interrupt(child)
