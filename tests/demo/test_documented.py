@@ -145,7 +145,7 @@ def test_codex_with_three_lines_works_on_a_plain_serve(terminal: Terminal, tmp_p
         upstream.client.script("NAME", reply(text("It ", "snows.")))
         child = terminal.start(f"INFERENCE_URL={upstream.client.base_url} make serve")
         assert re.search(r"^  web_search +off\b", wait_for_line(child, LAST, READY_SECONDS), re.MULTILINE)
-        command = [program, "exec", "--skip-git-repo-check", "Say hello."]
+        command: list[str | Path] = [program, "exec", "--skip-git-repo-check", "Say hello."]
         ran = run(command, tmp_path, {"HOME": str(home.parent), "CODEX_API_KEY": "none"})
         assert (ran.code, "It snows." in ran.out) == (0, True), ran.errors
         [asked] = upstream.client.requests("NAME")
