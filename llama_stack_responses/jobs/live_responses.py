@@ -1,5 +1,6 @@
 """Shows users the responses that run now on any server of the store, while a user looks at them.
 
+    uw/<owner>/<response>   the owner looks at this response; the row is like the next one
     uw/<owner>              the owner looks; the value is the owner; it expires after `_SECONDS`
     ul/<owner>/<server>     what this server runs for that owner; it expires too
 
@@ -15,6 +16,7 @@ from typing import Final
 
 from ..concurrency import LoopTask
 from ..core.errors import ApiError
+from ..core.json_values import is_large
 from ..core.owner import Owner
 from ..core.types import Json
 from ..generation.activity import Activity, Running
@@ -35,6 +37,8 @@ _WATCHED: Final = 200
 _SERVERS: Final = 100
 _TAIL: Final = 300
 _RECENT: Final = 50
+_TEXT: Final = 20_000
+_OUTPUT: Final = 200_000
 
 
 class LiveResponses:
@@ -72,15 +76,16 @@ class LiveResponses:
         """End the task."""
         await self._task.stop()
 
-    async def watch(self, owner: Owner) -> None:
-        """Have all servers show what they run for this owner, for a few seconds."""
-        value = codec.encode([owner.tenant, owner.principal])
-        await self._records.commit([Put(f"uw/{name_of(owner)}", value, expires_at=await self._expiry())])
+    async def watch(self, owner: Owner, response_id: str | None = None) -> None:
+        """Have all servers show this owner's running responses, for a few seconds; `response_id` is shown in detail."""
+        value, key, expiry = codec.encode([owner.tenant, owner.principal]), f"uw/{name_of(owner)}", await self._expiry()
+        keys = [key, f"{key}/{response_id}"] if response_id else [key]
+        await self._records.commit([Put(each, value, expires_at=expiry) for each in keys])
 
-    def here(self, owner: Owner) -> dict[str, Json]:
-        """Return the running responses of the owner on this server, by id."""
-        running = self._activity.running.get(owner.identity, {})
-        return {each: {**_shown(one), "server": self.server} for each, one in list(running.items())[:_SHOWN]}
+    def here(self, owner: Owner, response_id: str | None = None) -> dict[str, Json]:
+        """Return the running responses of the owner on this server, by id; `response_id` is shown in detail."""
+        running = list(self._activity.running.get(owner.identity, {}).items())[:_SHOWN]
+        return {each: {**_shown(one, near=each == response_id), "server": self.server} for each, one in running}
 
     async def elsewhere(self, owner: Owner) -> Mapping[str, Mapping[str, Json]]:
         """Return the running responses of the owner on other servers, by server and id."""
@@ -102,10 +107,14 @@ class LiveResponses:
         """Write the responses that run here for each watching owner, and once more when the last one has ended."""
         rows = await self._records.range("uw/", after_prefix("uw/"), limit=_WATCHED)
         expiry, ops, published = await self._expiry(), list[Op](), set[str]()
+        near = {key for key, _ in rows}
         for key, record in rows:
             of, identity = key.removeprefix("uw/"), tuple(codec.decode(record.value))
+            if "/" in of:
+                continue
             running = self._activity.running.get((identity[0], identity[1]), {})
-            shown = {each: _shown(one) for each, one in list(running.items())[:_SHOWN] if one.stored}
+            some = [(each, one) for each, one in list(running.items())[:_SHOWN] if one.stored]
+            shown = {each: _shown(one, near=f"{key}/{each}" in near) for each, one in some}
             if shown or of in self._published:
                 value = await asyncio.to_thread(codec.encode, shown)
                 ops.append(Put(f"ul/{of}/{self.server}", value, expires_at=expiry))
@@ -119,8 +128,8 @@ class LiveResponses:
         return await self._records.now() + _SECONDS
 
 
-def _shown(running: Running) -> Json:
-    """Return the visible state of a running response."""
+def _shown(running: Running, *, near: bool = False) -> Json:
+    """Return the visible state of a running response; with `near`, in detail."""
     assembler = running.assembler
     response = assembler.response
     doing, tail = assembler.tail(_TAIL)
@@ -137,4 +146,12 @@ def _shown(running: Running) -> Json:
         "output_items": len(response["output"]),
         "tail": tail,
         "doing": doing or (response["output"][-1]["type"] if started else "model"),
+        **(_detail(running, doing) if near else {}),
     }
+
+
+def _detail(running: Running, doing: str | None) -> Json:
+    """Return the end of the text that is being written, and the items before it unless they are too large."""
+    output = running.assembler.response["output"]
+    done = [item for item in output if not (item["type"] == doing and item.get("status") == "in_progress")]
+    return {"text": running.assembler.tail(_TEXT)[1], "output": None if is_large(done, _OUTPUT) else done}

@@ -58,13 +58,13 @@ class Streams:
         async for event in self._every(look):
             yield event
 
-    async def live(self, owner: Owner) -> AsyncIterator[Told | None]:
+    async def live(self, owner: Owner, response_id: str | None = None) -> AsyncIterator[Told | None]:
         """Yield the state of the owner's running responses whenever it changes; None from time to time."""
         last: Json = {}
 
         async def look() -> list[Told]:
             nonlocal last
-            state = await self._states.get(owner.identity, lambda: self._state(owner))
+            state = await self._states.get((owner.identity, response_id), lambda: self._state(owner, response_id))
             changed, last = state != last, state
             return [("state", state)] if changed else []
 
@@ -103,13 +103,13 @@ class Streams:
                 yield None
             await asyncio.sleep(self._impl.intervals.watch_seconds)
 
-    async def _state(self, owner: Owner) -> Json:
+    async def _state(self, owner: Owner, response_id: str | None) -> Json:
         """Return the owner's running and queued responses on all servers of the store."""
         board, servers, waiting = self._impl.jobs.board, 1, 0
-        shown = {each: {**one, "this_server": True} for each, one in board.here(owner).items()}
+        shown = {each: {**one, "this_server": True} for each, one in board.here(owner, response_id).items()}
         jobs: dict[str, JobNow] = {}
         if self._impl.archive.transactional:
-            await board.watch(owner)
+            await board.watch(owner, response_id)
             others = await board.elsewhere(owner)
             servers += len(others)
             for server, theirs in others.items():
@@ -121,6 +121,8 @@ class Streams:
         now = await self._impl.archive.now() if jobs else 0.0
         responses = [{**one, **_of_job(jobs.get(each), now)} for each, one in shown.items()]
         responses.sort(key=lambda one: (one["created_at"], one["id"]), reverse=True)
+        if response_id:
+            responses = [one for one in responses if one["id"] == response_id]
         return {"responses": responses[:_SHOWN], "queued": waiting, "servers": servers}
 
     async def _unknown(self, response_ids: Sequence[str]) -> dict[str, Json]:

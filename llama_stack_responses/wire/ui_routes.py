@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
 
 from llama_stack_responses.core.errors import bad_request
+from llama_stack_responses.core.ids import check_response_id
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.schema.shapes import Schema, or_null
 from llama_stack_responses.installed import own_version
@@ -65,8 +66,9 @@ def ui_router(impl: OpenAIResponsesImpl, traffic: Traffic) -> APIRouter:
     streams = Streams(impl, lists)
     watched = described(EVENTS, query=_FILTERS, media="text/event-stream")
     add("/responses/stream", _changes(impl, streams, traffic), "Follow the list of responses", watched)
+    one = described(EVENTS, query={"response": TEXT}, media="text/event-stream")
+    add("/live", _live(impl, streams, traffic), "Follow running responses", one)
     following = described(EVENTS, media="text/event-stream")
-    add("/live", _followed(impl, streams.live, traffic), "Follow running responses", following)
     add("/stats", _followed(impl, streams.stats, traffic), "Follow this server's counts", following)
     add("/responses/{response_id}", _view(views, traffic), "Show a response", described(_ANY))
     numbered = described(_PAGE, query={"limit": _limit(1000), "after": WHOLE})
@@ -88,6 +90,17 @@ def _changes(impl: OpenAIResponsesImpl, streams: Streams, traffic: Traffic) -> H
         return _stream(streams.changes(impl.access.who(), wanted))
 
     return follow_list
+
+
+def _live(impl: OpenAIResponsesImpl, streams: Streams, traffic: Traffic) -> Handler:
+    async def follow_running(request: Request) -> Response:
+        response_id = Query(request).text("response")
+        if response_id:
+            check_response_id(response_id, "response")
+        traffic.hold_stream(request.scope)
+        return _stream(streams.live(impl.access.who(), response_id))
+
+    return follow_running
 
 
 def _followed(

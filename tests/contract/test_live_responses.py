@@ -83,6 +83,25 @@ async def test_running_response_of_another_server_is_seen_while_watched(board: A
     await until(has_ended)
 
 
+async def test_response_that_is_looked_at_is_shown_in_detail_to_its_owner_only(board: Any, records: Records) -> None:
+    here, there = board("here"), board("there")
+    with there._activity.runs(ALICE, running()):
+        await here.watch(BOB, "resp_1")
+        await here.watch(ALICE)
+        await until(lambda: here.elsewhere(ALICE))
+        assert "text" not in (await here.elsewhere(ALICE))["there"]["resp_1"]
+        await here.watch(ALICE, "resp_1")
+
+        async def detailed() -> bool:
+            return "text" in (await here.elsewhere(ALICE))["there"]["resp_1"]
+
+        await until(detailed)
+        one = (await here.elsewhere(ALICE))["there"]["resp_1"]
+        assert (one["text"], one["output"][0]["type"]) == ("so far", "message")
+        assert await here.elsewhere(BOB) == {}
+        assert there.here(ALICE, "resp_1")["resp_1"]["text"] == "so far"
+
+
 async def test_response_that_is_not_stored_is_not_written(board: Any, records: Records) -> None:
     here, there = board("here"), board("there")
     with there._activity.runs(ALICE, running(stored=False)), there._activity.runs(BOB, running()):

@@ -48,12 +48,16 @@ def aim(body: Any) -> None:
 
 
 def only_ours(document: Json) -> Json:
-    """Return the description of this package's routes. Parts of the host's do not match its behavior."""
+    """Return the description of this package's routes, without those of the page that stream for minutes.
+
+    Parts of the host's do not match its behavior.
+    """
     paths = {
         path: {
             method: operation
             for method, operation in operations.items()
             if operation["responses"].get("default", {}).get("description") == "An error."
+            and operation["responses"]["200"].get("content", {}).keys() != {"text/event-stream"}
         }
         for path, operations in document["paths"].items()
     }

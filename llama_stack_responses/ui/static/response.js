@@ -246,24 +246,43 @@ export class ResponseView extends View {
     }
   }
 
-  /** A foreground response's stream is its client's alone; the end of its text is shown. */
+  /** A foreground response's stream is its client's alone: what its server tells of it once a second is shown. */
   watchTail() {
-    const body = h("div", { class: "content" });
-    this.items.append(h("article", { class: "item message", "data-role": "assistant", "aria-label": "Assistant" }, h("header", null, h("span", { class: "role" }, "Assistant"), h("span", { class: "dim" }, "writes now; the end of its text")), body));
+    const growing = new GrowingConversation();
+    const note = h("p", { class: "dim small", role: "note" });
+    this.items.querySelectorAll(":scope > .item").forEach((element, index) => index >= this.found.output_from && element.remove());
+    this.items.append(growing.element, note);
     const ended = new AbortController();
     let seen = false;
     const on = (event, state) => {
       const own = state.responses?.find((one) => one.id === this.subject);
       seen ||= Boolean(own);
-      if (own) body.replaceChildren(plain(own.tail ?? ""));
+      if (own) {
+        growing.show(running(own));
+        note.textContent = told(own);
+      }
       else if (event === "state") {
         ended.abort();
         setTimeout(() => !this.signal.aborted && this.start(), seen ? 100 : 1500);
       }
     };
-    follow("/v1/ui/live", { signal: AbortSignal.any([this.signal, ended.signal]), on });
+    follow("/v1/ui/live", { query: [["response", this.subject]], signal: AbortSignal.any([this.signal, ended.signal]), on });
   }
 }
+
+const NEAR = 20000; // characters of the open text that a server tells
+
+/** The state of a running foreground response, as its server tells it, in the form that grows. */
+function running(own) {
+  const open = own.text ?? own.tail ?? "";
+  const part = own.doing === "reasoning" ? { type: "reasoning", summary: [{ type: "summary_text", text: open }] } : { type: "message", role: "assistant", content: [{ type: "output_text", text: open }] };
+  const state = newState();
+  state.output = [...(own.output ?? []), ...(open ? [part] : [])];
+  return state;
+}
+
+const told = (own) =>
+  [own.this_server ? "It runs on this server." : `It runs on the server ${own.server}.`, (own.text ?? "").length >= NEAR && `Of the text that is being written, the last ${count(NEAR)} characters are shown.`, own.output === null && "Its finished items are too large to be shown before its end."].filter(Boolean).join(" ");
 
 const REASONS = {
   max_output_tokens: "The bound on output tokens was reached.",

@@ -44,9 +44,15 @@ HOSTILE = (
     '<iframe src="javascript:window.parent.harm = 4"></iframe><style>body { display: none }</style>'
     '<a href="javascript:window.harm = 5" id="main">link</a> [click](javascript:window.harm=6) '
     "[data](data:text/html,<script>window.harm=7</script>) ![image](https://tracker.example/pixel.png) "
-    '<form action="https://evil.example"><button>go</button></form> <ui-list></ui-list>'
+    '<form action="https://evil.example"><button>go</button></form> <ui-list></ui-list> '
+    "[ref][bad] <javascript:window.harm=13> [enc](jav&#x61;script:window.harm=14) [up](JaVaScRiPt:window.harm=15) "
+    "[svg](data:image/svg+xml;base64,PHN2ZyBvbmxvYWQ9Imhhcm09MTYiLz4=) [rel](/ui/style.css) [vb](vbscript:harm=17)\n\n"
+    "[bad]: javascript:window.harm=18\n\n```html\n<img src=x onerror=window.harm=19>\n```\n\n"
+    '| <b onmouseover="window.harm=20">a</b> |\n|---|\n| ![t](https://tracker.example/p.png) |\n\n'
+    "\u202eturned\u202c \u2066isolated\n"
 )
-HOSTILE_NAME = '"><img src=x onerror=window.harm=8>.txt'
+HOSTILE_NAME = '"><img src=x onerror=window.harm=8>\u202etxt.exe'
+TRACKER = "https://tracker.example/seen.png"
 
 
 def opened(page: Shown, showcase: Showcase, view: str) -> None:
@@ -101,7 +107,8 @@ def victim(page_stack: LiveStack, upstream: Upstream, mcp: McpServers) -> str:
     upstream.script("evil", [reply(reasoning(HOSTILE), call), reply(text(HOSTILE))])
     server = {"type": "mcp", "server_label": "bad", "server_url": mcp.url("mcp"), "require_approval": "never"}
     file = {"type": "input_file", "filename": HOSTILE_NAME, "file_data": "data:text/plain;base64,SGVsbG8="}
-    content = [{"type": "input_text", "text": HOSTILE}, file]
+    remote = {"type": "input_image", "image_url": TRACKER}
+    content = [{"type": "input_text", "text": HOSTILE}, file, remote]
     with Wire(page_stack) as wire:
         made = wire.create(
             model="local/evil",
@@ -140,11 +147,35 @@ def test_hostile_content_never_runs_and_loads_nothing(
         assert page.page.evaluate("() => window.harm") is None
         assert page.page.locator("main script, main iframe, main form[action], main style, main object").count() == 0
         assert page.page.locator("main [onerror], main [onload], main ui-list ui-list").count() == 0
+        assert page.page.locator("img:not([src^='data:image/'])").count() == 0
         links = page.page.eval_on_selector_all("a[href]", "links => links.map((link) => link.protocol)")
         assert set(links) <= {"http:", "https:", "mailto:"}
         assert page.foreign == []
         assert not [one for one in page.problems if "Failed to load resource" not in one]
         assert page.find("body").is_visible()
+
+
+def test_file_name_that_turns_its_text_ends_with_its_element(
+    browser: Browser, page_stack: LiveStack, victim: str
+) -> None:
+    with browser.page(page_stack.base_url) as page:
+        page.goto(f"/ui/responses/{victim}")
+        chip = page.find(".chip", "exe")
+        places = chip.locator("span").evaluate_all("spans => spans.map((one) => one.getBoundingClientRect().left)")
+        assert places == sorted(places)
+        assert chip.locator("span").first.evaluate("one => getComputedStyle(one).unicodeBidi") == "isolate"
+
+
+def test_image_of_another_host_is_a_link_and_the_policy_refuses_to_load_it(
+    browser: Browser, page_stack: LiveStack, victim: str
+) -> None:
+    with browser.page(page_stack.base_url) as page:
+        page.goto(f"/ui/responses/{victim}")
+        page.find(".chip", "tracker.example (not loaded)")
+        assert page.foreign == []
+        page.page.evaluate("(url) => { const made = new Image(); made.src = url; document.body.append(made) }", TRACKER)
+        page.page.wait_for_timeout(300)
+        assert [one for one in page.problems if "Content Security Policy" in one]
 
 
 def test_hostile_answer_never_runs_while_it_streams(page: Shown, upstream: Upstream) -> None:

@@ -54,6 +54,32 @@ async def test_text_too_slow_to_render_is_plain(pool: WorkerPool) -> None:
     assert view["blocks"] == [{"kind": "text", "text": SLOW, "truncated": False}]
 
 
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        "".join(f"{'  ' * depth}- x\n" for depth in range(300)),
+        "- " * 10_000 + "x",
+        "> " * 10_000 + "x",
+        "|" + "a|" * 1000 + "\n|" + "-|" * 1000 + "\n" + ("|" * 1000 + "\n") * 90,
+        "*a " * 30_000,
+        "![" * 20_000 + "](https://tracker.example/x.png)" * 1000,
+        "[a]: <https://example.org>\n" + "[a]" * 30_000,
+        "`" * 50_000 + "<script>",
+        "\u202e" * 90_000,
+    ],
+    ids=["steps", "lists", "quotes", "table", "emphasis", "images", "references", "ticks", "bidi"],
+)
+async def test_bomb_of_markdown_ends_within_bounds(pool: WorkerPool, bomb: str) -> None:
+    [item] = await rendered(pool, message(bomb))
+    [block] = item["blocks"]
+    assert block["text"] == bomb
+    html = block.get("html") or ""
+    assert len(html) < 32 * 2**20
+    assert html.count("<ul>") + html.count("<blockquote>") <= 300
+    assert "<img" not in html
+    assert "<script" not in html
+
+
 async def test_text_too_long_to_render_is_plain(pool: WorkerPool) -> None:
     [view] = await rendered(pool, message("x" * (MARKDOWN + 1)))
     assert view["blocks"][0]["kind"] == "text"
