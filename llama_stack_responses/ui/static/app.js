@@ -155,6 +155,7 @@ function askToken(wrong) {
 
 async function session() {
   const found = await get("/v1/ui/session");
+  document.documentElement.dataset.owner = JSON.stringify([found.owner.tenant, found.owner.name]);
   document.documentElement.dataset.recording = found.record_requests ? "yes" : "no";
   const tools = document.getElementById("tools");
   if (!found.owner.anonymous) tools.prepend(h("span", { class: "owner", title: "Signed in as" }, [found.owner.name, found.owner.tenant].filter(Boolean).join(" · ")));

@@ -17,23 +17,31 @@ class TalkView extends View {
     ["e", "Open or close all folds", () => toggleAll(this)],
   ];
 
-  /** Read more when `element` comes into sight. */
+  /** Read more while `element` is in sight; `read` returns whether it has read. */
   watch(element, read) {
-    const seen = new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && read(), { rootMargin: "600px" });
+    const look = async (entries) => {
+      if (!entries.at(-1).isIntersecting || !this.more || !(await read())) return;
+      // It may be in sight still, which is no change that the observer would tell.
+      seen.unobserve(element);
+      seen.observe(element);
+    };
+    const seen = new IntersectionObserver(look, { rootMargin: "600px" });
     seen.observe(element);
     this.signal.addEventListener("abort", () => seen.disconnect());
   }
 
-  /** Read a page with `read` unless one is being read; errors offer another try. */
+  /** Read a page with `read` unless one is being read, and return whether it was read; errors offer another try. */
   async once(place, read) {
-    if (this.reading || this.signal.aborted) return;
+    if (this.reading || this.signal.aborted) return false;
     this.reading = true;
     place.replaceChildren(h("p", { class: "dim" }, "Reading…"));
     try {
       await read();
       place.replaceChildren();
+      return true;
     } catch (error) {
       if (!this.signal.aborted) place.replaceChildren(h("p", { role: "alert" }, error.message, " ", button("Try again", () => this.once(place, read))));
+      return false;
     } finally {
       this.reading = false;
     }
@@ -65,7 +73,7 @@ export class ChainView extends TalkView {
       return;
     }
     this.talk.lastElementChild?.scrollIntoView({ block: "start" });
-    this.watch(this.earlier, () => this.more && this.once(this.earlier, () => this.keepPlace(() => this.read())));
+    this.watch(this.earlier, () => this.once(this.earlier, () => this.keepPlace(() => this.read())));
   }
 
   async read() {
@@ -153,7 +161,7 @@ export class ConversationView extends TalkView {
       this.fail(error);
       return;
     }
-    this.watch(this.end, () => this.more && this.once(this.end, () => this.read()));
+    this.watch(this.end, () => this.once(this.end, () => this.read()));
   }
 
   async read() {

@@ -53,9 +53,16 @@ export class ResponseView extends View {
     return h(
       "header",
       { class: "head" },
-      h("div", { class: "head-title" }, h("h1", null, line(summary.words, 160) || "Response"), h("p", { class: "row dim" }, status(known.status), h("span", { title: known.model }, known.model), time(known.created_at), idChip(summary.id))),
+      h("div", { class: "head-title" }, h("h1", null, line(summary.words, 160) || "Response"), h("p", { class: "row dim" }, status(known.status), h("span", { title: known.model }, known.model), time(known.created_at), idChip(summary.id), this.owner())),
       h("div", { class: "actions" }, this.links(), this.copies(), RUNS.has(known.status) && known.background && button("Cancel", () => this.cancel(), { icon: "stop" }), button("", () => this.remove(), { icon: "trash", label: "Delete this response", kind: "ghost" })),
     );
+  }
+
+  /** The owner of a response that is not the viewer's, which the host's access policy lets the viewer read. */
+  owner() {
+    const { name, tenant } = this.found.owner;
+    const viewer = document.documentElement.dataset.owner;
+    return viewer && name && viewer !== JSON.stringify([tenant, name]) ? h("span", { class: "tag" }, `owner: ${name}`) : null;
   }
 
   links() {

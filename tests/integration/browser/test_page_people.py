@@ -37,7 +37,15 @@ VIEWS = {
 USERS: dict[str, Any] = {
     f"token-of-{name}": {"principal": name, "attributes": {"teams": [name]}, "tenant": "north"}
     for name in ("ada", "bob")
-}
+} | {"token-of-carol": {"principal": "carol", "attributes": {"teams": ["ada"]}, "tenant": "north"}}
+POLICY: list[dict[str, Any]] = [
+    {"permit": {"actions": ["create"]}},
+    *(
+        {"permit": {"actions": ["read", "update", "delete"]}, "when": condition}
+        for condition in ("user is owner", "user in owners teams", "resource is unowned")
+    ),
+]
+"""Carol reads what her team's ada makes."""
 SETTLED = "() => !/Reading…|Connecting/.test(document.querySelector('main').innerText)"
 HOSTILE = (
     '<script>window.harm = 1</script><img src=x onerror="window.harm = 2"><svg onload="window.harm = 3"></svg>'
@@ -222,7 +230,7 @@ def guarded(
         provider: dict[str, Any] = {"type": "custom", "endpoint": url}
         if host == "ogx":
             provider["tenant_field"] = "tenant"
-        config["server"]["auth"] = {"provider_config": provider}
+        config["server"]["auth"] = {"provider_config": provider, "access_policy": POLICY}
 
     folder: Path = tmp_path_factory.mktemp("guarded")
     with auth_server(USERS) as url:
@@ -255,8 +263,31 @@ def test_token_is_asked_for_and_kept_for_the_session_only(
         assert "token-of-ada" not in "".join(stored)
         page.page.reload()
         page.find(f".list-row[data-id={made}]")
+        assert not [one for one in page.requests if "token-of" in one]
+        assert "token-of-ada" not in guarded.log.read_text(errors="replace")
         page.page.get_by_role("button", name="Forget the token").click()
         page.find("dialog input[name=token]")
+
+
+def test_response_of_a_team_names_its_owner_and_is_in_no_list_of_others(
+    browser: Browser, guarded: LiveStack, upstream: Upstream
+) -> None:
+    upstream.script("small", reply(text("Hello, team.")))
+    with Wire(guarded, token="token-of-ada") as wire:
+        made = wire.create(model="local/small", input="For the team.")["id"]
+    with browser.page(guarded.base_url) as page:
+        page.goto("/ui")
+        sign_in(page, "token-of-carol")
+        page.find(".empty", "No responses yet")
+        page.goto(f"/ui/responses/{made}")
+        assert page.find(".head .tag").inner_text() == "owner: ada"
+        assert "ada" in page.find(".facts > div", "Owner").inner_text()
+    with browser.page(guarded.base_url) as page:
+        page.goto("/ui")
+        sign_in(page, "token-of-ada")
+        page.find(f".list-row[data-id={made}] a").click()
+        page.find(".facts > div", "Owner")
+        assert page.page.locator(".head .tag").count() == 0
 
 
 def test_another_user_sees_nothing_of_it(browser: Browser, guarded: LiveStack, upstream: Upstream) -> None:

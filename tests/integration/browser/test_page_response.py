@@ -4,12 +4,14 @@ import json
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.support.browser import Browser, Shown
 from tests.support.clients import installed
+from tests.support.seed import seed
 from tests.support.showcase import Showcase
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, reply, text
@@ -215,6 +217,21 @@ def test_chain_shows_all_turns_and_its_branches_as_a_tree(page: Shown, showcase:
     page.find(".tree ul a", "And one about a harbour at night.").click()
     page.find(".turn[data-here=yes]", "for the sleeping tide")
     assert page.path == f"/ui/chain/{showcase.harbour}"
+
+
+def test_long_chain_is_read_to_its_beginning_while_its_top_is_in_sight(page: Shown, page_stack: LiveStack) -> None:
+    database = page_stack.state_dir / "responses.db"
+    turns = [(f"Question {number}?", "Yes.") for number in range(70)]
+    with ThreadPoolExecutor(1) as elsewhere:  # the browser's event loop runs in this thread
+        [*_, last] = elsewhere.submit(seed, database, turns).result()
+    page.goto(f"/ui/chain/{last['id']}")
+    page.find(".turn[data-here=yes]")
+    page.page.evaluate("() => setInterval(() => window.scrollTo(0, 0), 20)")
+    page.until("() => document.querySelectorAll('.turn').length === 70")
+    page.find(".turn", "Question 0?")
+    with Wire(page_stack) as wire:
+        for made in page.page.eval_on_selector_all(".turn", "turns => turns.map((turn) => turn.id)"):
+            wire.http.delete(f"/responses/{made}")
 
 
 def test_chain_of_a_root_lists_its_successors(page: Shown, showcase: Showcase) -> None:
