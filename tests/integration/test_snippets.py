@@ -32,6 +32,7 @@ from tests.support.snippet_programs import (
     CODEX_BY_URL,
     COMMANDS,
     IN_THE_STACK,
+    INSTALL,
     MAKE,
     NOT_RUN,
     OF_LLAMA_STACK,
@@ -56,7 +57,18 @@ SHELL: Final = ("console", "sh", "bash")
 
 
 def test_every_code_block_is_run_or_excluded_with_a_reason() -> None:
-    listed = [*PROGRAMS, CODEX_BY_URL, *CODEX_BY_PROVIDER, *IN_THE_STACK, *BUILT, *COMMANDS, *MAKE, *SHOWN, *NOT_RUN]
+    listed = [
+        *PROGRAMS,
+        CODEX_BY_URL,
+        *CODEX_BY_PROVIDER,
+        *IN_THE_STACK,
+        *BUILT,
+        *COMMANDS,
+        *MAKE,
+        INSTALL,
+        *SHOWN,
+        *NOT_RUN,
+    ]
     assert sorted(listed) == sorted(BLOCKS)
 
 

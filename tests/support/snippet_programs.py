@@ -163,6 +163,8 @@ MAKE: Final = (
     "docs/quickstart.md, 1. Start a server, console",
 )
 """`tests/demo/test_documented.py` pastes them."""
+INSTALL: Final = "docs/guides/installation.md, In a stack of your own, console"
+"""`tests/wheels/try_wheels.py` pastes it: it needs a package index."""
 UI_ANSWERS: Final = tuple(
     f"docs/reference/ui.md, {section}, json"
     for section in (
@@ -217,5 +219,4 @@ NOT_RUN: Final = {
     "docs/guides/gpt-oss.md, Start it, console": "installs torch and loads a checkpoint: tests/gpt_oss/test_stack.py does",
     "docs/guides/gpt-oss.md, Start it, console 2": "the same on OGX: tests/gpt_oss/test_ogx.py does",
     "docs/guides/gpt-oss.md, The engine, console": "needs an engine: tests/gpt_oss/test_process.py has one",
-    "docs/guides/installation.md, In a stack of your own, console": "installs a host: tests/wheels/try_wheels.py does",
 }

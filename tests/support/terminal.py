@@ -21,7 +21,7 @@ from tests.support.process import GRACE, Child
 from tests.support.snippets import Block, substituted
 from tests.support.waiting import wait_until
 
-SECONDS: Final = 400.0
+SECONDS: Final = 1800.0
 """How long a command may take that ends by itself."""
 _PROGRAM: Final = "import json, os; print(json.dumps({'cwd': os.getcwd(), 'env': dict(os.environ)}))"
 

@@ -12,11 +12,15 @@ from typing import Final
 
 import pytest
 
-from tests.support.stack import REPOSITORY, Host, LiveStack
+from tests.support.snippet_programs import INSTALL as INSTALL_BLOCK
+from tests.support.snippets import blocks
+from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
+from tests.support.terminal import Terminal
 from tests.support.upstream import UpstreamProcess
 from tests.support.wire import Wire, output_text
 from tests.wheels.pythons import FOUND
 
+INSTALL: Final = blocks()[INSTALL_BLOCK]
 EXTRAS: Final[dict[Host, str]] = {"llama_stack": "llama-stack", "ogx": "ogx"}
 WRONG_MCP: Final[dict[Host, str]] = {"llama_stack": "mcp>=2", "ogx": "mcp<2"}
 
@@ -64,3 +68,26 @@ def test_wheel_with_host_extra_in_empty_environment_serves_a_response(
     uv("pip", "install", "--python", python, "--no-deps", WRONG_MCP[host])
     said = subprocess.run([*init, "--force"], capture_output=True, text=True, check=True).stdout
     assert f"pip install 'llama-stack-responses[{EXTRAS[host]}]'" in said
+
+
+@pytest.mark.parametrize("host", list(EXTRAS))
+@pytest.mark.parametrize("version", list(FOUND))
+def test_documented_command_installs_a_checkout_that_serves(
+    version: str, host: Host, upstream: UpstreamProcess, tmp_path: Path
+) -> None:
+    subprocess.run([FOUND[version], "-m", "venv", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    env = {**kept, "PATH": os.pathsep.join([str(python.parent), kept["PATH"]])}
+    (tmp_path / "shell").mkdir()
+    with Terminal(tmp_path / "shell", env, {}) as terminal, terminal.pasting(INSTALL) as lines:
+        terminal.run(f"cd {REPOSITORY}")
+        for each, extra in EXTRAS.items():
+            line = f"pip install '.[{extra}]'"
+            if each == host:
+                lines.run(line)
+            else:
+                lines.leave_out(line, "the hosts cannot share an environment")
+    stack = {"INFERENCE_URL": upstream.client.base_url, "PYTHONPATH": ""}
+    with LiveStack(STARTER, stack, tmp_path / "state", host=host, python=python) as live, Wire(live) as wire:
+        assert output_text(wire.create(model="local/echo", input="installed")) == "installed"
