@@ -43,10 +43,10 @@ class InvalidJsonError(ValueError):
 
 
 def loads(document: bytes | bytearray) -> Any:
-    """Return the array or object that a document holds, as `orjson.loads` does. Takes linear time.
+    """Return the array, object or string that a document holds, as `orjson.loads` does. Takes linear time.
 
     Raises:
-        InvalidJsonError: the document is not JSON, is nested too deeply, or is neither an array nor an object.
+        InvalidJsonError: the document is not JSON, is nested too deeply, or is of another type.
     """
     decoding = _Decoding(document)
     try:
@@ -72,12 +72,8 @@ class _Decoding:
         self.at = 0
 
     def value(self) -> Any:
-        document, length = self._document, len(self._document)
-        while self.at < length and document[self.at] in _BLANK:
-            self.at += 1
-        if document[self.at] not in _CLOSING:
-            raise InvalidJsonError("neither an array nor an object")
-        self._open()
+        document = self._document
+        self._begin()
         while self._starts:
             self._run()
             match document[self.at]:
@@ -90,6 +86,19 @@ class _Decoding:
         if document[self.at :].strip(_BLANK):
             raise InvalidJsonError(f"unexpected text after byte {self.at}")
         return self._whole
+
+    def _begin(self) -> None:
+        """Open the array or object, or decode the string."""
+        while self._document[self.at] in _BLANK:
+            self.at += 1
+        first = self._document[self.at]
+        if first in _CLOSING:
+            self._open()
+        elif first == _QUOTE[0]:
+            start, end = self.at + 1, self._end_of_string()
+            self._whole, self.at = self._text(start, end), end + 1
+        else:
+            raise InvalidJsonError("neither an array, an object nor a string")
 
     def _open(self) -> None:
         self._starts.append(self.at)
@@ -128,18 +137,23 @@ class _Decoding:
 
     def _pass_string(self) -> None:
         """Pass a string that no run has; decode it if it is large."""
-        start, document = self.at, self._document
-        end = start + 1
-        while (quote := document.find(_QUOTE, end, end + _PIECE)) < 0 or _is_escaped(document, quote):
-            end = quote + 1 if quote >= 0 else end + _PIECE
-            if end > len(document):
-                raise InvalidJsonError(f"a string that begins at byte {start} does not end")
+        start, quote = self.at, self._end_of_string()
         if quote - start < _PIECE:
             self.at = quote + 1
             return
         value = self._text(start + 1, quote)
         self.at = quote + 1
         self._put(start, value)
+
+    def _end_of_string(self) -> int:
+        """Return the place of the quotation mark that ends the string that begins here."""
+        start, document = self.at, self._document
+        end = start + 1
+        while (quote := document.find(_QUOTE, end, end + _PIECE)) < 0 or _is_escaped(document, quote):
+            end = quote + 1 if quote >= 0 else end + _PIECE
+            if end > len(document):
+                raise InvalidJsonError(f"a string that begins at byte {start} does not end")
+        return quote
 
     def _text(self, start: int, end: int) -> str:
         """Return the text of a string, without its quotation marks."""

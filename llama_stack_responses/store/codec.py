@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from ..core import json_decoding
 from ..core.errors import ApiError
 from ..core.json_values import decoded_bytes
 
@@ -28,6 +29,9 @@ _FLAGS: Final = 0xF0
 
 LARGEST: Final = 2**30
 """Maximum size of a decompressed record in bytes, far above what the largest request produces."""
+
+_AT_ONCE: Final = 2**20
+"""Bytes of JSON that are decoded in one call, for which other threads wait."""
 
 _SMALL: Final = 100
 _DAMAGED: Final = "A stored record is damaged."
@@ -173,13 +177,15 @@ def text(data: bytes, most: int) -> bytes:
 
 
 def parse(data: bytes, body: bytes) -> Any:
-    """Return the value that `data` was encoded from, given the JSON that it holds.
+    """Return the value that `data` was encoded from, given the JSON that it holds. Large JSON is decoded in pieces.
 
     Raises:
         UnreadableError: `body` is not valid JSON.
     """
     try:
-        return json.loads(body) if data[0] & _LENIENT else orjson.loads(body)
+        if data[0] & _LENIENT:
+            return json.loads(body)
+        return orjson.loads(body) if len(body) <= _AT_ONCE else json_decoding.loads(body)
     except ValueError as error:
         raise UnreadableError(_DAMAGED) from error
 

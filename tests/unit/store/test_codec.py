@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -91,3 +93,24 @@ FORMAT_1 = (
     "c10004686561644376aa81a191b189a999b98565625232b008a1c4e9c4ba311cd4e2284f043638807916e82b05604054162b"
     "00a33d05542ee861fa01e46a00"
 )
+
+
+@pytest.mark.parametrize("value", ["wörd " * 500_000, [{"a": "wörd " * 300_000}] * 2, {"a": [1] * 800_000}])
+def test_large_value_is_decoded_in_pieces(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    loads = orjson.loads
+
+    def spy(text: bytes) -> Any:
+        sizes.append(len(text))
+        return loads(text)
+
+    encoded = codec.encode(value)
+    monkeypatch.setattr(orjson, "loads", spy)
+    assert codec.decode(encoded) == value
+    assert max(sizes) < 200_000
+
+
+def test_damaged_large_value_is_unreadable() -> None:
+    encoded = codec.encode({"a": [1] * 800_000}, pack=False)
+    with pytest.raises(codec.UnreadableError):
+        codec.decode(encoded[:-1])
