@@ -1,0 +1,128 @@
+"""The documentation has the exact errors of the hosts on their own routes."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
+from tests.support.upstream import UpstreamProcess
+from tests.support.variants import add_vector_stores, variant
+from tests.support.wire import Json
+
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+
+ABSENT: Final = "Not Found"
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A request that the host refuses.
+
+    Attributes:
+        stack: the stack: "bare", without all but responses, or "vectors", without a default embedding model.
+        hosts: the hosts that answer like this.
+    """
+
+    stack: str
+    method: str
+    path: str
+    status: int
+    message: str
+    body: Json = field(default_factory=dict)
+    hosts: tuple[Host, ...] = ("llama_stack", "ogx")
+
+
+REFUSED: Final = [
+    Refused("bare", "GET", "/v1/files", 404, ABSENT),
+    Refused("bare", "POST", "/v1/files", 404, ABSENT),
+    Refused("bare", "GET", "/v1/vector_stores", 404, ABSENT),
+    Refused("bare", "POST", "/v1/vector_stores", 404, ABSENT, {"name": "v"}),
+    Refused("bare", "POST", "/v1/moderations", 404, ABSENT, {"input": "x"}),
+    Refused(
+        "bare",
+        "GET",
+        "/v1/models/local/none",
+        404,
+        "Model 'local/none' not found. Use 'client.models.list()' to list available Models.",
+    ),
+    Refused("bare", "GET", "/v1/prompts/pmpt_x", 400, "Prompt pmpt_x:default not found", hosts=("llama_stack",)),
+    Refused(
+        "bare",
+        "GET",
+        "/v1/prompts/pmpt_x",
+        404,
+        "Prompt 'pmpt_x' not found. Use 'client.prompts.list()' to list available Prompts.",
+        hosts=("ogx",),
+    ),
+    Refused(
+        "vectors",
+        "POST",
+        "/v1/vector_stores",
+        400,
+        "Model 'None' not found. Use 'client.models.list()' to list available Models.",
+        {"name": "v"},
+    ),
+    Refused(
+        "vectors",
+        "POST",
+        "/v1/vector_stores",
+        400,
+        "Embedding model 'local/nope' not found or not an embedding model",
+        {"name": "v", "embedding_model": "local/nope"},
+    ),
+]
+
+
+def leave_out_all(config: Json) -> None:
+    config["apis"] = ["inference", "responses"]
+    for api in ("files", "tool_runtime"):
+        del config["providers"][api]
+
+
+def leave_out_embedder(config: Json) -> None:
+    add_vector_stores(config)
+    del config["providers"]["inference"][0]["config"]["embedding_models"]
+
+
+@pytest.fixture(scope="module")
+def stacks(
+    host: Host,
+    stack_env: dict[str, str],
+    upstream_process: UpstreamProcess,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[dict[str, LiveStack]]:
+    folder = tmp_path_factory.mktemp("host-errors")
+    [vocabularies] = Path(sys.prefix).glob("lib/python*/site-packages/llama_index/core/_static/tiktoken_cache")
+    found = {"INFERENCE_URL": upstream_process.client.base_url, "TIKTOKEN_CACHE_DIR": str(vocabularies)}
+    env = {**stack_env, **found}
+    changes = {"bare": leave_out_all, "vectors": leave_out_embedder}
+    configs = {name: variant(STARTER, folder / f"{name}.yaml", change) for name, change in changes.items()}
+    made = {name: LiveStack(config, env, folder / name, host=host) for name, config in configs.items()}
+    with made["bare"], made["vectors"]:
+        yield made
+
+
+@pytest.mark.parametrize("refused", REFUSED, ids=lambda each: f"{each.stack} {each.method} {each.path} {each.status}")
+def test_host_refuses_as_documented(refused: Refused, host: Host, stacks: dict[str, LiveStack]) -> None:
+    url = stacks[refused.stack].base_url + refused.path
+    answer = httpx.request(refused.method, url, json=refused.body or None, timeout=60, trust_env=False)
+    assert ((answer.status_code, message(answer.json())) == (refused.status, refused.message)) == (
+        host in refused.hosts
+    )
+
+
+@pytest.mark.parametrize("refused", REFUSED, ids=lambda each: f"{each.stack} {each.method} {each.path} {each.status}")
+def test_error_of_the_host_is_in_the_documentation(refused: Refused) -> None:
+    text = (REPOSITORY / "docs" / "reference" / "errors.md").read_text()
+    rows = [line for line in text.splitlines() if f"`{refused.method} {refused.path}`" in line]
+    assert any(f"| {refused.status} `{refused.message}` |" in row for row in rows)
+
+
+def message(error: Any) -> str:
+    """Return the message of an error in one of the hosts' forms."""
+    return str(error["error"]["message"] if "error" in error else error["detail"])
