@@ -48,9 +48,15 @@ class TextOfParts(str):
 
     @classmethod
     def of(cls, content: Any) -> Any:
-        """Convert a list of parts; return other content unchanged."""
-        if not isinstance(content, list):
+        """Convert a list of parts; return text unchanged.
+
+        Raises:
+            TypeError: it is neither.
+        """
+        if isinstance(content, str):
             return content
+        if not isinstance(content, list):
+            raise TypeError("The content is no text.")
         texts = [text for each in content if isinstance(each, dict) and isinstance(text := each.get("text"), str)]
         made = cls("".join(texts))
         made.parts = content
@@ -104,6 +110,20 @@ def _each(build: Build, most: int) -> Build:
     return built
 
 
+def _numbered(build: Build, most: int) -> Build:
+    """Return a function that builds a list of models with an `index`, by which the host's router groups them."""
+    built = _each(build, most)
+
+    def numbered(raw: Any) -> list[Any]:
+        made = built(raw)
+        for each in made:
+            if isinstance(each.index, list | dict):
+                raise TypeError("An index is no number.")
+        return made
+
+    return numbered
+
+
 _COUNTS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
 _MOST_CHOICES: Final = 128
 _MOST_CALLS: Final = 1024
@@ -120,7 +140,7 @@ _CHOICE: Final = _shape(
     delta=_shape(
         ChoiceDelta,
         content=TextOfParts.of,
-        tool_calls=_each(_CALL, _MOST_CALLS),
+        tool_calls=_numbered(_CALL, _MOST_CALLS),
         function_call=_shape(ChoiceDeltaFunctionCall),
     ),
     logprobs=_shape(ChoiceLogprobs, content=_each(_LOGPROB, _MOST_TOKENS), refusal=_each(_LOGPROB, _MOST_TOKENS)),
@@ -142,7 +162,7 @@ def _counted(usage: Json) -> Json:
 _CHUNK: Final = _shape(
     ChatCompletionChunk,
     {"id": "", "created": 0, "model": "", "object": "chat.completion.chunk", "choices": []},
-    choices=_each(_CHOICE, _MOST_CHOICES),
+    choices=_numbered(_CHOICE, _MOST_CHOICES),
     usage=lambda raw: _USAGE(_counted(raw)),
 )
 

@@ -1,7 +1,7 @@
 """A model server that never stops, or whose chunks are costly to read."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain, repeat
 from typing import Any, Final
 
@@ -108,6 +108,86 @@ def chunks_that_are_costly_to_read(at: Attacker, case: list[bytes]) -> None:
             refused(answer, 502)
         else:
             assert final(events_of(answer))["status"] in ("completed", "incomplete", "failed")
+
+
+WHOLE: Final[Json] = {
+    "id": "c",
+    "object": "chat.completion.chunk",
+    "created": 1,
+    "model": "m",
+    "service_tier": "default",
+    "choices": [
+        {
+            "index": 0,
+            "delta": {
+                "role": "assistant",
+                "content": "x",
+                "refusal": None,
+                "reasoning_content": "y",
+                "annotations": [{"type": "url_citation", "url_citation": {"url": "u", "title": "t", "end_index": 1}}],
+                "tool_calls": [
+                    {"index": 0, "id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+                ],
+            },
+            "finish_reason": "tool_calls",
+            "logprobs": {"content": [{"token": "x", "logprob": -0.1, "bytes": [1], "top_logprobs": []}]},
+        }
+    ],
+    "usage": {
+        "prompt_tokens": 1,
+        "completion_tokens": 1,
+        "total_tokens": 2,
+        "prompt_tokens_details": {"cached_tokens": 1},
+        "completion_tokens_details": {"reasoning_tokens": 1},
+    },
+}
+ODD: Final[Mapping[str, str]] = {
+    "null": "null",
+    "negative": "-1",
+    "fraction": "0.5",
+    "huge": "1" + "0" * 400,
+    "infinite": "1e999",
+    "nan": "NaN",
+    "true": "true",
+    "empty": '""',
+    "nul": '"\\u0000"',
+    "half": '"\\ud800"',
+    "long": f'"{"x" * 20_000}"',
+    "array": "[]",
+    "arrays": "[[], {}, null, 1]",
+    "object": "{}",
+    "nested": '{"x": {"y": []}}',
+}
+
+
+def replaced(value: Any) -> Iterator[Any]:
+    """Yield the value with each part of it replaced by the text `@`, one after another."""
+    yield "@"
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, part in parts:
+        for each in replaced(part):
+            copy = dict(value) if isinstance(value, dict) else list(value)
+            copy[name] = each
+            yield copy
+
+
+@ATTACKS.add(**ODD)
+def chunks_with_a_value_of_another_type(at: Attacker, case: str) -> None:
+    for made in replaced(WHOLE):
+        event = f"data: {json.dumps(made).replace(json.dumps('@'), case)}\n\n".encode()
+        serve(at, lambda event=event: Answer([chunk(content="a"), event, END], 200, EVENTS))
+        body = {
+            "model": "hostile/m",
+            "input": "x",
+            "tools": [TOOL],
+            "stream": True,
+            "include": ["message.output_text.logprobs"],
+        }
+        with at.wire.http.stream("POST", "/responses", json=body) as answer:
+            assert answer.status_code == 200, (made, answer.read())
+            last = final(events_of(answer))
+        assert last["status"] in ("completed", "incomplete", "failed"), made
+        assert at.wire.retrieve(last["id"])["status"] == last["status"]
 
 
 @ATTACKS.add()

@@ -104,3 +104,19 @@ def test_missing_chunk_fields_have_defaults(raw: Json) -> None:
 def test_invalid_chunk_is_refused(raw: Any) -> None:
     with pytest.raises(ValueError, match="not a chunk"):
         chat_chunk(raw)
+
+
+@pytest.mark.parametrize("content", [1, 0.5, True, {}, {"text": "x"}])
+def test_content_that_is_no_text_is_refused(content: Any) -> None:
+    """The host's router joins the content of all chunks."""
+    with pytest.raises(ValueError, match="not a chunk"):
+        chat_chunk(chunk({"content": content}))
+
+
+@pytest.mark.parametrize("index", [[], [0], {}, {"x": 1}])
+def test_index_that_is_array_or_object_is_refused(index: Any) -> None:
+    """The host's router keeps choices and calls in dictionaries."""
+    with pytest.raises(ValueError, match="not a chunk"):
+        chat_chunk(chunk({}) | {"choices": [{"index": index, "delta": {}}]})
+    with pytest.raises(ValueError, match="not a chunk"):
+        chat_chunk(chunk({"tool_calls": [{"index": index, "function": {"name": "f"}}]}))
