@@ -115,7 +115,7 @@ def _numbered(build: Build, most: int) -> Build:
     built = _each(build, most)
 
     def numbered(raw: Any) -> list[Any]:
-        made = built(raw)
+        made: list[Any] = built(raw)
         for each in made:
             if isinstance(each.index, list | dict):
                 raise TypeError("An index is no number.")
