@@ -1,8 +1,8 @@
 """An afternoon of a support desk, stored in a stack, for readers of the built-in page who have never seen it.
 
-    python -m tests.support.story --state /tmp/story [--port-file FILE]    # starts a stack, prints its page's address
+    python -m tests.support.story --state /tmp/story [--static FOLDER]    # starts a stack, prints its page's address
 
-`QUESTIONS` of `tests/integration/browser/test_page_story.py` are answered with the page alone.
+Questions about it are answered with the page alone: `tests/integration/browser/test_page_story.py`.
 """
 
 import argparse

@@ -159,6 +159,15 @@ def test_page_shows_input_before_the_question(start: Shown) -> None:
     assert "encrypted" in earlier.locator(".reasoning").inner_text()
 
 
+def test_failed_tool_call_is_marked_in_the_list_of_a_phone(
+    browser: Browser, told_stack: LiveStack, story: Story
+) -> None:
+    with browser.page(told_stack.base_url, viewport={"width": 360, "height": 740}) as page:
+        page.goto("/ui?failed_tools=true")
+        assert page.find(f".list-row[data-id={story.failing}] .cell-tools").inner_text().startswith("1 of 1")
+        assert page.page.evaluate("() => document.documentElement.scrollWidth") <= 360
+
+
 def test_long_words_and_other_scripts_stay_within_a_phone(
     browser: Browser, told_stack: LiveStack, story: Story
 ) -> None:
