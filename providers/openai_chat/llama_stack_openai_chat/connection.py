@@ -24,6 +24,10 @@ _INFLATED: Final = 1 << 22
 """Maximum bytes of a decompressed body that wait to be read."""
 
 
+_COPIED: Final = 65_536
+"""Bytes of a body up to which it is sent in one write with the head."""
+
+
 @dataclass(slots=True)
 class Head:
     """The status and headers of a response."""
@@ -74,8 +78,12 @@ class Connection(asyncio.Protocol):
         self._push: Callable[[bytes], bool] | None = None
         self._stopped = False
 
-    async def ask(self, request: bytes) -> Head:
+    async def ask(self, request: bytes, body: bytes | bytearray = b"") -> Head:
         """Send a request and wait for the head of its response.
+
+        Args:
+            request: the request, or its head.
+            body: what follows; it must not change. A large one is not copied.
 
         Raises:
             TimeoutError: the server was silent for too long.
@@ -83,7 +91,11 @@ class Connection(asyncio.Protocol):
         """
         self._begin()
         self.busy = True
-        self._transport.write(request)
+        if len(body) > _COPIED:
+            self._transport.write(request)
+            self._transport.write(body)
+        else:
+            self._transport.write(request + body)
         while self.head is None:
             await self._more()
         return self.head

@@ -56,6 +56,10 @@ class _Asked:
         return httpx2.Request(self.method, self.url)
 
 
+type _Data = tuple[bytes, bytes | bytearray]
+"""The head of a request, and its body."""
+
+
 class Upstream:
     """A client of one model server.
 
@@ -148,7 +152,7 @@ class Upstream:
         try:
             connection = await self._pool.connect()
             try:
-                await connection.ask(data)
+                await connection.ask(*data)
                 await self._check(connection, asked)
                 answer = _object(await connection.read_all(_LONGEST_ANSWER), asked)
             finally:
@@ -163,7 +167,7 @@ class Upstream:
         """Close the idle connections."""
         self._pool.close()
 
-    def _asked(self, method: str, path: str, key: str | None, body: bytes | bytearray = b"") -> tuple[_Asked, bytes]:
+    def _asked(self, method: str, path: str, key: str | None, body: bytes | bytearray = b"") -> tuple[_Asked, _Data]:
         """Return a request and its encoding."""
         key = key or self._key
         base, target = self._base, self._target
@@ -178,9 +182,9 @@ class Upstream:
             head += f"{name}: {check_header(value)}\r\n"
         if method == "POST":
             head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
-        return _Asked(method, base + path), b"\r\n".join((head.encode(), body))
+        return _Asked(method, base + path), (head.encode() + b"\r\n", body)
 
-    async def _answer(self, asked: _Asked, data: bytes) -> Connection:
+    async def _answer(self, asked: _Asked, data: _Data) -> Connection:
         """Send a request with retries; return the connection after the head of a successful response."""
         for attempt in range(self._retries):
             try:
@@ -192,7 +196,7 @@ class Upstream:
             await asyncio.sleep(pause)
         return await self._attempt(asked, data)
 
-    async def _attempt(self, asked: _Asked, data: bytes) -> Connection:
+    async def _attempt(self, asked: _Asked, data: _Data) -> Connection:
         try:
             connection = await self._sent(data)
             await self._check(connection, asked)
@@ -200,7 +204,7 @@ class Upstream:
             raise errors.of_connection(error, asked.shown()) from error
         return connection
 
-    async def _sent(self, data: bytes) -> Connection:
+    async def _sent(self, data: _Data) -> Connection:
         """Send a request; return the connection after the head of the response.
 
         Servers close idle connections. A request on a reused connection that breaks without a response is sent again,
@@ -257,10 +261,10 @@ class Upstream:
             self._pool.keep(connection)
 
 
-async def _ask(connection: Connection, data: bytes) -> None:
+async def _ask(connection: Connection, data: _Data) -> None:
     """Send a request; on any exception before the head of the response, close the connection."""
     try:
-        await connection.ask(data)
+        await connection.ask(*data)
     except BaseException:
         connection.close()
         raise

@@ -264,6 +264,20 @@ async def test_slow_reader_applies_backpressure_to_server() -> None:
         assert len([each async for each in stream]) == 64
 
 
+async def test_large_body_is_sent_without_copy_and_small_one_with_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection, wire = Connection(SECONDS), Wire()
+    connection.connection_made(wire)
+    written: list[Any] = []
+    monkeypatch.setattr(wire, "write", written.append)
+    body = bytearray(1 << 20)
+    for each in (b"{}", body):
+        asking = asyncio.create_task(connection.ask(b"head", each))
+        await asyncio.sleep(0)
+        asking.cancel()
+    assert written[:2] == [b"head{}", b"head"]
+    assert written[2] is body
+
+
 async def test_connection_with_paused_reading_is_not_reused() -> None:
     connection, wire = Connection(SECONDS), Wire()
     connection.connection_made(wire)
