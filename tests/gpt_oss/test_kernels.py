@@ -22,7 +22,7 @@ from llama_stack_gpt_oss.engine.config import ModelConfig, read_config
 from llama_stack_gpt_oss.engine.graphs import padded
 from llama_stack_gpt_oss.engine.kernels import choose, triton_ops
 from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
-from llama_stack_gpt_oss.engine.kernels.triton_ops import TritonOps
+from llama_stack_gpt_oss.engine.kernels.triton_ops import FEW_ROWS, TritonOps
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.ops import Routed, Store
 from llama_stack_gpt_oss.engine.scheduler import ScheduledTokens
@@ -266,6 +266,23 @@ def test_head_kernel_takes_first_of_equals_and_valid_token_for_nan(
     assert all(0 <= token < 200 for token in kernels.head(broken, same, draws(2)).tokens.tolist())
 
 
+@pytest.mark.parametrize("rows", [1, 8, 17])
+def test_expert_kernels_in_bf16_match_torch(
+    config: ModelConfig, weights: Weights, torch_ops: TorchOps, rows: int
+) -> None:
+    """The products that a GPU computes from the packed weights; rows above 8 are grouped by expert."""
+    ops, layer, x = TritonOps(config), weights.layers[1], normal(rows, config.hidden)
+    wide = torch_ops.route(x, layer)
+    groups = ops.grouped(wide.scores) if rows > FEW_ROWS else None
+    routed = Routed(wide.normed.bfloat16(), wide.scores, groups)
+    exact = Routed(routed.normed.float(), wide.scores)
+    inner = ops.up(routed, layer)
+    torch.testing.assert_close(inner.float(), torch_ops.up(exact, layer), atol=2e-2, rtol=1e-2)
+    summed = ops.down(inner, routed, x.bfloat16(), layer).float()
+    expected = torch_ops.down(inner.float(), exact, x.bfloat16().float(), layer)
+    torch.testing.assert_close(summed, expected, atol=2e-2, rtol=1e-2)
+
+
 def test_every_mxfp4_nibble_and_scale_is_decoded_by_kernel(config: ModelConfig, weights: Weights) -> None:
     """The input of a projection is zero except for a one: each output is one matrix value, a nibble and a scale."""
     rows, groups = 249 * 16, config.intermediate // 32
@@ -331,3 +348,11 @@ def test_kernels_build_for_h100_without_spills(built: dict[str, dict[str, Any]])
 def test_arguments_of_a_step_select_no_other_build(built: dict[str, dict[str, Any]]) -> None:
     """A value or an address that changes from step to step would otherwise compile a kernel in a request."""
     assert {name: kernel["specialized"] for name, kernel in built.items() if kernel["specialized"]} == {}
+
+
+def test_experts_decode_weights_in_few_instructions(built: dict[str, dict[str, Any]]) -> None:
+    """At the memory's speed an H200 executes 0.215 instructions a byte."""
+    counts = {name: kernel["per_byte"] for name, kernel in built.items() if kernel["per_byte"]}
+    assert set(counts) == {f"{name}-{tile}" for name in ("up", "down") for tile in ("row", "group-16", "group-64")}
+    assert max(counts["up-row"], counts["down-row"]) <= 0.34, counts
+    assert max(counts.values()) <= 0.48, counts

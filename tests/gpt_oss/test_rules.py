@@ -13,9 +13,8 @@ LONGEST = 45
 # A kernel is one function: its loops share the registers.
 KERNELS = {"linear.py", "attention.py", "experts.py", "head.py"}
 STANDARD = {
-    "array", "bisect", "collections", "contextlib", "dataclasses", "functools",
-    "itertools", "hashlib", "json", "math", "mmap",
-    "pathlib", "time", "types", "typing",
+    "array", "bisect", "collections", "contextlib", "dataclasses", "functools", "hashlib", "itertools", "json", "math",
+    "mmap", "pathlib", "time", "types", "typing",
 }  # fmt: skip
 WITHOUT_TORCH = ["cache", "config", "engine", "errors", "progress", "scheduler", "sequence"]
 MODULES = sorted(ROOT.rglob("*.py"))

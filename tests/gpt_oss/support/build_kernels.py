@@ -12,21 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import triton
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
 from llama_stack_gpt_oss.engine.kernels import attention, experts, head, linear
+from llama_stack_gpt_oss.engine.kernels.triton_ops import FEW, MANY, SUMMED
 
 H100 = GPUTarget("cuda", 90, 32)
 HEADS = {"QUERY_HEADS": 64, "KV_HEADS": 8}
 CHOICE = {"EXPERTS": 32, "CHOSEN": 4}
 BF16 = {"x", "norm", "weight", "bias", "queries", "keys", "values", "mixed", "out", "normed", "sinks", "inner"}
-F32 = {"cos", "sin", "logits", "scores", "partial", "made", "temperatures", "best_scores", "shares"}
+F32 = {"cos", "sin", "logits", "scores", "partial", "parts", "temperatures", "best_scores", "shares"}
 I64 = {"positions", "slots", "seeds", "tokens"}
 I32 = {"tables", "starts", "lengths", "best_tokens", "order", "counts"}
 U8 = {"blocks", "scales"}
 FLOATS = {"epsilon", "softmax_scale", "limit", "coldest"}
+OPTIONS = {"num_warps", "num_stages", "enable_fp_fusion"}
 SIZES = {"hidden", "intermediate", "width", "strips"}  # integers that are constant for a model
 SLICED = {"slots", "tables"}  # pointers into a step's tensors at an offset, so with any alignment
 
@@ -52,17 +55,23 @@ def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
     made: dict[str, tuple[Any, dict[str, Any]]] = {}
     for block in (16, 64):
         tile = {"BLOCK_M": block, "WIDE": False}
-        grouped = {**tile, "BLOCK_N": 32, "BLOCK_B": 32}
+        grouped = {"WIDE": False, **MANY.options(block)}
         made |= {
             f"qkv-{block}": (linear.qkv_kernel, {**HEADS, **tile, "HALF": 32, "BLOCK_P": 16, "BLOCK_K": 64}),
             f"out-{block}": (linear.out_kernel, {**tile, "BLOCK_N": 16, "BLOCK_K": 128}),
             f"route-{block}": (linear.route_kernel, {**tile, "BLOCK_N": 16, "BLOCK_K": 64}),
-            f"head-{block}": (head.head_kernel, {**tile, "BLOCK_N": 64, "BLOCK_K": 64, "KEEP": False}),
-            f"head-kept-{block}": (head.head_kernel, {**tile, "BLOCK_N": 64, "BLOCK_K": 64, "KEEP": True}),
+            f"head-{block}": (
+                head.head_kernel,
+                {**tile, "BLOCK_N": 64, "BLOCK_K": 64, "KEEP": False, "enable_fp_fusion": False},
+            ),
+            f"head-kept-{block}": (
+                head.head_kernel,
+                {**tile, "BLOCK_N": 64, "BLOCK_K": 64, "KEEP": True, "enable_fp_fusion": False},
+            ),
             f"up-group-{block}": (experts.up_group_kernel, {**grouped, "CHOSEN": 4}),
             f"down-group-{block}": (experts.down_group_kernel, grouped),
         }
-    rows = {**CHOICE, "BLOCK_N": 16, "BLOCK_B": 128}
+    rows = {**CHOICE, "WIDE": False, **FEW.options(16)}
     made |= {"up-row": (experts.up_row_kernel, rows), "down-row": (experts.down_row_kernel, rows)}
     made |= {f"group-{block}": (experts.group_kernel, {**CHOICE, "BLOCK_M": block}) for block in (16, 128)}
     store = {**HEADS, "SIZE": 64, "PAGE": 64, "WIDE": False}
@@ -74,6 +83,7 @@ def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
     ):
         cut = {"WINDOW": window, "BLOCK_Q": queries, "BLOCK_M": block, "SPLITS": splits}
         made[f"attention-{name}"] = (attention.attention_kernel, {**store, **cut})
+    made["sum"] = (experts.sum_kernel, {"CHOSEN": 4, "BLOCK_N": SUMMED})
     made["pick"] = (head.pick_kernel, {"BLOCK": 4096})
     made["merge"] = (attention.merge_kernel, {"QUERY_HEADS": 64, "SIZE": 64, "SPLITS": 16})
     return made
@@ -81,6 +91,8 @@ def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
 
 def build(kernel: Any, constants: dict[str, Any]) -> dict[str, Any]:
     """Return the registers, spilled bytes and shared memory of a kernel, and its `specialized` arguments."""
+    options = {"enable_fp_fusion": True} | {name: constants[name] for name in OPTIONS & constants.keys()}
+    constants = {name: value for name, value in constants.items() if name not in OPTIONS}
     signature = kinds(kernel, constants)
     # As at a launch: pointers and sizes are known to be multiples of 16.
     aligned = [
@@ -90,7 +102,7 @@ def build(kernel: Any, constants: dict[str, Any]) -> dict[str, Any]:
     ]
     attributes = {place: [["tt.divisibility", 16]] for place in aligned}
     source = ASTSource(kernel, signature, {(kernel.arg_names.index(n),): v for n, v in constants.items()}, attributes)
-    compiled = triton.compile(source, target=H100, options={"enable_fp_fusion": kernel is not head.head_kernel})
+    compiled = triton.compile(source, target=H100, options=options)
     said = assembled(compiled.asm["ptx"])
     spills = sum(int(number) for number in re.findall(r"(\d+) bytes spill", said))
     registers = max(int(number) for number in re.findall(r"Used (\d+) registers", said))
@@ -99,7 +111,41 @@ def build(kernel: Any, constants: dict[str, Any]) -> dict[str, Any]:
         "spills": spills,
         "shared": compiled.metadata.shared,
         "specialized": specialized(kernel, signature),
+        "per_byte": instructions_per_byte(compiled, constants) if kernel.__name__.startswith(("up_", "down_")) else 0,
     }
+
+
+def instructions_per_byte(compiled: Any, constants: Mapping[str, Any]) -> float:
+    """Return the instructions of all warps for each byte of an expert's weights, in the loop that reads them."""
+    loop = longest_loop(disassembled(compiled.asm["cubin"]))
+    body = compiled.asm["ttgir"].partition("scf.for")[2].partition("scf.yield")[0]
+    # The assembler may unroll the loop, so that it commits the groups of loads of several iterations.
+    iterations = sum("LDGDEPBAR" in line for line in loop) / body.count("async_commit_group")
+    size = constants["BLOCK_N"] * constants["BLOCK_K"] // 2
+    return len(loop) * compiled.metadata.num_warps / (size * iterations)
+
+
+def longest_loop(code: str) -> list[str]:
+    """Return the instructions of the longest loop: those from a label to a branch back to it."""
+    labels: dict[str, int] = {}
+    instructions: list[str] = []
+    loops: list[list[str]] = []
+    for line in code.splitlines():
+        if label := re.match(r"\s*(\.L_x_\d+):", line):
+            labels[label[1]] = len(instructions)
+        elif found := re.match(r"\s*/\*[0-9a-f]+\*/\s+(.*?);", line):
+            instructions.append(found[1])
+            back = re.search(r"\bBRA\b.*`\((\.L_x_\d+)\)", found[1])
+            if back and back[1] in labels:
+                loops.append(instructions[labels[back[1]] :])
+    return max(loops, key=len)
+
+
+def disassembled(cubin: bytes) -> str:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        return subprocess.check_output([knobs.nvidia.nvdisasm.path, "-c", file.name], text=True)
 
 
 def specialized(kernel: Any, signature: Mapping[str, str]) -> list[str]:

@@ -1,8 +1,8 @@
 """The experts' projections, computed directly from MXFP4 weights.
 
-A byte holds two neighbours along the input. So a tile of bytes multiplies the even inputs by its low nibbles and the
-odd ones by its high nibbles, without a shuffle. For few rows there is a program for each row and expert, which selects
-the expert from the router's scores; for many rows, a kernel groups them by expert first.
+For few rows there is a program for each row and chosen expert, which selects the expert from the router's scores. Its
+product fills one row of a tile: what counts is the time to read the weights. For many rows, a kernel groups them by
+expert first. A byte of weights holds two neighbours along the input, the first in its low nibble.
 """
 
 import triton
@@ -85,22 +85,57 @@ def group_kernel(
 
 
 @triton.jit
-def _row_product(x, blocks, scales, first, outputs, strip, inputs, BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr):  # noqa: N803
-    """Multiply one row by the matrix rows first + outputs: [BLOCK_N] in f32. A matrix row has inputs / 2 bytes."""
-    total = tl.zeros([BLOCK_N], tl.float32)
-    width = inputs // 2
-    for start in range(0, width, BLOCK_B):
-        spots = start + tl.arange(0, BLOCK_B)
-        inside = spots < width
-        mask = strip[:, None] & inside[None, :]
-        packed = tl.load(blocks + (first + outputs)[:, None] * width + spots[None, :], mask=mask, other=0).to(tl.int32)
-        scale = tl.load(
-            scales + (first + outputs)[:, None] * (inputs // 32) + (spots // 16)[None, :], mask=mask, other=0
+def _decoded(packed, scales, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # noqa: N803
+    """Convert packed [BLOCK_N, BLOCK_K / 2] with scales [BLOCK_N, BLOCK_K / 32] to f32 [BLOCK_N, BLOCK_K]."""
+    packed = packed.to(tl.int32)
+    values = tl.reshape(tl.join(_nibbles(packed & 15), _nibbles(packed >> 4)), (BLOCK_N, BLOCK_K // 32, 32))
+    return tl.reshape(values * _power(scales)[:, :, None], (BLOCK_N, BLOCK_K))
+
+
+@triton.jit
+def _product(
+    x,
+    sources,
+    alive,
+    blocks,
+    scales,
+    first,
+    outputs,
+    strip,
+    inputs,
+    BLOCK_M: tl.constexpr,  # noqa: N803
+    BLOCK_N: tl.constexpr,  # noqa: N803
+    BLOCK_K: tl.constexpr,  # noqa: N803
+    WIDE: tl.constexpr,  # noqa: N803
+):
+    """Multiply the rows `sources` of x by the matrix rows first + outputs: [BLOCK_M, BLOCK_N] in f32."""
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    matrix_rows = (first + outputs)[:, None]
+    for start in range(0, inputs, BLOCK_K):
+        columns = start + tl.arange(0, BLOCK_K)
+        spots = start // 2 + tl.arange(0, BLOCK_K // 2)
+        groups = start // 32 + tl.arange(0, BLOCK_K // 32)
+        packed = tl.load(
+            blocks + matrix_rows * (inputs // 2) + spots[None, :],
+            mask=strip[:, None] & (spots < inputs // 2)[None, :],
+            other=0,
         )
-        even = tl.load(x + 2 * spots, mask=inside, other=0.0).to(tl.float32)
-        odd = tl.load(x + 2 * spots + 1, mask=inside, other=0.0).to(tl.float32)
-        both = _nibbles(packed & 15) * even[None, :] + _nibbles(packed >> 4) * odd[None, :]
-        total += tl.sum(both * _power(scale), axis=1)
+        scale = tl.load(
+            scales + matrix_rows * (inputs // 32) + groups[None, :],
+            mask=strip[:, None] & (groups < inputs // 32)[None, :],
+            other=0,
+        )
+        part = tl.load(
+            x + sources[:, None] * inputs + columns[None, :],
+            mask=alive[:, None] & (columns < inputs)[None, :],
+            other=0.0,
+        )
+        if WIDE:
+            weights = _decoded(packed, scale, BLOCK_N, BLOCK_K)
+            total += tl.dot(part.to(tl.float32), tl.trans(weights), input_precision="ieee")
+        else:
+            # FP4 values times a power of two are exact in bf16.
+            total = tl.dot_scaled(part, None, "bf16", tl.trans(packed), scale, "e2m1", total)
     return total
 
 
@@ -109,6 +144,38 @@ def _swiglu(gate, up, limit):
     gate = tl.minimum(gate, limit)
     up = tl.minimum(tl.maximum(up, -limit), limit)
     return gate / (1.0 + tl.exp(gate * -1.702)) * (up + 1.0)
+
+
+@triton.jit
+def _gate_and_up(
+    x,
+    sources,
+    alive,
+    pair,
+    expert,
+    blocks,
+    scales,
+    bias,
+    inner,
+    hidden,
+    intermediate,
+    limit,
+    BLOCK_M: tl.constexpr,  # noqa: N803
+    BLOCK_N: tl.constexpr,  # noqa: N803
+    BLOCK_K: tl.constexpr,  # noqa: N803
+    WIDE: tl.constexpr,  # noqa: N803
+):
+    """Compute inner [pair, strip of BLOCK_N / 2] for the rows `sources` of x. Rows 2n and 2n + 1 are gate and up."""
+    outputs = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    strip = outputs < 2 * intermediate
+    first = expert.to(tl.int64) * 2 * intermediate
+    both = _product(x, sources, alive, blocks, scales, first, outputs, strip, hidden, BLOCK_M, BLOCK_N, BLOCK_K, WIDE)
+    both += tl.load(bias + first + outputs, mask=strip, other=0.0).to(tl.float32)[None, :]
+    gate, up = tl.split(tl.reshape(both, (BLOCK_M, BLOCK_N // 2, 2)))
+    columns = tl.program_id(0) * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
+    target = inner + pair[:, None] * intermediate + columns[None, :]
+    mask = alive[:, None] & (columns < intermediate)[None, :]
+    tl.store(target, _swiglu(gate, up, limit).to(inner.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -124,95 +191,33 @@ def up_row_kernel(
     limit,
     EXPERTS: tl.constexpr,  # noqa: N803
     CHOSEN: tl.constexpr,  # noqa: N803
-    BLOCK_N: tl.constexpr,  # noqa: N803
-    BLOCK_B: tl.constexpr,  # noqa: N803
-):
-    """Compute gate, up and SwiGLU. Grid (strips of the intermediate, rows * CHOSEN)."""
-    row, rank = tl.program_id(1) // CHOSEN, tl.program_id(1) % CHOSEN
-    expert, _ = _chosen(scores, row, rank, EXPERTS, CHOSEN)
-    columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    strip = columns < intermediate
-    first = expert.to(tl.int64) * 2 * intermediate
-    x = normed + row * hidden
-    gate = _row_product(x, blocks, scales, first, 2 * columns, strip, hidden, BLOCK_N, BLOCK_B)
-    up = _row_product(x, blocks, scales, first, 2 * columns + 1, strip, hidden, BLOCK_N, BLOCK_B)
-    gate += tl.load(bias + first + 2 * columns, mask=strip, other=0.0).to(tl.float32)
-    up += tl.load(bias + first + 2 * columns + 1, mask=strip, other=0.0).to(tl.float32)
-    target = inner + tl.program_id(1) * intermediate + columns
-    tl.store(target, _swiglu(gate, up, limit).to(inner.dtype.element_ty), mask=strip)
-
-
-@triton.jit
-def down_row_kernel(
-    inner,
-    scores,
-    blocks,
-    scales,
-    bias,
-    x,
-    out,
-    hidden,
-    intermediate,
-    EXPERTS: tl.constexpr,  # noqa: N803
-    CHOSEN: tl.constexpr,  # noqa: N803
-    BLOCK_N: tl.constexpr,  # noqa: N803
-    BLOCK_B: tl.constexpr,  # noqa: N803
-):
-    """Compute the chosen experts' down projections and their sum, best first. Grid (strips of the output, rows)."""
-    row = tl.program_id(1)
-    columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    strip = columns < hidden
-    total = tl.zeros([BLOCK_N], tl.float32)
-    for rank in range(CHOSEN):
-        expert, share = _chosen(scores, row, rank, EXPERTS, CHOSEN)
-        first = expert.to(tl.int64) * hidden
-        source = inner + (row * CHOSEN + rank) * intermediate
-        part = _row_product(source, blocks, scales, first, columns, strip, intermediate, BLOCK_N, BLOCK_B)
-        total += share * (part + tl.load(bias + first + columns, mask=strip, other=0.0).to(tl.float32))
-    total += tl.load(x + row * hidden + columns, mask=strip, other=0.0).to(tl.float32)
-    tl.store(out + row * hidden + columns, total.to(out.dtype.element_ty), mask=strip)
-
-
-@triton.jit
-def _group_product(
-    x,
-    sources,
-    alive,
-    blocks,
-    scales,
-    first,
-    outputs,
-    strip,
-    inputs,
     BLOCK_M: tl.constexpr,  # noqa: N803
     BLOCK_N: tl.constexpr,  # noqa: N803
-    BLOCK_B: tl.constexpr,  # noqa: N803
+    BLOCK_K: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
 ):
-    """Multiply the rows `sources` of x by the matrix rows first + outputs: [BLOCK_M, BLOCK_N] in f32."""
-    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    width = inputs // 2
-    for start in range(0, width, BLOCK_B):
-        spots = start + tl.arange(0, BLOCK_B)
-        inside = spots < width
-        mask = strip[:, None] & inside[None, :]
-        packed = tl.load(blocks + (first + outputs)[:, None] * width + spots[None, :], mask=mask, other=0).to(tl.int32)
-        scale = tl.load(
-            scales + (first + outputs)[:, None] * (inputs // 32) + (spots // 16)[None, :], mask=mask, other=0
-        )
-        power = _power(scale)
-        low, high = _nibbles(packed & 15) * power, _nibbles(packed >> 4) * power
-        here = alive[:, None] & inside[None, :]
-        even = tl.load(x + sources[:, None] * inputs + 2 * spots[None, :], mask=here, other=0.0)
-        odd = tl.load(x + sources[:, None] * inputs + 2 * spots[None, :] + 1, mask=here, other=0.0)
-        if WIDE:
-            total += tl.dot(even.to(tl.float32), tl.trans(low), input_precision="ieee")
-            total += tl.dot(odd.to(tl.float32), tl.trans(high), input_precision="ieee")
-        else:
-            # FP4 values times a power of two are exact in bf16.
-            total += tl.dot(even, tl.trans(low.to(tl.bfloat16)))
-            total += tl.dot(odd, tl.trans(high.to(tl.bfloat16)))
-    return total
+    """Compute gate, up and SwiGLU. Grid (strips of the outputs, rows * CHOSEN). Only one row of a tile is used."""
+    row, rank = tl.program_id(1) // CHOSEN, tl.program_id(1) % CHOSEN
+    expert, _ = _chosen(scores, row, rank, EXPERTS, CHOSEN)
+    member = tl.arange(0, BLOCK_M)
+    _gate_and_up(
+        normed,
+        row + member,
+        member < 1,
+        tl.program_id(1) + member,
+        expert,
+        blocks,
+        scales,
+        bias,
+        inner,
+        hidden,
+        intermediate,
+        limit,
+        BLOCK_M,
+        BLOCK_N,
+        BLOCK_K,
+        WIDE,
+    )
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -231,30 +236,103 @@ def up_group_kernel(
     CHOSEN: tl.constexpr,  # noqa: N803
     BLOCK_M: tl.constexpr,  # noqa: N803
     BLOCK_N: tl.constexpr,  # noqa: N803
-    BLOCK_B: tl.constexpr,  # noqa: N803
+    BLOCK_K: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
 ):
-    """Compute gate, up and SwiGLU of `count` grouped rows. Grid (strips of the intermediate, experts, row blocks)."""
+    """Compute gate, up and SwiGLU of `count` grouped rows. Grid (strips of the outputs, experts, row blocks)."""
     expert = tl.program_id(1)
     begin, end = tl.program_id(2) * BLOCK_M, tl.load(counts + expert)
     if begin < end:
         members = begin + tl.arange(0, BLOCK_M)
         alive = members < end
         pair = tl.load(order + expert * count + members, mask=alive, other=0)
-        columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-        strip = columns < intermediate
-        first = expert.to(tl.int64) * 2 * intermediate
-        rows = pair // CHOSEN
-        gate = _group_product(
-            normed, rows, alive, blocks, scales, first, 2 * columns, strip, hidden, BLOCK_M, BLOCK_N, BLOCK_B, WIDE
+        _gate_and_up(
+            normed,
+            pair // CHOSEN,
+            alive,
+            pair,
+            expert,
+            blocks,
+            scales,
+            bias,
+            inner,
+            hidden,
+            intermediate,
+            limit,
+            BLOCK_M,
+            BLOCK_N,
+            BLOCK_K,
+            WIDE,
         )
-        up = _group_product(
-            normed, rows, alive, blocks, scales, first, 2 * columns + 1, strip, hidden, BLOCK_M, BLOCK_N, BLOCK_B, WIDE
-        )
-        gate += tl.load(bias + first + 2 * columns, mask=strip, other=0.0).to(tl.float32)[None, :]
-        up += tl.load(bias + first + 2 * columns + 1, mask=strip, other=0.0).to(tl.float32)[None, :]
-        target = inner + pair[:, None] * intermediate + columns[None, :]
-        tl.store(target, _swiglu(gate, up, limit).to(inner.dtype.element_ty), mask=alive[:, None] & strip[None, :])
+
+
+@triton.jit
+def _down(
+    inner,
+    pair,
+    alive,
+    share,
+    expert,
+    blocks,
+    scales,
+    bias,
+    parts,
+    hidden,
+    intermediate,
+    BLOCK_M: tl.constexpr,  # noqa: N803
+    BLOCK_N: tl.constexpr,  # noqa: N803
+    BLOCK_K: tl.constexpr,  # noqa: N803
+    WIDE: tl.constexpr,  # noqa: N803
+):
+    """Compute parts [pair, strip of BLOCK_N] f32: an expert's output for its rows, times the expert's weight."""
+    outputs = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    strip = outputs < hidden
+    first = expert.to(tl.int64) * hidden
+    total = _product(
+        inner, pair, alive, blocks, scales, first, outputs, strip, intermediate, BLOCK_M, BLOCK_N, BLOCK_K, WIDE
+    )
+    total += tl.load(bias + first + outputs, mask=strip, other=0.0).to(tl.float32)[None, :]
+    tl.store(parts + pair[:, None] * hidden + outputs[None, :], total * share, mask=alive[:, None] & strip[None, :])
+
+
+@triton.jit
+def down_row_kernel(
+    inner,
+    scores,
+    blocks,
+    scales,
+    bias,
+    parts,
+    hidden,
+    intermediate,
+    EXPERTS: tl.constexpr,  # noqa: N803
+    CHOSEN: tl.constexpr,  # noqa: N803
+    BLOCK_M: tl.constexpr,  # noqa: N803
+    BLOCK_N: tl.constexpr,  # noqa: N803
+    BLOCK_K: tl.constexpr,  # noqa: N803
+    WIDE: tl.constexpr,  # noqa: N803
+):
+    """Compute parts [row * CHOSEN + rank, hidden] f32. Grid (strips of the output, rows * CHOSEN)."""
+    row, rank = tl.program_id(1) // CHOSEN, tl.program_id(1) % CHOSEN
+    expert, share = _chosen(scores, row, rank, EXPERTS, CHOSEN)
+    member = tl.arange(0, BLOCK_M)
+    _down(
+        inner,
+        tl.program_id(1) + member,
+        member < 1,
+        share,
+        expert,
+        blocks,
+        scales,
+        bias,
+        parts,
+        hidden,
+        intermediate,
+        BLOCK_M,
+        BLOCK_N,
+        BLOCK_K,
+        WIDE,
+    )
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -266,28 +344,50 @@ def down_group_kernel(
     blocks,
     scales,
     bias,
-    made,
+    parts,
     count,
     hidden,
     intermediate,
     BLOCK_M: tl.constexpr,  # noqa: N803
     BLOCK_N: tl.constexpr,  # noqa: N803
-    BLOCK_B: tl.constexpr,  # noqa: N803
+    BLOCK_K: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
 ):
-    """Compute made [row * CHOSEN + rank, hidden] f32, to be summed. Grid (output strips, experts, row blocks)."""
+    """Compute parts [row * CHOSEN + rank, hidden] f32. Grid (strips of the output, experts, row blocks)."""
     expert = tl.program_id(1)
     begin, end = tl.program_id(2) * BLOCK_M, tl.load(counts + expert)
     if begin < end:
         members = begin + tl.arange(0, BLOCK_M)
         alive = members < end
         pair = tl.load(order + expert * count + members, mask=alive, other=0)
-        columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-        strip = columns < hidden
-        first = expert.to(tl.int64) * hidden
-        total = _group_product(
-            inner, pair, alive, blocks, scales, first, columns, strip, intermediate, BLOCK_M, BLOCK_N, BLOCK_B, WIDE
+        share = tl.load(shares + pair, mask=alive, other=0.0)[:, None]
+        _down(
+            inner,
+            pair,
+            alive,
+            share,
+            expert,
+            blocks,
+            scales,
+            bias,
+            parts,
+            hidden,
+            intermediate,
+            BLOCK_M,
+            BLOCK_N,
+            BLOCK_K,
+            WIDE,
         )
-        total += tl.load(bias + first + columns, mask=strip, other=0.0).to(tl.float32)[None, :]
-        total *= tl.load(shares + pair, mask=alive, other=0.0)[:, None]
-        tl.store(made + pair[:, None] * hidden + columns[None, :], total, mask=alive[:, None] & strip[None, :])
+
+
+@triton.jit
+def sum_kernel(x, parts, out, hidden, CHOSEN: tl.constexpr, BLOCK_N: tl.constexpr):  # noqa: N803
+    """Add the chosen experts' parts to the residual, best first. Grid (strips of the output, rows)."""
+    row = tl.program_id(1)
+    columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    strip = columns < hidden
+    total = tl.zeros([BLOCK_N], tl.float32)
+    for rank in tl.static_range(CHOSEN):
+        total += tl.load(parts + (row * CHOSEN + rank) * hidden + columns, mask=strip, other=0.0)
+    total += tl.load(x + row * hidden + columns, mask=strip, other=0.0).to(tl.float32)
+    tl.store(out + row * hidden + columns, total.to(out.dtype.element_ty), mask=strip)

@@ -1,5 +1,8 @@
 """The operations as Triton kernels: their grids and block sizes."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 import triton
 
@@ -10,7 +13,7 @@ from ..ops import Groups, Head, Routed, Store
 from ..sampler import COLDEST
 from ..weights import Layer, Weights
 from .attention import attention_kernel, merge_kernel
-from .experts import down_group_kernel, down_row_kernel, group_kernel, up_group_kernel, up_row_kernel
+from .experts import down_group_kernel, down_row_kernel, group_kernel, sum_kernel, up_group_kernel, up_row_kernel
 from .head import head_kernel, pick_kernel
 from .linear import out_kernel, qkv_kernel, route_kernel
 
@@ -20,6 +23,33 @@ QUERIES = 16  # queries of a prompt per program
 SCORES = 4096  # router scores that a program loads at a time
 STRIP = 64  # tokens of the vocabulary per program
 FUSION = True  # of products and sums: stated, since Triton's default changes from version to version
+SUMMED = 512  # outputs of the experts per program that sums them
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertTiles:
+    """The launch of an expert's projection. `strip`: matrix rows per program; `depth`: inputs in a step of its loop."""
+
+    strip: int
+    depth: int
+    warps: int
+    stages: int
+
+    def options(self, rows: int) -> dict[str, Any]:
+        """Return the launch's keyword arguments for `rows` rows per program."""
+        return {
+            "BLOCK_M": rows,
+            "BLOCK_N": self.strip,
+            "BLOCK_K": self.depth,
+            "num_warps": self.warps,
+            "num_stages": self.stages,
+            "enable_fp_fusion": FUSION,
+        }
+
+
+# Each warp decodes weights of its own: more warps of one program would decode the same ones again.
+FEW = ExpertTiles(strip=64, depth=128, warps=2, stages=4)
+MANY = ExpertTiles(strip=64, depth=128, warps=4, stages=3)
 
 
 class TritonOps:
@@ -187,8 +217,7 @@ class TritonOps:
         sizes = (config.hidden, config.intermediate, config.swiglu_limit)
         weights = (layer.up.blocks, layer.up.scales, layer.up.bias)
         if groups is None:
-            grid = (triton.cdiv(config.intermediate, 16), rows * config.experts_per_token)
-            up_row_kernel[grid](
+            up_row_kernel[(triton.cdiv(2 * config.intermediate, FEW.strip), rows * config.experts_per_token)](
                 routed.normed,
                 routed.scores,
                 *weights,
@@ -196,13 +225,13 @@ class TritonOps:
                 *sizes,
                 EXPERTS=config.experts,
                 CHOSEN=config.experts_per_token,
-                BLOCK_N=16,
-                BLOCK_B=128,
-                enable_fp_fusion=FUSION,
+                WIDE=self._wide,
+                **FEW.options(16),
             )
             return inner
         block = _rows_block(rows)
-        up_group_kernel[(triton.cdiv(config.intermediate, 32), config.experts, triton.cdiv(rows, block))](
+        grid = (triton.cdiv(2 * config.intermediate, MANY.strip), config.experts, triton.cdiv(rows, block))
+        up_group_kernel[grid](
             routed.normed,
             groups.order,
             groups.counts,
@@ -211,53 +240,54 @@ class TritonOps:
             rows,
             *sizes,
             CHOSEN=config.experts_per_token,
-            BLOCK_M=block,
-            BLOCK_N=32,
-            BLOCK_B=32,
             WIDE=self._wide,
-            enable_fp_fusion=FUSION,
+            **MANY.options(block),
         )
         return inner
 
     def down(self, inner: torch.Tensor, routed: Routed, x: torch.Tensor, layer: Layer) -> torch.Tensor:
         config, rows, groups = self.config, len(x), routed.groups
+        parts = x.new_empty(rows, config.experts_per_token, config.hidden, dtype=torch.float32)
         weights = (layer.down.blocks, layer.down.scales, layer.down.bias)
         if groups is None:
-            made = torch.empty_like(x)
-            down_row_kernel[(triton.cdiv(config.hidden, 16), rows)](
+            down_row_kernel[(triton.cdiv(config.hidden, FEW.strip), rows * config.experts_per_token)](
                 inner,
                 routed.scores,
                 *weights,
-                x,
-                made,
+                parts,
                 config.hidden,
                 config.intermediate,
                 EXPERTS=config.experts,
                 CHOSEN=config.experts_per_token,
-                BLOCK_N=16,
-                BLOCK_B=128,
-                enable_fp_fusion=FUSION,
+                WIDE=self._wide,
+                **FEW.options(16),
             )
-            return made
-        parts = x.new_empty(rows, config.experts_per_token, config.hidden, dtype=torch.float32)
-        block = _rows_block(rows)
-        down_group_kernel[(triton.cdiv(config.hidden, 32), config.experts, triton.cdiv(rows, block))](
-            inner,
-            groups.order,
-            groups.counts,
-            groups.shares,
-            *weights,
+        else:
+            block = _rows_block(rows)
+            down_group_kernel[(triton.cdiv(config.hidden, MANY.strip), config.experts, triton.cdiv(rows, block))](
+                inner,
+                groups.order,
+                groups.counts,
+                groups.shares,
+                *weights,
+                parts,
+                rows,
+                config.hidden,
+                config.intermediate,
+                WIDE=self._wide,
+                **MANY.options(block),
+            )
+        made = torch.empty_like(x)
+        sum_kernel[(triton.cdiv(config.hidden, SUMMED), rows)](
+            x,
             parts,
-            rows,
+            made,
             config.hidden,
-            config.intermediate,
-            BLOCK_M=block,
-            BLOCK_N=32,
-            BLOCK_B=32,
-            WIDE=self._wide,
+            CHOSEN=config.experts_per_token,
+            BLOCK_N=SUMMED,
             enable_fp_fusion=FUSION,
         )
-        return (x + parts.sum(1)).to(x.dtype)
+        return made
 
     def head(self, x: torch.Tensor, weights: Weights, batch: Batch) -> Head:
         rows, width, block = len(x), len(weights.unembedding), _rows_block(len(x))
