@@ -5,7 +5,9 @@ that the host stored, and has the commands of `shell/` for operators.
 """
 
 import argparse
+import os
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -18,6 +20,9 @@ from .shell.arguments import add_commands
 from .shell.failure import Failure
 
 PACKAGE = Path(__file__).parent
+
+_BY_SIGNAL = 128
+"""Added to the number of a signal, it is the exit status of a command that the signal ended."""
 
 
 class CommandError(Exception):
@@ -148,11 +153,23 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. Return 0 on success, 1 on failure, 2 if the usage is wrong or an import is impossible."""
+    """Run the command.
+
+    Returns:
+        0 on success, 1 on failure, 2 if the usage is wrong or an import is impossible, 130 after Ctrl-C, 141 if the
+        reader of the output has closed it.
+    """
     arguments = build_parser().parse_args(argv)
     try:
         arguments.run(arguments)
+        sys.stdout.flush()
     except (CommandError, Failure) as error:
         print(f"llama-stack-responses: {error}", file=sys.stderr)
         return error.code
+    except BrokenPipeError:
+        # The reader, such as `head`, has enough. At its end, Python would flush standard output once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BY_SIGNAL + signal.SIGPIPE
+    except KeyboardInterrupt:
+        return _BY_SIGNAL + signal.SIGINT
     return 0

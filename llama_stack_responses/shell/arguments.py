@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ def add_commands(add: Any) -> None:
     _id(_command(add, "commands", "chain", "chain", "list a response and those that it continues"))
     tail = _command(add, "commands", "tail", "tail", "list new responses as they are stored")
     _list(tail, 10)
-    tail.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="how often to look (1)")
+    tail.add_argument("--every", type=_seconds, default=1.0, metavar="SECONDS", help="how often to look (1)")
     _command(add, "commands", "stats", "stats", "count stored and queued data")
     _command(add, "commands", "queue", "queue", "list the background responses that wait and run")
     delete = _command(add, "commands", "delete", "delete", "delete responses, or all that an owner has")
@@ -58,6 +58,18 @@ def _run(module: str, function: str, given: Namespace) -> None:
     getattr({"backups": backups, "commands": commands}[module], function)(given)
 
 
+def _count(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise ArgumentTypeError("it is 1 at least")
+    return number
+
+
+def _seconds(text: str) -> float:
+    if not 0.1 <= (number := float(text)) <= 86_400:
+        raise ArgumentTypeError("it is 0.1 to 86400 seconds")
+    return number
+
+
 def _id(command: ArgumentParser) -> None:
     command.add_argument("id", metavar="ID", help="the response")
 
@@ -71,6 +83,6 @@ def _owner(command: ArgumentParser) -> None:
 
 def _list(command: ArgumentParser, limit: int) -> None:
     _owner(command)
-    command.add_argument("--limit", type=int, default=limit, metavar="N", help=f"how many to list ({limit})")
+    command.add_argument("--limit", type=_count, default=limit, metavar="N", help=f"how many to list ({limit})")
     command.add_argument("--status", metavar="STATUS", help="only responses with this status")
     command.add_argument("--model", metavar="MODEL", help="only responses of this model")

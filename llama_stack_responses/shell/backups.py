@@ -78,7 +78,7 @@ def restore(given: Namespace) -> None:
         print_fields({"file": str(given.file), "rows": written}, as_json=given.json)
 
     try:
-        with_store(given.config, work)
+        with_store(given.config, work, new=True)
     except OSError as error:
         raise Failure(f"Cannot read {given.file}: {error.strerror or error}.") from error
 

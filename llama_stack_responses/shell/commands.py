@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from ..config import HostStore, ResponsesConfig
+from ..config import HostStore, ResponsesConfig, SqliteStore
 from ..core.errors import ApiError
 from ..core.owner import Owner
 from ..core.types import Json
@@ -39,17 +39,25 @@ _CHAIN: Final = {name: title for name, title in _COLUMNS.items() if name != "own
 _QUEUE: Final = {"id": "RESPONSE", "state": "STATE", "waited": "WAITED", "owner": "OWNER", "worker": "WORKER"}
 
 
-def with_store(config: Path, work: Work) -> None:
+def with_store(config: Path, work: Work, *, new: bool = False) -> None:
     """Open the store that a stack's configuration names, and do this work on it.
+
+    Args:
+        new: whether a store that does not exist is made.
 
     Raises:
         Failure: the configuration is wrong, or the store does not answer.
     """
-    asyncio.run(_with_store(config, work))
+    if not config.is_file():
+        raise Failure(f"There is no file {config}: name the stack's configuration with --config.", 2)
+    settings = quick_settings(config, os.environ)
+    if settings and isinstance(settings.store, SqliteStore) and not (new or settings.store.path.expanduser().exists()):
+        raise Failure(f"There is no store {settings.store.path}: check STATE_DIR, and who runs the server.")
+    asyncio.run(_with_store(config, settings, work))
 
 
-async def _with_store(config: Path, work: Work) -> None:
-    if settings := quick_settings(config, os.environ):
+async def _with_store(config: Path, settings: ResponsesConfig | None, work: Work) -> None:
+    if settings:
         records = open_records(settings.store, _no_backend)
     else:
         records, settings = _opened_by_host(config)
@@ -214,6 +222,8 @@ def export(given: Namespace) -> None:
 
     try:
         with_store(given.config, work)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise Failure(f"Cannot write {given.out}: {error.strerror or error}.") from error
 

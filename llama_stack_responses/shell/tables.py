@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+from unicodedata import combining, east_asian_width
 
 type Json = Mapping[str, Any]
 
@@ -31,9 +32,10 @@ def print_rows(rows: Sequence[Json], columns: Mapping[str, str], *, as_json: boo
         return
     cells = [[printable(row.get(name)) for name in columns] for row in rows]
     titles = [[*columns.values()]] if head else []
-    widths = [max(map(len, column)) for column in zip(*titles, *cells, strict=True)] if titles or cells else []
+    widths = [max(map(columns_of, column)) for column in zip(*titles, *cells, strict=True)] if titles or cells else []
     for line in (*titles, *cells):
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        padded = (cell + " " * (width - columns_of(cell)) for cell, width in zip(line, widths, strict=True))
+        print("  ".join(padded).rstrip())
 
 
 def print_fields(fields: Json, *, as_json: bool) -> None:
@@ -44,6 +46,11 @@ def print_fields(fields: Json, *, as_json: bool) -> None:
     width = max(map(len, fields))
     for name, value in fields.items():
         print(f"{name.ljust(width)}  {printable(value)}")
+
+
+def columns_of(text: str) -> int:
+    """Return how many columns of a terminal a text takes: wide letters and emoji take two, combining ones none."""
+    return sum(2 if east_asian_width(each) in "WF" else not combining(each) for each in text)
 
 
 def printable(value: Any) -> str:

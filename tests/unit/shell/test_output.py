@@ -1,0 +1,80 @@
+"""How the commands begin and end: pipes, Ctrl-C, wrong arguments and absent stores."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from llama_stack_responses.cli import main
+from llama_stack_responses.shell import commands
+from llama_stack_responses.shell.tables import columns_of, print_rows
+from tests.support.golden_store import FOLDER, Golden, load
+
+ROOT: Final = Path(__file__).parents[3]
+STARTER: Final = str(ROOT / "templates" / "starter" / "config.yaml")
+CLI: Final = "import sys; from llama_stack_responses.cli import main; sys.exit(main())"
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The state of a server that has made some responses."""
+    monkeypatch.setenv("STATE_DIR", str(tmp_path / "state"))
+    load(Golden.read(FOLDER / "2026-11-23-afternoon-sqlite.json.xz"), None, tmp_path / "state")
+    return tmp_path / "state"
+
+
+@pytest.mark.parametrize("command", ["list", "list --json", "export --owner=", "tail --every=0.1"])
+def test_reader_that_has_enough_ends_a_command_silently(command: str, state: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        [sys.executable, "-c", CLI, *command.split(), "--config", STARTER],
+        env={**os.environ, "STATE_DIR": str(state), "PYTHONPATH": str(ROOT)},
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        check=False,
+        timeout=60,
+    )
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def test_ctrl_c_ends_a_command_silently(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "stats", interrupted)
+    assert main(["stats", "--config", STARTER]) == 128 + signal.SIGINT
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("arguments", [["list", "--limit", "0"], ["tail", "--every", "0"], ["tail", "--every", "nan"]])
+def test_argument_out_of_range_is_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert "it is " in capsys.readouterr().err
+
+
+def test_store_that_does_not_exist_is_an_error_and_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("STATE_DIR", str(tmp_path / "other"))
+    assert main(["list", "--config", STARTER]) == 1
+    assert "There is no store" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+
+
+def test_configuration_that_does_not_exist_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--config", str(tmp_path / "gone.yaml")]) == 2
+    assert "gone.yaml: name the stack's configuration with --config.\n" in capsys.readouterr().err
+
+
+def test_columns_of_wide_letters_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"a": "日本語", "b": "x"}, {"a": "e\u0301", "b": "y"}, {"a": "\U0001f600", "b": "z"}]
+    print_rows(rows, {"a": "A", "b": "B"}, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert {columns_of(line) for line in lines} == {len("日本語") * 2 + len("  B")}
