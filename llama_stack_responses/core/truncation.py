@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final
 
 from .exchanges import EXCHANGE
@@ -63,17 +64,20 @@ def whole_turns(items: Sequence[Json]) -> list[Json]:
     The result begins with a user message or a compaction item, and no item in it answers a call or a request that is
     missing. It is empty if there is no such part.
     """
-    seen: set[tuple[str, str]] = set()
-    first = 0
+    calls: dict[tuple[str, str], int] = {}
+    # The sum up to an index is the number of answers that a start there would separate from their calls.
+    changes = [0] * (len(items) + 1)
     for number, item in enumerate(items):
         kind = item["type"]
         if kind in ANSWERS and "call_id" in item:
-            seen.add((kind, item["call_id"]))
+            calls[kind, item["call_id"]] = number
         elif kind == "mcp_approval_request":
-            seen.add((kind, item["id"]))
-        elif (of := _answered(item)) and of not in seen:
-            first = number + 1
-    starts = (number for number in range(first, len(items)) if _is_start(items[number]))
+            calls[kind, item["id"]] = number
+        elif of := _answered(item):
+            changes[calls.get(of, -1) + 1] += 1
+            changes[number + 1] -= 1
+    separated = zip(items, accumulate(changes), strict=False)
+    starts = (number for number, (item, count) in enumerate(separated) if not count and _is_start(item))
     return list(items[next(starts, len(items)) :])
 
 

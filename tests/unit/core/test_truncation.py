@@ -118,5 +118,6 @@ def test_whole_turns_leave_out_outputs_and_approvals_without_calls_and_requests(
     request = {"type": "mcp_approval_request", "id": "mcpr_1"}
     answer = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1"}
     assert whole_turns([asked, output("1"), asked, call("2"), output("2")]) == [asked, call("2"), output("2")]
+    assert whole_turns([call("1"), asked, output("1"), asked]) == [asked]
     assert whole_turns([asked, answer, asked]) == [asked]
     assert whole_turns([asked, request, answer]) == [asked, request, answer]

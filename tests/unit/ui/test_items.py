@@ -72,7 +72,7 @@ def test_hosted_call_shows_arguments_result_and_failure() -> None:
     made = view(call, durations={"mcp_1": 12.0})
     assert made["arguments"] == {"text": '{\n  "q": "x"\n}', "language": "json", "truncated": False}
     assert made["results"][0]["text"] == '{\n  "n": 1\n}'
-    assert made["title"] == 'find { "q": "x" }'
+    assert made["title"] == 'find {"q": "x"}'
     expected = (True, "Not there", "shop", "server", 12.0)
     assert (made["failed"], made["error"], made["server"], made["run_by"], made["duration_ms"]) == expected
 
