@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import batched
 from pathlib import Path
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import Any, Final
 
 import llama_stack_openai_chat
@@ -53,6 +53,7 @@ from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from llama_stack_responses.sealing.sealed_items import SealedItems
 from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
 from llama_stack_responses.tools.registry import client_tools
+from llama_stack_responses.wire.exchange import Exchange
 from llama_stack_responses.wire.responses import RunAsEvents
 from tests.support.frames import frames
 from tests.support.script import Chunk, reasoning, reply, text, tool_call
@@ -108,6 +109,36 @@ class Wired(Pool):
         connection = Connection(60)
         connection.connection_made(Wire(connection, self._pieces))
         return connection
+
+
+class Client(asyncio.Transport):
+    """A stand-in for uvicorn's connection to a client, and for its state of the request; it keeps the body."""
+
+    disconnected = response_complete = False
+    response_started = chunked_encoding = True
+    user_middleware = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body: list[bytes] = []
+        self.transport = self
+        self.flow = SimpleNamespace(write_paused=False)
+
+    def is_closing(self) -> bool:
+        """Return False: the client stays."""
+        return False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Keep a chunk of the body."""
+        self.body.append(bytes(data).partition(b"\r\n")[2][:-2])
+
+    async def send(self, message: Any) -> None:
+        """Keep the body of a message."""
+        self.body.append(message.get("body", b""))
+
+    async def receive(self) -> Json:
+        """Wait: the client stays connected."""
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]  # it is never done
 
 
 class Inference:
@@ -178,13 +209,19 @@ async def stream(chunks: list[Chunk]) -> bytes:
     run = Run(
         await context.generation(request.input_items, event_buffer), context.assembler, event_buffer, _keep, _drop
     )
-    body: list[bytes] = []
-
-    async def send(message: Any) -> None:
-        body.append(message.get("body", b""))
-
-    await RunAsEvents(run)({"type": "http"}, _receive, send)
-    return b"".join(body)
+    client = Client()
+    scope = {"type": "http", "headers": [], "app": client}
+    with Exchange(
+        scope,
+        client.receive,
+        client.send,
+        request_id="req_1",
+        unread_seconds=60,
+        break_off=lambda _: None,
+        answers=lambda: contents.lease(ANONYMOUS),
+    ) as exchange:
+        await RunAsEvents(run)(scope, exchange.receive, exchange.send)
+    return b"".join(client.body)
 
 
 async def _keep(_: Json) -> None:
@@ -193,10 +230,6 @@ async def _keep(_: Json) -> None:
 
 async def _drop() -> None:
     return
-
-
-async def _receive() -> Json:
-    return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]  # the client stays connected
 
 
 @dataclass(slots=True)

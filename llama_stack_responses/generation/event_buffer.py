@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from ..core.stream.events import Event
 from ..core.stream.item_order import ItemOrder
 from ..core.stream.transcript import Transcript
 from .pace import Pace
 
+type Write = Callable[[list[Event]], bool]
+"""Passes events on to the client without waiting; returns False if it cannot."""
+
 
 class EventBuffer:
     """A list of events with one writer and one reader.
 
     The reader takes all buffered events at once, so a burst costs one wake-up and one write, and no event costs a task
-    or a lock. At `limit` events the buffer is full and the writer should wait. This is the backpressure: a stalled
-    reader stalls the model server's stream, and memory stays bounded. Events are passed on item by item.
+    or a lock. While it waits, the events of one iteration of the event loop can be passed on without waking it. At
+    `limit` events the buffer is full and the writer should wait. This is the backpressure: a stalled reader stalls the
+    model server's stream, and memory stays bounded. Events are passed on item by item.
 
     Args:
         wanted: whether there is a reader; if not, events are dropped.
@@ -40,6 +45,10 @@ class EventBuffer:
         self._ended = False
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
+        self._write: Write | None = None
+        self._planned = False
+        self._passed_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def full(self) -> bool:
@@ -55,7 +64,11 @@ class EventBuffer:
             self._transcript.note(events)
         if self._wanted and events:
             self._events += events
-            _wake(self._reader)
+            if self._write is None:
+                _wake(self._reader)
+            elif not self._planned:
+                self._planned = True
+                asyncio.get_running_loop().call_soon(self._pass_on)
 
     def end(self) -> None:
         """Mark the end: no events will follow."""
@@ -68,14 +81,21 @@ class EventBuffer:
             self._writer = asyncio.get_running_loop().create_future()
             await self._writer
 
-    async def filled(self, silence: float | None = None) -> bool:
-        """Wait until events are ready, or for `silence` seconds; return False once the events have ended."""
+    async def filled(self, silence: float | None = None, write: Write | None = None) -> bool:
+        """Wait until events are ready, or for `silence` seconds; return False once the events have ended.
+
+        Events for which `write` returns True are not ready: they have been passed on.
+        """
         if not self._events and not self._ended:
-            self._reader = asyncio.get_running_loop().create_future()
-            timer = asyncio.get_running_loop().call_later(silence, _wake, self._reader) if silence else None
-            await self._reader
-            if timer:
-                timer.cancel()
+            loop = asyncio.get_running_loop()
+            self._reader, self._write, self._passed_at = loop.create_future(), write, loop.time()
+            self._timer = loop.call_later(silence, self._end_silence, silence) if silence else None
+            try:
+                await self._reader
+            finally:
+                self._write = None
+                if self._timer:
+                    self._timer.cancel()
         return bool(self._events) or not self._ended
 
     def ready(self) -> list[Event]:
@@ -86,12 +106,36 @@ class EventBuffer:
         _wake(self._writer)
         return taken
 
-    async def take(self, silence: float) -> list[Event] | None:
+    async def take(self, silence: float, write: Write | None = None) -> list[Event] | None:
         """Take all buffered events, and wait for the first one.
 
-        Return an empty list after `silence` seconds without an event, and None once the events have ended.
+        Return an empty list after `silence` seconds without an event, and None once the events have ended. `write` is
+        as for `filled`.
         """
-        return self.ready() if await self.filled(silence) else None
+        return self.ready() if await self.filled(silence, write) else None
+
+    def _pass_on(self) -> None:
+        """Pass the buffered events on, or wake the reader."""
+        self._planned = False
+        if self._write is None or self._reader is None or self._reader.done() or not self._events:
+            return
+        try:
+            passed = self._write(self._events)
+        except Exception:  # noqa: BLE001 - the reader finds the same
+            passed = False
+        if passed:
+            self.ready()
+            self._passed_at = asyncio.get_running_loop().time()
+        else:
+            _wake(self._reader)
+
+    def _end_silence(self, silence: float) -> None:
+        """Wake the reader, unless events were passed on meanwhile."""
+        loop = asyncio.get_running_loop()
+        if (left := self._passed_at + silence - loop.time()) > 0:
+            self._timer = loop.call_later(left, self._end_silence, silence)
+        else:
+            _wake(self._reader)
 
 
 def _wake(sleeper: asyncio.Future[None] | None) -> None:

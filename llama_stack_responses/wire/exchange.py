@@ -11,6 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from llama_stack_responses.admission import Reservation
 
+from .direct import DirectWriter, direct_writer
 from .headers import has_large_body
 
 _KEY: Final = "llama_stack_responses.exchange"
@@ -92,6 +93,10 @@ class Exchange:
     def break_off(self) -> None:
         """Close the connection at once, so that the client can tell that the answer is incomplete."""
         self._break_off(self._scope)
+
+    def direct_writer(self) -> DirectWriter | None:
+        """Return what writes to the client past ASGI, once the head of the answer was sent; None if nothing can."""
+        return direct_writer(self._scope, self._receive)
 
     async def receive(self) -> Message:
         """Return the next message of the client."""

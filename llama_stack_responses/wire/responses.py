@@ -16,6 +16,7 @@ from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
 from llama_stack_responses.core.json_blocks import BLOCK, blocks, dumps
 from llama_stack_responses.core.json_values import is_large
 from llama_stack_responses.core.stream.events import Event
+from llama_stack_responses.generation.event_buffer import Write
 from llama_stack_responses.generation.run import Run
 from llama_stack_responses.logs import get_logger
 from llama_stack_responses.service.responses import ServerClosing
@@ -152,11 +153,25 @@ class RunAsEvents(Response):
                 await failure(error)(scope, receive, send)
                 return
             await send({"type": "http.response.start", "status": 200, "headers": self._head()})
-            while (events := await self._run.event_buffer.take(KEEP_ALIVE_AFTER)) is not None:
+            write = self._past_asgi(scope)
+            while (events := await self._run.event_buffer.take(KEEP_ALIVE_AFTER, write)) is not None:
                 for block in _frames(events):
                     await _send_more(send, block)
             # No [DONE] if the outcome is unknown: the stream is incomplete.
             await send({"type": "http.response.body", "body": b"" if self._run.unknown else sse.DONE})
+
+    @staticmethod
+    def _past_asgi(scope: Scope) -> Write | None:
+        """Return what writes deltas directly to the client; None if nothing can."""
+        direct = exchange_of(scope).direct_writer()
+        if direct is None:
+            return None
+
+        def write(events: list[Event]) -> bool:
+            frames = sse.deltas(events)
+            return frames is not None and direct.write(frames)
+
+        return write
 
     def _head(self) -> list[tuple[bytes, bytes]]:
         return [(name, value) for name, value in self.raw_headers if name != b"content-length"]

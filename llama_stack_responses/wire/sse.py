@@ -51,6 +51,14 @@ def pieces(events: Sequence[dict[str, Any]]) -> Iterable[bytes]:
     return (whole,) if len(whole) <= 2 * BLOCK else _blocks(events)
 
 
+def deltas(events: Sequence[dict[str, Any]]) -> bytes | None:
+    """Return the frames of several deltas as one piece; None if there is another event, or if they are large."""
+    if not all(map(_IS_DELTA, events)):
+        return None
+    whole = encode(events)
+    return whole if len(whole) <= 2 * BLOCK else None
+
+
 def _blocks(events: Iterable[dict[str, Any]]) -> Iterator[bytes]:
     """Yield the frames in blocks; each is encoded after the previous one has been taken."""
     frames: list[bytes] = []

@@ -10,6 +10,7 @@ import pytest
 
 from llama_stack_responses.core.stream.events import output_item_added
 from llama_stack_responses.generation.event_buffer import EventBuffer
+from tests.support.clock import LoopClock
 
 Json = dict[str, Any]
 
@@ -151,3 +152,89 @@ async def test_concurrent_writer_keeps_order_and_limit() -> None:
     await writer
     assert seen == events(*range(100))
     assert most == 4
+
+
+class Client:
+    """What events are passed on to without waking the reader, while it accepts them."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[Json]] = []
+        self.accepts = True
+
+    def write(self, batch: list[Json]) -> bool:
+        if self.accepts:
+            self.batches.append(list(batch))
+        return self.accepts
+
+
+async def test_events_of_one_iteration_are_passed_on_without_waking_reader() -> None:
+    event_buffer, client = EventBuffer(wanted=True), Client()
+    reader = await started(event_buffer.take(SILENCE, client.write))
+    event_buffer.put(events(0))
+    event_buffer.put(events(1))
+    await turns()
+    event_buffer.put(events(2))
+    await turns()
+    assert client.batches == [events(0, 1), events(2)]
+    assert not reader.done()
+    event_buffer.end()
+    assert await reader is None
+
+
+async def test_events_that_cannot_be_passed_on_wake_reader_in_order() -> None:
+    event_buffer, client = EventBuffer(wanted=True), Client()
+    reader = await started(event_buffer.take(SILENCE, client.write))
+    event_buffer.put(events(0))
+    await turns()
+    client.accepts = False
+    event_buffer.put(events(1))
+    await asyncio.sleep(0)
+    client.accepts = True
+    event_buffer.put(events(2))
+    assert await reader == events(1, 2)
+    event_buffer.put(events(3))
+    await turns()
+    assert client.batches == [events(0)], "the reader is busy with what it took"
+    assert await event_buffer.take(SILENCE, client.write) == events(3)
+
+
+async def test_last_events_reach_reader_with_end() -> None:
+    event_buffer, client = EventBuffer(wanted=True), Client()
+    reader = await started(event_buffer.take(SILENCE, client.write))
+    event_buffer.put(events(0))
+    event_buffer.end()
+    taken = await reader
+    assert [*client.batches, *([taken] if taken else [])] == [events(0)]
+
+
+async def test_writer_waits_while_nothing_can_be_passed_on() -> None:
+    event_buffer, client = EventBuffer(wanted=True, limit=2), Client()
+    client.accepts = False
+    reader = await started(event_buffer.take(SILENCE, client.write))
+    event_buffer.put(events(0, 1))
+    assert event_buffer.full
+    writer = await started(event_buffer.drained())
+    assert await reader == events(0, 1)
+    await writer
+
+
+async def test_passed_events_break_silence(loop_clock: LoopClock) -> None:
+    event_buffer, client = EventBuffer(wanted=True), Client()
+    reader = await started(event_buffer.take(15.0, client.write))
+    for number in range(4):
+        await loop_clock.passes(10.0)
+        event_buffer.put(events(number))
+        await turns()
+    assert not reader.done()
+    await loop_clock.passes_until(reader.done)
+    assert await reader == []
+
+
+async def test_failing_write_wakes_reader() -> None:
+    def write(_: list[Json]) -> bool:
+        raise ValueError
+
+    event_buffer = EventBuffer(wanted=True)
+    reader = await started(event_buffer.take(SILENCE, write))
+    event_buffer.put(events(0))
+    assert await reader == events(0)
