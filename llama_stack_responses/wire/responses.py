@@ -27,6 +27,7 @@ from .exchange import exchange_of
 logger = get_logger(__name__)
 
 _LARGE: Final = BLOCK // 4
+"""Bytes of a block after which others run: sending waits only for a client that does not keep up."""
 
 KEEP_ALIVE_AFTER: Final = 15.0
 """Seconds of silence after which a stream sends a keep-alive comment."""
@@ -215,7 +216,8 @@ def followed(batches: AsyncIterator[list[Event]], headers: Mapping[str, str] | N
             async for events in batches:
                 for block in _frames(events):
                     yield block
-                    await _rest(block)
+                    if len(block) >= _LARGE:
+                        await asyncio.sleep(0)
         except ServerClosing:
             return  # No [DONE]: the client has to reconnect for the rest.
         except ApiError as error:
@@ -240,12 +242,7 @@ def stream_headers() -> dict[str, str]:
 
 async def _send_more(send: Send, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": True})
-    await _rest(body)
-
-
-async def _rest(sent: bytes) -> None:
-    """Let others run after a large block: sending waits only for a client that does not keep up."""
-    if len(sent) >= _LARGE:
+    if len(body) >= _LARGE:
         await asyncio.sleep(0)
 
 
