@@ -12,7 +12,7 @@ from starlette.responses import StreamingResponse
 from llama_stack_responses.core.errors import bad_request
 from llama_stack_responses.core.ids import check_response_id
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.core.schema.shapes import Schema, or_null
+from llama_stack_responses.core.schema.shapes import Schema
 from llama_stack_responses.installed import own_version
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.ui.chains import ChainViews
@@ -20,8 +20,8 @@ from llama_stack_responses.ui.lists import ListFilter, Lists
 from llama_stack_responses.ui.responses import Views, settings_of
 from llama_stack_responses.ui.streams import Streams, Told
 
-from . import sse
-from .openapi import EVENTS, TEXT, WHOLE, described, one_of, whole
+from . import sse, ui_schemas
+from .openapi import EVENTS, TEXT, WHOLE, described, one_of
 from .requests import Handler, Query, add_fallback, routes_within
 from .responses import Json, stream_headers
 from .traffic import Traffic
@@ -30,13 +30,6 @@ STATUSES: Final = ("queued", "in_progress", "completed", "incomplete", "failed",
 _NUMBER: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 _PAIRS: Final = 16
 
-_ANY: Final[Schema] = {"type": "object"}
-_PAGE: Final = whole(
-    object={"type": "string", "const": "list"},
-    data={"type": "array", "items": _ANY},
-    has_more={"type": "boolean"},
-    next=or_null({"type": ["string", "integer"]}),
-)
 _SEVERAL: Final[Schema] = {"type": "array", "items": TEXT, "maxItems": _PAIRS}
 _FILTERS: Final[Mapping[str, Schema]] = {
     "status": {"type": "array", "items": one_of(*STATUSES)},
@@ -60,9 +53,9 @@ def ui_router(impl: OpenAIResponsesImpl, traffic: Traffic) -> APIRouter:
         router.add_api_route(path, answer, methods=["GET"], summary=summary, **description)
 
     views, lists = Views(impl), Lists(impl.archive, impl.jobs)
-    add("/session", _session(impl), "Describe the server and the user", described(_ANY))
+    add("/session", _session(impl), "Describe the server and the user", described(ui_schemas.SESSION))
     paged = {**_FILTERS, "limit": _limit(100), "after": TEXT}
-    add("/responses", _list(impl, lists), "List responses for the page", described(_PAGE, query=paged))
+    add("/responses", _list(impl, lists), "List responses for the page", described(ui_schemas.ROWS, query=paged))
     streams = Streams(impl, lists)
     watched = described(EVENTS, query=_FILTERS, media="text/event-stream")
     add("/responses/stream", _changes(impl, streams, traffic), "Follow the list of responses", watched)
@@ -70,14 +63,16 @@ def ui_router(impl: OpenAIResponsesImpl, traffic: Traffic) -> APIRouter:
     add("/live", _live(impl, streams, traffic), "Follow running responses", one)
     following = described(EVENTS, media="text/event-stream")
     add("/stats", _followed(impl, streams.stats, traffic), "Follow this server's counts", following)
-    add("/responses/{response_id}", _view(views, traffic), "Show a response", described(_ANY))
-    numbered = described(_PAGE, query={"limit": _limit(1000), "after": WHOLE})
+    add("/responses/{response_id}", _view(views, traffic), "Show a response", described(ui_schemas.VIEW))
+    numbered = described(ui_schemas.EVENT_PAGE, query={"limit": _limit(1000), "after": WHOLE})
     add("/responses/{response_id}/events", _events(views, traffic), "List a response's events", numbered)
-    numbered = described(_PAGE, query={"limit": _limit(20), "after": WHOLE})
+    numbered = described(ui_schemas.REQUESTS, query={"limit": _limit(20), "after": WHOLE})
     add("/responses/{response_id}/requests", _requests(views, traffic), "List a response's chat requests", numbered)
-    chained = described(_PAGE, query={"limit": _limit(50), "after": TEXT})
+    chained = described(ui_schemas.CHAIN, query={"limit": _limit(50), "after": TEXT})
     add("/chain/{response_id}", _chain(ChainViews(impl, views, lists), traffic), "Show a chain of responses", chained)
-    ordered = described(_PAGE, query={"limit": _limit(100), "after": TEXT, "order": one_of("asc", "desc")})
+    ordered = described(
+        ui_schemas.CONVERSATION, query={"limit": _limit(100), "after": TEXT, "order": one_of("asc", "desc")}
+    )
     add("/conversations/{conversation_id}", _conversation(views, traffic), "Show a conversation", ordered)
     add_fallback(router)
     return router

@@ -1,0 +1,101 @@
+"""The answers of the routes below `/v1/ui`, for the OpenAPI description."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from llama_stack_responses.core.schema.shapes import Schema, or_null
+
+from .openapi import TEXT, WHOLE, YES_OR_NO, constant, whole
+
+_OBJECT: Final[Schema] = {"type": "object"}
+_NUMBER: Final[Schema] = {"type": "number"}
+_COUNT: Final = or_null(WHOLE)
+_NAME: Final = whole(name=TEXT, tenant=TEXT)
+
+SESSION: Final = whole(
+    object=constant("ui.session"),
+    owner=whole(name=TEXT, tenant=TEXT, anonymous=YES_OR_NO),
+    version=TEXT,
+    retention_days=or_null(_NUMBER),
+    record_requests=YES_OR_NO,
+    background=YES_OR_NO,
+)
+
+ROW: Final = whole(
+    id=TEXT,
+    status=TEXT,
+    model=TEXT,
+    created_at=_NUMBER,
+    seconds=or_null(_NUMBER),
+    words=TEXT,
+    answer=TEXT,
+    input_tokens=_COUNT,
+    output_tokens=_COUNT,
+    cached_tokens=_COUNT,
+    reasoning_tokens=_COUNT,
+    tool_calls=WHOLE,
+    failed_tool_calls=WHOLE,
+    error=or_null(TEXT),
+    conversation=or_null(TEXT),
+    previous_response_id=or_null(TEXT),
+    background=YES_OR_NO,
+    metadata=_OBJECT,
+    version=WHOLE,
+)
+
+_ITEM: Final = whole(type=TEXT, id=or_null(TEXT), kind=TEXT, status=or_null(TEXT))
+
+
+def _list(data: Schema, after: Schema, **more: Schema) -> Schema:
+    pages = whole(data={"type": "array", "items": data}, has_more=YES_OR_NO, next=or_null(after))
+    fields = {"object": constant("list"), **pages["properties"], **more}
+    return whole(**fields)
+
+
+def _items_of(data: Schema) -> Schema:
+    return {"type": "array", "items": data}
+
+
+ROWS: Final = _list(ROW, TEXT)
+
+VIEW: Final = whole(
+    object=constant("ui.response"),
+    summary=ROW,
+    owner=_NAME,
+    instructions=or_null(whole(text=TEXT, truncated=YES_OR_NO)),
+    items=_items_of(_ITEM),
+    output_from=WHOLE,
+    items_left_out=WHOLE,
+    facts=whole(status=TEXT, model=TEXT, usage=or_null(_OBJECT), settings=_OBJECT, tools=_items_of(_OBJECT)),
+    timing=or_null(_OBJECT),
+    requests=WHOLE,
+    replayable=YES_OR_NO,
+)
+
+EVENT_PAGE: Final = _list(whole(at_ms=or_null(_NUMBER), event=_OBJECT), WHOLE, timed=YES_OR_NO)
+
+_REQUEST: Final = whole(
+    round=WHOLE,
+    attempt=WHOLE,
+    at_ms=_NUMBER,
+    kind=TEXT,
+    bytes=WHOLE,
+    truncated=YES_OR_NO,
+    request=or_null(_OBJECT),
+)
+REQUESTS: Final = _list(_REQUEST, WHOLE, recorded=YES_OR_NO)
+
+_BRANCH: Final = whole(id=TEXT, words=TEXT, status=TEXT, created_at=_NUMBER)
+_TURN: Final = whole(
+    id=TEXT,
+    summary=ROW,
+    items=_items_of(_ITEM),
+    output_from=WHOLE,
+    items_left_out=WHOLE,
+    compacted=YES_OR_NO,
+    branches=_items_of(_BRANCH),
+)
+CHAIN: Final = _list(_TURN, TEXT, children=_items_of(_BRANCH), gone=or_null(TEXT))
+
+CONVERSATION: Final = _list(_ITEM, TEXT, conversation=whole(id=TEXT, created_at=_NUMBER, metadata=_OBJECT))
