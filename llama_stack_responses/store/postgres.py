@@ -293,8 +293,8 @@ class PostgresRecords:
         return swept
 
     async def snapshot(self) -> AsyncGenerator[Sequence[Put]]:
-        await self._pool()  # creates the tables of a new store
         with errors_as_503():
+            await self._pool()  # creates the tables of a new store
             connection = await asyncpg.connect(self._url, **self._settings())
             try:
                 async with connection.transaction(isolation="repeatable_read", readonly=True):

@@ -13,6 +13,7 @@ from llama_stack_responses.cli import main
 from llama_stack_responses.shell import commands
 from llama_stack_responses.shell.tables import columns_of, print_rows
 from tests.support.golden_store import FOLDER, Golden, load
+from tests.support.process import free_port
 
 ROOT: Final = Path(__file__).parents[3]
 STARTER: Final = str(ROOT / "templates" / "starter" / "config.yaml")
@@ -78,3 +79,15 @@ def test_columns_of_wide_letters_are_aligned(capsys: pytest.CaptureFixture[str])
     print_rows(rows, {"a": "A", "b": "B"}, as_json=False)
     lines = capsys.readouterr().out.splitlines()
     assert {columns_of(line) for line in lines} == {len("日本語") * 2 + len("  B")}
+
+
+@pytest.mark.parametrize("kind", ["redis", "postgres"])
+def test_backup_of_a_store_that_is_down_says_so(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = free_port()
+    monkeypatch.setenv("REDIS_URL", f"redis://127.0.0.1:{port}/0")
+    monkeypatch.setenv("DATABASE_URL", f"postgresql://postgres@127.0.0.1:{port}/postgres")
+    config = ROOT / "templates" / kind / "config.yaml"
+    assert main(["backup", str(tmp_path / "backup"), "--config", str(config)]) == 1
+    assert "The response store's server cannot be reached." in capsys.readouterr().err
