@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import orjson
 import pytest
@@ -21,6 +21,7 @@ from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Op, Unanswered, writes_of
 from llama_stack_responses.websocket.session import _nested
 from llama_stack_responses.wire import sse
+from llama_stack_responses.wire.exchange import Exchange
 from llama_stack_responses.wire.responses import RunAsEvents, RunAsJson
 from tests.support.inference import FakeInference, Round, finish, text
 from tests.support.records import WatchedRecords
@@ -227,7 +228,12 @@ async def answered(answer: RunAsEvents | RunAsJson) -> tuple[dict[bytes, bytes],
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await answer({"type": "http"}, receive, send)
+    def refuse(*_: object) -> NoReturn:
+        raise AssertionError("neither a large answer nor a client that does not read")
+
+    scope: dict[str, Any] = {"type": "http", "headers": []}
+    with Exchange(scope, receive, send, request_id="req", unread_seconds=60, break_off=refuse, answers=refuse):
+        await answer(scope, receive, send)
     return dict(sent[0]["headers"]), [message["body"] for message in sent[1:] if message["body"]]
 
 

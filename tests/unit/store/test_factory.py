@@ -40,8 +40,8 @@ async def test_each_store_opens_without_its_server(store: dict[str, Any], kind: 
 @pytest.mark.parametrize(
     ("store", "why"),
     [
-        (REDIS | {"url": "redis://:sesame@localhost"}, "the password goes into 'password'"),
-        (POSTGRES | {"url": "postgresql://me:sesame@localhost"}, "the password goes into 'password'"),
+        (REDIS | {"url": "redis://:sesame@localhost"}, "set the password as 'password'"),
+        (POSTGRES | {"url": "postgresql://me:sesame@localhost"}, "set the password as 'password'"),
         (REDIS | {"url": "sesame:6379"}, "begins with redis://HOST"),
         (POSTGRES | {"url": "mysql://sesame/x"}, "begins with postgresql://HOST"),
         (POSTGRES | {"schema_name": "a; drop"}, "schema_name"),
