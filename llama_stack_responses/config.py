@@ -211,7 +211,7 @@ class AnswerLimits(BaseModel):
 
 
 class Limits(BaseModel):
-    """Limits of one request.
+    """Limits of requests: of one, of one user's, and of all that a process handles.
 
     Attributes:
         request_bytes: maximum size of a request's body, and of all items that it refers to, as JSON.

@@ -243,9 +243,8 @@ class BackgroundJobs:
     def _check_store(self) -> None:
         if not self._records.transactional:
             raise bad_request(
-                "Background responses and requests with an Idempotency-Key need a store that can hand out work: "
-                "'sqlite', 'redis' or 'postgres', as the `store` of the responses provider in the stack's "
-                "configuration.",
+                "Background responses and requests with an Idempotency-Key need a transactional store: set `store` of "
+                "the responses provider, in the stack's configuration, to 'sqlite', 'redis' or 'postgres'.",
                 "background",
                 "unsupported_value",
             )

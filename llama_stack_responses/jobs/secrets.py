@@ -38,10 +38,9 @@ class JobSecrets:
         if not self._sealer.ready:
             if keys or any(holds_secrets(tool) for tool in tools):
                 raise bad_request(
-                    "This request contains your own keys, or the address of an MCP server that may hold one, and a "
-                    "response that is made in the background or under an Idempotency-Key keeps them until its end. "
-                    "They are kept only sealed, for which this server has no secret: set 'secrets' in the "
-                    "configuration of its responses provider.",
+                    "Set 'secrets' in the configuration of the responses provider: without it, the server cannot "
+                    "encrypt your keys, or the address of an MCP server that may hold one, and a background request or "
+                    "one with an Idempotency-Key has to store them until its response ends.",
                     "background",
                     "unsupported_value",
                 )

@@ -67,14 +67,13 @@ class SecretCheck:
         missing = frozenset(key.removeprefix(_PREFIX) for key, _ in rows) - set(self._mine)
         if missing - self._missing:
             logger.error(
-                "This server cannot open what other servers of its store seal, because its secrets differ: they seal "
-                "with the secret %s, and this server has %s (fingerprints). Set the same RESPONSES_SECRET, the "
-                "setting 'secrets', on all servers of a store.",
+                "encryption keys differ between servers of this store: other servers encrypt with key %s, this one has "
+                "%s (fingerprints); set the same RESPONSES_SECRET, the setting 'secrets', on all servers of the store",
                 ", ".join(sorted(missing)),
                 ", ".join(self._mine) or "none",
             )
         elif self._missing and not missing:
-            logger.warning("All servers of the store seal with secrets that this server has.")
+            logger.warning("all servers of this store encrypt with keys that this server has")
         self._missing = missing
 
     async def _run(self) -> None:

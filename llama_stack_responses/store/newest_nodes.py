@@ -30,7 +30,7 @@ class NewestNodes:
 
 
 async def read_newest(records: Records, decoder: Decoder, name: str, allowance: ReadAllowance) -> NewestNodes | None:
-    """Return the newest nodes of a history that exceeds `allowance`, as far as they do not; None if one is gone.
+    """Return as many of the newest nodes of a history as fit in `allowance`; None if a node is missing.
 
     The stored totals lead to the oldest of them, one record at a time, in O(log(n)**2) reads for a history of n nodes.
 

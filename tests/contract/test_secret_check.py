@@ -40,7 +40,7 @@ async def test_server_with_another_secret_logs_one_error(records: Records, caplo
         await check.check()
         assert check.differs
     [error] = errors(caplog)
-    assert "Set the same RESPONSES_SECRET" in error
+    assert "set the same RESPONSES_SECRET" in error
     assert Sealer([OLD]).fingerprints[0] in error
 
 
@@ -61,7 +61,7 @@ async def test_server_without_secret_logs_error_if_another_has_one(
     assert not errors(caplog)
     await without.check()
     assert without.differs
-    assert "this server has none" in errors(caplog)[0]
+    assert "this one has none" in errors(caplog)[0]
 
 
 async def test_rotation_in_three_steps_logs_no_error(records: Records, caplog: pytest.LogCaptureFixture) -> None:
@@ -88,7 +88,7 @@ async def test_store_forgets_a_secret_after_a_week(
     clock.now += DEFAULT.secret_row_seconds + 1
     await check.check()
     assert not check.differs
-    assert "All servers of the store seal with secrets that this server has." in caplog.text
+    assert "all servers of this store encrypt with keys that this server has" in caplog.text
 
 
 async def test_running_server_renews_its_row(records: Records, clock: Clock) -> None:

@@ -111,7 +111,7 @@ def test_backup_file_is_read_as_written() -> None:
 
 @pytest.mark.parametrize("cut", [0, 5, 40, 100, -1, -40])
 def test_incomplete_backup_file_is_refused(cut: int) -> None:
-    with pytest.raises(ApiError, match=r"not complete|no backup|checksum"):
+    with pytest.raises(ApiError, match=r"not complete|not a backup|checksum"):
         list(read_backup(io.BytesIO(written(*ROWS)[:cut])))
 
 

@@ -151,9 +151,8 @@ def test_host_backend_refuses_background_naming_the_stores_that_support_it(
                 error = error_of(wire.http.post("/responses", json=asked, headers=headers), 400)
                 assert (error["param"], error["code"]) == ("background", "unsupported_value")
                 assert error["message"] == (
-                    "Background responses and requests with an Idempotency-Key need a store that can hand out work: "
-                    "'sqlite', 'redis' or 'postgres', as the `store` of the responses provider in the stack's "
-                    "configuration."
+                    "Background responses and requests with an Idempotency-Key need a transactional store: set `store` "
+                    "of the responses provider, in the stack's configuration, to 'sqlite', 'redis' or 'postgres'."
                 )
         assert upstream.requests("echo") == []
 

@@ -26,6 +26,18 @@ const grow = (field) => (state, event) => {
   found[field] = (found[field] ?? "") + event.delta;
 };
 
+const commands = (state, event) => {
+  const found = item(state, event);
+  found.action ??= {};
+  return (found.action.commands ??= []);
+};
+
+const printed = (state, event) => {
+  const found = item(state, event);
+  found.output ??= [];
+  return at(found.output, event.command_index, () => ({ stdout: "", stderr: "" }));
+};
+
 const ended = (state, event) => {
   state.response = event.response;
   state.ended = true;
@@ -68,6 +80,18 @@ const APPLY = {
   "response.mcp_call_arguments.delta": grow("arguments"),
   "response.custom_tool_call_input.delta": grow("input"),
   "response.code_interpreter_call_code.delta": grow("code"),
+  "response.shell_call_command.added": (state, event) => (commands(state, event)[event.command_index] = event.command),
+  "response.shell_call_command.delta": (state, event) => {
+    const found = commands(state, event);
+    found[event.command_index] = (found[event.command_index] ?? "") + event.delta;
+  },
+  "response.shell_call_command.done": (state, event) => (commands(state, event)[event.command_index] = event.command),
+  "response.shell_call_output_content.delta": (state, event) => {
+    const found = printed(state, event);
+    found.stdout += event.delta.stdout ?? "";
+    found.stderr += event.delta.stderr ?? "";
+  },
+  "response.shell_call_output_content.done": (state, event) => (item(state, event).output = structuredClone(event.output)),
 };
 
 const DONE = {
@@ -77,12 +101,12 @@ const DONE = {
   "response.code_interpreter_call_code.done": "code",
 };
 
-const STAGE = /^response\.(\w+_call|mcp_list_tools)\.(in_progress|searching|interpreting|completed|failed)$/;
+const STAGE = /^response\.(\w+_call|mcp_list_tools|compaction)\.(in_progress|searching|interpreting|compacting|completed|failed)$/;
 
 /** Apply one event. */
 export function apply(state, event) {
   if (event.output_index !== undefined) state.revisions[event.output_index] = (state.revisions[event.output_index] ?? 0) + 1;
-  if (event.delta) state.text += event.delta.length;
+  if (typeof event.delta === "string") state.text += event.delta.length;
   const known = APPLY[event.type];
   if (known) known(state, event);
   else if (DONE[event.type]) item(state, event)[DONE[event.type]] = event[DONE[event.type]] ?? "";
@@ -140,7 +164,7 @@ const SERVER_TOOLS = new Set(["web_search_call", "file_search_call", "code_inter
 
 const title = (item) => {
   const name = item.name ?? item.type?.replace(/_call$/, "");
-  const detail = item.arguments ?? item.input ?? item.code ?? item.action?.query ?? item.action?.url ?? item.queries?.join(", ") ?? "";
+  const detail = item.arguments ?? item.input ?? item.code ?? item.action?.query ?? item.action?.url ?? item.queries?.join(", ") ?? item.action?.commands?.join("; ") ?? "";
   return `${name} ${String(detail).replace(/\s+/g, " ").slice(0, 140)}`.trim();
 };
 
