@@ -56,27 +56,31 @@ class StoreView:
         # What has expired is listed until a server deletes it.
         self.archive = Archive(records, retention=None)
 
-    async def newest(self, limit: int, owner: Owner | None, wanted: Wanted, since: str = "") -> list[Json]:
+    async def newest(self, limit: int, owner: Owner | None, wanted: Wanted) -> list[Json]:
         """Return the newest rows of lists, newest first, each with `owner` and `order`.
 
         Args:
             owner: only this owner's; None for all.
             wanted: returns whether a row is wanted.
-            since: only rows whose order is greater.
         """
         found: list[Json] = []
-        async for owners in self._buckets(owner, since[:BUCKET]):
+        async for owners in self.buckets(owner):
             bucket: list[Json] = []
             for of, digits in owners:
-                bucket += await self._of_bucket(f"l/{of}/{digits}", limit - len(found), wanted, since)
+                bucket += await self.rows(of, digits, limit - len(found), wanted)
             found += sorted(bucket, key=lambda row: str(row["order"]), reverse=True)
             if len(found) >= limit:
                 break
-        return [row | {"owner": await self._owner(row["id"])} for row in found[:limit]]
+        return [await self.with_owner(row) for row in found[:limit]]
 
-    async def _buckets(self, owner: Owner | None, oldest: str) -> AsyncIterator[list[tuple[str, str]]]:
-        """Yield the owners with responses in each bucket of time, and the bucket, newest first."""
-        of = Hasher(owner).owner if owner else None
+    async def buckets(self, owner: Owner | None, since: str = "") -> AsyncIterator[list[tuple[str, str]]]:
+        """Yield the keys of owners with responses in each bucket of time, and the bucket, newest first.
+
+        Args:
+            owner: only this owner; None for all.
+            since: only buckets with this order and greater ones.
+        """
+        of, oldest = Hasher(owner).owner if owner else None, since[:BUCKET]
         end = after_prefix("x/")
         while last := await self._records.range(f"x/{oldest}", end, limit=1, reverse=True):
             digits = last[0][0].split("/")[1]
@@ -84,12 +88,20 @@ class StoreView:
             yield [(each, digits) for each in owners if of in (None, each)]
             end = f"x/{digits}/"
 
-    async def _of_bucket(self, prefix: str, limit: int, wanted: Wanted, since: str) -> list[Json]:
-        """Return the newest wanted rows of one owner in one bucket."""
+    async def rows(
+        self, of: str, digits: str, limit: int, wanted: Wanted = lambda _: True, since: str = ""
+    ) -> list[Json]:
+        """Return the newest wanted rows of one owner in one bucket, newest first, each with `order`.
+
+        Args:
+            of: the owner's key.
+            digits: the bucket.
+            since: only rows with this order and greater ones.
+        """
         found: list[Json] = []
-        start, end = prefix, after_prefix(prefix)
-        if since and prefix.endswith(since[:BUCKET]):
-            start = f"{prefix.rpartition('/')[0]}/{since}\x7f"
+        start, end = f"l/{of}/{max(digits, since)}", after_prefix(f"l/{of}/{digits}")
+        if start >= end:
+            return found
         while len(found) < limit:
             page = await self._records.range(start, end, limit=min(self._page, limit), reverse=True)
             for row, (key, _) in zip(await self.archive.listing.rows(page), page, strict=False):
@@ -100,9 +112,10 @@ class StoreView:
             end = page[-1][0]
         return found[:limit]
 
-    async def _owner(self, response_id: str) -> Owner:
-        entry = await self.archive.entry(response_id)
-        return entry.owner if entry else Owner("(gone)")
+    async def with_owner(self, row: Json) -> Json:
+        """Return the row of a list with its `owner`."""
+        entry = await self.archive.entry(row["id"])
+        return row | {"owner": entry.owner if entry else Owner("(gone)")}
 
     async def show(self, response_id: str) -> Json | None:
         """Return a response with its owner and its input, or as it is while it runs; None if it is unknown."""
