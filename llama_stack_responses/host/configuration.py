@@ -12,7 +12,7 @@ from llama_stack_responses.store.factory import open_records
 from llama_stack_responses.store.records import Records
 
 from .keyvalue import backend
-from .platform import StackConfig, initialize_storage, parse_and_maybe_upgrade_config
+from .platform import EnvVarError, StackConfig, initialize_storage, parse_and_maybe_upgrade_config
 
 
 class WrongConfiguration(Exception):  # noqa: N818 (it is the user's)
@@ -26,9 +26,15 @@ def read_stack(path: Path) -> StackConfig:
         WrongConfiguration: it cannot be read.
     """
     try:
-        stack: StackConfig = parse_and_maybe_upgrade_config(yaml.safe_load(path.read_text()))
+        found = yaml.safe_load(path.read_text())
+        if not isinstance(found, dict):
+            raise WrongConfiguration(f"{path} is not a stack's configuration: it has no names with values.")
+        stack: StackConfig = parse_and_maybe_upgrade_config(found)
     except OSError as error:
         raise WrongConfiguration(f"Cannot read {path}: {error.strerror or error}.") from error
+    except EnvVarError as error:
+        missing = f"{path} takes {error.var_name} from the environment, where it is not set or is empty"
+        raise WrongConfiguration(f"{missing}.") from None
     except ValidationError as error:
         raise WrongConfiguration(f"{path} is not a stack's configuration: {first(error)}.") from None
     except yaml.YAMLError:

@@ -20,6 +20,7 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
         get_authenticated_user,
     )
     from llama_stack.core.server import fastapi_router_registry
+    from llama_stack.core.stack import EnvVarError
     from llama_stack.core.stack import _initialize_storage as initialize_storage
     from llama_stack.core.storage.datatypes import KVStoreReference, ResponsesStoreReference
     from llama_stack.core.storage.kvstore import kvstore_impl
@@ -65,6 +66,7 @@ else:
         get_authenticated_user,
     )
     from ogx.core.server import fastapi_router_registry
+    from ogx.core.stack import EnvVarError
     from ogx.core.stack import _initialize_storage as initialize_storage
     from ogx.core.storage.datatypes import KVStoreReference, ResponsesStoreReference
     from ogx.core.storage.kvstore import kvstore_impl
@@ -110,6 +112,7 @@ __all__ = [
     "ChatRequest",
     "ConversationServiceConfig",
     "ConversationServiceImpl",
+    "EnvVarError",
     "GetPromptRequest",
     "InlineProviderSpec",
     "InvalidParameterError",

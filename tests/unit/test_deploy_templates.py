@@ -1,5 +1,6 @@
 """The files of the template `deploy`, checked by the linters and schemas of their formats."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,12 @@ import pytest
 import yaml
 from compose_spec.models import ComposeSpecification
 
+from tests.support.snippets import blocks
+
 FOLDER: Final = Path(__file__).parents[2] / "templates" / "deploy"
+SCRAPES: Final = "docs/guides/operations.md, Traces and metrics, sh 2"
+"""The documented settings of the port for Prometheus."""
+
 GRACE: Final = 5.0
 """The default of `drain_seconds`."""
 
@@ -38,6 +44,8 @@ def test_containerfile_does_not_end_as_root() -> None:
     assert [line for line in lines if line.startswith("USER ")] == ["USER 10001"]
     assert "STOPSIGNAL SIGTERM" in lines
     assert f"FINISH_SECONDS={FINISH:g}" in " ".join(lines).split()
+    # Whatever mode the file has at the one who builds.
+    assert "COPY --chmod=0644 config.yaml /etc/responses/config.yaml" in lines
 
 
 def test_kubernetes_schemas_accept_the_manifests(manifests: list[Json]) -> None:
@@ -70,14 +78,24 @@ def test_compose_schema_accepts_the_compose_file() -> None:
 
 def test_compose_services_are_unprivileged_and_probed() -> None:
     compose = yaml.safe_load((FOLDER / "compose.yaml").read_text())
+    config = (FOLDER.parent / "scale-out" / "config.yaml").read_text()
+    assert {name: each["user"] for name, each in compose["services"].items()} == {
+        "server-1": "10001",
+        "server-2": "10001",
+        "redis": "999",
+    }
+    for each in compose["services"].values():
+        assert each["read_only"]
+        assert each["cap_drop"] == ["ALL"]
+        assert each["security_opt"] == ["no-new-privileges:true"]
     for name in ("server-1", "server-2"):
         server = compose["services"][name]
-        assert server["read_only"]
-        assert server["user"] == "10001"
-        assert server["cap_drop"] == ["ALL"]
         assert "/v1/ready" in server["healthcheck"]["test"][-1]
         assert float(server["stop_grace_period"].removesuffix("s")) > FINISH + GRACE
         assert server["environment"]["RESPONSES_SECRET"] == "${RESPONSES_SECRET:?}"
+        for optional in ("INFERENCE_API_KEY", "RESPONSES_SECRET_2"):
+            assert server["environment"][optional] == f"${{{optional}:-}}"
+            assert f"${{env.{optional}:=}}" in config
 
 
 def test_systemd_unit_is_unprivileged_and_ends_gracefully() -> None:
@@ -92,9 +110,32 @@ def test_systemd_unit_is_unprivileged_and_ends_gracefully() -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="this machine has no systemd")
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
-    text = (FOLDER / "responses.service").read_text().replace("/opt/responses/bin/llama", "/bin/true")
+    text = (
+        (FOLDER / "responses.service").read_text().replace("/opt/responses/bin/opentelemetry-instrument", "/bin/true")
+    )
     (tmp_path / "responses.service").write_text(text)
     checked = subprocess.run(
         ["systemd-analyze", "verify", tmp_path / "responses.service"], capture_output=True, text=True, check=False
     )
     assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_servers_have_the_metrics_port_of_the_documentation(manifests: list[Json]) -> None:
+    container = (FOLDER / "Containerfile").read_text()
+    unit = (FOLDER / "responses.service").read_text()
+    documented = re.findall(r"OTEL_\w+=\S+", blocks()[SCRAPES].text)
+    assert len(documented) == 5
+    assert set(documented) <= set(unit.split())
+    # Another container collects, from the container's own address.
+    inside = {each.replace("HOST=127.0.0.1", "HOST=0.0.0.0") for each in documented}
+    assert inside <= set(container.split())
+    assert 'CMD ["opentelemetry-instrument", "llama", "stack", "run", "/etc/responses/config.yaml"]' in container
+    assert "ExecStart=/opt/responses/bin/opentelemetry-instrument /opt/responses/bin/llama stack run" in unit
+    [server] = manifests[0]["spec"]["template"]["spec"]["containers"]
+    ports = {each["name"]: each["containerPort"] for each in server["ports"]}
+    assert ports == {"http": 8321, "metrics": 9464}
+    assert [each["name"] for each in manifests[1]["spec"]["ports"]] == ["http"]
+    services = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
+    published = [port for each in services.values() for port in each.get("ports", [])]
+    assert [port.split(":")[0] for port in published] == ["127.0.0.1"] * 4
+    assert sorted(port.split(":")[-1] for port in published) == ["8321", "8321", "9464", "9464"]

@@ -74,6 +74,36 @@ def test_configuration_that_does_not_exist_is_one_line(tmp_path: Path, capsys: p
     assert "gone.yaml: name the stack's configuration with --config.\n" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["list --config", "stats --config", "import"])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is not a stack's configuration: it has no names with values."),
+        ("- a\n", "is not a stack's configuration: it has no names with values."),
+        (
+            Path(STARTER).read_text().replace("${env.STATE_DIR:=~/.llama-stack-responses}", "${env.NOPE}"),
+            "takes NOPE from the environment, where it is not set or is empty.",
+        ),
+    ],
+    ids=["empty", "list", "variable"],
+)
+def test_configuration_that_the_host_cannot_read_is_one_sentence(
+    command: str, text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NOPE", raising=False)
+    config = tmp_path / "config.yaml"
+    config.write_text(text)
+    # Another process: the host, which is imported here, stays.
+    ended = subprocess.run(
+        [sys.executable, "-c", CLI, *command.split(), str(config)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (2, f"llama-stack-responses: {config} {said}\n")
+
+
 def test_columns_of_wide_letters_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"a": "日本語", "b": "x"}, {"a": "e\u0301", "b": "y"}, {"a": "\U0001f600", "b": "z"}]
     print_rows(rows, {"a": "A", "b": "B"}, as_json=False)
