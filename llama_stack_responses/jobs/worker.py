@@ -128,8 +128,7 @@ class Worker:
         """Stop claiming jobs, hand over those that run, and end the lease."""
         for task in self._tasks:
             task.cancel()
-        for runner in self._runners.values():
-            runner.hand_over()
+        self.hand_over()
         if tasks := [*self._tasks, *self._runners]:
             await asyncio.wait(tasks)
             await self._jobs.noted()
@@ -141,6 +140,12 @@ class Worker:
     def retire(self) -> None:
         """Claim no further job; the jobs that are held go on."""
         self._retired = True
+
+    def hand_over(self) -> None:
+        """Claim no further job, and begin to release those that run for another worker."""
+        self.retire()
+        for runner in self._runners.values():
+            runner.hand_over()
 
     def run(self, lease: Lease, acceptance: Acceptance | None = None) -> asyncio.Task[None]:
         """Run a job that this worker holds, in a task."""

@@ -214,6 +214,8 @@ class OpenAIResponsesImpl:
     def _on_signal(self) -> asyncio.Future[None] | None:
         for run in self._runs:
             run.shut_down()
+        # The host may stop its inference providers before this one, which would fail the jobs that run.
+        self.jobs.worker.hand_over()
         self.jobs.events.close()
         return self.shutdown_coordinator.begin()
 

@@ -77,7 +77,7 @@ class Load:
         if "background" in form:
             wait_until(lambda: wire.retrieve(made["id"])["status"] not in ("queued", "in_progress"), seconds=90)
             made = wire.retrieve(made["id"])
-        assert made["status"] == "completed", made
+        assert made["status"] == "completed", f"{form}: {made['status']}, {made['error']}"
         assert output_text(made).endswith("word19 ")
         return str(made["id"])
 

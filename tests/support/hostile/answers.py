@@ -3,10 +3,12 @@
 from contextlib import ExitStack
 from typing import Final
 
+import httpx
+
 from tests.support.socket_client import SocketClient
 from tests.support.upstream import reply, text
 from tests.support.waiting import wait_until
-from tests.support.wire import Json
+from tests.support.wire import Json, checked
 
 from .attacker import Attacker, Attacks, ended
 
@@ -71,6 +73,13 @@ def stalled_readers_of_large_new_responses(at: Attacker, case: Json) -> None:
     if "background" not in case:
         stall(at, "/v1/responses", body=body, key=case.get("idempotency-key"), readers=MANY)
         return
-    made = at.wire.create(**body, **case)
+    answers: list[httpx.Response] = []
+
+    def is_created() -> bool:
+        answers.append(at.wire.post({**body, **case}))
+        return answers[-1].status_code != 429  # while the bodies before it still count for the user
+
+    wait_until(is_created)
+    made = checked(answers[-1])
     wait_until(lambda: at.wire.retrieve(made["id"])["status"] == "completed")
     stall(at, f"/v1/responses/{made['id']}/cancel", body={}, readers=MANY)

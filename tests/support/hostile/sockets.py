@@ -26,6 +26,7 @@ BINARY: Final = 0x2
 PING: Final = 0x9
 END: Final = 0x80
 CONNECTIONS: Final = 40
+TRY_AGAIN_LATER: Final = 1013
 
 
 def frame(opcode: int, payload: bytes = b"", *, last: bool = True, length: int | None = None) -> bytes:
@@ -146,20 +147,26 @@ ODD: Final[dict[str, str | bytes]] = {
 
 @ATTACKS.add(**ODD)
 def odd_websocket_messages(at: Attacker, case: str | bytes) -> None:
+    wait_until(lambda: odd_message_is_refused(at, case))
+
+
+def odd_message_is_refused(at: Attacker, case: str | bytes) -> bool:
+    """Return False if the message has to be sent again, because earlier large ones still count for the user."""
     with WebSocketClient(at.stack, at.token) as websocket:
-        events: list[dict[str, Any]] = []
-
-        def is_judged() -> bool:
+        try:
             websocket.socket.send(case)
-            events.append(json.loads(websocket.socket.recv(60)))
-            return events[-1].get("status") != 429  # while a large message before it still counts for the user
-
-        wait_until(is_judged)
-        event = events[-1]
+            event = json.loads(websocket.socket.recv(60))
+        except ConnectionClosed as closed:
+            if closed.rcvd and closed.rcvd.code == TRY_AGAIN_LATER:
+                return False
+            raise
+        if event.get("status") == 429:
+            return False
         assert event["type"] in ("error", "response.steer.failed"), event
         assert event["error"]["type"] == "invalid_request_error", event
         websocket.ask(model="local/done", input="x", store=False)
         assert output_text(websocket.response()) == "Done."
+        return True
 
 
 @ATTACKS.add(
