@@ -50,6 +50,17 @@ class Earlier:
     events: int
 
 
+@dataclass(slots=True)
+class ToolRecord:
+    """What a running call says of itself.
+
+    Attributes:
+        failed: whether what it ran failed, although the call itself did not raise.
+    """
+
+    failed: bool = False
+
+
 class Timeline:
     """The record of one response's course. It costs nothing per delta.
 
@@ -141,13 +152,17 @@ class Timeline:
             self._add(self._rounds, (start, first, end, *tokens, kind), _ROUNDS)
 
     @contextmanager
-    def tool(self, operation: ToolOperation, item: Mapping[str, Any], name: str) -> Iterator[None]:
-        """Record the call of a tool that is run within the block, and that an item shows."""
-        failed = True
+    def tool(self, operation: ToolOperation, item: Mapping[str, Any], name: str) -> Iterator[ToolRecord]:
+        """Record the call of a tool that is run within the block, and that an item shows.
+
+        A call whose block raises has failed; the block may set `failed` of one that does not raise.
+        """
+        record, raised = ToolRecord(), True
         try:
-            yield
-            failed = False
+            yield record
+            raised = False
         finally:
+            failed = raised or record.failed
             self.counts.tool_ended(failed=failed)
             end = self._now()
             shown = str(item.get("name") or name)[:_NAME]

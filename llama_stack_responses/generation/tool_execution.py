@@ -95,9 +95,11 @@ class ToolExecution:
             raise ToolError(_LOST)
         item = self._assembler.response["output"][index]
         invocation = Invocation(call, item, self)
-        with self._telemetry.tool(call, item["type"]) as operation, self._timeline.tool(operation, item, call.name):
+        telemetry = self._telemetry.tool(call, item["type"])
+        with telemetry as operation, self._timeline.tool(operation, item, call.name) as record:
             async with self._turn:
                 outcome = await self._bounded(call, function.run(invocation))
+            record.failed = outcome.failed
             operation.ended(outcome.output)
         return outcome
 

@@ -83,7 +83,7 @@ def row_of(response: Mapping[str, Any], words: str, timing: Mapping[str, Any] | 
         "answer": _answer(response["output"]),
         **_tokens(response.get("usage")),
         "tool_calls": len(calls),
-        "failed_tool_calls": sum(map(_failed, calls)),
+        "failed_tool_calls": len(failed_calls(calls, timing)),
         "error": error["code"] if error else None,
         "conversation": conversation["id"] if conversation else None,
         "previous_response_id": response.get("previous_response_id"),
@@ -138,8 +138,24 @@ def _tokens(usage: Mapping[str, Any] | None) -> Json:
     }
 
 
+def failed_calls(items: Sequence[Mapping[str, Any]], timing: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    """Return the calls of tools that failed, also those whose item says `completed`: code that raised an error.
+
+    Args:
+        items: items of an output.
+        timing: the recorded times of the response, if there are any.
+    """
+    # A call that was cut off is recorded as failed, and again when the next worker repeats it: the last one counts.
+    recorded = {tool[2]: tool[5] for tool in (timing or {}).get("tools", ())}
+    return [item for item in items if _failed(item) or (_completed(item) and recorded.get(item.get("id")))]
+
+
 def _failed(call: Mapping[str, Any]) -> bool:
     return call.get("status") == "failed" or bool(call.get("error"))
+
+
+def _completed(call: Mapping[str, Any]) -> bool:
+    return call.get("status") == "completed"
 
 
 def _metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:

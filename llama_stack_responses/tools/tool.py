@@ -35,10 +35,12 @@ class Outcome:
     Attributes:
         output: the output for the model.
         fields: the final fields of the call's item.
+        failed: whether what the tool ran failed, although the call itself is completed: code that raised an error.
     """
 
     output: Output
     fields: Mapping[str, Any] = field(default_factory=dict)
+    failed: bool = False
 
 
 class ItemReporter(Protocol):

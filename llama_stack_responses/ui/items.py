@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -28,11 +28,13 @@ class Reading:
         budget: the characters that are left.
         structured: whether messages of the assistant are JSON.
         durations: milliseconds that tools ran, by the id of their item.
+        failed: ids of calls that failed, also of those whose item says `completed`.
     """
 
     budget: Budget
     structured: bool = False
     durations: Mapping[str, float] = field(default_factory=dict)
+    failed: Collection[str] = ()
 
 
 def shown(items: Sequence[Item], reading: Reading) -> list[Json]:
@@ -99,7 +101,7 @@ def _tool(item: Item, reading: Reading) -> Json:
         "run_by": made.get("run_by", "server"),
         "arguments": arguments,
         "results": made.get("results", []),
-        "failed": item.get("status") == "failed" or error is not None,
+        "failed": item.get("status") == "failed" or error is not None or str(item.get("id")) in reading.failed,
         "error": error,
         "duration_ms": reading.durations.get(str(item.get("id"))),
         "call_id": blocks.short(item.get("call_id")),

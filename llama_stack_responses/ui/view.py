@@ -9,7 +9,7 @@ from ..core.json_values import is_large
 from ..core.owner import Owner
 from ..core.types import Json
 from ..store.archive import StoredResponse
-from ..store.list_rows import Row, first_words, row_of
+from ..store.list_rows import Row, failed_calls, first_words, row_of
 from . import blocks
 from .blocks import Budget
 from .items import MOST_ITEMS, Reading, shown
@@ -38,7 +38,8 @@ def items_of(stored: StoredResponse, inputs: Sequence[Json], budget: Budget) -> 
     form = ((response.get("text") or {}).get("format") or {}).get("type", "text")
     durations = {tool[2]: tool[1] - tool[0] for tool in (stored.timing or {}).get("tools", ()) if tool[1] is not None}
     asked = shown(inputs, Reading(budget))
-    made = shown(response["output"], Reading(budget, structured=form != "text", durations=durations))
+    failed = frozenset(str(item.get("id")) for item in failed_calls(response["output"], stored.timing))
+    made = shown(response["output"], Reading(budget, form != "text", durations, failed))
     left_out = max(0, len(inputs) - MOST_ITEMS) + max(0, len(response["output"]) - MOST_ITEMS)
     return {"items": [*asked, *made], "output_from": len(asked), "items_left_out": left_out}
 

@@ -89,7 +89,7 @@ class CodeInterpreterTool:
         report = _report(ran, [self._files.heading(path) for path in written[:_SHOWN_FILES]])
         if ran.stopped:
             raise ToolError(report, fields)
-        return Outcome(report, fields)
+        return Outcome(report, fields, failed=ran.failed)
 
 
 def _outputs(ran: CodeResult) -> list[Json]:

@@ -63,7 +63,7 @@ function tool(item, { output, open = false }) {
   const going = item.status && !["completed", "failed", "incomplete"].includes(item.status);
   const mark = failed ? "alert" : going ? "clock" : "check";
   const state = failed ? "failed" : going ? item.status.replaceAll("_", " ") : "done";
-  const hint = failed ? "" : lastLine([...(item.results ?? []), ...(output?.results ?? [])]);
+  const hint = failed && item.error ? "" : lastLine([...(item.results ?? []), ...(output?.results ?? [])]);
   const head = [
     icon("tool"),
     h("span", { class: "what" }, item.title || item.name || item.type),

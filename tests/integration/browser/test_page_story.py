@@ -70,7 +70,7 @@ def fill(page: Shown, field: str, value: str) -> None:
 
 def test_page_shows_failed_tool_call_and_reason(start: Shown) -> None:
     tick(start, "Failed tool calls")
-    only_row(start)
+    start.find(".list-row a", "Change the address").click()
     failed = start.find(".tool[data-failed=yes]").inner_text()
     assert "locked by the warehouse until 18:00" in failed
 
@@ -145,6 +145,16 @@ def test_page_shows_output_of_program(start: Shown) -> None:
     start.find(".list-row a", "Sum up.").click()
     start.find(".tool .result")
     assert start.page.locator(".tool .result").all_inner_texts()[0] == "→ ZeroDivisionError: division by zero"
+    assert start.page.eval_on_selector_all(".tool", "found => found.map((one) => one.dataset.failed ?? 'no')") == [
+        "yes",
+        "no",
+    ]
+
+
+def test_filter_of_failed_tool_calls_finds_code_that_raised(start: Shown) -> None:
+    tick(start, "Failed tool calls")
+    cell = start.find(".list-row", "Sum up.").locator(".cell-tools")
+    assert cell.get_attribute("title") == "1 of 2 failed"
 
 
 def test_page_shows_input_before_the_question(start: Shown) -> None:
