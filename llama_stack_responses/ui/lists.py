@@ -26,7 +26,8 @@ class ListFilter:
     """What a list is restricted to; None and empty restrict nothing.
 
     Attributes:
-        statuses, model, conversation: as in the row.
+        statuses, conversation: as in the row.
+        model: as in the row, or without the name of its provider.
         metadata: pairs of a key and its value, or None for any value; all of them have to be there.
         text: a part of the first words, in any case.
         failed_tools: whether a tool call has to have failed.
@@ -57,7 +58,7 @@ class ListFilter:
         statuses = self.statuses | WAITING if self.statuses & WAITING else self.statuses
         return (
             (not statuses or row["status"] in statuses)
-            and (self.model is None or row["model"] == self.model)
+            and (self.model is None or self.model in (row["model"], row["model"].partition("/")[2]))
             and (self.conversation is None or row["conversation"] == self.conversation)
             and all(_has(row["metadata"], *pair) for pair in self.metadata)
             and (self.text is None or self.text.casefold() in row["words"].casefold())

@@ -22,6 +22,7 @@ const PLACES = [
 
 const main = document.getElementById("main");
 let view = null;
+let list = "/ui"; // the list with the filters that it was left with
 let turn = 0;
 
 /** Show the view of the address. */
@@ -29,10 +30,14 @@ async function show({ focus = true } = {}) {
   const now = ++turn;
   const path = location.pathname;
   for (const link of document.querySelectorAll("#nav a")) {
-    const here = link.getAttribute("href") === (path.replace(/\/$/, "") || "/ui");
+    const here = link.dataset.place === (path.replace(/\/$/, "") || "/ui");
     if (here) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
+  // Back to the list as it was left; from the list itself, to all responses.
+  if (view?.localName === "ui-list") list = view.query.size ? `/ui?${view.query}` : "/ui";
+  if (/^\/ui\/?$/.test(path)) list = "/ui";
+  document.querySelector('#nav a[data-place="/ui"]').href = list;
   const found = ROUTES.map(([pattern, tag, module]) => [pattern.exec(path), tag, module]).find(([match]) => match);
   if (!found) return place(h("div", { class: "empty" }, h("h1", null, "No such page"), h("p", null, h("a", { class: "button", href: "/ui" }, "All responses"))));
   const [match, tag, module] = found;
@@ -75,7 +80,7 @@ let waiting = null;
 const GLOBAL = [
   ["?", "Show these keys", () => help()],
   ["/", "Search", () => go("/ui")],
-  ["g r", "All responses", () => go("/ui")],
+  ["g r", "The list of responses", () => go(list)],
   ["g l", "Live", () => go("/ui/live")],
   ["g p", "Playground", () => go("/ui/playground")],
   ["t", "Light, dark or as the system", () => nextTheme()],
@@ -163,7 +168,7 @@ async function session() {
 }
 
 function frame() {
-  document.getElementById("nav").append(...PLACES.map(([address, text, name, key]) => h("a", { href: address, title: `${text} (g ${key})` }, icon(name), h("span", null, text))));
+  document.getElementById("nav").append(...PLACES.map(([address, text, name, key]) => h("a", { href: address, "data-place": address, title: `${text} (g ${key})` }, icon(name), h("span", null, text))));
   document.getElementById("tools").append(
     button("", nextTheme, { icon: matchMedia("(prefers-color-scheme: dark)").matches ? "sun" : "moon", label: "Switch the theme", kind: "ghost" }),
     button("", help, { icon: "help", label: "Keyboard", kind: "ghost" }),

@@ -124,6 +124,9 @@ export function say(text, { quiet = false } = {}) {
   setTimeout(() => toast.remove(), 2600);
 }
 
+/** Take away what was said. */
+export const hush = () => document.getElementById("toasts").replaceChildren();
+
 /** Copy text and say so; where the clipboard is closed (plain HTTP), by a selection. */
 export async function copy(text, what = "Copied") {
   try {

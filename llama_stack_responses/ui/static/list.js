@@ -1,7 +1,7 @@
 // The list of responses: filters, endless scrolling, rows that change by themselves.
 
 import { follow, get } from "./api.js";
-import { button, empty, h, icon, say, View } from "./dom.js";
+import { button, empty, h, hush, icon, say, View } from "./dom.js";
 import { brief, count, modelName, seconds, STATUS } from "./format.js";
 import { status, time, to } from "./pieces.js";
 import { VirtualList } from "./virtual.js";
@@ -86,7 +86,7 @@ export class ListView extends View {
     const submit = () => this.apply();
     const input = (name, label, properties) =>
       h("label", { class: "field" }, h("span", null, label), h("input", { name, value: query.get(name) ?? "", onchange: submit, autocomplete: "off", ...properties }));
-    this.search = h("input", { type: "search", name: "text", value: query.get("text") ?? "", placeholder: "Search the first words", "aria-label": "Search the first words", autocomplete: "off", oninput: () => this.searchSoon() });
+    this.search = h("input", { type: "search", name: "text", value: query.get("text") ?? "", placeholder: "Search the first words", "aria-label": "Search the first words", autocomplete: "off", oninput: () => this.applySoon() });
     const used = FIELDS.slice(1).filter((name) => query.get(name)).length;
     this.more_ = h(
       "div",
@@ -96,8 +96,8 @@ export class ListView extends View {
       input("conversation", "Conversation", { placeholder: "conv_…" }),
       input("from", "From", { type: "datetime-local", value: toLocal(query.get("from")) }),
       input("to", "Until", { type: "datetime-local", value: toLocal(query.get("to")) }),
-      input("min_tokens", "Tokens, at least", { type: "number", min: 0, step: 1, placeholder: "10000" }),
-      input("min_seconds", "Seconds, at least", { type: "number", min: 0, step: "any", placeholder: "30" }),
+      input("min_tokens", "Tokens, at least", { type: "number", min: 0, step: 1, placeholder: "10000", oninput: () => this.applySoon() }),
+      input("min_seconds", "Seconds, at least", { type: "number", min: 0, step: "any", placeholder: "30", oninput: () => this.applySoon() }),
       h("datalist", { id: "models" }),
     );
     this.toggle = button(used ? `Filters (${used})` : "Filters", () => this.toggleFilters(), { icon: "filter", "aria-expanded": String(used > 0), "aria-controls": "filters" });
@@ -107,10 +107,11 @@ export class ListView extends View {
     );
     chips.push(h("label", { class: "choice" }, h("input", { type: "checkbox", name: "failed_tools", value: "true", checked: query.get("failed_tools") === "true", onchange: submit }), h("span", { class: "status", "data-status": "failed" }, icon("tool"), "Failed tool calls")));
     this.live = h("span", { class: "connection", "data-state": "wait" }, h("i", { "aria-hidden": "true" }), h("span", null, "Connecting"));
+    this.clear = h("a", { class: "button ghost", href: "/ui", hidden: !query.size }, "Clear");
     this.form = h(
       "form",
       { class: "filters", role: "search", onsubmit: (event) => (event.preventDefault(), this.apply()) },
-      h("div", { class: "row" }, h("div", { class: "search" }, icon("search"), this.search, h("kbd", { "aria-hidden": "true" }, "/")), this.toggle, this.query.size > 0 && h("a", { class: "button ghost", href: "/ui" }, "Clear"), h("span", { class: "spring" }), this.live),
+      h("div", { class: "row" }, h("div", { class: "search" }, icon("search"), this.search, h("kbd", { "aria-hidden": "true" }, "/")), this.toggle, this.clear, h("span", { class: "spring" }), this.live),
       h("fieldset", { class: "choices" }, h("legend", { class: "hidden-text" }, "Status"), chips),
       this.more_,
     );
@@ -131,13 +132,14 @@ export class ListView extends View {
     this.querySelector("#models").replaceChildren(...[...names].map((name) => h("option", { value: name })));
   }
 
-  searchSoon() {
+  applySoon() {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.apply(true), 300);
   }
 
   /** Take the filters over into the address, which makes the view anew. */
   apply(stay = false) {
+    clearTimeout(this.timer);
     const form = new FormData(this.form);
     const query = new URLSearchParams();
     for (const value of form.getAll("status")) query.append("status", value);
@@ -146,7 +148,9 @@ export class ListView extends View {
     for (const name of ["from", "to"]) if (form.get(name)) query.set(name, toEpoch(form.get(name)));
     const address = "/ui" + (query.size ? "?" + query : "");
     history.replaceState(null, "", address);
+    if (query.toString() === this.query.toString()) return;
     this.query = query;
+    this.clear.hidden = !query.size;
     this.again();
     if (!stay) say("Filters applied", { quiet: true });
   }
@@ -224,15 +228,15 @@ export class ListView extends View {
 
   row(row) {
     const failed = row.failed_tool_calls > 0;
-    const tokens = row.input_tokens === null && row.output_tokens === null ? "–" : `${brief(row.input_tokens)} → ${brief(row.output_tokens)}`;
+    const tokens = !row.input_tokens && !row.output_tokens ? "–" : `${brief(row.input_tokens)} → ${brief(row.output_tokens)}`;
     return h(
       "div",
-      { class: "list-row", role: "listitem", "data-id": row.id, "data-fresh": row.fresh ? "yes" : null },
+      { class: "list-row", role: "listitem", "data-id": row.id, "data-marked": row.id === this.marked ? "yes" : null, "data-fresh": row.fresh ? "yes" : null },
       h(
         "a",
         { href: to.response(row.id), onfocus: () => (this.position = this.rows.findIndex((found) => found.id === row.id)) },
         h("span", { class: "cell-status" }, status(row.status)),
-        h("span", { class: "cell-words" }, row.words ? h("b", null, row.words) : h("i", null, "No user text"), row.answer && h("span", null, unmarked(row.answer)), row.error && h("span", { class: "error-text" }, row.error)),
+        h("span", { class: "cell-words" }, row.words ? h("b", null, row.words) : h("i", null, "No user text"), row.id === this.marked && h("span", { class: "tag" }, "marked"), row.answer && h("span", null, unmarked(row.answer)), row.error && h("span", { class: "error-text" }, row.error)),
         h("span", { class: "cell-model", title: row.model }, modelName(row.model)),
         h("span", { class: "cell-tokens num", title: "Tokens read and written" }, tokens),
         h("span", { class: "cell-time num" }, seconds(row.seconds)),
@@ -335,9 +339,14 @@ export class ListView extends View {
     const row = this.rows[this.position];
     if (!row) return;
     if (!this.marked || this.marked === row.id) {
-      this.marked = row.id;
-      say("Marked. Press c on another response to compare the two.");
-    } else this.dispatchEvent(new CustomEvent("navigate", { bubbles: true, detail: to.compare(this.marked, row.id) }));
+      this.marked = this.marked ? null : row.id;
+      this.list.refresh(this.position);
+      this.focusRow(this.position);
+      say(this.marked ? "Marked. Press c on another response to compare the two." : "No longer marked.");
+      return;
+    }
+    hush();
+    this.dispatchEvent(new CustomEvent("navigate", { bubbles: true, detail: to.compare(this.marked, row.id) }));
   }
 }
 

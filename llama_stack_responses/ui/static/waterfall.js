@@ -3,6 +3,10 @@
 import { h, svg } from "./dom.js";
 import { count, duration } from "./format.js";
 
+const RATED = 10; // tokens below which a rate says nothing
+
+const LEGEND = [["queue", "queue"], ["wait", "to first token"], ["model", "model writes"], ["tool", "tool"], ["failed", "failed tool"], ["cut", "cut off"]];
+
 const percent = (value) => `${Math.max(0, Math.min(100, value * 100)).toFixed(3)}%`;
 
 function bar(total, spans) {
@@ -23,9 +27,9 @@ function roundRow(round, index, rounds) {
   }
   const number = rounds.slice(0, index + 1).filter((one) => one.kind === "answer").length;
   const first = round.first_token_ms ?? round.end_ms;
-  const speed = round.tokens_per_second ? `${round.tokens_per_second.toFixed(1)} tokens/s` : null;
+  const speed = round.tokens_per_second && round.output_tokens >= RATED ? `${round.tokens_per_second.toFixed(1)} tokens/s` : null;
   const begun = round.first_token_ms === null ? "no output" : `first token after ${duration(first - round.start_ms)}`;
-  const tokens = round.output_tokens === null ? null : `${count(round.input_tokens)} → ${count(round.output_tokens)} tokens`;
+  const tokens = !round.input_tokens && !round.output_tokens ? null : `${count(round.input_tokens)} → ${count(round.output_tokens)} tokens`;
   return {
     at: round.start_ms,
     name: round.kind === "compaction" ? "Compaction" : `Model round ${number}`,
@@ -58,6 +62,7 @@ export function waterfall(timing, jump) {
     event.preventDefault();
     jump(link.dataset.item);
   });
-  const key = h("p", { class: "legend", "aria-hidden": "true" }, [["wait", "to first token"], ["model", "model writes"], ["tool", "tool"]].concat(rows.some((found) => found.kind === "cut") ? [["cut", "cut off"]] : []).map(([kind, text]) => h("span", { class: "key-" + kind }, text)));
+  const there = new Set(rows.flatMap((found) => found.spans.map(([kind]) => kind)));
+  const key = h("p", { class: "legend", "aria-hidden": "true" }, LEGEND.filter(([kind]) => there.has(kind)).map(([kind, text]) => h("span", { class: "key-" + kind }, text)));
   return h("div", null, element, key, timing.truncated && h("p", { class: "dim small" }, "Later rounds were not recorded."));
 }

@@ -53,6 +53,7 @@ def test_list_of_stored_responses_has_their_facts_newest_first(page: Shown, show
         ("status=failed", "broken"),
         ("status=incomplete", "cut"),
         ("model=local%2Fseer", "picture"),
+        ("model=seer", "picture"),
         ("metadata=team%3Atravel", "trip"),
         ("text=LONG%20story", "cut"),
     ],
@@ -186,3 +187,59 @@ def test_times_are_in_the_zone_of_the_viewer(browser: Browser, page_stack: LiveS
             found[zone] = (when.inner_text(), when.get_attribute("datetime"))
     assert found["Asia/Tokyo"][0] != found["America/New_York"][0]
     assert found["Asia/Tokyo"][1] == found["America/New_York"][1]
+
+
+@pytest.mark.parametrize("width", [380, 800, 1280, 1440, 1920])
+def test_fields_of_filters_do_not_overlap_at_any_width(page: Shown, showcase: Showcase, width: int) -> None:
+    page.page.set_viewport_size({"width": width, "height": 800})
+    page.goto("/ui")
+    page.page.get_by_role("button", name="Filters").click()
+    boxes = [one.bounding_box() for one in page.page.locator(".filter-fields input").all()]
+    found = [(box["x"], box["y"], box["x"] + box["width"], box["y"] + box["height"]) for box in boxes if box]
+    assert len(found) == 7
+    overlaps = [
+        (a, b)
+        for number, a in enumerate(found)
+        for b in found[number + 1 :]
+        if a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+    ]
+    assert not overlaps
+    assert max(box[2] for box in found) <= width
+
+
+def test_number_filter_applies_while_typing(page: Shown, showcase: Showcase) -> None:
+    page.goto("/ui")
+    page.find(".list-row")
+    page.page.get_by_role("button", name="Filters").click()
+    page.find("input[name=min_tokens]").press_sequentially("100000000")
+    page.find(".empty", "No response matches")
+    assert page.path == "/ui?min_tokens=100000000"
+    page.page.get_by_role("link", name="Clear").click()
+    page.find(".list-row")
+    assert page.path == "/ui"
+
+
+def test_tab_of_responses_keeps_the_filter_of_the_list(page: Shown, showcase: Showcase) -> None:
+    page.goto("/ui")
+    page.page.get_by_role("checkbox", name="Failed", exact=True).check()
+    lists_only(page, showcase.broken)
+    page.find(".list-row a").click()
+    page.find(".talk")
+    page.find("#nav a", "Responses").click()
+    lists_only(page, showcase.broken)
+    assert page.path == "/ui?status=failed"
+    page.find("#nav a", "Responses").click()
+    page.until("() => document.querySelectorAll('.list-row').length > 1")
+    assert page.path == "/ui"
+
+
+def test_row_marked_for_comparison_is_shown_until_it_is_unmarked(page: Shown, showcase: Showcase) -> None:
+    page.goto("/ui?metadata=team%3Apoems")
+    lists_only(page, showcase.root, showcase.harbour, showcase.gulls, showcase.darker)
+    page.press("j", "c")
+    page.find(f".list-row[data-id={showcase.darker}] .tag", "marked")
+    page.press("c")
+    page.gone(".list-row .tag")
+    page.press("c", "j", "c")
+    page.find("h1", "Two responses")
+    assert page.page.locator(".toast").count() == 0
