@@ -26,6 +26,11 @@ _NO_CALLS: Final = frozenset(
 )
 _CALLS: Final = FORMS.keys() - _NO_CALLS
 
+_OF_CLIENT: Final = frozenset(
+    {"apply_patch_call", "computer_call", "custom_tool_call", "function_call", "local_shell_call", "shell_call"}
+)
+"""Calls that a client answers, unless the output has the answer too."""
+
 _ALWAYS: Final = object()
 
 _BLANK: Final[Mapping[str, Any]] = {
@@ -41,6 +46,7 @@ _BLANK: Final[Mapping[str, Any]] = {
     "reasoning_tokens": None,
     "tool_calls": 0,
     "failed_tool_calls": 0,
+    "waits_for": None,
     "error": None,
     "conversation": None,
     "previous_response_id": None,
@@ -84,6 +90,7 @@ def row_of(response: Mapping[str, Any], words: str, timing: Mapping[str, Any] | 
         **_tokens(response.get("usage")),
         "tool_calls": len(calls),
         "failed_tool_calls": len(failed_calls(calls, timing)),
+        "waits_for": _waits_for(response),
         "error": error["code"] if error else None,
         "conversation": conversation["id"] if conversation else None,
         "previous_response_id": response.get("previous_response_id"),
@@ -148,6 +155,21 @@ def failed_calls(items: Sequence[Mapping[str, Any]], timing: Mapping[str, Any] |
     # A call that was cut off is recorded as failed, and again when the next worker repeats it: the last one counts.
     recorded = {tool[2]: tool[5] for tool in (timing or {}).get("tools", ())}
     return [item for item in items if _failed(item) or (_completed(item) and recorded.get(item.get("id")))]
+
+
+def _waits_for(response: Mapping[str, Any]) -> str | None:
+    """Return what a completed response asked for: `approval` of a call, or `client` for the output of one.
+
+    It is None in a conversation, whose later items are not known here.
+    """
+    if response["status"] != "completed" or response.get("conversation"):
+        return None
+    output = response["output"]
+    if any(item["type"] == "mcp_approval_request" for item in output):
+        return "approval"
+    answered = {item.get("call_id") for item in output if item["type"].endswith("_output")}
+    asked = (item for item in output if item["type"] in _OF_CLIENT)
+    return "client" if any(item.get("call_id") not in answered for item in asked) else None
 
 
 def _failed(call: Mapping[str, Any]) -> bool:

@@ -132,6 +132,17 @@ class Listing:
         records = await self._records.get_many(keys) if keys else {}
         return await self.rows([(key, records[key]) for key in keys if key in records])
 
+    async def unanswered(self, owner: Owner, rows: Sequence[Row]) -> list[Row]:
+        """Return the owner's rows; `waits_for` of those that another response continues is None."""
+        waiting = [row["id"] for row in rows if row["waits_for"]]
+        found = await asyncio.gather(*(self._continued(owner, each) for each in waiting))
+        continued = {each for each, is_continued in zip(waiting, found, strict=True) if is_continued}
+        return [row | {"waits_for": None} if row["id"] in continued else row for row in rows]
+
+    async def _continued(self, owner: Owner, response_id: str) -> bool:
+        prefix = branches(Hasher(owner).owner, response_id)
+        return bool(await self._records.range(prefix, after_prefix(prefix), limit=1))
+
     def _bounds(self, owner: Owner, span: Span) -> tuple[str, str]:
         of = Hasher(owner).owner
         since = self._oldest() if span.since is None else max(self._oldest(), second(span.since))

@@ -31,6 +31,7 @@ class ListFilter:
         metadata: pairs of a key and its value, or None for any value; all of them have to be there.
         text: a part of the first words, in any case.
         failed_tools: whether a tool call has to have failed.
+        waits: whether the response has to wait for an approval or a client's output.
         tokens, seconds: least number of tokens, read and written, and of seconds; 0 for a response that has not ended.
         since, until: bounds of the creation in seconds since the epoch.
     """
@@ -41,6 +42,7 @@ class ListFilter:
     metadata: Sequence[tuple[str, str | None]] = ()
     text: str | None = None
     failed_tools: bool = False
+    waits: bool = False
     tokens: int | None = None
     seconds: float | None = None
     since: float | None = None
@@ -50,7 +52,13 @@ class ListFilter:
     def restricts_rows(self) -> bool:
         """Whether rows have to be looked at."""
         return bool(
-            self.statuses or self.model or self.conversation or self.metadata or self.text or self.failed_tools
+            self.statuses
+            or self.model
+            or self.conversation
+            or self.metadata
+            or self.text
+            or self.failed_tools
+            or self.waits
         ) or (self.tokens, self.seconds) != (None, None)
 
     def may_match(self, row: Row) -> bool:
@@ -62,6 +70,7 @@ class ListFilter:
             and (self.conversation is None or row["conversation"] == self.conversation)
             and all(_has(row["metadata"], *pair) for pair in self.metadata)
             and (self.text is None or self.text.casefold() in row["words"].casefold())
+            and (not self.waits or row["waits_for"] is not None)
             and (not self.failed_tools or row["failed_tool_calls"] > 0)
             and (self.tokens is None or (row["input_tokens"] or 0) + (row["output_tokens"] or 0) >= self.tokens)
             and (self.seconds is None or (row["seconds"] or 0.0) >= self.seconds)
@@ -100,7 +109,7 @@ class Lists:
         found = await self._archive.listing.page(
             owner, span, limit, wanted.may_match if wanted.restricts_rows else None
         )
-        rows = await self.current(found.rows)
+        rows = await self._archive.listing.unanswered(owner, await self.current(found.rows))
         return {
             "object": "list",
             "data": [row for row in rows if wanted.matches(row)],

@@ -50,6 +50,7 @@ class Views:
         stored = as_stored(await self._impl.find(response_id, "read", hold))
         inputs = await self._inputs([stored])
         view = await asyncio.to_thread(_view, stored, inputs[0])
+        [view["summary"]] = await self._impl.archive.listing.unanswered(stored.owner, [view["summary"]])
         await self._renderer.render(view["items"], self._impl.access.who().identity)
         return view
 
@@ -57,6 +58,8 @@ class Views:
         """Return turns of a conversation: each with its row of the list, and its items."""
         inputs, budget = await self._inputs(stored), Budget()
         turns = await asyncio.to_thread(_turns, stored, inputs, budget)
+        for turn, each in zip(turns, stored, strict=True):
+            [turn["summary"]] = await self._impl.archive.listing.unanswered(each.owner, [turn["summary"]])
         await self._renderer.render(
             [item for turn in turns for item in turn["items"]], self._impl.access.who().identity
         )

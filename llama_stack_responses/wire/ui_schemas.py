@@ -36,6 +36,7 @@ ROW: Final = whole(
     reasoning_tokens=_COUNT,
     tool_calls=WHOLE,
     failed_tool_calls=WHOLE,
+    waits_for=or_null(TEXT),
     error=or_null(TEXT),
     conversation=or_null(TEXT),
     previous_response_id=or_null(TEXT),

@@ -64,6 +64,7 @@ async def test_row_shows_properties_of_response(archive: Archive) -> None:
         "reasoning_tokens": made["usage"]["output_tokens_details"]["reasoning_tokens"],
         "tool_calls": 1,
         "failed_tool_calls": 1,
+        "waits_for": "client",
         "error": None,
         "conversation": None,
         "previous_response_id": None,

@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { button, empty, h, icon, View } from "./dom.js";
 import { exactly, line } from "./format.js";
 import { conversation } from "./items.js";
-import { facts, idChip, status, time, to } from "./pieces.js";
+import { facts, idChip, rowStatus, status, time, to } from "./pieces.js";
 import { block, step, toggle, toggleAll } from "./response.js";
 
 const TURNS = 20;
@@ -102,9 +102,9 @@ export class ChainView extends TalkView {
     return h(
       "article",
       { class: "turn", id: turn.id, "data-here": here ? "yes" : null, "aria-label": `Turn: ${line(summary.words, 80)}` },
-      h("header", { class: "turn-head" }, status(summary.status), time(summary.created_at), h("span", null, summary.model), h("span", { class: "spring" }), h("a", { href: to.response(turn.id) }, "Details"), h("a", { href: to.playground(turn.id) }, "Branch from here")),
+      h("header", { class: "turn-head" }, rowStatus(summary), time(summary.created_at), h("span", null, summary.model), h("span", { class: "spring" }), h("a", { href: to.response(turn.id) }, "Details"), h("a", { href: to.playground(turn.id) }, "Branch from here")),
       turn.compacted && !turn.items.some((item) => item.kind === "compaction") && h("div", { class: "divider", role: "separator", "aria-label": "Compacted" }, h("span", null, "What is above was compacted for the model here")),
-      h("div", { class: "items" }, conversation(turn.items)),
+      h("div", { class: "items" }, conversation(turn.items, { waits: summary.waits_for })),
       turn.items_left_out > 0 && h("p", { class: "cut" }, `${turn.items_left_out} more items are not shown.`),
       summary.error && h("p", { class: "error-text" }, summary.error),
     );

@@ -48,6 +48,9 @@ export const STATUS = {
   cancelled: "Cancelled",
 };
 
+/** What a completed response waits for, by `waits_for` of its row. */
+export const WAITS = { approval: "Needs approval", client: "Waits for client" };
+
 /** Return one word for a model: without the name of its provider. */
 export const modelName = (model) => (model ?? "–").replace(/^[^/]+\//, "");
 

@@ -58,19 +58,21 @@ function reasoning(item, { open = false } = {}) {
 
 const RAN = { server: "run by this server", client: "run by the client" };
 
-function tool(item, { output, open = false }) {
+function tool(item, { output, open = false, waits }) {
   const failed = item.failed;
   const going = item.status && !["completed", "failed", "incomplete"].includes(item.status);
-  const mark = failed ? "alert" : going ? "clock" : "check";
-  const state = failed ? "failed" : going ? item.status.replaceAll("_", " ") : "done";
+  const asked = waits && !failed && !going && item.run_by === "client" && !output && !item.results?.length;
+  const mark = failed ? "alert" : going || asked ? "clock" : "check";
+  const state = failed ? "failed" : going ? item.status.replaceAll("_", " ") : asked ? "waits for the client" : "done";
   const hint = failed && item.error ? "" : lastLine([...(item.results ?? []), ...(output?.results ?? [])]);
   const head = [
     icon("tool"),
     h("span", { class: "what" }, item.title || item.name || item.type),
     item.server && h("span", { class: "tag" }, item.server),
     h("span", { class: "hint result" }, hint && `→ ${hint}`),
+    asked && h("span", { class: "tag warn" }, state),
     item.duration_ms !== null && item.duration_ms !== undefined && h("span", { class: "num dim" }, duration(item.duration_ms)),
-    h("span", { class: "mark", "data-state": failed ? "bad" : going ? "run" : "good" }, icon(mark), h("span", { class: "hidden-text" }, state)),
+    h("span", { class: "mark", "data-state": failed ? "bad" : going || asked ? "run" : "good" }, icon(mark), h("span", { class: "hidden-text" }, state)),
   ];
   const body = () => [
     h("p", { class: "dim small" }, [item.type, RAN[item.run_by], item.call_id].filter(Boolean).join(" · ")),
@@ -117,9 +119,9 @@ function tools(item) {
   );
 }
 
-function approval(item) {
+function approval(item, { waits }) {
   const asked = item.approve === null || item.approve === undefined;
-  const answer = asked ? "waits for approval" : item.approve ? "approved" : "refused";
+  const answer = asked ? (waits === null ? "asked for approval" : "waits for approval") : item.approve ? "approved" : "refused";
   const line = [icon("key"), h("span", { class: "what" }, item.title), h("span", { class: "spring" }), h("span", { class: "tag" }, answer)];
   return h(
     "article",

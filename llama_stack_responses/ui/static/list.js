@@ -3,7 +3,7 @@
 import { follow, get } from "./api.js";
 import { button, empty, h, hush, icon, say, View } from "./dom.js";
 import { brief, count, modelName, seconds, STATUS } from "./format.js";
-import { status, time, to } from "./pieces.js";
+import { rowStatus, status, time, to } from "./pieces.js";
 import { VirtualList } from "./virtual.js";
 
 const PAGE = 50;
@@ -106,6 +106,7 @@ export class ListView extends View {
       h("label", { class: "choice" }, h("input", { type: "checkbox", name: "status", value, checked: chosen.has(value), onchange: submit }), status(value, text)),
     );
     chips.push(h("label", { class: "choice" }, h("input", { type: "checkbox", name: "failed_tools", value: "true", checked: query.get("failed_tools") === "true", onchange: submit }), h("span", { class: "status", "data-status": "failed" }, icon("tool"), "Failed tool calls")));
+    chips.push(h("label", { class: "choice" }, h("input", { type: "checkbox", name: "waits", value: "true", checked: query.get("waits") === "true", onchange: submit }), status("waits", "Waiting for an answer")));
     this.live = h("span", { class: "connection", "data-state": "wait" }, h("i", { "aria-hidden": "true" }), h("span", null, "Connecting"));
     this.clear = h("a", { class: "button ghost", href: "/ui", hidden: !query.size }, "Clear");
     this.form = h(
@@ -143,7 +144,7 @@ export class ListView extends View {
     const form = new FormData(this.form);
     const query = new URLSearchParams();
     for (const value of form.getAll("status")) query.append("status", value);
-    for (const name of ["text", "model", "conversation", "min_tokens", "min_seconds", "failed_tools"]) if (form.get(name)?.trim()) query.set(name, form.get(name).trim());
+    for (const name of ["text", "model", "conversation", "min_tokens", "min_seconds", "failed_tools", "waits"]) if (form.get(name)?.trim()) query.set(name, form.get(name).trim());
     for (const pair of (form.get("metadata") ?? "").split(",")) if (pair.trim()) query.append("metadata", pair.trim());
     for (const name of ["from", "to"]) if (form.get(name)) query.set(name, toEpoch(form.get(name)));
     const address = "/ui" + (query.size ? "?" + query : "");
@@ -235,7 +236,7 @@ export class ListView extends View {
       h(
         "a",
         { href: to.response(row.id), onfocus: () => (this.position = this.rows.findIndex((found) => found.id === row.id)) },
-        h("span", { class: "cell-status" }, status(row.status)),
+        h("span", { class: "cell-status" }, rowStatus(row)),
         h("span", { class: "cell-words" }, row.words ? h("b", null, row.words) : h("i", null, "No user text"), row.id === this.marked && h("span", { class: "tag" }, "marked"), row.answer && h("span", null, unmarked(row.answer)), row.error && h("span", { class: "error-text" }, row.error)),
         h("span", { class: "cell-model", title: row.model }, modelName(row.model)),
         h("span", { class: "cell-tokens num", title: "Tokens read and written" }, tokens),
@@ -279,9 +280,10 @@ export class ListView extends View {
   merge(row) {
     const wanted = this.query.getAll("status");
     const known = this.byId.get(row.id);
+    this.answered(row.previous_response_id);
     if (wanted.length && !wanted.includes(row.status)) return known && this.remove(row.id);
     if (known) {
-      if (row.version === known.version) return;
+      if (row.version === known.version && !(known.waits_for && !row.waits_for)) return;
       Object.assign(known, row);
       this.list.refresh(this.rows.indexOf(known));
       return;
@@ -289,6 +291,15 @@ export class ListView extends View {
     const last = this.rows.at(-1);
     if (this.more && last && newer(row, last) > 0) return; // its page has not been read yet
     this.insert({ ...row, fresh: true });
+  }
+
+  /** A response that another continues waits no more. */
+  answered(id) {
+    const before = this.byId.get(id);
+    if (!before?.waits_for) return;
+    before.waits_for = null;
+    if (this.query.get("waits")) this.remove(id);
+    else this.list.refresh(this.rows.indexOf(before));
   }
 
   insert(row) {

@@ -1,12 +1,20 @@
 // Small pieces that several views use: status, times, code, long texts, folds, facts.
 
 import { button, copy, h } from "./dom.js";
-import { bytes, exactly, iso, STATUS, when } from "./format.js";
+import { bytes, exactly, iso, STATUS, WAITS, when } from "./format.js";
 
 export const shortId = (id) => (id.length > 16 ? id.slice(0, 12) + "…" : id);
 
 export function status(value, text = STATUS[value] ?? value) {
   return h("span", { class: "status", "data-status": value }, h("i", { "aria-hidden": "true" }), text);
+}
+
+/** The status of a row: a completed response that asked for something waits, until another continues it. */
+export function rowStatus(row) {
+  if (!row.waits_for) return status(row.status);
+  const element = status("waits", WAITS[row.waits_for]);
+  element.title = "No stored response continues it yet";
+  return element;
 }
 
 export function time(value) {

@@ -5,7 +5,7 @@ import { button, copy, dialog, h, icon, say, trouble, View } from "./dom.js";
 import { bytes, count, duration, exactly, line, seconds, STATUS } from "./format.js";
 import { GrowingConversation } from "./growing.js";
 import { conversation } from "./items.js";
-import { code, facts, fold, idChip, jsonBlock, jsonText, plain, status, time, to } from "./pieces.js";
+import { code, facts, fold, idChip, jsonBlock, jsonText, plain, rowStatus, time, to } from "./pieces.js";
 import { apply, newState, shown } from "./reducer.js";
 import { isDefault, LANGUAGES, requestOf } from "./snippets.js";
 import { waterfall } from "./waterfall.js";
@@ -53,7 +53,7 @@ export class ResponseView extends View {
     return h(
       "header",
       { class: "head" },
-      h("div", { class: "head-title" }, h("h1", null, line(summary.words, 160) || "Response"), h("p", { class: "row dim" }, status(known.status), h("span", { title: known.model }, known.model), time(known.created_at), idChip(summary.id), this.owner())),
+      h("div", { class: "head-title" }, h("h1", null, line(summary.words, 160) || "Response"), h("p", { class: "row dim" }, rowStatus({ ...summary, status: known.status }), h("span", { title: known.model }, known.model), time(known.created_at), idChip(summary.id), this.owner())),
       h("div", { class: "actions" }, this.links(), this.copies(), RUNS.has(known.status) && known.background && button("Cancel", () => this.cancel(), { icon: "stop" }), button("", () => this.remove(), { icon: "trash", label: "Delete this response", kind: "ghost" })),
     );
   }
@@ -145,7 +145,7 @@ export class ResponseView extends View {
 
   talk() {
     const { items, items_left_out: left, output_from: from } = this.found;
-    const element = h("div", { class: "items" }, conversation(items));
+    const element = h("div", { class: "items" }, conversation(items, { waits: this.found.summary.waits_for }));
     if (!items.length && !RUNS.has(this.found.facts.status)) element.append(h("p", { class: "dim" }, "This response has no items."));
     if (left) element.append(h("p", { class: "cut" }, `${count(left)} more items are not shown. The API has all of them.`));
     if (from >= items.length && items.length && !RUNS.has(this.found.facts.status) && !this.found.facts.error) element.append(h("p", { class: "dim" }, "The model has answered nothing."));

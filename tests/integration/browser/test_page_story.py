@@ -10,7 +10,7 @@ from tests.support.browser import Browser, Shown
 from tests.support.mcp_server import McpServers
 from tests.support.stack import Host, LiveStack
 from tests.support.story import Story, story_stack, tell
-from tests.support.upstream import UpstreamProcess
+from tests.support.upstream import UpstreamProcess, reply, text, tool_call
 from tests.support.web import Web
 from tests.support.wire import Wire
 
@@ -139,6 +139,35 @@ def test_page_shows_compaction_of_conversation(start: Shown, story: Story) -> No
 def test_page_shows_calls_that_wait_for_approval(start: Shown) -> None:
     start.find(".list-row a", "Add one to the order.").click()
     assert "4711" in start.find(".tool", "waits for approval").locator(".what").inner_text()
+
+
+def test_filter_of_waiting_responses_finds_approval_that_nobody_gave(start: Shown) -> None:
+    tick(start, "Waiting for an answer")
+    only_row(start)
+    start.find("h1", "Add one to the order.")
+    start.find(".head .status[data-status=waits]", "Needs approval")
+
+
+def test_list_shows_client_call_as_waiting_until_a_response_continues_it(
+    start: Shown, told_stack: LiveStack, upstream_process: UpstreamProcess
+) -> None:
+    upstream_process.client.script("stock", [reply(tool_call(0, "call_7", "count", "{}")), reply(text("Nine."))])
+    tools = [{"type": "function", "name": "count", "parameters": {"type": "object", "properties": {}}}]
+    with Wire(told_stack) as wire:
+        made = wire.create(model="local/stock", input="Count the parcels.", tools=tools)["id"]
+        row = f".list-row[data-id={made}]"
+        start.find(f"{row} .status[data-status=waits]", "Waits for client")
+        start.find(f"{row} a").click()
+        start.find(".tool .tag", "waits for the client")
+        start.page.go_back()
+        start.find(f"{row} .status[data-status=waits]")
+        answer = [{"type": "function_call_output", "call_id": "call_7", "output": "9"}]
+        later = wire.create(model="local/stock", input=answer, previous_response_id=made)["id"]
+        start.find(f"{row} .status[data-status=completed]")
+        start.page.reload()
+        start.find(f"{row} .status[data-status=completed]")
+        for each in (later, made):
+            wire.http.delete(f"/responses/{each}")
 
 
 def test_page_shows_output_of_program(start: Shown) -> None:
