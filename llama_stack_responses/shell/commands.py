@@ -10,6 +10,7 @@ import time
 from argparse import Namespace
 from collections.abc import Awaitable, Callable
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -22,6 +23,7 @@ from ..store.factory import open_records
 from ..store.records import Records
 from .failure import Failure
 from .follow import Follower
+from .new_file import new_file, refuse_existing
 from .settings import quick_settings
 from .tables import duration, moment, print_fields, print_json, print_rows
 from .view import StoreView, shown
@@ -97,8 +99,10 @@ def _no_backend(_: str) -> Any:
 def list_responses(given: Namespace) -> None:
     """Run `list`: the newest responses of all owners, or of one."""
 
+    owner = _owner(given)
+
     async def work(records: Records, _: ResponsesConfig) -> None:
-        rows = await StoreView(records).newest(given.limit, _owner(given), _wanted(given))
+        rows = await StoreView(records).newest(given.limit, owner, _wanted(given))
         print_rows([_row(row, given) for row in rows], _COLUMNS, as_json=given.json)
 
     with_store(given.config, work)
@@ -135,8 +139,10 @@ def chain(given: Namespace) -> None:
 def tail(given: Namespace) -> None:
     """Run `tail`: the newest responses, and then those that are new or change, until it is interrupted."""
 
+    owner = _owner(given)
+
     async def work(records: Records, _: ResponsesConfig) -> None:
-        follower, wanted = Follower(records, _owner(given)), _wanted(given)
+        follower, wanted = Follower(records, owner), _wanted(given)
         head, pause = True, given.every
         rows = await follower.first(given.limit, wanted)
         while True:
@@ -196,15 +202,20 @@ def delete(given: Namespace) -> None:
         ids = given.ids or [each async for each in view.responses_of(owner or Owner())]
         talks = [each.id async for each in view.conversations_of(owner)] if owner else []
         if not given.yes:
+            _refuse_missing([each for each in given.ids if not await view.archive.entry(each)])
             raise Failure(f"This deletes {len(ids)} responses and {len(talks)} conversations: repeat it with --yes.", 2)
         gone = [each for each in ids if await view.delete(each)]
         for each in talks:
             await view.archive.conversations.delete(each)
         print_fields({"deleted responses": len(gone), "deleted conversations": len(talks)}, as_json=given.json)
-        if missing := [each for each in given.ids if each not in gone]:
-            raise Failure(f"Not stored, or still being made: {', '.join(missing)}.")
+        _refuse_missing([each for each in given.ids if each not in gone])
 
     with_store(given.config, work)
+
+
+def _refuse_missing(ids: list[str]) -> None:
+    if ids:
+        raise Failure(f"Not stored, or still being made: {', '.join(ids)}.")
 
 
 def export(given: Namespace) -> None:
@@ -217,15 +228,15 @@ def export(given: Namespace) -> None:
         if given.out is None:
             await _export(StoreView(records), owner, sys.stdout)
             return
-        with given.out.open("x", encoding="utf-8") as out:
+        with new_file(given.out) as file:
+            out = TextIOWrapper(file, encoding="utf-8")
             await _export(StoreView(records), owner, out)
+            out.flush()
+            out.detach()
 
-    try:
-        with_store(given.config, work)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise Failure(f"Cannot write {given.out}: {error.strerror or error}.") from error
+    if given.out is not None:
+        refuse_existing(given.out)
+    with_store(given.config, work)
 
 
 async def _export(view: StoreView, owner: Owner, out: TextIO) -> None:
@@ -240,7 +251,13 @@ async def _export(view: StoreView, owner: Owner, out: TextIO) -> None:
 
 
 def _owner(given: Namespace) -> Owner | None:
-    """Return the owner that is named; an empty name is the owner of a stack without authentication."""
+    """Return the owner that is named; an empty name is the owner of a stack without authentication.
+
+    Raises:
+        Failure: only a tenant is named.
+    """
+    if given.owner is None and given.tenant:
+        raise Failure("Name the --owner in the --tenant.", 2)
     return None if given.owner is None else Owner(given.owner, tenant=given.tenant)
 
 

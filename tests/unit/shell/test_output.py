@@ -121,3 +121,57 @@ def test_backup_of_a_store_that_is_down_says_so(
     config = ROOT / "templates" / kind / "config.yaml"
     assert main(["backup", str(tmp_path / "backup"), "--config", str(config)]) == 1
     assert "The response store's server cannot be reached." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["list", "delete --yes", "delete resp_1 --yes", "export"])
+def test_tenant_without_owner_is_wrong_usage(command: str, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command.split(), "--tenant", "acme", "--config", STARTER]) == 2
+    assert "Name the --owner in the --tenant." in capsys.readouterr().err
+
+
+def test_export_of_a_store_that_is_down_leaves_no_complete_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("REDIS_URL", f"redis://127.0.0.1:{free_port()}/0")
+    config = ROOT / "templates" / "redis" / "config.yaml"
+    out = tmp_path / "owner.jsonl"
+    out.with_name("owner.jsonl.partial").write_text("of an earlier attempt")
+    assert main(["export", "--owner=", "--out", str(out), "--config", str(config)]) == 1
+    assert "The response store's server cannot be reached." in capsys.readouterr().err
+    assert not out.exists()
+    assert out.with_name("owner.jsonl.partial").stat().st_mode & 0o777 == 0o600
+
+
+def test_export_is_readable_by_this_user_alone(state: Path, tmp_path: Path) -> None:
+    out = tmp_path / "owner.jsonl"
+    assert main(["export", "--owner=", "--out", str(out), "--config", STARTER]) == 0
+    assert out.stat().st_mode & 0o777 == 0o600
+    assert not out.with_name("owner.jsonl.partial").exists()
+
+
+def test_export_to_a_folder_that_does_not_exist_is_one_sentence(
+    state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", "--owner=", "--out", str(tmp_path / "gone" / "out"), "--config", STARTER]) == 1
+    assert "Cannot write" in capsys.readouterr().err
+
+
+def test_delete_of_unknown_responses_without_yes_says_so(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["delete", "resp_0", "--config", STARTER]) == 1
+    assert capsys.readouterr().err == "llama-stack-responses: Not stored, or still being made: resp_0.\n"
+
+
+@pytest.mark.parametrize(("content", "said"), [(None, "Cannot read"), (b"{}", "not a backup")])
+def test_restore_of_a_wrong_file_makes_no_store(
+    content: bytes | None,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("STATE_DIR", str(tmp_path / "state"))
+    if content is not None:
+        (tmp_path / "backup").write_bytes(content)
+    assert main(["restore", str(tmp_path / "backup"), "--config", STARTER]) == 1
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "state").exists()
