@@ -56,6 +56,8 @@ def test_guide_for_a_team_works_word_by_word(
     assert "gen_ai_server_request_duration_seconds_count" in printed
     assert "llama_stack_responses_store_size" in printed
     assert (tmp_path / "team" / "responses.backup").stat().st_size > 1000
+    secrets = ("database-password", "environment", "tokens.json", "token-of-ada", "token-of-grace")
+    assert {name: (tmp_path / "team" / name).stat().st_mode & 0o077 for name in secrets} == dict.fromkeys(secrets, 0)
     assert '"text":"Hello again"' in printed
 
 
