@@ -25,7 +25,8 @@ export class GrowingConversation {
   }
 
   draw() {
-    const { output, revisions } = this.state;
+    const { output, revisions, ended } = this.state;
+    this.element.classList.toggle("ended", ended);
     while (this.#made.length > output.length) this.#made.pop()?.element.remove();
     output.forEach((item, index) => item && this.#drawItem(item, index, revisions[index] ?? 0));
   }

@@ -57,7 +57,10 @@ const APPLY = {
   "response.incomplete": ended,
   "response.failed": ended,
   error: (state, event) => (state.error = { code: event.code, message: event.message }),
-  "response.output_item.added": (state, event) => (state.output[event.output_index] = structuredClone(event.item)),
+  "response.output_item.added": (state, event) => {
+    const found = (state.output[event.output_index] = structuredClone(event.item));
+    if (found.type === "mcp_list_tools") found.status ??= "in_progress"; // its list is empty until it is read
+  },
   "response.output_item.done": (state, event) => (state.output[event.output_index] = structuredClone(event.item)),
   "response.content_part.added": (state, event) => {
     part(state, event);
@@ -141,9 +144,21 @@ const citation = (annotation) => ({ title: annotation.title, name: annotation.fi
 
 const block = (content) => (CONTENT[content.type] ?? ((found) => ({ kind: "json", text: jsonText(found) })))(content);
 
+const PARSED = 100000; // characters up to which a result is tried as JSON
+
+const isJson = (text) => {
+  if (text.length > PARSED || !/^\s*[[{]/.test(text)) return false;
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
+};
+
 const results = (output) => {
   if (output === null || output === undefined) return [];
-  if (typeof output === "string") return output ? [{ kind: "code", text: output, language: "" }] : [];
+  if (typeof output === "string") return output ? [{ kind: "code", text: output, language: isJson(output) ? "json" : "" }] : [];
   return Array.isArray(output) ? output.map((found) => (found?.type === "logs" ? { kind: "code", text: found.logs, language: "" } : found?.type === "image" ? { kind: "image", url: found.url } : block(found ?? {}))) : [{ kind: "json", text: jsonText(output) }];
 };
 
@@ -181,6 +196,7 @@ export function shown(item) {
   if (item.type === "compaction") return { ...base, kind: "compaction", title: "Conversation compacted here" };
   if (item.type === "mcp_list_tools") {
     const names = (item.tools ?? []).map((tool) => tool.name);
+    if (item.status === "in_progress") return { ...base, kind: "tools", title: `${item.server_label ?? "MCP"}: reads the list of tools`, names };
     return { ...base, kind: "tools", title: `${item.server_label ?? "MCP"}: ${names.length} ${names.length === 1 ? "tool" : "tools"}`, names };
   }
   if (item.type === "mcp_approval_request") {

@@ -2,14 +2,16 @@
 
 import { get } from "./api.js";
 import { button, empty, h, icon, View } from "./dom.js";
-import { count, duration, line } from "./format.js";
+import { count, duration, line, STATUS } from "./format.js";
 import { GrowingConversation } from "./growing.js";
+import { conversation } from "./items.js";
 import { fold, idChip, jsonBlock, to } from "./pieces.js";
 import { apply, newState } from "./reducer.js";
 import { VirtualList } from "./virtual.js";
 
 const SPEEDS = [0.25, 0.5, 1, 2, 4, 16];
 const STEP_MS = 40; // pace of events whose times were not recorded
+const NEAR = 60; // pixels from the end within which the reader follows it
 const SNAPSHOTS = 16; // states kept for steps backwards
 
 export class ReplayView extends View {
@@ -91,11 +93,12 @@ export class ReplayView extends View {
   row(index) {
     const { event, at_ms: at } = this.events[index];
     const name = event.type.replace(/^response\./, "");
-    const detail = event.delta ?? event.item?.type ?? "";
+    const status = event.response?.status;
+    const detail = event.delta ?? event.item?.type ?? (status && !name.endsWith(status) ? status : "");
     return h(
       "div",
       { role: "listitem" },
-      h("button", { type: "button", class: "event", "aria-current": index === this.position - 1 ? "true" : null, onclick: () => this.seek(index + 1) }, h("span", { class: "num" }, event.sequence_number ?? index), h("span", null, name, detail && h("i", null, line(detail, 60))), h("span", { class: "num" }, at === null ? "" : duration(at))),
+      h("button", { type: "button", class: "event", "aria-current": index === this.position - 1 ? "true" : null, onclick: () => this.seek(index + 1) }, h("span", { class: "num" }, index + 1), h("span", null, name, detail && h("i", null, line(detail, 60))), h("span", { class: "num" }, at === null ? "" : duration(at))),
     );
   }
 
@@ -117,13 +120,37 @@ export class ReplayView extends View {
     if (wanted < this.position) this.rewind(wanted);
     while (this.position < wanted) this.forward();
     for (const index of new Set([old - 1, wanted - 1])) if (index >= 0) this.list.refresh(index);
-    this.growing.show(this.state);
+    this.showState();
     this.range.value = wanted;
     const now = this.events[wanted - 1];
     this.range.setAttribute("aria-valuetext", now ? `${wanted} of ${this.events.length}: ${now.event.type}` : "Before the first event");
     this.clock.textContent = `${wanted} / ${this.events.length}` + (this.timed && now ? ` · ${duration(now.at)}` : "");
     this.showJson(now);
-    if (wanted) this.list.reveal(wanted - 1); // last: the event below takes room from the list
+  }
+
+  /** Show the state, at its end if the reader was there; at the end of all, the response as the server renders it. */
+  showState() {
+    const follows = this.atEnd;
+    this.growing.show(this.state);
+    if (!this.growing.element.isConnected) this.talk.replaceChildren(this.growing.element);
+    if (this.position === this.events.length) this.showRendered();
+    if (follows) requestAnimationFrame(() => (this.talk.scrollTop = this.talk.scrollHeight));
+  }
+
+  get atEnd() {
+    const { scrollHeight, scrollTop, clientHeight } = this.talk;
+    return scrollHeight - scrollTop - clientHeight < NEAR;
+  }
+
+  async showRendered() {
+    this.rendered ??= get("/v1/ui/responses/" + encodeURIComponent(this.subject), { signal: this.signal });
+    const found = await this.rendered.catch(() => (this.rendered = null)); // what the events made stays
+    if (!found || this.position !== this.events.length || this.signal.aborted) return;
+    const { status } = found.facts;
+    const top = this.atEnd ? Infinity : this.talk.scrollTop;
+    const items = conversation(found.items.slice(found.output_from), { open: true, waits: found.summary.waits_for });
+    this.talk.replaceChildren(h("div", { class: "items growing" }, items, status !== "completed" && h("p", { class: "notice" }, STATUS[status] ?? status)));
+    this.talk.scrollTop = Math.min(top, this.talk.scrollHeight);
   }
 
   forward() {
@@ -142,6 +169,9 @@ export class ReplayView extends View {
   showJson(now) {
     const open = this.json.querySelector("details")?.open ?? false;
     this.json.replaceChildren(...(now && !this.timer ? [fold([h("span", { class: "what" }, "Event as JSON")], () => jsonBlock(now.event, "Event"), { open })] : []));
+    const reveal = () => this.position && this.list.reveal(this.position - 1); // it takes room from the list
+    this.json.querySelector("details")?.addEventListener("toggle", reveal);
+    reveal();
   }
 
   // Time

@@ -296,6 +296,29 @@ def test_replay_plays_at_its_pace_and_pauses(page: Shown, showcase: Showcase) ->
     page.find(".growing .message", "Bring waterproof shoes")
 
 
+def test_replay_follows_the_text_and_ends_with_the_rendered_response(page: Shown, showcase: Showcase) -> None:
+    page.page.set_viewport_size({"width": 1280, "height": 420})
+    page.goto(f"/ui/responses/{showcase.trip}/replay")
+    page.find(".event")
+    page.find(".player select").select_option("16")
+    page.press(" ")
+    page.find(".growing .message .md")
+    page.until(
+        "() => { const talk = document.querySelector('.stage .talk');"
+        " return talk.scrollHeight > talk.clientHeight && talk.scrollHeight - talk.scrollTop - talk.clientHeight < 61 }"
+    )
+    page.find(".event-json summary").click()
+    page.find(".event-json pre")
+    page.until(
+        "() => { const row = document.querySelector('.event[aria-current]').getBoundingClientRect();"
+        " return row.bottom <= document.querySelector('.event-json').getBoundingClientRect().top + 1 }"
+    )
+    last = page.find(".event[aria-current] .num").inner_text()
+    assert page.find(".player output").inner_text().startswith(f"{last} / {last}")
+    page.press("ArrowLeft")
+    page.gone(".growing .message .md")
+
+
 def test_two_responses_are_compared_word_by_word(page: Shown, showcase: Showcase) -> None:
     page.goto(f"/ui/compare?a={showcase.root}&b={showcase.gulls}")
     page.find(".diff")
