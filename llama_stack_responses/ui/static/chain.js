@@ -118,13 +118,14 @@ export class ChainView extends TalkView {
       document.getElementById(turn.id)?.scrollIntoView({ block: "start" });
       document.getElementById(turn.id)?.querySelector(".item")?.focus({ preventScroll: true });
     };
-    const siblings = (turn.branches ?? []).filter((one) => one.id !== turn.id);
-    return h(
-      "li",
-      { "data-here": turn.id === this.subject ? "yes" : null },
-      h("a", { href: to.chain(turn.id), onclick: jump, "aria-current": turn.id === this.subject ? "true" : null }, label),
-      siblings.length > 0 && h("ul", { "aria-label": "Other branches" }, siblings.map((one) => h("li", null, branch(one)))),
-    );
+    const here = turn.id === this.subject;
+    const own = h("a", { href: to.chain(turn.id), onclick: jump, "aria-current": here ? "true" : null }, label);
+    const place = { "data-here": here ? "yes" : null };
+    const branches = turn.branches ?? [];
+    if (!branches.length) return h("li", place, own);
+    // All branches in the order of their creation, so that the tree is the same from each of them.
+    const node = (one) => (one.id === turn.id ? h("li", { ...place, "data-path": "yes" }, own) : h("li", null, branch(one)));
+    return h("li", { "data-fork": "yes" }, h("ul", { "aria-label": "Branches" }, branches.map(node)));
   }
 
   showChildren(children) {

@@ -57,7 +57,7 @@ export class PlaygroundView extends View {
 
   welcome() {
     if (this.previous || this.conversationId) return;
-    this.talk.append(h("div", { class: "empty" }, h("h2", null, "Ask a model"), h("p", null, "Choose a model, write, and send. Tools, files and settings are beside it; the same request stands there as code.")));
+    this.talk.append(h("div", { class: "empty" }, h("h2", null, "Ask a model"), h("p", null, "Choose a model, write, and send. Tools, files and settings are on this page too, and the same request as code.")));
   }
 
   // The question

@@ -219,6 +219,18 @@ def test_chain_shows_all_turns_and_its_branches_as_a_tree(page: Shown, showcase:
     assert page.path == f"/ui/chain/{showcase.harbour}"
 
 
+def test_branches_of_a_turn_are_in_one_column_and_in_the_same_order_from_each(page: Shown, showcase: Showcase) -> None:
+    for subject in (showcase.gulls, showcase.harbour):
+        page.goto(f"/ui/chain/{subject}")
+        page.find(".tree [aria-current]")
+        branches = page.page.locator(".tree [data-fork] a")
+        assert [branches.nth(number).get_attribute("href") for number in range(2)] == [
+            f"/ui/chain/{showcase.harbour}",
+            f"/ui/chain/{showcase.gulls}",
+        ]
+        assert len({box["x"] for one in branches.all() if (box := one.bounding_box())}) == 1
+
+
 def test_long_chain_is_read_to_its_beginning_while_its_top_is_in_sight(page: Shown, page_stack: LiveStack) -> None:
     database = page_stack.state_dir / "responses.db"
     turns = [(f"Question {number}?", "Yes.") for number in range(70)]
@@ -317,6 +329,16 @@ def test_replay_follows_the_text_and_ends_with_the_rendered_response(page: Shown
     assert page.find(".player output").inner_text().startswith(f"{last} / {last}")
     page.press("ArrowLeft")
     page.gone(".growing .message .md")
+
+
+def test_replay_on_a_phone_has_no_hole_below_a_short_text(page: Shown, showcase: Showcase) -> None:
+    page.page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"/ui/responses/{showcase.harbour}/replay")
+    page.find(".event")
+    talk, events = page.find(".stage .talk").bounding_box(), page.find(".stage .events").bounding_box()
+    assert talk
+    assert events
+    assert events["y"] - talk["y"] < 60
 
 
 def test_two_responses_are_compared_word_by_word(page: Shown, showcase: Showcase) -> None:
