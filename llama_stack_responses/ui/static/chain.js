@@ -103,7 +103,7 @@ export class ChainView extends TalkView {
       "article",
       { class: "turn", id: turn.id, "data-here": here ? "yes" : null, "aria-label": `Turn: ${line(summary.words, 80)}` },
       h("header", { class: "turn-head" }, rowStatus(summary), time(summary.created_at), h("span", null, summary.model), h("span", { class: "spring" }), h("a", { href: to.response(turn.id) }, "Details"), h("a", { href: to.playground(turn.id) }, "Branch from here")),
-      turn.compacted && !turn.items.some((item) => item.kind === "compaction") && h("div", { class: "divider", role: "separator", "aria-label": "Compacted" }, h("span", null, "What is above was compacted for the model here")),
+      turn.compacted && !turn.items.some((item) => item.kind === "compaction") && h("div", { class: "divider", role: "separator", "aria-label": "Compacted" }, h("span", null, "The conversation before this was replaced by a summary.")),
       h("div", { class: "items" }, conversation(turn.items, { waits: summary.waits_for })),
       turn.items_left_out > 0 && h("p", { class: "cut" }, `${turn.items_left_out} more items are not shown.`),
       summary.error && h("p", { class: "error-text" }, summary.error),

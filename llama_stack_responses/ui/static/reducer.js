@@ -193,7 +193,7 @@ export function shown(item) {
   if (item.type === "reasoning") {
     return { ...base, kind: "reasoning", blocks: [...(item.summary ?? []), ...(item.content ?? [])].filter(Boolean).map(block), sealed: Boolean(item.encrypted_content) };
   }
-  if (item.type === "compaction") return { ...base, kind: "compaction", title: "Conversation compacted here" };
+  if (item.type === "compaction") return { ...base, kind: "compaction", title: "The conversation before this was replaced by a summary." };
   if (item.type === "mcp_list_tools") {
     const names = (item.tools ?? []).map((tool) => tool.name);
     if (item.status === "in_progress") return { ...base, kind: "tools", title: `${item.server_label ?? "MCP"}: reads the list of tools`, names };
