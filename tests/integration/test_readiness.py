@@ -114,7 +114,7 @@ def test_servers_with_different_secrets_log_an_error_and_stay_ready(
                 wait_until(lambda: ready(other) == (200, READY | {"secrets": "different"}))
                 logged = " ".join(other.log.read_text().split())
                 assert "ERROR" in logged
-                assert "Set the same RESPONSES_SECRET" in logged
+                assert "set the same RESPONSES_SECRET" in logged
                 assert not [secret for secret in secrets if secret in logged]
             with both:
                 wait_until(lambda: ready(both) == (200, READY))
