@@ -17,8 +17,8 @@ READY_OGX := .venv-ogx/.ready
 READY_GPT_OSS := .venv-gpt-oss/.ready
 READY_CLIENTS := .clients/.ready
 READY_DOCS := .venv-docs/.ready
-# A test waits for servers half of its time, so a run of tests has two processes. Tests of one file share its servers.
-WORKERS ?= 2
+# A test waits for servers half of its time, so a run has more processes than it has cores. Tests of one file share servers.
+WORKERS ?= 3
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 # Seconds after which a test that hangs fails, with the stack of each thread.
 TEST_SECONDS ?= 900
@@ -83,10 +83,10 @@ test-llama-stack: $(READY) $(READY_CLIENTS)
 
 .PHONY: test-ogx
 test-ogx: $(READY_OGX) $(READY_CLIENTS)
-	$(call PYTEST,ogx,.venv-ogx/bin/python,$(PARALLEL) -m 'both_hosts and not extended' tests/integration)
+	$(call PYTEST,ogx,.venv-ogx/bin/python,$(PARALLEL) -m 'both_hosts and not one_host and not extended' tests/integration)
 
 .PHONY: test-all
-test-all: test-all-llama-stack test-all-ogx test-gpt-oss test-wheels ## Run all tests, and the live ones on both hosts
+test-all: test-all-llama-stack test-all-ogx test-gpt-oss test-wheels ## Run all tests, and the live ones on both hosts, except those for one
 
 .PHONY: test-all-llama-stack
 test-all-llama-stack: $(READY) $(READY_CLIENTS)
@@ -94,14 +94,14 @@ test-all-llama-stack: $(READY) $(READY_CLIENTS)
 
 .PHONY: test-all-ogx
 test-all-ogx: $(READY_OGX) $(READY_CLIENTS)
-	$(call PYTEST,ogx,.venv-ogx/bin/python,$(PARALLEL) tests/integration)
+	$(call PYTEST,ogx,.venv-ogx/bin/python,$(PARALLEL) -m 'not one_host' tests/integration)
 
 .PHONY: test-wheels
 test-wheels: $(READY) ## Install the wheels without pins in empty environments of each Python and host, and use them
-	$(call PYTEST,wheels,$(PYTHON),tests/wheels/try_wheels.py)
+	$(call PYTEST,wheels,$(PYTHON),--numprocesses=2 --dist=load tests/wheels/try_wheels.py)
 
 .PHONY: fuzz
-fuzz: $(READY) ## Send a live stack valid and invalid requests made from its description, for a minute or more
+fuzz: $(READY) ## Send a live stack valid and invalid requests generated from its description, for a minute or more
 	FUZZ_EXAMPLES=40 $(PYTHON) -m pytest tests/integration/test_fuzz.py
 
 .PHONY: test-gpt-oss
@@ -153,5 +153,5 @@ constraints: $(READY) ## Resolve every dependency again and pin the newest versi
 	@scripts/renew-constraints .venv/bin/uv
 
 .PHONY: clean
-clean: ## Remove what the other targets made, but not the responses that `make serve` keeps in .state
+clean: ## Remove what the other targets created, but not the responses that `make serve` keeps in .state
 	rm -rf .venv .venv-run .venv-ogx .venv-gpt-oss .venv-docs .clients site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -38,7 +38,7 @@ from tests.support.strict import check_stream, read_sse
 from tests.support.upstream import Recorded, Upstream, UpstreamProcess, reply, text, tool_call
 from tests.support.valkey import Valkey
 from tests.support.variants import open_this_machine, responses_config, variant
-from tests.support.web import Answer, Asked, Web
+from tests.support.web import Answer, ReceivedRequest, Web
 
 type Json = dict[str, Any]
 
@@ -253,36 +253,36 @@ class Verdict:
 def judge(clients: Clients, upstream: Upstream, plan: Plan) -> Verdict:
     """Check every acknowledged response, and all requests to the model server."""
     seen = clients.seen
-    ids = [response_id for made in seen.made.values() for response_id in made]
+    ids = [response_id for ids_of_model in seen.made.values() for response_id in ids_of_model]
     finals = {response_id: clients.final(response_id) for response_id in ids}
     rounds: dict[str, list[Recorded]] = defaultdict(list)
     for record in upstream.requests():
         rounds[record.body["model"]].append(record)
-    told = {model: [_told(record) for record in records] for model, records in rounds.items()}
+    positions = {model: [_position_of(record) for record in records] for model, records in rounds.items()}
     return Verdict(
         kills=plan.kills,
         statuses=Counter(final["status"] if final else "lost" for final in finals.values()),
-        taken_up=sum(len(set(counts)) < len(counts) for counts in told.values()),
+        taken_up=sum(len(set(counts)) < len(counts) for counts in positions.values()),
         finished_twice=sum(_finished_twice(records) for records in rounds.values()),
-        repeated=sum(map(_steps_back, told.values())),
-        twice=sum(len(made) > 1 for made in seen.made.values()) + abs(clients.listed() - len(ids)),
+        repeated=sum(map(_steps_back, positions.values())),
+        twice=sum(len(ids_of_model) > 1 for ids_of_model in seen.made.values()) + abs(clients.listed() - len(ids)),
         broken=seen.torn + sum(_is_broken(clients, response_id, final) for response_id, final in finals.items()),
         reconnects=seen.reconnects,
         gaps=[gap for records in rounds.values() for gap in _gaps(records)],
     )
 
 
-def _told(record: Recorded) -> int:
+def _position_of(record: Recorded) -> int:
     """Return the number of tool results in a request."""
     return sum(message["role"] == "tool" for message in record.body["messages"])
 
 
-def _steps_back(told: Sequence[int]) -> int:
-    return sum(now < most for now, most in zip(told, accumulate(told, max), strict=True))
+def _steps_back(positions: Sequence[int]) -> int:
+    return sum(now < most for now, most in zip(positions, accumulate(positions, max), strict=True))
 
 
 def _finished_twice(records: Sequence[Recorded]) -> int:
-    finished = Counter(_told(record) for record in records if record.ended == "completed")
+    finished = Counter(_position_of(record) for record in records if record.ended == "completed")
     return sum(times - 1 for times in finished.values())
 
 
@@ -306,21 +306,21 @@ def _is_broken(clients: Clients, response_id: str, final: Json | None) -> bool:
 def script(model: Upstream, number: int) -> None:
     """Script the rounds of one response, in order; a repeated round takes the next one."""
     search = json.dumps({"queries": [f"search of {number}"]})
-    said = text(*(f"word{n} " for n in range(WORDS // 4)))
+    words = text(*(f"word{n} " for n in range(WORDS // 4)))
     model.script(
         f"work-{number}",
         [
-            reply(said, tool_call(0, "call_search", "web_search", search), interval=INTERVAL),
-            reply(said, tool_call(0, "call_nothing", "nothing_of_that_name", "{}"), interval=INTERVAL),
+            reply(words, tool_call(0, "call_search", "web_search", search), interval=INTERVAL),
+            reply(words, tool_call(0, "call_nothing", "nothing_of_that_name", "{}"), interval=INTERVAL),
             reply(text(*(f"word{n} " for n in range(WORDS))), interval=INTERVAL),
         ],
     )
 
 
-def find(asked: Asked) -> Answer:
+def find(received: ReceivedRequest) -> Answer:
     """Return SearXNG's answer, after a delay."""
     time.sleep(SEARCH_SECONDS)
-    body = searxng(asked.query["q"], [("http://127.0.0.1:9/", "A page", "Its text.")])
+    body = searxng(received.query["q"], [("http://127.0.0.1:9/", "A page", "Its text.")])
     return Answer(json.dumps(body).encode(), headers={"content-type": "application/json"})
 
 

@@ -124,9 +124,9 @@ class Server(asyncio.Protocol):
             head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: "
             self._transport.write(f"{head}{len(listed)}\r\n\r\n{listed}".encode())
             return
-        asked = json.loads(body)
-        tools = asked.get("tools") or ()
-        self._engine.begin(Answer(self._transport, asked["model"], tools[0]["function"]["name"] if tools else None))
+        request = json.loads(body)
+        tools = request.get("tools") or ()
+        self._engine.begin(Answer(self._transport, request["model"], tools[0]["function"]["name"] if tools else None))
 
 
 async def _serve(pace: float) -> None:

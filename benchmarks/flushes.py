@@ -104,8 +104,8 @@ async def _saves(server: Postgres, owners: int, seconds: float) -> Flushed:
     async def client(number: int, until: float) -> None:
         owner = Owner(f"user-{number % owners}")
         while (begun := time.perf_counter()) < until:
-            made = response(assistant(f"The answer to {begun} of {number}."))
-            await archive.save(made, owner=owner, base=None, input_items=[user(f"Question {begun} of {number}.")])
+            created = response(assistant(f"The answer to {begun} of {number}."))
+            await archive.save(created, owner=owner, base=None, input_items=[user(f"Question {begun} of {number}.")])
             took.append(time.perf_counter() - begun)
 
     try:
@@ -157,7 +157,7 @@ class _Measuring:
 
     @classmethod
     async def begin(cls, server: Postgres, spent: Callable[[], float]) -> Self:
-        """Begin."""
+        """Return a measurement that starts now, with the server's counts so far."""
         synced = await _synced(server)
         return cls(server, spent, synced, spent(), cpu_seconds(server.pid), time.perf_counter())
 

@@ -55,8 +55,8 @@ class Counted(WatchedRecords):
         super().__init__(records, before=count)
         self._woken = woken
 
-    def watch(self) -> Any:
-        return super().watch() if self._woken else None
+    def pubsub(self) -> Any:
+        return super().pubsub() if self._woken else None
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,12 @@ async def fence() -> Condition:
 async def listening(records: Records) -> AsyncIterator[tuple[EventLog, Notifier]]:
     """Open an event log with its own notifier and listener, as in another process."""
     notifier = Notifier()
-    keeps_watch = asyncio.create_task(NotificationListener(records, notifier).run())
+    listening = asyncio.create_task(NotificationListener(records, notifier).run())
     try:
         yield EventLog(records, notifier), notifier
     finally:
-        keeps_watch.cancel()
-        await asyncio.wait([keeps_watch])
+        listening.cancel()
+        await asyncio.wait([listening])
 
 
 async def latency(here: Records, there: Records, events: int) -> list[float]:

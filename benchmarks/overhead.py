@@ -224,7 +224,7 @@ class Bench:
                 for name, others in (("alone", 0), ("among", OTHERS)):
                     # A separate client, since this one would be busy with the others when the newcomer's delta arrives.
                     with Worker("benchmarks.load") as crowd:
-                        crowd.tell(Load("others", "endless", others, 1, ENDLESS_DELTAS).job(server.port))
+                        crowd.submit(Load("others", "endless", others, 1, ENDLESS_DELTAS).job(server.port))
                         time.sleep(SETTLED if others else 0)
                         [answers] = self.load.ask({"port": server.port, "lanes": [lane]})
                     found[kind][name] += [answer["first"] for answer in answers]
@@ -275,11 +275,11 @@ def measure_chain(bench: Bench, host: Host, name: str, turns: int, folder: Path)
         found = bench.chain(servers, name, turns)
     full = {kind: stored_bytes(server.state_dir) for kind, server in servers.items()}
     repeated = len(json.dumps(CHAINS[name])) if CHAINS[name] else 0
-    said = turns * 2 * TURN_CHARACTERS
+    content_bytes = turns * 2 * TURN_CHARACTERS
     return {
         "turns": turns,
-        "content": said + repeated,
-        "sent": said + turns * repeated,
+        "content": content_bytes + repeated,
+        "sent": content_bytes + turns * repeated,
         "servers": {kind: {"empty": empty[kind], "bytes": full[kind] - empty[kind], **found[kind]} for kind in CHAINED},
     }
 

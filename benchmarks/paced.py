@@ -35,12 +35,12 @@ _TOOL: Final = tools(1, 200)
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way in which streams are asked for.
+    """One way in which streams are requested.
 
     Attributes:
         name: what the table says.
-        server: the server that is asked.
-        form: how it is asked, as `benchmarks.paced_load` names it.
+        server: the server that gets the requests.
+        form: how they are sent, as `benchmarks.paced_load` names it.
         kind: what the model says, as `benchmarks.engine` names it.
         streams: the numbers of streams.
     """
@@ -67,7 +67,7 @@ WAYS: Final = (
     Way("text", OURS),
     Way("reasoning", OURS, kind="reasoning", streams=(64, 256)),
     Way("arguments of a call", OURS, kind="arguments", streams=(64, 256)),
-    Way("text, in the background", OURS, "background", streams=(64,)),
+    Way("text, in the background", OURS, "background", streams=(16,)),
     Way("text, on WebSockets", OURS, "websocket", streams=(64, 256)),
     Way("text, builtin", BUILTIN, streams=(1, 16, 64)),
 )

@@ -1,7 +1,7 @@
 """A load client for streams at the pace of `benchmarks.engine`: it measures how late each token arrives.
 
 It reads jobs as lines of JSON and answers each with a line. A job has `port`; `streams`, which begin at once; `form`,
-how they are asked for (`chat`, `streamed`, `background` or `websocket`); `body`, the request; `tokens`, the length of
+how they are requested (`chat`, `streamed`, `background` or `websocket`); `body`, the request; `tokens`, the length of
 each; and `pid`, a process whose CPU time is read while all of them run: from the moment when each stream has had a
 tenth of its tokens to the moment when one has had nine tenths.
 """
@@ -96,7 +96,7 @@ class Stream(asyncio.Protocol):
         self._rest = b""
         self._count = 0
         self._over = False
-        self._asked = 0.0
+        self._requested_at = 0.0
         self.opened = asyncio.get_running_loop().create_future()
         self._end = _ENDS.get(self._form, b"\r\n0\r\n\r\n")
 
@@ -111,7 +111,7 @@ class Stream(asyncio.Protocol):
     def ask(self) -> None:
         """Send the request."""
         self._rest = b""
-        self._asked = time.perf_counter()
+        self._requested_at = time.perf_counter()
         body = json.dumps(self._crowd.job["body"]).encode()
         if self._form == "websocket":
             # A mask of zeros leaves the bytes as they are.
@@ -134,10 +134,10 @@ class Stream(asyncio.Protocol):
             stamps.append(int(found[1]))
         if stamps:
             if not self._count:
-                self._crowd.firsts.append(time.perf_counter() - self._asked)
+                self._crowd.firsts.append(time.perf_counter() - self._requested_at)
             self._crowd.read(stamps, self._count)
             self._count += len(stamps)
-        if self._asked and not self._over and data.find(self._end, place) >= 0:
+        if self._requested_at and not self._over and data.find(self._end, place) >= 0:
             tokens = self._crowd.job["tokens"]
             self._finish(None if self._count == tokens else f"{self._count} tokens of {tokens}: {data[-2000:]!r}")
         if data.find(_ERROR) >= 0:
@@ -156,8 +156,8 @@ class Stream(asyncio.Protocol):
 
 async def _run(job: Json) -> Json:
     loop, crowd = asyncio.get_running_loop(), Crowd(job)
-    made: Callable[[], Stream] = lambda: Stream(crowd)  # noqa: E731 - the name has the type
-    opened = [await loop.create_connection(made, "127.0.0.1", job["port"]) for _ in range(job["streams"])]
+    new_stream: Callable[[], Stream] = lambda: Stream(crowd)  # noqa: E731 - the name has the type
+    opened = [await loop.create_connection(new_stream, "127.0.0.1", job["port"]) for _ in range(job["streams"])]
     await asyncio.gather(*(stream.opened for _, stream in opened))
     began = cpu_nanoseconds(job["pid"])
     for _, stream in opened:

@@ -4,7 +4,7 @@
 
 It fills a SQLite store, starts a stack on it, and drives Chromium. Each time is the median of the runs in milliseconds,
 from the start of the navigation, or from a key, until what is waited for is in the page. The load of the machine stands
-beside them.
+next to them.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ async def fill(database: Path, rows: int) -> None:
         for number in range(start, min(rows, start + _BLOCK)):
             words = f"Question number {number} about order {number % 977}"
             request = parse_create({"model": f"local/model-{number % 5}", "input": words})
-            made = new_response(request, id=new_id("resp"), created_at=now + number)
-            made |= {"status": "failed" if number % 1000 == 0 else "completed", "completed_at": now + number + 2}
-            key = listing(of, order_of(now + number, now + number), made["id"])
-            ops.append(Put(key, list_row(made, words, None)))
+            created = new_response(request, id=new_id("resp"), created_at=now + number)
+            created |= {"status": "failed" if number % 1000 == 0 else "completed", "completed_at": now + number + 2}
+            key = listing(of, order_of(now + number, now + number), created["id"])
+            ops.append(Put(key, list_row(created, words, None)))
         await records.commit(ops)
     await records.close()
 
@@ -100,30 +100,32 @@ def of_list(page: Shown, _: Json) -> Json:
     }
 
 
-def of_large(page: Shown, made: Json) -> Json:
+def of_large(page: Shown, response: Json) -> Json:
     """Measure a response of 2 MB and its replay."""
     view = "document.querySelector('.message[data-role=assistant]')?.textContent.length > 100000"
-    found = {"2 MB, opened": timed(page, f"/ui/responses/{made['large']}", view)}
+    found = {"2 MB, opened": timed(page, f"/ui/responses/{response['large']}", view)}
     events = "document.querySelector('.event')"
-    found["2 MB, replay opened"] = timed(page, f"/ui/responses/{made['large']}/replay", events)
-    ended = "document.querySelector('.growing')?.textContent.length > 1000000"
+    found["2 MB, replay opened"] = timed(page, f"/ui/responses/{response['large']}/replay", events)
+    # The end of a replay shows the rendered response, which a page cuts off after 1,000,000 characters.
+    range_ = "document.querySelector('.player input')"
+    ended = f"{range_}.value === {range_}.max && document.querySelector('.growing')?.textContent.length > 100000"
     found["2 MB, replay to its end"] = acted(page, lambda: page.press("End"), ended)
-    position = "Number(document.querySelector('.player input').value)"
+    position = f"Number({range_}.value)"
     last = page.page.evaluate(f"() => {position}")
     found["2 MB, step back"] = acted(page, lambda: page.press("ArrowLeft"), f"{position} === {last - 1}")
     found["2 MB, step forward"] = acted(page, lambda: page.press("ArrowRight"), f"{position} === {last}")
     return found
 
 
-def of_chain(page: Shown, made: Json) -> Json:
+def of_chain(page: Shown, response: Json) -> Json:
     """Measure a long chain: its last turns, and all of them."""
     turns = "document.querySelectorAll('.turn').length"
-    found = {"chain, last turns": timed(page, f"/ui/chain/{made['chain']}", f"{turns} >= 10")}
+    found = {"chain, last turns": timed(page, f"/ui/chain/{response['chain']}", f"{turns} >= 10")}
 
     def up() -> None:
         page.page.evaluate("() => { window.up = setInterval(() => window.scrollTo(0, 0), 20) }")
 
-    found["chain, all turns read"] = acted(page, up, f"{turns} >= {made['turns']}")
+    found["chain, all turns read"] = acted(page, up, f"{turns} >= {response['turns']}")
     return found
 
 
@@ -149,12 +151,12 @@ def measured(rows: int, turns: int, runs: int) -> dict[str, list[float]]:
         packages = os.pathsep.join(map(str, (REPOSITORY, REPOSITORY / "providers" / "openai_chat")))
         env = {"PYTHONPATH": packages, "INFERENCE_URL": upstream.client.base_url}
         stack = opened.enter_context(LiveStack(STARTER, env, folder / "state"))
-        made = made_of(stack, upstream, database, turns)
+        created = made_of(stack, upstream, database, turns)
         browser = opened.enter_context(Browser())
         for _ in range(runs):
             for measure in (of_list, of_large, of_chain):
                 with browser.page(stack.base_url) as page:
-                    for name, value in measure(page, made).items():
+                    for name, value in measure(page, created).items():
                         found.setdefault(name, []).append(value)
     return found
 

@@ -75,8 +75,8 @@ def shape_of(request: Mapping[str, Any]) -> tuple[Sequence[str], frozenset[str],
     """Return the roles, the names of tools, and the words of a chat request."""
     messages = [message for message in request.get("messages", ()) if message["role"] not in ("system", "developer")]
     tools = frozenset(map(_plain, _names(request)))
-    said = json.dumps([[message.get("content"), message.get("tool_calls")] for message in messages])
-    return [message["role"] for message in messages], tools, frozenset(_WORD.findall(said.lower()))
+    content = json.dumps([[message.get("content"), message.get("tool_calls")] for message in messages])
+    return [message["role"] for message in messages], tools, frozenset(_WORD.findall(content.lower()))
 
 
 def _names(request: Mapping[str, Any]) -> Sequence[str]:
@@ -90,9 +90,9 @@ def _plain(name: str) -> str:
     return "file_search" if plain == "knowledge_search" else plain
 
 
-def _option(asked: Mapping[str, Any], name: str) -> Any:
+def _option(body: Mapping[str, Any], name: str) -> Any:
     """Return an option of a chat request; of the format, only its type, since providers add to a schema."""
-    value = asked.get(name)
+    value = body.get(name)
     return value.get("type") if isinstance(value, dict) and name == "response_format" else value
 
 
@@ -113,9 +113,9 @@ def read(held: Json) -> Recording | None:
     if not str(request.get("url")).endswith(_CHAT) or not isinstance(body, list):
         return None
     shape, tools, words = shape_of(request["body"])
-    asked = request["body"]
+    sent = request["body"]
     chunks = [chunk["__data__"] for chunk in body]
-    return Recording(asked["model"], shape, tools, words, [_option(asked, name) for name in _OPTIONS], chunks)
+    return Recording(sent["model"], shape, tools, words, [_option(sent, name) for name in _OPTIONS], chunks)
 
 
 def read_embeddings(held: Json) -> Iterator[Embedding]:
@@ -127,8 +127,8 @@ def read_embeddings(held: Json) -> Iterator[Embedding]:
         yield Embedding(request["body"]["model"], _words(text), found["embedding"])
 
 
-def _texts(asked: Json) -> list[str]:
-    return [asked["input"]] if isinstance(asked["input"], str) else asked["input"]
+def _texts(body: Json) -> list[str]:
+    return [body["input"]] if isinstance(body["input"], str) else body["input"]
 
 
 def _words(text: str) -> frozenset[str]:
@@ -139,13 +139,13 @@ def _most_similar_text(embeddings: Iterable[Embedding], words: frozenset[str]) -
     return max(embeddings, key=lambda each: _overlap(each.words, words))
 
 
-def embedded(embeddings: Sequence[Embedding], asked: Json) -> Json:
+def embedded(embeddings: Sequence[Embedding], body: Json) -> Json:
     """Return the answer to a request for embeddings: for each text that of the most similar one of this model."""
-    model = [each for each in embeddings if each.model == asked["model"]] or embeddings
-    found = [_most_similar_text(model, _words(text)) for text in _texts(asked)]
+    model = [each for each in embeddings if each.model == body["model"]] or embeddings
+    found = [_most_similar_text(model, _words(text)) for text in _texts(body)]
     data = [{"object": "embedding", "index": index, "embedding": each.vector} for index, each in enumerate(found)]
     usage = {"prompt_tokens": 1, "total_tokens": 1}
-    return {"object": "list", "model": asked["model"], "data": data, "usage": usage}
+    return {"object": "list", "model": body["model"], "data": data, "usage": usage}
 
 
 def most_similar(recordings: Iterable[Recording], request: Mapping[str, Any]) -> Recording | None:

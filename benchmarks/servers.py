@@ -105,7 +105,7 @@ class Worker:
             text=True,
         )
 
-    def tell(self, job: Json) -> None:
+    def submit(self, job: Json) -> None:
         """Start a job without waiting for its answer."""
         assert self._process.stdin
         self._process.stdin.write(json.dumps(job) + "\n")
@@ -114,7 +114,7 @@ class Worker:
     def ask(self, job: Json) -> Any:
         """Run a job and return its answer."""
         assert self._process.stdout
-        self.tell(job)
+        self.submit(job)
         if not (line := self._process.stdout.readline()):
             raise RuntimeError("a measuring process ended; its error stands above")
         return json.loads(line)

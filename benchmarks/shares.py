@@ -64,10 +64,10 @@ def shares(store: DatabaseServer, template: str, env: Mapping[str, str], folder:
         for name, form in FORMS.items():
             with _spending(stack, store) as spent:
                 list(clients.map(lambda _, form=form: _ask(stack, form, REQUESTS), range(CLIENTS)))
-            beside = spent.seconds / idle.seconds
+            seconds_ratio = spent.seconds / idle.seconds
             found[name] = Share(
-                (spent.ours - idle.ours * beside) / (CLIENTS * REQUESTS),
-                (spent.theirs - idle.theirs * beside) / (CLIENTS * REQUESTS),
+                (spent.ours - idle.ours * seconds_ratio) / (CLIENTS * REQUESTS),
+                (spent.theirs - idle.theirs * seconds_ratio) / (CLIENTS * REQUESTS),
             )
         return found
 

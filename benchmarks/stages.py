@@ -36,7 +36,7 @@ STAGES: Final[dict[str, tuple[str, ...]]] = {
         "llama_stack/providers",
         "llama_stack_responses/host/",
     ),
-    "chunks to deltas": ("llama_stack_responses/chat/",),
+    "chunks to deltas": ("llama_stack_responses/chat/", "llama_stack_responses/core/surrogates"),
     "deltas to events": (
         "llama_stack_responses/core/stream/(assembler|events|output|deltas|tool_calls|argument_text|calls|citing|parts)",
         "llama_stack_responses/core/ids",
@@ -65,7 +65,7 @@ def stage_of(frames: list[tuple[str, int]]) -> str:
 
 
 def waits(frames: list[tuple[str, int]]) -> bool:
-    """Whether a thread is idle: py-spy cannot tell, so this looks for a waiting call in the innermost line."""
+    """Whether a thread is idle: py-spy does not report it, so this looks for a waiting call in the innermost line."""
     return bool(frames) and _WAITS.search(getline(*frames[-1])) is not None
 
 

@@ -30,7 +30,7 @@ from llama_stack_openai_chat.connection import Connection
 from llama_stack_openai_chat.pool import Pool
 from llama_stack_openai_chat.upstream import Upstream
 from llama_stack_responses.admission import Admission
-from llama_stack_responses.chat.inference import Receive
+from llama_stack_responses.chat.inference import Extender, Receive
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
@@ -42,7 +42,7 @@ from llama_stack_responses.generation.context_lengths import ContextLengths
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.factory import GenerationFactory
 from llama_stack_responses.generation.loop import LoopLimits
-from llama_stack_responses.generation.run import Run
+from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.generation.token_counts import TokenCounts
 from llama_stack_responses.inputs.attachments import open_attachments
 from llama_stack_responses.inputs.files import NoFiles
@@ -53,8 +53,8 @@ from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from llama_stack_responses.sealing.sealed_items import SealedItems
 from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
 from llama_stack_responses.tools.registry import client_tools
-from llama_stack_responses.wire.exchange import Exchange
-from llama_stack_responses.wire.responses import RunAsEvents
+from llama_stack_responses.wire.request_cycle import RequestCycle
+from llama_stack_responses.wire.responses import RunEventsResponse
 from tests.support.frames import frames
 from tests.support.script import Chunk, reasoning, reply, text, tool_call
 
@@ -64,14 +64,35 @@ RECORDED: Final = Path(__file__).with_name("steps.json")
 _PACKAGES: Final = (llama_stack_responses, llama_stack_openai_chat)
 OURS: Final = tuple(package.__path__[0] for package in _PACKAGES)
 NO_LIBRARIES: Final = {"builtins", "benchmarks", "__main__", *(package.__name__ for package in _PACKAGES)}
-KINDS: Final[dict[str, Callable[[int], list[Chunk]]]] = {
-    "text": lambda count: text(*["word "] * count),
-    "reasoning": lambda count: reasoning(*["word "] * count),
-    "arguments": lambda count: tool_call(0, "call_1", "f", *["word "] * count),
+TOGETHER: Final = 4
+"""Frames per read at full speed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of delta, and how its frames arrive.
+
+    Attributes:
+        chunks: returns so many chunks.
+        together: frames per read.
+    """
+
+    chunks: Callable[[int], list[Chunk]]
+    together: int = TOGETHER
+
+
+_TEXT: Final = Kind(lambda count: text(*["word "] * count))
+_REASONING: Final = Kind(lambda count: reasoning(*["word "] * count))
+_ARGUMENTS: Final = Kind(lambda count: tool_call(0, "call_1", "f", *["word "] * count))
+KINDS: Final = {
+    "text": _TEXT,
+    "text, one a read": Kind(_TEXT.chunks, 1),
+    "reasoning": _REASONING,
+    "arguments": _ARGUMENTS,
+    "arguments, one a read": Kind(_ARGUMENTS.chunks, 1),
 }
 FEW: Final = 64
 MANY: Final = 576
-TOGETHER: Final = 4  # frames per read
 HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
@@ -147,11 +168,13 @@ class Inference:
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
 
-    async def open(self, _: Json, receive: Receive | None = None) -> AsyncGenerator[Any]:
+    async def open_stream(
+        self, _: Json, receive: Receive | None = None, extender: Extender | None = None
+    ) -> AsyncGenerator[Any]:
         """Return the chunks of the answer, which are pushed."""
-        chunks = await self._upstream.open("/chat/completions", b"{}", chat_chunk)
+        chunks = await self._upstream.open_stream("/chat/completions", b"{}", chat_chunk)
         if receive:
-            chunks.push_to(receive)
+            chunks.push_to(receive, extender)
         return chunks
 
     async def check_model(self, model: str) -> None:
@@ -165,32 +188,32 @@ class Inference:
         """Return None: not needed."""
         return None
 
-    async def answers(self) -> bool | None:
+    async def is_reachable(self) -> bool | None:
         """Return None: not needed."""
         return None
 
-    def explain(self, error: Exception) -> ApiError:
+    def to_api_error(self, error: Exception) -> ApiError:
         """Raise the error: none is expected."""
         raise error
 
 
-def answer(chunks: list[Chunk]) -> list[bytes]:
+def answer(chunks: list[Chunk], together: int) -> list[bytes]:
     """Return the bytes of a stream, as they arrive."""
     sent = frames(reply(chunks), "m", True)
-    return [HEAD + sent.opening, *map(b"".join, batched(sent.chunks, TOGETHER)), sent.closing + b"0\r\n\r\n"]
+    return [HEAD + sent.opening, *map(b"".join, batched(sent.chunks, together)), sent.closing + b"0\r\n\r\n"]
 
 
-async def stream(chunks: list[Chunk]) -> bytes:
-    """Return all bytes that a client receives for an answer of these chunks."""
+async def stream(kind: Kind, count: int) -> bytes:
+    """Return all bytes that a client receives for an answer of so many deltas."""
     config = OpenAIChatConfig(base_url="http://localhost/v1")
     tool = {"type": "function", "name": "f", "parameters": {}}
     request = parse_create({"model": "m", "input": "Hi", "stream": True, "tools": [tool]})
     limits = LoopLimits(rounds=1, idle_seconds=60, tool_seconds=60)
-    inference = Inference(Upstream(config, Wired(config, answer(chunks))))
+    inference = Inference(Upstream(config, Wired(config, answer(kind.chunks(count), kind.together))))
     sealed, lengths = SealedItems(Sealer([bytes(SECRET_BYTES)]), 2**20), ContextLengths(inference)
-    made = ResponsesConfig()
-    contents = Admission(made.files.of_contents)
-    attachments = open_attachments(NoFiles(), made, WorkerPool(PoolLimits()), contents, AddressPolicy())
+    settings = ResponsesConfig()
+    contents = Admission(settings.files.content_quota)
+    attachments = open_attachments(NoFiles(), settings, WorkerPool(PoolLimits()), contents, AddressPolicy())
     checks = Checks(NoModerator(), seconds=30, held=200)
     factory = GenerationFactory(
         inference,
@@ -206,21 +229,21 @@ async def stream(chunks: list[Chunk]) -> bytes:
     )
     context = factory.context(request, new_response(request, id="resp_1", created_at=1), ANONYMOUS)
     event_buffer = EventBuffer(wanted=True, transcript=Transcript())
-    run = Run(
+    run = ForegroundRun(
         await context.generation(request.input_items, event_buffer), context.assembler, event_buffer, _keep, _drop
     )
     client = Client()
     scope = {"type": "http", "headers": [], "app": client}
-    with Exchange(
+    with RequestCycle(
         scope,
         client.receive,
         client.send,
         request_id="req_1",
         unread_seconds=60,
-        break_off=lambda _: None,
-        answers=lambda: contents.lease(ANONYMOUS),
-    ) as exchange:
-        await RunAsEvents(run)(scope, exchange.receive, exchange.send)
+        abort_connection=lambda _: None,
+        answers=lambda: contents.reserve(ANONYMOUS),
+    ) as cycle:
+        await RunEventsResponse(run)(scope, cycle.receive, cycle.send)
     return b"".join(client.body)
 
 
@@ -279,17 +302,17 @@ def counting() -> Iterator[Steps]:
         sys.monitoring.free_tool_id(tool)
 
 
-def steps(chunks: list[Chunk]) -> Steps:
+def steps(kind: Kind, count: int) -> Steps:
     """Count the steps of one stream, after a first one for one-time work."""
-    asyncio.run(stream(chunks))
+    asyncio.run(stream(kind, count))
     with counting() as counted:
-        asyncio.run(stream(chunks))
+        asyncio.run(stream(kind, count))
     return counted
 
 
 def per_delta(kind: str) -> Steps:
     """Return the steps of one more delta."""
-    few, many = (steps(KINDS[kind](count)) for count in (FEW, MANY))
+    few, many = (steps(KINDS[kind], count) for count in (FEW, MANY))
     more = {name: (count - few.libraries.get(name, 0)) / (MANY - FEW) for name, count in sorted(many.libraries.items())}
     return Steps((many.steps - few.steps) / (MANY - FEW), {name: each for name, each in more.items() if each > 0})
 
@@ -308,10 +331,10 @@ def main() -> None:
     if options.record:
         RECORDED.write_text(json.dumps({kind: asdict(each) for kind, each in found.items()}, indent=2) + "\n")
     for kind, each in found.items():
-        before = recorded()[kind]
-        sys.stdout.write(f"{kind:10} {each.steps:7.1f} steps a delta, recorded {before.steps:7.1f}\n")
+        before = recorded().get(kind, each)
+        sys.stdout.write(f"{kind:22} {each.steps:7.1f} steps a delta, recorded {before.steps:7.1f}\n")
         for name, count in each.libraries.items():
-            sys.stdout.write(f"{'':10} {count:7.3f} {name}, recorded {before.libraries.get(name, 0):7.3f}\n")
+            sys.stdout.write(f"{'':22} {count:7.3f} {name}, recorded {before.libraries.get(name, 0):7.3f}\n")
 
 
 if __name__ == "__main__":

@@ -75,21 +75,21 @@ class Measured:
 class Client:
     """One client, which holds a conversation and reads it back."""
 
-    def __init__(self, archive: Archive, said: Sequence[str]) -> None:
+    def __init__(self, archive: Archive, messages: Sequence[str]) -> None:
         self._archive = archive
-        self._said = said
+        self._messages = messages
         self._base: str | None = None
         self._ids: list[str] = []
 
     async def save(self) -> None:
         """Save one more turn."""
         turn = len(self._ids)
-        asked, answered = (self._said[(2 * turn + side) % len(self._said)] for side in (0, 1))
-        made = response(assistant(answered), previous_response_id=self._ids[-1] if self._ids else None, **FIELDS)
-        items = [user(f"{turn} {asked}")]
-        await self._archive.save(made, owner=OWNER, base=self._base, input_items=items)
-        self._ids.append(made["id"])
-        self._base = Hasher(OWNER).histories(self._base, [*items, *made["output"]])[-1]
+        question, answered = (self._messages[(2 * turn + side) % len(self._messages)] for side in (0, 1))
+        created = response(assistant(answered), previous_response_id=self._ids[-1] if self._ids else None, **FIELDS)
+        items = [user(f"{turn} {question}")]
+        await self._archive.save(created, owner=OWNER, base=self._base, input_items=items)
+        self._ids.append(created["id"])
+        self._base = Hasher(OWNER).histories(self._base, [*items, *created["output"]])[-1]
 
     async def load(self) -> None:
         """Load a response, as a retrieval does."""
@@ -149,7 +149,7 @@ async def grow(backend: Backend, place: Place, turns: int) -> int:
 async def run(place: Place, servers: Mapping[str, DatabaseServer], rounds: int, seconds: float) -> dict[Any, Measured]:
     """Measure the calls, by store, call and number of clients."""
     found: dict[Any, Measured] = defaultdict(Measured)
-    said = texts(64, CHARACTERS)
+    messages = texts(64, CHARACTERS)
     for number in range(rounds):
         for backend in BACKENDS if number % 2 == 0 else BACKENDS[::-1]:
             sys.stderr.write(f"round {number + 1} of {rounds}: {backend.name}\n")
@@ -157,7 +157,7 @@ async def run(place: Place, servers: Mapping[str, DatabaseServer], rounds: int, 
             for count in CLIENTS:
                 records = backend.open(place.fresh(), Clock(CREATED))
                 archive = Archive(records, clock=Clock(CREATED))
-                clients = [Client(archive, said[index:] + said[:index]) for index in range(count)]
+                clients = [Client(archive, messages[index:] + messages[:index]) for index in range(count)]
                 for client in clients:
                     await client.save()
                 for name in ("save", "load"):

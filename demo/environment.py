@@ -1,6 +1,5 @@
 """Checks of the environment variables that the demo's server reads, before anything is started."""
 
-import binascii
 import os
 from base64 import b64decode, b64encode
 
@@ -15,10 +14,10 @@ def check_environment() -> None:
 
 def _check_secret() -> None:
     """Reject a secret that the server would not accept."""
-    asked = os.environ.get("RESPONSES_SECRET") or b64encode(bytes(SECRET_BYTES)).decode()
+    secret = os.environ.get("RESPONSES_SECRET") or b64encode(bytes(SECRET_BYTES)).decode()
     try:
-        size = len(b64decode(asked, validate=True))
-    except binascii.Error:
+        size = len(b64decode(secret, validate=True))
+    except ValueError:  # not base64, or not ASCII
         size = 0
     if size != SECRET_BYTES:
         raise ValueError(
@@ -29,6 +28,6 @@ def _check_secret() -> None:
 
 def _check_search() -> None:
     """Reject an invalid value of WEB_SEARCH."""
-    asked = os.environ.get("WEB_SEARCH")
-    if asked not in (None, "", "ddgs"):
-        raise ValueError(f"WEB_SEARCH is {asked!r}; it can be 'ddgs', or be left out.")
+    search = os.environ.get("WEB_SEARCH")
+    if search not in (None, "", "ddgs"):
+        raise ValueError(f"WEB_SEARCH is {search!r}; it can be 'ddgs', or be left out.")

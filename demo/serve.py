@@ -20,25 +20,28 @@ import tempfile
 from pathlib import Path
 
 import openai
+from pydantic import ValidationError
 
 from environment import check_environment
+from llama_stack_openai_chat.config import OpenAIChatConfig
 from processes import ServerError, bypass_proxies, exit_on_signals
 from stack import ROOT, Stack, running_stack
 from terminal import bold, error
 from tools import described, why_no_sandbox
 
 DEFAULT_PORT = "8321"
+CHECK_URL = "check INFERENCE_URL, which mostly ends with /v1"
 
 
 def chosen_port() -> int:
     """Return the requested port, if it is valid and unused."""
-    asked = os.environ.get("LLAMA_STACK_PORT") or DEFAULT_PORT
-    if not asked.isdecimal() or not 1024 <= int(asked) <= 65535:
-        raise ValueError(f"LLAMA_STACK_PORT is {asked!r}; it must be a number from 1024 to 65535.")
+    port = os.environ.get("LLAMA_STACK_PORT") or DEFAULT_PORT
+    if not port.isdecimal() or not 1024 <= int(port) <= 65535:
+        raise ValueError(f"LLAMA_STACK_PORT is {port!r}; it must be a number from 1024 to 65535.")
     with socket.socket() as probe:
-        if probe.connect_ex(("127.0.0.1", int(asked))) == 0:
-            raise ValueError(f"Port {asked} is taken; choose another: make serve LLAMA_STACK_PORT=8400")
-    return int(asked)
+        if probe.connect_ex(("127.0.0.1", int(port))) == 0:
+            raise ValueError(f"Port {port} is taken; choose another: make serve LLAMA_STACK_PORT=8400")
+    return int(port)
 
 
 def chosen_model_server() -> str | None:
@@ -46,6 +49,15 @@ def chosen_model_server() -> str | None:
     url, key = os.environ.get("INFERENCE_URL") or None, os.environ.get("INFERENCE_API_KEY", "")
     if url and not url.startswith(("http://", "https://")):
         raise ValueError(f"INFERENCE_URL is {url!r}; it must begin with http:// or https://.")
+    try:
+        OpenAIChatConfig(base_url=url or "http://localhost")
+    except ValidationError as problem:
+        raise ValueError(
+            f"INFERENCE_URL is {url!r}; it must be of the form https://HOST:PORT/PATH, and a key goes into "
+            "INFERENCE_API_KEY."
+        ) from problem
+    if not (key.isascii() and key.isprintable()):
+        raise ValueError("INFERENCE_API_KEY has characters that a header cannot have.")
     if key.isdecimal() or key.lower() in ("true", "false"):
         raise ValueError(
             "INFERENCE_API_KEY is a number, true or false, which the host does not pass on as text; "
@@ -65,13 +77,27 @@ def chosen_folder() -> Path:
     return state
 
 
+def first_name(listed: object) -> str | None:
+    """Return the name of the first model in a decoded answer, which may be anything."""
+    match listed:
+        case {"data": [{"id": str(name)}, *_]}:
+            return name
+    return None
+
+
 def listed_model(inference_url: str) -> str:
     """Return the stack's name for the model server's first model, or a placeholder."""
     key = os.environ.get("INFERENCE_API_KEY") or "none"
     try:
         with openai.OpenAI(base_url=inference_url, api_key=key, max_retries=0, timeout=5.0) as client:
-            name = next((model.id for model in client.models.list()), None)
-        why = "lists no model"
+            listed = client.get("/models", cast_to=object)
+        name, why = first_name(listed), "lists no model"
+        if not name and not isinstance(listed, dict):
+            why = f"answers with no list of models: {CHECK_URL}"
+    except ValueError:  # invalid JSON
+        name, why = None, f"answers with no list of models: {CHECK_URL}"
+    except openai.NotFoundError:
+        name, why = None, f"has no list of models (status 404): {CHECK_URL}"
     except (openai.AuthenticationError, openai.PermissionDeniedError) as problem:
         name, why = None, f"refuses the key (status {problem.status_code}): set INFERENCE_API_KEY to the right one"
     except openai.APIConnectionError:

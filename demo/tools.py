@@ -5,7 +5,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from llama_stack_responses.config import CodeInterpreter
+from llama_stack_responses.config.services import CodeInterpreter
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.sandbox.factory import open_containers
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
-from .core.errors import ApiError
+from .core.errors import ApiError, too_many_open
 from .core.owner import Owner
 
-_RETRY_AFTER: Final = 5
+_RETRY_AFTER_SECONDS: Final = 5
 """Value of the `retry-after` header of a refusal, in seconds."""
 
 
@@ -36,8 +36,8 @@ class Quota:
         return self.total if self.authenticated_only and owner.is_anonymous else self.per_user
 
 
-class Level:
-    """Counts the blocks that are being run."""
+class InFlightCounter:
+    """Counts the blocks that run now."""
 
     def __init__(self) -> None:
         self.value = 0
@@ -68,11 +68,11 @@ class Admission:
         """Units that are held now."""
         return self._held
 
-    def lease(self, owner: Owner) -> Reservation:
+    def reserve(self, owner: Owner) -> Reservation:
         """Return an empty reservation for a user. The caller must release it."""
         return Reservation(self, owner)
 
-    def take(self, owner: Owner, units: int) -> None:
+    def acquire(self, owner: Owner, units: int) -> None:
         """Count `units` for a user.
 
         Raises:
@@ -81,15 +81,14 @@ class Admission:
         quota, user = self._quota, owner.identity
         theirs = self._by_user.get(user, 0)
         if theirs + units > quota.most(owner):
-            message = f"You have too many {quota.what} open at the same time. Finish some of them, then try again."
-            raise ApiError(429, message, code="rate_limit_exceeded", retry_after=_RETRY_AFTER)
+            raise too_many_open(quota.what, _RETRY_AFTER_SECONDS)
         if self._held + units > quota.total:
             message = f"The server has too many {quota.what} open at the same time. Try again later."
-            raise ApiError(503, message, code="server_overloaded", retry_after=_RETRY_AFTER)
+            raise ApiError(503, message, code="server_overloaded", retry_after=_RETRY_AFTER_SECONDS)
         self._held += units
         self._by_user[user] = theirs + units
 
-    def give_back(self, owner: Owner, units: int) -> None:
+    def release(self, owner: Owner, units: int) -> None:
         """Subtract `units` of a user from the count."""
         user = owner.identity
         self._held -= units
@@ -115,13 +114,13 @@ class Reservation:
         """Units that are held now."""
         return self._units
 
-    def take(self, units: int) -> Self:
+    def add(self, units: int) -> Self:
         """Reserve `units` more.
 
         Raises:
             ApiError: 429 or 503 if the quota does not allow them.
         """
-        self._admission.take(self._owner, units)
+        self._admission.acquire(self._owner, units)
         self._units += units
         return self
 
@@ -129,18 +128,18 @@ class Reservation:
         """Hold exactly `units`: reserve missing units, or release surplus ones.
 
         Raises:
-            ApiError: as from `take`; what was held before stays held.
+            ApiError: as from `add`; what was held before stays held.
         """
         if units > self._units:
-            self.take(units - self._units)
+            self.add(units - self._units)
         elif units < self._units:
-            self._admission.give_back(self._owner, self._units - units)
+            self._admission.release(self._owner, self._units - units)
             self._units = units
 
     def release(self) -> None:
         """Release all units. Calling this again has no effect."""
         if self._units:
-            self._admission.give_back(self._owner, self._units)
+            self._admission.release(self._owner, self._units)
             self._units = 0
 
     def __enter__(self) -> Self:

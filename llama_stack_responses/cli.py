@@ -1,7 +1,7 @@
 """The command `llama-stack-responses`.
 
 It writes the files of a template, including a config.yaml for `llama stack run`, imports conversations and responses
-that the host stored, and has the commands of `shell/` for operators.
+that the host stored, and has the commands of `admin/` for operators.
 """
 
 import argparse
@@ -10,31 +10,23 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
-from importlib import import_module
+from contextlib import suppress
 from importlib.metadata import version
 from importlib.util import find_spec
+from io import TextIOWrapper, UnsupportedOperation
 from pathlib import Path
 
+from .admin.arguments import add_commands
+from .admin.command_error import CommandError
+from .admin.imported_host import import_host
 from .installed import InstalledHost, installed_host, wrong_mcp
-from .shell.arguments import add_commands
-from .shell.failure import Failure
+from .interrupts import STATUS as INTERRUPTED
+from .interrupts import end_in_order
 
 PACKAGE = Path(__file__).parent
 
-_BY_SIGNAL = 128
-"""Added to the number of a signal, it is the exit status of a command that the signal ended."""
-
-
-class CommandError(Exception):
-    """The command failed; the message is one sentence for the user.
-
-    Attributes:
-        code: exit code of the command.
-    """
-
-    def __init__(self, message: str, code: int = 1) -> None:
-        super().__init__(message)
-        self.code = code
+_PIPE_CLOSED = 128 + signal.SIGPIPE
+"""Exit status of a command whose output is closed."""
 
 
 def templates_folder() -> Path:
@@ -103,16 +95,11 @@ def _missing_provider(config: Path) -> list[str]:
 
 def import_stored(arguments: argparse.Namespace) -> None:
     """Run `llama-stack-responses import`."""
-    host = installed_host()
-    if host is None:
-        raise CommandError("Neither llama-stack nor OGX is installed here: run this where the stack runs.", 2)
-    if wrong := wrong_mcp(host):
-        raise CommandError(wrong, 2)
-    # `host.importing` takes the host's names from the package that is already imported.
-    import_module(host.package)
+    import_host()
     from .host.importing import import_from
     from .service.conversation_import import ImportImpossible
 
+    end_in_order()
     try:
         print(import_from(arguments.config, arguments.was, lambda line: print(line, file=sys.stderr)))
     except ImportImpossible as error:
@@ -159,17 +146,38 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 on success, 1 on failure, 2 if the usage is wrong or an import is impossible, 130 after Ctrl-C, 141 if the
         reader of the output has closed it.
     """
-    arguments = build_parser().parse_args(argv)
+    _prepare_output()
     try:
+        arguments = build_parser().parse_args(argv)
         arguments.run(arguments)
         sys.stdout.flush()
-    except (CommandError, Failure) as error:
+    except CommandError as error:
         print(f"llama-stack-responses: {error}", file=sys.stderr)
         return error.code
     except BrokenPipeError:
-        # The reader, such as `head`, has enough. At its end, Python would flush standard output once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _BY_SIGNAL + signal.SIGPIPE
+        # The reader, such as `head`, has enough.
+        _drop_output()
+        return _PIPE_CLOSED
+    except OSError as error:
+        _drop_output()
+        what = error.filename or "the output"
+        print(f"llama-stack-responses: Cannot use {what}: {error.strerror or error}.", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
-        return _BY_SIGNAL + signal.SIGINT
+        return INTERRUPTED
     return 0
+
+
+def _prepare_output() -> None:
+    """Let a command print what the terminal's encoding lacks as `?`, and let it run where its output is closed."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 - until the process ends
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _drop_output() -> None:
+    """Drop what is not printed yet: at its end, Python would flush standard output once more."""
+    with suppress(UnsupportedOperation):  # it is no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -44,7 +44,7 @@ class LoopTask:
     """A background task of the running event loop, such as a periodic deletion.
 
     Args:
-        run: what the task runs until it is cancelled.
+        run: what the task runs until it has ended or is cancelled.
     """
 
     def __init__(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -52,21 +52,71 @@ class LoopTask:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start in the running event loop; do nothing if the task was started in it before."""
-        if self._task is None or self._task.get_loop() is not asyncio.get_running_loop():
+        """Start the task, unless it runs in this event loop already. A task of another loop may never end."""
+        if self._running() is None:
             self._task = asyncio.create_task(self._run())
 
+    async def wait(self) -> None:
+        """Wait until the task has ended, if it runs in this event loop."""
+        if task := self._running():
+            await asyncio.wait([task])
+
     async def stop(self) -> None:
-        """Cancel the task, and wait until it has ended."""
-        if self._task:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        """Cancel the task, and wait until it has ended, if it runs in this event loop."""
+        if task := self._running():
+            task.cancel()
+            await asyncio.wait([task])
+
+    def _running(self) -> asyncio.Task[None] | None:
+        task = self._task
+        return task if task and not task.done() and task.get_loop() is asyncio.get_running_loop() else None
+
+
+class LimitedCheck[Result]:
+    """A check that ends within a time limit, also where its cancellation takes longer.
+
+    A driver that is cancelled asks its server to cancel the query, and waits for that as well.
+
+    Args:
+        check: what is checked. While a cancelled check has not ended, no other one is started.
+        seconds: the limit.
+    """
+
+    def __init__(self, check: Callable[[], Awaitable[Result]], seconds: float) -> None:
+        self._check = check
+        self._seconds = seconds
+        self._task: asyncio.Future[Result] | None = None
+        self._cancelled = False
+
+    async def run(self) -> Result:
+        """Return the result of the check, or raise its error.
+
+        Raises:
+            TimeoutError: it has not ended in time.
+        """
+        task = self._task
+        if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
+            task = self._task = asyncio.ensure_future(self._check())
+            # asyncio would log the error of a check that nothing waits for any more.
+            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            self._cancelled = False
+        await asyncio.wait([task], timeout=self._seconds)
+        if not task.done() or self._cancelled:
+            # Once: a second cancellation would break off the driver's own end.
+            if not self._cancelled:
+                self._cancelled = task.cancel()
+            raise TimeoutError
+        return task.result()
+
+
+class Closing(Exception):  # noqa: N818 - not an error of the resource
+    """A `LoopLocal` resource is being closed."""
 
 
 class LoopLocal[Resource]:
     """A resource of the running event loop, such as a connection pool: one of another loop may never answer.
 
-    It is opened by the first call, and again after an opening that failed or when the loop has changed.
+    It is opened by the first call, and again after an opening that failed, after `close`, or when the loop has changed.
 
     Args:
         open: opens the resource.
@@ -75,10 +125,13 @@ class LoopLocal[Resource]:
     def __init__(self, open: Callable[[], Coroutine[Any, Any, Resource]]) -> None:  # noqa: A002 - as a context has it
         self._open = open
         self._opening: asyncio.Task[Resource] | None = None
+        self._closing: asyncio.AbstractEventLoop | None = None
 
     async def get(self) -> Resource:
-        """Return the resource of the running loop; raise what opening it raised."""
+        """Return the resource of the running loop; raise what opening it raised, or `Closing` while it closes."""
         loop, opening = asyncio.get_running_loop(), self._opening
+        if self._closing is loop:
+            raise Closing
         if opening is None or opening.get_loop() is not loop or _has_failed(opening):
             opening = self._opening = loop.create_task(self._open())
         return await asyncio.shield(opening)
@@ -92,10 +145,16 @@ class LoopLocal[Resource]:
     async def close(self, close: Callable[[Resource], Coroutine[Any, Any, Any]]) -> None:
         """Close the resource and forget it. An error is ignored, and so is a resource of another loop."""
         opening, self._opening = self._opening, None
-        if opening is None or opening.get_loop() is not asyncio.get_running_loop():
+        loop = asyncio.get_running_loop()
+        if opening is None or opening.get_loop() is not loop:
             return
-        with suppress(Exception):
-            await close(await opening)
+        # A task that still works with the resource must not open another one, which nothing would close.
+        self._closing = loop
+        try:
+            with suppress(Exception):
+                await close(await opening)
+        finally:
+            self._closing = None
 
 
 def _has_failed(task: asyncio.Task[Any]) -> bool:

@@ -26,8 +26,8 @@ class Intervals:
         event_poll_seconds: interval of polls for events that another process wrote, on such a store.
         fallback_poll_seconds: interval of polls on a store with notifications, since a notification may be lost.
         event_batch_seconds: interval between two batches of an event log.
-        room_seconds: time for which the stream of a running response waits until the user's other streams, which
-            stall, have ended and leave room for its next events.
+        reservation_wait_seconds: time for which the stream of a running response waits until the user's other streams,
+            which stall, have ended and leave room for its next events.
         store_retry_seconds: interval between two calls of a store that does not answer.
         reconnect_seconds: interval between two attempts to subscribe to a store's notifications.
         subscribe_delay_seconds: delay before a subscription to a name, since most waits end earlier.
@@ -36,6 +36,8 @@ class Intervals:
         ready_cache_seconds: time for which the result of a check of readiness holds.
         secret_check_seconds: interval of comparisons of this server's secrets with those of the store's other servers.
         secret_row_seconds: time for which the store remembers a secret with which no server seals any longer.
+        process_secret_seconds: interval of those comparisons, and of renewals of the row of its secret, on a server
+            whose secret was generated for its process alone.
         list_scan_seconds: time after which a page of a filtered list ends.
         watch_seconds: interval of looks at lists, running responses and counts for a page that shows them.
         stream_refusal_seconds: time for which a stream waits for the model server's refusal before its headers are
@@ -52,7 +54,7 @@ class Intervals:
     event_poll_seconds: float = 0.2
     fallback_poll_seconds: float = 5.0
     event_batch_seconds: float = 0.05
-    room_seconds: float = 120.0
+    reservation_wait_seconds: float = 120.0
     store_retry_seconds: float = 1.0
     reconnect_seconds: float = 2.0
     subscribe_delay_seconds: float = 0.05
@@ -61,6 +63,7 @@ class Intervals:
     ready_cache_seconds: float = 1.0
     secret_check_seconds: float = 60.0
     secret_row_seconds: float = 7 * 86_400.0
+    process_secret_seconds: float = 10.0
     list_scan_seconds: float = 1.0
     watch_seconds: float = 1.0
     stream_refusal_seconds: float = 2.0

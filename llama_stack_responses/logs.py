@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 import sys
-from collections.abc import Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager, suppress
 from traceback import TracebackException
 from typing import Any, Final
 
@@ -19,10 +22,26 @@ ENDED: Final = "llama_stack_responses.ended"
 _FRAMES: Final = 12
 """Maximum frames of each exception of a chain in a log line; the last ones are kept."""
 
-_SHOWN: Final = 6_000
+_TRACEBACK_CHARACTERS: Final = 6_000
 """Maximum characters of a traceback in a log line; the last ones are kept."""
 
-_LONGEST: Final = 2_000
+_WIDTHS: Final = ("LLAMA_STACK_LOG_WIDTH", "OGX_LOG_WIDTH")
+"""The hosts' settings of the width of log lines."""
+
+_HOSTS: Final = ("llama_stack.log", "ogx.log")
+"""The hosts' modules with their handlers."""
+
+_LEVEL_CHARACTERS: Final = 8
+_INDENT: Final = "\n" + " " * (_LEVEL_CHARACTERS + 1)
+"""What begins further lines of a record, below its level of `_LEVEL_CHARACTERS` characters."""
+
+_LEVEL_STYLE: Final = re.compile(r"\[(?:critical|debug|error|info|notset|warning) *\]")
+"""The level as structlog writes it into each line of the hosts, which `rich` takes for a style and leaves out."""
+
+_REPEAT_SECONDS: Final = 60.0
+"""Seconds after which a failure that repeats is logged again."""
+
+_VALUE_CHARACTERS: Final = 2_000
 """Maximum characters of a value in a log line; the first ones are kept."""
 
 
@@ -57,10 +76,32 @@ def bound_tracebacks() -> None:
     exceptions with highlighted source code. That blocks the event loop for a quarter of a second and more; a short
     plain text takes less than a millisecond.
     """
-    loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict]
-    for handler in {handler for logger in (logging.root, *loggers) for handler in logger.handlers}:
+    for handler in {handler for logger in _loggers() for handler in logger.handlers}:
         if not any(isinstance(each, _PlainTracebacks) for each in handler.filters):
             handler.addFilter(_PlainTracebacks())
+
+
+def plain_lines(environment: Mapping[str, str] = os.environ) -> None:
+    """Replace the hosts' handlers, which render lines for a terminal, where no terminal shows them.
+
+    They lay out each line with `rich`, also in files and pipes. For the host's line of each
+    request, that takes a large part of the CPU of a short response. The words, the fields and the level are the same;
+    only long lines are not wrapped. If the operator has set the width of lines, they are laid out as before.
+    """
+    if any(name in environment for name in _WIDTHS):
+        return
+    replacements: dict[logging.Handler, logging.Handler] = {}
+    for logger in _loggers():
+        for handler in logger.handlers:
+            console = getattr(handler, "console", None)
+            # Another program's handler may have columns for the time and the place.
+            if type(handler).__module__ in _HOSTS and console is not None and not console.is_terminal:
+                replacements[handler] = replacements.get(handler) or _PlainLines(handler)
+        logger.handlers = [replacements.get(handler, handler) for handler in logger.handlers]
+
+
+def _loggers() -> list[logging.Logger]:
+    return [logging.root, *(logging.getLogger(name) for name in logging.root.manager.loggerDict)]
 
 
 def leave_out(name: str, message: str) -> None:
@@ -77,7 +118,7 @@ def leave_out(name: str, message: str) -> None:
 
 def _cut(value: Any) -> Any:
     """Return the value, truncated if it is a long string."""
-    return f"{value[:_LONGEST]}..." if isinstance(value, str) and len(value) > _LONGEST else value
+    return f"{value[:_VALUE_CHARACTERS]}..." if isinstance(value, str) and len(value) > _VALUE_CHARACTERS else value
 
 
 class _PlainTracebacks(logging.Filter):
@@ -97,6 +138,62 @@ class _PlainTracebacks(logging.Filter):
             record.msg = {**fields, "event": f"{fields.get('event', '')}\n{_traceback(error)}", "exc_info": None}
         record.exc_info = record.exc_text = None
         return True
+
+
+class _PlainLines(logging.StreamHandler[Any]):
+    """Writes the lines of a handler of `rich` without layout.
+
+    Args:
+        rich: the handler.
+    """
+
+    def __init__(self, rich: Any) -> None:
+        super().__init__(rich.console.file)
+        # The colours that they choose are not written, but finding them takes several times as long as the styles.
+        rich.highlighter, rich.keywords = None, []
+        self._rich = rich
+        self.setLevel(rich.level)
+        self.setFormatter(rich.formatter)
+        self.filters = rich.filters
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the level and the message; styles in the message are left out."""
+        message = _LEVEL_STYLE.sub("", super().format(record), count=1)
+        if "[" in message:
+            with suppress(Exception):  # what is no valid style stays as it is
+                message = self._rich.render_message(record, message).plain
+        # Only the first line of a record begins at the margin, so a value with line ends cannot pass for other records.
+        return f"{record.levelname:<{_LEVEL_CHARACTERS}} {message.replace('\n', _INDENT)}"
+
+
+class Outage:
+    """Finds out which failures of a loop that tries again are worth a line: each that is new, and one a minute.
+
+    Args:
+        clock: returns seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last = ""
+        self._until = 0.0
+
+    def is_news(self, error: Exception) -> bool:
+        """Return whether to log this failure."""
+        now, text = self._clock(), str(error)
+        if text == self._last and now < self._until:
+            return False
+        self._last, self._until = text, now + _REPEAT_SECONDS
+        return True
+
+    def over(self) -> None:
+        """Record a success: the next failure is new."""
+        self._last = ""
+
+
+def print_no_lines() -> None:
+    """Print no lines of this package unless the host does: without any handler, Python prints warnings and errors."""
+    logging.getLogger("llama_stack_responses").addHandler(logging.NullHandler())
 
 
 class _Naming(logging.LoggerAdapter[logging.Logger]):
@@ -128,4 +225,4 @@ def _raised(given: Any) -> BaseException | None:
 def _traceback(error: BaseException) -> str:
     """Return the end of a traceback, limited in frames and characters."""
     text = "".join(TracebackException.from_exception(error, limit=-_FRAMES, max_group_width=3).format()).rstrip()
-    return text if len(text) <= _SHOWN else f"...{text[-_SHOWN:]}"
+    return text if len(text) <= _TRACEBACK_CHARACTERS else f"...{text[-_TRACEBACK_CHARACTERS:]}"

@@ -1,8 +1,9 @@
-"""What holds for all tests."""
+"""Settings and fixtures of all tests."""
 
+import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import hypothesis
 import pytest
@@ -27,6 +28,17 @@ sys.addaudithook(_watch)
 def pytest_configure(config: pytest.Config) -> None:
     """Print failures as they happen. Last, since pytest's own reporter has to be there."""
     print_failures(config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the imported modules and the collected tests out of garbage collections, which would visit them each time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -21,11 +22,24 @@ from llama_stack_responses.core.stream.deltas import (
     ToolCall,
     Usage,
 )
+from llama_stack_responses.core.surrogates import without_surrogates
 from llama_stack_responses.logs import get_logger
 
-from .pieces import FEW, PIECE, call_parts, content_parts, entries, few, flattened, member, sliced, text
+from .pieces import (
+    FEW,
+    PIECE_CHARACTERS,
+    call_parts,
+    content_parts,
+    entries,
+    few,
+    flattened,
+    member,
+    mended,
+    sliced,
+    text,
+)
 from .profile import Profile
-from .surrogates import SurrogateMender, repaired
+from .surrogates import SurrogateMender, is_whole
 from .thinking import ThinkingSplitter
 
 logger = get_logger(__name__)
@@ -45,13 +59,13 @@ _FINISH: Final[dict[str, FinishReason]] = {
 }
 _BROKEN: Final = frozenset({"error", "timeout"})
 _LARGEST_LOGPROB: Final = 9999.0
-_CALL: Final = 8192
+_CALL_CHARACTERS: Final = 8192
 """Characters counted for a call in addition to its arguments, since it creates an item and an output."""
-_ENTRY: Final = 64
+_ENTRY_CHARACTERS: Final = 64
 """Characters counted for an annotation, a token's logprob or an alternative, in addition to its text."""
-_SIGNED: Final = 1024
+_SIGNATURE_CHARACTERS: Final = 1024
 """Characters counted for a signature in addition to its own: it is kept with its place in the reasoning."""
-_LONGEST_NAME: Final = 1024
+_NAME_CHARACTERS: Final = 1024
 _MOST_CALLS: Final = 256
 """Maximum calls of one round."""
 _MOST_TOKENS: Final = 2**53
@@ -64,6 +78,9 @@ _MOST_STALLS: Final = 6250
 """Maximum number of consecutive checks that find no new content."""
 _MOST_SWITCHES: Final = 10_000
 """Maximum tags around reasoning in one round: there may be as many items in a response."""
+_TOKEN_CHARACTERS: Final = 256
+"""Maximum characters, and bytes, of a token with a logprob; no tokenizer has longer ones."""
+_CALL_FIELDS: Final = ("index", "type", "function")
 _MOST_HALVES: Final = 16
 """Maximum tokens held back as parts of one character, which has at most four bytes."""
 
@@ -90,10 +107,55 @@ class _CallSoFar:
         """Add a fragment."""
         self.call_id = self.call_id or call_id
         self.name += name if name != self.name else ""
-        if len(self.name) > _LONGEST_NAME:
-            raise ApiError(502, f"The model server's stream has a call with a name of over {_LONGEST_NAME} characters.")
+        if max(len(self.name), len(call_id)) > _NAME_CHARACTERS:
+            raise ApiError(
+                502, f"The model server's stream has a call with a name or an id of over {_NAME_CHARACTERS} characters."
+            )
         if arguments and not self.has_arguments:
             self.has_arguments, self.came_whole = True, _is_object(arguments)
+
+
+@dataclass(slots=True)
+class _Extended:
+    """What the next chunk may extend.
+
+    Attributes:
+        name: the field of a chunk's delta that has the text.
+        index: the index of the call whose arguments are the text.
+    """
+
+    name: str
+    index: int | None = None
+
+    def text(self, raw: Any) -> str | None:
+        """Return the text in a chunk's JSON; None if the chunk has anything else that counts."""
+        choices = raw.get("choices") if type(raw) is dict and raw.get("usage") is None else None
+        if type(choices) is not list or len(choices) != 1 or type(choice := choices[0]) is not dict:
+            return None
+        if choice.get("finish_reason") or choice.get("logprobs") or type(choice.get("index", 0)) is not int:
+            return None
+        delta = choice.get("delta")
+        if type(delta) is not dict or (
+            len(delta) > 1 and any(delta[name] for name in delta if name not in (self.name, "role"))
+        ):
+            return None
+        text = delta.get(self.name)
+        if self.index is not None:
+            text = self._arguments(text)
+        return text if type(text) is str else None
+
+    def _arguments(self, calls: Any) -> Any:
+        """Return the arguments of the only call of a chunk, if it has nothing else."""
+        if type(calls) is not list or len(calls) != 1 or type(call := calls[0]) is not dict:
+            return None
+        function = call.get("function")
+        if type(function) is not dict or call.get("index") != self.index:
+            return None
+        if any(call[name] for name in call if name not in _CALL_FIELDS):
+            return None
+        if len(function) > 1 and any(function[name] for name in function if name != "arguments"):
+            return None
+        return function.get("arguments")
 
 
 class OutputLimitReached(Exception):  # noqa: N818 (a normal end of a round)
@@ -118,11 +180,13 @@ class ChunkReader:
     Attributes:
         service_tier: the provider's name for the tier that served the round, if it reported one.
         said: number of characters read so far, including those that are hidden from the client.
+        extensions: number of chunks whose text was taken from their JSON.
     """
 
     def __init__(self, profile: Profile, most: int, *, summaries: bool = False) -> None:
         self.service_tier: str | None = None
         self.said = 0
+        self.extensions = 0
         self._most = most
         self._seen = 0
         self._stalls = 0
@@ -135,18 +199,21 @@ class ChunkReader:
         self._mender = SurrogateMender()
         self._calls: dict[int | str, _CallSoFar] = {}
         self._begun = 0
-        self._custom: set[tuple[int | str, int]] = set()
+        self._last: tuple[Delta, dict[str, Any]] | None = None
+        self._extended: _Extended | None = None
+        self._custom: set[Hashable] = set()
         self._half_tokens: list[dict[str, Any]] = []
 
     def read(self, chunk: Any) -> list[Delta] | Iterator[Delta]:
         """Return the deltas of one chunk, in order.
 
-        Those of a large chunk are made while they are taken, which must be before the next chunk is read.
+        Those of a large chunk are built while they are taken, which must be before the next chunk is read.
 
         Raises:
             OutputLimitReached: the round has exceeded a limit.
             ApiError: the chunk is invalid.
         """
+        self._last = self._extended = None
         if self.said > self._most:
             raise self.cut()
         if chunk.usage is not None:
@@ -163,7 +230,42 @@ class ChunkReader:
         fields: dict[str, Any] = delta.__dict__
         if extra := delta.__pydantic_extra__:
             fields = fields | extra
-        return self._deltas(fields, choice)
+        deltas = self._deltas(fields, choice)
+        if type(deltas) is list and len(deltas) == 1:
+            self._last = deltas[0], fields
+        return deltas
+
+    def extension(self, raw: Any) -> str | None:
+        """Return the text of a chunk's JSON if the chunk does nothing but extend the last delta; None otherwise.
+
+        The caller may take the text as a delta of its own, if `may_extend` allows it, and then counts it.
+        """
+        extended = self._extended
+        if extended is None:
+            last, self._last = self._last, None
+            if last is None or self._mender.holds:
+                return None
+            self._extended = extended = self._extendable(*last)
+        if extended is None:
+            return None
+        text = extended.text(raw)
+        return text if text is not None and (text.isascii() or is_whole(text)) else None
+
+    def may_extend(self, text: str) -> bool:
+        """Return whether a text may extend the last delta."""
+        return 0 < len(text) <= PIECE_CHARACTERS and self.said <= self._most
+
+    def _extendable(self, delta: Delta, fields: dict[str, Any]) -> _Extended | None:
+        """Return how the next chunk may extend this delta, the only one of a chunk with these fields."""
+        match delta:
+            case Text(logprobs=None) if self._splitter is None and not self._half_tokens:
+                return _Extended("content")
+            case Reasoning(signature=None) if self._own_summaries is False:
+                name = "reasoning_content" if fields.get("reasoning_content") else "reasoning"
+                return _Extended(name) if type(fields.get(name)) is str else None
+            case ToolCall(key=(int(index), _), arguments=arguments) if arguments and delta.key not in self._custom:
+                return _Extended("tool_calls", index)
+        return None
 
     def cut(self) -> OutputLimitReached:
         """End the round here as incomplete, and ignore the following chunks."""
@@ -232,7 +334,7 @@ class ChunkReader:
     def _reasoning(self, fields: dict[str, Any], shown: Any) -> list[Any]:
         if (
             type(shown) is not str
-            or len(shown) > PIECE
+            or len(shown) > PIECE_CHARACTERS
             or self._own_summaries is not False
             or fields.get("thinking_blocks")
         ):
@@ -247,43 +349,48 @@ class ChunkReader:
             self._own_summaries = any(is_summary for is_summary, _ in details)
             self._as_summary = self._as_summary and not self._own_summaries
         if self._own_summaries and details:
-            for is_summary, said in details:
-                yield from self._thought("summary" if is_summary else "reasoning", said, is_summary)
+            for is_summary, thought in details:
+                yield from self._thought("summary" if is_summary else "reasoning", thought, is_summary)
             return
-        for said, signature in _thoughts(fields):
-            yield from self._thought("reasoning", said, self._as_summary)
+        for thought, signature in _thoughts(fields):
+            yield from self._thought("reasoning", thought, self._as_summary)
             if signature:
-                self.said += _SIGNED + len(signature)
+                self.said += _SIGNATURE_CHARACTERS + len(signature)
                 yield Reasoning("", self._as_summary, signature)
 
-    def _thought(self, key: str, said: str, is_summary: bool) -> Iterator[Delta]:
-        for piece in self._mended(key, said):
+    def _thought(self, key: str, value: str, is_summary: bool) -> Iterator[Delta]:
+        for piece in self._mended(key, value):
             yield Reasoning(piece, is_summary)
 
-    def _mended(self, key: str, said: str) -> Iterator[str]:
+    def _mended(self, key: str, value: str) -> Iterator[str]:
         """Yield a text of the stream `key` in pieces, and count it."""
-        for piece in sliced(said):
+        for piece in sliced(value):
             self.said += len(piece)
             if mended := self._mender.feed(key, piece):
                 yield mended
 
-    def _refusal(self, said: str) -> Iterator[Delta]:
-        return map(Refusal, self._mended("refusal", said))
+    def _refusal(self, value: str) -> Iterator[Delta]:
+        return map(Refusal, self._mended("refusal", value))
 
     def _annotations(self, annotations: Iterable[Any]) -> Iterator[Delta]:
         for each in annotations:
-            self.said += _ENTRY
+            self.said += _ENTRY_CHARACTERS
             if annotation := _annotation(each):
                 self.said += sum(len(value) for value in annotation.value.values() if isinstance(value, str))
                 yield annotation
 
     def _signed_calls(self, out: list[Any], calls: Iterable[Any], first: int = 0) -> None:
         for position, call in enumerate(calls, first):
-            made = self._call(position, call)
+            delta = self._call(position, call)
+            custom = bool(member(call, "custom"))
             if signature := _signature(call):
-                self.said += _SIGNED + len(signature)
-                out.append(Reasoning("", signature=signature, call_id=made.call_id))
-            out.append(made) if len(made.arguments) <= PIECE else out.extend(few(call_parts(made)))
+                self.said += _SIGNATURE_CHARACTERS + len(signature)
+                out.append(Reasoning("", signature=signature, call_id=delta.call_id))
+            if len(delta.arguments) > PIECE_CHARACTERS:
+                out.extend(few(call_parts(delta, partial(self._arguments, delta.key, custom=custom))))
+            else:
+                delta.arguments = self._arguments(delta.key, delta.arguments, custom=custom)
+                out.append(delta)
 
     def _many_calls(self, calls: Iterable[Any]) -> Iterator[Delta]:
         for position, call in enumerate(calls):
@@ -293,7 +400,7 @@ class ChunkReader:
 
     def _content(self, out: list[Any], content: Any, choice: Any) -> None:
         tokens = choice.logprobs and choice.logprobs.content
-        if type(content) is not str or (size := len(content)) > PIECE or (tokens and len(tokens) > FEW):
+        if type(content) is not str or (size := len(content)) > PIECE_CHARACTERS or (tokens and len(tokens) > FEW):
             out.extend(few(self._content_in_parts(content, tokens)))
             return
         self.said += size
@@ -339,11 +446,12 @@ class ChunkReader:
                 yield from self._thought("reasoning", text(inner, "text"), self._as_summary)
             for inner in entries(member(part, "summary") or ()):
                 yield from self._thought("summary", text(inner, "text"), self._summaries)
-                if signature := text(inner, "signature"):
-                    self.said += _SIGNED + len(signature)
+                if signature := _whole_text(inner, "signature"):
+                    self.said += _SIGNATURE_CHARACTERS + len(signature)
                     yield Reasoning("", self._summaries, signature)
 
     def _call(self, position: int, call: Any) -> ToolCall:
+        """Return the delta of a call, with its arguments as they came."""
         index, call_id = member(call, "index"), member(call, "id") or ""
         if index is None:
             # Such calls come complete, several in one chunk, and not always with ids.
@@ -357,19 +465,20 @@ class ChunkReader:
         known = self._calls.get(index)
         if known is None or known.is_another(call_id, name, arguments):
             known = self._calls[index] = _CallSoFar(known.number + 1 if known else 0)
-            self.said += _CALL
+            self.said += _CALL_CHARACTERS
             self._begun += 1
             if self._begun > _MOST_CALLS:
                 raise self.cut()
         known.add(call_id, name, arguments)
         self.said += len(arguments)
-        key = (index, known.number)
-        arguments = self._mender.feed(key, arguments)
-        if custom:
-            arguments = self._as_json(key, arguments)
-        return ToolCall(key, name, call_id, arguments)
+        return ToolCall((index, known.number), name, call_id, arguments)
 
-    def _as_json(self, key: tuple[int | str, int], written: str) -> str:
+    def _arguments(self, key: Hashable, written: str, *, custom: bool) -> str:
+        """Return a piece of a call's arguments; of a custom tool's input, a piece of JSON arguments."""
+        written = self._mender.feed(key, written)
+        return self._as_json(key, written) if custom else written
+
+    def _as_json(self, key: Hashable, written: str) -> str:
         """Return a piece of a custom tool's input as a piece of JSON arguments, as other calls have."""
         opening = "" if key in self._custom else f'{{"{CUSTOM_INPUT}":"'
         self._custom.add(key)
@@ -390,13 +499,13 @@ def _checked(index: Any, name: Any, call_id: Any, arguments: Any) -> str:
 def _logprob_weight(logprob: dict[str, Any]) -> int:
     """Return the approximate size of a token's logprobs as JSON, in characters."""
     tops = logprob["top_logprobs"]
-    return _ENTRY * (1 + len(tops)) + len(logprob["bytes"]) + sum(len(top["bytes"]) for top in tops)
+    return _ENTRY_CHARACTERS * (1 + len(tops)) + len(logprob["bytes"]) + sum(len(top["bytes"]) for top in tops)
 
 
 def _is_object(written: str) -> bool:
     if not (written.startswith("{") and written.endswith("}")):
         return False
-    if len(written) > PIECE:
+    if len(written) > PIECE_CHARACTERS:
         return True
     try:
         orjson.loads(written)
@@ -409,25 +518,32 @@ def _blocks(fields: dict[str, Any]) -> Sequence[Any]:
     return entries(fields.get("thinking_blocks") or ())
 
 
-def _thoughts(fields: dict[str, Any]) -> Iterable[tuple[str, str]]:
-    """Return the pieces of reasoning with their signatures."""
+def _thoughts(fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the pieces of reasoning with their signatures."""
     plain = text(fields, "reasoning_content") or text(fields, "reasoning")
-    pieces = [(text(block, "thinking"), text(block, "signature")) for block in _blocks(fields)]
-    return pieces if any(said for said, _ in pieces) else [(plain, ""), *pieces]
+    blocks = _blocks(fields)
+    if not any(text(block, "thinking") for block in blocks):
+        yield plain, ""
+    yield from ((text(block, "thinking"), _whole_text(block, "signature")) for block in blocks)
 
 
 def _signature(call: Any) -> str | None:
     """Return the signature that some providers put on a call instead of on its reasoning."""
     for name in ("extra_content", "provider_specific_fields"):
         if extra := member(call, name):
-            return text(member(extra, "google") or extra, "thought_signature") or None
+            return _whole_text(member(extra, "google") or extra, "thought_signature") or None
     return None
+
+
+def _whole_text(value: Any, name: str) -> str:
+    """Return a member that is a signature; empty if it is absent or none."""
+    return mended(text(value, name)) or ""
 
 
 def _details(fields: dict[str, Any]) -> list[tuple[bool, str]]:
     """Return the texts in `reasoning_details`, each as (is summary, text)."""
     found = [(text(each, "summary"), text(each, "text")) for each in entries(fields.get("reasoning_details") or ())]
-    return [(bool(summary), summary or said) for summary, said in found if summary or said]
+    return [(bool(summary), summary or content) for summary, content in found if summary or content]
 
 
 def _annotation(value: Any) -> Annotation | None:
@@ -435,11 +551,12 @@ def _annotation(value: Any) -> Annotation | None:
     citation = member(value, "url_citation")
     places = {name: member(citation, name) for name in ("start_index", "end_index")}
     texts = {name: member(citation, name) for name in ("url", "title")}
+    texts = {name: mended(each) if isinstance(each, str) else None for name, each in texts.items()}
     if not all(isinstance(place, int) and 0 <= place <= _LARGEST_INDEX for place in places.values()):
         return None
     if not all(isinstance(each, str) for each in texts.values()):
         return None
-    return Annotation({"type": "url_citation"} | {name: repaired(each) for name, each in texts.items()} | places)
+    return Annotation({"type": "url_citation"} | texts | places)
 
 
 def _logprobs(choice: Any) -> list[dict[str, Any]]:
@@ -462,9 +579,11 @@ def _logprob(entry: Any) -> dict[str, Any]:
 
 def _token(entry: Any) -> dict[str, Any]:
     token, value, encoded = text(entry, "token"), member(entry, "logprob"), member(entry, "bytes")
+    token = token[:_TOKEN_CHARACTERS]
+    raw = bytes(encoded[:_TOKEN_CHARACTERS]) if isinstance(encoded, list) else token.encode(errors="replace")
     return {
-        "token": repaired(token),
-        "bytes": list(bytes(encoded) if isinstance(encoded, list) else token.encode(errors="replace")),
+        "token": without_surrogates(token),
+        "bytes": list(raw),
         # JSON has no -inf and NaN, which some servers send for an impossible token; others send null.
         "logprob": value if isinstance(value, int | float) and abs(value) <= _LARGEST_LOGPROB else -_LARGEST_LOGPROB,
     }

@@ -12,10 +12,10 @@ _BYTES_A_TOKEN: Final = 4
 a quarter off. For rare scripts, long numbers and base64 it can be half of the true number.
 """
 
-_OF_A_MESSAGE: Final = 4
+_MESSAGE_TOKENS: Final = 4
 """Tokens that a chat template adds to a message."""
 
-_OF_MEDIA: Final = 1_000
+_MEDIA_TOKENS: Final = 1_000
 """Tokens of an image, a file or a sound of any size: their number depends on the model server."""
 
 _MEDIA: Final = frozenset({"image_url", "file", "input_audio"})
@@ -32,7 +32,7 @@ def estimated_tokens(chat: Json, tokenizer: Tokenizer | None = None) -> int:
     """
     texts: list[str] = []
     around = sum(_gather(chat.get(name), texts) for name in _READ)
-    of_messages = _OF_A_MESSAGE * len(chat["messages"])
+    of_messages = _MESSAGE_TOKENS * len(chat["messages"])
     if tokenizer is None:
         return (around + sum(map(_size, texts))) // _BYTES_A_TOKEN + of_messages
     return around // _BYTES_A_TOKEN + sum(map(tokenizer, texts)) + of_messages
@@ -45,7 +45,7 @@ def _gather(value: Any, texts: list[str]) -> int:
             texts.append(value)
         case dict():
             return sum(
-                _OF_MEDIA * _BYTES_A_TOKEN if name in _MEDIA else len(name) + _gather(member, texts)
+                _MEDIA_TOKENS * _BYTES_A_TOKEN if name in _MEDIA else len(name) + _gather(member, texts)
                 for name, member in value.items()
             )
         case list():

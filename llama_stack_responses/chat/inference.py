@@ -11,10 +11,24 @@ type Receive = Callable[[Any], bool]
 """Takes a chunk as soon as it has arrived; returns False to have it read, and nothing passed on until it was read."""
 
 
+class Extender(Protocol):
+    """Takes chunks that only extend the text of the last one, without an object for the chunk."""
+
+    def text_of(self, value: Any) -> str | None:
+        """Return the text in the JSON of a chunk that only extends the last one; None for any other chunk."""
+        ...
+
+    def extend(self, text: str) -> bool:
+        """Take the text of such a chunk; return False to have the chunk built and passed to `Receive`."""
+        ...
+
+
 class Inference(Protocol):
     """Runs chat completions on the provider of the named model."""
 
-    async def open(self, request: dict[str, Any], receive: Receive | None = None) -> AsyncGenerator[Any]:
+    async def open_stream(
+        self, request: dict[str, Any], receive: Receive | None = None, extender: Extender | None = None
+    ) -> AsyncGenerator[Any]:
         """Send a chat request, and return its chunks once the provider has accepted it.
 
         A chunk has the attributes of `openai.types.chat.ChatCompletionChunk`. Cancelling a task that waits for the next
@@ -22,6 +36,7 @@ class Inference(Protocol):
 
         While a task waits for the next chunk, a provider may pass chunks to `receive`, in the call that received them
         from the model server. It then returns those for which `receive` returned False, and those it did not pass on.
+        It may ask `extender` first, and then need not build the chunks that it takes.
 
         Raises:
             ApiError: the provider refused the request or was unreachable; `TooLongError` if the request is too long for
@@ -45,10 +60,10 @@ class Inference(Protocol):
         """Return the model's context in tokens, if the host knows it."""
         ...
 
-    async def answers(self) -> bool | None:
-        """Return whether a model server answers; None if no provider can tell."""
+    async def is_reachable(self) -> bool | None:
+        """Return whether a model server answers; None if no provider reports it."""
         ...
 
-    def explain(self, error: Exception) -> ApiError:
+    def to_api_error(self, error: Exception) -> ApiError:
         """Return the client's error for an exception that the chunks raised."""
         ...

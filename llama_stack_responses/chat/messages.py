@@ -15,7 +15,7 @@ from llama_stack_responses.core.truncation import PINNED
 
 from ..core.types import Json
 from .client_calls import Names
-from .exchanges import HOSTED, as_functions
+from .function_calls import HOSTED, as_functions
 from .profile import Profile
 
 _ATTACHED: Final = "(see the attachment in the next message)"
@@ -164,8 +164,8 @@ class _Builder:
         if "input" in call and self._profile.custom_tools == "custom":
             return {"id": call["call_id"], "type": "custom", "custom": {"name": call["name"], "input": call["input"]}}
         function = {"name": call["name"], "arguments": _arguments(call["arguments"])}
-        made = {"id": call["call_id"], "type": "function", "function": function}
-        return made | {"extra_content": {"google": {"thought_signature": signature}}} if signature else made
+        chat_call = {"id": call["call_id"], "type": "function", "function": function}
+        return chat_call | {"extra_content": {"google": {"thought_signature": signature}}} if signature else chat_call
 
     def _tool_messages(self, calls: Iterable[Json]) -> None:
         media: list[Json] = []
@@ -203,10 +203,10 @@ class _Builder:
         return [self._part(part) for part in parts]
 
     def _part(self, part: Json) -> Json:
-        made = self._content(part)
+        converted = self._content(part)
         if breakpoint_ := part.get("prompt_cache_breakpoint"):
-            made["prompt_cache_breakpoint"] = breakpoint_
-        return made
+            converted["prompt_cache_breakpoint"] = breakpoint_
+        return converted
 
     @staticmethod
     def _content(part: Json) -> Json:

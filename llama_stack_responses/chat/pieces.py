@@ -1,19 +1,22 @@
-"""Pieces of a large chunk, which are made one after another, so that none of them holds the event loop for long."""
+"""Pieces of a large chunk, which are built one after another, so that none of them holds the event loop for long."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import batched, islice
 from typing import Any, Final
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.stream.deltas import Delta, ToolCall
+from llama_stack_responses.core.surrogates import without_surrogates
 
-PIECE: Final = 4_096
+PIECE_CHARACTERS: Final = 4_096
 """Maximum characters of one delta's text or arguments."""
 FEW: Final = 16
-"""Maximum deltas of a chunk that are made at once, and tokens with logprobs of such a delta."""
+"""Maximum deltas of a chunk that are built at once, and tokens with logprobs of such a delta."""
+_MENDED_CHARACTERS: Final = 1_024
+"""Maximum characters of a text that does not stream and is not ASCII."""
 _TOKENS: Final = 4
 """Tokens with logprobs of one delta of a large chunk: each can have twenty alternatives."""
 _MOST_TOKENS: Final = 4
@@ -53,20 +56,20 @@ def flattened(deltas: Iterable[Delta | Iterator[Delta]]) -> Iterator[Delta]:
 
 
 def sliced(text: str) -> Iterator[str]:
-    """Yield a text in pieces of `PIECE` characters; an empty text has none."""
-    return (text[start : start + PIECE] for start in range(0, len(text), PIECE))
+    """Yield a text in pieces of `PIECE_CHARACTERS` characters; an empty text has none."""
+    return (text[start : start + PIECE_CHARACTERS] for start in range(0, len(text), PIECE_CHARACTERS))
 
 
-def call_parts(call: ToolCall) -> Iterator[Delta]:
-    """Yield a fragment of a call as several ones with fewer arguments."""
+def call_parts(call: ToolCall, arguments: Callable[[str], str]) -> Iterator[Delta]:
+    """Yield a fragment of a call as several ones with fewer arguments; `arguments` converts those of each."""
     first, *rest = sliced(call.arguments)
-    yield ToolCall(call.key, call.name, call.call_id, first)
+    yield ToolCall(call.key, call.name, call.call_id, arguments(first))
     for piece in rest:
-        yield ToolCall(call.key, arguments=piece)
+        yield ToolCall(call.key, arguments=arguments(piece))
 
 
 def content_parts(content: str, tokens: Sequence[Any]) -> Iterator[Part]:
-    """Yield a text in parts, each with the tokens that it begins with or consists of, as far as their texts tell."""
+    """Yield a text in parts, each with the tokens that it begins with or consists of, as far as their texts show it."""
     tokens = tokens[: _MOST_TOKENS * len(content) + FEW]
     at, left = 0, -(-len(tokens) // _TOKENS)
     for some in batched(tokens, _TOKENS):
@@ -103,3 +106,13 @@ def text(value: Any, name: str) -> str:
     """Return a member that is a text; empty if it is absent or anything else."""
     found = member(value, name)
     return found if isinstance(found, str) else ""
+
+
+def mended(value: str) -> str | None:
+    """Return a text that does not stream, without halves of surrogate pairs: a seal with one would not open.
+
+    None stands for a long text that is not ASCII. Mending it would take long, and signatures and URLs are ASCII.
+    """
+    if value.isascii():
+        return value
+    return without_surrogates(value) if len(value) <= _MENDED_CHARACTERS else None

@@ -80,19 +80,19 @@ class Profile(BaseModel):
     max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
     stream: Literal["always", "as_asked", "never"] = "always"
 
-    def streaming(self, *, asked: bool) -> dict[str, Any]:
+    def streaming(self, *, client_streams: bool) -> dict[str, Any]:
         """Return the fields of a chat request that control streaming.
 
         Args:
-            asked: whether a client may read the answer while it is generated.
+            client_streams: whether a client may read the answer while it is generated.
         """
-        if self.stream == "always" or (self.stream == "as_asked" and asked):
+        if self.stream == "always" or (self.stream == "as_asked" and client_streams):
             return {"stream": True, "stream_options": {"include_usage": True}}
         return {"stream": False}
 
-    def replayed_reasoning(self, asked: Mapping[str, Any] | None) -> str:
+    def replayed_reasoning(self, reasoning: Mapping[str, Any] | None) -> str:
         """Return which reasoning is replayed for a request with this `reasoning`: `current_turn` or `all_turns`."""
-        context: str = (asked or {}).get("context") or "auto"
+        context: str = (reasoning or {}).get("context") or "auto"
         return self.reasoning_context if context == "auto" else context
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from llama_stack_responses.core.errors import TooLongError
 
-_READ: Final = 10_000
+_READ_CHARACTERS: Final = 10_000
 """Maximum characters of a message that are searched: a server may repeat the request in it."""
 
 _TOO_LONG: Final = re.compile(
@@ -28,12 +28,12 @@ _TOKENS: Final = re.compile(
 
 def says_too_long(message: str) -> bool:
     """Return whether a server's message reports a request that is too long."""
-    return _TOO_LONG.search(message, 0, _READ) is not None
+    return _TOO_LONG.search(message, 0, _READ_CHARACTERS) is not None
 
 
 def too_long(message: str) -> TooLongError:
     """Return the error, with the lengths of the context and the request as far as the message gives them."""
-    length, tokens = _LENGTH.search(message, 0, _READ), _TOKENS.search(message, 0, _READ)
+    length, tokens = _LENGTH.search(message, 0, _READ_CHARACTERS), _TOKENS.search(message, 0, _READ_CHARACTERS)
     return TooLongError(
         message,
         length=int(length[1]) if length else None,

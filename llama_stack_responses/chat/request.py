@@ -46,7 +46,7 @@ def chat_request(
     chat: Json = {
         "model": request.model,
         "messages": messages,
-        **profile.streaming(asked=request.stream or request.background),
+        **profile.streaming(client_streams=request.stream or request.background),
         **request.passthrough,
     }
     chat |= {name: value for name in _FORWARDED if (value := getattr(request, name)) is not None}

@@ -32,6 +32,6 @@ def summary_request(model: str, profile: Profile, reasoning: str, detail: Detail
             {"role": "system", "content": _TASK.format(length=_LENGTHS[detail])},
             {"role": "user", "content": reasoning},
         ],
-        **profile.streaming(asked=False),
+        **profile.streaming(client_streams=False),
         profile.max_tokens_field: MAX_TOKENS,
     }

@@ -6,12 +6,9 @@ servers refuse it, so a half is held back until the other half arrives, or repla
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable
-from typing import Final
 
-_UNPAIRED: Final = re.compile("[\ud800-\udbff]+(?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]+")
-"""Runs of halves without their other half. A codec's error handler would be called for each of them."""
+from llama_stack_responses.core.surrogates import without_surrogates
 
 
 class SurrogateMender:
@@ -19,6 +16,11 @@ class SurrogateMender:
 
     def __init__(self) -> None:
         self._halves: dict[Hashable, str] = {}
+
+    @property
+    def holds(self) -> bool:
+        """Whether a half is held back."""
+        return bool(self._halves)
 
     def feed(self, key: Hashable, text: str) -> str:
         """Return the next piece of the stream `key` without an incomplete pair at its end."""
@@ -29,18 +31,13 @@ class SurrogateMender:
         if "\ud800" <= text[-1] <= "\udbff":
             self._halves[key] = text[-1]
             text = text[:-1]
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            return repaired(text)
-        return text
+        return text if is_whole(text) else without_surrogates(text)
 
 
-def repaired(text: str) -> str:
-    """Return a text with its pairs joined, and its halves replaced."""
+def is_whole(text: str) -> bool:
+    """Return whether a text has no halves of pairs."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        text = _UNPAIRED.sub(lambda run: "\ufffd" * len(run[0]), text)
-        return text.encode("utf-16", "surrogatepass").decode("utf-16")
-    return text
+        return False
+    return True

@@ -10,7 +10,7 @@ from typing import Final
 Tokenizer = Callable[[str], int]
 """Returns the number of tokens of a text, without those of a chat template."""
 
-_AT_ONCE: Final = 100_000
+_CALL_CHARACTERS: Final = 100_000
 """Maximum characters per call of a tokenizer: longer runs of whitespace overflow the stack of tiktoken's regexes."""
 
 
@@ -76,6 +76,6 @@ def _in_pieces(tokenizer: Tokenizer) -> Tokenizer:
     def count(text: str) -> int:
         if not text.isascii():
             text = text.encode(errors="replace").decode()  # tokenizers reject unpaired surrogates
-        return sum(tokenizer(text[start : start + _AT_ONCE]) for start in range(0, len(text), _AT_ONCE))
+        return sum(tokenizer(text[start : start + _CALL_CHARACTERS]) for start in range(0, len(text), _CALL_CHARACTERS))
 
     return count

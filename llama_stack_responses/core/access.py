@@ -15,7 +15,7 @@ Kind = Literal["response", "conversation"]
 class Access(Protocol):
     """Authentication and authorization by the host, for the request that is being served."""
 
-    def who(self) -> Owner:
+    def current_user(self) -> Owner:
         """Return the requesting user."""
         ...
 

@@ -8,9 +8,9 @@ import orjson
 
 from .json_values import fits
 
-_SMALL: Final = 16_384
+_SMALL_CHARACTERS: Final = 16_384
 """Characters of arguments that are decoded without looking."""
-_LONGEST: Final = 2**20
+_MOST_CHARACTERS: Final = 2**20
 _MOST_VALUES: Final = 16_384
 _DEEPEST: Final = 64
 
@@ -22,8 +22,8 @@ def decoded_arguments(arguments: str) -> Any:
         ValueError: they are not JSON, or too large to be decoded in the event loop: longer than 1 MiB, or of more than
             16,384 values or 64 levels.
     """
-    if len(arguments) > _SMALL:
-        if len(arguments) > _LONGEST:
+    if len(arguments) > _SMALL_CHARACTERS:
+        if len(arguments) > _MOST_CHARACTERS:
             raise ValueError("the arguments are too long")
         if not fits(arguments.encode(), _MOST_VALUES, _DEEPEST):
             raise ValueError("the arguments have too many values")

@@ -9,10 +9,16 @@ from typing import Final
 
 import orjson
 
+from . import json_decoding
 from .errors import bad_request
+from .json_blocks import blocks
+from .json_values import is_large
 from .schema.items import COMPACTION
 from .truncation import INSTRUCTING, PINNED, opening_instructions
 from .types import Json
+
+_SLICE_BYTES: Final = 65_536
+"""Bytes that are decoded in one call."""
 
 _MEDIA_BYTES: Final = 1_000_000
 """Larger data consists mostly of images, which take long to compress and hardly shrink."""
@@ -39,8 +45,11 @@ class Summary:
 
     def encode(self) -> bytes:
         """Return the encoded summary, to be sealed."""
-        data = orjson.dumps([self.text, self.message])
-        return zlib.compress(data, 1 if len(data) < _MEDIA_BYTES else 0)
+        value = [self.text, self.message]
+        packer, packed = zlib.compressobj(0 if is_large(value, _MEDIA_BYTES) else 1), bytearray()
+        for block in blocks(value):
+            packed += packer.compress(block)
+        return bytes(packed + packer.flush())
 
     @staticmethod
     def decode(data: bytes) -> Summary:
@@ -48,9 +57,9 @@ class Summary:
         return Summary.from_json(zlib.decompress(data))
 
     @staticmethod
-    def from_json(data: bytes) -> Summary:
+    def from_json(data: bytes | bytearray) -> Summary:
         """Return the summary that decompressed JSON holds."""
-        text, message = orjson.loads(data)
+        text, message = orjson.loads(data) if len(data) <= _SLICE_BYTES else json_decoding.loads(data)
         # Earlier versions sealed only the text of the message.
         return Summary(text, [_text(message)] if isinstance(message, str) else message)
 

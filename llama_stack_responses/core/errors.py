@@ -44,7 +44,7 @@ which OpenAI also sends and Codex handles.
 """
 
 
-_LONGEST: Final = 4096
+_MESSAGE_CHARACTERS: Final = 4096
 """Maximum characters of a message: text of model servers and tools that it quotes may have any length."""
 
 
@@ -70,7 +70,7 @@ class ApiError(Exception):
         param: str | None = None,
         retry_after: float | None = None,
     ) -> None:
-        message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}..."
+        message = message if len(message) <= _MESSAGE_CHARACTERS else f"{message[:_MESSAGE_CHARACTERS]}..."
         super().__init__(message)
         self.status = status
         self.message = message
@@ -98,7 +98,7 @@ class ApiError(Exception):
 
 
 class OutcomeUnknown(ApiError):  # noqa: N818 (a kind of 503)
-    """The 503 of a change whose outcome is unknown: the store did not confirm in time whether it was made.
+    """The 503 of a change whose outcome is unknown: the store did not confirm in time whether it was applied.
 
     Args:
         message: what is unknown, and how to find out.
@@ -136,6 +136,12 @@ def _type_of(status: int) -> str:
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     """Return a 400 whose `param` names the field that caused it."""
     return ApiError(400, message, param=param, code=code)
+
+
+def too_many_open(what: str, retry_after: float) -> ApiError:
+    """Return the 429 of a user who has too many of a resource open, such as "streams"."""
+    message = f"You have too many {what} open at the same time. Finish some of them, then try again."
+    return ApiError(429, message, code="rate_limit_exceeded", retry_after=retry_after)
 
 
 def import_hint(value: str) -> str:

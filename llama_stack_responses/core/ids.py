@@ -14,7 +14,7 @@ _SEEDED = re.compile(r"[a-z]+_([0-9a-f]{24})([0-9a-f]{6})")
 
 
 class Seeded(NamedTuple):
-    """What an id is made of that this server gave to an item of a request.
+    """The parts of an id that this server gave to an item of a request.
 
     Attributes:
         seed: 96 random bits in hex, which all these ids of a request share.
@@ -35,7 +35,7 @@ def new_seed() -> str:
 
 
 def seeded(item_id: str) -> Seeded | None:
-    """Return what the id is made of, if it is made of a seed and an index."""
+    """Return the parts of the id; None if it does not consist of a seed and an index."""
     found = _SEEDED.fullmatch(item_id)
     return Seeded(found[1], int(found[2], 16)) if found else None
 

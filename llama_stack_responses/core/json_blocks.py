@@ -12,16 +12,16 @@ import orjson
 
 from .json_values import is_large
 
-BLOCK: Final = 65_536
+BLOCK_BYTES: Final = 65_536
 """Approximate bytes of one block."""
 
-_PIECES: Final = 512
+_BLOCK_VALUES: Final = 512
 """Maximum values in one block, since a small value takes longer to encode here than its size suggests."""
 
-_TEXT: Final = 16_384
+_TEXT_CHARACTERS: Final = 16_384
 """Characters of a string that are encoded at once."""
 
-_CHECKED: Final = 2**20
+_CHECKED_BYTES: Final = 2**20
 """Approximate bytes that `check` encodes at once."""
 
 _DEPTH: Final = 32
@@ -29,20 +29,41 @@ _DEPTH: Final = 32
 
 
 def dumps(value: Any) -> bytes:
-    """Return the value as JSON. A lone surrogate, which results when a server cuts a character in two, is escaped."""
+    """Return the value as JSON without spaces.
+
+    Python's encoder writes what `orjson` refuses: lone surrogates, which result when a server cuts a character in two,
+    as escapes, and integers over 64 bits.
+    """
     try:
         return orjson.dumps(value)
     except TypeError:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
-def blocks(value: Any, block: int = BLOCK, text: int = _TEXT) -> Iterator[bytes]:
+def ordered_dumps(value: Any) -> bytes:
+    """Return what `dumps` returns, with sorted names."""
+    try:
+        return _strict(value)
+    except TypeError:
+        return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+
+
+def blocks(value: Any, block: int = BLOCK_BYTES, text: int = _TEXT_CHARACTERS) -> Iterator[bytes]:
     """Yield the value as JSON in blocks; each is encoded after the previous one has been taken."""
     return _joined(_pieces(value, _Form(dumps, block, text)), block)
 
 
-def ordered_blocks(value: Any, block: int = BLOCK, text: int = _TEXT) -> Iterator[bytes]:
-    """Yield the value as JSON with sorted names, in blocks, as `store.codec.dumps` encodes it.
+def strict_blocks(value: Any) -> Iterator[bytes]:
+    """Yield the value as JSON in blocks, as `orjson` encodes it.
+
+    Raises:
+        TypeError: it holds what `orjson` does not encode.
+    """
+    return _joined(_pieces(value, _Form(orjson.dumps, BLOCK_BYTES, _TEXT_CHARACTERS)), BLOCK_BYTES)
+
+
+def ordered_blocks(value: Any, block: int = BLOCK_BYTES, text: int = _TEXT_CHARACTERS) -> Iterator[bytes]:
+    """Yield the value as JSON with sorted names, in blocks, as `ordered_dumps` encodes it.
 
     That encodes a whole value differently if it has a lone surrogate or a very large number.
     """
@@ -64,13 +85,13 @@ def check(value: Any, depth: int = 0) -> None:
     Raises:
         TypeError: it holds what `orjson` does not encode: a lone surrogate, a very large number, too many levels.
     """
-    if depth == _DEPTH or not is_large(value, _CHECKED):
+    if depth == _DEPTH or not is_large(value, _CHECKED_BYTES):
         for _ in range(depth):
             value = [value]
         orjson.dumps(value)
     elif isinstance(value, str):
-        for start in range(0, len(value), _TEXT):
-            orjson.dumps(value[start : start + _TEXT])
+        for start in range(0, len(value), _TEXT_CHARACTERS):
+            orjson.dumps(value[start : start + _TEXT_CHARACTERS])
     else:
         for member in chain(value, value.values()) if isinstance(value, dict) else value:
             check(member, depth + 1)
@@ -103,7 +124,7 @@ def _joined(pieces: Iterable[bytes], block: int) -> Iterator[bytes]:
     for piece in pieces:
         gathered.append(piece)
         size += len(piece)
-        if size >= block or len(gathered) >= _PIECES:
+        if size >= block or len(gathered) >= _BLOCK_VALUES:
             yield b"".join(gathered)
             gathered, size = [], 0
     if gathered:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-_PIECE: Final = 32_768
+_PIECE_BYTES: Final = 32_768
 """Bytes from which members are decoded together, and from which a value is decoded apart."""
 
 _DEEPEST: Final = 1_024
@@ -59,7 +59,7 @@ class _Decoding:
     """Decodes one document.
 
     Attributes:
-        at: bytes that were looked at.
+        at: bytes that were read.
     """
 
     def __init__(self, document: bytes | bytearray) -> None:
@@ -116,7 +116,7 @@ class _Decoding:
         depth = len(self._starts)
         large = self._large.get(depth)
         begin = large.begin if large else self._starts[-1] + 1
-        if self.at - begin + (large.size if large else 0) < _PIECE:
+        if self.at - begin + (large.size if large else 0) < _PIECE_BYTES:
             return
         comma = self._document.rfind(b",", max(begin, run.start(1)), run.end())
         if comma >= 0:
@@ -129,7 +129,7 @@ class _Decoding:
             raise InvalidJsonError(f"unexpected closing bracket at byte {self.at}")
         self.at += 1
         large = self._large.pop(depth, None)
-        if large is None and depth > 1 and self.at - start < _PIECE:
+        if large is None and depth > 1 and self.at - start < _PIECE_BYTES:
             return  # decoded with what contains it
         large = large or _Large(self._document[start], start + 1)
         self._put(start, large.end(self._document, self.at - 1))
@@ -138,7 +138,7 @@ class _Decoding:
     def _pass_string(self) -> None:
         """Pass a string that no run has; decode it if it is large."""
         start, quote = self.at, self._end_of_string()
-        if quote - start < _PIECE:
+        if quote - start < _PIECE_BYTES:
             self.at = quote + 1
             return
         value = self._text(start + 1, quote)
@@ -149,8 +149,8 @@ class _Decoding:
         """Return the place of the quotation mark that ends the string that begins here."""
         start, document = self.at, self._document
         end = start + 1
-        while (quote := document.find(_QUOTE, end, end + _PIECE)) < 0 or _is_escaped(document, quote):
-            end = quote + 1 if quote >= 0 else end + _PIECE
+        while (quote := document.find(_QUOTE, end, end + _PIECE_BYTES)) < 0 or _is_escaped(document, quote):
+            end = quote + 1 if quote >= 0 else end + _PIECE_BYTES
             if end > len(document):
                 raise InvalidJsonError(f"a string that begins at byte {start} does not end")
         return quote
@@ -200,7 +200,7 @@ class _Large:
         self._kind = kind
         self._parts: list[bytes] = []
         self._values: dict[str, Any] = {}
-        self._made: list[Any] | dict[str, Any] | None = None
+        self._joined: list[Any] | dict[str, Any] | None = None
 
     def put(self, document: bytes | bytearray, start: int, end: int, name: str, value: Any) -> None:
         """Let `name` stand for the text from `start` to `end`, and for its value."""
@@ -220,18 +220,18 @@ class _Large:
     def end(self, document: bytes | bytearray, at: int) -> Any:
         """Return the whole value, which is closed here."""
         members = self._decoded(document, at)
-        if self._made is not None and not members:
+        if self._joined is not None and not members:
             raise InvalidJsonError(f"unexpected comma before byte {at}")
         self._add(members)
-        return self._made
+        return self._joined
 
     def _add(self, members: Any) -> None:
-        if self._made is None:
-            self._made = members
-        elif isinstance(self._made, list):
-            self._made += members
+        if self._joined is None:
+            self._joined = members
+        elif isinstance(self._joined, list):
+            self._joined += members
         else:
-            self._made.update(members)
+            self._joined.update(members)
 
     def _decoded(self, document: bytes | bytearray, end: int) -> Any:
         closing = _CLOSING[self._kind]

@@ -6,16 +6,19 @@ seconds to decode.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import accumulate, islice
 from typing import Any, Final
 
 VALUE_BYTES: Final = 160
 """Approximate bytes of a decoded value: half an object with one member."""
 
-_LEAST: Final = 8
+_LEAST_BYTES: Final = 8
 """Approximate minimum bytes of a value as JSON."""
 
-_SLICE: Final = 2**16
+_CONTAINERS: Final = (dict, list, tuple)
+
+_SLICE_BYTES: Final = 2**16
 """Bytes that one call processes, so that no thread holds the interpreter lock for long."""
 
 _OPENING: Final = (b"[", b"{", b",")
@@ -26,23 +29,32 @@ _STEPS: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _NO_BRACKETS: Final = bytes(set(range(256)) - _STEPS.keys())
 
 
-def decoded_bytes(body: bytes) -> int:
+def decoded_bytes(body: bytes | bytearray) -> int:
     """Return the approximate bytes of a JSON document once it is decoded. Takes linear time."""
-    return len(body) + VALUE_BYTES * _count_outside_strings(body, len(body), _SLICE)
+    return len(body) + VALUE_BYTES * _count_outside_strings(body, len(body), _SLICE_BYTES)
 
 
 def is_large(value: Any, most: int) -> bool:
     """Return whether a decoded value takes more than about `most` bytes as JSON; stop as soon as this is known."""
-    left, waiting = most, [value]
+    return left_of(value, most) < 0
+
+
+def left_of(value: Any, most: int) -> int:
+    """Return how much is left of `most` bytes after a value, as `is_large` counts; less than 0 if it is larger."""
+    waiting: list[Iterable[Any]] = [(value,)]
+    left = most
     while waiting and left >= 0:
-        each = waiting.pop()
-        if isinstance(each, str):
-            left -= len(each)
-        elif isinstance(each, dict | list | tuple):
-            left -= _LEAST * len(each)
-            if left >= 0:
-                waiting += each if isinstance(each, list | tuple) else [*each, *each.values()]
-    return left < 0
+        for each in waiting.pop():
+            if isinstance(each, str):
+                left -= len(each)
+            elif isinstance(each, _CONTAINERS):
+                left -= _LEAST_BYTES * len(each)
+                if left < 0:
+                    break
+                waiting.append(each)
+                if isinstance(each, dict):
+                    waiting.append(each.values())
+    return left
 
 
 def fits(body: bytes, values: int, depth: int) -> bool:
@@ -53,7 +65,7 @@ def fits(body: bytes, values: int, depth: int) -> bool:
     return count_values(body, values - 1) < values and _nests_at_most(body, depth)
 
 
-def count_values(body: bytes | bytearray, limit: int, slice_bytes: int = _SLICE) -> int:
+def count_values(body: bytes | bytearray, limit: int, slice_bytes: int = _SLICE_BYTES) -> int:
     """Return the number of arrays, objects and commas in a JSON document: at least half of its values.
 
     The count is exact if it is over `limit`; below that, it may include characters within strings. For invalid JSON,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
@@ -9,10 +10,13 @@ from typing import Final
 
 import orjson
 
+from . import json_decoding
+from .json_blocks import blocks
+from .surrogates import without_surrogates
 from .types import Json
 
-_LARGE_BYTES: Final = 1_000_000
-"""Larger thoughts are not compressed: they are sealed in the event loop, between two events of a stream."""
+_SLICE_BYTES: Final = 65_536
+"""Bytes that are decoded in one call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +41,10 @@ def plain_thoughts(item: Json) -> list[Thought]:
 
 def encoded(thoughts: Sequence[Thought]) -> bytes:
     """Encode the thoughts, to be sealed."""
-    data = orjson.dumps([astuple(thought) for thought in thoughts])
-    return zlib.compress(data, 1 if len(data) < _LARGE_BYTES else 0)
+    packer, packed = zlib.compressobj(1), bytearray()
+    for block in blocks([astuple(thought) for thought in thoughts]):
+        packed += packer.compress(block)
+    return bytes(packed + packer.flush())
 
 
 def decoded(data: bytes) -> list[Thought]:
@@ -46,6 +52,11 @@ def decoded(data: bytes) -> list[Thought]:
     return thoughts_of(zlib.decompress(data))
 
 
-def thoughts_of(text: bytes) -> list[Thought]:
+def thoughts_of(text: bytes | bytearray) -> list[Thought]:
     """Return the thoughts that decompressed JSON holds."""
-    return [Thought(*fields) for fields in orjson.loads(text)]
+    try:
+        found = orjson.loads(text) if len(text) <= _SLICE_BYTES else json_decoding.loads(text)
+    except ValueError:
+        # Earlier versions sealed signatures with unpaired surrogates, which only Python's decoder reads.
+        found = [[field and without_surrogates(field) for field in fields] for fields in json.loads(text)]
+    return [Thought(*fields) for fields in found]

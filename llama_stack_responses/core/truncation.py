@@ -1,4 +1,4 @@
-"""Which items of a conversation may be dropped so that the rest is shorter and still consistent."""
+"""The items of a conversation that may be dropped, so that the rest is shorter and still consistent."""
 
 from __future__ import annotations
 

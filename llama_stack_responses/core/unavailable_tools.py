@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from llama_stack_responses.core.errors import bad_request
+from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.schema.search_tools import WEB_SEARCH_TYPES
 from llama_stack_responses.core.types import Json
 
@@ -23,11 +23,27 @@ HostedTool = Literal[
 """Tools that a server runs."""
 
 
+class UnavailableTool(ApiError):  # noqa: N818 (a kind of 400)
+    """The 400 of a tool that this stack cannot run.
+
+    Args:
+        message: what is missing, and how to go on.
+        param: the path of its declaration in the request.
+    """
+
+    def __init__(self, message: str, param: str) -> None:
+        super().__init__(400, message, code="unsupported_value", param=param)
+
+
 class OmittedTool:
     """A tool that is hidden from the model."""
 
     def functions(self) -> tuple[()]:
         """Return no functions."""
+        return ()
+
+    def handles(self) -> Collection[str]:
+        """Return no handles."""
         return ()
 
     def chosen(self, choice: Json) -> Collection[str]:  # noqa: ARG002 (it has no functions to choose)
@@ -59,7 +75,7 @@ class Unavailable:
             param: the path of the declaration in the request.
 
         Raises:
-            ApiError: 400, it is refused.
+            UnavailableTool: it is refused.
         """
         name = "web_search" if kind in WEB_SEARCH_TYPES else kind
         if name in self.omitted:
@@ -68,4 +84,4 @@ class Unavailable:
             f"This stack has no provider for tools of the type '{kind}'. Its operator can configure one, or leave such "
             f"tools out with the setting 'unavailable_tools: {{{name}: omit}}': see docs/guides/tools.md."
         )
-        raise bad_request(message, param, "unsupported_value")
+        raise UnavailableTool(message, param)

@@ -6,8 +6,8 @@ from io import BytesIO
 
 import pypdf
 
+from ..core.surrogates import without_surrogates
 from ..core.types import Json
-from .surrogates import without_surrogates
 
 
 def read(content: bytes, options: Json) -> dict[str, str]:

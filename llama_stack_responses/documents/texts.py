@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
 
+from llama_stack_responses.core.lru_cache import LruCache
+from llama_stack_responses.core.surrogates import without_surrogates
 from llama_stack_responses.process_pool.pool import Task, WorkerPool
 from llama_stack_responses.process_pool.time_budget import TimeBudget
 
 from .document import Document, Processor, Unreadable
 from .pdf import Pdfs, over_budget
-from .surrogates import without_surrogates
 from .text_task import decoded
 
 _TASK: Final = "llama_stack_responses.documents.text_task"
 
-_REMEMBERED: Final = 16_000_000
+_CACHED_CHARACTERS: Final = 16_000_000
 """Maximum characters of cached texts, so that a conversation about a file does not read it again in each turn."""
 
-_SMALL: Final = 64 * 1024
+_INLINE_BYTES: Final = 64 * 1024
 """Maximum bytes of a file that is decoded in the event loop: less than a millisecond, ended early by an error."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
-    """The owner and the limits of a read.
+class ReadContext:
+    """For whom a file is read, and within which bounds.
 
     Attributes:
         owner: the user on whose quota the work counts.
@@ -60,9 +60,9 @@ class Texts:
         self._characters = characters
         self._processor = processor
         self._seconds = seconds
-        self._recent = _Recent(_REMEMBERED)
+        self._recent: LruCache[bytes, str] = LruCache(_CACHED_CHARACTERS, len)
 
-    async def of(self, document: Document, reader: Reader) -> str:
+    async def of(self, document: Document, context: ReadContext) -> str:
         """Return the text of a file.
 
         Raises:
@@ -71,53 +71,53 @@ class Texts:
         """
         if not document.content:
             raise Unreadable("is empty.")
-        text = await self._text(document, reader)
+        text = await self._text(document, context)
         if not text.strip():
             raise Unreadable("has no text that can be read. If it shows pictures of pages, send those as images.")
         if len(text) > self._characters:
             raise Unreadable(f"has more than {self._characters} characters of text. Send only the part that matters.")
         return text
 
-    async def _text(self, document: Document, reader: Reader) -> str:
-        if len(document.content) <= _SMALL and not document.is_pdf:
+    async def _text(self, document: Document, context: ReadContext) -> str:
+        if len(document.content) <= _INLINE_BYTES and not document.is_pdf:
             text = decoded(document.content, self._characters, document.media_type, document.charset)
             if text is not None:
                 return text
         key = await asyncio.to_thread(_digest, document)
         text = self._recent.get(key)
         if text is None:
-            text = await self._read(document, reader)
-            self._recent.put(key, text)
+            text = await self._read(document, context)
+            self._recent.set(key, text)
         return text
 
-    async def _read(self, document: Document, reader: Reader) -> str:
-        if not document.is_pdf and len(document.content) > _SMALL:
-            text = await self._decoded(document, reader)
+    async def _read(self, document: Document, context: ReadContext) -> str:
+        if not document.is_pdf and len(document.content) > _INLINE_BYTES:
+            text = await self._decoded(document, context)
             if text is not None:
                 return text
-        return await self._extracted(document, reader)
+        return await self._extracted(document, context)
 
-    async def _decoded(self, document: Document, reader: Reader) -> str | None:
+    async def _decoded(self, document: Document, context: ReadContext) -> str | None:
         """Return the text of a large file, or None if it is not text."""
         options = {"characters": self._characters, "media_type": document.media_type, "charset": document.charset}
         # One character over the limit shows that the text is too long.
         task = Task(_TASK, document.content, self._seconds, 4 * (self._characters + 1), options)
-        answer = await self._pool.run(task, reader.owner, reader.budget)
+        answer = await self._pool.run(task, context.owner, context.budget)
         match answer.get("problem"):
             case None:
                 return answer["text"]
             case "binary":
                 return None
             case "budget":
-                raise Unreadable(over_budget(reader.budget))
+                raise Unreadable(over_budget(context.budget))
         raise Unreadable(f"could not be read within {self._seconds:g} seconds and the memory that one file may take.")
 
-    async def _extracted(self, document: Document, reader: Reader) -> str:
-        if self._processor and (reader.keep or not self._processor.keeps):
-            async with self._pool.place(reader.owner):
-                return await self._processed(self._processor, document, reader.budget)
+    async def _extracted(self, document: Document, context: ReadContext) -> str:
+        if self._processor and (context.keep or not self._processor.keeps):
+            async with self._pool.place(context.owner):
+                return await self._processed(self._processor, document, context.budget)
         if document.is_pdf:
-            return await self._pdfs.text(document.content, reader.owner, reader.budget)
+            return await self._pdfs.text(document.content, context.owner, context.budget)
         if self._processor:
             raise Unreadable("can be read only by a file processor that stores it, and 'store' is false.")
         raise Unreadable(
@@ -138,27 +138,6 @@ class Texts:
                 raise Unreadable(over_budget(budget)) from None
             raise Unreadable(f"could not be read within {seconds:g} seconds.") from None
         return without_surrogates(text[: self._characters + 1])
-
-
-class _Recent:
-    """A cache of the most recently used texts, of up to `most` characters in total."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._size = 0
-        self._texts: OrderedDict[bytes, str] = OrderedDict()
-
-    def get(self, key: bytes) -> str | None:
-        if key in self._texts:
-            self._texts.move_to_end(key)
-        return self._texts.get(key)
-
-    def put(self, key: bytes, text: str) -> None:
-        self._size += len(text) - len(self._texts.pop(key, ""))
-        self._texts[key] = text
-        while self._size > self._most:
-            _, dropped = self._texts.popitem(last=False)
-            self._size -= len(dropped)
 
 
 def _digest(document: Document) -> bytes:

@@ -13,7 +13,7 @@ from .addresses import Address, Network, is_metadata, is_public, named_by, trans
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """`(host, port) -> addresses`; raises OSError if there are none, or `UrlRefused` with the reason."""
 
-_LONGEST_HOST: Final = 253
+_HOST_CHARACTERS: Final = 253
 """Maximum characters of a domain name (RFC 1035, section 2.3.4); an IP address is shorter."""
 
 _NAME: Final = re.compile("[0-9A-Za-z_.-]+")
@@ -58,7 +58,7 @@ class AddressPolicy:
         """
         if scheme not in ("http", "https"):
             raise UrlRefused(f"Only http and https URLs are fetched, not '{scheme}:'.")
-        if not 0 < len(host) <= _LONGEST_HOST or port not in _PORTS:
+        if not 0 < len(host) <= _HOST_CHARACTERS or port not in _PORTS:
             raise UrlRefused("The URL has no host or port that can be connected to.")
         try:
             found = _written(host)

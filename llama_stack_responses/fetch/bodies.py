@@ -1,17 +1,30 @@
-"""The bodies of HTTP responses, read up to a size limit."""
+"""The bodies of HTTP responses, read and decoded up to limits."""
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from typing import Any, Final
 
 import httpx
+import orjson
+
+from llama_stack_responses.core import json_decoding
+from llama_stack_responses.core.json_values import fits
 
 UNCOMPRESSED: Final = {"accept-encoding": "identity"}
 """Request headers that forbid compression, so that the size on the wire is the size of the body."""
 
 
-class TooLarge(ValueError):  # noqa: N818 (a property of the body)
-    """The body exceeds the size limit, or may exceed it because it is compressed."""
+_INLINE_BYTES: Final = 16_384
+"""Bytes of JSON that are decoded in the event loop."""
+
+_MOST_VALUES: Final = 65_536
+_DEEPEST: Final = 64
+"""Maximum number of JSON values, and their nesting."""
+
+
+class BodyTooLarge(ValueError):  # noqa: N818 (a property of the body)
+    """The body exceeds a limit, or may exceed it because it is compressed."""
 
 
 async def read_body(response: httpx.Response, size: int) -> bytes:
@@ -22,14 +35,30 @@ async def read_body(response: httpx.Response, size: int) -> bytes:
         size: maximum bytes of the body. No more than that is kept in memory.
 
     Raises:
-        TooLarge: the body is larger, or the server compressed it.
+        BodyTooLarge: the body is larger, or the server compressed it.
         httpx.HTTPError: the connection broke.
     """
     if response.headers.get("content-encoding", "identity").lower() != "identity":
-        raise TooLarge("The server compressed its answer, which was not requested.")
+        raise BodyTooLarge("The server compressed its answer, which was not requested.")
     body = bytearray()
     async for piece in response.aiter_raw():
         body += piece
         if len(body) > size:
-            raise TooLarge(f"The server's answer is larger than {size} bytes.")
+            raise BodyTooLarge(f"The server's answer is larger than {size} bytes.")
     return bytes(body)
+
+
+async def decoded(body: bytes) -> Any:
+    """Return the JSON value of a body. A large one is decoded in pieces, in a thread.
+
+    Raises:
+        BodyTooLarge: it holds too many values, or nests them too deeply.
+        ValueError: it is not JSON.
+    """
+    return _loads(body) if len(body) <= _INLINE_BYTES else await asyncio.to_thread(_loads, body)
+
+
+def _loads(body: bytes) -> Any:
+    if not fits(body, _MOST_VALUES, _DEEPEST):
+        raise BodyTooLarge("The server's answer holds more JSON values than this server takes.")
+    return orjson.loads(body) if len(body) <= _INLINE_BYTES else json_decoding.loads(body)

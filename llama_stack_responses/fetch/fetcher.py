@@ -10,11 +10,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Final
+from typing import Any, Final
 
 import httpx
 
+from llama_stack_responses.fair_yield import FairYield
+
 from .address_policy import AddressPolicy, UrlRefused
+from .slices import receive_in_slices
 from .transport import SOCKET_OPTIONS, GuardedTransport
 
 _HEADERS: Final = {
@@ -31,7 +34,7 @@ CONNECTION_BYTES: Final = 512 * 1024
 _GZIP_OR_ZLIB: Final = 47
 """`wbits` of zlib that detects gzip and zlib by their first bytes."""
 _CHARSET: Final = re.compile(r';[ \t]*charset=[ \t]*"?([^\s;",]{1,100})', re.IGNORECASE)
-_CONTENT_TYPE: Final = 1_000
+_CONTENT_TYPE_CHARACTERS: Final = 1_000
 """Characters of the header that are parsed."""
 
 
@@ -70,15 +73,16 @@ class Fetcher:
     """Fetches URLs that users and models name.
 
     Args:
-        guard: the address policy.
+        address_policy: which addresses may be connected to.
         limits: limits of one fetch.
         trust: the trusted certificates; None: those of httpx, or SSL_CERT_FILE.
     """
 
-    def __init__(self, guard: AddressPolicy, limits: FetchLimits, trust: ssl.SSLContext | None = None) -> None:
-        self._guard = guard
+    def __init__(self, address_policy: AddressPolicy, limits: FetchLimits, trust: ssl.SSLContext | None = None) -> None:
+        self._address_policy = address_policy
         self._limits = limits
         self._trust = trust
+        self._turns = FairYield()
 
     async def get(self, url: str, count: Callable[[int], object]) -> Fetched:
         """Fetch the whole body of a URL.
@@ -107,10 +111,11 @@ class Fetcher:
         # Created once: it parses some hundred certificates.
         trust = self._trust = self._trust or httpx.create_ssl_context()
 
-        def plain() -> httpx.AsyncHTTPTransport:
-            return httpx.AsyncHTTPTransport(verify=trust, socket_options=SOCKET_OPTIONS)
+        def plain() -> Any:
+            inner = httpx.AsyncHTTPTransport(verify=trust, socket_options=SOCKET_OPTIONS)
+            return receive_in_slices(inner, self._turns)
 
-        transport: httpx.AsyncBaseTransport = GuardedTransport(self._guard, plain)  # type: ignore[assignment]
+        transport: httpx.AsyncBaseTransport = GuardedTransport(self._address_policy, plain)  # type: ignore[assignment]
         return httpx.AsyncClient(
             transport=transport,
             headers=_HEADERS,
@@ -124,7 +129,7 @@ class Fetcher:
                 raise UrlRefused(f"The server answered {response.status_code} {response.reason_phrase}".rstrip() + ".")
             body = await self._body(response, count)
             # Not `response.encoding`: httpx uses the email package's parser, which takes quadratic time.
-            content_type = response.headers.get("content-type", "")[:_CONTENT_TYPE]
+            content_type = response.headers.get("content-type", "")[:_CONTENT_TYPE_CHARACTERS]
             charset = _CHARSET.search(content_type)
             media_type = content_type.partition(";")[0].strip().lower()
             return Fetched(str(response.url), media_type, charset and charset[1], body)

@@ -23,7 +23,7 @@ _CHARACTERS: Final = 1_000_000
 """Maximum characters of a page's text; the rest is cut off."""
 _BYTES_A_CHARACTER: Final = 4
 """Maximum bytes of a character in UTF-8."""
-_KEPT: Final = 16
+_KEPT_PAGES: Final = 16
 """Maximum number of pages that one response keeps."""
 
 
@@ -55,7 +55,7 @@ class OpenPages:
         self._owner = owner
         self._kept: dict[str, tuple[WebPage, Reservation]] = {}
 
-    async def open(self, url: str) -> WebPage:
+    async def fetch(self, url: str) -> WebPage:
         """Return a page as text; fetch it if it is not one of the last ones.
 
         Raises:
@@ -63,15 +63,15 @@ class OpenPages:
         """
         if known := self._kept.get(url):
             return known[0]
-        held = self._pages.contents.lease(self._owner)
+        held = self._pages.contents.reserve(self._owner)
         try:
-            page = await self._pages.open(url, self._owner, held)
+            page = await self._pages.fetch(url, self._owner, held)
         except BaseException:
             held.release()
             raise
         # Another call may have opened it at the same time.
         self._drop(url)
-        while len(self._kept) >= _KEPT:
+        while len(self._kept) >= _KEPT_PAGES:
             self._drop(next(iter(self._kept)))
         self._kept[url] = page, held
         return page
@@ -109,7 +109,7 @@ class WebPages:
         """Return the pages of a new response of this user, none of them opened yet."""
         return OpenPages(self, owner)
 
-    async def open(self, url: str, owner: Owner, held: Reservation) -> WebPage:
+    async def fetch(self, url: str, owner: Owner, held: Reservation) -> WebPage:
         """Return a page as text.
 
         Args:
@@ -121,10 +121,10 @@ class WebPages:
                 or this owner holds or reads too much at the moment.
         """
         try:
-            with self.contents.lease(owner) as reading:
-                reading.take(CONNECTION_BYTES)
-                page = await self._opened(await self._fetcher.get(url, reading.take), owner)
-            held.take(sys.getsizeof(page.text))
+            with self.contents.reserve(owner) as reading:
+                reading.add(CONNECTION_BYTES)
+                page = await self._opened(await self._fetcher.get(url, reading.add), owner)
+            held.add(sys.getsizeof(page.text))
             return page
         except ApiError as error:
             raise UrlRefused(error.message) from None

@@ -41,7 +41,7 @@ class LookupLimits:
     seconds: float = 10.0
 
 
-def of_system(host: str, port: int) -> Sequence[str]:
+def system_addresses(host: str, port: int) -> Sequence[str]:
     """Return the addresses that the system's resolver finds."""
     return [str(address[0]) for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
@@ -51,13 +51,15 @@ class Resolver:
 
     Args:
         limits: limits of the lookups.
-        who: returns the current user.
+        current_user: returns the current user.
         look_up: resolves one name.
     """
 
-    def __init__(self, limits: LookupLimits, who: Callable[[], Owner], look_up: LookUp = of_system) -> None:
+    def __init__(
+        self, limits: LookupLimits, current_user: Callable[[], Owner], look_up: LookUp = system_addresses
+    ) -> None:
         self._limits = limits
-        self._who = who
+        self._current_user = current_user
         self._look_up = look_up
         self._queue = FairQueue(
             limits.at_once, limits.at_once_per_user, _WAITING_PER_USER, only_owner=ANONYMOUS.identity
@@ -70,7 +72,7 @@ class Resolver:
             OSError: it has none.
             UrlRefused: they were not found in time, or too many lookups of this owner wait.
         """
-        owner = self._who().identity
+        owner = self._current_user().identity
         try:
             async with asyncio.timeout(self._limits.seconds):
                 await self._queue.enter(owner)

@@ -25,13 +25,13 @@ class GuardedTransport:
     handshake and the certificate check use the host name of its URL.
 
     Args:
-        guard: the address policy.
+        address_policy: which addresses may be connected to.
         make: creates a plain transport of the client's library. There is one for each host name, so that a connection
             is never reused for a name other than the one its certificate was checked for.
     """
 
-    def __init__(self, guard: AddressPolicy, make: Callable[[], Any]) -> None:
-        self._guard = guard
+    def __init__(self, address_policy: AddressPolicy, make: Callable[[], Any]) -> None:
+        self._address_policy = address_policy
         self._make = make
         self._plain: dict[str, Any] = {}
 
@@ -54,7 +54,7 @@ class GuardedTransport:
         url = request.url
         # The form used for the lookup. `url.host` is the Unicode form, and raises if there is none.
         host = url.raw_host.decode("ascii")
-        addresses = await self._guard.addresses(url.scheme, host, url.port or _PORTS.get(url.scheme, 0))
+        addresses = await self._address_policy.addresses(url.scheme, host, url.port or _PORTS.get(url.scheme, 0))
         transport = self._plain.get(host)
         if transport is None:
             transport = self._plain[host] = self._make()

@@ -1,13 +1,13 @@
-"""Counts of what this server has done, by user."""
+"""Counts of the work of this server, by user."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from ..core.lru_cache import LruCache
 from ..core.owner import Owner
 from ..core.stream.assembler import Assembler
 from ..core.stream.deltas import Usage
@@ -20,7 +20,7 @@ _FIELDS: Final = {"completed": "completed", "incomplete": "incomplete", "cancell
 
 @dataclass(slots=True)
 class Counts:
-    """What this server has done for one user since it started.
+    """The work of this server for one user since it started.
 
     Attributes:
         requests: responses begun.
@@ -66,7 +66,7 @@ class Counts:
         setattr(self, _FIELDS[status], getattr(self, _FIELDS[status]) + 1)
         self.events += events
 
-    def shown(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return the counts as the page reads them."""
         counts = asdict(self)
         first = {
@@ -103,7 +103,7 @@ class Activity:
 
     def __init__(self) -> None:
         self.running: dict[tuple[str, str], dict[str, Running]] = {}
-        self._by_owner: OrderedDict[tuple[str, str], Counts] = OrderedDict()
+        self._by_owner: LruCache[tuple[str, str], Counts] = LruCache(_OWNERS)
 
     @contextmanager
     def runs(self, owner: Owner, running: Running) -> Iterator[None]:
@@ -120,8 +120,8 @@ class Activity:
 
     def of(self, owner: Owner) -> Counts:
         """Return the counts of a user."""
-        counts = self._by_owner.setdefault(owner.identity, Counts())
-        self._by_owner.move_to_end(owner.identity)
-        if len(self._by_owner) > _OWNERS:
-            self._by_owner.popitem(last=False)
+        counts = self._by_owner.get(owner.identity)
+        if counts is None:
+            counts = Counts()
+            self._by_owner.set(owner.identity, counts)
         return counts

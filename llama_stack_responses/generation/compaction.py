@@ -22,7 +22,7 @@ from ..core.types import Json
 from ..sealing.sealer import SEALED
 from ..sealing.summaries import PrivateSummaries
 from ..telemetry.telemetry import RoundOperation
-from ..tools.tool import ItemReporter
+from ..tools.tool_function import ItemReporter
 from .event_buffer import EventBuffer
 from .model_round import ModelRound
 
@@ -85,13 +85,13 @@ class AutoCompaction:
             ApiError: the model wrote no summary.
         """
         settled, question = before_question(items)
-        asked = open_message(items, self._sent, self._summaries.read)
-        made = await self._made(settled, asked, max_tokens, reporter, operation)
-        summary = self._summaries.read(made)
-        if asked and summary and not question:
+        open_question = open_message(items, self._sent, self._summaries.read)
+        compaction = await self._compaction(settled, open_question, max_tokens, reporter, operation)
+        summary = self._summaries.read(compaction)
+        if open_question and summary and not question:
             # The sealed item only refers to the message's files and images; here they are already resolved.
             question = [as_message(replace(summary, message=shown_message(items)))]
-        return [made, *question]
+        return [compaction, *question]
 
     async def alone(
         self, items: Sequence[Json], max_tokens: int | None, reporter: ItemReporter, operation: RoundOperation
@@ -102,13 +102,13 @@ class AutoCompaction:
             ApiError: there is nothing to compact, or the model wrote no summary.
         """
         check_not_empty(items)
-        asked = open_message(items, self._sent, self._summaries.read)
-        return [await self._made(items, asked, max_tokens, reporter, operation)]
+        open_question = open_message(items, self._sent, self._summaries.read)
+        return [await self._compaction(items, open_question, max_tokens, reporter, operation)]
 
-    async def _made(
+    async def _compaction(
         self,
         items: Sequence[Json],
-        asked: list[Json] | None,
+        open_question: list[Json] | None,
         max_tokens: int | None,
         reporter: ItemReporter,
         operation: RoundOperation,
@@ -123,6 +123,6 @@ class AutoCompaction:
         written = await self._model_round.summarise(items, max_tokens, begun, operation)
         operation.ended(written.finish, ())
         self._event_buffer.put(self._assembler.feed(Finish("stop", written.finish.usage)))
-        reporter.conclude(index, {SEALED: await self._summaries.sealed(Summary(written.text, asked))})
-        made: Json = self._assembler.response["output"][index]
-        return made
+        reporter.conclude(index, {SEALED: await self._summaries.sealed(Summary(written.text, open_question))})
+        compaction: Json = self._assembler.response["output"][index]
+        return compaction

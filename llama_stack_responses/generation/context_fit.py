@@ -118,9 +118,9 @@ class ContextFit:
         If even the request without all parts is longer, return that one.
         """
 
-        def made(count: int) -> Json:
+        def shortened(count: int) -> Json:
             return make(without(items, parts[:count]))
 
-        fits = bisect_left(range(len(parts)), True, key=lambda count: estimated_tokens(made(count)) <= most)
+        fits = bisect_left(range(len(parts)), True, key=lambda count: estimated_tokens(shortened(count)) <= most)
         self._shortest = fits == len(parts)
-        return made(fits)
+        return shortened(fits)

@@ -1,4 +1,4 @@
-"""The services of the stack that generations use."""
+"""The dependencies of generations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..inputs.prompts import Prompts
 from ..moderation.moderator import Moderator
 from ..process_pool.pool import WorkerPool
 from ..telemetry.telemetry import Telemetry
-from ..tools.registry import Services
+from ..tools.registry import HostedToolServices
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Dependencies:
         inference: runs the model rounds.
         attachments: resolves files and images for the models.
         prompts: the prompts that requests refer to; None if the stack has none.
-        services: the services that hosted tools use.
+        tool_services: the services that hosted tools use.
         moderator: checks input and output.
         telemetry: records spans and metrics.
         pool: processes that handle untrusted content.
@@ -30,13 +30,13 @@ class Dependencies:
     inference: Inference
     attachments: Attachments
     prompts: Prompts | None
-    services: Services
+    tool_services: HostedToolServices
     moderator: Moderator
     telemetry: Telemetry
     pool: WorkerPool
 
     async def close(self) -> None:
-        """Close the services of tools, the moderator and the process pool."""
-        await self.services.close()
+        """Close the services of hosted tools, the moderator and the process pool."""
+        await self.tool_services.close()
         await self.moderator.close()
         await self.pool.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Protocol
 
@@ -48,17 +49,22 @@ class GenerationDriver:
         completed_at = int(time.time()) if ending.status == "completed" else None
         self._assembler.settle(ending.status, completed_at=completed_at, incomplete_reason=ending.incomplete_reason)
 
-    def fail(self, error: ApiError) -> None:
+    async def fail(self, error: ApiError) -> None:
         """Close the open items and settle the response as failed."""
-        self._event_buffer.put(self._assembler.close("incomplete"))
+        await self._close()
         self._assembler.settle("failed", error=error)
 
-    def cancel(self) -> None:
+    async def cancel(self) -> None:
         """Close the open items and settle the response as cancelled."""
-        self._event_buffer.put(self._assembler.close("incomplete"))
+        await self._close()
         self._assembler.settle("cancelled")
+
+    async def _close(self) -> None:
+        while work := self._assembler.preparation():
+            await asyncio.to_thread(work)
+        self._event_buffer.put(self._assembler.close("incomplete"))
 
     def defect(self, error: Exception) -> ApiError:
         """Log a defect of this software, and return the error for the response that fails with it."""
-        logger.error("response %s failed", self._assembler.response["id"], exc_info=error)
-        return ApiError(500, f"The server failed while it made the response ({type(error).__name__}).")
+        logger.error("could not generate a response: %s", self._assembler.response["id"], exc_info=error)
+        return ApiError(500, f"The server failed while it generated the response ({type(error).__name__}).")

@@ -1,15 +1,16 @@
-"""The log line of a response that has ended."""
+"""The log lines of responses that have ended, and of requests that were refused."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ..core.errors import ApiError
 from ..logs import ENDED, get_logger
 
 logger = get_logger(ENDED)
 
-_MOST: Final = 200
+_MODEL_CHARACTERS: Final = 200
 """Maximum characters of a model's name in the line."""
 
 
@@ -26,7 +27,7 @@ def log_ended(response: Mapping[str, Any], seconds: float, *, what: str = "respo
     usage, error = response["usage"] or {}, response.get("error")
     fields = {
         "response_id": response["id"],
-        "model_name": str(response["model"])[:_MOST],
+        "model_name": str(response["model"])[:_MODEL_CHARACTERS],
         "status": response["status"],
         "input_tokens": usage.get("input_tokens", 0),
         "output_tokens": usage.get("output_tokens", 0),
@@ -34,3 +35,11 @@ def log_ended(response: Mapping[str, Any], seconds: float, *, what: str = "respo
         **({"error": error["code"]} if error else {}),
     }
     logger.info("%s %s", what, response["status"], extra=fields)
+
+
+def log_refused(error: ApiError) -> None:
+    """Log that a request was answered with an error and has no response.
+
+    The error's message and parameter are left out: they may quote the request.
+    """
+    logger.info("request refused", extra={"http_status": error.status, "error": error.code or error.type})

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..core.stream.events import Event
 from ..core.stream.item_order import ItemOrder
+from ..core.stream.output import OpenText
 from ..core.stream.transcript import Transcript
 from .pace import Pace
 
-type Write = Callable[[list[Event]], bool]
+type EventWriter = Callable[[list[Event]], bool]
 """Passes events on to the client without waiting; returns False if it cannot."""
+
+
+class SharedEvents(list[Event]):
+    """Events for several clients, encoded once for all of them."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        super().__init__(events)
+        self._frames: list[bytes | None] = []
+
+    def frames(self, encode: Callable[[list[Event]], bytes | None]) -> bytes | None:
+        """Return what the first call's `encode` returned."""
+        if not self._frames:
+            self._frames.append(encode(self))
+        return self._frames[0]
 
 
 class EventBuffer:
@@ -31,6 +46,7 @@ class EventBuffer:
     Attributes:
         order: holds back the events of an item while another item is open.
         pace: notes when the reader took events; None if that is not recorded.
+        passed: how often events were passed on without waking the reader.
     """
 
     def __init__(
@@ -41,11 +57,13 @@ class EventBuffer:
         self._transcript = transcript
         self._limit = limit
         self.pace = pace
+        self.passed = 0
         self._events: list[Event] = []
+        self._last: Event | None = None
         self._ended = False
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
-        self._write: Write | None = None
+        self._write: EventWriter | None = None
         self._planned = False
         self._passed_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -59,16 +77,40 @@ class EventBuffer:
         """Append events in the order of their items, and wake the reader."""
         if not self._wanted and self._transcript is None:
             return
-        events = self.order.take(events)
+        events = self.order.feed(events)
+        if not events:
+            return
+        self._last = events[-1] if self.order.idle else None
         if self._transcript:
             self._transcript.note(events)
-        if self._wanted and events:
+        if self._wanted:
             self._events += events
-            if self._write is None:
-                _wake(self._reader)
-            elif not self._planned:
-                self._planned = True
-                asyncio.get_running_loop().call_soon(self._pass_on)
+            self._plan()
+
+    def extend(self, open_text: OpenText, text: str) -> bool:
+        """Append the delta by which a text extends an open one; return False if the buffer is full."""
+        if len(self._events) >= self._limit:
+            return False
+        before, event = open_text.event, open_text.extend(text)
+        if before is not self._last:
+            self.put([event])
+            return True
+        self._last = event
+        if self._transcript:
+            self._transcript.extend(len(text))
+        if self._wanted:
+            self._events.append(event)
+            if not self._planned:
+                self._plan()
+        return True
+
+    def _plan(self) -> None:
+        """Have the events passed on in the next iteration of the event loop, or wake the reader."""
+        if self._write is None:
+            _wake(self._reader)
+        elif not self._planned:
+            self._planned = True
+            asyncio.get_running_loop().call_soon(self._pass_on)
 
     def end(self) -> None:
         """Mark the end: no events will follow."""
@@ -81,7 +123,7 @@ class EventBuffer:
             self._writer = asyncio.get_running_loop().create_future()
             await self._writer
 
-    async def filled(self, silence: float | None = None, write: Write | None = None) -> bool:
+    async def filled(self, silence: float | None = None, write: EventWriter | None = None) -> bool:
         """Wait until events are ready, or for `silence` seconds; return False once the events have ended.
 
         Events for which `write` returns True are not ready: they have been passed on.
@@ -103,10 +145,11 @@ class EventBuffer:
         taken, self._events = self._events, []
         if taken and self.pace:
             self.pace.note(taken[-1]["sequence_number"] + 1)
-        _wake(self._writer)
+        if self._writer:
+            _wake(self._writer)
         return taken
 
-    async def take(self, silence: float, write: Write | None = None) -> list[Event] | None:
+    async def get(self, silence: float, write: EventWriter | None = None) -> list[Event] | None:
         """Take all buffered events, and wait for the first one.
 
         Return an empty list after `silence` seconds without an event, and None once the events have ended. `write` is
@@ -125,6 +168,7 @@ class EventBuffer:
             passed = False
         if passed:
             self.ready()
+            self.passed += 1
             self._passed_at = asyncio.get_running_loop().time()
         else:
             _wake(self._reader)

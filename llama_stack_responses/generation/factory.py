@@ -14,14 +14,15 @@ from ..chat.summary import Detail, summary_request
 from ..config import ResponsesConfig
 from ..core.compaction import continued
 from ..core.ids import new_id
-from ..core.mcp import Approval
-from ..core.moderation import policy_of
+from ..core.mcp_approvals import Approval
+from ..core.moderation_policy import policy_of
 from ..core.owner import Owner
 from ..core.schema.request import CreateRequest
 from ..core.stream.assembler import Assembler
 from ..core.stream.response import new_response
 from ..core.types import Json
 from ..core.unavailable_tools import Unavailable
+from ..fair_yield import FairYield
 from ..inputs.attachments import Attachments
 from ..inputs.large_work import LargeWork
 from ..moderation.checks import Checks
@@ -42,7 +43,6 @@ from .context_lengths import ContextLengths
 from .delta_filter import DeltaFilter
 from .dependencies import Dependencies
 from .event_buffer import EventBuffer
-from .fair_yield import FairYield
 from .loop import NOTHING_DONE, Generation, LoopLimits, Progress
 from .model_round import ModelRound
 from .reasoning_summary import ReasoningSummarizer
@@ -130,6 +130,7 @@ class GenerationFactory:
             show_logprobs=request.wants_logprobs,
             structured=request.wants_json,
             seal=reasoning.seal,
+            whole_of=toolset.whole_of,
         )
         policy, moderation = policy_of(request), response["moderation"]
         moderation_filter = (
@@ -150,7 +151,7 @@ def build_factory(
     return GenerationFactory(
         dependencies.inference,
         dependencies.attachments,
-        tool_makers(dependencies.services),
+        tool_makers(dependencies.tool_services),
         config.profiles,
         LoopLimits(
             limits.rounds,
@@ -158,8 +159,9 @@ def build_factory(
             limits.tool_seconds,
             limits.output_bytes,
             limits.output_events,
+            limits.tool_output_bytes,
             ServerBounds(limits.mcp_servers, config.mcp.lists_bytes),
-            limits.of_requests.max_tools,
+            limits.request_limits.max_tools,
         ),
         SealedItems(reasoning_sealer(sealer), limits.history_of_one),
         ContextLengths(dependencies.inference),
@@ -167,7 +169,7 @@ def build_factory(
         Checks(dependencies.moderator, moderation.seconds, moderation.held_characters),
         large_work,
         telemetry=dependencies.telemetry,
-        unavailable=dependencies.services.unavailable,
+        unavailable=dependencies.tool_services.unavailable,
         mcp_approval=config.mcp.require_approval,
         keeps_requests=config.ui.enabled and config.ui.record_requests,
     )
@@ -245,7 +247,7 @@ class GenerationContext:
         return Generation(
             self.request,
             items,
-            shown=await self.shown(items, held),
+            model_items=await self.model_items(items, held),
             held=held,
             model_round=model_round,
             auto_compaction=AutoCompaction(
@@ -269,9 +271,9 @@ class GenerationContext:
 
     def held(self) -> Reservation:
         """Return a reservation for the contents of files and images; the caller must release it."""
-        return self.factory.attachments.contents.lease(self.owner)
+        return self.factory.attachments.contents.reserve(self.owner)
 
-    async def shown(self, items: list[Json], held: Reservation) -> list[Json]:
+    async def model_items(self, items: list[Json], held: Reservation) -> list[Json]:
         """Return the items for the model, with resolved files and images, which `held` counts.
 
         Raises:
@@ -327,8 +329,8 @@ class GenerationContext:
         )
         try:
             await self.toolset.prepare(items, tool_execution)
-            shown = await self.shown(items, held)
-            return await self.model_round(event_buffer).chat(shown, self.request.max_output_tokens)
+            items = await self.model_items(items, held)
+            return await self.model_round(event_buffer).chat(items, self.request.max_output_tokens)
         finally:
             self.toolset.release()
 

@@ -13,6 +13,7 @@ from ..chat.chunks import ChunkReader
 from ..chat.pieces import FEW
 from ..core.stream.citing import Citing
 from ..core.stream.deltas import Delta, Finish
+from ..core.stream.fragments import LARGE_CHARACTERS
 from ..telemetry.telemetry import RoundOperation
 from .delta_filter import DeltaFilter, apply_filters
 from .event_buffer import EventBuffer
@@ -20,13 +21,21 @@ from .watchdog import Watchdog
 
 Take = Callable[[Delta], Finish | None]
 """Receives each delta of a round in order. If it returns a `Finish`, the round ends before this delta."""
+Extend = Callable[[str], bool]
+"""Takes a text that extends the last delta; returns False if it has to be taken as a delta of its own."""
+Preparation = Callable[[Delta], Callable[[], None] | None]
 Deltas = list[Delta] | Iterator[Delta]
 
-_BURST: Final = 16
+_BURST_CHUNKS: Final = 16
 """Chunks after which a stream yields to other streams. A fast model server's chunks arrive together, and reading them
 never waits. A new stream's first chunks do not wait behind running streams."""
-_SLOW: Final = 0.2
+_SLOW_SECONDS: Final = 0.2
 """Seconds for a burst from which a stream has waited for its model server, so that others could run meanwhile."""
+
+
+def nothing_to_prepare(_: Delta) -> None:
+    """Return None: the deltas close no items."""
+    return
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,8 @@ class Round:
         take: receives the deltas.
         operation: records the request and the first chunk.
         full: returns whether the response is as large as it may be.
+        extend: takes the texts of chunks that only extend the last delta.
+        preparation: returns the work on a large item that a delta may close; None if there is none.
     """
 
     reader: ChunkReader
@@ -48,6 +59,17 @@ class Round:
     take: Take
     operation: RoundOperation
     full: Callable[[], bool]
+    extend: Extend = lambda _: False
+    preparation: Preparation = nothing_to_prepare
+
+    @property
+    def is_long(self) -> bool:
+        """Whether an item of this round can be large."""
+        return self.reader.said >= LARGE_CHARACTERS
+
+    def closes(self, deltas: Iterable[Delta]) -> bool:
+        """Return whether one of the deltas may close a large item."""
+        return any(self.preparation(delta) for delta in deltas)
 
     def cited(self, deltas: Iterable[Delta]) -> list[Delta] | Iterator[Delta]:
         """Return the deltas with the citations in the model's text as annotations; many of them, as they are taken."""
@@ -64,12 +86,25 @@ class Round:
                 return end
         return None
 
+    async def taken_prepared(self, deltas: Iterable[Delta]) -> Finish | None:
+        """Take the deltas without filters, after the preparation of each; return how the round ended, if it did."""
+        for delta in deltas:
+            await self._prepared(delta)
+            if end := self.take(delta):
+                return end
+        return None
+
+    async def _prepared(self, delta: Delta) -> None:
+        while self.is_long and (work := self.preparation(delta)):
+            await asyncio.to_thread(work)
+
     async def passed(self, deltas: Iterable[Delta]) -> Finish | None:
         """Take the deltas through the filters; return how the round ended, if it did."""
         for delta in deltas:
             # When the round ends, the filters' work on this delta ends too.
             async with aclosing(apply_filters(self.filters, delta)) as passing:
                 async for shown in passing:
+                    await self._prepared(shown)
                     if end := self.take(shown) or (shown if isinstance(shown, Finish) else None):
                         return end
         return None
@@ -83,7 +118,7 @@ class Intake:
 
     Args:
         this: the round.
-        watchdog: hears of each chunk with content.
+        watchdog: is notified of each chunk with content.
         event_buffer: gets the events of the deltas.
 
     Attributes:
@@ -97,8 +132,9 @@ class Intake:
         self._watchdog = watchdog
         self._event_buffer = event_buffer
         self._loop = asyncio.get_running_loop()
-        self._read, self._pause = 0, 1
+        self._read, self._pause, self._began = 0, 1, 0.0
         self._taken = self._over = False
+        self._extends = this.citing is None and not this.filters
         self._error: Exception | None = None
         self.deltas: Deltas | None = None
         self.end: Finish | None = None
@@ -122,6 +158,35 @@ class Intake:
             waits = True
         self._taken = waits
         return not waits
+
+    def text_of(self, value: Any) -> str | None:
+        """Return the text in the JSON of a chunk that only extends the last delta; None for any other chunk."""
+        return self._this.reader.extension(value) if self._extends and not self._over else None
+
+    def extend(self, text: str) -> bool:
+        """Take the text of a chunk that only extends the last delta; return False if the chunk has to be taken.
+
+        A chunk after which something may have to wait has to.
+        """
+        this, number = self._this, self._read + 1
+        reader = this.reader
+        if self._over or not reader.may_extend(text) or (number == self._pause and not self._goes_on()):
+            return False
+        if not this.extend(text):
+            return False
+        reader.said += len(text)
+        reader.extensions += 1
+        self._watchdog.pat()
+        self._read = number
+        return True
+
+    def _goes_on(self) -> bool:
+        """Begin another burst, if the response is not full and the stream need not yield; return whether it began."""
+        now = self._loop.time()
+        if now - self._began < _SLOW_SECONDS or self._this.full():
+            return False
+        self._pause, self._began = self._read + 1 + _BURST_CHUNKS, now
+        return True
 
     def pulled(self, chunk: Any) -> None:
         """Take a chunk that the round reads, unless it was pushed before.
@@ -160,7 +225,11 @@ class Intake:
             deltas = this.cited(deltas)
         if deltas:
             self._watchdog.pat()
-            if type(deltas) is not list or this.filters:
+            if (
+                type(deltas) is not list
+                or this.filters
+                or (this.reader.said >= LARGE_CHARACTERS and this.closes(deltas))
+            ):
                 self.deltas = deltas
                 return True
             if end := this.taken(deltas):
@@ -178,6 +247,6 @@ class Intake:
         if this.full():
             raise this.reader.cut()
         first, took = self._read == 1, self._loop.time() - self._began
-        self._pause = self._read - self._read % _BURST + _BURST
+        self._pause = self._read - self._read % _BURST_CHUNKS + _BURST_CHUNKS
         self.begin_burst()
-        self.waits = not first and took < _SLOW
+        self.waits = not first and took < _SLOW_SECONDS

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from ..admission import Reservation
-from ..chat.exchanges import tool_output
+from ..chat.function_calls import tool_output
 from ..core.errors import ApiError, TooLongError
 from ..core.exchanges import with_exchanges
 from ..core.schema.request import SERVICE_TIERS, CreateRequest
@@ -20,7 +20,7 @@ from ..core.types import Json
 from ..moderation.filter import ModerationFilter
 from ..telemetry.telemetry import Telemetry
 from ..tools.mcp.list_budget import ServerBounds
-from ..tools.tool import Output
+from ..tools.tool_function import Output
 from ..tools.toolset import SERVERS, Toolset
 from .activity import Running
 from .compaction import AutoCompaction, Compact
@@ -69,6 +69,7 @@ class LoopLimits:
         tool_seconds: timeout of one tool call.
         output_bytes: most characters of the model's output.
         output_events: most events.
+        tool_output_bytes: most characters of the results of hosted tools.
         servers: bounds on the MCP servers.
         tools: most tools, those of the input included.
     """
@@ -78,6 +79,7 @@ class LoopLimits:
     tool_seconds: float
     output_bytes: int = 32 * 2**20
     output_events: int = 500_000
+    tool_output_bytes: int = 64 * 2**20
     servers: ServerBounds = SERVERS
     tools: int = DEFAULT_LIMITS.max_tools
 
@@ -100,8 +102,8 @@ class Generation:
     Args:
         request: the client's request.
         items: the history and the input, normalised, with references resolved.
-        shown: these items as the model gets them, with files and images resolved.
-        held: counts the memory that `shown` takes, until the generation has ended.
+        model_items: these items as the model gets them, with files and images resolved.
+        held: counts the memory that `model_items` takes, until the generation has ended.
         model_round: runs the model rounds.
         auto_compaction: replaces the conversation by a summary when it is too long.
         toolset: the request's tools.
@@ -120,7 +122,7 @@ class Generation:
         request: CreateRequest,
         items: list[Json],
         *,
-        shown: list[Json],
+        model_items: list[Json],
         held: Reservation,
         model_round: ModelRound,
         auto_compaction: AutoCompaction,
@@ -135,19 +137,19 @@ class Generation:
         after_step: Callable[[Progress], Awaitable[None]] | None = None,
     ) -> None:
         self._request = request
-        self._items, self._shown, self._held = items, shown, held
+        self._items, self._model_items, self._held = items, model_items, held
         self._model_round = model_round
         self._auto_compaction = auto_compaction
         self._toolset = toolset
         self._assembler = assembler
-        self._event_buffer = event_buffer
-        self._limits = limits
+        self._event_buffer, self._limits = event_buffer, limits
         self._telemetry = telemetry
         self._moderation_filter = moderation_filter
         self._stop_point = stop_point or StopPoint()
         self._tool_execution = ToolExecution(
             toolset, assembler, event_buffer, limits.tool_seconds, telemetry, model_round.timeline
         )
+        self._tool_execution.limit(limits.tool_output_bytes, _outputs(progress.said))
         self._rounds = progress.rounds
         self._said = list(progress.said)
         self._waiting = {call.call_id: call for call in progress.waiting}
@@ -163,7 +165,7 @@ class Generation:
 
     @property
     def timeline(self) -> Timeline:
-        """Records when rounds and tool calls were made, and counts them."""
+        """Records the times of rounds and tool calls, and counts them."""
         return self._model_round.timeline
 
     async def run(self) -> Ending:
@@ -180,7 +182,7 @@ class Generation:
                 ending = self._refuse() or await (self._only_compact() if self._request.compacts else self._run())
                 if self._moderation_filter:
                     response["moderation"] = await self._moderation_filter.moderation(response["output"])
-                self._operation.ended(response, ending.status, self._rounds)
+                self._operation.ended(response, ending.status, self._rounds, self._event_buffer.passed)
                 ended(ending.status)
                 return ending
         finally:
@@ -243,9 +245,9 @@ class Generation:
         calls = self._assembler.calls
         for due in self._toolset.due(self._items):
             self._event_buffer.put(calls.make(due.kind, due.name, due.arguments))
-        made, calls.server_calls = calls.server_calls, []
-        if made:
-            self._wait_for(made)
+        due_calls, calls.server_calls = calls.server_calls, []
+        if due_calls:
+            self._wait_for(due_calls)
             await self._step()
             await self._answer(again=False)
 
@@ -287,15 +289,21 @@ class Generation:
             self._telemetry.round(self._request.model, self._operation) as operation,
             self.timeline.round(operation, "answer"),
         ):
-            result = await self._model_round.ask(
-                self._conversation, self._tokens_left(), self._take, operation, self._full
+            result = await self._model_round.run(
+                self._conversation,
+                self._tokens_left(),
+                self._take,
+                operation,
+                self._full,
+                self._extend,
+                self._assembler.preparation,
             )
             operation.ended(result.finish, self._assembler.response["output"][self._output_said :])
         return result
 
     @property
     def _conversation(self) -> list[Json]:
-        return [*self._shown, *self._said]
+        return [*self._model_items, *self._said]
 
     async def _only_compact(self) -> Ending:
         """Answer a request for compaction alone."""
@@ -320,6 +328,11 @@ class Generation:
         self._event_buffer.put(self._assembler.feed(delta))
         return None
 
+    def _extend(self, text: str) -> bool:
+        """Take a text that extends the last delta; return False if it has to be taken as a delta of its own."""
+        open_text = self._assembler.open_text
+        return open_text is not None and self._event_buffer.extend(open_text, text)
+
     def _full(self) -> bool:
         """Return whether the response has too many events or items."""
         assembler = self._assembler
@@ -336,7 +349,7 @@ class Generation:
         """Add the output of this round to the conversation for the next one."""
         calls = self._assembler.calls
         server_calls, calls.server_calls = calls.server_calls, []
-        self._ends, calls.shown = calls.shown > 0, 0
+        self._ends, calls.client_calls = calls.client_calls > 0, 0
         output = self._assembler.response["output"]
         hosted = {call.index for call in server_calls}
         self._said += [item for index, item in enumerate(output) if index >= self._output_said and index not in hosted]
@@ -351,8 +364,13 @@ class Generation:
         for call in server_calls:
             item = {} if call.index is None else self._assembler.response["output"][call.index]
             shown_as = {name: item[name] for name in ("id", "approval_request_id") if item.get(name)}
-            said = {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments}
-            self._said.append(shown_as | said)
+            called = {
+                "type": "function_call",
+                "call_id": call.call_id,
+                "name": call.name,
+                "arguments": call.arguments,
+            }
+            self._said.append(shown_as | called)
         self._waiting = {call.call_id: call for call in server_calls}
 
     async def _answer(self, *, again: bool) -> None:
@@ -368,3 +386,8 @@ class Generation:
     async def _step(self) -> None:
         if self._after_step:
             await self._after_step(Progress(self._rounds, self._said, list(self._waiting.values()), self._ends))
+
+
+def _outputs(items: Sequence[Json]) -> Iterator[Output]:
+    """Return the results of calls in a conversation."""
+    return (item["output"] for item in items if item["type"] == "function_call_output")

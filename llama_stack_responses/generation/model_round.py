@@ -20,13 +20,13 @@ from ..core.schema.request import CreateRequest
 from ..core.stream.deltas import Delta, Finish, Text
 from ..core.thoughts import Thought, plain_thoughts
 from ..core.types import Json
+from ..fair_yield import FairYield
 from ..telemetry.telemetry import RoundOperation
 from ..tools.toolset import Toolset
 from .context_fit import ContextFit, Make
 from .delta_filter import DeltaFilter
 from .event_buffer import EventBuffer
-from .fair_yield import FairYield
-from .intake import Deltas, Intake, Round, Take
+from .intake import Deltas, Extend, Intake, Preparation, Round, Take, nothing_to_prepare
 from .stream_close import closing
 from .timeline import Timeline
 from .watchdog import Watchdog
@@ -76,7 +76,7 @@ class ModelRound:
         timeline: the initial value of the attribute.
 
     Attributes:
-        timeline: records when the rounds and tool calls of the response were made, and the chat requests.
+        timeline: records the times of the response's rounds and tool calls, and the chat requests.
         accepted: a future that is done once the model server has accepted the first request.
     """
 
@@ -114,13 +114,15 @@ class ModelRound:
         self._filters = filters
         self.timeline = timeline or Timeline()
 
-    async def ask(
+    async def run(
         self,
         items: Sequence[Json],
         max_tokens: int | None,
         take: Take,
         operation: RoundOperation,
         full: Callable[[], bool],
+        extend: Extend,
+        preparation: Preparation = nothing_to_prepare,
     ) -> RoundResult:
         """Run one round on the conversation `items`.
 
@@ -131,6 +133,8 @@ class ModelRound:
             operation: records the request and the first chunk.
             full: returns whether the response is as large as it may be, checked at intervals; if so, the round ends as
                 incomplete.
+            extend: takes the texts of chunks that only extend the last delta.
+            preparation: returns the work on a large item that a delta may close; it is done in a thread.
 
         Raises:
             ApiError: the model server failed; `TooLongError` if the request is too long for it. The deltas so far were
@@ -138,7 +142,9 @@ class ModelRound:
         """
         chat = await self.chat(items, max_tokens)
         reader = ChunkReader(self._profile, self._left, summaries=self._request.reasoning_summary is not None)
-        return await self._run_round(chat, Round(reader, self._toolset.citing(), self._filters, take, operation, full))
+        citing = self._toolset.citing()
+        this = Round(reader, citing, self._filters, take, operation, full, extend, preparation)
+        return await self._run_round(chat, this)
 
     async def summarise(
         self, items: Sequence[Json], max_tokens: int | None, begun: Callable[[], None], operation: RoundOperation
@@ -198,7 +204,7 @@ class ModelRound:
             self.accepted.set_result(None)
 
     async def _run_round(self, chat: Json, this: Round, kind: str = "answer") -> RoundResult:
-        this.operation.asked(chat)
+        this.operation.set_request(chat)
         await self.timeline.requested(chat, kind)
         try:
             end = await self._read(chat, this)
@@ -207,9 +213,10 @@ class ModelRound:
         except ApiError:
             raise
         except Exception as error:
-            raise self._inference.explain(error) from error
+            raise self._inference.to_api_error(error) from error
         finally:
             self._left -= this.reader.said
+            this.operation.extensions = this.reader.extensions
         end = end or await this.passed(this.cited(this.reader.end()))
         assert end, "a round ends with its Finish"
         return RoundResult(end, this.reader.service_tier)
@@ -218,7 +225,7 @@ class ModelRound:
         """Take the deltas of the stream; return how the round ended, if it ended before the stream."""
         with Watchdog(self._idle_seconds) as watchdog:
             intake = Intake(this, watchdog, self._event_buffer)
-            stream = await self._inference.open(chat, intake.take)
+            stream = await self._inference.open_stream(chat, intake.take, intake)
             self.accept()
             async with closing(stream) as chunks:
                 with intake:
@@ -253,7 +260,7 @@ class ModelRound:
             for number, some in enumerate(batched(deltas, _AT_ONCE)):
                 if number:
                     await self._rest(this)
-                if end := await this.passed(some) if this.filters else this.taken(some):
+                if end := await this.passed(some) if this.filters else await this.taken_prepared(some):
                     return end
         return None
 

@@ -1,4 +1,4 @@
-"""When the events of a response came, in few bytes."""
+"""The times of a response's events, in few bytes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,26 @@ class Pace:
         self._ticks = list(before)
         self._counted = sum(before[::2])
         self._last = sum(before[1::2]) / 1000
+        self._skipped, self._skipped_at = 0, 0.0
 
     def note(self, count: int) -> None:
         """Note that the first `count` events of the response are ready."""
         now = perf_counter() - self._began
-        if count <= self._counted or (self._ticks and now - self._last < self._interval):
+        if count <= self._counted:
             return
+        if self._ticks and now - self._last < self._interval:
+            self._skipped, self._skipped_at = count, now
+            return
+        if now - self._skipped_at >= self._interval:
+            self._note_skipped()
+        self._add(count, now)
+
+    def _note_skipped(self) -> None:
+        """Note the events that came too soon after others, before a pause: they did not come after it."""
+        if self._skipped > self._counted:
+            self._add(self._skipped, self._skipped_at)
+
+    def _add(self, count: int, now: float) -> None:
         self._ticks += (count - self._counted, round(now * 1000) - round(self._last * 1000))
         self._counted, self._last = count, now
         if len(self._ticks) > 2 * _TICKS:
@@ -52,10 +66,12 @@ class Pace:
 
     def noted(self) -> list[int]:
         """Return a copy of the pairs so far, one after another."""
+        self._note_skipped()
         return list(self._ticks)
 
     def ticks(self) -> list[int]:
         """Return the pairs, one after another. Events after them came with the end of the response."""
+        self._note_skipped()
         ended = round((perf_counter() - self._began - self._last) * 1000)
         return [*self._ticks, 2**31, ended] if self._ticks else []
 

@@ -18,7 +18,7 @@ from .watchdog import Watchdog
 
 logger = get_logger(__name__)
 
-_LONGEST: Final = 1 << 16
+_MOST_CHARACTERS: Final = 1 << 16
 """Most characters that the model may write for one summary, its own reasoning included."""
 
 
@@ -66,11 +66,11 @@ class ReasoningSummarizer:
     async def _summary(self, text: str) -> AsyncGenerator[Delta]:
         try:
             with Watchdog(self._idle_seconds) as watchdog:
-                reader = ChunkReader(self._profile, _LONGEST)
-                async with closing(await self._inference.open(self._request(text))) as chunks:
+                reader = ChunkReader(self._profile, _MOST_CHARACTERS)
+                async with closing(await self._inference.open_stream(self._request(text))) as chunks:
                     with suppress(OutputLimitReached):
                         async for chunk in chunks:
-                            for delta in _said(reader, chunk, watchdog):
+                            for delta in _new_text(reader, chunk, watchdog):
                                 yield delta
                 [*_, finish] = reader.end()
                 assert isinstance(finish, Finish)
@@ -78,10 +78,10 @@ class ReasoningSummarizer:
         except ApiError as error:
             logger.warning("reasoning summary failed: %s", error)
         except Exception as error:  # noqa: BLE001 - any error of the provider's library
-            logger.warning("reasoning summary failed: %s", self._inference.explain(error))
+            logger.warning("reasoning summary failed: %s", self._inference.to_api_error(error))
 
 
-def _said(reader: ChunkReader, chunk: Any, watchdog: Watchdog) -> list[Delta]:
+def _new_text(reader: ChunkReader, chunk: Any, watchdog: Watchdog) -> list[Delta]:
     """Return the deltas that a chunk adds to the summary.
 
     Raises:

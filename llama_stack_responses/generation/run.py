@@ -28,7 +28,7 @@ class ForegroundGeneration(Runnable, Protocol):
         ...
 
 
-class Run:
+class ForegroundRun:
     """Runs one generation to its end and stores the response.
 
     Args:
@@ -43,6 +43,7 @@ class Run:
     Attributes:
         event_buffer: the events.
         error: the error of a failed response; None if there is none.
+        refused: whether the model server refused the request, so that there is no response.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Run:
         self._keep = keep
         self._drop = drop
         self.error: ApiError | None = None
+        self.refused = False
         self._begun = False
         self._settling = False
         self._shutting_down = False
@@ -136,30 +138,33 @@ class Run:
         except ApiError as error:
             await self._fail(error)
         except asyncio.CancelledError:
-            await self._break_off()
+            await self._on_cancelled()
         except Exception as error:  # noqa: BLE001 - `defect` logs it
             await self._fail(self._driver.defect(error))
         finally:
             self.event_buffer.end()
 
-    async def _break_off(self) -> None:
+    async def _on_cancelled(self) -> None:
         if self._shutting_down:
             await self._fail(ApiError(503, "The server is shutting down. Try again.", retry_after=1))
             return
-        self._driver.cancel()
+        self._settling = True
+        await self._driver.cancel()
         await self._conclude()
 
     async def _fail(self, error: ApiError) -> None:
         self.error = error
         if self._begun or self._generation.accepted.done():
-            self._driver.fail(error)
+            self._settling = True
+            await self._driver.fail(error)
             await self._conclude()
             return
+        self.refused = True
         try:
             await self._drop()
         except ApiError as problem:
             logger.warning(
-                "could not release the lease of response %s; it will be removed later: %s",
+                "could not release the lease of a response, it will be removed later: %s: %s",
                 self._assembler.response["id"],
                 problem,
             )
@@ -179,9 +184,9 @@ class Run:
         try:
             await self._keep(self._assembler.response)
         except ApiError as error:
-            logger.error("response %s could not be stored: %s", response_id, error)
+            logger.error("could not store a response: %s: %s", response_id, error)
             return error
         except Exception:
-            logger.exception("response %s could not be stored", response_id)
+            logger.exception("could not store a response: %s", response_id)
             return ApiError(500, "The response could not be stored. The server's log has the details.")
         return None

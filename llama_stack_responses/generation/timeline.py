@@ -1,4 +1,4 @@
-"""When the rounds, tool calls and events of one response came, and the chat requests that it sent."""
+"""The times of the rounds, tool calls and events of one response, and the chat requests that it sent."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
+from ..core.json_blocks import dumps
 from ..core.json_values import is_large
 from ..core.owner import ANONYMOUS, Owner
 from ..core.stream.deltas import Usage
@@ -23,19 +24,19 @@ from .pace import Pace
 
 _ROUNDS: Final = 256
 _TOOLS: Final = 1000
-_NAME: Final = 200
+_NAME_CHARACTERS: Final = 200
 
-_STRING: Final = 20_000
+_STRING_CHARACTERS: Final = 20_000
 """Characters of a string of a recorded chat request past which it is cut."""
 
-_HEAD: Final = 1000
+_HEAD_CHARACTERS: Final = 1000
 _DEPTH: Final = 64
 _RECORDED_BYTES: Final = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What is known of earlier tries at a response.
+    """The earlier tries at a response, as far as they are known.
 
     Attributes:
         began: seconds from the response's creation until the first try.
@@ -52,7 +53,7 @@ class Earlier:
 
 @dataclass(slots=True)
 class ToolRecord:
-    """What a running call says of itself.
+    """The result of a running call, as the call reports it.
 
     Attributes:
         failed: whether what it ran failed, although the call itself did not raise.
@@ -120,7 +121,7 @@ class Timeline:
 
     @contextmanager
     def response(self, running: Running) -> Iterator[Callable[[str], None]]:
-        """Show and count the response that is made within the block; yield a function that takes how it ended."""
+        """Show and count the response that runs within the block; yield a function that takes how it ended."""
         self.counts.requests += 1
         status = "failed"
 
@@ -139,7 +140,7 @@ class Timeline:
 
     @contextmanager
     def round(self, operation: RoundOperation, kind: str) -> Iterator[None]:
-        """Record the model round that is made within the block; `kind` is `answer` or `compaction`."""
+        """Record the model round that runs within the block; `kind` is `answer` or `compaction`."""
         try:
             yield
         finally:
@@ -165,7 +166,7 @@ class Timeline:
             failed = raised or record.failed
             self.counts.tool_ended(failed=failed)
             end = self._now()
-            shown = str(item.get("name") or name)[:_NAME]
+            shown = str(item.get("name") or name)[:_NAME_CHARACTERS]
             start = end - round(operation.seconds * 1000)
             self._add(self._tools, (start, end, item.get("id"), item["type"], shown, failed), _TOOLS)
 
@@ -220,12 +221,12 @@ def _encoded(chat: Json, head: Json, left: int) -> tuple[bytes, int]:
     The size is that of the JSON: what is stored is compressed, and decompressed to be shown.
     """
     request = _cut(chat, _DEPTH)
-    text = codec.dumps(request)
+    text = dumps(request)
     fits = len(text) <= left
     record = {
         **head,
         "bytes": len(text),
-        "truncated": not fits or is_large(chat, len(text) + _STRING),
+        "truncated": not fits or is_large(chat, len(text) + _STRING_CHARACTERS),
         "request": request if fits else None,
     }
     return codec.encode(record), len(text) if fits else 0
@@ -234,7 +235,7 @@ def _encoded(chat: Json, head: Json, left: int) -> tuple[bytes, int]:
 def _cut(value: Any, depth: int) -> Any:
     """Return a JSON value with long strings cut."""
     if isinstance(value, str):
-        return value if len(value) <= _STRING else f"{value[:_HEAD]}... ({len(value)} characters)"
+        return value if len(value) <= _STRING_CHARACTERS else f"{value[:_HEAD_CHARACTERS]}... ({len(value)} characters)"
     if not depth:
         return "..."
     if isinstance(value, dict):

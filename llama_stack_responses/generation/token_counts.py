@@ -11,11 +11,11 @@ from ..chat.inference import Inference
 from ..chat.profile import Profile, profile_for
 from ..chat.tokenizer import open_tokenizer
 
-_LONG: Final = 250
+_LONG_TOKENS: Final = 250
 """Estimated tokens (a kilobyte of text) past which a tokenizer runs in a thread: it would block the event loop for
 milliseconds."""
 
-_TOO_LONG: Final = 2_000_000
+_MOST_TOKENS: Final = 2_000_000
 """Estimated tokens past which no tokenizer runs: it would take minutes, and no model has such a context."""
 
 
@@ -39,9 +39,9 @@ class TokenCounts:
             return counted
         estimate = estimated_tokens(chat)
         name = profile_for(chat["model"], self._profiles).tokenizer
-        if name is None or estimate > _TOO_LONG:
+        if name is None or estimate > _MOST_TOKENS:
             return estimate
         tokenizer = self._tokenizers[name]
-        if estimate > _LONG:
+        if estimate > _LONG_TOKENS:
             return await asyncio.to_thread(estimated_tokens, chat, tokenizer)
         return estimated_tokens(chat, tokenizer)

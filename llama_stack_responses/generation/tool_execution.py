@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Any, Final
 
 from ..concurrency import gather_or_cancel
+from ..core.json_values import left_of
 from ..core.stream.assembler import Assembler
 from ..core.stream.calls import FORMS, ItemForm, ServerCall, Stage
 from ..core.types import Json
 from ..logs import get_logger
 from ..telemetry.telemetry import Telemetry
-from ..tools.tool import Invocation, Outcome, Output, ToolError
+from ..tools.tool_function import Invocation, Outcome, Output, ToolError
 from ..tools.toolset import Toolset
 from .event_buffer import EventBuffer
 from .timeline import Timeline
@@ -23,6 +24,11 @@ logger = get_logger(__name__)
 
 _AT_ONCE: Final = 32
 """Maximum calls of one response that run at the same time; a round can have a thousand."""
+_RESULT_BYTES: Final = 64 * 2**20
+_TOO_MUCH: Final = (
+    "The results of the tools of this response are too large together, so this one is left out. Call no more tools, "
+    "and answer with what you know."
+)
 _LOST: Final = (
     "The server was interrupted while this call ran, and its result is lost. The call may have had its effect: find "
     "out before you make it again."
@@ -55,6 +61,7 @@ class ToolExecution:
         self._event_buffer = event_buffer
         self._seconds = seconds
         self._turn = asyncio.Semaphore(_AT_ONCE)
+        self._left = _RESULT_BYTES
         self._telemetry = telemetry
         self._timeline = timeline or Timeline()
 
@@ -70,16 +77,29 @@ class ToolExecution:
 
     async def _answer(self, call: ServerCall, answered: Answered, again: bool) -> None:
         if call.index is None:
-            await answered(call, self._toolset.refusal(call))
+            await answered(call, await self._toolset.refusal(call))
             return
+        output: Output
         try:
             outcome = await self._run(call, call.index, again)
         except ToolError as error:
-            self.conclude(call.index, error.fields or self._failure(call, str(error)), failed=True)
-            await answered(call, str(error))
+            output, fields, failed = str(error), error.fields or self._failure(call, str(error)), True
         else:
-            self.conclude(call.index, dict(outcome.fields))
-            await answered(call, outcome.output)
+            output, fields, failed = outcome.output, dict(outcome.fields), False
+        if not self._count(output, fields):
+            output, fields, failed = _TOO_MUCH, self._failure(call, _TOO_MUCH), True
+        self.conclude(call.index, fields, failed=failed)
+        await answered(call, output)
+
+    def limit(self, most: int, earlier: Iterable[Output]) -> None:
+        """Set the most characters of all results, as the model and the client get them; `earlier` ones count."""
+        self._left = most
+        self._count(*earlier)
+
+    def _count(self, *results: Any) -> bool:
+        """Count results; return False if they are too large together with those before them."""
+        self._left = left_of(results, self._left)
+        return self._left >= 0
 
     def _failure(self, call: ServerCall, message: str) -> Json:
         assert call.index is not None
@@ -89,10 +109,12 @@ class ToolExecution:
     async def _run(self, call: ServerCall, index: int, again: bool) -> Outcome:
         function = self._toolset.function(call.name)
         assert function.run
-        if misread := self._toolset.misread(call):
+        if misread := await self._toolset.misread(call):
             raise ToolError(misread)
         if again and not function.repeatable:
             raise ToolError(_LOST)
+        if self._left < 0:
+            raise ToolError(_TOO_MUCH)
         item = self._assembler.response["output"][index]
         invocation = Invocation(call, item, self)
         telemetry = self._telemetry.tool(call, item["type"])
@@ -112,7 +134,7 @@ class ToolExecution:
         except TimeoutError:
             raise ToolError(f"The tool did not answer within {self._seconds:g} seconds.") from None
         except Exception as error:
-            logger.exception("tool call failed: tool %r", call.name)
+            logger.exception("tool failed: %r", call.name)
             raise ToolError(f"The tool failed ({type(error).__name__}).") from error
 
     def advance(self, index: int, stage: Stage) -> None:
@@ -130,5 +152,11 @@ class ToolExecution:
         self._event_buffer.put(self._assembler.calls.conclude(index, fields, failed=failed))
 
     def show(self, form: ItemForm, fields: Json) -> None:
-        """Add a complete item."""
+        """Add a complete item.
+
+        Raises:
+            ToolError: the results of this response are too large together.
+        """
+        if not self._count(fields):
+            raise ToolError(_TOO_MUCH)
         self._event_buffer.put(self._assembler.calls.show(form, fields))

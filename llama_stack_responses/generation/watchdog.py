@@ -48,8 +48,10 @@ class Watchdog:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._timer.cancel()
+        # Otherwise the traceback of a cancellation, which the task keeps, would be in a cycle with this object.
+        task, self._task = self._task, None
         # Undo the cancellation, also if the block turned it into another exception: the timeout was its cause.
-        if self._barked and self._task and self._task.uncancel() == 0 and error is not None:
+        if self._barked and task and task.uncancel() == 0 and error is not None:
             raise ApiError(504, f"The inference provider sent nothing for {self._seconds:g} seconds.") from error
 
     def _look(self) -> None:

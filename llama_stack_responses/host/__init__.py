@@ -8,7 +8,9 @@ from typing import Any
 
 from llama_stack_responses.admission import Admission
 from llama_stack_responses.chat.profile import profile_for
-from llama_stack_responses.config import Fetching, HostStore, ResponsesConfig
+from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.config.services import Fetching
+from llama_stack_responses.config.stores import HostStore
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.unavailable_tools import Unavailable
 from llama_stack_responses.fetch.address_policy import AddressPolicy
@@ -18,7 +20,7 @@ from llama_stack_responses.fetch.resolver import LookupLimits, Resolver
 from llama_stack_responses.generation.dependencies import Dependencies
 from llama_stack_responses.inputs.attachments import open_attachments
 from llama_stack_responses.inputs.files import NoFiles, uploaded_with
-from llama_stack_responses.logs import ENDED, bound_tracebacks
+from llama_stack_responses.logs import ENDED, bound_tracebacks, plain_lines
 from llama_stack_responses.moderation.endpoint import Endpoint
 from llama_stack_responses.moderation.moderator import Moderator, NoModerator
 from llama_stack_responses.process_pool.pool import WorkerPool
@@ -29,9 +31,10 @@ from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.hosted.runtime import NoToolRuntime
 from llama_stack_responses.tools.mcp.incoming import IncomingLimits
 from llama_stack_responses.tools.mcp.sessions import McpClient, SessionLimits
-from llama_stack_responses.tools.registry import Services
+from llama_stack_responses.tools.registry import HostedToolServices
 
 from .connectors import HostConnectors
+from .disabled_levels import skip_disabled_levels
 from .file_processors import file_processor
 from .files import HostFiles
 from .identity import HostAccess
@@ -65,21 +68,22 @@ async def get_provider_impl(
     inference = HostInference(deps[Api.inference], store_chat_completions=config.store_chat_completions)
     files = HostFiles(deps[Api.files]) if Api.files in deps else NoFiles()
     access = HostAccess(policy)
-    pool, guard = WorkerPool(config.files.of_workers), _address_policy(config.fetch, access.who)
-    contents, telemetry = Admission(config.files.of_contents), Telemetry()
-    services = Services(
-        who=access.who,
-        uploaded=uploaded_with(files, contents, access.who),
-        runtime=HostToolRuntime(deps[Api.tool_runtime]) if Api.tool_runtime in deps else NoToolRuntime(),
-        pages=_pages(config.fetch, guard, pool, contents),
+    pool, address_policy = WorkerPool(config.files.pool_limits), _address_policy(config.fetch, access.current_user)
+    contents, telemetry = Admission(config.files.content_quota), Telemetry()
+    services = HostedToolServices(
+        current_user=access.current_user,
+        uploaded=uploaded_with(files, contents, access.current_user),
+        runtime=HostToolRuntime(deps[Api.tool_runtime], access.asker) if Api.tool_runtime in deps else NoToolRuntime(),
+        pages=_pages(config.fetch, address_policy, pool, contents),
         browses=lambda model: profile_for(model, config.profiles).web_search == "browser",
         vector_stores=HostVectorStores(deps[Api.vector_io]) if Api.vector_io in deps else None,
         containers=open_containers(config.code_interpreter) if config.code_interpreter else None,
-        mcp=_mcp_servers(config, guard, deps.get(Api.connectors)),
+        mcp=_mcp_servers(config, address_policy, deps.get(Api.connectors)),
         unavailable=Unavailable(config.unavailable_tools),
     )
-    attachments = open_attachments(files, config, pool, contents, guard, file_processor(deps.get(Api.file_processors)))
-    records = MeasuredRecords(open_records(config.store, backend, access.who), telemetry)
+    processor = file_processor(deps.get(Api.file_processors))
+    attachments = open_attachments(files, config, pool, contents, address_policy, processor)
+    records = MeasuredRecords(open_records(config.store, backend, access.current_user), telemetry)
     dependencies = Dependencies(
         inference,
         attachments,
@@ -95,6 +99,8 @@ async def get_provider_impl(
 
 
 def _prepare_host() -> None:
+    skip_disabled_levels()
+    plain_lines()
     bound_tracebacks()
     # Without a category, the host would show only warnings of this logger.
     set_log_category(ENDED, category="openai_responses")
@@ -110,20 +116,22 @@ def _moderator(config: ResponsesConfig, safety: Any | None) -> Moderator:
     return HostSafety(safety, store_chat_completions=config.store_chat_completions) if safety else NoModerator()
 
 
-def _address_policy(fetching: Fetching, who: Callable[[], Owner]) -> AddressPolicy:
+def _address_policy(fetching: Fetching, current_user: Callable[[], Owner]) -> AddressPolicy:
     limits = LookupLimits(fetching.lookups, fetching.lookups_per_user, fetching.lookup_seconds)
-    return AddressPolicy(fetching.allowed_networks, fetching.nat64_prefixes, resolve=Resolver(limits, who).resolve)
+    return AddressPolicy(
+        fetching.allowed_networks, fetching.nat64_prefixes, resolve=Resolver(limits, current_user).resolve
+    )
 
 
-def _pages(fetching: Fetching, guard: AddressPolicy, pool: WorkerPool, contents: Admission) -> WebPages | None:
+def _pages(fetching: Fetching, address_policy: AddressPolicy, pool: WorkerPool, contents: Admission) -> WebPages | None:
     if find_spec("trafilatura") is None:
         return None
     limits = FetchLimits(fetching.max_bytes, fetching.seconds, fetching.redirects)
-    return WebPages(Fetcher(guard, limits), pool, fetching.seconds, contents)
+    return WebPages(Fetcher(address_policy, limits), pool, fetching.seconds, contents)
 
 
-def _mcp_servers(config: ResponsesConfig, guard: AddressPolicy, connectors: Any | None) -> McpClient:
+def _mcp_servers(config: ResponsesConfig, address_policy: AddressPolicy, connectors: Any | None) -> McpClient:
     mcp = config.mcp
     incoming = IncomingLimits(mcp.answer_bytes, mcp.answer_values, mcp.session_bytes)
     limits = SessionLimits(mcp.connect_seconds, incoming)
-    return McpClient(guard, HostConnectors(connectors), limits, mcp.repeatable, mcp.require_approval)
+    return McpClient(address_policy, HostConnectors(connectors), limits, mcp.repeatable, mcp.require_approval)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from itertools import batched
 from typing import Any, Final, Protocol, runtime_checkable
 
-from llama_stack_responses.chat.inference import Receive
+from llama_stack_responses.chat.inference import Extender, Receive
 
 from ..core.types import Json
 from .chat_streams import ChatStreams
@@ -36,8 +36,11 @@ _MESSAGES: Final = 500
 class PushesChunks(Protocol):
     """A stream of chunks that can pass them on when they arrive, such as that of `remote::openai-chat`."""
 
-    def push_to(self, receive: Receive) -> None:
-        """Pass each chunk to `receive` first; only those for which it returns False are read from the stream."""
+    def push_to(self, receive: Receive, extender: Extender | None) -> None:
+        """Pass each chunk to `receive` first; only those for which it returns False are read from the stream.
+
+        A chunk that `extender` takes is not even built.
+        """
         ...
 
 
@@ -52,12 +55,13 @@ class ChatRouting:
         self._router = router
         self._streams = ChatStreams()
 
-    async def route(self, request: Json, receive: Receive | None = None) -> Any:
+    async def route(self, request: Json, receive: Receive | None = None, extender: Extender | None = None) -> Any:
         """Return the provider's answer to a chat request: a completion, or a stream of chunks.
 
         Args:
             request: the chat request.
             receive: takes the chunks that need not pass the router, if the provider pushes them.
+            extender: takes those that only extend the text of the last one.
         """
         tools: Json = {name: request[name] for name in _TOOLS if name in request}
         if tools.get("tool_choice") == "none":
@@ -66,12 +70,12 @@ class ChatRouting:
 
         router = copy.copy(self._router)
         # A router that stores completions collects every chunk.
-        past = _PastRouter(receive) if receive and getattr(router, "store", None) is None else None
+        past = _PastRouter(receive, extender) if receive and getattr(router, "store", None) is None else None
 
-        def shown(provider: Any, more: Json) -> _Provider:
+        def wrap(provider: Any, more: Json) -> _Provider:
             return _Provider(provider, tools | more, self._streams, past)
 
-        router.routing_table = _Table(router.routing_table, shown)
+        router.routing_table = _Table(router.routing_table, wrap)
         fields = {name: value for name, value in request.items() if name not in _TOOLS}
         fields["messages"] = messages = list[JsonModel]()
         for some in batched(request["messages"], _MESSAGES):
@@ -97,21 +101,21 @@ class _Table(_Seen):
 
     Args:
         inner: the host's routing table.
-        shown: wraps a provider for the request, with fields that the router does not get.
+        wrap: wraps a provider for the request, with fields that the router does not get.
     """
 
-    def __init__(self, inner: Any, shown: Callable[[Any, Json], Any]) -> None:
+    def __init__(self, inner: Any, wrap: Callable[[Any, Json], Any]) -> None:
         super().__init__(inner)
-        self._shown = shown
+        self._wrap = wrap
 
     @property
     def impls_by_provider_id(self) -> dict[str, Any]:
-        return {name: self._shown(each, {}) for name, each in self._inner.impls_by_provider_id.items()}
+        return {name: self._wrap(each, {}) for name, each in self._inner.impls_by_provider_id.items()}
 
     async def get_provider_impl(self, model: str) -> Any:
         provider = await self._inner.get_provider_impl(model)
         looks = hasattr(provider, "_get_provider_model_id")
-        return self._shown(provider, {"model": model} if looks else {})
+        return self._wrap(provider, {"model": model} if looks else {})
 
 
 class _Provider(_Seen):
@@ -128,15 +132,19 @@ class _Provider(_Seen):
             setattr(params, name, value)
         answer = await self._streams.of(self._inner).openai_chat_completion(params)
         if self._past and isinstance(answer, PushesChunks):
-            answer.push_to(self._past)
+            answer.push_to(self._past, self._past.extender)
         return answer
 
 
 class _PastRouter:
-    """Takes the chunks that the router does not need: it measures the first text, and reads the usage and the end."""
+    """Takes the chunks that the router does not need: it measures the first text, and reads the usage and the end.
 
-    def __init__(self, receive: Receive) -> None:
+    A chunk that extends the text of the last one is none of these.
+    """
+
+    def __init__(self, receive: Receive, extender: Extender | None) -> None:
         self._receive = receive
+        self.extender = extender
         self._has_text = False
 
     def __call__(self, chunk: Any) -> bool:

@@ -21,12 +21,12 @@ def unstored(router: Any) -> Any:
 def unstored_guards(router: Any) -> Any:
     """Return the safety router with providers whose model calls are not stored."""
     router, table = copy.copy(router), copy.copy(router.routing_table)
-    table.impls_by_provider_id = {name: _guard(each) for name, each in table.impls_by_provider_id.items()}
+    table.impls_by_provider_id = {name: _unstored_guard(each) for name, each in table.impls_by_provider_id.items()}
     router.routing_table = table
     return router
 
 
-def _guard(provider: Any) -> Any:
+def _unstored_guard(provider: Any) -> Any:
     if not hasattr(provider, "inference_api"):
         return provider
     provider = copy.copy(provider)

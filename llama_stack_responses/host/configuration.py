@@ -7,7 +7,8 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from llama_stack_responses.config import HostStore, MemoryStore, ResponsesConfig
+from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.config.stores import HostStore, MemoryStore
 from llama_stack_responses.store.factory import open_records
 from llama_stack_responses.store.records import Records
 
@@ -17,6 +18,10 @@ from .platform import EnvVarError, StackConfig, initialize_storage, parse_and_ma
 
 class WrongConfiguration(Exception):  # noqa: N818 (it is the user's)
     """A configuration cannot be used; the message is one sentence for the user."""
+
+
+class MissingFile(Exception):  # noqa: N818 (it is not this software's)
+    """The file of the host's key-value backend, which the message names, does not exist. Opening it would make it."""
 
 
 def read_stack(path: Path) -> StackConfig:
@@ -70,15 +75,22 @@ def responses_config(stack: StackConfig, path: Path, purpose: str) -> ResponsesC
     return config
 
 
-def open_configured(path: Path) -> tuple[Records, ResponsesConfig]:
+def open_configured(path: Path, *, new: bool) -> tuple[Records, ResponsesConfig]:
     """Open the store of the stack with this configuration.
+
+    Args:
+        new: whether a file of the host's store that does not exist is made.
 
     Raises:
         WrongConfiguration: the configuration cannot be used.
+        MissingFile: there is no such file.
     """
     stack = read_stack(path)
     config = responses_config(stack, path, "to read the store of")
     if isinstance(config.store, HostStore):
+        file = getattr(stack.storage.backends.get(config.store.backend), "db_path", None)
+        if not new and file and not file.startswith((":memory:", "file:")) and not Path(file).exists():
+            raise MissingFile(file)
         initialize_storage(stack)
     return open_records(config.store, backend), config
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.request import getproxies_environment
 
-import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from llama_stack_responses.config import address
+from llama_stack_responses.config.addresses import address
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.fetch.bodies import decoded
 from llama_stack_responses.process_pool.pool import PoolLimits, Task, WorkerPool
 
 from .search_provider import SearchFailed, SearchProvider
@@ -96,7 +96,7 @@ class DdgsToolRuntime(SearchProvider):
             raise SearchFailed("No search can be started at the moment. Try again.", error.status) from None
         if "problem" in answer:
             raise SearchFailed(_why(answer, config.timeout_seconds))
-        found: list[dict[str, Any]] = orjson.loads(answer["text"])
+        found: list[dict[str, Any]] = await decoded(answer["text"].encode())
         return found
 
 

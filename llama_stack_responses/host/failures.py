@@ -21,10 +21,10 @@ def is_missing(error: Exception, *names: str) -> bool:
     """
     if isinstance(error, ResourceNotFoundError | AccessDeniedError):
         return True
-    said = str(error)
+    text = str(error)
     if isinstance(error, InvalidParameterError):
-        return all(f"_id': {name}. " in said for name in names)
-    return type(error) is ValueError and said.endswith(" not found") and all(name in said for name in names)
+        return all(f"_id': {name}. " in text for name in names)
+    return type(error) is ValueError and text.endswith(" not found") and all(name in text for name in names)
 
 
 def failed(what: str, param: str, error: Exception) -> ApiError:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, Final
 
 from llama_stack_responses.core.access import Action, Kind
+from llama_stack_responses.core.json_blocks import ordered_dumps
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 
 from .platform import (
@@ -48,7 +50,7 @@ class HostAccess:
     def __init__(self, policy: list[AccessRule]) -> None:
         self._policy = policy
 
-    def who(self) -> Owner:
+    def current_user(self) -> Owner:
         """Return the authenticated user, or the anonymous owner of a stack without authentication."""
         user = _user()
         # Only OGX has tenants.
@@ -62,6 +64,11 @@ class HostAccess:
         # The header may hold JSON that is not an object.
         return {name: value for name, value in data.items() if name != _USER} if isinstance(data, dict) else {}
 
+    def asker(self) -> bytes:
+        """Return what differs between requests with different users or provider data, without revealing them."""
+        owner = self.current_user().identity
+        return sha256(ordered_dumps([owner, self.provider_credentials()])).digest()
+
     def acting_for(self, owner: Owner, keys: Mapping[str, Any]) -> AbstractContextManager[None]:
         """Set the host's user, if there is authentication, and the provider data for this context."""
         context: AbstractContextManager[None] = RequestProviderDataContext(dict(keys), _host_user(owner))
@@ -72,7 +79,7 @@ class HostAccess:
 
         Without authentication, everything is allowed.
         """
-        if owner.tenant != self.who().tenant:
+        if owner.tenant != self.current_user().tenant:
             return False
         resource = _Resource(RESOURCE_TYPES[kind], identifier, _host_user(owner))
         return bool(is_action_allowed(self._policy, action, resource, _user()))

@@ -72,7 +72,7 @@ async def _import(
     stack: StackConfig, config: ResponsesConfig, table: ResponsesStoreReference, report: ImportReport
 ) -> ImportReport:
     records = open_records(config.store, backend)
-    archive, limits = Archive(records, retention=config.retention_seconds), config.limits.of_requests
+    archive, limits = Archive(records, retention=config.retention_seconds), config.limits.request_limits
     oldest = None if config.retention_seconds is None else time.time() - config.retention_seconds
     try:
         initialize_storage(stack)

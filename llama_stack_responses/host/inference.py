@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 import openai
 
-from llama_stack_responses.chat.inference import Receive
+from llama_stack_responses.chat.inference import Extender, Receive
 from llama_stack_responses.chat.refusals import says_too_long, too_long
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.logs import get_logger
@@ -24,7 +24,7 @@ from .platform import ChatRequest, ModelNotFoundError, ModelTypeError, Unsupport
 
 logger = get_logger(__name__)
 
-_LONGEST_WAIT: Final = 64
+_RETRY_AFTER_CHARACTERS: Final = 64
 """Characters of a retry-after header that are read."""
 
 _FIELDS: Final = {
@@ -84,20 +84,22 @@ class HostInference:
         self._router = router if store_chat_completions else unstored(router)
         self._routing = ChatRouting(self._router)
 
-    async def open(self, request: dict[str, Any], receive: Receive | None = None) -> AsyncGenerator[Any]:
+    async def open_stream(
+        self, request: dict[str, Any], receive: Receive | None = None, extender: Extender | None = None
+    ) -> AsyncGenerator[Any]:
         """Send the request. Return when the provider has answered; for a stream, when its status line has arrived.
 
         The request is not validated again: the host's models accept fewer values than OpenAI's clients send. Chunks
-        that a provider passes to `receive` go past the router.
+        that a provider passes to `receive` or `extender` go past the router.
         """
         try:
-            answer: Any = await self._routing.route(request, receive)
+            answer: Any = await self._routing.route(request, receive, extender)
         except (ModelNotFoundError, UnsupportedModelError) as error:
             raise _no_model(str(error)) from error
         except (ModelTypeError, ValueError, NotImplementedError) as error:
             raise ApiError(400, f"The inference provider does not accept this request: {error}") from error
         except Exception as error:
-            raise self.explain(error) from error
+            raise self.to_api_error(error) from error
         chunks: AsyncGenerator[Any] = answer if request["stream"] else _in_one(answer)
         return chunks
 
@@ -128,7 +130,7 @@ class HostInference:
                 ChatRequest.model_construct(**{**request, "model": model.provider_resource_id})
             )
         except Exception as error:  # noqa: BLE001 - the count is an estimate then
-            logger.warning("could not count the tokens of a request: %s", self.explain(error))
+            logger.warning("could not count the tokens of a request: %s", self.to_api_error(error))
             return None
 
     async def context_length(self, model: str) -> int | None:
@@ -141,8 +143,8 @@ class HostInference:
         length = listed.metadata.get("context_length") if listed else None
         return length if isinstance(length, int) and length > 0 else None
 
-    async def answers(self) -> bool | None:
-        """Return True as soon as the model server of one provider answers, else False; None if no provider can tell."""
+    async def is_reachable(self) -> bool | None:
+        """Return whether the model server of at least one provider answers; None if no provider reports it."""
         table = getattr(self._router, "routing_table", None)
         providers = table.impls_by_provider_id.values() if table else ()
         tasks = [asyncio.create_task(_is_well(each)) for each in providers if hasattr(each, "health")]
@@ -162,7 +164,7 @@ class HostInference:
         table = getattr(self._router, "routing_table", None)
         return table and await table.get_object_by_identifier("model", name)
 
-    def explain(self, error: Exception) -> ApiError:
+    def to_api_error(self, error: Exception) -> ApiError:
         """Return the API error for a provider's error: never a bare 500, never a secret of the provider."""
         match error:
             case ApiError():
@@ -284,7 +286,7 @@ def _param(error: openai.APIError) -> str | None:
 
 def _retry_after(error: openai.APIStatusError) -> float | None:
     """Return the retry-after header in seconds. It may hold a date instead (RFC 9110, section 10.2.3)."""
-    value = error.response.headers.get("retry-after", "")[:_LONGEST_WAIT]
+    value = error.response.headers.get("retry-after", "")[:_RETRY_AFTER_CHARACTERS]
     if re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?", value):
         return float(value)
     try:

@@ -13,7 +13,7 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
     from llama_stack.core.access_control.access_control import AccessDeniedError, is_action_allowed
     from llama_stack.core.configure import parse_and_maybe_upgrade_config
     from llama_stack.core.conversations.conversations import ConversationServiceConfig, ConversationServiceImpl
-    from llama_stack.core.datatypes import AccessRule, StackConfig, User
+    from llama_stack.core.datatypes import AccessRule, AuthenticationRequiredError, StackConfig, User
     from llama_stack.core.request_headers import (
         PROVIDER_DATA_VAR,
         RequestProviderDataContext,
@@ -59,7 +59,7 @@ else:
     from ogx.core.access_control.access_control import AccessDeniedError, is_action_allowed
     from ogx.core.configure import parse_and_maybe_upgrade_config
     from ogx.core.conversations.conversations import ConversationServiceConfig, ConversationServiceImpl
-    from ogx.core.datatypes import AccessRule, StackConfig, User
+    from ogx.core.datatypes import AccessRule, AuthenticationRequiredError, StackConfig, User
     from ogx.core.request_headers import (
         PROVIDER_DATA_VAR,
         RequestProviderDataContext,
@@ -109,6 +109,7 @@ __all__ = [
     "AccessDeniedError",
     "AccessRule",
     "Api",
+    "AuthenticationRequiredError",
     "ChatRequest",
     "ConversationServiceConfig",
     "ConversationServiceImpl",

@@ -40,6 +40,6 @@ class ProvidedResponses(OpenAIResponsesImpl):
         Args:
             providers: the host's implementation of its providers API.
         """
-        asked = getattr(providers, "deps", None)
-        if isinstance(asked, dict):
-            asked[Api.responses] = self
+        dependencies = getattr(providers, "deps", None)
+        if isinstance(dependencies, dict):
+            dependencies[Api.responses] = self

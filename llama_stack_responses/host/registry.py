@@ -21,5 +21,5 @@ async def forget_tool_groups_without_provider(router: Any) -> None:
     table = router.routing_table
     for each in await table.dist_registry.get_all():
         if each.type == "tool_group" and each.provider_id not in table.impls_by_provider_id:
-            logger.info("tool group %r has no provider anymore", each.identifier)
+            logger.info("removed a tool group without a provider: %r", each.identifier)
             await table.dist_registry.delete(each.type, each.identifier)

@@ -19,9 +19,10 @@ from llama_stack_responses.wire.response_routes import create_router
 
 from .platform import PUBLIC_ROUTE_KEY, fastapi_router_registry
 from .provider_data import guard_provider_data
+from .web_server.http_parsing import bound_http_parsing
+from .web_server.websocket_frames import bound_websocket_frames
+from .web_server.zstd_bodies import bound_zstd_bodies
 from .websocket_auth import HostAuthorizer
-from .websocket_frames import bound_websocket_frames
-from .zstd_bodies import bound_zstd_bodies
 
 
 def enter_router() -> None:
@@ -37,6 +38,7 @@ def enter_router() -> None:
         if isinstance(impl, OpenAIResponsesImpl):
             bound_zstd_bodies(impl.config.limits.request_bytes)
             guard_provider_data()
+            bound_http_parsing()
             bound_websocket_frames()
             with suppress(RuntimeError):
                 # OGX builds routes in the serving event loop, too late for the lifespan of a router to run.

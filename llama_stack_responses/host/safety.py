@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from llama_stack_responses.core.errors import ApiError, bad_request
-from llama_stack_responses.core.moderation import Kind, Side, result
+from llama_stack_responses.core.moderation_policy import Kind
+from llama_stack_responses.core.moderation_results import Side, result
 from llama_stack_responses.logs import get_logger
 
 from ..core.types import Json
@@ -39,7 +40,7 @@ class HostSafety:
         except ApiError:
             raise
         except Exception as error:
-            logger.exception("shield %r failed", name)
+            logger.exception("shield failed: %r", name)
             message = f"The stack's safety provider failed ({type(error).__name__}), so nothing was checked."
             raise ApiError(502, message) from error
 
@@ -72,12 +73,12 @@ class HostSafety:
 
     async def _moderate(self, shield: Any | None, text: str) -> Json:
         model = shield.provider_resource_id if shield else None
-        said = await self._router.run_moderation(RunModerationRequest(input=text, model=model))
-        [found] = said.results
+        verdict = await self._router.run_moderation(RunModerationRequest(input=text, model=model))
+        [found] = verdict.results
         categories = [name for name, is_flagged in (found.categories or {}).items() if is_flagged]
         # The host's Llama Guard gives safe text the score 1 in each category.
         scores = {
             name: 0.0 if score == 1.0 and name not in categories else score
             for name, score in (found.category_scores or {}).items()
         }
-        return result(said.model, scores, found.flagged, categories)
+        return result(verdict.model, scores, found.flagged, categories)

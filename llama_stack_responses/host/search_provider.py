@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import orjson
@@ -12,6 +13,10 @@ from llama_stack_responses.tools.hosted.search_results import is_within
 
 from .platform import ListToolDefsResponse, ToolDef, ToolInvocationResult
 
+_READ_RESULTS: Final = 500
+"""Results of a service that are looked at."""
+_TEXT_CHARACTERS: Final = 20_000
+"""Characters of a title or a snippet that are passed on, which is as much as is read of them."""
 _COUNTS: Final = {"low": 3, "medium": 6, "high": 12}
 _QUERY: Final = {
     "type": "object",
@@ -84,15 +89,24 @@ class SearchProvider(ABC):
         """
         query: str = kwargs["query"]
         domains: Sequence[str] = kwargs.get("allowed_domains") or ()
-        asked = f"{query} ({' OR '.join(f'site:{domain}' for domain in domains)})" if domains else query
+        restricted = f"{query} ({' OR '.join(f'site:{domain}' for domain in domains)})" if domains else query
         count = _COUNTS.get(kwargs.get("search_context_size") or "", self._max_results)
         try:
-            found = await self._find(asked, count)
+            found = await self._find(restricted, count)
         except SearchFailed as error:
             return ToolInvocationResult(error_code=error.code, error_message=str(error))
-        kept = [each for each in found if not domains or is_within(each["url"], domains)][:count]
-        results = [{"title": each["title"], "url": each["url"], "content": each.get("content", "")} for each in kept]
+        wanted = (each for each in islice(found, _READ_RESULTS) if not domains or is_within(each["url"], domains))
+        results = [_shown(each) for each in islice(wanted, count)]
         return ToolInvocationResult(
             content=orjson.dumps({"query": query, "results": results}).decode(),
             metadata={"query": query, "sources": [{"url": each["url"]} for each in results]},
         )
+
+
+def _shown(found: Mapping[str, Any]) -> dict[str, Any]:
+    content = found.get("content")
+    return {
+        "title": str(found["title"] or "")[:_TEXT_CHARACTERS],
+        "url": found["url"],
+        "content": content[:_TEXT_CHARACTERS] if isinstance(content, str) else "",
+    }

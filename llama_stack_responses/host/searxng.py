@@ -5,19 +5,15 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 
 import httpx
-import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from llama_stack_responses.config import address
-from llama_stack_responses.core.json_values import fits
-from llama_stack_responses.fetch.bodies import UNCOMPRESSED, read_body
+from llama_stack_responses.config.addresses import address
+from llama_stack_responses.fetch.bodies import UNCOMPRESSED, BodyTooLarge, decoded, read_body
 
 from .search_provider import SearchFailed, SearchProvider
 
 _MOST_BYTES: Final = 2 << 20
-_MOST_VALUES: Final = 65_536
-_DEEPEST: Final = 64
-"""Maximum size of an answer, in bytes and JSON values, and its nesting."""
+"""Maximum size of an answer."""
 _TOO_LARGE: Final = "The SearXNG server's answer is larger than this server takes."
 _NO_JSON: Final = (
     "The SearXNG server refuses to answer in JSON. Its operator has to add 'json' to 'search.formats' in its "
@@ -73,10 +69,10 @@ class SearxngToolRuntime(SearchProvider):
             if answer.status_code in (403, 429):
                 raise SearchFailed(_NO_JSON, answer.status_code)
             answer.raise_for_status()
-            body = await read_body(answer, _MOST_BYTES)
-            if not fits(body, _MOST_VALUES, _DEEPEST):
-                raise SearchFailed(_TOO_LARGE)
-            found: list[dict[str, Any]] = orjson.loads(body)["results"]
+            try:
+                found: list[dict[str, Any]] = (await decoded(await read_body(answer, _MOST_BYTES)))["results"]
+            except BodyTooLarge:
+                raise SearchFailed(_TOO_LARGE) from None
         return found
 
     def _parameters(self) -> dict[str, Any]:

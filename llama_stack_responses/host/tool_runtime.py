@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from llama_stack_responses.logs import get_logger
-from llama_stack_responses.tools.tool import ToolError
+from llama_stack_responses.tools.tool_function import ToolError
 
+from ..core.lru_cache import LruCache
 from ..core.types import Json
 from .failures import failed
+from .platform import AuthenticationRequiredError
 
 logger = get_logger(__name__)
 
@@ -18,31 +22,73 @@ _FILTER_THEMSELVES: Final = frozenset(
 """Providers that restrict a search to `allowed_domains`; for the rest, the query contains the domains."""
 
 
+_MOST_KNOWN: Final = 1_024
+"""Users and credentials for which it is remembered that a tool was found."""
+
+_Asked = tuple[bytes, str]
+"""Whose request asks, and for what: the name of a tool or of a group."""
+
+
 class HostToolRuntime:
     """Calls tools through the host's router.
 
     Args:
         router: the host's implementation of its tool runtime API.
+        asker: returns what differs between requests with different users or credentials.
+        listing_seconds: time limit of listing the tools of one group.
     """
 
-    def __init__(self, router: Any) -> None:
+    def __init__(self, router: Any, asker: Callable[[], bytes], listing_seconds: float = 10.0) -> None:
         self._router = router
-        self._known: set[str] = set()
+        self._asker = asker
+        self._listing_seconds = listing_seconds
+        self._known = LruCache[_Asked, bool](_MOST_KNOWN)
+        self._listings: dict[_Asked, asyncio.Task[Collection[str]]] = {}
 
     async def has(self, name: str) -> bool:
         """Return whether one of the stack's tool groups has a tool of this name.
 
+        Groups are listed at the same time: an MCP server behind one of them may not answer. Each is listed once for all
+        requests that wait and have the same user and credentials, since the host lists with those of one request. A
+        group that needs other credentials is left out.
+
         Raises:
-            ApiError: 503 if the host cannot list its tools.
+            ApiError: 503 if the tool is not found, and the host cannot list the tools of a group.
         """
-        if name not in self._known:
-            # The call also makes the host discover tools of groups that were registered before its start.
-            try:
-                listed = await self._router.list_runtime_tools()
-            except Exception as error:
-                raise failed("list of tools", "tools", error) from error
-            self._known |= {tool.name for tool in listed.data}
-        return name in self._known
+        asker = self._asker()
+        if self._known.get((asker, name)):
+            return True
+        try:
+            groups = await self._router.routing_table.list_tool_groups()
+            found = await _find(name, {self._listing(asker, group.identifier) for group in groups.data})
+        except Exception as error:
+            raise failed("list of tools", "tools", error) from error
+        if found:
+            self._known.set((asker, name), True)
+        return found
+
+    def _listing(self, asker: bytes, group: str) -> asyncio.Task[Collection[str]]:
+        """Return the task that lists the tools of a group; the host remembers those of a group that it has listed."""
+        asked = (asker, group)
+        task = self._listings.get(asked)
+        if task is None:
+            task = self._listings[asked] = asyncio.create_task(self._list(group))
+            task.add_done_callback(lambda task: self._listed(asked, task))
+        return task
+
+    def _listed(self, asked: _Asked, task: asyncio.Task[Collection[str]]) -> None:
+        del self._listings[asked]
+        if not task.cancelled():
+            # Every request that waited may have ended.
+            task.exception()
+
+    async def _list(self, group: str) -> Collection[str]:
+        try:
+            async with asyncio.timeout(self._listing_seconds):
+                listed = await self._router.list_runtime_tools(tool_group_id=group)
+        except AuthenticationRequiredError:
+            return ()
+        return {tool.name for tool in listed.data}
 
     async def invoke(self, name: str, arguments: Json) -> str:
         """Call a tool.
@@ -69,13 +115,28 @@ class HostToolRuntime:
         return {**arguments, "query": f"{arguments['query']} ({sites})"}
 
 
+async def _find(name: str, pending: set[asyncio.Task[Collection[str]]]) -> bool:
+    """Return whether one of the listings has the name; if none has it, raise the error of one that failed."""
+    error: BaseException | None = None
+    while pending:
+        ended, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            if task.exception():
+                error = task.exception()
+            elif name in task.result():
+                return True
+    if error:
+        raise error
+    return False
+
+
 def _failure(name: str, error: Exception) -> ToolError:
     # The exceptions' messages may contain the request, including keys.
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
-        logger.warning("provider of tool %r got status %s from its service", name, status)
+        logger.warning("tool failed: %r (status %s from its service)", name, status)
         return ToolError(f"The service behind the tool '{name}' answered {status}.")
-    logger.warning("tool %r failed (%s)", name, type(error).__name__)
+    logger.warning("tool failed: %r (%s)", name, type(error).__name__)
     if isinstance(error, ValueError) and "API Key" in str(error):
         return ToolError(f"The tool '{name}' has no API key for its service.")
     return ToolError(f"The tool '{name}' failed ({type(error).__name__}).")

@@ -8,7 +8,7 @@ from typing import Any, Final
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.logs import get_logger
 from llama_stack_responses.tools.hosted.vector_stores import Passage
-from llama_stack_responses.tools.tool import ToolError
+from llama_stack_responses.tools.tool_function import ToolError
 
 from ..core.types import Json
 from .failures import failed, is_missing
@@ -73,7 +73,7 @@ class HostVectorStores:
         try:
             page = await self._router.openai_search_vector_store(store_id, request)
         except Exception as error:
-            logger.warning("search in vector store %r failed (%s)", store_id, type(error).__name__)
+            logger.warning("search in a vector store failed: %r (%s)", store_id, type(error).__name__)
             raise ToolError(f"The files could not be searched ({type(error).__name__}).") from error
         least = ranking.get("score_threshold") or 0.0
         good = (found for found in page.data if found.score >= least)

@@ -66,7 +66,7 @@ class HostAuthorizer:
         return way_in
 
     async def _inside(self, scope: Scope, _: Receive, send: Send) -> None:
-        scope[_ADMITTED].append(Caller(self._access.who(), self._access.provider_credentials()))
+        scope[_ADMITTED].append(Caller(self._access.current_user(), self._access.provider_credentials()))
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
@@ -90,10 +90,10 @@ async def _no_body() -> Message:
     return {"type": "http.request", "body": b"", "more_body": False}
 
 
-def _may_read(asked: Headers, answered: Mapping[str, str]) -> bool:
+def _may_read(request_headers: Headers, answered: Mapping[str, str]) -> bool:
     """Return whether a web page may read the answer: browsers apply no CORS check to WebSocket handshakes."""
-    origin = asked.get("origin")
-    if origin is None or origin.partition("://")[2] == asked.get("host"):
+    origin = request_headers.get("origin")
+    if origin is None or origin.partition("://")[2] == request_headers.get("host"):
         return True
     return answered.get("access-control-allow-origin") in ("*", origin)
 

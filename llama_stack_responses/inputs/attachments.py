@@ -16,14 +16,15 @@ from urllib.parse import unquote, urlsplit
 from ..admission import Admission, Reservation
 from ..chat.profile import Profile
 from ..concurrency import gather_or_cancel
-from ..config import FileInputs, ResponsesConfig
+from ..config import ResponsesConfig
+from ..config.services import FileInputs
 from ..core.errors import ApiError, bad_request
 from ..core.owner import Owner
 from ..core.schema.request import CreateRequest
 from ..core.types import Json
 from ..documents.document import Document, Processor, Unreadable
 from ..documents.pdf import PdfLimits, Pdfs
-from ..documents.texts import Reader, Texts
+from ..documents.texts import ReadContext, Texts
 from ..fetch.address_policy import AddressPolicy, UrlRefused
 from ..fetch.fetcher import CONNECTION_BYTES, Fetcher, FetchLimits
 from ..process_pool.pool import WorkerPool
@@ -52,7 +53,7 @@ class Attachments:
         fetcher: fetches URLs.
         texts: extracts text from files.
         limits: limits of the files of one response.
-        contents: counts the bytes of files being read, and of the content made of them.
+        contents: counts the bytes of files being read, and of their converted content.
     """
 
     def __init__(self, files: Files, fetcher: Fetcher, texts: Texts, limits: FileInputs, contents: Admission) -> None:
@@ -79,7 +80,7 @@ class Attachments:
                 this owner wait or are held, 503 if too many of all users are held; `param` names the part.
         """
         budget = TimeBudget(self.limits.request_seconds)
-        reading = _Reading(self, profile, request, owner, Reader(owner.identity, budget, request.store), held)
+        reading = _Reading(self, profile, request, owner, ReadContext(owner.identity, budget, request.store), held)
         for number, part in enumerate(part for item in items for _, part in _places(item)):
             reading.want(part)
             if number % _PARTS == _PARTS - 1:
@@ -95,12 +96,12 @@ def open_attachments(
     config: ResponsesConfig,
     pool: WorkerPool,
     contents: Admission,
-    guard: AddressPolicy,
+    address_policy: AddressPolicy,
     processor: Processor | None = None,
 ) -> Attachments:
     """Return attachments for this configuration; `processor` reads kinds of files that this package cannot read."""
     limits, fetching = config.files, config.fetch
-    fetcher = Fetcher(guard, FetchLimits(limits.max_bytes, fetching.seconds, fetching.redirects))
+    fetcher = Fetcher(address_policy, FetchLimits(limits.max_bytes, fetching.seconds, fetching.redirects))
     pdfs = Pdfs(PdfLimits(limits.max_pages, limits.max_characters, limits.seconds), pool)
     texts = Texts(pool, pdfs, limits.max_characters, processor, limits.seconds)
     return Attachments(files, fetcher, texts, limits, contents)
@@ -121,7 +122,7 @@ class _Reading:
     """The files that are read for one response.
 
     Attributes:
-        reader: the owner and time budget for extracting text.
+        context: the owner and time budget for extracting text.
         held: reservation for the converted content.
         wanted: one part for each source that has to be read.
         places: number of parts of each source.
@@ -133,7 +134,7 @@ class _Reading:
     profile: Profile
     request: CreateRequest
     owner: Owner
-    reader: Reader
+    context: ReadContext
     held: Reservation
     wanted: dict[_Source, Json] = field(default_factory=dict)
     places: Counter[_Source] = field(default_factory=Counter)
@@ -164,7 +165,7 @@ class _Reading:
 
         async def read(source: _Source, part: Json) -> None:
             async with places:
-                self.made[source] = await self._made(source, part)
+                self.made[source] = await self._content(source, part)
 
         await gather_or_cancel(read(source, part) for source, part in self.wanted.items())
 
@@ -181,11 +182,11 @@ class _Reading:
         return item
 
     def _applied(self, part: Json) -> Json:
-        made = self.made.get(source) if (source := self._source(part)) else None
-        if made is None:
+        content = self.made.get(source) if (source := self._source(part)) else None
+        if content is None:
             return part
         kept = ["prompt_cache_breakpoint", *(() if part["type"] == "input_file" else ("type", "detail"))]
-        return {name: part[name] for name in kept if name in part} | made
+        return {name: part[name] for name in kept if name in part} | content
 
     def _source(self, part: Json) -> _Source | None:
         """Return the source of a part, or None if the model accepts the part unchanged."""
@@ -204,13 +205,13 @@ class _Reading:
             message = f"This model does not accept {what} as input."
             raise bad_request(message, self._param(part, None), "unsupported_value")
 
-    async def _made(self, source: _Source, part: Json) -> Json:
+    async def _content(self, source: _Source, part: Json) -> Json:
         is_image = _TAKEN[source.type] == "images"
         try:
-            with self.means.contents.lease(self.owner) as reading:
-                made = await self._read(source, reading)
-            self.held.take(self.places[source] * sum(map(sys.getsizeof, made.values())))
-            return made
+            with self.means.contents.reserve(self.owner) as reading:
+                content = await self._read(source, reading)
+            self.held.add(self.places[source] * sum(map(sys.getsizeof, content.values())))
+            return content
         except UrlRefused as refused:
             code = "failed_to_download_image" if is_image else "failed_to_download_file"
             message = f"The {'image' if is_image else 'file'} could not be fetched: {refused}"
@@ -223,11 +224,11 @@ class _Reading:
         raise bad_request(message, self._param(part, source.field), code)
 
     async def _read(self, source: _Source, reading: Reservation) -> Json:
-        """Return the converted content of a source. Its file, and the base64 made of it, count on `reading`."""
+        """Return the converted content of a source. Its file, and its base64, count on `reading`."""
         document = await self._document(source, reading)
         if _TAKEN[source.type] == "images":
             self._count_parts(source, document, len(document.content))
-            reading.take(encoded_bytes(document.content))
+            reading.add(encoded_bytes(document.content))
             return await _image(document)
         return await self._file(source, document, reading)
 
@@ -251,17 +252,17 @@ class _Reading:
     async def _document(self, source: _Source, reading: Reservation) -> Document:
         def count(size: int) -> None:
             self._count(size)
-            reading.take(size)
+            reading.add(size)
 
         match source.field:
             case "file_id":
                 return await self.means.files.read(source.value, count)
             case "file_data":
-                reading.take(decoded_bytes(source.value))
+                reading.add(decoded_bytes(source.value))
                 document = await _of_data(source)
                 self._count(len(document.content))
                 return document
-        reading.take(CONNECTION_BYTES)
+        reading.add(CONNECTION_BYTES)
         fetched = await self.means.fetcher.get(source.value, count)
         name = unquote(urlsplit(fetched.url).path.rpartition("/")[2])
         return Document(name, fetched.media_type, fetched.body, fetched.charset)
@@ -270,10 +271,10 @@ class _Reading:
         name = source.filename or document.name
         if self.profile.files:
             self._count_parts(source, document, len(document.content))
-            reading.take(encoded_bytes(document.content))
+            reading.add(encoded_bytes(document.content))
             media_type = document.media_type or "application/octet-stream"
             return {"type": "input_file", "filename": name, "file_data": await _data_url(media_type, document.content)}
-        text = await self.means.texts.of(document, self.reader)
+        text = await self.means.texts.of(document, self.context)
         self._count_parts(source, document, len(text))
         return {"type": "input_text", "text": f'<file name="{_quotable(name)}">\n{text}\n</file>'}
 
@@ -294,7 +295,7 @@ class _Reading:
         return "previous_response_id" if self.request.previous_response_id else "input"
 
 
-_DATA_HEAD: Final = 1_000
+_DATA_HEAD_CHARACTERS: Final = 1_000
 """Characters of a data URL within which its data begins."""
 
 _TAKEN: Final = {
@@ -329,7 +330,7 @@ async def _image(document: Document) -> Json:
 async def _of_data(source: _Source) -> Document:
     """Return the file in `file_data`: a data URL, or plain base64."""
     # Base64 contains no comma, and the head of a data URL is short.
-    comma = source.value.find(",", 0, _DATA_HEAD)
+    comma = source.value.find(",", 0, _DATA_HEAD_CHARACTERS)
     parameters = source.value[: max(comma, 0)].removeprefix("data:").split(";")
     try:
         content = await decoded(source.value, comma + 1)

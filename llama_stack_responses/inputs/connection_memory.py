@@ -16,10 +16,10 @@ from ..core.json_values import decoded_bytes
 from ..core.types import Json
 from ..store.reading import computed
 
-_MOST: Final = 256
+_MOST_RESPONSES: Final = 256
 """Maximum responses that can be continued; a shared part of their histories is kept once."""
 
-_ROOM: Final = 65_536
+_ROOM_BYTES: Final = 65_536
 """Bytes that must be free for the output of another response that is not stored."""
 
 
@@ -55,12 +55,12 @@ class ConnectionMemory:
 
     Args:
         limit: maximum bytes of remembered items.
-        lease: counts them for the user.
+        reservation: counts them for the user.
     """
 
-    def __init__(self, limit: int, lease: Reservation) -> None:
+    def __init__(self, limit: int, reservation: Reservation) -> None:
         self._limit = limit
-        self._lease = lease
+        self._reservation = reservation
         self._turns: OrderedDict[str, RememberedTurn] = OrderedDict()
         self._uses: dict[int, int] = {}
         """How many responses and later turns use a turn, by its identity."""
@@ -75,20 +75,20 @@ class ConnectionMemory:
         """Drop the history that ends with this response, if it is remembered."""
         if turn := self._turns.pop(response_id, None):
             self._leave(turn)
-            self._lease.resize(self._held)
+            self._reservation.resize(self._held)
 
     async def check(self, items: list[Json]) -> None:
-        """Check that there is room for a response to these items, before a model is asked.
+        """Check that there is room for a response to these items, before a model gets a request.
 
         Raises:
             ApiError: 429 or 503, the connections of the user, or all connections, remember too much.
         """
         size = await computed(partial(_size, items), items)
         if not self._closed:
-            self._lease.resize(self._held + size + _ROOM)
-            self._lease.resize(self._held)
+            self._reservation.resize(self._held + size + _ROOM_BYTES)
+            self._reservation.resize(self._held)
 
-    async def keep(
+    async def remember(
         self,
         response: Json,
         new_items: list[Json],
@@ -108,7 +108,7 @@ class ConnectionMemory:
         self._enter(turn)
         while self._turns and not self._fits():
             self._leave(self._turns.popitem(last=False)[1])
-        self._lease.resize(self._held)
+        self._reservation.resize(self._held)
 
     def close(self) -> None:
         """Drop everything, and remember nothing more: the connection has ended."""
@@ -116,13 +116,13 @@ class ConnectionMemory:
         self._turns.clear()
         self._uses.clear()
         self._held = 0
-        self._lease.release()
+        self._reservation.release()
 
     def _fits(self) -> bool:
-        if len(self._turns) > _MOST or self._held > self._limit:
+        if len(self._turns) > _MOST_RESPONSES or self._held > self._limit:
             return False
         try:
-            self._lease.resize(self._held)
+            self._reservation.resize(self._held)
         except ApiError:
             return False
         return True

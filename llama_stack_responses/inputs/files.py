@@ -41,7 +41,7 @@ class NoFiles:
 Upload = Callable[[str], AbstractAsyncContextManager[tuple[str, bytes]]]
 
 
-def uploaded_with(files: Files, contents: Admission, who: Callable[[], Owner]) -> Upload:
+def uploaded_with(files: Files, contents: Admission, current_user: Callable[[], Owner]) -> Upload:
     """Return a context manager that reads a file as its name and content.
 
     The content counts as held by the current user until the block ends.
@@ -49,13 +49,13 @@ def uploaded_with(files: Files, contents: Admission, who: Callable[[], Owner]) -
 
     @asynccontextmanager
     async def uploaded(file_id: str) -> AsyncIterator[tuple[str, bytes]]:
-        with contents.lease(who()) as lease:
+        with contents.reserve(current_user()) as reservation:
 
             def count(size: int) -> None:
                 if size > contents.per_user:
                     message = f"The file '{file_id}' has more than the {contents.per_user} bytes that can be read."
                     raise bad_request(message, "input")
-                lease.take(size)
+                reservation.add(size)
 
             file = await files.read(file_id, count)
             yield file.name, file.content

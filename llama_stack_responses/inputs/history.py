@@ -9,16 +9,18 @@ from functools import partial
 from ..core.access import Access, Action
 from ..core.errors import ApiError, bad_request, import_hint
 from ..core.exchanges import EXCHANGE
-from ..core.moderation import without_refused
+from ..core.json_blocks import dumps
+from ..core.moderated_texts import without_refused
 from ..core.owner import Owner
 from ..core.schema.conversations import no_conversation
 from ..core.schema.items import ANSWERS, check_ids
 from ..core.schema.request import CreateRequest
 from ..core.types import Json
-from ..store.archive import Archive, StoredResponse
-from ..store.codec import TooLarge, dumps
+from ..store.archive import Archive
+from ..store.codec import TooLarge
 from ..store.conversations import Conversation, begins_with_stand_in, stand_in
 from ..store.reading import ReadAllowance, computed
+from ..store.stored_response import StoredResponse
 from .connection_memory import ConnectionMemory, RememberedTurn
 
 type Hold = Callable[[int], object]

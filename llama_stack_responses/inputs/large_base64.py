@@ -7,7 +7,7 @@ import base64
 from io import BytesIO
 from typing import Final
 
-_PIECE: Final = 3 * 64 * 1024
+_PIECE_BYTES: Final = 3 * 64 * 1024
 """Characters or bytes per piece, which takes a fraction of a millisecond. Three bytes are four characters."""
 
 
@@ -19,13 +19,13 @@ async def decoded(data: str, start: int = 0) -> bytes:
     """
     # Unlike a bytearray, BytesIO returns its content without a copy.
     content, left = BytesIO(), ""
-    for place in range(start, len(data), _PIECE):
-        left += "".join(data[place : place + _PIECE].split())
+    for place in range(start, len(data), _PIECE_BYTES):
+        left += "".join(data[place : place + _PIECE_BYTES].split())
         # Padding is allowed only at the end of the last piece.
-        whole = len(left) // 4 * 4 if place + _PIECE < len(data) else len(left)
+        whole = len(left) // 4 * 4 if place + _PIECE_BYTES < len(data) else len(left)
         now, left = left[:whole], left[whole:]
         content.write(base64.b64decode(now, validate=True))
-        if place + _PIECE < len(data):
+        if place + _PIECE_BYTES < len(data):
             if now.endswith("="):
                 raise ValueError("There is data after the padding.")
             await asyncio.sleep(0)
@@ -45,8 +45,8 @@ def encoded_bytes(content: bytes) -> int:
 async def encoded(content: bytes) -> str:
     """Return the base64 of these bytes."""
     pieces = list[str]()
-    for start in range(0, len(content), _PIECE):
+    for start in range(0, len(content), _PIECE_BYTES):
         if start:
             await asyncio.sleep(0)
-        pieces.append(base64.b64encode(content[start : start + _PIECE]).decode())
+        pieces.append(base64.b64encode(content[start : start + _PIECE_BYTES]).decode())
     return "".join(pieces)

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from ..core.errors import ApiError
+from ..core.errors import too_many_open
 from ..core.json_values import is_large
 from ..core.owner import ANONYMOUS, Owner
 from ..process_pool.fair_queue import FairQueue, QueueFull
 
-_INLINE: Final = 32_768
+_INLINE_BYTES: Final = 32_768
 """Bytes, as JSON, of a value that is processed in the event loop."""
 
 _THREADS: Final = 2
@@ -29,11 +29,11 @@ class LargeWork:
     """Runs the work on requests.
 
     Args:
-        who: returns the current user.
+        current_user: returns the current user.
     """
 
-    def __init__(self, who: Callable[[], Owner]) -> None:
-        self._who = who
+    def __init__(self, current_user: Callable[[], Owner]) -> None:
+        self._current_user = current_user
         self._queue = FairQueue(_THREADS, _PER_USER, _WAITING, only_owner=ANONYMOUS.identity)
         self._threads: ThreadPoolExecutor | None = None
 
@@ -43,7 +43,7 @@ class LargeWork:
         Raises:
             ApiError: 429, too many large requests of this user wait; or as from `work`.
         """
-        return await self.run_in_thread(work) if is_large(of, _INLINE) else work()
+        return await self.run_in_thread(work) if is_large(of, _INLINE_BYTES) else work()
 
     async def run_in_thread[Result](self, work: Callable[[], Result]) -> Result:
         """Return the result of work that takes long for another reason than large values.
@@ -51,12 +51,11 @@ class LargeWork:
         Raises:
             ApiError: as from `run`.
         """
-        owner = self._who().identity
+        owner = self._current_user().identity
         try:
             await self._queue.enter(owner)
         except QueueFull:
-            message = "You have too many large requests open at the same time. Finish some of them, then try again."
-            raise ApiError(429, message, code="rate_limit_exceeded", retry_after=1) from None
+            raise too_many_open("large requests", retry_after=1) from None
         self._threads = self._threads or ThreadPoolExecutor(_THREADS, thread_name_prefix="large-requests")
         working = asyncio.get_running_loop().run_in_executor(self._threads, work)
         # If this task is cancelled, the thread works on.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..core.schema.request import CreateRequest, parse_create, read_fields
@@ -45,12 +46,14 @@ class RequestParser:
         return await self._large_work.run(parse, body)
 
     def parse_stored(self, body: Any) -> CreateRequest:
-        """Parse a request that was accepted before, perhaps by an earlier version; unknown fields are ignored.
+        """Parse a request that was accepted before, perhaps by an earlier version.
+
+        Unknown fields are ignored, and it may hold more than a new request.
 
         Raises:
             ApiError: 400 if it is no longer valid.
         """
-        return parse_create(body, passthrough=self.passthrough, limits=self._limits)
+        return parse_create(body, passthrough=self.passthrough, limits=replace(self._limits, bounded=False))
 
     def fields(self, body: Json) -> Json:
         """Return the known fields of a request's body."""

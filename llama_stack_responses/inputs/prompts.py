@@ -10,15 +10,15 @@ from typing import Any, Final, Protocol
 
 from ..core.errors import ApiError, bad_request
 from ..core.schema.request import CreateRequest
-from ..core.schema.shapes import shown
+from ..core.schema.shapes import excerpt
 from ..core.types import Json
 
 _PLACE: Final = re.compile(r"{{\s*(\w+)\s*}}")
 _VERSION: Final = re.compile("[1-9][0-9]{0,8}")
-_LONGEST_TEMPLATE: Final = 1 << 20
+_TEMPLATE_CHARACTERS: Final = 1 << 20
 """Maximum characters of a prompt template: it is searched for placeholders in the event loop."""
 _MOST_PLACES: Final = 10_000
-_SMALLEST_PART: Final = 512
+_PART_CHARACTERS: Final = 512
 """Minimum characters for which a file or an image counts: each becomes a separate part."""
 _LISTED: Final = 10
 """Maximum variable names in an error message."""
@@ -65,24 +65,24 @@ async def with_prompt(request: CreateRequest, prompts: Prompts | None, character
         ApiError: 404 for an unknown prompt or version; 400 if its variables do not match the given ones, or if the
             result would be too long, which is checked before it is built.
     """
-    asked = request.prompt
-    if asked is None:
+    prompt = request.prompt
+    if prompt is None:
         return request
     if prompts is None:
         message = "This server does not support stored prompts in 'prompt': send the prompt's text as 'instructions'."
         raise bad_request(message, "prompt", "unsupported_parameter")
-    template = await _template(asked, prompts)
-    variables = asked.get("variables", {})
+    template = await _template(prompt, prompts)
+    variables = prompt.get("variables", {})
     _check(template, variables, characters)
     messages = [_message(list(_filled(template.text, variables)))] if template.text else []
     if request.instructions and isinstance(request.instructions, str):
         messages.append(_message([_text(request.instructions)]))
-    echoed = {"id": asked["id"], "variables": variables, "version": str(template.version)}
+    echoed = {"id": prompt["id"], "variables": variables, "version": str(template.version)}
     return replace(request, prompt=echoed, instructions=messages)
 
 
-async def _template(asked: Json, prompts: Prompts) -> PromptVersion:
-    prompt_id, version = asked["id"], asked.get("version")
+async def _template(prompt: Json, prompts: Prompts) -> PromptVersion:
+    prompt_id, version = prompt["id"], prompt.get("version")
     which = "" if version is None else f" and version '{version}'"
     # Versions are numbers: another value cannot exist.
     found = None
@@ -94,8 +94,8 @@ async def _template(asked: Json, prompts: Prompts) -> PromptVersion:
 
 
 def _check(template: PromptVersion, variables: Mapping[str, Any], characters: int) -> None:
-    if len(template.text) > _LONGEST_TEMPLATE:
-        message = f"The prompt has {len(template.text)} characters. A stored prompt may have {_LONGEST_TEMPLATE}."
+    if len(template.text) > _TEMPLATE_CHARACTERS:
+        message = f"The prompt has {len(template.text)} characters. A stored prompt may have {_TEMPLATE_CHARACTERS}."
         raise bad_request(message, "prompt", "string_above_max_length")
     needed = Counter(_PLACE.findall(template.text))
     if missing := [name for name in needed if name not in variables]:
@@ -131,34 +131,34 @@ def _growth(given: Any, count: int) -> int:
     if given["type"] == "input_text":
         return len(given["text"]) * count
     size = sum(len(value) for value in given.values() if isinstance(value, str))
-    return max(size, _SMALLEST_PART) * (count - 1)
+    return max(size, _PART_CHARACTERS) * (count - 1)
 
 
 def _names(names: list[str]) -> str:
     """Return the shortened names as a list for an error message, with the number of those left out."""
-    listed = ", ".join(map(shown, names[:_LISTED]))
+    listed = ", ".join(map(excerpt, names[:_LISTED]))
     return listed if len(names) <= _LISTED else f"{listed}, and {len(names) - _LISTED} more"
 
 
 def _filled(text: str, variables: Mapping[str, Any]) -> Iterator[Json]:
     """Yield the parts of a message with this text, with text variables inserted, and files and images as parts."""
-    said: list[str] = []
+    texts: list[str] = []
     # `split` returns the text between placeholders and the placeholders' names alternately.
     for number, piece in enumerate(_PLACE.split(text)):
         given = variables[piece] if number % 2 else piece
         if isinstance(given, str):
-            said.append(given)
+            texts.append(given)
         elif given["type"] == "input_text":
-            said.append(given["text"])
+            texts.append(given["text"])
         else:
-            yield from _joined(said)
+            yield from _joined(texts)
             yield given
-            said = []
-    yield from _joined(said)
+            texts = []
+    yield from _joined(texts)
 
 
-def _joined(said: Iterable[str]) -> list[Json]:
-    text = "".join(said)
+def _joined(texts: Iterable[str]) -> list[Json]:
+    text = "".join(texts)
     return [_text(text)] if text else []
 
 

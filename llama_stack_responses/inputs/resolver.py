@@ -9,12 +9,13 @@ from typing import TypedDict
 
 from ..core.access import Access
 from ..core.listing import with_ids
-from ..core.mcp import check_approvals
-from ..core.moderation import asked_texts, policy_of
+from ..core.mcp_approvals import check_approvals
+from ..core.moderated_texts import input_texts
+from ..core.moderation_policy import policy_of
 from ..core.owner import Owner
 from ..core.schema.items import check_call_pairs, check_ids
 from ..core.schema.request import CreateRequest
-from ..core.schema.shapes import At, missing
+from ..core.schema.shapes import Location, missing
 from ..core.types import Json
 from ..moderation.checks import Checks
 from ..sealing.sealed_items import Opened, SealedItems
@@ -23,7 +24,7 @@ from .history import History, HistoryReader, Hold, for_model
 from .large_work import LargeWork
 
 
-class Stored(TypedDict):
+class StoredInput(TypedDict):
     """The input of a response, in the form that the archive stores.
 
     Attributes:
@@ -41,7 +42,7 @@ class Stored(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class ResolvedInput:
     """The resolved input of a response.
 
     Attributes:
@@ -55,7 +56,7 @@ class Start:
 
     request: CreateRequest
     items: list[Json]
-    stored: Stored
+    stored: StoredInput
     history: History
     moderation: Json | None = None
     opened: Opened = field(default_factory=Opened)
@@ -103,7 +104,7 @@ class RequestResolver:
         *,
         adds: bool = True,
         hold: Hold | None = None,
-    ) -> Start:
+    ) -> ResolvedInput:
         """Return the input of the response to this request; `memory` is the memory of its connection.
 
         Args:
@@ -115,28 +116,32 @@ class RequestResolver:
             ApiError: the request names something that does not exist, or its input is inconsistent or cannot be
                 checked.
         """
-        owner = self._access.who()
+        owner = self._access.current_user()
         request = await self._fill(request)
         opened = Opened()
         await self._sealed.open(request.input_items, owner, opened, verify=True, hold=hold)
         history = await self._history_reader.before(request, memory, adds=adds, hold=hold)
-        asked = request.input_items[:-1] if request.compacts else request.input_items
-        new_items = await self._history_reader.dereference(owner, asked, hold=hold)
+        own_items = request.input_items[:-1] if request.compacts else request.input_items
+        new_items = await self._history_reader.dereference(owner, own_items, hold=hold)
         await self._sealed.open(history.items, owner, opened, verify=False, hold=hold)
         joined = partial(_joined, request, history, new_items)
         new_items, items = await self._large_work.run(joined, history.stored, history.unstored, new_items)
-        stored = Stored(
+        stored = StoredInput(
             owner=owner,
             base=history.base,
             base_items=history.stored,
             # If this response is stored, the unstored history is stored as part of its input.
             input_items=[*history.opening, *history.unstored, *new_items],
         )
-        return Start(request, items, stored, history, await self._moderated(request, new_items), opened)
+        return ResolvedInput(request, items, stored, history, await self._moderated(request, new_items), opened)
 
     async def _moderated(self, request: CreateRequest, items: list[Json]) -> Json | None:
         policy = policy_of(request)
-        return await self._checks.of_input(policy, asked_texts(request, items)) if policy else None
+        if policy is None:
+            return None
+        variables = (request.prompt or {}).get("variables")
+        text = await self._large_work.run(lambda: "\n\n".join(input_texts(request, items)), items, variables)
+        return await self._checks.check_input(policy, text)
 
 
 def _joined(request: CreateRequest, history: History, new_items: list[Json]) -> tuple[list[Json], list[Json]]:
@@ -149,7 +154,7 @@ def _joined(request: CreateRequest, history: History, new_items: list[Json]) -> 
     new_items = with_ids(new_items)
     items = for_model(history.items + new_items)
     if not items and not request.instructions:
-        raise missing(At("input"))
+        raise missing(Location("input"))
     check_call_pairs(items)
     check_approvals(items, request.tools)
     return new_items, items

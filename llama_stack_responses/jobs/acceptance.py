@@ -10,18 +10,18 @@ from ..store.records import Op
 
 
 class Acceptance:
-    """Ends when the model server accepts the request, after `patience` seconds, or with a refusal.
+    """Ends when the model server accepts the request, after `timeout` seconds, or with a refusal.
 
     Args:
         taken: the ops that undo, after a refusal, the extra ops of the commit that stored the response.
-        patience: seconds after which the response counts as begun anyway; None for no such bound.
+        timeout: seconds after which the response counts as begun anyway; None for no such bound.
     """
 
-    def __init__(self, taken: Sequence[Op], patience: float | None) -> None:
+    def __init__(self, taken: Sequence[Op], timeout: float | None) -> None:
         self.taken = taken
         self._loop = asyncio.get_running_loop()
         self._end: asyncio.Future[ApiError | None] = self._loop.create_future()
-        self._timer = None if patience is None else self._loop.call_later(patience, self.end)
+        self._timer = None if timeout is None else self._loop.call_later(timeout, self.end)
         self._accepted: asyncio.Future[None] | None = None
         self._refusal: ApiError | None = None
 

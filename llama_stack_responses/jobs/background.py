@@ -28,11 +28,13 @@ from .event_follower import EventFollower
 from .event_log import EventLog
 from .foreground_leases import ForegroundLeases, NoLeases, StoredLeases
 from .heartbeat import Heartbeat
+from .held_inputs import HeldInputs
+from .job import Job
 from .listener import NotificationListener
 from .live_responses import LiveResponses
 from .notifier import Notifier
 from .overview import Overview, overview_of
-from .queue import QUEUE, JobQueue, Lease
+from .queue import QUEUE, JobQueue
 from .runner import JobRunner
 from .secrets import JobSecrets
 from .worker import Worker, WorkerLimits
@@ -65,6 +67,7 @@ class BackgroundJobs:
         factory: GenerationFactory,
         *,
         limits: WorkerLimits,
+        input_quota: Quota,
         event_log_seconds: float,
         parse: Callable[[Json], CreateRequest],
         sealer: Sealer,
@@ -79,6 +82,7 @@ class BackgroundJobs:
         self._intervals = intervals
         self._opened = Admission(Quota(_OPENED, limits.waiting, limits.per_user, authenticated_only=True))
         self._secrets = JobSecrets(sealer)
+        self._held_inputs = HeldInputs(input_quota)
         self._notifier = notifier = Notifier(intervals.fallback_poll_seconds)
         self._jobs = jobs = JobQueue(
             records, limits.waiting, limits.per_user, intervals.lease_seconds, decoder=archive.decoder
@@ -134,7 +138,7 @@ class BackgroundJobs:
             await self._store(response, owner=owner, extra_ops=ops, **history)
         self._notifier.notify(QUEUE)
 
-    async def open(
+    async def submit_and_run(
         self,
         response: Json,
         body: Json,
@@ -142,7 +146,7 @@ class BackgroundJobs:
         owner: Owner,
         keys: Mapping[str, Any],
         extra_ops: Sequence[Put],
-        patience: float | None,
+        acceptance_seconds: float | None,
         **history: Any,
     ) -> None:
         """Store a response, run its job here at once, and return when the response counts as begun.
@@ -155,8 +159,8 @@ class BackgroundJobs:
             owner: the owner of the response.
             keys: the owner's own credentials for providers.
             extra_ops: further puts of the same commit; their keys are deleted if the response is refused.
-            patience: seconds after which the response counts as begun although the model server has not accepted it;
-                None for no such bound.
+            acceptance_seconds: time after which the response counts as begun although the model server has not accepted
+                it; None for no such bound.
             history: the history and input, and further arguments of `Archive.save`.
 
         Raises:
@@ -167,11 +171,11 @@ class BackgroundJobs:
         await self._heartbeat.ensure()
         body, sealed = await self._sealed(body, keys, response["id"], owner)
         with ExitStack() as unless_begun:
-            place = unless_begun.enter_context(self._opened.lease(owner).take(1))
-            lease, ops = await self._jobs.open(response["id"], owner, body, self._worker_id, sealed)
+            place = unless_begun.enter_context(self._opened.reserve(owner).add(1))
+            job, ops = await self._jobs.create_claimed(response["id"], owner, body, self._worker_id, sealed)
             await self._store(response, owner=owner, extra_ops=[*extra_ops, *ops], **history)
-            acceptance = Acceptance([Delete(op.key) for op in extra_ops], patience)
-            self.worker.run(lease, acceptance).add_done_callback(lambda _: place.release())
+            acceptance = Acceptance([Delete(op.key) for op in extra_ops], acceptance_seconds)
+            self.worker.run(job, acceptance).add_done_callback(lambda _: place.release())
             unless_begun.pop_all()
         await acceptance.verdict()
 
@@ -180,33 +184,33 @@ class BackgroundJobs:
         if self._records.transactional:
             await self.events.forget(response_id)
 
-    async def find(self, response_id: str) -> Lease | None:
+    async def find(self, response_id: str) -> Job | None:
         """Return the response's job; None if the job has ended or the response never had one."""
         return await self._jobs.find(response_id)
 
-    async def waiting(self) -> tuple[int, float]:
+    async def backlog(self) -> tuple[int, float]:
         """Return how many jobs wait for a worker of any server, and for how many seconds the longest has waited."""
-        return await self._jobs.waiting()
+        return await self._jobs.backlog()
 
     async def overview(self, owner: Owner) -> Overview:
         """Return the jobs of a user on all servers."""
         return await overview_of(self._records, owner)
 
-    async def find_many(self, response_ids: Sequence[str]) -> dict[str, Lease]:
+    async def find_many(self, response_ids: Sequence[str]) -> dict[str, Job]:
         """Return the jobs of these responses that have not ended, by response id."""
         return await self._jobs.find_many(response_ids)
 
     async def cancel(self, response_id: str) -> None:
         """Cancel a response, whichever server runs it, and keep its output so far. Do nothing if it has ended."""
-        lease = await until_known(
-            lambda again: self.worker.take_over(response_id, again),
-            f"The response store did not say whether response '{response_id}' is cancelled: cancel it again.",
+        job = await until_known(
+            lambda again: self.worker.claim_to_cancel(response_id, again),
+            f"The response store did not confirm whether response '{response_id}' is cancelled: cancel it again.",
             self._intervals,
         )
-        if lease is not None:
+        if job is not None:
             self.worker.drop(response_id)
             # In a separate task: the cancellation continues if the client disconnects.
-            await asyncio.wait([self.worker.run(lease)])
+            await asyncio.wait([self.worker.run(job)])
         await self.events.cancelled(response_id)
 
     async def _sealed(
@@ -235,8 +239,8 @@ class BackgroundJobs:
 
         await until_known(
             save,
-            f"The response store did not say whether it took the response. Retrieve response '{response_id}' before "
-            "you send the request again: a 404 says that it was not taken.",
+            f"The response store did not confirm whether it took the response. Retrieve response '{response_id}' "
+            "before you send the request again: a 404 says that it was not taken.",
             self._intervals,
         )
 
@@ -263,19 +267,19 @@ class BackgroundJobs:
             intervals=self._intervals,
         )
 
-    def _runner(self, lease: Lease, acceptance: Acceptance | None) -> JobRunner:
+    def _runner(self, job: Job, acceptance: Acceptance | None) -> JobRunner:
         return JobRunner(
-            lease,
+            job,
             records=self._records,
             jobs=self._jobs,
             event_log=self._event_log,
-            notifier=self._notifier,
             archive=self._archive,
             access=self._access,
             factory=self._factory,
             parse=self._parse,
             event_log_seconds=self._event_log_seconds,
             secrets=self._secrets,
+            held_inputs=self._held_inputs,
             acceptance=acceptance,
             intervals=self._intervals,
         )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
 from functools import partial
 
 from ..admission import Reservation
@@ -13,6 +13,7 @@ from ..core.stream.events import Event
 from ..intervals import Intervals
 from ..logs import get_logger
 from ..store.records import UNAVAILABLE, Condition
+from .direct_delivery import DirectClient
 from .event_log import EventLog
 from .event_rows import ReservationRefused
 from .notifier import Notifier
@@ -44,7 +45,7 @@ class EventFollower:
 
     async def begun(self, response_id: str) -> None:
         """Wait until the response has begun or ended on any server, or this server closes."""
-        with self._notifier.listen(response_id) as subscription:
+        with self._notifier.subscribe(response_id) as subscription:
             while not self._closing:
                 if await self._event_log.has(response_id) or await self._jobs.find(response_id) is None:
                     return
@@ -52,7 +53,7 @@ class EventFollower:
 
     async def ended(self, response_id: str) -> None:
         """Wait until the response has ended on any server, or this server closes."""
-        with self._notifier.listen(response_id) as subscription:
+        with self._notifier.subscribe(response_id) as subscription:
             while not self._closing:
                 if await self._jobs.find(response_id) is None:
                     return
@@ -63,14 +64,19 @@ class EventFollower:
 
         If the worker that ends the job dies, another one ends it.
         """
-        with suppress(TimeoutError), self._notifier.listen(response_id) as subscription:
+        with suppress(TimeoutError), self._notifier.subscribe(response_id) as subscription:
             async with asyncio.timeout(self._intervals.lease_seconds):
                 while await self._jobs.find(response_id):
                     await subscription.wait(self._intervals.fast_poll_seconds)
 
     async def follow(
-        self, response_id: str, after: int, silence: float, lease: Callable[[], Reservation] | None = None
-    ) -> AsyncIterator[list[Event]]:
+        self,
+        response_id: str,
+        after: int,
+        silence: float,
+        reserve: Callable[[], Reservation] | None = None,
+        client: DirectClient | None = None,
+    ) -> AsyncGenerator[list[Event]]:
         """Yield the response's events after number `after`, and an empty list after `silence` seconds without one.
 
         The iterator ends with the terminal event, when the response has ended and its event log is gone, or when this
@@ -78,27 +84,32 @@ class EventFollower:
         empty list before each retry.
 
         Args:
-            lease: creates the reservation for the bytes of events that no other reader has in memory.
+            reserve: creates the reservation for the bytes of events that no other reader has in memory.
+            client: may be written to directly. Events that were written to it are not yielded.
 
         Raises:
-            ApiError: 429 or 503, there was no room for `room_seconds`.
+            ApiError: 429 or 503, there was no room for `reservation_wait_seconds`.
         """
         lasts, fence = partial(self._lasts, response_id), partial(self._fence, response_id)
         loop = asyncio.get_running_loop()
         read_at = loop.time()
         while not self._closing:
             try:
-                async for events in self._event_log.follow(response_id, after, silence, lasts, fence, lease):
-                    yield events
-                    after, read_at = events[-1]["sequence_number"] if events else after, loop.time()
+                stored = self._event_log.follow(response_id, after, silence, lasts, fence, reserve, client)
+                async with aclosing(stored) as followed:
+                    async for events in followed:
+                        yield events
+                        after, read_at = events[-1]["sequence_number"] if events else after, loop.time()
                 return
             except ReservationRefused as refusal:
                 # A client that reads nothing is disconnected after a while.
-                if loop.time() - read_at > self._intervals.room_seconds:
+                read_at = max(read_at, client.written_at) if client else read_at
+                if loop.time() - read_at > self._intervals.reservation_wait_seconds:
                     raise refusal.error from refusal
             except ApiError as error:
                 if error.status != UNAVAILABLE:
                     raise
+            after = max(after, client.last) if client else after
             yield []
             await asyncio.sleep(self._intervals.store_retry_seconds)
 
@@ -106,8 +117,8 @@ class EventFollower:
         return not self._closing and await self._jobs.find(response_id) is not None
 
     async def _fence(self, response_id: str) -> Condition | None:
-        lease = await self._jobs.find(response_id)
-        return lease.fence if lease else None
+        job = await self._jobs.find(response_id)
+        return job.fence if job else None
 
     async def forget(self, response_id: str) -> None:
         """Delete the event log of a deleted response."""

@@ -11,24 +11,27 @@ row, or leaves no e/ and s/ rows. So every event log is deleted in the end.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Final
 
 from ..admission import Reservation
+from ..core.json_values import is_large
 from ..core.stream.events import TERMINAL, Event
 from ..intervals import DEFAULT
 from ..store import codec
 from ..store.decoder import Decoder
-from ..store.reading import computed_each
+from ..store.reading import INLINE_BYTES, list_yielding_lock
 from ..store.records import Condition, Delete, Ensure, Notify, Op, Put, Records, VersionIs, after_prefix, committed
+from .direct_delivery import DirectClient, Reader, Readers
 from .event_rows import EventRows, ReservationRefused, Row
 from .notifier import Notifier
 
 _ROWS: Final = 64
 """Most rows that one round trip reads."""
 
-_STEP: Final = 2**20
+_STEP_BYTES: Final = 2**20
 """Bytes with which the rows of one round trip end."""
 
 _AHEAD: Final = 8
@@ -36,7 +39,7 @@ _AHEAD_BYTES: Final = 2**17
 """Most rows that `follow` reads in one round trip, and the bytes with which they end: a stalled reader keeps them in
 memory."""
 
-_ROW: Final = 65_536
+_ROW_BYTES: Final = 65_536
 """Bytes of JSON that a row has at most, unless it is one event."""
 
 
@@ -49,6 +52,9 @@ class EventLog:
         poll: poll interval for new events in seconds, on a store without notifications.
         rows: most rows that one round trip reads.
         decoder: decodes rows.
+
+    Attributes:
+        readers: the readers of this process.
     """
 
     def __init__(
@@ -61,6 +67,7 @@ class EventLog:
     ) -> None:
         self._decoder = decoder or Decoder()
         self._shared = EventRows()
+        self.readers = Readers()
         self._reading: dict[tuple[str, int], asyncio.Future[Sequence[Row]]] = {}
         self._poll = poll
         self._rows = rows
@@ -69,13 +76,23 @@ class EventLog:
 
     async def batch(self, response_id: str, events: Sequence[Event]) -> list[Op]:
         """Return the ops that append `events` and notify readers."""
-        rows = await computed_each(_rows(response_id, events), events)
-        return [*rows, Notify(response_id)] if rows else []
+        if not events:
+            return []
+        if is_large(events, INLINE_BYTES):
+            rows = await asyncio.to_thread(list_yielding_lock, _rows(response_id, events))
+        else:
+            rows = _small_rows(response_id, events)
+        return [*rows, Notify(response_id)]
+
+    def announce(self, response_id: str, events: Sequence[Event] = ()) -> None:
+        """Notify the readers in this process of `events`, which are stored now."""
+        passed_on = self.readers.pass_on(response_id, events)
+        self._notifier.notify(response_id, passed_on)
 
     async def read(self, response_id: str, after: int, rows: int | None = None) -> list[Event]:
         """Return the next stored events after number `after`, of `rows` rows at most; none if there are none yet."""
         events: list[Event] = []
-        for row, _ in await self._read(response_id, after, rows or self._rows, _STEP):
+        for row, _ in await self._read(response_id, after, rows or self._rows, _STEP_BYTES):
             # See `_stored`.
             news = [event for event in row if event["sequence_number"] > after]
             events += news
@@ -114,8 +131,9 @@ class EventLog:
         silence: float,
         lasts: Callable[[], Awaitable[bool]],
         fence: Callable[[], Awaitable[Condition | None]],
-        lease: Callable[[], Reservation] | None = None,
-    ) -> AsyncIterator[list[Event]]:
+        reserve: Callable[[], Reservation] | None = None,
+        client: DirectClient | None = None,
+    ) -> AsyncGenerator[list[Event]]:
         """Yield the events after number `after` as they are stored, up to the terminal event.
 
         Yield an empty list after `silence` seconds without an event. The iterator ends early if there are no more
@@ -124,43 +142,48 @@ class EventLog:
         Args:
             lasts: returns whether the response still runs.
             fence: returns a condition that holds until the response's job changes; None if there is no job.
-            lease: creates the reservation for the bytes of a row that no other reader has in memory.
+            reserve: creates the reservation for the bytes of a row that no other reader has in memory.
+            client: may be written to directly. Events that were written to it are not yielded.
 
         Raises:
             ReservationRefused: the reservation for the next row is refused.
         """
-        await self._announce(response_id, fence)
+        await self._record_reader(response_id, fence)
         loop = asyncio.get_running_loop()
-        spoke = loop.time()
         notified, lasting = False, True
-        with self._notifier.listen(response_id) as subscription:
+        with (
+            self._notifier.subscribe(response_id) as subscription,
+            self.readers.joined(response_id, Reader(subscription, after, client)) as reader,
+        ):
             while True:
-                async for events in self._stored(response_id, after, lease):
-                    after, spoke, notified = events[-1]["sequence_number"], loop.time(), False
-                    yield events
-                    if events[-1]["type"] in TERMINAL:
-                        return
+                async with aclosing(self._stored(response_id, reader.after, reserve)) as stored:
+                    async for events in stored:
+                        reader.see(events[-1]["sequence_number"])
+                        notified = False
+                        yield events
+                        if events[-1]["type"] in TERMINAL:
+                            return
                 events = []  # nothing is held while waiting
                 if not lasting:
                     return
                 if notified:
                     # A notification without new events may be about the end of the response.
                     notified, lasting = False, await lasts()
-                elif (left := spoke + silence - loop.time()) <= 0:
-                    spoke = loop.time()
+                elif reader.seen_at + silence <= loop.time():
+                    reader.seen_at = loop.time()
                     yield []
-                elif not (notified := await subscription.wait(self._poll, left)):
+                elif not (notified := await reader.wait(self._poll, silence)):
                     lasting = await lasts()
 
     async def _stored(
-        self, response_id: str, after: int, lease: Callable[[], Reservation] | None
-    ) -> AsyncIterator[list[Event]]:
+        self, response_id: str, after: int, reserve: Callable[[], Reservation] | None
+    ) -> AsyncGenerator[list[Event]]:
         """Yield the events after number `after` that are stored now, some rows at a time, which are held meanwhile.
 
         Raises:
             ReservationRefused: there is no room for the next row.
         """
-        while rows := await self._rows_after(response_id, after, lease):
+        while rows := await self._rows_after(response_id, after, reserve):
             events: list[Event] = []
             for row in rows:
                 # If the answer to a write is lost, the worker writes the batch again with later events appended.
@@ -169,7 +192,7 @@ class EventLog:
             yield events
             del rows, row, events
 
-    async def _rows_after(self, response_id: str, after: int, lease: Callable[[], Reservation] | None) -> list[Row]:
+    async def _rows_after(self, response_id: str, after: int, reserve: Callable[[], Reservation] | None) -> list[Row]:
         """Return the next rows with events after number `after`: as many as there is room for.
 
         Raises:
@@ -182,28 +205,28 @@ class EventLog:
             # Another reader reads the same rows. If it finds none, a row may have been written since its call.
             if rows := await asyncio.shield(reading):
                 return list(rows)
-            return await self._read_rows(response_id, after, lease)
+            return await self._read_rows(response_id, after, reserve)
         self._reading[place] = reading = asyncio.get_running_loop().create_future()
         found: Sequence[Row] = ()
         try:
-            found = await self._read_rows(response_id, after, lease)
+            found = await self._read_rows(response_id, after, reserve)
         finally:
             del self._reading[place]
             reading.set_result(found)
         return list(found)
 
-    async def _read_rows(self, response_id: str, after: int, lease: Callable[[], Reservation] | None) -> list[Row]:
+    async def _read_rows(self, response_id: str, after: int, reserve: Callable[[], Reservation] | None) -> list[Row]:
         rows: list[Row] = []
         for events, size in await self._read(response_id, after, _AHEAD, _AHEAD_BYTES):
             try:
-                rows.append(self._shared.share(response_id, events, size, lease))
+                rows.append(self._shared.share(response_id, events, size, reserve))
             except ReservationRefused:
                 if not rows:
                     raise
                 break
         return rows
 
-    async def _announce(self, response_id: str, fence: Callable[[], Awaitable[Condition | None]]) -> None:
+    async def _record_reader(self, response_id: str, fence: Callable[[], Awaitable[Condition | None]]) -> None:
         """Record that the events are read, unless the response has ended.
 
         Events are taken back only before the end, and a row written after the response's deletion would never be
@@ -253,19 +276,27 @@ class EventLog:
         """
         prefix, reader = f"e/{response_id}/", f"s/{response_id}"
         end = after_prefix(prefix)
-        while found := await self._records.range(prefix, end, limit=self._rows, reverse=True, most=_STEP):
+        while found := await self._records.range(prefix, end, limit=self._rows, reverse=True, most=_STEP_BYTES):
             await self._records.commit([Delete(key) for key, _ in found])
         known = (await self._records.get_many([reader])).get(reader)
         await self._records.commit([Delete(reader), *([Delete(known.value.decode())] if known and known.value else [])])
 
 
+def _small_rows(response_id: str, events: Sequence[Event]) -> list[Put]:
+    """Return the rows of events that are not large, which are encoded in one call: mostly one row."""
+    text = codec.text_of_small(list(events))
+    if len(text.json) > _ROW_BYTES:  # escapes take up to six bytes for each character
+        return list(_rows(response_id, events))
+    return [Put(_key(response_id, events[-1]["sequence_number"]), codec.pack_text(text))]
+
+
 def _rows(response_id: str, events: Sequence[Event]) -> Iterator[Put]:
     """Return the rows of these events. Events are encoded one by one, since each may be large."""
-    texts: list[codec.Text] = []
+    texts: list[codec.JsonText] = []
     size = number = 0
     for event in events:
         text = codec.text_of(event)
-        if texts and size + len(text.json) > _ROW:
+        if texts and size + len(text.json) > _ROW_BYTES:
             yield _row(response_id, number, texts)
             texts, size = [], 0
         texts.append(text)
@@ -275,9 +306,9 @@ def _rows(response_id: str, events: Sequence[Event]) -> Iterator[Put]:
         yield _row(response_id, number, texts)
 
 
-def _row(response_id: str, number: int, texts: Sequence[codec.Text]) -> Put:
+def _row(response_id: str, number: int, texts: Sequence[codec.JsonText]) -> Put:
     whole = b"[%b]" % b",".join([text.json for text in texts])
-    text = codec.Text(whole, lenient=any(text.lenient for text in texts))
+    text = codec.JsonText(whole, lenient=any(text.lenient for text in texts))
     return Put(_key(response_id, number), codec.pack_text(text))
 
 

@@ -51,13 +51,13 @@ class EventRows:
         return self._held.get((response_id, number))
 
     def share(
-        self, response_id: str, events: Sequence[Event], size: int, lease: Callable[[], Reservation] | None
+        self, response_id: str, events: Sequence[Event], size: int, reserve: Callable[[], Reservation] | None
     ) -> Row:
         """Return the row with these events: the one that another reader holds, or a new one.
 
         Args:
             size: bytes of the events in memory.
-            lease: creates the reservation for the bytes of a new row, which is released with the row; None for none.
+            reserve: creates the reservation for the bytes of a new row, which is released with the row; None for none.
 
         Raises:
             ReservationRefused: the reservation is refused.
@@ -67,9 +67,9 @@ class EventRows:
         if held is not None and held.last >= events[-1]["sequence_number"]:
             return held
         row = Row(events)
-        if lease:
+        if reserve:
             try:
-                reservation = lease().take(size)
+                reservation = reserve().add(size)
             except ApiError as error:
                 raise ReservationRefused(error) from error
             finalize(row, reservation.release)

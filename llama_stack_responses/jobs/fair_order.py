@@ -22,12 +22,12 @@ PRESENT: Final = "z/turn"
 _FAIR_SHARE_SECONDS: Final = 10.0
 """Virtual seconds between two waiting jobs of one owner."""
 
-_STEP: Final = _FAIR_SHARE_SECONDS / 64
+_STEP_SECONDS: Final = _FAIR_SHARE_SECONDS / 64
 """Minimum advance of the present with each claim, in virtual seconds. Without it, a steady arrival of new owners with
 one job each would starve the second job of another owner."""
 
-_DAY: Final = 86_400.0
-_KEPT: Final = 2 * _DAY
+_DAY_SECONDS: Final = 86_400.0
+_KEPT_SECONDS: Final = 2 * _DAY_SECONDS
 """Seconds for which the present is kept after the queueing of the job that advanced it. When it has expired, virtual
 time starts again from the clock."""
 
@@ -49,20 +49,20 @@ class FairOrder:
             now: seconds since the epoch, on the store's clock.
         """
         row, present = last_of(owner_key), _read(found, PRESENT)
-        hints = [] if present is not None else [Put(PRESENT, _written(now), expires_at=now + _KEPT)]
+        hints = [] if present is not None else [Put(PRESENT, _written(now), expires_at=now + _KEPT_SECONDS)]
         present = now if present is None else present
         self._given = {each: turn for each, turn in self._given.items() if turn >= present}
         last = max(_read(found, row) or 0.0, self._given.get(owner_key, 0.0))
         turn = self._given[owner_key] = last + _FAIR_SHARE_SECONDS if last >= present else present
-        return at(turn) + at(now), [*hints, Put(row, _written(turn), expires_at=now + _DAY)]
+        return at(turn) + at(now), [*hints, Put(row, _written(turn), expires_at=now + _DAY_SECONDS)]
 
 
 def taken(order: str, found: Mapping[str, Record]) -> Put:
     """Return the put that advances the present when the job of this order is claimed."""
     turn = int(order[:_DIGITS], 16) / 1000
     present = _read(found, PRESENT) or turn
-    present = max(present, min(max(present, turn) + _STEP, turn + _FAIR_SHARE_SECONDS))
-    return Put(PRESENT, _written(present), expires_at=queued_at(order) + _KEPT)
+    present = max(present, min(max(present, turn) + _STEP_SECONDS, turn + _FAIR_SHARE_SECONDS))
+    return Put(PRESENT, _written(present), expires_at=queued_at(order) + _KEPT_SECONDS)
 
 
 def last_of(owner_key: str) -> str:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from ..core.errors import ApiError
+from ..core.json_blocks import dumps
 from ..core.owner import Owner
 from ..core.types import Json
 from ..intervals import DEFAULT, Intervals
@@ -25,26 +26,26 @@ from ..store.reading import computed
 from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs, committed, pages_of
 from ..store.running_response import RunningResponse
 from .heartbeat import Heartbeat
-from .queue import is_stalled, iter_stalled
+from .worker_leases import is_stalled, iter_stalled
 
 logger = get_logger(__name__)
 
-_LARGE: Final = 16_384
+_LARGE_BYTES: Final = 16_384
 """Bytes of the input, as JSON, past which it is left out: the row is written for every response.
 
 It is also the bound past which the fields of `_EMPTY` together are written uncompressed: compression takes a
 millisecond for 20,000 bytes.
 """
 
-_LARGE_FIELD: Final = 65_536
+_LARGE_FIELD_BYTES: Final = 65_536
 """Bytes of a field, as JSON, past which it is left out."""
 
 _EMPTY: Final[Json] = {"tools": [], "instructions": None}
 
 
-def ended() -> ApiError:
+def server_died_error() -> ApiError:
     """Return the error of a response whose server died, or was assumed dead."""
-    return ApiError(500, "The server ended while it made this response.")
+    return ApiError(500, "The server ended while it generated this response.")
 
 
 class ForegroundLeases(Protocol):
@@ -78,7 +79,7 @@ class ForegroundLeases(Protocol):
         """End the lease of a response that will not be stored."""
         ...
 
-    def released(self, response_id: str) -> None:
+    def untrack(self, response_id: str) -> None:
         """Record that this process no longer runs the response: `flush_unstored` deletes what is left of its lease."""
         ...
 
@@ -117,7 +118,7 @@ class NoLeases:
     async def withdraw(self, response_id: str) -> None:
         """Do nothing."""
 
-    def released(self, response_id: str) -> None:
+    def untrack(self, response_id: str) -> None:
         """Do nothing."""
 
     def mark_unstored(self, response_id: str, error: ApiError) -> None:
@@ -166,7 +167,7 @@ class StoredLeases:
             self._making.discard(response["id"])
             raise
 
-    def released(self, response_id: str) -> None:
+    def untrack(self, response_id: str) -> None:
         """See `ForegroundLeases`."""
         self._making.discard(response_id)
 
@@ -182,8 +183,8 @@ class StoredLeases:
 
         return await until_known(
             delete,
-            f"The response store did not say whether it deleted response '{running.response['id']}': delete it again. "
-            "A 404 says that it was deleted.",
+            f"The response store did not confirm whether it deleted response '{running.response['id']}': delete it "
+            "again. A 404 says that it was deleted.",
             self._intervals,
         )
 
@@ -213,7 +214,7 @@ class StoredLeases:
         """See `ForegroundLeases`."""
         async for worker, response_id in iter_stalled(self._records, "o/"):
             try:
-                await self._fail(worker, response_id, ended(), [is_stalled(worker)])
+                await self._fail(worker, response_id, server_died_error(), [is_stalled(worker)])
             except codec.UnreadableError as error:
                 logger.error(
                     "could not read an abandoned response of a dead worker, skipping it: %s: %s", response_id, error
@@ -242,18 +243,18 @@ class StoredLeases:
 def _encoded(response: Json, owner: Owner, base: str | None, input_items: Sequence[Json]) -> bytes:
     """Return the value of a `v/` row."""
     sizes = {name: _size(response[name]) for name in _EMPTY}
-    kept = response | {name: empty for name, empty in _EMPTY.items() if sizes[name] > _LARGE_FIELD}
+    kept = response | {name: empty for name, empty in _EMPTY.items() if sizes[name] > _LARGE_FIELD_BYTES}
     known = {
         "response": kept,
         "owner": owner.encode(),
         "base": base,
-        "input_items": [] if _size(input_items) > _LARGE else input_items,
+        "input_items": [] if _size(input_items) > _LARGE_BYTES else input_items,
     }
-    return codec.encode(known, pack=sum(sizes.values()) <= _LARGE)
+    return codec.encode(known, pack=sum(sizes.values()) <= _LARGE_BYTES)
 
 
 def _size(value: Any) -> int:
-    return len(codec.dumps(value))
+    return len(dumps(value))
 
 
 def _gone(worker: str, response_id: str) -> list[Op]:

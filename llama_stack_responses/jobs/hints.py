@@ -7,15 +7,15 @@ each key, by one commit at a time in each process.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 
+from ..concurrency import LoopTask
 from ..core.errors import ApiError
 from ..store.records import Put, Record, Records
 
 
-class Hints:
+class HintWriter:
     """Writes hints in the background, and drops them if the store is unavailable.
 
     Args:
@@ -26,13 +26,13 @@ class Hints:
         self._records = records
         self._due: dict[str, Put] = {}
         self._sent: dict[str, Put] = {}
-        self._sending: asyncio.Task[None] | None = None
+        self._sending = LoopTask(self._send)
 
-    def put(self, *puts: Put) -> None:
+    def schedule(self, *puts: Put) -> None:
         """Schedule these writes; a later value of a key replaces an earlier one."""
         self._due |= {each.key: each for each in puts}
-        if self._due and (self._sending is None or self._sending.done() or _of_another_loop(self._sending)):
-            self._sending = asyncio.create_task(self._send())
+        if self._due:
+            self._sending.start()
 
     def over(self, found: Mapping[str, Record]) -> dict[str, Record]:
         """Return the records read from the store, overlaid with the values that are not written yet."""
@@ -40,8 +40,7 @@ class Hints:
 
     async def written(self) -> None:
         """Wait until all scheduled writes are done."""
-        if self._sending and not _of_another_loop(self._sending):
-            await asyncio.wait([self._sending])
+        await self._sending.wait()
 
     async def _send(self) -> None:
         while self._due:
@@ -49,7 +48,3 @@ class Hints:
             with suppress(ApiError):
                 await self._records.commit(list(self._sent.values()))
             self._sent = {}
-
-
-def _of_another_loop(task: asyncio.Task[None]) -> bool:
-    return task.get_loop() is not asyncio.get_running_loop()

@@ -28,7 +28,7 @@ class NotificationListener:
         self._intervals = intervals
         self._records = records
         self._notifier = notifier
-        self._asked: set[str] = set()
+        self._requested: set[str] = set()
 
     async def run(self) -> None:
         """Keep the subscription, and subscribe again when the connection is lost.
@@ -36,11 +36,11 @@ class NotificationListener:
         Return at once if the store has no notifications.
         """
         lost = False
-        while (watching := self._records.watch()) is not None:
+        while (opening := self._records.pubsub()) is not None:
             try:
-                async with watching as watch, asyncio.TaskGroup() as both:
-                    both.create_task(self._ask(watch))
-                    both.create_task(self._follow(watch))
+                async with opening as pubsub, asyncio.TaskGroup() as both:
+                    both.create_task(self._subscribe(pubsub))
+                    both.create_task(self._receive(pubsub))
                     if lost:
                         logger.info("store notifications restored")
                     lost = False
@@ -52,23 +52,23 @@ class NotificationListener:
                 logger.exception("store notifications lost, falling back to polling")
                 lost = True
             finally:
-                self._notifier.mark_lost(self._asked)
-                self._asked = set()
+                self._notifier.mark_lost(self._requested)
+                self._requested = set()
             await asyncio.sleep(self._intervals.reconnect_seconds)
 
-    async def _ask(self, watch: PubSub) -> None:
-        with self._notifier.listen(NAMES) as changes:
+    async def _subscribe(self, pubsub: PubSub) -> None:
+        with self._notifier.subscribe(NAMES) as changes:
             while True:
                 names = self._notifier.names
-                gone = self._asked - names
+                gone = self._requested - names
                 self._notifier.mark_lost(gone)
-                await watch.leave(gone)
-                new = names - self._asked
-                self._asked = names
-                await watch.listen(new)
+                await pubsub.unsubscribe(gone)
+                new = names - self._requested
+                self._requested = names
+                await pubsub.subscribe(new)
                 await changes.wait(inf)
                 await asyncio.sleep(self._intervals.subscribe_delay_seconds)
 
-    async def _follow(self, watch: PubSub) -> None:
+    async def _receive(self, pubsub: PubSub) -> None:
         while True:
-            self._notifier.notify_remote(await watch.receive())
+            self._notifier.notify_remote(await pubsub.receive())

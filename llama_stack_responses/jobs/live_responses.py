@@ -4,7 +4,7 @@
     uw/<owner>              the owner looks; the value is the owner; it expires after `_SECONDS`
     ul/<owner>/<server>     what this server runs for that owner; it expires too
 
-A server looks for `uw/` rows only while it runs responses, and writes `ul/` rows only for owners who look.
+A server reads `uw/` rows only while it runs responses, and writes `ul/` rows only for owners who look.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..store import codec
 from ..store.decoder import Decoder
 from ..store.list_rows import first_words
 from ..store.records import Op, Put, Records, after_prefix
-from .queue import name_of
+from .job import name_of
 
 _SECONDS: Final = 6.0
 """Seconds for which a row is kept."""
@@ -85,7 +85,7 @@ class LiveResponses:
     def here(self, owner: Owner, response_id: str | None = None) -> dict[str, Json]:
         """Return the running responses of the owner on this server, by id; `response_id` is shown in detail."""
         running = list(self._activity.running.get(owner.identity, {}).items())[:_SHOWN]
-        return {each: {**_shown(one, near=each == response_id), "server": self.server} for each, one in running}
+        return {each: {**_visible_state(one, near=each == response_id), "server": self.server} for each, one in running}
 
     async def elsewhere(self, owner: Owner) -> Mapping[str, Mapping[str, Json]]:
         """Return the running responses of the owner on other servers, by server and id."""
@@ -114,7 +114,7 @@ class LiveResponses:
                 continue
             running = self._activity.running.get((identity[0], identity[1]), {})
             some = [(each, one) for each, one in list(running.items())[:_SHOWN] if one.stored]
-            shown = {each: _shown(one, near=f"{key}/{each}" in near) for each, one in some}
+            shown = {each: _visible_state(one, near=f"{key}/{each}" in near) for each, one in some}
             if shown or of in self._published:
                 value = await asyncio.to_thread(codec.encode, shown)
                 ops.append(Put(f"ul/{of}/{self.server}", value, expires_at=expiry))
@@ -128,7 +128,7 @@ class LiveResponses:
         return await self._records.now() + _SECONDS
 
 
-def _shown(running: Running, *, near: bool = False) -> Json:
+def _visible_state(running: Running, *, near: bool = False) -> Json:
     """Return the visible state of a running response; with `near`, in detail."""
     assembler = running.assembler
     response = assembler.response

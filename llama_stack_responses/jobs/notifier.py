@@ -35,7 +35,7 @@ class Notifier:
         return self._subscriptions.keys() - {NAMES}
 
     @contextmanager
-    def listen(self, name: str) -> Iterator[Subscription]:
+    def subscribe(self, name: str) -> Iterator[Subscription]:
         """Subscribe to `name`.
 
         Notifications sent after this call are not lost: check the state after subscribing, then wait.
@@ -53,10 +53,11 @@ class Notifier:
                 del self._subscriptions[name]
                 self.notify(NAMES)
 
-    def notify(self, name: str) -> None:
-        """Wake the subscriptions of `name`."""
+    def notify(self, name: str, but: Collection[Subscription] = ()) -> None:
+        """Wake the subscriptions of `name`, except those in `but`."""
         for subscription in self._subscriptions.get(name, ()):
-            subscription.notify()
+            if subscription not in but:
+                subscription.notify()
 
     def notify_all(self) -> None:
         """Wake all subscriptions."""

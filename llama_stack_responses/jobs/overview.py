@@ -1,4 +1,4 @@
-"""Which jobs of a user wait or run, on any server."""
+"""The jobs of a user that wait or run, on any server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from ..core.owner import Owner
 from ..store.records import Records, after_prefix
-from .queue import Job, name_of
+from .job import JobState, name_of
 
 _WAITING: Final = 2000
 """Most rows of the queue that are read; jobs behind them are not seen."""
@@ -54,15 +54,15 @@ async def overview_of(records: Records, owner: Owner) -> Overview:
     held = [key.split("/")[1:] for key, _ in await records.range("h/", after_prefix("h/"), limit=_HELD)]
     wanted = [*list(places)[:_SHOWN], *(response_id for _, response_id in held)]
     found = await records.get_many([f"j/{each}" for each in wanted]) if wanted else {}
-    jobs = {key[2:]: Job.decode(record) for key, record in found.items()}
-    mine = {each: job for each, job in jobs.items() if job.owner.identity == owner.identity}
-    workers = {f"p/{job.worker}" for job in mine.values() if job.worker}
+    states = {key[2:]: JobState.decode(record) for key, record in found.items()}
+    mine = {each: state for each, state in states.items() if state.owner.identity == owner.identity}
+    workers = {f"p/{state.worker}" for state in mine.values() if state.worker}
     leases = await records.get_many(sorted(workers)) if workers else {}
     until = {key[2:]: float(record.value) for key, record in leases.items() if record.value}
-    return Overview([_now(each, job, places.get(each), until) for each, job in mine.items()][:_SHOWN], len(queued))
+    return Overview([_now(each, state, places.get(each), until) for each, state in mine.items()][:_SHOWN], len(queued))
 
 
-def _now(response_id: str, job: Job, place: int | None, until: dict[str, float]) -> JobNow:
-    if job.worker is None:
-        return JobNow(response_id, place, None, job.tries + 1, None)
-    return JobNow(response_id, None, job.worker, job.tries, until.get(job.worker))
+def _now(response_id: str, state: JobState, place: int | None, until: dict[str, float]) -> JobNow:
+    if state.worker is None:
+        return JobNow(response_id, place, None, state.tries + 1, None)
+    return JobNow(response_id, None, state.worker, state.tries, until.get(state.worker))

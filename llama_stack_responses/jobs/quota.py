@@ -25,7 +25,7 @@ class _Count:
     landed: int = 0
 
 
-class Quotas:
+class RowQuota:
     """Admits rows before they are written. Each further process may exceed a limit by its concurrent writes.
 
     Args:
@@ -37,7 +37,7 @@ class Quotas:
         self._counts: dict[str, _Count] = {}
 
     @asynccontextmanager
-    async def one_more(self, prefix: str, limit: int, refusal: str) -> AsyncIterator[None]:
+    async def admit(self, prefix: str, limit: int, refusal: str) -> AsyncIterator[None]:
         """Admit one more row with the prefix, to be written within the block.
 
         Raises:

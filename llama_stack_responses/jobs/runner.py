@@ -25,18 +25,20 @@ from ..generation.event_buffer import EventBuffer
 from ..generation.factory import GenerationContext, GenerationFactory
 from ..generation.loop import Generation, Progress
 from ..generation.timeline import Earlier
-from ..inputs.history import for_model
+from ..inputs.history import Hold, for_model
 from ..intervals import DEFAULT, Intervals
 from ..logs import about, get_logger
-from ..store.archive import Archive, StoredResponse
+from ..store.archive import Archive
 from ..store.reading import computed
 from ..store.records import UNAVAILABLE, Conflict, Op, Put, Records, committed
 from ..store.saving import Recording
+from ..store.stored_response import StoredResponse
 from ..telemetry.trace_context import within
 from .acceptance import Acceptance
 from .event_log import EventLog
-from .notifier import Notifier
-from .queue import BEGUN, Checkpoint, JobQueue, Lease
+from .held_inputs import HeldInputs
+from .job import BEGUN, Checkpoint, Job
+from .queue import JobQueue
 from .recorded_requests import RecordedRequests
 from .secrets import JobSecrets
 
@@ -49,10 +51,11 @@ class JobRunner:
     All its writes are fenced: once another worker has taken the job over, they fail and the runner ends.
 
     Args:
-        lease: the job.
+        job: the job.
         event_log_seconds: how long the event log stays readable after the end of the response.
         parse: parses the body of the request.
         secrets: opens the sealed secrets of the request.
+        held_inputs: counts what the inputs of all jobs hold.
         acceptance: the phase in which the response may be refused; None if the response can no longer be refused.
 
     Attributes:
@@ -61,42 +64,41 @@ class JobRunner:
 
     def __init__(
         self,
-        lease: Lease,
+        job: Job,
         *,
         records: Records,
         jobs: JobQueue,
         event_log: EventLog,
-        notifier: Notifier,
         archive: Archive,
         access: Access,
         factory: GenerationFactory,
         parse: Callable[[Json], CreateRequest],
         event_log_seconds: float,
         secrets: JobSecrets,
+        held_inputs: HeldInputs,
         intervals: Intervals = DEFAULT,
         acceptance: Acceptance | None = None,
     ) -> None:
         self._intervals = intervals
-        self.lease = lease
-        self.acceptance = acceptance
+        self.job, self.acceptance = job, acceptance
         self._records = records
         self._jobs = jobs
         self._event_log = event_log
-        self._notifier = notifier
-        self._archive = archive
-        self._access = access
+        self._archive, self._access = archive, access
         self._factory = factory
         self._parse = parse
         self._event_log_seconds = event_log_seconds
         self._secrets = secrets
+        self._held_inputs, self._held = held_inputs, held_inputs.reserve(job.state.owner)
         self._event_buffer = EventBuffer(wanted=True)
         self._waiting: list[Event] = []
-        self._requests = RecordedRequests(records, lease.response_id)
+        self._transcript = Transcript()
+        self._requests = RecordedRequests(records, job.response_id)
         self._due: Checkpoint | None = None
         self._generation: Generation | None = None
         self._writing = asyncio.Lock()
         self._lost = self._handing_over = self._client_acts = False
-        self._concluding = lease.job.verdict is not None
+        self._concluding = job.state.verdict is not None
         self._making: asyncio.Task[None] | None = None
         self.broken = False
 
@@ -112,19 +114,40 @@ class JobRunner:
             pump.cancel()
             self._making.cancel()
             await asyncio.wait([pump, self._making])
+            self._held.release()
             if self.acceptance:
                 self.acceptance.end()
         if self._handing_over:
             await self._hand_over()
         for task in (pump, self._making):
-            self.broken |= _is_broken(self.lease.response_id, task)
+            self.broken |= self._is_broken(task)
+        # Each of them refers to this runner: such a cycle would hold the response's input after its end.
+        self._making = self._generation = None
 
     @property
     def concluding(self) -> bool:
         """Whether the runner is about to commit the job's end, or has done so."""
         return self._concluding
 
-    def on_lease_lost(self) -> None:
+    def on_lease_expired(self) -> None:
+        """End the try: this worker could not renew its lease in time."""
+        if not self._lost:
+            response_id = self.job.response_id
+            logger.warning(
+                "dropped a job, the lease of this worker expired: %s", response_id, extra={"response_id": response_id}
+            )
+            self.on_job_lost()
+
+    def on_taken_over(self) -> None:
+        """End the try: another worker holds the job."""
+        if not self._lost:
+            response_id = self.job.response_id
+            logger.info(
+                "lease of a job lost, another worker has it: %s", response_id, extra={"response_id": response_id}
+            )
+            self.on_job_lost()
+
+    def on_job_lost(self) -> None:
         """End the try and write nothing more: another worker may hold the job."""
         self._lost = True
         if self._making:
@@ -134,37 +157,67 @@ class JobRunner:
         """End the try and release the job for another worker, unless the job is about to end here."""
         self._handing_over = True
         if not self._concluding:
-            self.on_lease_lost()
+            self.on_job_lost()
 
     async def _make(self) -> None:
-        response_id = self.lease.response_id
-        found = await self._insist(lambda: self._archive.load(response_id))
+        response_id = self.job.response_id
+        poll_seconds = self._intervals.poll_seconds
+        read = await self._insist(lambda: self._held_inputs.read(self._held, self._read, poll_seconds))
         checkpoint = await self._insist(lambda: self._jobs.checkpoint(response_id))
-        if found is None or checkpoint is None:
+        if read is None or checkpoint is None:
             await self._insist(self._forget)
             return
         with about(x_request_id=checkpoint.request_id) if checkpoint.request_id else nullcontext():
-            await self._answer(found, checkpoint)
+            await self._answer(*read, checkpoint)
 
-    async def _answer(self, found: StoredResponse, checkpoint: Checkpoint) -> None:
+    async def _read(self, hold: Hold) -> tuple[StoredResponse, list[Json] | ApiError] | None:
+        """Return the response and the input for the model, or why that cannot be read; None if there is no response.
+
+        Both count as held until the try ends. Before there is room for them, nothing of them is in memory.
+        """
+        if self.job.state.verdict is not None:
+            # It only ends, and does not wait for room.
+            ended = await self._archive.load(self.job.response_id)
+            return (ended, []) if ended else None
+        found = await self._archive.load(self.job.response_id, hold)
+        if found is None:
+            return None
+        recent = found.response.get("truncation") == "auto"
+        try:
+            items = await (self._archive.recent if recent else self._archive.history)(found.input, hold=hold)
+        except ApiError as error:
+            if error.status == UNAVAILABLE:
+                raise
+            return found, error
+        return found, for_model(items)
+
+    async def _answer(self, found: StoredResponse, items: list[Json] | ApiError, checkpoint: Checkpoint) -> None:
         """Run the response, and store how it ended."""
         began = perf_counter()
+        state = self.job.state
+        if state.starts > 1 and state.verdict is None:
+            logger.info(
+                "resumed a job: %s (start %d, round %d)", self.job.response_id, state.starts, checkpoint.rounds + 1
+            )
         context = await self._take_up(found, checkpoint)
-        error = await self._error(context, found, checkpoint)
+        error = await self._error(context, items, checkpoint)
+        if self._lost:
+            # A provider may turn the cancellation into an error of its own, which is not the response's.
+            return
         if error and self.acceptance and not self.acceptance.over:
             await self._refuse(self.acceptance, error)
             return
         if error:
-            self._driver(context).fail(error)
+            await self._driver(context).fail(error)
         await self._conclude(context, found)
         log_ended(context.assembler.response, perf_counter() - began)
 
     async def _error(
-        self, context: GenerationContext, found: StoredResponse, checkpoint: Checkpoint
+        self, context: GenerationContext, items: list[Json] | ApiError, checkpoint: Checkpoint
     ) -> ApiError | None:
         """Run the response to its end; return the error if it failed."""
         try:
-            await self._end(context, found, checkpoint)
+            await self._end(context, items, checkpoint)
         except Conflict:
             raise
         except ApiError as error:
@@ -177,9 +230,9 @@ class JobRunner:
         """Delete the response, which no client has seen yet, and pass the error to its client."""
         acceptance.refuse(error)
         self._concluding = True
-        ops = [*self.lease.delete_ops(), *self._event_log.unread(self.lease.response_id), *acceptance.taken]
+        ops = [*self.job.delete_ops(), *self._event_log.unread(self.job.response_id), *acceptance.taken]
         await self._insist(
-            lambda: self._archive.delete(self.lease.response_id, extra_ops=ops, conditions=[self.lease.fence])
+            lambda: self._archive.delete(self.job.response_id, extra_ops=ops, conditions=[self.job.fence])
         )
         acceptance.end()
 
@@ -188,41 +241,43 @@ class JobRunner:
         expiry = await self._records.now()
         recorded = await self._requests.delete_ops()
         ops = [
-            *self._event_log.expire(self.lease.response_id, expiry),
-            *self.lease.delete_ops(),
+            *self._event_log.expire(self.job.response_id, expiry),
+            *self.job.delete_ops(),
             *recorded,
         ]
-        await self._records.commit(ops, [self.lease.fence])
+        await self._records.commit(ops, [self.job.fence])
 
     async def _take_up(self, found: StoredResponse, checkpoint: Checkpoint) -> GenerationContext:
         """Return the response in the state that its readers have seen, with its open items closed."""
         cut = await self._cut(checkpoint)
         output = list(checkpoint.output)
         number = cut[-1]["sequence_number"] + 1 if cut else checkpoint.numbered
-        closing = close_cut(self.lease.response_id, output, cut, number)
+        closing = close_cut(self.job.response_id, output, cut, number)
         self._client_acts = checkpoint.ends or asks_client(cut)
         response = found.response | {"status": "in_progress", "output": output}
         # A job with a verdict does not need its request, which may be the reason why it failed.
         body = {"model": response["model"], "input": "..."}
-        if self.lease.job.verdict is None:
+        if self.job.state.verdict is None:
             # If the secrets cannot be opened, `_end` raises the error.
             with suppress(ApiError):
                 body, _ = await self._opened(checkpoint)
-        context = self._factory.context(self._parse(body), response, self.lease.job.owner)
+        request = await computed(partial(self._parse, body), body)
+        context = self._factory.context(request, response, self.job.state.owner)
         since = found.response["created_at"] if checkpoint.queued_at is None else checkpoint.queued_at
         earlier = await self._insist(lambda: self._earlier(since, number))
         context.timeline.resume(max(0.0, time.time() - since), checkpoint.timing, earlier)
         self._requests.timeline = context.timeline
         self._event_buffer.pace = context.timeline.pace
-        emitted = await self._insist(lambda: self._emitted(checkpoint)) if checkpoint.waiting else []
+        emitted: list[Event] = []
+        if number:
+            self._transcript, emitted = await self._insist(lambda: self._stored_events(checkpoint))
         shown = number + len(closing)
-        emitted += checkpoint.held_events
         context.assembler.resume(
             shown + len(checkpoint.held_events),
             Usage(*checkpoint.usage),
             checkpoint.said,
             _waiting(checkpoint),
-            emitted,
+            [*emitted, *checkpoint.held_events],
         )
         self._event_buffer.put(closing)
         self._event_buffer.order.resume(_still_open(checkpoint), checkpoint.held_events, shown)
@@ -238,57 +293,60 @@ class JobRunner:
         Args:
             since: the response's creation, in seconds since the epoch.
         """
-        job = self.lease.job
-        if job.began is None or (job.starts < 2 and job.verdict is None):
+        state = self.job.state
+        if state.began is None or (state.starts < 2 and state.verdict is None):
             return None
-        return Earlier(max(0.0, job.began - since), job.starts, await self._requests.stored(), events)
+        return Earlier(max(0.0, state.began - since), state.starts, await self._requests.stored(), events)
+
+    async def _stored_events(self, checkpoint: Checkpoint) -> tuple[Transcript, list[Event]]:
+        """Return the transcript of the events that are stored now, and those about calls that are not answered yet."""
+        indices = {call.index for call in _waiting(checkpoint)} - {None}
+        transcript = Transcript()
+        emitted: list[Event] = []
+        async for events in self._event_log.pages(self.job.response_id, -1):
+            transcript.note(events)
+            emitted += [event for event in events if event.get("output_index") in indices]
+        return transcript, emitted
 
     async def _opened(self, checkpoint: Checkpoint) -> tuple[Json, Json]:
         """Return the request's JSON and the user's own credentials."""
-        sealed, job = checkpoint.sealed, self.lease.job
-        call = partial(self._secrets.open, checkpoint.body, sealed, self.lease.response_id, job.owner)
+        sealed, owner = checkpoint.sealed, self.job.state.owner
+        call = partial(self._secrets.open, checkpoint.body, sealed, self.job.response_id, owner)
         return await computed(call, sealed)
-
-    async def _emitted(self, checkpoint: Checkpoint) -> list[Event]:
-        """Return the stored events about calls that are not answered yet."""
-        indices = {call.index for call in _waiting(checkpoint)} - {None}
-        pages = self._event_log.pages(self.lease.response_id, -1)
-        return [event async for events in pages for event in events if event.get("output_index") in indices]
 
     async def _cut(self, checkpoint: Checkpoint) -> list[Event]:
         """Return the events that a dead worker stored of an unfinished round.
 
         If they have not been read, delete them instead and return none, unless the job has a verdict.
         """
-        response_id = self.lease.response_id
+        response_id = self.job.response_id
         cut = await self._insist(lambda: self._event_log.read_all(response_id, checkpoint.numbered - 1))
-        if not cut or self.lease.job.verdict:
+        if not cut or self.job.state.verdict:
             return cut
         ops, unread = self._event_log.cut_back(response_id, cut)
-        if await self._insist(lambda: committed(self._records, ops, [self.lease.fence, *unread])):
+        if await self._insist(lambda: committed(self._records, ops, [self.job.fence, *unread])):
             return []
         return await self._insist(lambda: self._event_log.read_all(response_id, checkpoint.numbered - 1))
 
-    async def _end(self, context: GenerationContext, found: StoredResponse, checkpoint: Checkpoint) -> None:
+    async def _end(self, context: GenerationContext, items: list[Json] | ApiError, checkpoint: Checkpoint) -> None:
         """Run the response to its end, or end it as the job's verdict demands, and settle its final fields."""
-        driver, owner = self._driver(context), self.lease.job.owner
-        match self.lease.job.verdict:
+        driver, owner = self._driver(context), self.job.state.owner
+        match self.job.state.verdict:
             case "cancelled":
-                driver.cancel()
+                await driver.cancel()
             case "failed":
-                message = "The server ended several times while it made this response; it will not be tried again."
-                driver.fail(ApiError(500, message))
+                message = "The server ended several times while it generated this response; it will not be tried again."
+                await driver.fail(ApiError(500, message))
             case None:
-                cut = context.request.truncation == "auto"
-                read = self._archive.recent if cut else self._archive.history
-                items = for_model(await self._insist(lambda: read(found.input)))
+                if isinstance(items, ApiError):
+                    raise items
 
                 async def after_step(progress: Progress) -> None:
                     await self._checkpoint(context, checkpoint, progress)
 
                 progress = Progress(checkpoint.rounds, checkpoint.said, _waiting(checkpoint), self._client_acts)
                 _, keys = await self._opened(checkpoint)
-                self._tell_wait(checkpoint)
+                self._record_wait(checkpoint)
                 with self._access.acting_for(owner, keys), within(checkpoint.trace):
                     generation = await context.generation(
                         items, self._event_buffer, progress=progress, after_step=after_step
@@ -301,9 +359,9 @@ class JobRunner:
     def _driver(self, context: GenerationContext) -> GenerationDriver:
         return GenerationDriver(context.assembler, self._event_buffer)
 
-    def _tell_wait(self, checkpoint: Checkpoint) -> None:
+    def _record_wait(self, checkpoint: Checkpoint) -> None:
         # By this server's clock: reading the store's would cost a round trip.
-        if checkpoint.queued_at is not None and self.lease.job.tries == 1:
+        if checkpoint.queued_at is not None and self.job.state.tries == 1:
             self._factory.telemetry.waited(time.time() - checkpoint.queued_at)
 
     async def _checkpoint(self, context: GenerationContext, checkpoint: Checkpoint, progress: Progress) -> None:
@@ -320,7 +378,7 @@ class JobRunner:
             ends=progress.ends,
             numbered=assembler.numbered - self._event_buffer.order.joined - len(held),
             held_events=held,
-            tries=self.lease.job.tries,
+            tries=self.job.state.tries,
             timing=context.timeline.progress(),
         )
         await self._write()
@@ -329,23 +387,20 @@ class JobRunner:
         """Store the response and its last events, and delete the job, in one commit."""
         self._concluding = True
         async with self._writing:
-            end = self._event_buffer.order.take(context.assembler.end())
+            end = self._event_buffer.order.feed(context.assembler.end())
             last = [*self._waiting, *self._event_buffer.ready(), *end]
             requests = self._requests.ops()
+            self._transcript.note(last)
             self._waiting, recording = [], context.timeline.recording()
             try:
                 await self._insist(lambda: self._store(context.assembler.response, found, last, recording, requests))
             finally:
-                # Also after a conflict: an earlier commit may have been made although its answer was lost.
-                self._notifier.notify(self.lease.response_id)
+                # Also after a conflict: an earlier commit may have been applied although its answer was lost.
+                self._event_log.announce(self.job.response_id)
 
     async def _store(
         self, response: Json, found: StoredResponse, last: list[Event], recording: Recording, requests: list[Op]
     ) -> None:
-        transcript = Transcript()
-        async for events in self._event_log.pages(self.lease.response_id, -1):
-            transcript.note(events)
-        transcript.note(last)
         expiry = await self._records.now() + self._event_log_seconds
         await self._archive.save(
             response,
@@ -354,16 +409,16 @@ class JobRunner:
             input_items=[],
             # A response that was deleted or expired meanwhile is not stored again; the next try deletes its job.
             version=found.version,
-            transcript=transcript.marks(),
+            transcript=self._transcript.marks(),
             exchanges=self._generation.exchanges if self._generation else {},
             recording=recording,
             extra_ops=[
-                *await self._event_log.batch(self.lease.response_id, last),
+                *await self._event_log.batch(self.job.response_id, last),
                 *requests,
-                *self._event_log.expire(self.lease.response_id, expiry),
-                *self.lease.delete_ops(),
+                *self._event_log.expire(self.job.response_id, expiry),
+                *self.job.delete_ops(),
             ],
-            conditions=[self.lease.fence],
+            conditions=[self.job.fence],
         )
 
     async def _pump(self) -> None:
@@ -381,22 +436,34 @@ class JobRunner:
             due = self._due
             if not (due or self._waiting):
                 return
-            ops = [*await self._event_log.batch(self.lease.response_id, self._waiting), *self._requests.ops()]
+            ops = [*await self._event_log.batch(self.job.response_id, self._waiting), *self._requests.ops()]
             if due:
-                ops.append(Put(f"k/{self.lease.response_id}", await due.encode()))
-            await self._insist(lambda: self._records.commit(ops, [self.lease.fence]))
+                ops.append(Put(f"k/{self.job.response_id}", await due.encode()))
+            await self._insist(lambda: self._records.commit(ops, [self.job.fence]))
             self._requests.committed()
-            self._waiting = []
+            stored, self._waiting = self._waiting, []
+            self._transcript.note(stored)
             if self._due is due:
                 self._due = None
-        self._notifier.notify(self.lease.response_id)
+            self._event_log.announce(self.job.response_id, stored)
 
     async def _hand_over(self) -> None:
         try:
             await self._write()
-            await self._jobs.release(self.lease)
+            await self._jobs.release(self.job)
         except (ApiError, Conflict) as error:
-            logger.warning("could not hand over job %s: %s", self.lease.response_id, error)
+            logger.warning("could not hand over a job: %s: %s", self.job.response_id, error)
+
+    def _is_broken(self, task: asyncio.Task[None]) -> bool:
+        """Return whether the task ended with a defect, and log it."""
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return False
+        if isinstance(error, Conflict):
+            self.on_taken_over()
+            return False
+        logger.error("job failed: %s", self.job.response_id, exc_info=error)
+        return not (isinstance(error, ApiError) and error.status == UNAVAILABLE)
 
     async def _insist[Result](self, call: Callable[[], Awaitable[Result]]) -> Result:
         """Retry a call while the store is unavailable: a job must not be lost while its worker is alive."""
@@ -421,15 +488,3 @@ def _still_open(checkpoint: Checkpoint) -> int | None:
         (call.index for call in _waiting(checkpoint) if call.index is not None and call.index not in held),
         default=None,
     )
-
-
-def _is_broken(response_id: str, task: asyncio.Task[None]) -> bool:
-    """Return whether the task ended with a defect, and log it."""
-    error = None if task.cancelled() else task.exception()
-    if error is None:
-        return False
-    if isinstance(error, Conflict):
-        logger.info("lease of job %s lost: another worker has it", response_id)
-        return False
-    logger.error("job %s failed", response_id, exc_info=error)
-    return not (isinstance(error, ApiError) and error.status == UNAVAILABLE)

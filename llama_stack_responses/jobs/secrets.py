@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 
 from ..core.errors import ApiError, bad_request
-from ..core.mcp import holds_secrets, secrets_apart, secrets_back
+from ..core.mcp_secrets import holds_secrets, secrets_apart, secrets_back
 from ..core.owner import Owner
 from ..core.types import Json
 from ..sealing.sealer import Sealer, Unopened

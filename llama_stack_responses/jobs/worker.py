@@ -8,17 +8,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
-from ..config import BackgroundWork
+from ..config.limits import BackgroundWork
 from ..core.errors import ApiError
 from ..intervals import Intervals
-from ..logs import about, get_logger
+from ..logs import Outage, about, get_logger
 from .acceptance import Acceptance
 from .event_log import EventLog
 from .foreground_leases import ForegroundLeases
 from .heartbeat import Heartbeat
+from .job import Job, name_of
 from .listener import NotificationListener
 from .notifier import Notifier
-from .queue import QUEUE, JobQueue, Lease, name_of, takeover_channel
+from .queue import QUEUE, JobQueue, takeover_channel
 from .runner import JobRunner
 
 logger = get_logger(__name__)
@@ -77,7 +78,7 @@ class Worker:
         heartbeat: Heartbeat,
         foreground: ForegroundLeases,
         limits: WorkerLimits,
-        runner: Callable[[Lease, Acceptance | None], JobRunner],
+        runner: Callable[[Job, Acceptance | None], JobRunner],
         intervals: Intervals,
     ) -> None:
         self._id = worker_id
@@ -90,7 +91,7 @@ class Worker:
         self._limits = limits
         self._runner = runner
         self._intervals = intervals
-        self._retired = False
+        self._retired = self._handing_over = False
         self._idle: set[str] = set()
         self._broken: set[str] = set()
         self._runners: dict[asyncio.Task[None], JobRunner] = {}
@@ -101,7 +102,7 @@ class Worker:
         duties = {
             "heartbeat": self._heartbeat_loop(),
             "claim": self._claim_loop(),
-            "leases": self._watch_leases(),
+            "takeovers": self._watch_jobs(),
             "notifications": self._listener.run(),
         }
         self._tasks = [asyncio.create_task(duty, name=f"worker {name}") for name, duty in duties.items()]
@@ -142,39 +143,45 @@ class Worker:
         self._retired = True
 
     def hand_over(self) -> None:
-        """Claim no further job, and begin to release those that run for another worker."""
+        """Claim no further job, and begin to release those that run for another worker.
+
+        A job whose claim is in progress is released too, without being started.
+        """
         self.retire()
+        self._handing_over = True
         for runner in self._runners.values():
             runner.hand_over()
 
-    def run(self, lease: Lease, acceptance: Acceptance | None = None) -> asyncio.Task[None]:
+    def run(self, job: Job, acceptance: Acceptance | None = None) -> asyncio.Task[None]:
         """Run a job that this worker holds, in a task."""
-        runner = self._runner(lease, acceptance)
-        with about(response_id=lease.response_id):
-            task = asyncio.create_task(runner.run(), name=f"job {lease.response_id}")
+        runner = self._runner(job, acceptance)
+        with about(response_id=job.response_id):
+            task = asyncio.create_task(runner.run(), name=f"job {job.response_id}")
         self._runners[task] = runner
         task.add_done_callback(self._ended)
+        if self._handing_over:
+            runner.hand_over()
         return task
 
     def drop(self, response_id: str) -> None:
         """End the runner of the response's job in this process: the job was taken over."""
         for runner in self._runners.values():
-            if runner.lease.response_id == response_id:
-                runner.on_lease_lost()
+            if runner.job.response_id == response_id:
+                runner.on_job_lost()
 
-    async def take_over(self, response_id: str, again: bool) -> Lease | None:
-        """Take the job over to cancel it; return None if it has ended or is being cancelled.
+    async def claim_to_cancel(self, response_id: str, again: bool) -> Job | None:
+        """Claim the job, even from another worker, to cancel it; return None if it has ended or is being cancelled.
 
         Args:
             again: whether the answer to an earlier call was lost, so that this worker may hold the job already.
         """
-        lease = await self._jobs.take_over(response_id, self._id, "cancelled")
-        if lease is None and again:
+        job = await self._jobs.claim_to_end(response_id, self._id, "cancelled")
+        if job is None and again:
             found = await self._jobs.find(response_id)
-            at_work = [runner.lease for runner in self._runners.values()]
-            if found and found.job.worker == self._id and found not in at_work:
+            at_work = [runner.job for runner in self._runners.values()]
+            if found and found.state.worker == self._id and found not in at_work:
                 return found
-        return lease
+        return job
 
     async def sweep(self) -> None:
         """Delete the event logs that have expired."""
@@ -183,7 +190,7 @@ class Worker:
 
     async def _heartbeat_loop(self) -> None:
         """Renew the lease. If it cannot be renewed in time, drop all jobs: another worker may have taken them."""
-        loop = asyncio.get_running_loop()
+        loop, outage = asyncio.get_running_loop(), Outage()
         renewed, patient = loop.time(), loop.time() + self._intervals.grace_seconds
         while True:
             intervals = self._intervals
@@ -195,37 +202,40 @@ class Worker:
                     patient = loop.time() + intervals.lease_seconds
                 renewed, pause = loop.time(), intervals.heartbeat_seconds
                 await self._requeue(others=renewed >= patient)
+                outage.over()
             except ApiError as error:
-                logger.warning("could not renew the worker's lease: %s", error)
+                if outage.is_news(error):
+                    logger.warning("could not renew the worker's lease: %s", error)
             except Exception:
                 logger.exception("could not renew the worker's lease")
             if loop.time() - renewed > intervals.lease_lost_seconds:
                 self._heartbeat.expire()
                 for runner in self._runners.values():
-                    runner.on_lease_lost()
+                    runner.on_lease_expired()
             await asyncio.sleep(pause)
 
     async def _requeue(self, *, others: bool) -> None:
         """Requeue the stalled jobs of this worker and, if `others`, those of dead ones; fail abandoned responses."""
         requeued = await self._jobs.requeue_stalled() if others else 0
-        if requeued + await self._reclaim():
+        if requeued + await self._requeue_own():
             self._notifier.notify(QUEUE)
         await self._foreground.flush_unstored()
         if others:
             await self._foreground.fail_abandoned()
         await self.sweep()
 
-    async def _reclaim(self) -> int:
+    async def _requeue_own(self) -> int:
         """Requeue the jobs that this worker holds and does not run, and return how many were requeued.
 
         The reason may be a lost answer to a claim, an expired lease, or a runner that ended with a defect. A job is
         requeued when it is found so for the second time in a row: at the first time, its claim may be in progress.
         """
         held = await self._jobs.held_by(self._id)
-        idle = held - {runner.lease.response_id for runner in self._runners.values()}
+        idle = held - {runner.job.response_id for runner in self._runners.values()}
         lost = idle & self._idle
         for response_id in lost:
-            await self._jobs.reclaim(self._id, response_id, counts=response_id in self._broken)
+            if await self._jobs.requeue_own(self._id, response_id, counts=response_id in self._broken):
+                logger.info("requeued a job that this worker did not run: %s", response_id)
         self._broken &= idle - lost
         self._idle = idle
         return len(lost)
@@ -235,57 +245,63 @@ class Worker:
 
         They are not notified earlier: all of them would try to claim a job that this worker claims anyway.
         """
-        with self._notifier.listen(QUEUE) as subscription:
-            notified = True
+        with self._notifier.subscribe(QUEUE) as subscription:
+            notified, outage = True, Outage()
             while True:
-                patience = inf
+                max_wait = inf
                 try:
                     await self._heartbeat.ensure()
                     has_room, at_limit = self._room()
-                    if has_room and (lease := await self._jobs.claim(self._id, at_limit)):
-                        self.run(lease)
+                    if has_room and (job := await self._jobs.claim(self._id, at_limit)):
+                        self.run(job)
                         continue
+                    outage.over()
                     if notified and (at_limit or not has_room):
                         await self._jobs.notify_workers()
                 except ApiError as error:
-                    logger.warning("could not claim a job: %s", error)
-                    patience = self._intervals.poll_seconds
+                    if outage.is_news(error):
+                        logger.warning("could not claim a job: %s", error)
+                    max_wait = self._intervals.poll_seconds
                 except Exception:
                     logger.exception("could not claim a job")
-                notified = await subscription.wait(self._intervals.poll_seconds, patience)
+                notified = await subscription.wait(self._intervals.poll_seconds, max_wait)
 
     def _room(self) -> tuple[bool, set[str]]:
         """Return whether another job can be claimed, and the names of the owners that are at their limit.
 
         Jobs that were begun at once, for a client that waits, do not count: they never wait in the queue.
         """
-        owners = [runner.lease.job.owner for runner in self._runners.values() if runner.acceptance is None]
+        owners = [runner.job.state.owner for runner in self._runners.values() if runner.acceptance is None]
         counts = Counter(name_of(owner) for owner in owners if not owner.is_anonymous)
         at_limit = {of for of, count in counts.items() if count >= self._limits.at_once_per_user}
         return len(owners) < self._limits.at_once and not self._retired, at_limit
 
-    async def _watch_leases(self) -> None:
+    async def _watch_jobs(self) -> None:
         """Drop the jobs that another worker took over: their runners would continue until their next write."""
-        with self._notifier.listen(takeover_channel(self._id)) as subscription:
+        with self._notifier.subscribe(takeover_channel(self._id)) as subscription:
             while True:
                 await subscription.wait(self._intervals.poll_seconds)
-                runners = list(self._runners.values())
-                if not runners:
-                    continue
-                try:
-                    mine = await self._jobs.still_held([runner.lease for runner in runners])
-                except ApiError:
-                    continue
-                except Exception:
-                    logger.exception("could not check the leases of running jobs")
-                    continue
-                for runner in runners:
-                    # A concluding runner needs no check: its last commit has ended the job, or is fenced.
-                    if runner.lease.response_id not in mine and not runner.concluding:
-                        runner.on_lease_lost()
+                await self._drop_taken_over()
+
+    async def _drop_taken_over(self) -> None:
+        # Not in the loop above, whose variables would hold runners that have ended.
+        runners = list(self._runners.values())
+        if not runners:
+            return
+        try:
+            mine = await self._jobs.still_held([runner.job for runner in runners])
+        except ApiError:
+            return
+        except Exception:
+            logger.exception("could not check the leases of running jobs")
+            return
+        for runner in runners:
+            # A concluding runner needs no check: its last commit has ended the job, or is fenced.
+            if runner.job.response_id not in mine and not runner.concluding:
+                runner.on_taken_over()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         runner = self._runners.pop(task)
         if runner.broken:
-            self._broken.add(runner.lease.response_id)
+            self._broken.add(runner.job.response_id)
         self._notifier.notify(QUEUE)

@@ -14,7 +14,7 @@ class Finishing:
         seconds: how long to wait at most.
 
     Attributes:
-        begun: whether a shutdown was asked for.
+        begun: whether a shutdown was requested.
     """
 
     def __init__(self, running: Collection[object], seconds: float) -> None:
@@ -26,7 +26,7 @@ class Finishing:
     def begin(self) -> asyncio.Future[None] | None:
         """Return a future that is done once nothing runs, and cancelled after the time limit.
 
-        None if nothing runs, the time limit is 0, or this was asked before.
+        None if nothing runs, the time limit is 0, or a shutdown was requested before.
         """
         before, self.begun = self.begun, True
         if before or not self._running or not self._seconds:
@@ -36,7 +36,7 @@ class Finishing:
         loop.call_later(self._seconds, self._done.cancel)
         return self._done
 
-    def look(self) -> None:
+    def check(self) -> None:
         """End the wait if nothing runs; call it when something has ended."""
         if self._done and not self._done.done() and not self._running:
             self._done.set_result(None)

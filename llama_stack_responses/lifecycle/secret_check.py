@@ -8,15 +8,18 @@ from time import monotonic
 from ..concurrency import LoopTask
 from ..core.errors import ApiError
 from ..intervals import Intervals
-from ..logs import get_logger
+from ..logs import Outage, get_logger
 from ..sealing.sealer import Sealer
-from ..store.records import Put, Records, after_prefix
+from ..store.records import Put, Record, Records, after_prefix
 
 logger = get_logger(__name__)
 
 _PREFIX = "se/"
-_MOST = 100
+_MOST_ROWS = 100
 """Rows that one check reads."""
+
+_RENEWALS = 3
+"""The row of a secret that was generated for one process expires after this many missed renewals."""
 
 
 class SecretCheck:
@@ -25,6 +28,10 @@ class SecretCheck:
     The row `se/<fingerprint>` says that a server seals with this secret; it expires some days after the last server
     that did. Each server writes its own row before it reads those of the others. So of two servers that start at once
     with different secrets, at least one finds the other's row, and both do at their next checks.
+
+    A server without a secret of the configuration seals with one that it generated for its process. Its sealed values
+    are lost with the process, so its row expires soon, and the row's value is the time of its last renewal. Such a row
+    counts only if it was renewed after this server had started: an older one may belong to a process that has ended.
 
     Args:
         records: the store.
@@ -35,8 +42,10 @@ class SecretCheck:
     def __init__(self, records: Records, sealer: Sealer, intervals: Intervals) -> None:
         self._records = records
         self._mine = sealer.fingerprints
+        self._configured = sealer.configured
         self._intervals = intervals
         self._task = LoopTask(self._run)
+        self._began: float | None = None
         self._renew_at = 0.0
         self._missing: frozenset[str] = frozenset()
 
@@ -46,7 +55,7 @@ class SecretCheck:
         return bool(self._missing)
 
     def start(self) -> None:
-        """Start in the running event loop; do nothing if the checks were started in it before."""
+        """Start in the running event loop; do nothing if the checks run in it already."""
         self._task.start()
 
     async def stop(self) -> None:
@@ -59,33 +68,53 @@ class SecretCheck:
         Raises:
             ApiError: 503, the store does not answer.
         """
-        if self._mine and monotonic() >= self._renew_at:
-            expires_at = await self._records.now() + self._intervals.secret_row_seconds
-            await self._records.commit([Put(f"{_PREFIX}{self._mine[0]}", b"", expires_at)])
-            self._renew_at = monotonic() + self._intervals.secret_row_seconds / 2
-        rows = await self._records.range(_PREFIX, after_prefix(_PREFIX), limit=_MOST)
-        missing = frozenset(key.removeprefix(_PREFIX) for key, _ in rows) - set(self._mine)
+        now = await self._records.now()
+        self._began = now if self._began is None else self._began
+        if monotonic() >= self._renew_at:
+            await self._renew(now)
+        rows = await self._records.range(_PREFIX, after_prefix(_PREFIX), limit=_MOST_ROWS)
+        missing = frozenset(key.removeprefix(_PREFIX) for key, row in rows if self._counts(row)) - set(self._mine)
         if missing - self._missing:
             logger.error(
-                "encryption keys differ between servers of this store: other servers encrypt with key %s, this one has "
+                "secrets differ between servers of this store: other servers seal with secret %s, this one has "
                 "%s (fingerprints); set the same RESPONSES_SECRET, the setting 'secrets', on all servers of the store",
                 ", ".join(sorted(missing)),
-                ", ".join(self._mine) or "none",
+                ", ".join(self._mine) if self._configured else "none but one of its own process",
             )
         elif self._missing and not missing:
-            logger.warning("all servers of this store encrypt with keys that this server has")
+            logger.info("secrets no longer differ between servers of this store")
         self._missing = missing
+
+    async def _renew(self, now: float) -> None:
+        """Write the row of the secret with which this server seals."""
+        if self._configured:
+            value, lasts = b"", self._intervals.secret_row_seconds
+        elif self._records.transactional:
+            value, lasts = repr(now).encode(), _RENEWALS * self._intervals.process_secret_seconds
+        else:
+            return  # a store for one process
+        await self._records.commit([Put(f"{_PREFIX}{self._mine[0]}", value, now + lasts)])
+        self._renew_at = monotonic() + (lasts / 2 if self._configured else 0.0)
+
+    def _counts(self, row: Record) -> bool:
+        """Whether a row is of a secret of a configuration, or of another running process."""
+        return not row.value or float(row.value) > (self._began or 0.0)
 
     async def _run(self) -> None:
         intervals = self._intervals
-        # Any other store is for one process, and its ranges may read all keys.
-        between = intervals.secret_check_seconds if self._records.transactional else intervals.secret_row_seconds / 2
+        between = intervals.secret_check_seconds if self._configured else intervals.process_secret_seconds
+        if not self._records.transactional:
+            # Such a store is for one process, and its ranges may read all keys.
+            between = intervals.secret_row_seconds / 2
+        outage = Outage()
         while True:
             pause = between
             try:
                 await self.check()
+                outage.over()
             except ApiError as error:
-                logger.warning("could not compare the secrets of the servers: %s", error)
+                if outage.is_news(error):
+                    logger.warning("could not compare the secrets of the servers: %s", error)
                 pause = intervals.store_retry_seconds
             except Exception:
                 logger.exception("could not compare the secrets of the servers")

@@ -77,7 +77,7 @@ def install_signal_handlers(
 
 
 class _Ending:
-    """What signals do; the arguments are those of `install_signal_handlers`."""
+    """The handling of signals; the arguments are those of `install_signal_handlers`."""
 
     def __init__(
         self,
@@ -97,13 +97,13 @@ class _Ending:
 
         def handle(number: int, frame: FrameType | None) -> None:
             if self._loop.is_running():
-                self._loop.call_soon_threadsafe(self._hear, number, before)
+                self._loop.call_soon_threadsafe(self._on_signal, number, before)
             else:
                 before(number, frame)
 
         return handle
 
-    def _hear(self, number: int, before: Handler) -> None:
+    def _on_signal(self, number: int, before: Handler) -> None:
         if self._work and not self._work.done():
             self._work.cancel()
             return

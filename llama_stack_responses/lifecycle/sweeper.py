@@ -27,7 +27,7 @@ class Sweeper:
         self._task = LoopTask(self._run)
 
     def start(self) -> None:
-        """Start in the running event loop; do nothing if the sweeper was started in it before."""
+        """Start in the running event loop; do nothing if the sweeper runs in it already."""
         self._task.start()
 
     async def stop(self) -> None:

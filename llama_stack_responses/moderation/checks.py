@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import batched
 from typing import Final
 
 from llama_stack_responses.concurrency import gather_or_cancel
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.moderation import NO_OUTPUT, NOT_YET, Policy, Side, failure, merged, result
+from llama_stack_responses.core.moderation_policy import Policy
+from llama_stack_responses.core.moderation_results import NO_OUTPUT, NOT_YET, Side, failure, merged, result
 from llama_stack_responses.logs import get_logger
 
 from ..core.types import Json
@@ -18,10 +19,10 @@ from .moderator import Moderator
 
 logger = get_logger(__name__)
 
-PIECE: Final = 8_000
+PIECE_CHARACTERS: Final = 8_000
 """Maximum characters of one check: the context of a small moderation model."""
 
-_OVERLAP: Final = 400
+_OVERLAP_CHARACTERS: Final = 400
 """Characters that two pieces share, so that text at the border is seen whole by one check."""
 
 _AT_ONCE: Final = 8
@@ -41,16 +42,16 @@ class Checks:
     seconds: float
     held: int
 
-    async def of_input(self, policy: Policy, texts: Iterable[str]) -> Json:
+    async def check_input(self, policy: Policy, text: str) -> Json:
         """Check a response's input, and return its `moderation`.
 
         Args:
-            texts: the texts of the request.
+            text: the texts of the request.
 
         Raises:
             ApiError: the named model or guardrail does not exist; or the check failed in `block` mode.
         """
-        found = await self.scored(policy, "\n\n".join(texts), "input")
+        found = await self.scored(policy, text, "input")
         is_refused = policy.input == "block" and found["type"] == "moderation_result" and found["flagged"]
         return {"input": found, "output": NO_OUTPUT if is_refused else NOT_YET}
 
@@ -62,7 +63,7 @@ class Checks:
             mode = policy.input if side == "input" else policy.output
             if mode == "block" or error.status < 500:
                 raise
-            logger.warning("moderation of a response's %s failed: %s", side, error)
+            logger.warning("moderation failed: %s of a response: %s", side, error)
             return failure(error)
 
     async def check(self, policy: Policy, text: str, side: Side) -> Json:
@@ -71,7 +72,7 @@ class Checks:
         Raises:
             ApiError: one of them failed.
         """
-        if not text.strip():
+        if not text or text.isspace():
             return merged([result(name or "default", {}, flagged=False) for name in policy.names])
         results: list[Json] = []
 
@@ -92,6 +93,6 @@ class Checks:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    yield text[:PIECE]
-    for end in range(PIECE, len(text), PIECE - _OVERLAP):
-        yield text[end - _OVERLAP : end - _OVERLAP + PIECE]
+    yield text[:PIECE_CHARACTERS]
+    for end in range(PIECE_CHARACTERS, len(text), PIECE_CHARACTERS - _OVERLAP_CHARACTERS):
+        yield text[end - _OVERLAP_CHARACTERS : end - _OVERLAP_CHARACTERS + PIECE_CHARACTERS]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 import httpx
-import orjson
 
 from llama_stack_responses.core.errors import ApiError, bad_request
-from llama_stack_responses.core.moderation import Kind, Side, result
+from llama_stack_responses.core.moderation_policy import Kind
+from llama_stack_responses.core.moderation_results import Side, result
 from llama_stack_responses.core.types import Json
-from llama_stack_responses.fetch.bodies import UNCOMPRESSED, read_body
+from llama_stack_responses.fetch.bodies import UNCOMPRESSED, decoded, read_body
 
 _AWAY: Final = "The moderation server cannot be reached ({}), so nothing was checked. Try again later."
 _MOST_BYTES: Final = 1 << 16
@@ -40,11 +40,11 @@ class Endpoint:
     async def check(self, kind: Kind, name: str | None, text: str, _side: Side) -> Json:
         """Return the server's result for a text."""
         model = name or self._model
-        asked = {"input": text} | ({"model": model} if model else {})
+        body = {"input": text} | ({"model": model} if model else {})
         try:
-            async with self._http().stream("POST", self._url, json=asked) as answer:
+            async with self._http().stream("POST", self._url, json=body) as answer:
                 _check_status(answer, kind, model)
-                return _read(orjson.loads(await read_body(answer, _MOST_BYTES)), model)
+                return _read(await decoded(await read_body(answer, _MOST_BYTES)), model)
         except httpx.HTTPError as error:
             raise ApiError(502, _AWAY.format(type(error).__name__)) from error
         except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
@@ -70,10 +70,10 @@ def _check_status(answer: httpx.Response, kind: Kind, model: str | None) -> None
         raise ApiError(502, _AWAY.format(f"status {answer.status_code}"))
 
 
-def _read(body: Json, asked: str | None) -> Json:
-    said = body["results"][0]
-    if not isinstance(said["flagged"], bool):
+def _read(body: Json, model: str | None) -> Json:
+    first = body["results"][0]
+    if not isinstance(first["flagged"], bool):
         raise TypeError("flagged")
-    categories = [name for name, is_flagged in (said.get("categories") or {}).items() if is_flagged]
-    scores = {name: float(score) for name, score in (said.get("category_scores") or {}).items()}
-    return result(str(body.get("model") or asked or "default"), scores, said["flagged"], categories)
+    categories = [name for name, is_flagged in (first.get("categories") or {}).items() if is_flagged]
+    scores = {name: float(score) for name, score in (first.get("category_scores") or {}).items()}
+    return result(str(body.get("model") or model or "default"), scores, first["flagged"], categories)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
-from llama_stack_responses.core.moderation import NO_OUTPUT, Policy, made_texts, merged, refusal
+from llama_stack_responses.core.json_values import is_large
+from llama_stack_responses.core.moderated_texts import output_texts
+from llama_stack_responses.core.moderation_policy import Policy
+from llama_stack_responses.core.moderation_results import NO_OUTPUT, merged, refusal
 from llama_stack_responses.core.stream.deltas import Delta, Finish, Reasoning, Refusal, Text, ToolCall, Usage
+from llama_stack_responses.core.stream.fragments import LARGE_CHARACTERS
 
 from ..core.types import Json
 from .checks import Checks
 
-_BEFORE: Final = 1_000
+_BEFORE_CHARACTERS: Final = 1_000
 """Characters of text before a piece with which it is checked, since they may determine its meaning."""
 
 
@@ -33,7 +38,7 @@ class ModerationFilter:
         self._checks = checks
         self._policy = policy
         self._input = moderation["input"]
-        self._said_before = "\n\n".join(made_texts(output))
+        self._output_before = list(output)
         self._refuses_input = moderation["output"] == NO_OUTPUT
         self._results: list[Json] = []
         self._before = ""
@@ -85,11 +90,12 @@ class ModerationFilter:
         if self._refuses_input:
             return {"input": self._input, "output": NO_OUTPUT}
         if not self.blocks:
-            said = "\n\n".join(made_texts(output))
-            return {"input": self._input, "output": await self._checks.scored(self._policy, said, "output")}
-        if self._said_before or not self._results:
+            text = await _joined_texts(output)
+            return {"input": self._input, "output": await self._checks.scored(self._policy, text, "output")}
+        earlier = await _joined_texts(self._output_before)
+        if earlier or not self._results:
             # Another server checked and passed the beginning; its scores were not kept.
-            self._results.append(await self._checks.check(self._policy, self._said_before, "output"))
+            self._results.append(await self._checks.check(self._policy, earlier, "output"))
         return {"input": self._input, "output": merged(self._results)}
 
     def _hold(self, delta: Delta) -> None:
@@ -108,9 +114,18 @@ class ModerationFilter:
             return None
         found = await self._checks.check(self._policy, self._before + piece, "output")
         self._results.append(found)
-        self._before = (self._before + piece)[-_BEFORE:]
+        self._before = (self._before + piece)[-_BEFORE_CHARACTERS:]
         self._struck = found["flagged"]
         return found if self._struck else None
+
+
+async def _joined_texts(output: Sequence[Json]) -> str:
+    """Return the texts of an output; a large one is joined in a thread."""
+
+    def joined() -> str:
+        return "\n\n".join(output_texts(output))
+
+    return await asyncio.to_thread(joined) if is_large(output, LARGE_CHARACTERS) else joined()
 
 
 def _says(delta: Delta) -> bool:

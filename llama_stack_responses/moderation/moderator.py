@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from llama_stack_responses.core.errors import bad_request
-from llama_stack_responses.core.moderation import Kind, Side
+from llama_stack_responses.core.moderation_policy import Kind
+from llama_stack_responses.core.moderation_results import Side
 from llama_stack_responses.core.types import Json
 
 

@@ -18,15 +18,15 @@ from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.logs import get_logger
 
 from .fair_queue import FairQueue, QueueFull
+from .fork_server import ForkServer
 from .program import LENGTH, READY
-from .template import TemplateProcess
 from .time_budget import TimeBudget
 
 logger = get_logger(__name__)
 
 _START_SECONDS: Final = 120.0
 """Limit for the start of a worker process, including the import of the task's module, which is slow under load."""
-_PIECE: Final = 256 * 1024
+_PIECE_BYTES: Final = 256 * 1024
 """Bytes of text decoded at a time."""
 _HEAD_BYTES: Final = 64 * 1024
 """Maximum size of an answer without its text."""
@@ -42,7 +42,7 @@ class PoolLimits:
             may use all slots.
         waiting_per_user: tasks of one owner that may wait.
         memory_bytes: address space of the worker process of a task.
-        idle_seconds: how long the idle template process is kept.
+        idle_seconds: how long the idle fork server is kept.
     """
 
     at_once: int = 4
@@ -85,14 +85,14 @@ class WorkerPool:
             limits.waiting_per_user,
             only_owner=ANONYMOUS.identity,
         )
-        self._template: TemplateProcess | None = None
+        self._fork_server: ForkServer | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Future[None]] = set()
 
     @property
-    def template(self) -> TemplateProcess | None:
-        """The template process; None while it does not run."""
-        return self._template
+    def fork_server(self) -> ForkServer | None:
+        """The fork server; None while it does not run."""
+        return self._fork_server
 
     async def run(self, task: Task, owner: Hashable, budget: TimeBudget | None = None) -> Mapping[str, str]:
         """Run a task and return what its `read` returned, or the reason for failure as `problem`.
@@ -135,8 +135,8 @@ class WorkerPool:
             try:
                 await _begun(worker)
             except (TimeoutError, OSError) as error:
-                # This template process would not start the next worker process either.
-                self._end_template()
+                # This fork server would not start the next worker process either.
+                self._end_fork_server()
                 raise _unavailable(error) from error
             try:
                 with budget.spending():
@@ -154,21 +154,21 @@ class WorkerPool:
         """Start a worker process and yield its socket. Kill the process at the end of the block if it still runs."""
         self._cancel_idle()
         try:
-            template = self._template = self._template or TemplateProcess()
-            number, worker = template.start(module)
+            fork_server = self._fork_server = self._fork_server or ForkServer()
+            number, worker = fork_server.start(module)
         except OSError as error:
-            self._end_template()
+            self._end_fork_server()
             raise _unavailable(error) from error
         try:
             yield worker
         finally:
             worker.close()
             with suppress(OSError):
-                template.stop(number)
+                fork_server.stop(number)
 
     def _end_when_idle(self) -> None:
         self._cancel_idle()
-        if self._template and self._queue.is_idle:
+        if self._fork_server and self._queue.is_idle:
             loop = asyncio.get_running_loop()
             self._idle = loop.call_later(self._limits.idle_seconds, self._end_if_idle)
 
@@ -179,19 +179,19 @@ class WorkerPool:
 
     def _end_if_idle(self) -> None:
         if self._queue.is_idle:
-            self._end_template()
+            self._end_fork_server()
 
-    def _end_template(self) -> None:
-        if template := self._template:
-            self._template = None
-            closing = asyncio.get_running_loop().run_in_executor(None, template.close)
+    def _end_fork_server(self) -> None:
+        if fork_server := self._fork_server:
+            self._fork_server = None
+            closing = asyncio.get_running_loop().run_in_executor(None, fork_server.close)
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
         """End all processes."""
         self._cancel_idle()
-        self._end_template()
+        self._end_fork_server()
         if self._closing:
             await asyncio.wait(self._closing)
 
@@ -270,7 +270,7 @@ async def _text(worker: socket.socket, most: int) -> str | None:
     """Read the rest as text; None if it is over `most` bytes."""
     loop, decoder = asyncio.get_running_loop(), codecs.getincrementaldecoder("utf-8")("replace")
     pieces, size = list[str](), 0
-    while piece := await loop.sock_recv(worker, _PIECE):
+    while piece := await loop.sock_recv(worker, _PIECE_BYTES):
         size += len(piece)
         if size > most:
             return None

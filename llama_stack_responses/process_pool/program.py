@@ -1,6 +1,6 @@
-"""The template process: imports the code of tasks once and forks a worker process for each task.
+"""The fork server: imports the code of tasks once and forks a worker process for each task.
 
-`template.py` starts it with the server's `sys.path` as an argument. Its standard input is the command socket. It
+`fork_server.py` starts it with the server's `sys.path` as an argument. Its standard input is the command socket. It
 carries frames of `FRAME`, and with each `START` the socket of the task. A worker process ends with its task, so that
 tasks share no state. When the server is gone, the command socket reaches its end, and all processes end.
 
@@ -93,7 +93,7 @@ def _fork(module: str, task: socket.socket, commands: socket.socket) -> int | No
         read: Task = import_module(module).read
     except Exception:  # noqa: BLE001 (the server sees the end of the socket and logs the failure)
         return None
-    # A garbage collection in a worker process would copy all pages of the template.
+    # A garbage collection in a worker process would copy all pages of the fork server.
     gc.freeze()
     if pid := os.fork():
         return pid

@@ -23,11 +23,11 @@ _PARTS_BYTES: Final = 8 * 2**20
 _HELLO_BYTES: Final = 16
 
 
-class Broken(Exception):  # noqa: N818
+class ChannelBroken(Exception):  # noqa: N818
     """The other side is gone or violates the protocol."""
 
 
-class TooLarge(Exception):  # noqa: N818
+class AnswerTooLarge(Exception):  # noqa: N818
     """An answer exceeds its size limit."""
 
 
@@ -60,24 +60,24 @@ class Channel:
         """Wait for the program's greeting and return the container's processes. No other code has run there before.
 
         Raises:
-            Broken: the program did not start.
+            ChannelBroken: the program did not start.
         """
         await _readable(self._socket)
         try:
-            said, descriptors, _, _ = socket.recv_fds(self._socket, _HELLO_BYTES, 1)
-            pid, [proc] = int(said), descriptors
+            greeting, descriptors, _, _ = socket.recv_fds(self._socket, _HELLO_BYTES, 1)
+            pid, [proc] = int(greeting), descriptors
         except (OSError, ValueError):
-            raise Broken from None
+            raise ChannelBroken from None
         reader, writer = await asyncio.open_connection(sock=self._socket, limit=2**16)
         self._streams = reader, writer
         return Processes(proc, pid)
 
-    async def ask(self, request: Json) -> Answer:
+    async def request(self, request: Json) -> Answer:
         """Send a request and wait for its answer.
 
         Raises:
-            Broken: no valid answer arrived.
-            TooLarge: the answer is over its size limit.
+            ChannelBroken: no valid answer arrived.
+            AnswerTooLarge: the answer is over its size limit.
         """
         assert self._streams, "it has greeted"
         reader, writer = self._streams
@@ -87,11 +87,11 @@ class Channel:
             await writer.drain()
             size = struct.unpack("!I", await reader.readexactly(4))[0]
             if size > _HEADER_BYTES:
-                raise TooLarge
+                raise AnswerTooLarge
             header = orjson.loads(await reader.readexactly(size))
             return Answer(header, [await reader.readexactly(each) for each in _sizes(header)])
         except (OSError, EOFError, ValueError):
-            raise Broken from None
+            raise ChannelBroken from None
 
     def close(self) -> None:
         """Close the connection."""
@@ -105,9 +105,9 @@ def _sizes(header: Any) -> list[int]:
     """Return the sizes of the parts that a header names."""
     sizes = header.get("parts") if isinstance(header, dict) else None
     if not isinstance(sizes, list) or not all(isinstance(each, int) and each >= 0 for each in sizes):
-        raise Broken
+        raise ChannelBroken
     if len(sizes) > _PARTS or sum(sizes) > _PARTS_BYTES:
-        raise TooLarge
+        raise AnswerTooLarge
     return sizes
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from ..core.types import Json
 from .captured_output import CapturedOutput
-from .channel import Answer, Broken, Channel, TooLarge
+from .channel import Answer, AnswerTooLarge, Channel, ChannelBroken
 from .control_group import ControlGroup
 from .jail import Jail
 from .openat import permit
@@ -24,16 +24,16 @@ from .processes import Processes
 from .seccomp import open_filter
 from .volume import Volume
 
-_LOOK: Final = 0.05
+_POLL_SECONDS: Final = 0.05
 """Polling interval, in seconds, for the resource usage of a container."""
 
 _STILL_SECONDS: Final = 1.0
 """Polling interval, in seconds, that checks for running processes in a container outside a call."""
 
-_SLACK: Final = 5.0
+_SLACK_SECONDS: Final = 5.0
 """Seconds that a command may take to end after its own time limit."""
 
-_START: Final = 60.0
+_START_SECONDS: Final = 60.0
 """Seconds that the Python process may take to start, in addition to those of the call."""
 
 _LIMITS: Final = {"CORE": 0, "NOFILE": 512, "MEMLOCK": 2**16, "MSGQUEUE": 0, "SIGPENDING": 1024}
@@ -166,7 +166,7 @@ class Container:
             inside = await self._inside()
             inside.printed.begin(most)
             try:
-                answer = await self._ask(inside, request, seconds + _SLACK)
+                answer = await self._ask(inside, request, seconds + _SLACK_SECONDS)
             except Stopped as stopped:
                 return CommandResult("", await self.kill(), None, str(stopped))
         exit_code = answer.header.get("exit_code")
@@ -242,14 +242,14 @@ class Container:
                 raise Stopped(refused)
             processes.resume()
             with self._watched(inside, processes) as watching:
-                answer = await _within(seconds, inside.channel.ask(request), watching)
+                answer = await _within(seconds, inside.channel.request(request), watching)
             await self._leave(inside, processes)
         except asyncio.CancelledError:
             await self.kill()
             raise
-        except Broken:
+        except ChannelBroken:
             raise Stopped(self._memory() if self._kills() > kills else _ENDED) from None
-        except TooLarge:
+        except AnswerTooLarge:
             raise Stopped(_TOO_LARGE) from None
         return answer
 
@@ -312,7 +312,7 @@ class Container:
             began = time.monotonic()
             if used := await asyncio.to_thread(self._overuse, processes):
                 return used
-            await asyncio.sleep(max(_LOOK, 2 * (time.monotonic() - began)))
+            await asyncio.sleep(max(_POLL_SECONDS, 2 * (time.monotonic() - began)))
         return self._memory() if self._kills() > kills else _ENDED
 
     def _memory(self) -> str:
@@ -341,10 +341,10 @@ async def _greeted(inside: _Inside) -> Processes:
     """Wait until the inner Python process has started, and return the container's processes."""
     if inside.processes is None:
         try:
-            async with asyncio.timeout(_START):
+            async with asyncio.timeout(_START_SECONDS):
                 inside.processes = await inside.channel.greeted()
         except TimeoutError:
-            raise Stopped(f"The Python process did not start within {_START:g} seconds.") from None
+            raise Stopped(f"The Python process did not start within {_START_SECONDS:g} seconds.") from None
     return inside.processes
 
 

@@ -29,7 +29,7 @@ from .volume import Volume, VolumeFull, Volumes, put
 logger = get_logger(__name__)
 
 
-_LOOK: Final = 15.0
+_POLL_SECONDS: Final = 15.0
 """Polling interval, in seconds, for expired containers."""
 
 _PREFIX: Final = "cntr"
@@ -38,13 +38,13 @@ _PREFIX: Final = "cntr"
 _NAME_BYTES: Final = 255
 """Maximum length of a file name on Linux, in bytes."""
 
-_FILES: Final = 10_000
+_MOST_FILES: Final = 10_000
 """Maximum number of files listed for one container."""
 
 _CONTROLS: Final = {number: chr(number).encode("unicode_escape").decode() for number in (*range(32), 127)}
 """Escapes of control characters. Other unprintable characters are escaped one by one, which is slower."""
 
-_REMOVAL: Final = 5.0
+_REMOVAL_SECONDS: Final = 5.0
 """Seconds for which the end of a container waits for the removal of its files. The removal continues afterwards."""
 
 
@@ -67,7 +67,7 @@ class ContainerFile:
         place: path relative to the folder, in the exact bytes that the code chose.
         bytes: size.
         written_at: time of the last write, in nanoseconds since the epoch.
-        by_user: whether a user uploaded it; otherwise the code made it.
+        by_user: whether a user uploaded it; otherwise the code created it.
     """
 
     id: str
@@ -84,7 +84,7 @@ class ContainerFile:
 
 
 @dataclass(slots=True)
-class Entry:
+class ContainerEntry:
     """A container and its metadata.
 
     Attributes:
@@ -131,7 +131,7 @@ class Containers:
         places: ContainerSlots,
         groups: ControlGroups | None = None,
         clock: Callable[[], float] = time.time,
-        removal_seconds: float = _REMOVAL,
+        removal_seconds: float = _REMOVAL_SECONDS,
     ) -> None:
         self._removal_seconds = removal_seconds
         self._jail = jail
@@ -142,7 +142,7 @@ class Containers:
         self._idle_seconds = idle_seconds
         self._places = places
         self._clock = clock
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, ContainerEntry] = {}
         self._removal = Removal()
         self._sweeping: list[asyncio.Task[None]] = []
         self._ending: set[asyncio.Task[None]] = set()
@@ -153,22 +153,24 @@ class Containers:
 
     async def create(
         self, owner: Owner, *, name: str = "auto", container_id: str = "", idle_seconds: float | None = None
-    ) -> Entry:
+    ) -> ContainerEntry:
         """Create a container, with a new id unless one is given.
 
         Raises:
             TooManyContainers: the maximum number of containers is reached.
         """
         await self._end_idle()
-        self._places.take(owner)
+        self._places.acquire(owner)
         try:
             container_id, now = container_id or new_id(_PREFIX), self._clock()
             container, lock = await self._make(self._root / container_id)
         except BaseException:
-            self._places.give_back(owner)
+            self._places.release(owner)
             raise
         idle = self._idle_seconds if idle_seconds is None else min(idle_seconds, self._idle_seconds)
-        entry = self._entries[container_id] = Entry(container_id, name, owner, int(now), idle, container, now, lock)
+        entry = self._entries[container_id] = ContainerEntry(
+            container_id, name, owner, int(now), idle, container, now, lock
+        )
         return entry
 
     async def _make(self, folder: Path) -> tuple[Container, FolderLock]:
@@ -196,7 +198,7 @@ class Containers:
         files = volume.capacity.bytes if volume.namespaces else len(TEMPORARY) * self._jail.temporary_bytes
         return Share(bounds.memory_bytes + files, bounds.processes, bounds.processors)
 
-    def find(self, container_id: str, owner: Owner) -> Entry:
+    def find(self, container_id: str, owner: Owner) -> ContainerEntry:
         """Return the owner's container and mark it as used.
 
         Raises:
@@ -208,7 +210,7 @@ class Containers:
         entry.last_active_at = self._clock()
         return entry
 
-    def of(self, owner: Owner) -> list[Entry]:
+    def of(self, owner: Owner) -> list[ContainerEntry]:
         """Return all containers of an owner, the newest first."""
         return [each for each in reversed(self._entries.values()) if each.owner == owner and not self._is_over(each)]
 
@@ -234,10 +236,10 @@ class Containers:
             await asyncio.wait(ending)
         self._removal.close()
 
-    def _is_over(self, entry: Entry) -> bool:
+    def _is_over(self, entry: ContainerEntry) -> bool:
         return entry.users == 0 and self._clock() > entry.last_active_at + entry.idle_seconds
 
-    async def _end(self, entry: Entry) -> None:
+    async def _end(self, entry: ContainerEntry) -> None:
         """End the code of a container, then remove its files. The owner's slot is free only afterwards."""
         try:
             await entry.container.kill()
@@ -246,7 +248,7 @@ class Containers:
             await self._remove(self._root / entry.id)
         finally:
             entry.lock.release()
-            self._places.give_back(entry.owner)
+            self._places.release(entry.owner)
 
     async def _remove(self, folder: Path) -> None:
         try:
@@ -259,7 +261,7 @@ class Containers:
 
     async def _sweep_idle(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_SECONDS)
             await self._end_idle()
 
     async def _sweep_left(self) -> None:
@@ -272,7 +274,7 @@ class Containers:
                 if lock:
                     await self._remove(folder)
                     lock.release()
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_SECONDS)
 
 
 def _release(making: asyncio.Future[tuple[Container, FolderLock]]) -> None:
@@ -283,17 +285,17 @@ def _release(making: asyncio.Future[tuple[Container, FolderLock]]) -> None:
             container.group.remove()
 
 
-async def files(entry: Entry) -> list[ContainerFile]:
+async def files(entry: ContainerEntry) -> list[ContainerFile]:
     """List the files in a container, by path."""
     return await asyncio.to_thread(_files, entry)
 
 
-def _files(entry: Entry) -> list[ContainerFile]:
-    found = listed_files(entry.container.volume.data, _FILES)
+def _files(entry: ContainerEntry) -> list[ContainerFile]:
+    found = listed_files(entry.container.volume.data, _MOST_FILES)
     return [_file(entry, each) for each in sorted(found, key=lambda each: each.path)]
 
 
-async def open_file(entry: Entry, file: ContainerFile) -> tuple[IO[bytes], int] | None:
+async def open_file(entry: ContainerEntry, file: ContainerFile) -> tuple[IO[bytes], int] | None:
     """Open a file and return it with its size; None if it is no longer there."""
     return await asyncio.to_thread(_opened, entry.container.volume, file.place)
 
@@ -302,7 +304,7 @@ def _opened(volume: Volume, place: str) -> tuple[IO[bytes], int] | None:
     return open_regular(volume.data, place)
 
 
-async def write_file(entry: Entry, name: str, content: IO[bytes]) -> ContainerFile:
+async def write_file(entry: ContainerEntry, name: str, content: IO[bytes]) -> ContainerFile:
     """Upload a file into a container, under the last part of its name. Reads `content` to its end.
 
     Raises:
@@ -336,12 +338,12 @@ def _bad_name(why: str) -> ApiError:
     return bad_request(f"The file cannot have this name: {why}. Send the file under another 'filename'.", "file")
 
 
-def _file(entry: Entry, found: RegularFile) -> ContainerFile:
-    path = f"{DATA}/{_shown(found.path)}"
+def _file(entry: ContainerEntry, found: RegularFile) -> ContainerFile:
+    path = f"{DATA}/{_escaped(found.path)}"
     return ContainerFile(file_id(path), path, found.path, found.bytes, found.written_at, path in entry.given)
 
 
-def _shown(path: str) -> str:
+def _escaped(path: str) -> str:
     """Return a path with escapes for bytes that are not UTF-8 and for unprintable characters.
 
     The code may name files by any bytes. `os` decodes invalid ones to lone surrogates, which JSON cannot hold.

@@ -18,7 +18,7 @@ from typing import Final
 from .openat import open_folder
 
 _CONTROLLERS: Final = frozenset({"memory", "pids", "cpu"})
-_PERIOD: Final = 100_000
+_PERIOD_MICROSECONDS: Final = 100_000
 """Microseconds over which the processor time of a group is counted."""
 
 _OWN_PROCESSES: Final = 8
@@ -28,7 +28,7 @@ _DELEGATED: Final = ("user.delegate", "trusted.delegate")
 """Attributes by which systemd marks a group as delegated to the service."""
 
 _REMOVAL_SECONDS: Final = 5.0
-_PAUSE: Final = 0.01
+_PAUSE_SECONDS: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class ControlGroup:
         self._write("memory.max", share.memory_bytes)
         self._write("memory.oom.group", 1)
         self._write("pids.max", share.processes + _OWN_PROCESSES)
-        self._write("cpu.max", f"{int(share.processors * _PERIOD)} {_PERIOD}")
+        self._write("cpu.max", f"{int(share.processors * _PERIOD_MICROSECONDS)} {_PERIOD_MICROSECONDS}")
         with suppress(FileNotFoundError):  # the kernel has no swap accounting
             self._write("memory.swap.max", 0)
 
@@ -92,7 +92,7 @@ class ControlGroups:
     """A factory for the control groups of containers.
 
     Args:
-        parent: the group in which they are made. It holds no processes, and its controllers are enabled for its
+        parent: the group in which they are created. It holds no processes, and its controllers are enabled for its
             children.
     """
 
@@ -103,7 +103,7 @@ class ControlGroups:
         """Create a group.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: it cannot be created.
         """
         place = self._parent / name
         place.mkdir()
@@ -204,6 +204,6 @@ def _remove(place: Path) -> None:
         except OSError as error:
             if error.errno != errno.EBUSY or time.monotonic() > deadline:
                 return
-            time.sleep(_PAUSE)
+            time.sleep(_PAUSE_SECONDS)
         else:
             return

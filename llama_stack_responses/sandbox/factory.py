@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..config import CodeInterpreter
+from ..config.services import CodeInterpreter
 from .container import Bounds
 from .containers import Containers
 from .control_group import ControlGroups, usable

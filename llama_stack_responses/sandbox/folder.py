@@ -1,4 +1,4 @@
-"""Access to a folder that untrusted code writes to. Symbolic links are never followed, even if made during a read."""
+"""Access to a folder that untrusted code writes to. Symbolic links are never followed, even new ones during a read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import IO, Final
 
 from .openat import open_file, opened, permit
 
-_BLOCK: Final = 2**18
+_BLOCK_BYTES: Final = 2**18
 """Bytes copied at a time."""
 
 
@@ -68,7 +68,7 @@ def write_regular(folder: Path, name: str, content: IO[bytes]) -> int:
     with os.fdopen(opened, "wb") as file:
         os.fchown(opened, folder.stat().st_uid, -1)
         try:
-            copyfileobj(content, file, _BLOCK)
+            copyfileobj(content, file, _BLOCK_BYTES)
         except BaseException:
             place.unlink(missing_ok=True)
             raise

@@ -151,14 +151,14 @@ def _homes(python: Path) -> list[str]:
 
 def _mounts(paths: Iterable[str]) -> Sequence[str]:
     """Mount the existing paths read-only. A path that is a symbolic link on the system becomes one inside."""
-    made: list[str] = []
+    mounted: list[str] = []
     for path in paths:
         place = Path(path)
         if place.is_symlink():
-            made += ["--symlink", str(place.readlink()), path]
+            mounted += ["--symlink", str(place.readlink()), path]
         elif place.exists():
-            made += ["--ro-bind", str(place.resolve()), path]
-    return made
+            mounted += ["--ro-bind", str(place.resolve()), path]
+    return mounted
 
 
 def _environment(variables: dict[str, str]) -> Sequence[str]:

@@ -37,9 +37,9 @@ _ENDING_SECONDS: Final = 10.0
 _MEASUREMENTS: Final = 3
 """How often memory above the bound is measured."""
 
-_BLOCK: Final = 2**16
+_BLOCK_BYTES: Final = 2**16
 
-_PAUSES: Final = (0.001, 0.1)
+_PAUSES_SECONDS: Final = (0.001, 0.1)
 """Seconds between two checks for their end: initially, and at most."""
 
 
@@ -111,7 +111,7 @@ class Processes:
             return False  # the container has ended
         try:
             count = 0
-            while count <= most and (block := os.read(locks, _BLOCK)):
+            while count <= most and (block := os.read(locks, _BLOCK_BYTES)):
                 count += block.count(b"\n")
             return count > most
         finally:
@@ -119,7 +119,7 @@ class Processes:
 
     def settle(self) -> bool:
         """Stop the kept processes and kill all others, for up to ten seconds; return False if some still run."""
-        deadline, (pause, longest) = time.monotonic() + _ENDING_SECONDS, _PAUSES
+        deadline, (pause, longest) = time.monotonic() + _ENDING_SECONDS, _PAUSES_SECONDS
         while True:
             # The first process reaps orphans. While it is stopped, no process can escape by forking and exiting.
             self._signal(self._kept, signal.SIGSTOP)

@@ -24,7 +24,7 @@ class ContainerSlots:
         self._per_user = per_user
         self._taken: Counter[tuple[str, str]] = Counter()
 
-    def take(self, owner: Owner) -> None:
+    def acquire(self, owner: Owner) -> None:
         """Count one more container.
 
         Raises:
@@ -38,7 +38,7 @@ class ContainerSlots:
             raise TooManyContainers("This server has reached its maximum number of containers. Try again later.")
         self._taken[owner.identity] += 1
 
-    def give_back(self, owner: Owner) -> None:
+    def release(self, owner: Owner) -> None:
         """Count one container less."""
         self._taken[owner.identity] -= 1
         if not self._taken[owner.identity]:

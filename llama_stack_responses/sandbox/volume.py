@@ -33,7 +33,7 @@ LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 _TIDIED: Final = 2
 """Code may exceed the limits by this factor when a call begins, so that it can delete files."""
 
-_MAKING: Final = 30.0
+_MAKING_SECONDS: Final = 30.0
 """Time limit, in seconds, for making a volume."""
 
 
@@ -62,7 +62,7 @@ class Volume(Protocol):
 
     Attributes:
         data: the folder that the code sees as its own, by the path that the server uses.
-        place: the folder that it is made in, by the path that the jail uses.
+        place: the folder that it is created in, by the path that the jail uses.
         namespaces: descriptors of the namespaces in which the jail reaches it; empty if they are the server's own.
         capacity: limits of the files.
         uploading: lock around the check for free space and the write of a file.
@@ -102,7 +102,7 @@ class MemoryVolume:
         command = [sys.executable, "-I", "-S", str(launcher), "volume", json.dumps(plan)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         with subprocess.Popen(command, **pipes) as process, ExitStack() as opened:  # type: ignore[call-overload] # noqa: S603
-            timer = threading.Timer(_MAKING, process.kill)
+            timer = threading.Timer(_MAKING_SECONDS, process.kill)
             timer.start()
             try:
                 if process.stdout.readline() != b"ready\n":

@@ -24,10 +24,10 @@ def reasoning_sealer(sealer: Sealer) -> Sealer:
     if sealer.ready:
         return sealer
     logger.warning(
-        "No 'secrets' are configured: the encrypted_content of reasoning items can be read by this process only, and "
+        "no 'secrets' are configured: the encrypted_content of reasoning items can be read by this process only, and "
         "clients that send it to another one, or after a restart, get an error."
     )
-    return Sealer([os.urandom(SECRET_BYTES)])
+    return Sealer([os.urandom(SECRET_BYTES)], configured=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class PrivateReasoning:
         seal = item.get(SEALED)
         thoughts = self._open(seal) if seal else None
         if seal and thoughts is None:
-            logger.info("could not open the sealed reasoning of %r: its secret is not configured", item.get("id"))
+            logger.info("could not open sealed reasoning, its secret is not configured: %r", item.get("id"))
         return plain_thoughts(item) if thoughts is None else thoughts
 
     def _open(self, seal: str) -> list[Thought] | None:

@@ -28,13 +28,13 @@ type _Name = tuple[str, str]
 _REASONING: Final = "reasoning"
 _KINDS: Final = (_REASONING, COMPACTION)
 
-_IN_LOOP: Final = 2_048
+_INLINE_CHARACTERS: Final = 2_048
 """Characters of all seals up to which the first step is done in the event loop."""
 
-_PIECE: Final = 65_536
+_PIECE_BYTES: Final = 65_536
 """Bytes that are decompressed at a time."""
 
-_STEP: Final = 262_144
+_STEP_BYTES: Final = 262_144
 """Decompressed bytes after which a step ends."""
 
 
@@ -93,9 +93,9 @@ class SealedItems:
         if not sealed:
             return
         steps = _in_steps(_sizes(sealed, self.sealer, owner, opened, verify=verify))
-        in_loop = sum(len(item[SEALED]) for item in sealed) <= _IN_LOOP
-        left, size = self._most, _STEP
-        while size >= _STEP:
+        in_loop = sum(len(item[SEALED]) for item in sealed) <= _INLINE_CHARACTERS
+        left, size = self._most, _STEP_BYTES
+        while size >= _STEP_BYTES:
             size = next(steps) if in_loop else await asyncio.to_thread(next, steps)
             in_loop = False
             left -= size
@@ -118,7 +118,7 @@ def _in_steps(sizes: Iterator[int]) -> Iterator[int]:
     sum_of_step = 0
     for size in sizes:
         sum_of_step += size
-        if sum_of_step >= _STEP:
+        if sum_of_step >= _STEP_BYTES:
             yield sum_of_step
             sum_of_step = 0
     yield sum_of_step
@@ -144,11 +144,10 @@ def _sizes(sealed: Sequence[Json], sealer: Sealer, owner: Owner, opened: Opened,
                 raise unverified(item, reason) from None
             opened.content[name] = None
             continue
-        pieces: list[bytes] = []
+        text = bytearray()
         for piece in _decompressed(data):
-            pieces.append(piece)
+            text += piece
             yield len(piece)
-        text = b"".join(pieces)
         opened.sizes[name] = size = decoded_bytes(text)
         yield size - len(text)
         opened.content[name] = thoughts_of(text) if item["type"] == _REASONING else Summary.from_json(text)
@@ -157,5 +156,5 @@ def _sizes(sealed: Sequence[Json], sealer: Sealer, owner: Owner, opened: Opened,
 def _decompressed(data: bytes) -> Iterator[bytes]:
     unpacker = zlib.decompressobj()
     while data and not unpacker.eof:
-        yield unpacker.decompress(data, _PIECE)
+        yield unpacker.decompress(data, _PIECE_BYTES)
         data = unpacker.unconsumed_tail

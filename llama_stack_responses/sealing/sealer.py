@@ -28,7 +28,7 @@ SEALED: Final = "encrypted_content"
 _FORMAT: Final = b"\1"
 _ID_BYTES: Final = 4
 _NONCE_BYTES: Final = 12
-_PIECE: Final = 65_536
+_PIECE_CHARACTERS: Final = 65_536
 """Characters that are decoded at a time, a multiple of four."""
 _HEAD: Final = len(_FORMAT) + _ID_BYTES
 
@@ -51,15 +51,18 @@ class Sealer:
     Args:
         secrets: each of `SECRET_BYTES` bytes. To rotate, put a new one before the old ones, and remove an old one once
             its seals are no longer needed.
+        configured: whether the secrets are those of the configuration, and not generated for this process alone.
 
     Attributes:
         fingerprints: identify the secrets without revealing them, in the same order.
+        configured: as given.
     """
 
-    def __init__(self, secrets: Sequence[bytes]) -> None:
+    def __init__(self, secrets: Sequence[bytes], *, configured: bool = True) -> None:
         self._secrets = {_id(secret): secret for secret in reversed(secrets)}
         self._first = _id(secrets[0]) if secrets else None
         self.fingerprints: Sequence[str] = tuple(map(_fingerprint, secrets))
+        self.configured = configured
 
     @property
     def ready(self) -> bool:
@@ -77,7 +80,7 @@ class Sealer:
         assert self._first is not None, "no secret is configured"
         head, nonce = _FORMAT + self._first, os.urandom(_NONCE_BYTES)
         sealed = self._cipher(self._first, purpose, owner).encrypt(nonce, value, head + about.encode())
-        return urlsafe_b64encode(head + nonce + sealed).decode()
+        return _encoded(head + nonce, sealed)
 
     def open(self, seal: str, *, purpose: str, owner: Owner, about: str = "") -> bytes:
         """Return the value that was sealed for the same purpose, owner and `about`.
@@ -86,7 +89,8 @@ class Sealer:
             Unopened: it was sealed for another one, with an unknown secret, or is damaged.
         """
         data = _decoded(seal)
-        head, nonce, sealed = data[:_HEAD], data[_HEAD : _HEAD + _NONCE_BYTES], data[_HEAD + _NONCE_BYTES :]
+        head, nonce = bytes(data[:_HEAD]), bytes(data[_HEAD : _HEAD + _NONCE_BYTES])
+        sealed = memoryview(data)[_HEAD + _NONCE_BYTES :]
         name = head[len(_FORMAT) :]
         if head[: len(_FORMAT)] != _FORMAT or len(nonce) < _NONCE_BYTES:
             raise Unopened("It is not a sealed value of this server.")
@@ -104,23 +108,34 @@ class Sealer:
         return AESGCM(blake2b(tenant + principal, digest_size=32, key=self._secrets[name], person=person).digest())
 
 
-def _decoded(seal: str) -> bytes:
+def _encoded(begin: bytes, rest: bytes) -> str:
+    """Return these bytes as base64, in pieces as `_decoded` reads them."""
+    size = _PIECE_CHARACTERS // 4 * 3
+    first = size - len(begin)
+    text = urlsafe_b64encode(begin + rest[:first]).decode()
+    for start in range(first, len(rest), size):
+        text += urlsafe_b64encode(rest[start : start + size]).decode()  # it grows in place
+    return text
+
+
+def _decoded(seal: str) -> bytearray:
     """Return the bytes of a seal, or none if it is not base64.
 
     It is decoded in pieces: one call for megabytes would keep all other threads waiting.
     """
-    pieces: list[bytes] = []
-    for start in range(0, len(seal), _PIECE):
-        piece = seal[start : start + _PIECE]
+    decoded = bytearray()
+    for start in range(0, len(seal), _PIECE_CHARACTERS):
+        piece = seal[start : start + _PIECE_CHARACTERS]
         try:
-            pieces.append(urlsafe_b64decode(piece.encode("ascii")))
+            found = urlsafe_b64decode(piece.encode("ascii"))
         except ValueError:
-            return b""
-        if urlsafe_b64encode(pieces[-1]).decode() != piece:  # decoding ignores some invalid characters
-            return b""
-        if piece.endswith("=") and start + _PIECE < len(seal):
-            return b""
-    return b"".join(pieces)
+            return bytearray()
+        if urlsafe_b64encode(found).decode() != piece:  # decoding ignores some invalid characters
+            return bytearray()
+        if piece.endswith("=") and start + _PIECE_CHARACTERS < len(seal):
+            return bytearray()
+        decoded += found
+    return decoded
 
 
 def _fingerprint(secret: bytes) -> str:

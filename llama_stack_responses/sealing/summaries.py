@@ -17,7 +17,7 @@ from .sealer import SEALED, Sealer, Unopened
 
 logger = get_logger(__name__)
 
-_IN_LOOP: Final = 32_768
+_INLINE_BYTES: Final = 32_768
 """Bytes of a summary up to which it is sealed in the event loop."""
 
 
@@ -37,7 +37,7 @@ class PrivateSummaries:
 
     async def sealed(self, summary: Summary) -> str:
         """Return an item's `encrypted_content`. A large summary is sealed in a thread."""
-        large = is_large([summary.text, summary.message], _IN_LOOP)
+        large = is_large([summary.text, summary.message], _INLINE_BYTES)
         seal = await asyncio.to_thread(self.seal, summary) if large else self.seal(summary)
         self.opened.content[COMPACTION, seal] = summary
         return seal
@@ -51,7 +51,7 @@ class PrivateSummaries:
         seal = item[SEALED]
         summary = self._open(seal) if seal else None
         if seal and summary is None:
-            logger.info("could not open the sealed summary of %r: its secret is not configured", item.get("id"))
+            logger.info("could not open a sealed summary, its secret is not configured: %r", item.get("id"))
         return summary
 
     def _open(self, seal: str) -> Summary | None:

@@ -64,32 +64,32 @@ class Compaction:
             ApiError: the request is invalid, or refers to something that does not exist; 429 or 503, too many responses
                 run here; the model server failed.
         """
-        asked = await self._parser.parse({name: body[name] for name in self._fields & body.keys()})
-        start = await self._resolver.resolve(asked, adds=False, hold=hold)
+        parsed = await self._parser.parse({name: body[name] for name in self._fields & body.keys()})
+        start = await self._resolver.resolve(parsed, adds=False, hold=hold)
         request = start.request
         check_not_empty(start.items)
         response, telemetry = self._factory.begin(request), self._factory.telemetry
         context = self._factory.context(request, response, start.owner, start.opened)
         with (
-            self._running.lease(start.owner).take(1),
+            self._running.reserve(start.owner).add(1),
             context.held() as held,
             telemetry.response(response) as whole,
             telemetry.round(request.model, whole) as operation,
         ):
-            shown = await context.shown(start.items, held)
+            shown = await context.model_items(start.items, held)
             written = await context.model_round(EventBuffer(wanted=False)).summarise(shown, None, _ignore, operation)
             operation.ended(written.finish, ())
             response |= {"usage": usage_of(written.finish.usage), "status": "completed"}
             whole.ended(response, "completed", 1)
             log_ended(response, whole.seconds, what="compaction")
         summary = Summary(written.text, open_message(start.items, start.items, context.summaries.read))
-        said = [item for item in start.items if item.get("role") == "user"]
+        messages = [item for item in start.items if item.get("role") == "user"]
         item = {"id": new_id("cmp"), "type": "compaction", "encrypted_content": await context.summaries.sealed(summary)}
         return {
             "id": response["id"],
             "object": "response.compaction",
             "created_at": response["created_at"],
-            "output": [*listed(said), item],
+            "output": [*listed(messages), item],
             "usage": response["usage"],
         }
 

@@ -12,7 +12,7 @@ from ..core.listing import with_ids
 from ..core.owner import Owner
 from ..core.schema.conversations import read_metadata
 from ..core.schema.items import COMPACTION, TRIGGER, check_input
-from ..core.schema.shapes import At, RequestLimits, check_json
+from ..core.schema.shapes import Location, RequestLimits, check_json
 from ..core.types import Json
 from ..store.conversations import Conversation, ConversationStore
 
@@ -83,14 +83,14 @@ class ImportReport:
             )
 
     def __str__(self) -> str:
-        said = (
+        text = (
             f"Imported {_count(self.conversations, 'conversation')} with {_count(self.items, 'item')} and "
             f"{_count(self.responses, 'response')}; {self.there} were there already or deleted since; "
             f"{self.expired} are older than 'retention_days'; {self.unfinished} had not ended; "
             f"{len(self.left_out)} could not be read and were left out"
         )
         named = ", ".join(self.left_out[:_NAMED]) + (", ..." if len(self.left_out) > _NAMED else "")
-        return f"{said}: {named}." if named else f"{said}."
+        return f"{text}: {named}." if named else f"{text}."
 
 
 async def import_conversations(
@@ -139,7 +139,7 @@ def read_items(items: Iterable[tuple[str | None, Any]], limits: RequestLimits) -
 
 
 def _one(item_id: str | None, value: Any, limits: RequestLimits) -> Json:
-    at = At("item", limits)
+    at = Location("item", limits)
     check_json(value)
     if isinstance(value, dict):
         value = {**_UNSAID.get(str(value.get("type")), {}), **value, **({"id": item_id} if item_id else {})}

@@ -8,7 +8,7 @@ from functools import partial
 from ..core.access import Access
 from ..core.ids import check_conversation_id, new_id
 from ..core.listing import Order, Page, listed, with_ids
-from ..core.schema.conversations import no_conversation, no_item, read_items, read_metadata, shown
+from ..core.schema.conversations import conversation_object, no_conversation, no_item, read_items, read_metadata
 from ..core.schema.items import check_ids
 from ..core.schema.shapes import RequestLimits
 from ..core.types import Json
@@ -68,7 +68,7 @@ class Conversations:
         """
         metadata = read_metadata(body, self._limits, required=False)
         items = await self._read(body, hold, required=False)
-        conversation = Conversation(new_id("conv"), self._access.who(), int(time.time()), metadata)
+        conversation = Conversation(new_id("conv"), self._access.current_user(), int(time.time()), metadata)
 
         async def create(again: bool) -> None:
             try:
@@ -79,14 +79,16 @@ class Conversations:
                     raise
 
         await until_known(
-            create, f"The response store did not say whether it made conversation '{conversation.id}'.", self._intervals
+            create,
+            f"The response store did not confirm whether it created conversation '{conversation.id}'.",
+            self._intervals,
         )
-        return _shown(conversation)
+        return _as_object(conversation)
 
     async def retrieve(self, conversation_id: str) -> Json:
         """Return the conversation."""
         check_conversation_id(conversation_id, "conversation_id")
-        return _shown(await self._history_reader.conversation(conversation_id, "read"))
+        return _as_object(await self._history_reader.conversation(conversation_id, "read"))
 
     async def update(self, conversation_id: str, body: Json) -> Json:
         """Replace the conversation's metadata, and return the conversation.
@@ -99,12 +101,12 @@ class Conversations:
         await self._history_reader.conversation(conversation_id, "update")
         conversation = await until_known(
             lambda _: self._store.set_metadata(conversation_id, metadata),
-            f"The response store did not say whether it changed conversation '{conversation_id}': retrieve it.",
+            f"The response store did not confirm whether it changed conversation '{conversation_id}': retrieve it.",
             self._intervals,
         )
         if conversation is None:
             raise no_conversation(conversation_id)
-        return _shown(conversation)
+        return _as_object(conversation)
 
     async def delete(self, conversation_id: str) -> None:
         """Delete the conversation and its items; stored responses keep their own history."""
@@ -112,7 +114,7 @@ class Conversations:
         await self._history_reader.conversation(conversation_id, "delete")
         await until_known(
             lambda _: self._store.delete(conversation_id),
-            f"The response store did not say whether it deleted conversation '{conversation_id}': delete it again. "
+            f"The response store did not confirm whether it deleted conversation '{conversation_id}': delete it again. "
             "A 404 says that it was deleted.",
             self._intervals,
         )
@@ -128,7 +130,7 @@ class Conversations:
         items = await self._read(body, hold, required=True)
         added = await until_known(
             lambda again: self._store.add(conversation, items, again=again),
-            f"The response store did not say whether it added the items to conversation '{conversation_id}': "
+            f"The response store did not confirm whether it added the items to conversation '{conversation_id}': "
             "list its items before you add them again.",
             self._intervals,
         )
@@ -182,17 +184,17 @@ class Conversations:
 
         removed = await until_known(
             remove,
-            f"The response store did not say whether it deleted item '{item_id}': delete it again. "
+            f"The response store did not confirm whether it deleted item '{item_id}': delete it again. "
             "A 404 says that it was deleted.",
             self._intervals,
         )
         if not removed:
             raise no_item(item_id)
-        return _shown(conversation)
+        return _as_object(conversation)
 
     async def _read(self, body: Json, hold: Hold | None, *, required: bool) -> list[Json]:
         """Return the items of a request, each with an id, and with item references resolved."""
-        owner = self._access.who()
+        owner = self._access.current_user()
         read = partial(read_items, body, self._limits, required=required)
         items = await self._large_work.run(read, body)
         await self._sealed.open(items, owner, Opened(), verify=True, param="items", hold=hold)
@@ -201,5 +203,5 @@ class Conversations:
         return with_ids(items)
 
 
-def _shown(conversation: Conversation) -> Json:
-    return shown(conversation.id, conversation.created_at, conversation.metadata)
+def _as_object(conversation: Conversation) -> Json:
+    return conversation_object(conversation.id, conversation.created_at, conversation.metadata)

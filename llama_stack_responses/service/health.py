@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
+from ..concurrency import LimitedCheck
 from ..core.errors import ApiError
 from ..jobs.worker import Worker
 from ..store.records import Records
 
-_PATIENCE: Final = 2.0
+_TIMEOUT_SECONDS: Final = 2.0
 """Timeout of the check in seconds. The host's own timeout for a provider's check is a second longer."""
 
 
@@ -24,6 +24,7 @@ class Health:
     def __init__(self, records: Records, worker: Worker) -> None:
         self._records = records
         self._worker = worker
+        self._both = LimitedCheck(self._store_and_worker, _TIMEOUT_SECONDS)
 
     async def store(self) -> bool:
         """Return True.
@@ -46,14 +47,16 @@ class Health:
     async def report(self) -> dict[str, Any]:
         """Return `status`, as the host defines it, and a `message` if the server is not healthy."""
         try:
-            async with asyncio.timeout(_PATIENCE):
-                await self.store()
-                await self.worker()
+            await self._both.run()
         except TimeoutError:
-            return _ill(f"The response store did not answer within {_PATIENCE:g} seconds.")
+            return _ill(f"The response store did not answer within {_TIMEOUT_SECONDS:g} seconds.")
         except ApiError as error:
             return _ill(str(error))
         return {"status": "OK"}
+
+    async def _store_and_worker(self) -> None:
+        await self.store()
+        await self.worker()
 
 
 def _ill(message: str) -> dict[str, Any]:

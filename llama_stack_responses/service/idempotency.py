@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..core.errors import ApiError
-from ..core.json_blocks import ordered_blocks
+from ..core.json_blocks import ordered_blocks, ordered_dumps
 from ..core.json_values import is_large
 from ..core.owner import Owner
 from ..core.types import Json
 from ..store import codec
 from ..store.hashing import Hasher
-from ..store.reading import INLINE
+from ..store.reading import INLINE_BYTES
 from ..store.records import Put, Records, VersionIs
 
-_LIFE: Final = 86_400.0
+_LIFETIME_SECONDS: Final = 86_400.0
 """Seconds for which a key is valid."""
 
 
@@ -45,13 +45,13 @@ class IdempotencyClaim:
 
         For a large request this takes long, and belongs in a thread.
         """
-        asked = _mac(key, body)
-        return IdempotencyClaim(f"y/{Hasher(owner).key(key)}", asked)
+        mac = _mac(key, body)
+        return IdempotencyClaim(f"y/{Hasher(owner).key(key)}", mac)
 
 
 def _mac(key: str, body: Json) -> str:
-    if not is_large(body, INLINE):
-        return hmac.new(key.encode(), codec.dumps(body, ordered=True), "sha256").hexdigest()
+    if not is_large(body, INLINE_BYTES):
+        return hmac.new(key.encode(), ordered_dumps(body), "sha256").hexdigest()
     mac = hmac.new(key.encode(), digestmod="sha256")
     for block in ordered_blocks(body):
         mac.update(block)
@@ -89,10 +89,10 @@ class IdempotencyKeys:
         response_id: str = known["response"]
         return response_id
 
-    async def take(self, claim: IdempotencyClaim, response_id: str) -> tuple[Put, VersionIs]:
+    async def claim_ops(self, claim: IdempotencyClaim, response_id: str) -> tuple[Put, VersionIs]:
         """Return the op that stores the key with its response, and the condition that the key is free.
 
         Both belong to the commit that stores the response.
         """
         value = codec.encode({"response": response_id, "asked": claim.asked})
-        return Put(claim.row, value, await self._records.now() + _LIFE), VersionIs(claim.row, None)
+        return Put(claim.row, value, await self._records.now() + _LIFETIME_SECONDS), VersionIs(claim.row, None)

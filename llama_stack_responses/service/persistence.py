@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from ..core.errors import ApiError, OutcomeUnknown
 from ..core.stream.transcript import Transcript
 from ..core.types import Json
-from ..inputs.resolver import Stored
+from ..inputs.resolver import StoredInput
 from ..intervals import DEFAULT, Intervals
-from ..jobs.foreground_leases import ForegroundLeases, ended
+from ..jobs.foreground_leases import ForegroundLeases, server_died_error
 from ..store.archive import NOTHING_RECORDED, Archive
 from ..store.outcome import until_known
 from ..store.records import Conflict, VersionIs
@@ -46,7 +46,7 @@ class ResponseWriter:
         self._leases = leases
         self._intervals = intervals
 
-    async def write(self, final: Json, stored: Stored, made: ResponseExtras) -> None:
+    async def write(self, final: Json, stored: StoredInput, extras: ResponseExtras) -> None:
         """Store a response that was not streamed; it has no lease, since no client knows its id before it is stored."""
         response_id = final["id"]
 
@@ -54,7 +54,7 @@ class ResponseWriter:
             conditions = [VersionIs(f"r/{response_id}", None)] if again else []
             try:
                 await self._archive.save(
-                    final, **stored, exchanges=made.exchanges, recording=made.recording, conditions=conditions
+                    final, **stored, exchanges=extras.exchanges, recording=extras.recording, conditions=conditions
                 )
             except Conflict:
                 # The id is new, so the conflict means that an earlier call has stored it.
@@ -63,7 +63,9 @@ class ResponseWriter:
 
         await until_known(save, _unknown(final), self._intervals)
 
-    async def write_streamed(self, final: Json, transcript: Transcript, stored: Stored, made: ResponseExtras) -> None:
+    async def write_streamed(
+        self, final: Json, transcript: Transcript, stored: StoredInput, extras: ResponseExtras
+    ) -> None:
         """Store a response that was streamed.
 
         Raises:
@@ -78,8 +80,8 @@ class ResponseWriter:
                 await self._archive.save(
                     final,
                     **stored,
-                    exchanges=made.exchanges,
-                    recording=made.recording,
+                    exchanges=extras.exchanges,
+                    recording=extras.recording,
                     transcript=marks,
                     extra_ops=extra_ops,
                     conditions=conditions,
@@ -101,14 +103,14 @@ class ResponseWriter:
             self._leases.mark_unstored(final["id"], ApiError(500, "The response could not be stored."))
             raise
 
-    async def join(self, final: Json, stored: Stored, exchanges: Mapping[str, Json]) -> None:
+    async def join(self, final: Json, stored: StoredInput, exchanges: Mapping[str, Json]) -> None:
         """Append the items of a response that is not stored itself to its conversation."""
         items, owner = stored["input_items"], stored["owner"]
         conversation_id = final["conversation"]["id"]
         await until_known(
             # A retry is safe: items that are in the conversation already are not added again.
             lambda _: self._archive.join(final, owner=owner, input_items=items, exchanges=exchanges),
-            f"The response was made, and the response store did not say whether it is part of conversation "
+            f"The response was generated, and the response store did not confirm whether it is part of conversation "
             f"'{conversation_id}'. List the items of the conversation before you send the request again.",
             self._intervals,
         )
@@ -121,12 +123,12 @@ class ResponseWriter:
     async def _lost(self, response_id: str) -> ApiError:
         """Return the error of a response that cannot be stored because its lease is lost."""
         if await self._archive.entry(response_id):
-            return ended()
-        return ApiError(500, "The response was deleted while it was made.")
+            return server_died_error()
+        return ApiError(500, "The response was deleted while it was generated.")
 
 
 def _unknown(final: Json) -> str:
     return (
-        f"The response was made, and the response store did not say whether it is stored. Retrieve response "
+        f"The response was generated, and the response store did not confirm whether it is stored. Retrieve response "
         f"'{final['id']}' before you send the request again: a 404 says that it is not stored."
     )

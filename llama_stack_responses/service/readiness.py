@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Literal
 
+from ..concurrency import LimitedCheck
 from ..core.errors import ApiError
 from ..intervals import Intervals
 from ..logs import get_logger
@@ -15,7 +16,7 @@ from ..logs import get_logger
 logger = get_logger(__name__)
 
 type State = Literal["ok", "unavailable", "unknown"]
-type Check = Callable[[], Awaitable[bool | None]]
+type ReadinessCheck = Callable[[], Awaitable[bool | None]]
 """Returns whether a part answers, or None if that cannot be found out; an `ApiError` means that it does not."""
 
 
@@ -53,12 +54,12 @@ class Readiness:
 
     def __init__(
         self,
-        checks: Mapping[str, Check],
+        checks: Mapping[str, ReadinessCheck],
         stopping: Callable[[], bool],
         intervals: Intervals,
         notes: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        self._checks = checks
+        self._checks = {name: LimitedCheck(check, intervals.ready_seconds) for name, check in checks.items()}
         self._stopping = stopping
         self._intervals = intervals
         self._notes = notes
@@ -72,7 +73,7 @@ class Readiness:
             return ReadinessReport("stopping", {})
         if self._checking is None or (self._checking.done() and monotonic() >= self._until):
             self._checking = asyncio.create_task(self._check())
-        # The check continues if the client that asked first disconnects.
+        # The check continues if the client whose request started it disconnects.
         return await asyncio.shield(self._checking)
 
     async def _check(self) -> ReadinessReport:
@@ -81,19 +82,20 @@ class Readiness:
         for name, (state, why) in zip(self._checks, found, strict=True):
             # Only changes are logged: anyone may cause a check each second.
             if state != self._last.get(name, "unknown" if state == "unknown" else "ok"):
-                logger.warning("readiness: %s is %s%s", name, state, f": {why}" if why else "")
+                if state == "ok":
+                    logger.info("readiness: %s is ok", name)
+                else:
+                    logger.warning("readiness: %s is %s%s", name, state, f": {why}" if why else "")
         self._last = parts
         self._until = monotonic() + self._intervals.ready_cache_seconds
         return ReadinessReport("not_ready" if "unavailable" in parts.values() else "ready", parts, self._notes())
 
-    async def _state(self, check: Check) -> tuple[State, str]:
+    async def _state(self, check: LimitedCheck[bool | None]) -> tuple[State, str]:
         """Return the state of a part, and the reason if it is not ok."""
-        seconds = self._intervals.ready_seconds
         try:
-            async with asyncio.timeout(seconds):
-                answers = await check()
+            answers = await check.run()
         except TimeoutError:
-            return "unavailable", f"no answer within {seconds:g} seconds"
+            return "unavailable", f"no answer within {self._intervals.ready_seconds:g} seconds"
         except ApiError as error:
             return "unavailable", str(error)
         except Exception as error:

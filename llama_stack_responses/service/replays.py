@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary, finalize
 from ..admission import Reservation
 from ..core.stream.events import Event
 from ..core.stream.replay import replay
-from ..store.archive import StoredResponse
+from ..store.stored_response import StoredResponse
 
 _AT_ONCE: Final = 64
 """Events that are generated at a time, so that a stalled reader keeps few in memory and a fast one does not block the
@@ -37,8 +37,8 @@ class Replays:
         version: int,
         load: Callable[[], Awaitable[StoredResponse]],
         after: int,
-        lease: Callable[[], Reservation],
-    ) -> AsyncIterator[list[Event]]:
+        reserve: Callable[[], Reservation],
+    ) -> AsyncGenerator[list[Event]]:
         """Return an iterator over the events after number `after`, in batches.
 
         Args:
@@ -46,7 +46,7 @@ class Replays:
             version: the version of its record.
             load: reads it, if no other reader has it in memory.
             after: the number of the last event to skip.
-            lease: creates the reservation for the response's bytes, if no other reader has it in memory. It is
+            reserve: creates the reservation for the response's bytes, if no other reader has it in memory. It is
                 released after the last reader has ended.
 
         Raises:
@@ -58,21 +58,21 @@ class Replays:
             if loading := self._loading.get(place):
                 held = await asyncio.shield(loading)
             else:
-                held = await self._load(place, load, lease)
+                held = await self._load(place, load, reserve)
         return _events(held, after)
 
     async def _load(
         self,
         place: tuple[str, int],
         load: Callable[[], Awaitable[StoredResponse]],
-        lease: Callable[[], Reservation],
+        reserve: Callable[[], Reservation],
     ) -> _Held:
         """Read the response; other readers wait for it meanwhile, and one of them tries again if this one fails."""
         self._loading[place] = loading = asyncio.get_running_loop().create_future()
         held = None
         try:
             stored = await load()
-            reservation = lease().take(stored.size)
+            reservation = reserve().add(stored.size)
             held = self._held[place] = _Held(stored)
             finalize(held, reservation.release)
             return held
@@ -81,9 +81,9 @@ class Replays:
             loading.set_result(held)
 
 
-async def _events(held: _Held, after: int) -> AsyncIterator[list[Event]]:
-    made = replay(held.stored.response, held.stored.transcript)
-    rest = (each for each in made if each["sequence_number"] > after)
+async def _events(held: _Held, after: int) -> AsyncGenerator[list[Event]]:
+    rebuilt = replay(held.stored.response, held.stored.transcript)
+    rest = (each for each in rebuilt if each["sequence_number"] > after)
     while events := list(islice(rest, _AT_ONCE)):
         yield events
         await asyncio.sleep(0)

@@ -14,8 +14,9 @@ from ..core.schema.shapes import RequestLimits
 from ..core.stream.deltas import Usage
 from ..core.stream.response import new_response, usage_of
 from ..core.types import Json
-from ..store.archive import Archive, StoredResponse
+from ..store.archive import Archive
 from ..store.records import Condition, Conflict, VersionIs
+from ..store.stored_response import StoredResponse
 from .conversation_import import ImportImpossible, ImportReport, read_items
 
 _ENDED: Final = ("completed", "failed", "incomplete", "cancelled")
@@ -51,7 +52,7 @@ class FoundResponse:
         return output if isinstance(output, list) else []
 
 
-class Source(Protocol):
+class ImportSource(Protocol):
     """The other server's stored responses."""
 
     def pages(self) -> AsyncIterable[Sequence[FoundResponse]]:
@@ -62,7 +63,7 @@ class Source(Protocol):
 
 
 async def import_responses(
-    archive: Archive, source: Source, limits: RequestLimits, report: ImportReport, oldest: float | None
+    archive: Archive, source: ImportSource, limits: RequestLimits, report: ImportReport, oldest: float | None
 ) -> None:
     """Store each response in one commit, unless it exists or was imported before.
 
@@ -97,7 +98,7 @@ async def import_responses(
 class _Importer:
     """Imports single responses."""
 
-    def __init__(self, archive: Archive, source: Source, limits: RequestLimits, report: ImportReport) -> None:
+    def __init__(self, archive: Archive, source: ImportSource, limits: RequestLimits, report: ImportReport) -> None:
         self._archive = archive
         self._source = source
         self._limits = limits

@@ -56,9 +56,9 @@ class TokenCounting:
         if body.get("personality") is not None:
             message = "Unsupported parameter: 'personality' is not supported by this server."
             raise bad_request(message, "personality", "unsupported_parameter")
-        asked = await self._parser.parse({name: value for name, value in body.items() if name not in NOT_COUNTED})
-        await self._factory.inference.check_model(asked.model)
-        start = await self._resolver.resolve(asked, adds=False, hold=hold)
+        request = await self._parser.parse({name: value for name, value in body.items() if name not in NOT_COUNTED})
+        await self._factory.inference.check_model(request.model)
+        start = await self._resolver.resolve(request, adds=False, hold=hold)
         context = self._factory.context(start.request, self._factory.begin(start.request), start.owner, start.opened)
         with context.held() as held:
             chat = await context.chat(start.items, held)

@@ -22,7 +22,7 @@ _MAGIC: Final = b"llama-stack-responses backup 1\n"
 _HEAD: Final = Struct(">HdQ")
 _COUNT: Final = Struct(">Q")
 _DIGEST_BYTES: Final = 32
-_LARGEST: Final = 2**30
+_VALUE_BYTES: Final = 2**30
 """Maximum bytes of a value."""
 
 
@@ -82,7 +82,7 @@ def read_backup(file: BinaryIO) -> Iterator[Put]:
         key_bytes, expiry, value_bytes = _HEAD.unpack(read(_HEAD.size))
         if key_bytes == 0:
             break
-        if value_bytes > _LARGEST:
+        if value_bytes > _VALUE_BYTES:
             raise bad_request("The backup is damaged.")
         key = read(key_bytes).decode("ascii", "replace")
         yield Put(key, read(value_bytes), None if math.isnan(expiry) else expiry)

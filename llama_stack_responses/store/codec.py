@@ -1,6 +1,6 @@
 """Encode values as bytes.
 
-The first byte tells how the rest is encoded: the format's number in the low bits, flags in the high bits. An optional
+The first byte says how the rest is encoded: the format's number in the low bits, flags in the high bits. An optional
 head follows: raw bytes, such as hashes, which do not compress. The rest is the value as JSON, compressed if that makes
 it smaller.
 """
@@ -17,7 +17,8 @@ import orjson
 
 from ..core import json_decoding
 from ..core.errors import ApiError
-from ..core.json_values import decoded_bytes
+from ..core.json_blocks import dumps, strict_blocks
+from ..core.json_values import decoded_bytes, is_large
 
 FORMAT: Final = 1
 """The format that is written. Earlier formats stay readable."""
@@ -27,13 +28,13 @@ _HEAD: Final = 0x40
 _LENIENT: Final = 0x20
 _FLAGS: Final = 0xF0
 
-LARGEST: Final = 2**30
+LARGEST_BYTES: Final = 2**30
 """Maximum size of a decompressed record in bytes, far above what the largest request produces."""
 
-_AT_ONCE: Final = 2**20
+_SLICE_BYTES: Final = 2**20
 """Bytes of JSON that are decoded in one call, for which other threads wait."""
 
-_SMALL: Final = 100
+_SMALL_BYTES: Final = 100
 _DAMAGED: Final = "A stored record is damaged."
 _LEVEL: Final = 3
 # With zlib's default, 8, most of the time for a small value is spent on setting up tables.
@@ -82,15 +83,6 @@ class TooLarge(Exception):  # noqa: N818 - an answer, as a conflict is
     """A decompressed record is larger than the caller allows."""
 
 
-def dumps(value: Any, *, ordered: bool = False) -> bytes:
-    """Return `value` as JSON without spaces, with sorted keys if `ordered`."""
-    try:
-        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS if ordered else None)
-    except TypeError:
-        # Models emit unpaired surrogates and integers over 64 bits, which orjson rejects.
-        return json.dumps(value, separators=(",", ":"), sort_keys=ordered).encode()
-
-
 def encode(value: Any, head: bytes = b"", *, pack: bool = True) -> bytes:
     """Return the encoded JSON `value`, with at most 65,535 bytes of `head` in front.
 
@@ -100,25 +92,38 @@ def encode(value: Any, head: bytes = b"", *, pack: bool = True) -> bytes:
     return pack_text(text_of(value), head, pack=pack)
 
 
-class Text(NamedTuple):
-    """A value as JSON. `lenient` tells that only Python's own decoder reads it."""
+class JsonText(NamedTuple):
+    """A value as JSON. `lenient`: only Python's own decoder reads it."""
 
-    json: bytes
+    json: bytes | bytearray
     lenient: bool
 
 
-def text_of(value: Any) -> Text:
-    """Return a value as JSON."""
+def text_of(value: Any) -> JsonText:
+    """Return a value as JSON. A large one is encoded in blocks: other threads wait for each call."""
+    if not is_large(value, _SLICE_BYTES):
+        return text_of_small(value)
     try:
-        return Text(orjson.dumps(value), lenient=False)
+        body = bytearray()  # grows in place
+        for block in strict_blocks(value):
+            body += block
+        return JsonText(body, lenient=False)
     except TypeError:
-        return Text(dumps(value), lenient=True)
+        return JsonText(dumps(value), lenient=True)
 
 
-def pack_text(text: Text, head: bytes = b"", *, pack: bool = True) -> bytes:
+def text_of_small(value: Any) -> JsonText:
+    """Return a value that is known not to be large as JSON."""
+    try:
+        return JsonText(orjson.dumps(value), lenient=False)
+    except TypeError:
+        return JsonText(dumps(value), lenient=True)
+
+
+def pack_text(text: JsonText, head: bytes = b"", *, pack: bool = True) -> bytes:
     """Return the result of `encode` for a value that is already JSON."""
     body, flags = text.json, FORMAT | (_LENIENT if text.lenient else 0)
-    if pack and len(body) >= _SMALL:
+    if pack and len(body) >= _SMALL_BYTES:
         packer = zlib.compressobj(_LEVEL, wbits=-15, memLevel=_MEMORY, zdict=_PAST)
         packed = packer.compress(body) + packer.flush()
         if len(packed) < len(body):
@@ -134,7 +139,7 @@ def head(data: bytes) -> bytes:
     return data[3 : _body(data)] if data[0] & _HEAD else b""
 
 
-def decode(data: bytes, most: int = LARGEST) -> Any:
+def decode(data: bytes, most: int = LARGEST_BYTES) -> Any:
     """Return the value that `data` was encoded from.
 
     Raises:
@@ -143,7 +148,7 @@ def decode(data: bytes, most: int = LARGEST) -> Any:
     return parse(data, whole_text(data, most))
 
 
-def whole_text(data: bytes, most: int = LARGEST) -> bytes:
+def whole_text(data: bytes, most: int = LARGEST_BYTES) -> bytes:
     """Return the JSON that `data` holds, decompressed.
 
     Raises:
@@ -185,7 +190,7 @@ def parse(data: bytes, body: bytes) -> Any:
     try:
         if data[0] & _LENIENT:
             return json.loads(body)
-        return orjson.loads(body) if len(body) <= _AT_ONCE else json_decoding.loads(body)
+        return orjson.loads(body) if len(body) <= _SLICE_BYTES else json_decoding.loads(body)
     except ValueError as error:
         raise UnreadableError(_DAMAGED) from error
 
@@ -200,7 +205,7 @@ def size(data: bytes, text: bytes) -> int:
     return _body(data) + decoded_bytes(text)
 
 
-def size_behind(head_bytes: int, text: Text) -> int:
+def size_behind(head_bytes: int, text: JsonText) -> int:
     """Return the `size` of what `pack_text` makes of a text with a head of this many bytes."""
     return 3 + head_bytes + decoded_bytes(text.json)
 

@@ -12,7 +12,7 @@ history replaces the stand-in by those of the items that still exist.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -25,12 +25,12 @@ from ..core.owner import Owner
 from ..core.types import Json
 from ..logs import get_logger
 from . import codec
+from .conflict_retry import ConflictRetry
 from .decoder import Decoder
 from .hashing import Hasher
-from .layout import imported, item_pointer, read_pointer
+from .layout import further_pointer, imported, item_pointer, read_pointer
 from .reading import PAGE_BYTES, ReadAllowance, computed
-from .records import Condition, Delete, Op, Put, Record, Records, VersionIs, after_prefix, bytes_of, committed
-from .retry import Retry
+from .records import Condition, Delete, Ensure, Op, Put, Record, Records, VersionIs, after_prefix, bytes_of, committed
 
 logger = get_logger(__name__)
 
@@ -141,7 +141,7 @@ class ConversationAppend:
         for place, (address, item) in enumerate(new.items(), conversation.end):
             row = _row(self._id, place)
             ops += [Put(row, codec.encode(item)), Put(address, str(place).encode())]
-            ops.append(Put(*item_pointer(self._hasher, item["id"], row, 0)))
+            ops += _pointers(self._hasher, item["id"], row)
         return ops, [VersionIs(self._head, head.version)]
 
     def taken(self, known: Mapping[str, Record]) -> str | None:
@@ -186,7 +186,7 @@ class ConversationStore:
 
     async def set_metadata(self, conversation_id: str, metadata: Mapping[str, str]) -> Conversation | None:
         """Replace the conversation's metadata and return it; None if it is unknown or deleted."""
-        retry = Retry()
+        retry = ConflictRetry()
         while found := await self._head(conversation_id):
             await retry.wait()
             conversation, unchanged = replace(found[0], metadata=metadata), found[1]
@@ -203,7 +203,7 @@ class ConversationStore:
         Raises:
             ApiError: 400, if one of them is already in the conversation.
         """
-        append, retry = ConversationAppend(conversation.id, conversation.owner, items), Retry()
+        append, retry = ConversationAppend(conversation.id, conversation.owner, items), ConflictRetry()
         while True:
             await retry.wait()
             known = await append.read(self._records)
@@ -225,6 +225,14 @@ class ConversationStore:
         values = [record.value for _, record in rows]
         allowance.check(sum(map(len, values)))
         return await self._decoder.decode(values, allowance)
+
+    async def pages(self, conversation_id: str, end: int, most: int = PAGE_BYTES) -> AsyncIterator[list[Json]]:
+        """Yield all items at places before `end`, in order, in pages that end once they reach `most` bytes."""
+        first, last = _row(conversation_id, 0), _row(conversation_id, end)
+        while rows := await self._records.range(first, last, limit=_READ, most=most):
+            items = await self._decoder.decode_until([record.value for _, record in rows], most)
+            yield [item for item, _ in items]
+            first = rows[len(items) - 1][0] + "\0"
 
     async def recent(self, conversation_id: str, end: int, allowance: ReadAllowance) -> list[Json]:
         """Return the last items before `end`, in order: as many as are within `allowance`, which has a limit."""
@@ -306,7 +314,7 @@ class ConversationStore:
 
     async def delete(self, conversation_id: str) -> bool:
         """Delete the conversation with all its items; return False if it does not exist."""
-        retry = Retry()
+        retry = ConflictRetry()
         while found := await self._head(conversation_id):
             await retry.wait()
             conversation, unchanged = found
@@ -372,13 +380,12 @@ class ConversationStore:
             ids: the items' ids by row.
         """
         hasher = Hasher(owner)
-        pointers = {row: item_pointer(hasher, item_id, row, 0)[0] for row, item_id in ids.items()}
-        found = await self._records.get_many(list(pointers.values()))
+        pointers = {row: [each.key for each in _pointers(hasher, item_id, row)] for row, item_id in ids.items()}
+        found = await self._records.get_many([pointer for of_item in pointers.values() for pointer in of_item])
         ops: list[Op] = []
-        for row, pointer in pointers.items():
+        for row, of_item in pointers.items():
             ops += [Delete(row), Delete(_address(hasher, conversation_id, ids[row]))]
-            if pointer in found and read_pointer(found[pointer].value)[0] == row:
-                ops.append(Delete(pointer))
+            ops += [Delete(each) for each in of_item if each in found and read_pointer(found[each].value)[0] == row]
         return ops
 
 
@@ -391,6 +398,16 @@ def _fitting(items: Sequence[tuple[Json, int]], most: int) -> list[Json]:
 def _row(conversation_id: str, place: int) -> str:
     """Return the key of the item at a place."""
     return f"m/{conversation_id}/{place:08x}"
+
+
+def _pointers(hasher: Hasher, item_id: str, row: str) -> list[Ensure | Put]:
+    """Return the ops that write the pointers from an item's id to its row.
+
+    A response, or another conversation, may also have the item. So the first pointer is kept if it leads elsewhere, and
+    the other one, which only this row has, finds the item when that place is gone.
+    """
+    first, pointer = item_pointer(hasher, item_id, row, 0)
+    return [Ensure(first, pointer), Put(further_pointer(first, hasher.item(row)), pointer)]
 
 
 def _address(hasher: Hasher, conversation_id: str, item_id: str) -> str:

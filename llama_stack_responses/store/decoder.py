@@ -1,7 +1,7 @@
 """Decode stored values within limits, large ones outside the event loop.
 
 Large values are decoded in threads. All of them together hold a bounded number of bytes: the JSON, and the values that
-are made of it. Work that waits for its turn holds nothing, and reads its records again when its turn has come.
+are built from it. Work that waits for its turn holds nothing, and reads its records again when its turn has come.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from . import codec
 from .byte_budget import ByteBudget
-from .codec import LARGEST, TooLarge, UnreadableError
-from .reading import INLINE, ReadAllowance, list_yielding_lock
+from .codec import LARGEST_BYTES, TooLarge, UnreadableError
+from .reading import INLINE_BYTES, ReadAllowance, list_yielding_lock
 
 DECODING_BYTES: Final = 48 * 2**20
 
-_SMALL: Final = 2**20
+_SMALL_BYTES: Final = 2**20
 """Bytes of a small value, which does not wait for large ones."""
 
 _SMALL_PART: Final = 6
@@ -46,7 +46,7 @@ class Decoder:
 
     def __init__(self, total: int = DECODING_BYTES) -> None:
         self._large = ByteBudget(total)
-        self._small = ByteBudget(max(_SMALL, total // _SMALL_PART))
+        self._small = ByteBudget(max(_SMALL_BYTES, total // _SMALL_PART))
 
     async def decode(self, values: Sequence[bytes], allowance: ReadAllowance | None = None) -> list[Any]:
         """Decode the values. The limit is checked on the decompressed values, before they are decoded.
@@ -97,7 +97,7 @@ class Decoder:
     ) -> tuple[Found, list[tuple[Any, int]]]:
         found = [await read()]
         need = sum(map(len, values_of(found[0]))) * _GUESS
-        if need <= INLINE * _GUESS:
+        if need <= INLINE_BYTES * _GUESS:
             try:
                 texts = list(_texts(values_of(found[0]), bound.inline(), None))
             except TooLarge:
@@ -120,7 +120,7 @@ class Decoder:
 
     def _budget(self, need: int) -> ByteBudget:
         """Return the budget for values that take this many bytes."""
-        return self._small if need <= _SMALL else self._large
+        return self._small if need <= _SMALL_BYTES else self._large
 
 
 async def _given(values: Sequence[bytes]) -> Sequence[bytes]:
@@ -144,12 +144,12 @@ class _Bound:
     ends: bool
 
     def inline(self) -> _Bound:
-        """Return the limit for the event loop, which raises beyond `INLINE` bytes."""
-        return _Bound(INLINE if self.most is None else min(INLINE, self.most), ends=False)
+        """Return the limit for the event loop, which raises beyond `INLINE_BYTES` bytes."""
+        return _Bound(INLINE_BYTES if self.most is None else min(INLINE_BYTES, self.most), ends=False)
 
     def of_text(self, taken: int) -> int:
         """Return the maximum size of the next value's JSON, after values of `taken` bytes."""
-        return LARGEST if self.most is None or self.ends else self.most - taken
+        return LARGEST_BYTES if self.most is None or self.ends else self.most - taken
 
 
 class _NeedsMore(Exception):  # noqa: N818 - an answer, as `TooLarge` is
@@ -187,16 +187,16 @@ def _text(data: bytes, most: int, need: int | None) -> bytes:
     except TooLarge as error:
         if need is not None and need < most:
             raise _NeedsMore from error
-        if most >= LARGEST:
+        if most >= LARGEST_BYTES:
             raise UnreadableError(f"A stored record is damaged: it holds more than {most} bytes.") from error
         raise
 
 
 async def _parsed(texts: Sequence[_Text], allowance: ReadAllowance) -> list[tuple[Any, int]]:
     sizes = [size for _, _, size in texts]
-    allowance.take(sum(sizes))
+    allowance.spend(sum(sizes))
     parsed = (codec.parse(data, text) for data, text, _ in texts)
-    values = list(parsed) if sum(sizes) <= INLINE else await _in_thread(partial(list_yielding_lock, parsed))
+    values = list(parsed) if sum(sizes) <= INLINE_BYTES else await _in_thread(partial(list_yielding_lock, parsed))
     return list(zip(values, sizes, strict=True))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from ..config import HostStore, MemoryStore, PostgresStore, RedisStore, SqliteStore, Store
+from ..config.stores import HostStore, MemoryStore, PostgresStore, RedisStore, SqliteStore, Store
 from ..core.owner import ANONYMOUS, Owner
 from .keyvalue import KeyValue, KeyValueRecords
 from .memory import MemoryRecords
@@ -15,17 +15,17 @@ from .sqlite import SqliteRecords
 def open_records(
     store: Store,
     host_backend: Callable[[str], Callable[[], Awaitable[KeyValue]]],
-    who: Callable[[], Owner] = lambda: ANONYMOUS,
+    current_user: Callable[[], Owner] = lambda: ANONYMOUS,
 ) -> Records:
     """Return the records of `store`; no connection is opened before the first call.
 
     Args:
         host_backend: returns, for the name of the host's key-value backend, the function that connects to it.
-        who: returns the user who is served.
+        current_user: returns the user who is served.
     """
     match store:
         case MemoryStore():
-            return MemoryRecords(store.max_records, store.max_bytes, who=who)
+            return MemoryRecords(store.max_records, store.max_bytes, current_user=current_user)
         case SqliteStore():
             return SqliteRecords(store.path.expanduser())
         case RedisStore():

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
+from ..core.json_blocks import ordered_dumps
 from ..core.owner import Owner
 from ..core.schema.items import ANSWERS
-from . import codec
 
 NAME_BYTES: Final = 16
 """Bytes of a name, which is written as 22 characters of base64."""
@@ -56,7 +56,7 @@ class Hasher:
 
     def own_ids(self, base: str | None, entries: Sequence[Mapping[str, Any]]) -> str:
         """Return the name of the node that appends these entries to the ids called `base` (`own_ids.py`)."""
-        return self._name(b"own ids", (base or "").encode() + codec.dumps(entries, ordered=True), NAME_BYTES)
+        return self._name(b"own ids", (base or "").encode() + ordered_dumps(entries), NAME_BYTES)
 
     def _name(self, kind: bytes, data: bytes, size: int) -> str:
         digest = blake2b(data, digest_size=size, key=self._key, person=kind).digest()
@@ -86,7 +86,7 @@ def canonical(item: Mapping[str, Any]) -> bytes:
     for name in ("content", "summary"):
         if isinstance(parts := kept.get(name), list):
             kept[name] = [_without(part, "annotations", "logprobs") for part in parts]
-    return codec.dumps(kept, ordered=True)
+    return ordered_dumps(kept)
 
 
 def _without(value: Any, *names: str) -> Any:

@@ -1,4 +1,4 @@
-"""What each owner holds of a bounded store, to evict from the owner who holds the most."""
+"""The holdings of each owner in a bounded store, which evicts records of the owner with the most."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class _Holding:
     """The records of one owner.
 
     Attributes:
-        rank: distinguishes owners who hold equally much; lower numbers appeared earlier.
+        rank: distinguishes owners with equal holdings; lower numbers appeared earlier.
         sizes: bytes by key, in the order of the writes.
         size: all bytes.
     """

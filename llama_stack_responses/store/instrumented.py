@@ -38,9 +38,9 @@ class MeasuredRecords:
         with self._telemetry.storing("range"):
             return await self._records.range(start, end, limit=limit, reverse=reverse, most=most)
 
-    def watch(self) -> AbstractAsyncContextManager[PubSub] | None:
-        """Watch without timing: the time is spent waiting for events, not on work of the store."""
-        return self._records.watch()
+    def pubsub(self) -> AbstractAsyncContextManager[PubSub] | None:
+        """Subscribe without timing: the time is spent waiting for events, not on work of the store."""
+        return self._records.pubsub()
 
     async def now(self) -> float:
         """Return the store's time and time the call."""

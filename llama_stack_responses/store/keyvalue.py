@@ -3,8 +3,8 @@
 Keys under the prefix: `r:KEY`, a line for each record; `e:WHEN/KEY`, for each record that expires; `c:ID`, a commit in
 progress (a write-ahead log of one entry); and `o:`, sample keys that reveal the store's key order.
 
-A commit of several keys is first written as a whole, under one key. From then on it counts as made. If the process dies
-before all keys are written, the next process that opens the store finishes the commit.
+A commit of several keys is first written as a whole, under one key. From then on it counts as committed. If the process
+dies before all keys are written, the next process that opens the store finishes the commit.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from typing import Final, NamedTuple, Protocol
 
 from llama_stack_responses.logs import get_logger
 
-from ..concurrency import LoopLocal
+from ..concurrency import Closing, LoopLocal
 from ..core.errors import ApiError
 from .records import (
+    CLOSED,
     Condition,
     Conflict,
     Delete,
@@ -73,7 +74,7 @@ class KeyValue(Protocol):
 
 
 class _StoredRecord(NamedTuple):
-    """A stored record."""
+    """A record with its key and, if it expires, the time."""
 
     key: str
     record: Record
@@ -174,7 +175,7 @@ class KeyValueRecords:
         found = ((line.key, line.record) for line in (lines[::-1] if reverse else lines)[: max(limit, 0)])
         return list(until(found, most))
 
-    def watch(self) -> None:
+    def pubsub(self) -> None:
         """Return None: the store has no notifications."""
 
     async def now(self) -> float:
@@ -200,14 +201,25 @@ class KeyValueRecords:
             yield [Put(line.key, line.record.value, line.expires_at) for line in lines]
 
     async def size(self) -> None:
-        """Return None: the backends cannot tell."""
+        """Return None: the backends do not report it."""
+
+    async def exists(self) -> bool:
+        with self._errors_as_503():
+            keys = await self._connect()
+            try:
+                return bool(await self._samples(keys))
+            finally:
+                await keys.shutdown()
 
     async def close(self) -> None:
         await self._store.close(lambda store: store.keys.shutdown())
 
     async def _ready(self) -> _Store:
         """Return the store in the running loop, with a live connection."""
-        store = await self._store.get()
+        try:
+            store = await self._store.get()
+        except Closing as error:
+            raise ApiError(503, CLOSED, retry_after=1) from error
         if store.broken:
             await self._mend(store)
         return store
@@ -222,7 +234,7 @@ class KeyValueRecords:
 
     @contextmanager
     def _errors_as_503(
-        self, made: Callable[[str], ApiError] = lambda said: ApiError(503, said, retry_after=1)
+        self, error_of: Callable[[str], ApiError] = lambda reason: ApiError(503, reason, retry_after=1)
     ) -> Iterator[None]:
         """Convert any error of the store into a 503."""
         try:
@@ -233,8 +245,8 @@ class KeyValueRecords:
             if store := self._store.opened:
                 store.broken = True
             message = f"The response store, a key-value backend of the stack, does not answer ({type(error).__name__})."
-            logger.error("%s %s", message, error)
-            raise made(message) from error
+            logger.error("response store unavailable: %s (%s)", message, error)
+            raise error_of(message) from error
 
     async def _open(self) -> _Store:
         store = _Store(await self._connect())
@@ -252,8 +264,10 @@ class KeyValueRecords:
         return store
 
     async def _is_ordered(self, store: _Store) -> bool:
-        found = await store.keys.values_in_range(f"{self._prefix}o:", f"{self._prefix}o:{_LAST}")
-        return set(found) == set(_SAMPLES)
+        return set(await self._samples(store.keys)) == set(_SAMPLES)
+
+    async def _samples(self, keys: KeyValue) -> list[str]:
+        return await keys.values_in_range(f"{self._prefix}o:", f"{self._prefix}o:{_LAST}")
 
     async def _get(self, store: _Store, keys: Iterable[str]) -> dict[str, _StoredRecord]:
         """Return the stored lines of `keys`, expired or not."""

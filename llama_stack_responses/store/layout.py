@@ -8,8 +8,9 @@
     f/<name>/<source>            a reference to that node or big field; its source is a child node or a response
     i/<hash of owner, item id>   a pointer to the item: the key of the record that holds it, and its index there; or,
                                  with a seed of ids in place of the id, to the entry of a node that gives these ids
-    j/<hash as in i/>/<name>     a pointer to the same item in another node, for the time after the first is deleted:
-                                 a client that sends an item again sends its id again
+    j/<hash as in i/>/<name>     a pointer to the same item in another node or in a conversation, for the time after the
+                                 first is deleted: a client that sends an item again sends its id again, and a
+                                 conversation has the items of its responses
     l/<of>/<order>/<response>    the owner's responses in the order of their creation; the value is what a list shows of
                                  one (`list_rows.py`), or empty if an earlier version wrote it
     y/<of>/<previous>/<order>/<response>    the owner's responses that continue the response `previous`
@@ -243,12 +244,12 @@ def item_pointer(hasher: Hasher, item_id: str, key: str, index: int) -> tuple[st
 
 
 def further_pointer(row: str, name: str) -> str:
-    """Return the key of a pointer to the node called `name`, from an id whose first pointer is `row`."""
+    """Return the key of a pointer to the record called `name`, from an id whose first pointer is `row`."""
     return f"{further_pointers(row)}{name[-16:]}"
 
 
 def further_pointers(row: str) -> str:
-    """Return the prefix of the keys of the pointers to other nodes, from an id whose first pointer is `row`."""
+    """Return the prefix of the keys of the pointers to other records, from an id whose first pointer is `row`."""
     return f"j/{row.removeprefix('i/')}/"
 
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from ..core.json_blocks import dumps
 from ..core.stream.calls import FORMS
 from ..core.types import Json
 from . import codec
 
 type Row = Json
-"""What a list shows of a response: the fields of `_BLANK`, its `id`, and the `version` of the row."""
+"""The data of a response in a list: the fields of `_BLANK`, its `id`, and the `version` of the row."""
 
-WORDS: Final = 120
+WORDS_CHARACTERS: Final = 120
 """Characters of a text that a row holds."""
 
 METADATA_BYTES: Final = 2048
 """Bytes of metadata that a row holds, as JSON."""
 
-_READ: Final = 1024
+_READ_CHARACTERS: Final = 1024
 """Characters of a text that are read for its first words."""
 
 _NO_CALLS: Final = frozenset(
@@ -112,11 +113,11 @@ def read_list_row(key: str, value: Json, version: int) -> Row:
 
 def _words(content: Any) -> str:
     if isinstance(content, str):
-        return " ".join(content[:_READ].split())[:WORDS]
+        return " ".join(content[:_READ_CHARACTERS].split())[:WORDS_CHARACTERS]
     for part in content or ():
         text = part.get("text") or part.get("refusal")
-        if isinstance(text, str) and (words := " ".join(text[:_READ].split())):
-            return words[:WORDS]
+        if isinstance(text, str) and (words := " ".join(text[:_READ_CHARACTERS].split())):
+            return words[:WORDS_CHARACTERS]
     return ""
 
 
@@ -158,7 +159,7 @@ def failed_calls(items: Sequence[Mapping[str, Any]], timing: Mapping[str, Any] |
 
 
 def _waits_for(response: Mapping[str, Any]) -> str | None:
-    """Return what a completed response asked for: `approval` of a call, or `client` for the output of one.
+    """Return what a completed response waits for: `approval` of a call, or `client` for the output of one.
 
     It is None in a conversation, whose later items are not known here.
     """
@@ -168,8 +169,8 @@ def _waits_for(response: Mapping[str, Any]) -> str | None:
     if any(item["type"] == "mcp_approval_request" for item in output):
         return "approval"
     answered = {item.get("call_id") for item in output if item["type"].endswith("_output")}
-    asked = (item for item in output if item["type"] in _OF_CLIENT)
-    return "client" if any(item.get("call_id") not in answered for item in asked) else None
+    requested = (item for item in output if item["type"] in _OF_CLIENT)
+    return "client" if any(item.get("call_id") not in answered for item in requested) else None
 
 
 def _failed(call: Mapping[str, Any]) -> bool:
@@ -183,7 +184,7 @@ def _completed(call: Mapping[str, Any]) -> bool:
 def _metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     kept, left = {}, METADATA_BYTES
     for name, value in metadata.items():
-        left -= len(codec.dumps([name, value]))
+        left -= len(dumps([name, value]))
         if left < 0:
             break
         kept[name] = value

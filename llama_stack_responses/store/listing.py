@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Final
 
 from ..core.errors import ApiError
@@ -15,22 +16,21 @@ from ..core.types import Json
 from . import codec
 from .hashing import Hasher
 from .layout import branches, listing, second
-from .list_rows import Row, read_list_row
+from .list_rows import Row, first_words, list_row, read_list_row
 from .records import Conflict, Op, Put, Record, Records, VersionIs, after_prefix
+from .response_loader import ResponseLoader
+from .retention import Retention
 
-type Fill = Callable[[Sequence[str]], Awaitable[dict[str, bytes]]]
-"""Returns the values of the rows of these responses; those of responses that are gone are left out."""
-
-_INLINE: Final = 64
+_INLINE_ROWS: Final = 64
 """Rows that are decoded at a time."""
 
 _ROW_BYTES: Final = 2**20
 """Maximum size of a decompressed row."""
 
-_BLOCK: Final = 500
+_BLOCK_ROWS: Final = 500
 """Rows that one read of a filtered list takes."""
 
-_SCANNED: Final = 10_000
+_SCANNED_ROWS: Final = 10_000
 """Most rows that one page of a filtered list reads."""
 
 _FILLED: Final = 100
@@ -45,16 +45,18 @@ class Span:
         since: the first second of creation; None for no bound.
         until: the second of creation that ends it, exclusive; None for no bound.
         after: the cursor of the last row that is known, `(order, response id)`.
+        oldest_first: the order of the rows; newest first without it.
     """
 
     since: float | None = None
     until: float | None = None
     after: tuple[str, str] | None = None
+    oldest_first: bool = False
 
 
 @dataclass(slots=True)
 class Rows:
-    """A page of a list, newest first.
+    """A page of a list, in the order of its span.
 
     Attributes:
         rows: the rows.
@@ -70,26 +72,26 @@ class Listing:
 
     Args:
         records: the store.
-        oldest: returns the least order of a response that has not expired.
-        fill: makes the rows of responses that an earlier version stored.
+        retention: decides which responses have expired.
+        loader: reads the responses whose rows an earlier version left empty.
     """
 
-    def __init__(self, records: Records, oldest: Callable[[], str], fill: Fill) -> None:
+    def __init__(self, records: Records, retention: Retention, loader: ResponseLoader) -> None:
         self._records = records
-        self._oldest = oldest
-        self._fill = fill
+        self._retention = retention
+        self._loader = loader
 
     async def page(self, owner: Owner, span: Span, limit: int, wanted: Callable[[Row], bool] | None = None) -> Rows:
-        """Return at most `limit` rows, newest first.
+        """Return at most `limit` rows, in the order of the span.
 
         Args:
             wanted: returns whether a row is part of the page. The page may then be empty although more follow.
         """
         start, end = self._bounds(owner, span)
         page, scanned, filled = Rows(), 0, 0
-        size = limit + 1 if wanted is None else _BLOCK
+        size = limit + 1 if wanted is None else _BLOCK_ROWS
         while True:
-            found = await self._records.range(start, end, limit=size, reverse=True)
+            found = await self._records.range(start, end, limit=size, reverse=not span.oldest_first)
             rows, read = await self._read(found, _FILLED - filled)
             filled += sum(not record.value for _, record in found[:read])
             for key, _ in found[:read]:
@@ -98,12 +100,13 @@ class Listing:
                     if len(page.rows) == limit:
                         return page
                     page.rows.append(row)
-                page.next, end = _cursor(key), key
+                page.next = _cursor(key)
+                start, end = (key + "\0", end) if span.oldest_first else (start, key)
             scanned += read
             if read == len(found) < size:
                 page.next = None
                 return page
-            if read < len(found) or scanned >= _SCANNED:
+            if read < len(found) or scanned >= _SCANNED_ROWS:
                 return page
 
     async def head(self, owner: Owner, limit: int) -> list[tuple[str, Record]]:
@@ -122,6 +125,11 @@ class Listing:
         record = (await self._records.get_many([key])).get(key)
         rows = await self.rows([(key, record)]) if record else []
         return rows[0] if rows else None
+
+    async def summaries(self, response_ids: Sequence[str]) -> dict[str, Row]:
+        """Return the rows of these responses, by id, built from the responses."""
+        rows = await self._built(response_ids)
+        return {each: read_list_row(each, codec.decode(row), 0) for each, row in rows.items()}
 
     async def branches(self, owner: Owner, previous: str, limit: int) -> list[Row]:
         """Return the rows of the owner's responses that continue `previous`, oldest first."""
@@ -145,11 +153,14 @@ class Listing:
 
     def _bounds(self, owner: Owner, span: Span) -> tuple[str, str]:
         of = Hasher(owner).owner
-        since = self._oldest() if span.since is None else max(self._oldest(), second(span.since))
+        oldest = self._retention.oldest()
+        since = oldest if span.since is None else max(oldest, second(span.since))
         end = after_prefix(f"l/{of}/") if span.until is None else f"l/{of}/{second(span.until)}"
-        if span.after:
-            end = min(end, listing(of, *span.after))
         start = f"l/{of}/{since}"
+        if span.after and span.oldest_first:
+            start = max(start, listing(of, *span.after) + "\0")
+        elif span.after:
+            end = min(end, listing(of, *span.after))
         return start, max(start, end)
 
     async def _read(self, found: Sequence[tuple[str, Record]], most: int) -> tuple[dict[str, Row], int]:
@@ -166,27 +177,41 @@ class Listing:
         """Make the values of rows of an earlier version, and store them."""
         if not empty:
             return {}
-        made = await self._fill([key.rpartition("/")[2] for key, _ in empty])
-        values = {key: made[response_id] for key, _ in empty if (response_id := key.rpartition("/")[2]) in made}
+        filled = await self._built([key.rpartition("/")[2] for key, _ in empty])
+        values = {key: filled[response_id] for key, _ in empty if (response_id := key.rpartition("/")[2]) in filled}
         ops: list[Op] = [Put(key, value) for key, value in values.items()]
         with suppress(Conflict, ApiError):
             await self._records.commit(ops, [VersionIs(key, record.version) for key, record in empty if key in values])
         return values
 
+    async def _built(self, response_ids: Sequence[str]) -> dict[str, bytes]:
+        """Return the values of the rows of these responses, as far as these are stored."""
+        rows: dict[str, bytes] = {}
+        while response_ids:
+            found, seen = await self._loader.entries(response_ids)
+            page = await self._loader.page(found, len(found))
+            inputs = await self._loader.own_inputs(page.items)
+            for stored, items in zip_longest(page.items, inputs):
+                rows[stored.response["id"]] = list_row(stored.response, first_words(items or ()), stored.timing)
+            if page.has_more:
+                seen = response_ids.index(page.items[-1].response["id"]) + 1
+            response_ids = response_ids[seen:]
+        return rows
+
 
 async def _decoded(values: Sequence[bytes]) -> list[Json]:
     """Decode rows. They are small, and many of them are decoded in a thread."""
-    return _in_turns(values) if len(values) <= _INLINE else await asyncio.to_thread(_in_turns, values)
+    return _in_turns(values) if len(values) <= _INLINE_ROWS else await asyncio.to_thread(_in_turns, values)
 
 
 def _in_turns(values: Sequence[bytes]) -> list[Json]:
     """Decode rows, and yield the interpreter lock now and then."""
-    made: list[Json] = []
+    rows: list[Json] = []
     for number, value in enumerate(values, 1):
-        made.append(codec.decode(value, _ROW_BYTES))
-        if number % _INLINE == 0:
+        rows.append(codec.decode(value, _ROW_BYTES))
+        if number % _INLINE_ROWS == 0:
             time.sleep(0)
-    return made
+    return rows
 
 
 def _cursor(key: str) -> tuple[str, str]:

@@ -32,7 +32,7 @@ class MemoryRecords:
         max_records: maximum number of records.
         max_bytes: maximum size of all keys and values in bytes.
         clock: returns seconds since the epoch.
-        who: returns the user who is served.
+        current_user: returns the user who is served.
     """
 
     transactional: Final = True
@@ -43,12 +43,12 @@ class MemoryRecords:
         max_bytes: int = 256 * 1024 * 1024,
         *,
         clock: Callable[[], float] = time.time,
-        who: Callable[[], Owner] = lambda: ANONYMOUS,
+        current_user: Callable[[], Owner] = lambda: ANONYMOUS,
     ) -> None:
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._clock = clock
-        self._who = who
+        self._current_user = current_user
         self._holdings = Holdings()
         self._entries: dict[str, _Entry] = {}  # in the order of their writes
         self._keys: list[str] = []  # the same keys, sorted
@@ -81,7 +81,7 @@ class MemoryRecords:
         found = ((key, record) for key in keys if (record := self._live(key, now)))
         return list(islice(until(found, most), max(limit, 0)))
 
-    def watch(self) -> None:
+    def pubsub(self) -> None:
         """Return None: no other process shares these records."""
 
     async def now(self) -> float:
@@ -126,7 +126,7 @@ class MemoryRecords:
 
     def _owner(self, writes: Sequence[Write], conditions: Sequence[Condition]) -> Identity:
         """Return the owner of the records that a commit adds."""
-        owner = self._who()
+        owner = self._current_user()
         if not owner.is_anonymous:
             return owner.identity
         keys = (each.key for each in (*conditions, *writes) if not isinstance(each, Empty))

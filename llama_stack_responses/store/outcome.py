@@ -1,4 +1,4 @@
-"""Find out whether a commit was made whose answer was lost."""
+"""Find out whether a commit was applied if its answer was lost."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ async def until_known[Result](call: Callable[[bool], Awaitable[Result]], unknown
     """Make a change, and repeat it until the store confirms the outcome.
 
     Args:
-        call: makes the change. Its argument tells whether an earlier call may have made it; the call then has to check
-            that, and must not make the change twice.
+        call: applies the change. Its argument is whether an earlier call may have applied it; the call then has to
+            check that, and must not apply it twice.
         unknown: the error message.
-        intervals: how long the store is asked after the answer was lost, and how often.
+        intervals: how long the store is queried after the answer was lost, and how often.
 
     Raises:
-        OutcomeUnknown: the store did not confirm in time whether the change was made.
+        OutcomeUnknown: the store did not confirm in time whether the change was applied.
     """
     try:
         return await call(False)

@@ -36,7 +36,7 @@ from .records import Record, Records
 
 _HEADER: Final = "own_ids"
 
-_MOST: Final = 128 * 2**20
+COMPARED_BYTES: Final = 128 * 2**20
 """Maximum bytes of a history that is read to compare ids, as `codec.size` counts them."""
 
 
@@ -77,6 +77,7 @@ async def node_items(
     indices: Sequence[int],
     *,
     is_whole: bool,
+    compared_bytes: int,
 ) -> Sequence[Json]:
     """Return the items of the node that gives `items` their own ids; nothing if they are stored under these.
 
@@ -86,11 +87,12 @@ async def node_items(
         names, items: as for `differing`.
         indices: what `differing` returned.
         is_whole: whether the history begins with `items`.
+        compared_bytes: maximum bytes of a history that is read to compare ids.
     """
     before = 0
     if not is_whole or not await computed(lambda: all(_seed_of(items[index]) for index in indices), items):
         try:
-            chain = await read_chain(records, decoder, names[-1], ReadAllowance(_MOST))
+            chain = await read_chain(records, decoder, names[-1], ReadAllowance(compared_bytes))
         except TooLarge:
             return ()
         if chain is None:
@@ -101,8 +103,8 @@ async def node_items(
     if not indices:
         return ()
     header = {"type": _HEADER, "in": names[-1], "end": before + len(items)}
-    made = {before + index: items[index] for index in indices}
-    return await computed(lambda: [header, *_entries(made)], items)
+    numbered = {before + index: items[index] for index in indices}
+    return await computed(lambda: [header, *_entries(numbered)], items)
 
 
 def _entries(items: Mapping[int, Json]) -> Iterator[Json]:
@@ -118,7 +120,7 @@ def _entries(items: Mapping[int, Json]) -> Iterator[Json]:
 
 
 def _seed_of(item: Json) -> Seeded | None:
-    """Return the seed and the index that the item's id is made of; None if it is made of something else."""
+    """Return the seed and the index of which the item's id consists; None if it has another form."""
     found = seeded(item["id"])
     return found if found and id_of_seed(item, found) == item["id"] else None
 
@@ -135,7 +137,7 @@ def _runs(indices: Sequence[int]) -> list[int]:
 
 
 def _indices(runs: Iterable[int]) -> Iterator[int]:
-    """Yield the indices from which `_runs` made its list."""
+    """Yield the indices from which `_runs` built its list."""
     at = 0
     for number, length in enumerate(runs):
         if number % 2:

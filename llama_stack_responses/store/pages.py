@@ -14,7 +14,7 @@ from .layout import HistoryName, split_name
 from .nodes import Node, node_of
 from .records import Record, Records, bytes_of
 
-_MADE: Final = (FORMS.keys() | {"reasoning"}) - {"shell_call_output", "tool_search_output"}
+_GENERATED: Final = (FORMS.keys() | {"reasoning"}) - {"shell_call_output", "tool_search_output"}
 """Types of items that a model produces, except messages."""
 
 
@@ -93,7 +93,7 @@ async def first_decoded(
 
 
 async def own_inputs(shared: SharedContent, names: Sequence[str | None], most: int) -> list[list[Json]]:
-    """Return each history's items that follow the last item that a model made; an empty list if they are gone.
+    """Return each history's items that follow the last item that a model generated; an empty list if they are gone.
 
     Args:
         names: the names of the histories after the inputs.
@@ -111,10 +111,10 @@ async def own_inputs(shared: SharedContent, names: Sequence[str | None], most: i
         if parent:
             known = [_parent(shared.known_node(each.node), each.behind) for each in ends[number:] if each.node]
             node, size = await shared.node(parent, filter(None, known))
-        beside, more = await shared.node(ids, (each.ids for each in ends[number:] if each.ids)) if ids else (None, 0)
+        id_node, more = await shared.node(ids, (each.ids for each in ends[number:] if each.ids)) if ids else (None, 0)
         left -= size + more
         behind = {parent: 0, name: outputs} if parent else {name: 0}
-        items = _with_ids(node, beside, behind) if node and beside else _items_of(node)
+        items = _with_ids(node, id_node, behind) if node and id_node else _items_of(node)
         inputs.append(_given(items if parent else items[: len(items) - outputs]))
     return inputs
 
@@ -128,21 +128,21 @@ def _items_of(node: Node | None) -> Sequence[Json]:
     return node.items if node else ()
 
 
-def _with_ids(node: Node, beside: Node, behind: Mapping[str, int]) -> Sequence[Json]:
+def _with_ids(node: Node, id_node: Node, behind: Mapping[str, int]) -> Sequence[Json]:
     """Return the items of a history's last node with input, with their own ids.
 
     Args:
-        beside: the node with the ids of the history's last items.
+        id_node: the node with the ids of the history's last items.
         behind: the names of the nodes that may end with these ids, and the number of items of that node behind `node`.
     """
-    name, end = own_ids.end_of(beside)
+    name, end = own_ids.end_of(id_node)
     if name not in behind:
         return node.items
-    return own_ids.with_own_ids(node.items, [beside], end - behind[name] - len(node.items))
+    return own_ids.with_own_ids(node.items, [id_node], end - behind[name] - len(node.items))
 
 
 def _given(items: Sequence[Json]) -> list[Json]:
-    """Return the items that follow the last item that a model made."""
+    """Return the items that follow the last item that a model generated."""
     own = list(without_stand_in(items))
-    made = [index for index, item in enumerate(own) if item.get("role") == "assistant" or item["type"] in _MADE]
-    return own[made[-1] + 1 :] if made else own
+    found = [index for index, item in enumerate(own) if item.get("role") == "assistant" or item["type"] in _GENERATED]
+    return own[found[-1] + 1 :] if found else own

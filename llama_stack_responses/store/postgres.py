@@ -14,12 +14,13 @@ from typing import Any, Final
 
 import asyncpg
 
-from ..concurrency import LoopLocal
+from ..concurrency import Closing, LoopLocal
 from ..core.errors import ApiError
 from .postgres_errors import TimedOut, Unreachable, errors_as_503
 from .postgres_locks import LockBudget, lock_id, locks
-from .postgres_watch import NOTIFY, WATCH_SILENCE_SECONDS, NotificationSender, PostgresWatch, channel
+from .postgres_pubsub import NOTIFY, PUBSUB_SILENCE_SECONDS, NotificationSender, PostgresPubSub, channel
 from .records import (
+    CLOSED,
     Condition,
     Conflict,
     Delete,
@@ -127,7 +128,7 @@ _GET_MANY: Final = "SELECT key, version, value FROM $schema.records WHERE $live 
 _GET_UNTIL: Final = """
 SELECT key, version, value FROM (
   SELECT key, version, value, number, sum(octet_length(value)) OVER (ORDER BY number) - octet_length(value) AS before
-  FROM unnest($2::bytea[]) WITH ORDINALITY AS asked(key, number) JOIN $schema.records USING (key) WHERE $live
+  FROM unnest($2::bytea[]) WITH ORDINALITY AS wanted(key, number) JOIN $schema.records USING (key) WHERE $live
 ) AS found WHERE before < $3 ORDER BY number
 """
 _RANGE: Final = """
@@ -163,10 +164,12 @@ _ALL: Final = """
 SELECT key, value, expires_at FROM $schema.records
 WHERE expires_at IS NULL OR expires_at > coalesce($1::float8, extract(epoch FROM clock_timestamp()))
 """
-_FETCHED: Final = 64
+_FETCHED_ROWS: Final = 64
 """Rows of a snapshot that are read at a time."""
 
 _SIZE: Final = "SELECT pg_total_relation_size('$schema.records')"
+
+_EXISTS: Final = "SELECT to_regclass('$schema.records') IS NOT NULL"
 
 _PAUSES: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 0.8, 0.8)
 """Seconds before each retry while the server is unreachable."""
@@ -191,7 +194,7 @@ class PostgresRecords:
         url: `postgresql://USER@HOST:PORT/DATABASE`; with `?sslmode=verify-full`, for example, for TLS.
         password: the user's password, if it is not in the URL.
         schema: the schema that holds the tables; it is created if needed.
-        connections: maximum number of connections of this process, without the one of a watch.
+        connections: maximum number of connections of this process, without the one of a subscription.
         timeout: maximum seconds for connecting, and for one answer.
         clock: returns seconds since the epoch; None uses the server's clock, which all processes share.
     """
@@ -207,11 +210,11 @@ class PostgresRecords:
         connections: int = 16,
         timeout: float = 10.0,
         clock: Callable[[], float] | None = None,
-        watch_silence: float = WATCH_SILENCE_SECONDS,
+        pubsub_silence: float = PUBSUB_SILENCE_SECONDS,
     ) -> None:
-        self._watch_silence = watch_silence
+        self._pubsub_silence = pubsub_silence
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
-            raise ValueError(f"the schema's name {schema!r} is not made of lowercase letters, digits and _")
+            raise ValueError(f"the schema's name {schema!r} may have only lowercase letters, digits and _")
         self._url = url
         self._password = password
         self._schema = schema
@@ -223,6 +226,7 @@ class PostgresRecords:
         self._budget = LockBudget(connections)
         self._sender = NotificationSender(self._notify)
         self._local_pool = LoopLocal(self._open)
+        self._closes = 0
 
     async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
         if not keys:
@@ -237,7 +241,9 @@ class PostgresRecords:
         if writes or conditions:
             held = locks(self._schema, writes, conditions, self._budget.limit)
             arguments = (*_locks(held), *_conditions(conditions), *_ops(writes))
+            closes = self._closes
             async with self._budget.taken(len(held or ())):
+                self._check_open(closes)
                 rows = await self._sent(_COMMIT, *arguments, before=(uuid.uuid4(),))
             if failed := rows[0][0]:
                 raise Conflict([conditions[number] for number in failed])
@@ -262,19 +268,19 @@ class PostgresRecords:
             return _records(await self._fetch(_RANGE_REVERSE if reverse else _RANGE, *between))
         return _records(await self._fetch(_RANGE_UNTIL_REVERSE if reverse else _RANGE_UNTIL, *between, most))
 
-    def watch(self) -> AbstractAsyncContextManager[PubSub]:
-        return self._watching()
+    def pubsub(self) -> AbstractAsyncContextManager[PubSub]:
+        return self._open_pubsub()
 
     @asynccontextmanager
-    async def _watching(self) -> AsyncIterator[PubSub]:
+    async def _open_pubsub(self) -> AsyncIterator[PubSub]:
         with errors_as_503():
             connection = await asyncpg.connect(self._url, **self._settings())
-        watch = PostgresWatch(connection, self._schema, self._id, self._notify, self._timeout, self._watch_silence)
+        pubsub = PostgresPubSub(connection, self._schema, self._id, self._notify, self._timeout, self._pubsub_silence)
         try:
-            await watch.open()
-            yield watch
+            await pubsub.open()
+            yield pubsub
         finally:
-            await watch.close()
+            await pubsub.close()
 
     async def _notify(self, names: Sequence[str]) -> None:
         channels = [channel(self._schema, name) for name in names]
@@ -300,7 +306,7 @@ class PostgresRecords:
                 async with connection.transaction(isolation="repeatable_read", readonly=True):
                     now = self._clock() if self._clock else None
                     cursor = await connection.cursor(self._sql(_ALL), now)
-                    while rows := await cursor.fetch(_FETCHED):
+                    while rows := await cursor.fetch(_FETCHED_ROWS):
                         yield [Put(key.decode(), value, expires_at) for key, value, expires_at in rows]
             finally:
                 connection.terminate()
@@ -310,18 +316,33 @@ class PostgresRecords:
         size: int = rows[0][0]
         return size
 
+    async def exists(self) -> bool:
+        with errors_as_503():
+            connection = await asyncpg.connect(self._url, **self._settings())
+            try:
+                return bool(await connection.fetchval(self._sql(_EXISTS)))
+            finally:
+                connection.terminate()
+
     async def close(self) -> None:
+        self._closes += 1
         await self._sender.close()
-        await self._local_pool.close(lambda pool: pool.close())
+        await self._local_pool.close(self._close_pool)
+
+    async def _close_pool(self, pool: asyncpg.Pool) -> None:
+        await pool.close()
+        # Commits that ended meanwhile have notifications to send, which must not open another pool.
+        await self._sender.close()
 
     async def _fetch(self, sql: str, *arguments: Any, before: tuple[Any, ...] = ()) -> list[Any]:
         now = self._clock() if self._clock else None
         return await self._try(lambda pool: pool.fetch(self._sql(sql), *before, now, *arguments))
 
     async def _try(self, call: Callable[[asyncpg.Pool], Awaitable[list[Any]]]) -> list[Any]:
-        sent = False
+        sent, closes = False, self._closes
         for pause in (*_PAUSES, None):
             try:
+                self._check_open(closes)
                 with errors_as_503():
                     return await call(await self._pool())
             except Unreachable as error:
@@ -329,15 +350,23 @@ class PostgresRecords:
                 if pause is None:
                     raise Unreachable(sent=sent) from error
             except ApiError as error:
-                # This answer is to the last try only: an earlier one may have been made.
+                # This answer is to the last try only: an earlier one may have been applied.
                 if sent:
                     raise Unreachable(sent=True) from error
                 raise
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - jitter, not a secret
         raise AssertionError("the last attempt returns or raises")
 
+    def _check_open(self, closes: int) -> None:
+        """Raise a 503 if `close` was called since `closes` was read: an earlier call does not open the store again."""
+        if self._closes != closes:
+            raise ApiError(503, CLOSED, retry_after=1)
+
     async def _pool(self) -> asyncpg.Pool:
-        return await self._local_pool.get()
+        try:
+            return await self._local_pool.get()
+        except Closing as error:
+            raise ApiError(503, CLOSED, retry_after=1) from error
 
     async def _open(self) -> asyncpg.Pool:
         pool = await asyncpg.create_pool(
@@ -371,7 +400,7 @@ class PostgresRecords:
             "server_settings": {
                 "application_name": "llama-stack-responses",
                 "jit": "off",
-                # A commit has to see the commits made while it waited for its locks.
+                # A commit has to see the commits that were applied while it waited for its locks.
                 "default_transaction_isolation": "read committed",
             },
         }

@@ -75,12 +75,19 @@ def _sentence(error: asyncpg.PostgresError) -> str:
     return f"The response store's server refused a command ({type(error).__name__})."
 
 
+_DROPPED: Final = (
+    "The response store's schema is no longer in its database: restore it, or restart the servers to make an empty one."
+)
+
 _REFUSALS: Final[dict[type[asyncpg.PostgresError], str]] = {
     asyncpg.DiskFullError: "The response store has no room left: its server's disk is full.",
     asyncpg.OutOfMemoryError: "The response store's server has no memory left.",
     asyncpg.InvalidPasswordError: "The response store's server does not accept the password, or requires one.",
     asyncpg.InvalidAuthorizationSpecificationError: "The response store's server does not accept the store's user.",
     asyncpg.InvalidCatalogNameError: "The response store's database does not exist on its server.",
-    asyncpg.InsufficientPrivilegeError: "The response store's user is not allowed to create or change its tables.",
+    asyncpg.InsufficientPrivilegeError: "The response store's user is not allowed to use, create or change its tables.",
     asyncpg.ReadOnlySQLTransactionError: "The response store's server is a read-only replica.",
+    asyncpg.InvalidSchemaNameError: _DROPPED,
+    asyncpg.UndefinedTableError: _DROPPED,
+    asyncpg.UndefinedFunctionError: _DROPPED,
 }

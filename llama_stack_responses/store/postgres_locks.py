@@ -6,7 +6,7 @@ own group. A commit holds, until its transaction is on the disk:
 - an exclusive lock on each key that it writes, and a shared lock on each key whose version it depends on;
 - a shared lock on the groups of those keys;
 - an exclusive lock on the group of each range that must be empty, and on each group of which it writes many keys, in
-  place of the locks on those keys.
+  place of the locks on those keys; if it needs many locks, on each group of which it writes any.
 
 A commit therefore waits for another only if one of them writes what the other writes or depends on. All commits take
 their locks in the same order, which rules out deadlocks. A range that spans groups, or a commit that needs too many
@@ -42,24 +42,35 @@ def locks(
     """Return the numbers of a commit's locks in order, and whether each is exclusive; None: the whole store's."""
     if any(isinstance(each, Empty) and each.prefix.count("/") < 2 for each in conditions):
         return None
-    names = _names(
-        {write.key for write in writes},
-        {each.key for each in conditions if not isinstance(each, Empty)},
-        {_group(each.prefix) for each in conditions if isinstance(each, Empty)},
-    )
+    written = {write.key for write in writes}
+    read = {each.key for each in conditions if not isinstance(each, Empty)}
+    empty = {_group(each.prefix) for each in conditions if isinstance(each, Empty)}
+    for singly in (_SINGLY, 0):
+        numbers = _numbers(schema, _names(written, read, empty, singly))
+        if len(numbers) <= limit:
+            return sorted(numbers.items())
+    return None
+
+
+def _numbers(schema: str, names: Mapping[str, bool]) -> Mapping[int, bool]:
+    """Return the numbers of locks with these names; two names may have the same one."""
     found: dict[int, bool] = {}
     for name, exclusive in names.items():
         number = lock_id(schema, name)
         found[number] = found.get(number, False) or exclusive
-    return sorted(found.items()) if len(found) <= limit else None
+    return found
 
 
-def _names(written: Collection[str], read: Collection[str], empty: Collection[str]) -> Mapping[str, bool]:
-    """Return the names to lock, and whether exclusively."""
+def _names(written: Collection[str], read: Collection[str], empty: Collection[str], singly: int) -> Mapping[str, bool]:
+    """Return the names to lock, and whether exclusively.
+
+    Args:
+        singly: maximum number of written keys of one group that are locked one by one.
+    """
     groups: dict[str, list[str]] = {}
     for key in written:
         groups.setdefault(_group(key), []).append(key)
-    whole = {*empty, *(group for group, keys in groups.items() if len(keys) > _SINGLY)}
+    whole = {*empty, *(group for group, keys in groups.items() if len(keys) > singly)}
     names = dict.fromkeys((_group(key) for key in (*written, *read)), False)
     names |= dict.fromkeys((key for key in read if _group(key) not in whole), False)
     names |= dict.fromkeys((key for key in written if _group(key) not in whole), True)
@@ -80,7 +91,7 @@ class LockBudget:
 
     def __init__(self, connections: int) -> None:
         self._free = connections * _A_CONNECTION
-        self.limit: Final = max(_A_CONNECTION, self._free // 2)
+        self.limit: Final = self._free
         """Maximum number of locks of one commit."""
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 

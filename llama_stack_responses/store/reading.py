@@ -10,7 +10,7 @@ from typing import Any, Final
 from ..core.json_values import is_large
 from .codec import TooLarge
 
-INLINE: Final = 32_768
+INLINE_BYTES: Final = 32_768
 """Bytes that the event loop encodes or decodes at a time; more is left to a thread."""
 
 PAGE_BYTES: Final = 8 * 2**20
@@ -41,7 +41,7 @@ class ReadAllowance:
             raise TooLarge
 
     def hold(self, size: int) -> None:
-        """Count encoded values of this many bytes as held until `take` counts what they hold; raise what `hold` raises.
+        """Count encoded values of this many bytes as held until `spend` is called; raise what `hold` raises.
 
         Values wait for a thread before they are decoded.
         """
@@ -49,7 +49,7 @@ class ReadAllowance:
             self._hold(size)
             self._encoded += size
 
-    def take(self, size: int) -> None:
+    def spend(self, size: int) -> None:
         """Count this many bytes, which are within the limit, as read; raise what `hold` raises."""
         if self._hold:
             self._hold(max(0, size - self._encoded))
@@ -60,12 +60,12 @@ class ReadAllowance:
 
 async def computed[Result](call: Callable[[], Result], *of: Any) -> Result:
     """Return the result of a call on these JSON values; run it in a thread if they are large."""
-    return await asyncio.to_thread(call) if is_large(of, INLINE) else call()
+    return await asyncio.to_thread(call) if is_large(of, INLINE_BYTES) else call()
 
 
 async def computed_each[Value](values: Iterable[Value], *of: Any) -> list[Value]:
     """Return the values of an iterable that computes them from these JSON values, as `computed` does."""
-    return await asyncio.to_thread(list_yielding_lock, values) if is_large(of, INLINE) else list(values)
+    return await asyncio.to_thread(list_yielding_lock, values) if is_large(of, INLINE_BYTES) else list(values)
 
 
 def list_yielding_lock[Value](values: Iterable[Value]) -> list[Value]:
@@ -73,8 +73,8 @@ def list_yielding_lock[Value](values: Iterable[Value]) -> list[Value]:
 
     Otherwise the event loop would repeatedly wait for it, up to the switch interval of five milliseconds.
     """
-    made = []
+    read = []
     for value in values:
-        made.append(value)
+        read.append(value)
         time.sleep(0)
-    return made
+    return read

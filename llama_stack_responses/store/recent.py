@@ -38,10 +38,10 @@ class RecentHistory:
         self._decoder = decoder
         self._conversations = conversations
 
-    async def of_history(self, name: str, allowance: ReadAllowance) -> list[Json] | None:
+    async def history(self, name: str, allowance: ReadAllowance) -> list[Json] | None:
         """Return the newest turns of the history called `name`; None if part of them is gone."""
         end, behind, ids = split_name(name)
-        beside = await self._beside(ids, allowance) if ids else ()
+        own_id_chain = await self._own_id_chain(ids, allowance) if ids else ()
         root: Node | None = None
         chain: Chain | None
         try:
@@ -49,15 +49,15 @@ class RecentHistory:
         except TooLarge:
             newest = await read_newest(self._records, self._decoder, end, allowance)
             root, chain = (newest.root, newest.chain) if newest else (None, None)
-        if chain is None or beside is None:
+        if chain is None or own_id_chain is None:
             return None
-        items = _named(chain, beside)
+        items = _named(chain, own_id_chain)
         items = items[: len(items) - behind]
         if root is None:
             return await self._unfolded(items, allowance)
         return [*await self._opening(root.items, allowance), *_turns(items)]
 
-    async def of_conversation(self, conversation_id: str, end: int, allowance: ReadAllowance) -> list[Json]:
+    async def conversation(self, conversation_id: str, end: int, allowance: ReadAllowance) -> list[Json]:
         """Return the newest turns among the items of a conversation at places before `end`."""
         return await self._continued(conversation_id, end, (), allowance)
 
@@ -90,7 +90,7 @@ class RecentHistory:
         allowance.left = left - most
         return opening_instructions(items)
 
-    async def _beside(self, ids: str, allowance: ReadAllowance) -> Chain | None:
+    async def _own_id_chain(self, ids: str, allowance: ReadAllowance) -> Chain | None:
         """Return the newest nodes of ids, oldest first."""
         found = await read_end(self._records, self._decoder, ids, _IDS, _part(allowance), allowance)
         return None if found is None else found[::-1]
@@ -107,16 +107,16 @@ def _turns(items: Sequence[Json]) -> list[Json]:
     return turns
 
 
-def _named(chain: Chain, beside: Chain) -> list[Json]:
+def _named(chain: Chain, own_id_chain: Chain) -> list[Json]:
     """Return the items of a history's newest nodes with their own ids.
 
     Args:
-        beside: the newest nodes of ids, oldest first.
+        own_id_chain: the newest nodes of ids, oldest first.
     """
     items = [item for _, node in chain for item in node.items]
     ends = dict(zip((name for name, _ in chain), accumulate(len(node.items) for _, node in chain), strict=True))
-    for _, node in reversed(beside):
+    for _, node in reversed(own_id_chain):
         name, end = end_of(node)
         if name in ends:
-            return with_own_ids(items, [each for _, each in beside], end - ends[name])
+            return with_own_ids(items, [each for _, each in own_id_chain], end - ends[name])
     return items

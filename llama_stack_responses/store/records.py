@@ -53,7 +53,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """Notify the watches on `name` in other processes once the commit is made. The notification may be lost."""
+    """Notify the subscriptions to `name` in other processes after the commit. The notification may be lost."""
 
     name: str
 
@@ -62,7 +62,7 @@ class Notify:
 class VersionIs:
     """`key` has exactly this version; None requires that it is absent.
 
-    Versions tell the writes of a key apart only until it is deleted: a key that is written again starts at 1.
+    Versions distinguish the writes of a key only until it is deleted: a key that is written again starts at 1.
     """
 
     key: str
@@ -87,7 +87,7 @@ type Condition = VersionIs | Empty
 
 
 class Conflict(Exception):  # noqa: N818 - a failed condition is a result, not an error
-    """A commit was not made. `failed` holds all of its conditions that did not hold."""
+    """A commit was not applied. `failed` holds all of its conditions that did not hold."""
 
     def __init__(self, failed: Sequence[Condition]) -> None:
         super().__init__(f"the store changed: {', '.join(map(repr, failed))}")
@@ -95,7 +95,7 @@ class Conflict(Exception):  # noqa: N818 - a failed condition is a result, not a
 
 
 class Unanswered(ApiError):  # noqa: N818 - a kind of 503
-    """A commit was not answered: it may or may not have been made."""
+    """A commit was not answered: it may or may not have been applied."""
 
     def __init__(self, message: str) -> None:
         super().__init__(UNAVAILABLE, message, retry_after=1)
@@ -104,14 +104,14 @@ class Unanswered(ApiError):  # noqa: N818 - a kind of 503
 class PubSub(Protocol):
     """Receives notifications of other processes over its own connection, which is lost with the first error."""
 
-    async def listen(self, names: Collection[str]) -> None:
+    async def subscribe(self, names: Collection[str]) -> None:
         """Subscribe to these names; it takes effect for each once `receive` has returned that name for the first time.
 
         Raises:
             ApiError: 503, the connection is lost.
         """
 
-    async def leave(self, names: Collection[str]) -> None:
+    async def unsubscribe(self, names: Collection[str]) -> None:
         """Unsubscribe from these names.
 
         Raises:
@@ -150,11 +150,11 @@ class Records(Protocol):
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         """Apply `ops` in order, all or none, if each of `conditions` holds in the state before them.
 
-        A commit that has returned survives the death of the process. A call that is cancelled may have been made.
+        A commit that has returned survives the death of the process. A cancelled call may have applied its commit.
 
         Raises:
             Conflict: at least one condition does not hold; nothing was written.
-            Unanswered: the answer was lost; the commit was made, or is still on its way, or was not made.
+            Unanswered: the answer was lost; the commit was applied, or is still on its way, or was not applied.
         """
 
     async def range(
@@ -166,7 +166,7 @@ class Records(Protocol):
             most: limits the answer as in `get_many`.
         """
 
-    def watch(self) -> AbstractAsyncContextManager[PubSub] | None:
+    def pubsub(self) -> AbstractAsyncContextManager[PubSub] | None:
         """Receive each `Notify` of other processes; None if this store does not support it.
 
         Entering it raises `ApiError` 503 if notifications are unavailable now.
@@ -182,7 +182,23 @@ class Records(Protocol):
         """Return the bytes that the store takes, roughly; None if that is unknown."""
 
     async def close(self) -> None:
-        """Release threads, files and connections. The next call opens them again."""
+        """Release threads, files and connections. The next call opens them again.
+
+        A call that is under way may fail with a 503. It does not open them again.
+        """
+
+
+@runtime_checkable
+class Persistent(Protocol):
+    """Records that stay when the process ends, and may have been made by an earlier one."""
+
+    async def exists(self) -> bool:
+        """Return whether the store was made, by any process. Unlike the other calls, this does not make it.
+
+        Raises:
+            ApiError: 503, the store does not answer.
+        """
+        ...
 
 
 @runtime_checkable
@@ -206,6 +222,8 @@ async def committed(records: Records, ops: Sequence[Op], conditions: Sequence[Co
         return False
     return True
 
+
+CLOSED: Final = "The response store is closed: the server is shutting down."
 
 UNTRUSTED: Final = (
     "The response store's server presents a certificate that is not trusted or is for another host: "

@@ -1,9 +1,10 @@
 """Records in one Redis or Valkey server, which any number of server processes may share.
 
 Keys under the prefix: `r:KEY`, a string for each record, with its version and expiry before its value; `index`, a
-sorted set of all keys in the order of their bytes; `expiry`, a sorted set of the expiring keys by expiry time; and
-`c:ID`, for one minute, for each commit that was made. Scripts change them together, so a commit is atomic and takes one
-round trip. The script of a commit publishes its notifications on `w:NAME`.
+sorted set of all keys in the order of their bytes; `expiry`, a sorted set of the expiring keys by expiry time; `made`,
+which stays when a store has no records any more; and `c:ID`, for one minute, for each commit that was applied. Scripts
+change them together, so a commit is atomic and takes one round trip. The script of a commit publishes its notifications
+on `w:NAME`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, RedisError
 
 from ..core.errors import ApiError
+from .connection_slots import ConnectionSlots, NotSent
 from .records import (
     Condition,
     Conflict,
@@ -40,7 +42,7 @@ from .records import (
     writes_of,
 )
 from .redis_errors import NoAnswer, errors_as_503
-from .redis_watch import WATCH_SILENCE_SECONDS, RedisWatch
+from .redis_pubsub import PUBSUB_SILENCE_SECONDS, RedisPubSub
 
 # Common part of the scripts. A record is "VERSION EXPIRY VALUE", with an empty expiry if it has none. `live` returns
 # the version of a record that has not expired, and the offset of its value. ARGV[1] is the prefix, ARGV[2] the time,
@@ -254,6 +256,7 @@ while at <= #ARGV do
   end
 end
 redis.call('SET', prefix .. 'c:' .. ARGV[3], '', 'EX', 60)
+if redis.call('EXISTS', prefix .. 'made') == 0 then redis.call('SET', prefix .. 'made', '') end
 return {}
 """
 )
@@ -292,7 +295,7 @@ class RedisRecords:
             `redis` package, such as `ssl_ca_certs`.
         password: the user's password, if it is not in the URL.
         prefix: the prefix of all keys, so that several stacks can share a server.
-        connections: maximum number of connections of this process, without the one of a watch.
+        connections: maximum number of connections of this process, without the one of a subscription.
         timeout: maximum seconds for connecting, for one answer, and for a free connection.
         clock: returns seconds since the epoch; None uses the server's clock, which all processes share.
     """
@@ -308,9 +311,9 @@ class RedisRecords:
         connections: int = 16,
         timeout: float = 5.0,
         clock: Callable[[], float] | None = None,
-        watch_silence: float = WATCH_SILENCE_SECONDS,
+        pubsub_silence: float = PUBSUB_SILENCE_SECONDS,
     ) -> None:
-        self._watch_silence = watch_silence
+        self._pubsub_silence = pubsub_silence
         self._url = url
         self._password = password
         self._prefix = prefix
@@ -323,12 +326,12 @@ class RedisRecords:
     async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
         if not keys:
             return {}
-        asked = [self._now(), "" if most is None else most, *dict.fromkeys(keys)]
-        found = await self._call(lambda scripts: scripts.get_many, asked)
+        arguments = [self._now(), "" if most is None else most, *dict.fromkeys(keys)]
+        found = await self._call(lambda scripts: scripts.get_many, arguments)
         return dict(_records(found))
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
-        # The id makes a commit idempotent: a retry after a lost answer finds that it was made.
+        # The id makes a commit idempotent: a retry after a lost answer finds that it was applied.
         args: list[Any] = [self._now(), secrets.token_bytes(16), len(conditions)]
         for condition in conditions:
             args += _condition(condition)
@@ -340,16 +343,16 @@ class RedisRecords:
             failed = await self._call(lambda scripts: scripts.commit, args)
         except NoAnswer as error:
             raise Unanswered(error.message) from error
-        except ApiError:
-            # The server refused the last try. An earlier one, whose answer was lost, may have been made.
-            if await self._made(args[1]):
-                return
-            raise
+        except ApiError as error:
+            # The server refused the last try. An earlier one, whose answer was lost, may have been applied.
+            if isinstance(error, NotSent) or not await self._commit_was_applied(args[1]):
+                raise
+            return
         if failed:
             raise Conflict([conditions[number] for number in failed])
 
-    async def _made(self, commit_id: bytes) -> bool:
-        """Return whether a commit was made in the last minute.
+    async def _commit_was_applied(self, commit_id: bytes) -> bool:
+        """Return whether a commit was applied in the last minute.
 
         Raises:
             Unanswered: the server does not answer.
@@ -367,20 +370,20 @@ class RedisRecords:
         args = [self._now(), start, end, limit, "REV" if reverse else "", "" if most is None else most]
         return _records(await self._call(lambda scripts: scripts.range, args))
 
-    def watch(self) -> AbstractAsyncContextManager[PubSub]:
-        return self._watching()
+    def pubsub(self) -> AbstractAsyncContextManager[PubSub]:
+        return self._open_pubsub()
 
     @asynccontextmanager
-    async def _watching(self) -> AsyncIterator[PubSub]:
+    async def _open_pubsub(self) -> AsyncIterator[PubSub]:
         settings = _settings(self._password, self._timeout) | {"retry": Retry(NoBackoff(), 0)}
-        watch = RedisWatch(
-            Redis.from_url(self._url, **settings), f"{self._prefix}w:", self._id, self._timeout, self._watch_silence
+        pubsub = RedisPubSub(
+            Redis.from_url(self._url, **settings), f"{self._prefix}w:", self._id, self._timeout, self._pubsub_silence
         )
         try:
-            await watch.open()
-            yield watch
+            await pubsub.open()
+            yield pubsub
         finally:
-            await watch.close()
+            await pubsub.close()
 
     async def now(self) -> float:
         return self._clock() if self._clock else float(await self._call(lambda scripts: scripts.now, [""]))
@@ -393,7 +396,7 @@ class RedisRecords:
         """Yield all rows, as `Snapshots` says. Writers keep the old rows, so all servers have to be of this version."""
         own_id, clock = secrets.token_hex(8), self._now()
         if not await self._call(lambda scripts: scripts.begin_snapshot, [clock, own_id]):
-            raise ApiError(503, "Another backup of this store is being made, or was interrupted a minute ago.")
+            raise ApiError(503, "Another backup of this store is running, or was interrupted a minute ago.")
         more, reached = True, b""
         while more:
             page = [clock, own_id, _PAGE_ROWS, _PAGE_BYTES, reached]
@@ -406,21 +409,43 @@ class RedisRecords:
 
     async def size(self) -> int | None:
         """Return the memory of the whole server: it does not count that of some keys. None if this user may not ask."""
-        with errors_as_503():
-            return await self._ready().memory()
+        scripts = self._ready()
+        async with scripts.slots.taken():
+            with errors_as_503():
+                return await scripts.memory()
+
+    async def exists(self) -> bool:
+        scripts = self._ready()
+        async with scripts.slots.taken():
+            with errors_as_503():
+                return await scripts.was_made(self._prefix)
 
     async def close(self) -> None:
-        scripts, self._scripts = self._scripts, None
-        if scripts is not None and scripts.loop is asyncio.get_running_loop():
+        scripts = self._scripts
+        if scripts is None or scripts.loop is not asyncio.get_running_loop():
+            self._scripts = None
+            return
+        if scripts.closing is None:
+            scripts.closing = asyncio.create_task(self._close(scripts))
+        # If the caller is cancelled, the connections are closed all the same, once their calls have ended.
+        await asyncio.shield(scripts.closing)
+
+    async def _close(self, scripts: _Scripts) -> None:
+        try:
             await scripts.close()
+        finally:
+            # They stay until then, so that a task that still works with the store opens no further connections.
+            if self._scripts is scripts:
+                self._scripts = None
 
     def _now(self) -> str:
         return repr(self._clock()) if self._clock else ""
 
     async def _call(self, choose: Callable[[_Scripts], AsyncScript], args: Sequence[Any]) -> Any:
-        script = choose(self._ready())
-        with errors_as_503():
-            return await script(args=[self._prefix, *args])
+        scripts = self._ready()
+        async with scripts.slots.taken():
+            with errors_as_503():
+                return await choose(scripts)(args=[self._prefix, *args])
 
     def _ready(self) -> _Scripts:
         """Return the scripts of the running loop; the connections of another, closed loop would never answer."""
@@ -437,6 +462,8 @@ class _Scripts:
         self, loop: asyncio.AbstractEventLoop, url: str, password: str | None, connections: int, timeout: float
     ) -> None:
         self.loop = loop
+        self.closing: asyncio.Task[None] | None = None
+        self.slots = ConnectionSlots(connections, timeout)
         pool = BlockingConnectionPool.from_url(
             url,
             **_settings(password, timeout),
@@ -462,9 +489,17 @@ class _Scripts:
         except NoPermissionError:
             return None
 
+    async def was_made(self, prefix: str) -> bool:
+        """Return whether there was a commit. Earlier versions made an index of keys only, which ends with the last."""
+        return bool(await self._redis.exists(f"{prefix}made", f"{prefix}index"))
+
     async def close(self) -> None:
-        with suppress(RedisError):
-            await self._redis.aclose(close_connection_pool=True)
+        # A connection that is closed during a call would be opened again for the call's next try.
+        try:
+            await self.slots.close()
+        finally:
+            with suppress(RedisError):
+                await self._redis.aclose(close_connection_pool=True)
 
 
 def _settings(password: str | None, timeout: float) -> dict[str, Any]:

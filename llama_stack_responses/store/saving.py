@@ -9,6 +9,7 @@ from typing import Final
 
 from ..core.exchanges import with_exchanges
 from ..core.ids import seeded
+from ..core.json_blocks import dumps
 from ..core.owner import Owner
 from ..core.stream.transcript import Mark
 from ..core.types import Json
@@ -33,8 +34,8 @@ from .reading import computed
 from .records import Condition, Conflict, Delete, Ensure, Op, Put, Record, Records, VersionIs
 
 _FIELDS: Final = ("tools", "instructions", "text")
-_BIG: Final = 256
-_SHORT: Final = 2048
+_BIG_BYTES: Final = 256
+_SHORT_BYTES: Final = 2048
 _RECENT: Final = 32
 _UNFINISHED: Final = ("queued", "in_progress")
 
@@ -57,7 +58,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What was recorded while a response was made.
+    """The record of how a response was generated.
 
     Attributes:
         timing: when its rounds, tool calls and events came; None if this was not recorded.
@@ -104,8 +105,10 @@ class Saving:
         self._hasher = Hasher(owner)
         self._key = f"r/{response['id']}"
         self._bucket = bucket(self._hasher.owner, second(response["created_at"]))
-        fields = {name: codec.dumps(response[name]) for name in _FIELDS if response.get(name)}
-        self._field_names = {name: self._hasher.content(value) for name, value in fields.items() if len(value) > _BIG}
+        fields = {name: dumps(response[name]) for name in _FIELDS if response.get(name)}
+        self._field_names = {
+            name: self._hasher.content(value) for name, value in fields.items() if len(value) > _BIG_BYTES
+        }
         self._base_items = base_items
         self._stand_on(base, input_items)
 
@@ -122,7 +125,7 @@ class Saving:
         self._ids = self._base_ids
         self._sent: set[str] = set()
 
-    async def read(self, records: Records, decoder: Decoder) -> dict[str, Record]:
+    async def read(self, records: Records, decoder: Decoder, compared_bytes: int) -> dict[str, Record]:
         """Read the stored records that the save needs.
 
         This takes one round trip for the history, rarely two. Content of the request that is already stored takes one
@@ -135,14 +138,16 @@ class Saving:
         known = await (self._joining.read(records, *keys) if self._joining else records.get_many(keys))
         if any(name and f"n/{name}" not in known for name in (self._base, self._base_ids)):
             self._stand_on(None, [*self._base_items, *self._items])
-            return await self.read(records, decoder)
+            return await self.read(records, decoder, compared_bytes)
         earlier = self._inputs[:-_RECENT]
         if earlier and not any(f"n/{name}" in known for name in self._inputs[-_RECENT:]):
             pointers_of_earlier = await computed(lambda: self._pointers(self._items[:-_RECENT]), self._items)
             known |= await records.get_many([*(f"n/{name}" for name in earlier), *pointers_of_earlier])
-        return known | await self._read_ids(records, decoder, known)
+        return known | await self._read_ids(records, decoder, known, compared_bytes)
 
-    async def _read_ids(self, records: Records, decoder: Decoder, known: Mapping[str, Record]) -> dict[str, Record]:
+    async def _read_ids(
+        self, records: Records, decoder: Decoder, known: Mapping[str, Record], compared_bytes: int
+    ) -> dict[str, Record]:
         """Find out which items are stored with other ids; return the node with theirs if it is stored."""
         self._own_ids, self._ids = (), self._base_ids
         names, items = [*self._inputs, *self._outputs], [*self._items, *self._output]
@@ -150,7 +155,9 @@ class Saving:
         names, items = names[:shared], items[:shared]
         if not (others := await own_ids.differing(records, self._hasher, names, items)):
             return {}
-        self._own_ids = await own_ids.node_items(records, decoder, names, items, others, is_whole=self._base is None)
+        self._own_ids = await own_ids.node_items(
+            records, decoder, names, items, others, is_whole=self._base is None, compared_bytes=compared_bytes
+        )
         if not self._own_ids:
             return {}
         self._ids = self._hasher.own_ids(self._base_ids, self._own_ids)
@@ -188,7 +195,7 @@ class Saving:
             known, old, order_of(self._response["created_at"], now), joined=bool(joins or (old and old.joined))
         )
         released = self._released(old, new, content) if old else {}
-        ops = [*content.ops, Put(self._key, new.encode()), *_changes(old, new), *self._shown(old, new)]
+        ops = [*content.ops, Put(self._key, new.encode()), *_changes(old, new), *self._list_ops(old, new)]
         ops += [unsettled(key, self._owner) for key in released.values()]
         ops += joins
         conditions = [unchanged, *content.conditions, *as_it_is]
@@ -212,30 +219,30 @@ class Saving:
 
     def _keep_fields(self, content: _Content) -> None:
         for field, name in self._field_names.items():
-            content.keep(f"b/{name}", partial(codec.encode, self._response[field]))
+            content.ensure(f"b/{name}", partial(codec.encode, self._response[field]))
 
     def _keep_ids(self, content: _Content) -> None:
         if self._base_ids:
-            content.keep_node(self._base_ids)
+            content.ensure_node(self._base_ids)
         if self._ids and self._own_ids:
-            content.keep_node(self._ids, self._base_ids, self._own_ids)
+            content.ensure_node(self._ids, self._base_ids, self._own_ids)
 
     def _keep_history(self, content: _Content) -> None:
         if self._history is None:
             return
         if content.has(self._history):
-            content.keep_node(self._history)
+            content.ensure_node(self._history)
             return
         stem, rest = self._stem(content)
         if stem is not None:
-            content.keep_node(stem)
+            content.ensure_node(stem)
         if self._output and self._is_one_piece(rest):
-            content.keep_node(self._history, stem, [*rest, *self._output])
+            content.ensure_node(self._history, stem, [*rest, *self._output])
             return
         if rest and self._input is not None:
-            content.keep_node(self._input, stem, rest)
+            content.ensure_node(self._input, stem, rest)
         if self._output:
-            content.keep_node(self._history, self._input, self._output)
+            content.ensure_node(self._history, self._input, self._output)
 
     def _stem(self, content: _Content) -> tuple[str | None, Sequence[Json]]:
         """Return the longest stored prefix of the history, and the input items after it."""
@@ -252,9 +259,9 @@ class Saving:
         another response to the same input finds it stored.
         """
         continues = self._base is not None or begins_with_stand_in(self._items)
-        return continues and len(codec.dumps(list(rest))) <= _SHORT
+        return continues and len(dumps(list(rest))) <= _SHORT_BYTES
 
-    def _shown(self, old: Entry | None, new: Entry) -> list[Op]:
+    def _list_ops(self, old: Entry | None, new: Entry) -> list[Op]:
         """Return the ops that write the row in the owner's list, and the recorded chat requests."""
         recorded = enumerate(self._recording.requests, self._recording.stored)
         requests: list[Op] = [Put(chat_request(new.id, number), request) for number, request in recorded]
@@ -306,7 +313,7 @@ class _Content:
         """Return the name of the parent of the kept node `name`."""
         return nodes.decode(self._kept[f"n/{name}"]).parent
 
-    def keep(self, key: str, make: Callable[[], bytes]) -> bool:
+    def ensure(self, key: str, make: Callable[[], bytes]) -> bool:
         """Make sure that `key` exists after the commit, without a concurrent change; return if the commit writes it."""
         if key in self._kept:
             return False
@@ -317,10 +324,10 @@ class _Content:
             self.ops.append(Put(key, self._kept[key]))
         return record is None
 
-    def keep_node(self, name: str, parent: str | None = None, items: Sequence[Json] = ()) -> None:
+    def ensure_node(self, name: str, parent: str | None = None, items: Sequence[Json] = ()) -> None:
         """Make sure that the node `name` exists after the commit; a new one gets `items` and `parent`."""
         on = self._kept[f"n/{parent}"] if parent else None
-        if self.keep(f"n/{name}", lambda: nodes.extend(parent, on, items).encode()):
+        if self.ensure(f"n/{name}", lambda: nodes.extend(parent, on, items).encode()):
             if parent:
                 self.ops.append(Put(reference(parent, name), b""))
             self._point(name, items)

@@ -25,10 +25,10 @@ from .records import (
     until,
     writes_of,
 )
-from .sqlite_file import SqliteFile
+from .sqlite_file import OpenedFile, SqliteFile
 from .sqlite_inline import SLOW_SECONDS, Inline
 from .sqlite_threads import ReadHandler, WriteHandler
-from .thread_pool import Task, ThreadPool, job_of
+from .thread_pool import ThreadPool, ThreadTask, job_of
 
 # {value}: the value, or NULL in place of a large one; SQLite knows its length without reading it.
 _VALUE: Final = "value"
@@ -36,8 +36,8 @@ _SMALL_VALUE: Final = "CASE WHEN length(value) <= 65536 THEN value END"
 _GET: Final = "SELECT key, {value}, version FROM records WHERE key = ? AND (expires_at IS NULL OR expires_at > ?)"
 # json_each: one prepared statement serves any number of keys. The join keeps the order of the keys.
 _GET_MANY: Final = """
-SELECT records.key, {value}, version FROM (SELECT value AS key FROM json_each(?)) AS asked CROSS JOIN records
-ON records.key = asked.key AND (expires_at IS NULL OR expires_at > ?)
+SELECT records.key, {value}, version FROM (SELECT value AS key FROM json_each(?)) AS wanted CROSS JOIN records
+ON records.key = wanted.key AND (expires_at IS NULL OR expires_at > ?)
 """
 _VERSIONS: Final = """
 SELECT key, version FROM records
@@ -68,12 +68,12 @@ _DELETE: Final = "DELETE FROM records WHERE key = ?"
 _SWEEP: Final = "DELETE FROM records WHERE id IN (SELECT id FROM records WHERE expires_at <= ? LIMIT 1000)"
 
 _ALL: Final = "SELECT key, value, expires_at FROM records WHERE expires_at IS NULL OR expires_at > ?"
-_FETCHED: Final = 64
+_FETCHED_ROWS: Final = 64
 """Rows of a snapshot that are read at a time."""
 
 _GROUP: Final = 256
 _FEW: Final = 32
-_ROW: Final = 64
+_ROW_BYTES: Final = 64
 """Bytes whose cost equals that of finding a row."""
 
 
@@ -106,7 +106,9 @@ class SqliteRecords:
         clock: Callable[[], float] = time.time,
         slow_seconds: float = SLOW_SECONDS,
     ) -> None:
-        file = partial(SqliteFile, Path(path), synchronous)
+        self._path = Path(path)
+        self._opened = OpenedFile()
+        file = partial(SqliteFile, self._path, synchronous, opened=self._opened)
         self._file = file
         self._clock = clock
         self._waits_for_disk = synchronous == "full"
@@ -128,7 +130,7 @@ class SqliteRecords:
         if self._waits_for_disk:
             self._writer.put(job)
         else:
-            self._inline.commit(job, _size(writes) + _ROW * len(conditions))
+            self._inline.commit(job, _size(writes) + _ROW_BYTES * len(conditions))
         await job.future
 
     async def range(
@@ -150,7 +152,7 @@ class SqliteRecords:
         )
         return found
 
-    def watch(self) -> None:
+    def pubsub(self) -> None:
         """Return None: SQLite has no notifications between processes, and polling the file is cheap."""
 
     async def now(self) -> float:
@@ -164,11 +166,11 @@ class SqliteRecords:
         # One long read on a separate connection: others keep writing, into the WAL.
         file, job = (
             self._file(5.0),
-            Task[sqlite3.Connection](lambda _: None, asyncio.get_running_loop().create_future()),
+            ThreadTask[sqlite3.Connection](lambda _: None, asyncio.get_running_loop().create_future()),
         )
         try:
             rows = await asyncio.to_thread(lambda: file.connection().execute(_ALL, (self._clock(),)))
-            while found := await asyncio.to_thread(rows.fetchmany, _FETCHED):
+            while found := await asyncio.to_thread(rows.fetchmany, _FETCHED_ROWS):
                 yield [Put(*row) for row in found]
         except (sqlite3.Error, OSError) as error:
             file.fail([job], error)
@@ -180,11 +182,15 @@ class SqliteRecords:
         size: int = await self._readers.submit(_file_size)
         return size
 
+    async def exists(self) -> bool:
+        return self._path.exists()
+
     async def close(self) -> None:
         self._inline.close()
         # The last connection to close moves the WAL into the file and deletes it: that should be the writer's.
         await self._readers.stop()
         await self._writer.stop()
+        self._opened.identity = None
 
 
 def _file_size(connection: sqlite3.Connection) -> int:
@@ -194,7 +200,7 @@ def _file_size(connection: sqlite3.Connection) -> int:
 
 
 def _size(writes: Sequence[Write]) -> int:
-    return sum(_ROW if isinstance(write, Delete) else _ROW + len(write.value) for write in writes)
+    return sum(_ROW_BYTES if isinstance(write, Delete) else _ROW_BYTES + len(write.value) for write in writes)
 
 
 def _select(sql: str, parameters: tuple[Any, ...], connection: sqlite3.Connection) -> list[tuple[Any, ...]]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from ..core.errors import ApiError
 from ..logs import get_logger
-from .thread_pool import Task
+from .thread_pool import ThreadTask
 
 logger = get_logger(__name__)
 
@@ -31,7 +32,7 @@ CREATE INDEX records_expiry ON records(expires_at) WHERE expires_at IS NOT NULL;
 WAL_BYTES: Final = 4 * 1024 * 1024
 """Size of the WAL in bytes above which it is moved into the file."""
 
-_MOMENT: Final = 50
+_BUSY_MILLISECONDS: Final = 50
 """Milliseconds that all writers may wait until the WAL restarts."""
 
 _TROUBLE: Final = {
@@ -46,25 +47,68 @@ _TROUBLE: Final = {
     sqlite3.SQLITE_CANTOPEN: "The response store's file cannot be opened.",
     sqlite3.SQLITE_PROTOCOL: "The response store is busy: another process holds its lock.",
 }
+_MOVED: Final = "it was moved, deleted or replaced while it was open; put it back, or restart the servers"
 _PASSING: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL)
+
+
+@dataclass(slots=True)
+class OpenedFile:
+    """The file that a store has opened.
+
+    Attributes:
+        identity: its device and number; None before it was opened.
+    """
+
+    identity: tuple[int, int] | None = None
+
+    def check(self, path: Path) -> None:
+        """Check that the path names this file.
+
+        Raises:
+            OSError: it does not.
+        """
+        try:
+            found = _identity(path)
+        except FileNotFoundError:
+            found = None
+        if found != self.identity:
+            raise OSError(errno.ESTALE, _MOVED)
 
 
 @dataclass(slots=True)
 class SqliteFile:
     """A connection to the file, opened on demand and reopened after an error; used by one thread at a time.
 
+    The system keeps a deleted file as long as it is open, and what is written to it then is lost. So each call checks
+    that the path still names the file that is open. A file that replaced it is not opened either: the WAL next to
+    it belongs to the earlier file, and would be applied to it.
+
     Attributes:
         busy_timeout: seconds to wait for another connection's lock.
+        opened: the file that the connections of the store have open.
     """
 
     path: Path
     synchronous: str
     busy_timeout: float
+    opened: OpenedFile = field(default_factory=OpenedFile)
     _connection: sqlite3.Connection | None = None
+    _wal: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Every commit looks at it, and building a path takes three times as long as that.
+        self._wal = self.path.with_name(f"{self.path.name}-wal")
 
     def connection(self) -> sqlite3.Connection:
+        """Return the open connection.
+
+        Raises:
+            OSError: the file cannot be opened, or is no longer at its path.
+        """
         if self._connection is None:
             self._connection = self._open()
+        elif not self._connection.in_transaction:
+            self.opened.check(self.path)
         return self._connection
 
     def begin(self) -> None:
@@ -74,7 +118,7 @@ class SqliteFile:
     def wal_size(self) -> int:
         """Return the bytes in the WAL; bytes that were moved into the file count until the next write."""
         try:
-            return Path(f"{self.path}-wal").stat().st_size
+            return self._wal.stat().st_size
         except OSError:
             return 0
 
@@ -85,7 +129,7 @@ class SqliteFile:
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         # The WAL restarts once all of it is in the file and unread. Under continuous writes this needs a pause of all
         # writers, and the end of all reads. A short pause is acceptable, but a backup of the file reads for minutes.
-        connection.execute(f"PRAGMA busy_timeout={_MOMENT}").fetchall()
+        connection.execute(f"PRAGMA busy_timeout={_BUSY_MILLISECONDS}").fetchall()
         try:
             [(busy, _, _)] = connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
         finally:
@@ -107,14 +151,14 @@ class SqliteFile:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
 
-    def fail(self, jobs: Sequence[Task[sqlite3.Connection]], error: Exception) -> None:
+    def fail(self, jobs: Sequence[ThreadTask[sqlite3.Connection]], error: Exception) -> None:
         """Fail `jobs` with 503 if the file or its disk is the cause, otherwise with the error itself."""
         message = _sentence(error)
         if message is None:
             for job in jobs:
                 job.error = error
             return
-        logger.error("%s %s: %s", message, self.path, error)
+        logger.error("response store unavailable: %s (%s: %s)", message, self.path, error)
         if isinstance(error, sqlite3.Error) and _primary(error) not in _PASSING:
             self.close()
         for job in jobs:
@@ -122,8 +166,11 @@ class SqliteFile:
             job.error.__cause__ = error
 
     def _open(self) -> sqlite3.Connection:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        _make_private(self.path)
+        if self.opened.identity is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            _make_private(self.path)
+        else:
+            self.opened.check(self.path)
         connection = sqlite3.connect(
             self.path, timeout=self.busy_timeout, isolation_level=None, check_same_thread=False
         )
@@ -132,7 +179,14 @@ class SqliteFile:
         except BaseException:
             connection.close()
             raise
+        self.opened.identity = _identity(self.path)
         return connection
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Return the device and number of the file at this path."""
+    found = path.stat()
+    return found.st_dev, found.st_ino
 
 
 def _make_private(path: Path) -> None:
@@ -140,8 +194,8 @@ def _make_private(path: Path) -> None:
     if path.exists():
         return
     # Only SQLite may open the file itself: closing another descriptor would drop this process's POSIX locks on it.
-    made, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    os.close(made)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    os.close(descriptor)
     try:
         with contextlib.suppress(FileExistsError):
             os.link(name, path)
@@ -175,7 +229,7 @@ def _prepare(connection: sqlite3.Connection, synchronous: str, busy_timeout: flo
     connection.execute(f"PRAGMA synchronous={synchronous}")
     # Commits do not wait for a checkpoint: the writer's thread runs it between commits.
     connection.execute("PRAGMA wal_autocheckpoint=0")
-    # Truncate a WAL when it restarts, so that its size tells how much it holds.
+    # Truncate a WAL when it restarts, so that its size shows how much it holds.
     connection.execute("PRAGMA journal_size_limit=0")
     if _version(connection) == 0:
         _create(connection)

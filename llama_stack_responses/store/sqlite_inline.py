@@ -16,13 +16,13 @@ from typing import Any, Final
 from ..core.errors import ApiError
 from .sqlite_file import WAL_BYTES, SqliteFile, is_locked
 from .sqlite_threads import work_off
-from .thread_pool import Task, ThreadPool
+from .thread_pool import ThreadPool, ThreadTask
 
-_LARGE: Final = 128 * 1024
+_LARGE_BYTES: Final = 128 * 1024
 SLOW_SECONDS: Final = 0.05
 """A call that takes longer shows a slow disk."""
 
-_REST: Final = 1.0
+_REST_SECONDS: Final = 1.0
 _LONG: Final = 4
 """Multiple of its normal size to which the WAL may grow while it is moved."""
 
@@ -32,7 +32,7 @@ class _Turn:
     """The commits of one event loop iteration, and the size of their values in bytes."""
 
     loop: asyncio.AbstractEventLoop
-    jobs: list[Task[sqlite3.Connection]] = field(default_factory=list)
+    jobs: list[ThreadTask[sqlite3.Connection]] = field(default_factory=list)
     size: int = 0
 
 
@@ -44,7 +44,7 @@ class Inline:
 
     Args:
         file: a file that does not wait for locks.
-        writer: takes the commits that cannot be made at once.
+        writer: takes the commits that cannot be written at once.
         clock: returns seconds.
         slow_seconds: a call that takes longer shows a slow disk.
     """
@@ -80,14 +80,14 @@ class Inline:
         self._rest_if_slow(begun)
         return rows
 
-    def commit(self, job: Task[sqlite3.Connection], size: int) -> None:
+    def commit(self, job: ThreadTask[sqlite3.Connection], size: int) -> None:
         """Make the commit together with all others of this loop iteration.
 
         Args:
             size: bytes that it writes.
         """
         turn = self._of(job.future.get_loop())
-        if turn.size + size > _LARGE:
+        if turn.size + size > _LARGE_BYTES:
             self._writer.put(job)
             return
         turn.jobs.append(job)
@@ -107,14 +107,14 @@ class Inline:
         jobs, turn.jobs = turn.jobs, []
         if not jobs:
             return
-        if self._made(jobs):
+        if self._committed(jobs):
             for job in jobs:
                 job.answer()
         else:
             for job in jobs:
                 self._writer.put(job)
 
-    def _made(self, jobs: list[Task[sqlite3.Connection]]) -> bool:
+    def _committed(self, jobs: list[ThreadTask[sqlite3.Connection]]) -> bool:
         begun = self._clock()
         if begun < self._resting_until or not self._used.acquire(blocking=False):
             return False
@@ -133,12 +133,12 @@ class Inline:
     def _rest_after(self, error: Exception) -> None:
         if isinstance(error, (sqlite3.Error, OSError, ApiError)) and not is_locked(error):
             self._file.close()
-            self._resting_until = self._clock() + _REST
+            self._resting_until = self._clock() + _REST_SECONDS
 
     def _rest_if_slow(self, begun: float) -> None:
         now = self._clock()
         if now - begun > self._slow_seconds:
-            self._resting_until = now + _REST
+            self._resting_until = now + _REST_SECONDS
 
     def _keep_short(self) -> None:
         """Have the WAL moved into the file. If it still grows too long, leave commits to the thread for a while."""
@@ -148,7 +148,7 @@ class Inline:
             # The thread has logged the error.
             self._moving.add_done_callback(lambda moved: moved.cancelled() or moved.exception())
         if size > _LONG * WAL_BYTES:
-            self._resting_until = self._clock() + _REST
+            self._resting_until = self._clock() + _REST_SECONDS
 
     def _is_moving(self) -> bool:
         # A closed loop never completes its futures.

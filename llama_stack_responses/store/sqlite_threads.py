@@ -11,18 +11,18 @@ from typing import Final
 from ..logs import get_logger
 from .records import Conflict
 from .sqlite_file import WAL_BYTES, SqliteFile
-from .thread_pool import Task
+from .thread_pool import ThreadTask
 
 logger = get_logger(__name__)
 
-_PAUSE: Final = 1.0
+_PAUSE_SECONDS: Final = 1.0
 """Seconds between two attempts to move the WAL into the file while others read it."""
 
-_GROWTH: Final = WAL_BYTES // 2
+_GROWTH_BYTES: Final = WAL_BYTES // 2
 """Bytes by which the WAL may grow until the next attempt in any case."""
 
 
-def work_off(jobs: Sequence[Task[sqlite3.Connection]], file: SqliteFile) -> None:
+def work_off(jobs: Sequence[ThreadTask[sqlite3.Connection]], file: SqliteFile) -> None:
     """Run the jobs and commit, or roll back and raise; the connection is inside a transaction."""
     connection = file.connection()
     try:
@@ -34,10 +34,10 @@ def work_off(jobs: Sequence[Task[sqlite3.Connection]], file: SqliteFile) -> None
         raise
 
 
-def _do(job: Task[sqlite3.Connection], connection: sqlite3.Connection) -> None:
+def _do(job: ThreadTask[sqlite3.Connection], connection: sqlite3.Connection) -> None:
     job.error = None
     if job.future.cancelled():
-        # The caller is gone. The event loop may have made a later commit, which this one would undo.
+        # The caller is gone. The event loop may have written a later commit, which this one would undo.
         return
     try:
         job.result = job.call(connection)
@@ -52,7 +52,7 @@ class ReadHandler:
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
 
-    def handle(self, jobs: list[Task[sqlite3.Connection]]) -> None:
+    def handle(self, jobs: list[ThreadTask[sqlite3.Connection]]) -> None:
         for job in jobs:
             try:
                 job.result = job.call(self._file.connection())
@@ -76,7 +76,7 @@ class WriteHandler:
         self._moves_again = 0.0
         self._moves_again_at = 0
 
-    def handle(self, jobs: list[Task[sqlite3.Connection]]) -> None:
+    def handle(self, jobs: list[ThreadTask[sqlite3.Connection]]) -> None:
         if not self._transaction(jobs):
             # One job may be the cause: run each by itself so that the others succeed.
             for job in jobs:
@@ -85,7 +85,7 @@ class WriteHandler:
         if size > WAL_BYTES and (self._clock() >= self._moves_again or size >= self._moves_again_at):
             self._checkpoint(size)
 
-    def _transaction(self, jobs: list[Task[sqlite3.Connection]]) -> bool:
+    def _transaction(self, jobs: list[ThreadTask[sqlite3.Connection]]) -> bool:
         """Return whether the jobs have their results and errors; if not, nothing was written."""
         begun = False
         try:
@@ -101,12 +101,12 @@ class WriteHandler:
     def _checkpoint(self, size: int) -> None:
         try:
             done = self._file.move_wal()
-        except Exception as error:  # noqa: BLE001 - the commits are made; the next one tries again
+        except Exception as error:  # noqa: BLE001 - the commits are written; the next one tries again
             logger.warning("could not checkpoint the WAL of the response store: %s", error)
             return
         if not done:
-            self._moves_again = self._clock() + _PAUSE
-            self._moves_again_at = size + _GROWTH
+            self._moves_again = self._clock() + _PAUSE_SECONDS
+            self._moves_again_at = size + _GROWTH_BYTES
 
     def close(self) -> None:
         # What cannot be moved into the file now stays in the WAL, where the next connection finds it.

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 
 @dataclass(slots=True, eq=False)
-class Task[C]:
+class ThreadTask[C]:
     """One call and its outcome. `call` gets the handler's resource, such as a connection."""
 
     call: Callable[[C], Any]
@@ -35,15 +35,15 @@ class Task[C]:
             self.future.set_result(self.result)
 
 
-def job_of[C](call: Callable[[C], Any]) -> Task[C]:
+def job_of[C](call: Callable[[C], Any]) -> ThreadTask[C]:
     """Return a job whose future belongs to the running loop."""
-    return Task(call, asyncio.get_running_loop().create_future())
+    return ThreadTask(call, asyncio.get_running_loop().create_future())
 
 
 class Handler[C](Protocol):
     """Runs the jobs of one thread. It is created, used and closed in that thread."""
 
-    def handle(self, jobs: list[Task[C]]) -> None:
+    def handle(self, jobs: list[ThreadTask[C]]) -> None:
         """Set each job's `result` or `error`."""
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class ThreadPool[C]:
         self._make = make
         self._size = threads
         self._group = group
-        self._queue: SimpleQueue[Task[C] | None] = SimpleQueue()
+        self._queue: SimpleQueue[ThreadTask[C] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
 
     def submit(self, call: Callable[[C], Any]) -> asyncio.Future[Any]:
@@ -74,7 +74,7 @@ class ThreadPool[C]:
         self.put(job)
         return job.future
 
-    def put(self, job: Task[C]) -> None:
+    def put(self, job: ThreadTask[C]) -> None:
         """Queue a job."""
         if not self._threads:
             self._start()
@@ -98,7 +98,7 @@ class ThreadPool[C]:
         for thread in threads:
             await asyncio.to_thread(thread.join)
 
-    def _run(self, queue: SimpleQueue[Task[C] | None]) -> None:
+    def _run(self, queue: SimpleQueue[ThreadTask[C] | None]) -> None:
         handler = self._make()
         running = True
         while running:
@@ -109,9 +109,9 @@ class ThreadPool[C]:
         handler.close()
 
 
-def _take[C](queue: SimpleQueue[Task[C] | None], most: int) -> tuple[list[Task[C]], bool]:
+def _take[C](queue: SimpleQueue[ThreadTask[C] | None], most: int) -> tuple[list[ThreadTask[C]], bool]:
     """Wait for jobs; return those queued, at least one unless the thread is to end, and whether it continues."""
-    jobs: list[Task[C]] = []
+    jobs: list[ThreadTask[C]] = []
     job = queue.get()
     while job is not None:
         jobs.append(job)
@@ -124,8 +124,8 @@ def _take[C](queue: SimpleQueue[Task[C] | None], most: int) -> tuple[list[Task[C
     return jobs, False
 
 
-def _answer[C](jobs: list[Task[C]]) -> None:
-    by_loop: dict[asyncio.AbstractEventLoop, list[Task[C]]] = {}
+def _answer[C](jobs: list[ThreadTask[C]]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop, list[ThreadTask[C]]] = {}
     for job in jobs:
         by_loop.setdefault(job.future.get_loop(), []).append(job)
     for loop, of_loop in by_loop.items():
@@ -134,6 +134,6 @@ def _answer[C](jobs: list[Task[C]]) -> None:
             loop.call_soon_threadsafe(_answer_all, of_loop)
 
 
-def _answer_all[C](jobs: list[Task[C]]) -> None:
+def _answer_all[C](jobs: list[ThreadTask[C]]) -> None:
     for job in jobs:
         job.answer()

@@ -28,7 +28,7 @@ def input_messages(messages: Sequence[Json]) -> str:
 
 
 def output_messages(items: Sequence[Json], finish_reason: str) -> str:
-    """Return the items that a model made in one round, as JSON."""
+    """Return the items that a model generated in one round, as JSON."""
     parts = [part for item in items for part in _parts_of_item(item)]
     return _dumps([{"role": "assistant", "parts": parts, "finish_reason": finish_reason}])
 

@@ -1,6 +1,6 @@
 """Gauges of a server's open and queued work, read only when an exporter collects metrics.
 
-Exporters call from their own threads. Counts are read there. What the store knows is asked for in the event loop.
+Exporters call from their own threads. Counts are read there. The store is read in the event loop.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Final
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 _PREFIX: Final = "llama_stack_responses"
-_WAITS: Final = 2.0
+_WAIT_SECONDS: Final = 2.0
 """Seconds for which an exporter's thread waits for the event loop and the store; then the gauges have no value."""
 
-_HOLDS: Final = 1.0
+_CACHE_SECONDS: Final = 1.0
 """Seconds for which the answer of the store holds, so that all gauges of one collection share it."""
 
 
@@ -30,7 +30,7 @@ class StoreLoad:
     Attributes:
         queued: number of background responses that wait for a worker of any server.
         age: seconds for which the longest has waited; 0 without any.
-        size: bytes that the store takes; None if it cannot tell.
+        size: bytes that the store takes; None if it does not report it.
     """
 
     queued: int
@@ -103,13 +103,13 @@ class Gauges:
         with self._lock:
             if monotonic() >= self._until:
                 self._known = None
-                asked = asyncio.run_coroutine_threadsafe(_within_time(self._load.store), self._loop)
+                pending = asyncio.run_coroutine_threadsafe(_within_time(self._load.store), self._loop)
                 with suppress(Exception):
-                    self._known = asked.result(_WAITS)
-                self._until = monotonic() + _HOLDS
+                    self._known = pending.result(_WAIT_SECONDS)
+                self._until = monotonic() + _CACHE_SECONDS
             return self._known
 
 
 async def _within_time(ask: Callable[[], Awaitable[StoreLoad]]) -> StoreLoad:
-    async with asyncio.timeout(_WAITS):
+    async with asyncio.timeout(_WAIT_SECONDS):
         return await ask()

@@ -26,11 +26,11 @@ from ..logs import get_logger
 
 logger = get_logger(__name__)
 
-_LONG: Final = 10.0
+_LONG_SECONDS: Final = 10.0
 """Seconds after which a hold is reported although it has not ended."""
 
-_BURST: Final = 20
-_REFILL: Final = 3.0
+_BURST_LINES: Final = 20
+_REFILL_SECONDS: Final = 3.0
 """Lines that may be logged in a burst, and seconds until one more is allowed."""
 
 _FRAMES: Final = 8
@@ -88,7 +88,7 @@ class LoopMonitor:
         threshold: float,
         on_delay: Callable[[float], None],
         on_hold: Callable[[float], None],
-        report_after: float = _LONG,
+        report_after: float = _LONG_SECONDS,
     ) -> None:
         self._report_after = report_after
         self._threshold = threshold
@@ -183,14 +183,14 @@ class _Lines:
     """Logs holds, at a limited rate."""
 
     def __init__(self) -> None:
-        self._left = float(_BURST)
+        self._left = float(_BURST_LINES)
         self._last = time.monotonic()
         self._omitted = 0
 
     def log(self, hold: Hold) -> None:
         """Log a hold, or count it for the next line."""
         now = time.monotonic()
-        self._left = min(self._left + (now - self._last) / _REFILL, _BURST)
+        self._left = min(self._left + (now - self._last) / _REFILL_SECONDS, _BURST_LINES)
         self._last = now
         if self._left < 1:
             self._omitted += 1

@@ -100,8 +100,9 @@ class ResponseOperation(Operation):
             self._has_output = True
             self._instruments.first_token.record(self.seconds, self._labels)
 
-    def ended(self, response: Json, status: str, rounds: int) -> None:
-        """Record how it ended."""
+    def ended(self, response: Json, status: str, rounds: int, direct_writes: int = 0) -> None:
+        """Record how it ended, and how often deltas were written to the client's connection without a task."""
+        self._span.set_attribute("llama_stack_responses.direct_writes", direct_writes)
         self._span.set_attribute("llama_stack_responses.status", status)
         self._span.set_attribute("llama_stack_responses.rounds", rounds)
         if usage := response["usage"]:
@@ -116,13 +117,15 @@ class RoundOperation(Operation):
         whole: the response that it is part of.
         first_chunk: seconds until the first chunk; None before that.
         usage: its tokens; None before its end.
+        extensions: the number of chunks of which only the text was read, since all else was as before.
     """
 
     whole: ResponseOperation
     first_chunk: float | None = None
     usage: Usage | None = None
+    extensions: int = 0
 
-    def asked(self, request: Json) -> None:
+    def set_request(self, request: Json) -> None:
         """Record the request to the model."""
         self._span.set_attributes(_settings(request))
         if self._wants_content:
@@ -142,7 +145,7 @@ class RoundOperation(Operation):
                 self._span.set_attribute(f"gen_ai.response.{name}", value)
 
     def ended(self, finish: Finish, items: Sequence[Json]) -> None:
-        """Record how it ended, and the items that it made."""
+        """Record how it ended, and the items that it generated."""
         usage, span = finish.usage, self._span
         self.usage = usage
         span.set_attributes(
@@ -153,6 +156,7 @@ class RoundOperation(Operation):
                 "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
                 "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens,
                 "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
+                "llama_stack_responses.extensions": self.extensions,
             }
         )
         if self._wants_content:
@@ -164,7 +168,7 @@ class RoundOperation(Operation):
 class ToolOperation(Operation):
     """A call of a tool."""
 
-    def asked(self, arguments: str) -> None:
+    def set_arguments(self, arguments: str) -> None:
         """Record the arguments."""
         if self._wants_content:
             self._span.set_attribute("gen_ai.tool.call.arguments", arguments)
@@ -196,7 +200,7 @@ class Telemetry:
         self._wants_content = content.is_wanted(environment)
 
     def response(self, response: Json) -> AbstractContextManager[ResponseOperation]:
-        """Trace a response that is made within the block."""
+        """Trace a response that runs within the block."""
         labels = _labels("invoke_agent", response["model"])
         more: dict[str, AttributeValue] = {
             "gen_ai.response.id": response["id"],
@@ -210,7 +214,7 @@ class Telemetry:
 
     @contextmanager
     def round(self, model: str, whole: ResponseOperation) -> Iterator[RoundOperation]:
-        """Trace a model round of this response that is made within the block."""
+        """Trace a model round of this response that runs within the block."""
         name, labels, measured = f"chat {model}", _labels("chat", model), self._instruments.operation
         with self._doing(RoundOperation, name, SpanKind.CLIENT, labels, {}, measured) as operation:
             operation.whole = whole
@@ -229,12 +233,12 @@ class Telemetry:
         }
         measured = self._instruments.operation
         with self._doing(ToolOperation, name, SpanKind.INTERNAL, labels, more, measured) as operation:
-            operation.asked(call.arguments)
+            operation.set_arguments(call.arguments)
             yield operation
 
     @contextmanager
     def storing(self, operation: str) -> Iterator[None]:
-        """Time a call of the store that is made within the block."""
+        """Time a call of the store within the block."""
         began, labels = perf_counter(), {"llama_stack_responses.store.operation": operation}
         try:
             yield
@@ -258,6 +262,8 @@ class Telemetry:
         The caller has to stop the returned monitor.
         """
         delay, holds = self._instruments.loop_delay, self._instruments.loop_holds
+        # Prometheus computes increases between scrapes: of a counter that begins at one, the first hold would be lost.
+        holds.add(0)
         monitor = LoopMonitor(threshold, delay.record, lambda _: holds.add(1))
         monitor.start()
         return monitor

@@ -10,7 +10,7 @@ from opentelemetry import context, trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 _HEADERS: Final = TraceContextTextMapPropagator()
-_LONGEST: Final = 512
+_HEADER_CHARACTERS: Final = 512
 """Maximum characters of a header: as many as W3C Trace Context asks everyone to propagate of `tracestate`."""
 
 
@@ -27,7 +27,11 @@ def trace_headers() -> dict[str, str]:
 @contextmanager
 def within(headers: Mapping[str, str]) -> Iterator[None]:
     """Run the block in the trace that these headers name, and in no other."""
-    known = {name: headers[name] for name in _HEADERS.fields if len(headers.get(name, "")) in range(1, _LONGEST + 1)}
+    known = {
+        name: headers[name]
+        for name in _HEADERS.fields
+        if len(headers.get(name, "")) in range(1, _HEADER_CHARACTERS + 1)
+    }
     token = context.attach(_HEADERS.extract(known, trace.set_span_in_context(trace.INVALID_SPAN)))
     try:
         yield

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import Final
 
 from ..core.types import Json
+from .choice_handles import handle_of
 from .naming import free_name
-from .tool import Function, Tool
+from .tool import Tool
+from .tool_function import Function
+
+_NAMING: Final = ("type", "server_label", "namespace", "name")
+"""The fields of an entry of a `tool_choice` that say which tools it refers to."""
 
 
 class Catalog:
@@ -25,6 +31,7 @@ class Catalog:
         self.names: dict[tuple[str | None, str], str] = {}
         self._tools = tools
         self._name_of: dict[tuple[int, str], str] = {}
+        self._numbers: dict[str, int] = {}
         every = [(number, each) for number, tool in enumerate(tools) for each in tool.functions()]
         taken = {each.name for _, each in every if _is_named_by_client(each)}
         for number, each in every:
@@ -33,13 +40,19 @@ class Catalog:
 
     def chosen(self, entries: Iterable[Json]) -> Collection[str]:
         """Return the names of the functions that entries of a `tool_choice` refer to."""
-        meant = [
-            (number, name)
-            for entry in entries
-            for number, tool in enumerate(self._tools)
+        meant: dict[str, list[tuple[int, Tool]]] = {}
+        for number, tool in enumerate(self._tools):
+            for handle in tool.handles():
+                meant.setdefault(handle, []).append((number, tool))
+        # Thousands of entries may name the same thing.
+        distinct = {tuple(entry.get(name) for name in _NAMING): entry for entry in entries}
+        return [
+            self._name_of[number, name]
+            for entry in distinct.values()
+            for number, tool in meant.get(handle_of(entry), ())
             for name in tool.chosen(entry)
+            if (number, name) in self._name_of
         ]
-        return [self._name_of[each] for each in meant if each in self._name_of]
 
     def name_of(self, number: int, name: str) -> str:
         """Return the model's name of the function that the tool at index `number` calls `name`."""
@@ -48,7 +61,7 @@ class Catalog:
     def _add(self, number: int, function: Function, taken: set[str]) -> None:
         name = function.name
         if not _is_named_by_client(function):
-            name = free_name(name, taken)
+            name = free_name(name, taken, self._numbers)
             taken.add(name)
         self.functions[name] = function if name == function.name else function.renamed(name)
         self._name_of[number, function.name] = name

@@ -36,11 +36,11 @@ from .toolset import Makers
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
-    """Dependencies of hosted tools. A dependency that the stack lacks is None, and tools that need it are unavailable.
+class HostedToolServices:
+    """What hosted tools use of the stack. A service that the stack lacks is None; tools that need it are unavailable.
 
     Attributes:
-        who: returns the current user.
+        current_user: returns the current user.
         uploaded: reads uploaded files.
         runtime: the stack's own tools, such as web search.
         pages: opens web pages.
@@ -51,7 +51,7 @@ class Services:
         unavailable: how a request for an unavailable tool is handled.
     """
 
-    who: Callable[[], Owner]
+    current_user: Callable[[], Owner]
     uploaded: Uploaded
     runtime: ToolRuntime = field(default_factory=NoToolRuntime)
     pages: WebPages | None = None
@@ -64,7 +64,7 @@ class Services:
     @property
     def access(self) -> ContainerAccess | None:
         """Access to containers, if there are any."""
-        return ContainerAccess(self.containers, self.who, self.uploaded) if self.containers else None
+        return ContainerAccess(self.containers, self.current_user, self.uploaded) if self.containers else None
 
     async def close(self) -> None:
         """End the containers."""
@@ -72,7 +72,7 @@ class Services:
             await self.containers.close()
 
 
-def tool_makers(services: Services) -> Makers:
+def tool_makers(services: HostedToolServices) -> Makers:
     """Return the factories of all tools: client tools, and the hosted tools that this stack can run."""
     return {**client_tools(), **_hosted_tools(services)}
 
@@ -92,7 +92,7 @@ def client_tools() -> Makers:
     }
 
 
-def _hosted_tools(services: Services) -> Makers:
+def _hosted_tools(services: HostedToolServices) -> Makers:
     access = services.access
     hosted: Makers = {"shell": _shell_maker(services), **dict.fromkeys(WEB_SEARCH_TYPES, _web_search_maker(services))}
     if access:
@@ -104,21 +104,21 @@ def _hosted_tools(services: Services) -> Makers:
     return hosted
 
 
-def _web_search_maker(services: Services) -> Callable[[Json, CreateRequest], Tool]:
+def _web_search_maker(services: HostedToolServices) -> Callable[[Json, CreateRequest], Tool]:
     """Return the factory of the web search, in the form that the model knows."""
 
-    def made(declared: Json, request: CreateRequest) -> Tool:
+    def make(declared: Json, request: CreateRequest) -> Tool:
         face = Browser if services.browses(request.model) else WebSearch
-        pages = partial(services.pages.of, services.who()) if services.pages else None
+        pages = partial(services.pages.of, services.current_user()) if services.pages else None
         return face(declared, request, SearchServices(services.runtime, pages, services.unavailable))
 
-    return made
+    return make
 
 
-def _shell_maker(services: Services) -> Callable[[Json, CreateRequest], Tool]:
+def _shell_maker(services: HostedToolServices) -> Callable[[Json, CreateRequest], Tool]:
     """Return the factory of the shell, which runs on the client's machine or in a container of this server."""
 
-    def made(declared: Json, request: CreateRequest) -> Tool:
+    def make(declared: Json, request: CreateRequest) -> Tool:
         environment = declared.get("environment") or {"type": "local"}
         if environment["type"] == "local":
             return shell_tool(declared, request)
@@ -126,4 +126,4 @@ def _shell_maker(services: Services) -> Callable[[Json, CreateRequest], Tool]:
             return services.unavailable.instead("shell", "tools")
         return HostedShellTool(environment, services.access)
 
-    return made
+    return make

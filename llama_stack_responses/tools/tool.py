@@ -2,130 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from llama_stack_responses.core.arguments import decoded_arguments
-from llama_stack_responses.core.stream.calls import CallKind, ItemForm, ServerCall, Stage
+from llama_stack_responses.core.stream.calls import CallKind
 from llama_stack_responses.core.stream.citing import Citation
 from llama_stack_responses.core.types import Json
 
-Output = str | list[Json]
-"""A tool's output for the model: text, or content parts (`input_text`, `input_image`, `input_file`)."""
-
-
-class ToolError(Exception):
-    """A failed call; the message is for the model.
-
-    Args:
-        message: text for the model.
-        fields: fields of the call's item.
-    """
-
-    def __init__(self, message: str, fields: Mapping[str, Any] | None = None) -> None:
-        super().__init__(message)
-        self.fields = dict(fields or {})
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of a call.
-
-    Attributes:
-        output: the output for the model.
-        fields: the final fields of the call's item.
-        failed: whether what the tool ran failed, although the call itself is completed: code that raised an error.
-    """
-
-    output: Output
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    failed: bool = False
-
-
-class ItemReporter(Protocol):
-    """A reporter of a tool's progress to the client, as output items."""
-
-    def advance(self, index: int, stage: Stage) -> None:
-        """Report the stage of an open item."""
-        ...
-
-    def begin(self, form: ItemForm, fields: Json) -> int:
-        """Open an item of the tool's own; return its index in the output."""
-        ...
-
-    def conclude(self, index: int, fields: Json, *, failed: bool = False) -> None:
-        """Close an item opened by `begin`."""
-        ...
-
-    def show(self, form: ItemForm, fields: Json) -> None:
-        """Add a complete item."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Invocation:
-    """A call for a tool to run.
-
-    Attributes:
-        call: the model's call.
-        item: the call's item in its current state.
-        reporter: reports progress to the client.
-    """
-
-    call: ServerCall
-    item: Json
-    reporter: ItemReporter
-
-    def advance(self, stage: Stage) -> None:
-        """Report the stage of the call."""
-        assert self.call.index is not None
-        self.reporter.advance(self.call.index, stage)
-
-    def arguments(self) -> Json:
-        """Return the arguments, which must be a JSON object.
-
-        Raises:
-            ToolError: they are not.
-        """
-        try:
-            value = decoded_arguments(self.call.arguments)
-        except ValueError:
-            value = None
-        if not isinstance(value, dict):
-            raise ToolError("The arguments of this call are not a JSON object. Call again with valid JSON.")
-        return value
-
-
-@dataclass(frozen=True, slots=True)
-class Function:
-    """A function that the model can call.
-
-    Attributes:
-        chat: its entry in a chat request's `tools`, of type `function` or `custom`.
-        kind: how its calls appear to the client.
-        run: runs a call on the server and raises `ToolError` if it fails; None if the client runs it.
-        repeatable: whether a call that may have run may be repeated.
-        origin: the namespace (if any) and name that the client uses; None if the client did not name it.
-        deferred: whether it is hidden from the model until a tool search, if there is one.
-    """
-
-    chat: Json
-    kind: CallKind
-    run: Callable[[Invocation], Awaitable[Outcome]] | None = None
-    repeatable: bool = False
-    origin: tuple[str | None, str] | None = None
-    deferred: bool = False
-
-    @property
-    def name(self) -> str:
-        """The function name for the model."""
-        return str(self.chat[self.chat["type"]]["name"])
-
-    def renamed(self, name: str) -> Function:
-        """Return the function under another name."""
-        form = self.chat["type"]
-        return replace(self, chat={**self.chat, form: {**self.chat[form], "name": name}})
+from .tool_function import Function, ItemReporter
+from .tool_history import ToolHistory
 
 
 class Tool(Protocol):
@@ -135,8 +21,12 @@ class Tool(Protocol):
         """Return the functions that the model can call, as far as they are known."""
         ...
 
+    def handles(self) -> Collection[str]:
+        """Return the handles of the entries of a `tool_choice` that may refer to this tool: see `handle_of`."""
+        ...
+
     def chosen(self, choice: Json) -> Collection[str]:
-        """Return the names of the functions that an entry of a `tool_choice` refers to."""
+        """Return the names of the functions that an entry of a `tool_choice` refers to; its handle is in `handles`."""
         ...
 
 
@@ -144,8 +34,8 @@ class Tool(Protocol):
 class NeedsPreparation(Protocol):
     """A tool that must request its functions from a server, or restore state from the conversation."""
 
-    def prepare(self, items: Sequence[Json], reporter: ItemReporter) -> Coroutine[Any, Any, None]:
-        """Prepare the tool. `items` is the conversation so far, which may contain the functions or state.
+    def prepare(self, history: ToolHistory, reporter: ItemReporter) -> Coroutine[Any, Any, None]:
+        """Prepare the tool. `history` has the earlier calls and lists of the conversation.
 
         Raises:
             ApiError: the response cannot be created.
@@ -158,7 +48,7 @@ class FindsTools(Protocol):
     """A tool that finds other tools, which the model does not see before."""
 
     def found(self) -> Sequence[Json]:
-        """Return the found tools, as entries of a request's `tools`."""
+        """Return the tools found since the last call, as entries of a request's `tools`."""
         ...
 
 
@@ -178,19 +68,21 @@ class DueCall:
     Attributes:
         name: function name.
         kind: how it appears to the client now.
+        request_id: the id of the request that was approved.
     """
 
     name: str
     kind: CallKind
     arguments: str
+    request_id: str
 
 
 @runtime_checkable
 class HasDueCalls(Protocol):
     """A tool whose calls may be deferred to the next response."""
 
-    def due(self, items: Sequence[Json]) -> Sequence[DueCall]:
-        """Return its calls that the client has approved; `items` are the history and the input.
+    def due(self, approved: Sequence[Json]) -> Sequence[DueCall]:
+        """Return its calls among the approved requests that have not been run.
 
         Raises:
             ApiError: 400, the tool cannot run a call.
@@ -205,11 +97,3 @@ class HoldsResources(Protocol):
     def release(self) -> None:
         """Release them at the end of the response."""
         ...
-
-
-def chat_function(name: str, description: str | None, parameters: Json | None, **more: Any) -> Json:
-    """Create an entry of a chat request's `tools`."""
-    function: Json = {"name": name, "parameters": parameters or {"type": "object", "properties": {}}}
-    if description is not None:
-        function["description"] = description
-    return {"type": "function", "function": function | more}

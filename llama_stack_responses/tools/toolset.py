@@ -4,33 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
+from heapq import nsmallest
+from itertools import chain
 from typing import Final
 
-import orjson
-
 from llama_stack_responses.core.errors import bad_request
+from llama_stack_responses.core.mcp_approvals import Approvals
+from llama_stack_responses.core.schema.item_tools import (
+    CARRIERS,
+    Identity,
+    Selection,
+    ToolRoom,
+    carried_entries,
+    identities,
+)
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS
-from llama_stack_responses.core.stream.calls import CallKind, ServerCall
+from llama_stack_responses.core.stream.calls import CallKind, ServerCall, Whole
 from llama_stack_responses.core.stream.citing import Citation, Citing
 
 from ..concurrency import gather_or_cancel
 from ..core.types import Json
-from ..core.unavailable_tools import Unavailable
+from ..core.unavailable_tools import OmittedTool, Unavailable, UnavailableTool
+from ..logs import get_logger
+from ..store.reading import computed
 from .catalog import Catalog
 from .mcp.list_budget import ListBudget, ServerBounds
-from .tool import (
-    Cites,
-    DueCall,
-    FindsTools,
-    Function,
-    HasDueCalls,
-    HoldsResources,
-    ItemReporter,
-    NeedsPreparation,
-    Tool,
-)
+from .tool import Cites, DueCall, FindsTools, HasDueCalls, HoldsResources, NeedsPreparation, Tool
+from .tool_function import Function, ItemReporter
+from .tool_history import ToolHistory
+
+logger = get_logger(__name__)
 
 Makers = Mapping[str, Callable[[Json, CreateRequest], Tool]]
 """Tool factories by the type of an entry of `tools`; they take the entry and the whole request."""
@@ -40,8 +45,7 @@ _NONE_TO_CALL: Final = "'tool_choice' demands a call of a tool, and this stack h
 REFUSED: Final = Unavailable()
 SERVERS: Final = ServerBounds()
 
-_CARRIERS: Final = ("tool_search_output", "additional_tools")
-"""The items that contain tools."""
+_SHOWN_NAMES: Final = 50
 
 
 class Toolset:
@@ -55,11 +59,11 @@ class Toolset:
         request: the request.
         makers: the available tools.
         unavailable: how a request for an unavailable tool is handled.
-        servers: bounds on the MCP servers, including those in items.
-        most: maximum number of tools, including those in items.
+        servers: bounds on the MCP servers; of those in items, the newest count.
+        most: maximum number of tools; of those in items, the newest count.
 
     Raises:
-        ApiError: 400, this stack does not have a tool, or there are too many MCP servers.
+        ApiError: 400, this stack does not have a tool.
     """
 
     def __init__(
@@ -70,15 +74,20 @@ class Toolset:
         servers: ServerBounds = SERVERS,
         most: int = DEFAULT_LIMITS.max_tools,
     ) -> None:
-        self._most = most
         self._request = request
         self._makers = makers
         self._unavailable = unavailable
-        self._tools = [self._made(entry, f"tools[{number}].type") for number, entry in enumerate(request.tools)]
+        self._tools: list[Tool] = []
+        self._entries: list[Json] = []
+        self._known: set[Identity] = set()
+        self._room = ToolRoom(most, servers.servers)
+        for number, entry in enumerate(request.tools):
+            self._room.take(entry)
+            self._add(entry, self._tool_of(entry, f"tools[{number}].type"))
         self._budget = ListBudget(servers)
         self._budget.share(self._tools)
         self._searches = any(isinstance(tool, FindsTools) for tool in self._tools)
-        self._loaded: set[tuple[str | None, str] | None] = set()
+        self._loaded: set[Identity | None] = set()
         self._choice = choice = request.tool_choice
         self._by_name = isinstance(choice, dict) and choice["type"] != "allowed_tools"
         self._must_be_allowed = self._by_name or (isinstance(choice, dict) and choice["mode"] == "required")
@@ -98,12 +107,28 @@ class Toolset:
         Raises:
             ApiError: the response cannot be created with these tools.
         """
-        self._load([tool for item in items if item["type"] in _CARRIERS for tool in item["tools"]])
-        if asking := [tool for tool in self._tools if isinstance(tool, NeedsPreparation)]:
-            await gather_or_cancel(tool.prepare(items, reporter) for tool in asking)
+        tools = [item["tools"] for item in items if item["type"] in CARRIERS]
+        self._load(await computed(partial(self._select, tools), tools))
+        if asking := self._asking():
+            history = ToolHistory(items)
+            await gather_or_cancel(self._prepare(number, tool, history, reporter) for number, tool in asking)
             self._index()
         if self._must_call and not self._allowed:
             raise bad_request(_NONE_TO_CALL, "tool_choice")
+
+    def _asking(self) -> list[tuple[int, NeedsPreparation]]:
+        """Return the tools to prepare: those of the request, and those of items, of which the newest come first."""
+        asking = [(number, tool) for number, tool in enumerate(self._tools) if isinstance(tool, NeedsPreparation)]
+        declared = len(self._request.tools)
+        return sorted(asking, key=lambda each: each[0] if each[0] < declared else declared - each[0])
+
+    async def _prepare(self, number: int, tool: NeedsPreparation, history: ToolHistory, reporter: ItemReporter) -> None:
+        try:
+            await tool.prepare(history, reporter)
+        except UnavailableTool as error:
+            if number < len(self._request.tools):
+                raise
+            self._tools[number] = self._omitted(self._entries[number], error)
 
     def due(self, items: Sequence[Json]) -> list[DueCall]:
         """Return the calls of earlier responses that must run before the model continues.
@@ -111,12 +136,14 @@ class Toolset:
         Raises:
             ApiError: 400, a call cannot be run.
         """
-        calls = [
-            replace(call, name=self._catalog.name_of(number, call.name))
-            for number, tool in enumerate(self._tools)
-            if isinstance(tool, HasDueCalls)
-            for call in tool.due(items)
-        ]
+        calling = [(number, tool) for number, tool in enumerate(self._tools) if isinstance(tool, HasDueCalls)]
+        approved = {each["id"]: each for each in Approvals(items).to_make()} if calling else {}
+        calls: list[DueCall] = []
+        for number, tool in calling:
+            for call in tool.due(list(approved.values())):
+                # An item may repeat a declared server, which must not make the call again.
+                del approved[call.request_id]
+                calls.append(replace(call, name=self._catalog.name_of(number, call.name)))
         self.hosted_calls += len(calls)
         return calls
 
@@ -136,7 +163,7 @@ class Toolset:
         self._in_round = 0
         for tool in self._tools:
             if isinstance(tool, FindsTools):
-                self._load(tool.found())
+                self._load(self._room.select(tool.found(), self._known))
         # With `allowed_tools`, all tools stay visible, which keeps the prompt's prefix cached, and other calls are
         # rejected.
         # If a call is required, only the allowed are visible: the model server forces a call of any visible tool.
@@ -169,28 +196,39 @@ class Toolset:
         self._in_round += 1
         return kind
 
+    def whole_of(self, name: str) -> Whole | None:
+        """Return what reads the arguments of a call, accepted or not; None if they are not read as a whole."""
+        function = self._functions.get(name)
+        return function.kind.whole if function else None
+
     def function(self, name: str) -> Function:
         """Return the function of an accepted call."""
         return self._functions[name]
 
-    def refusal(self, call: ServerCall) -> str:
+    async def refusal(self, call: ServerCall) -> str:
         """Return the error for the model about a rejected call."""
-        names = ", ".join(sorted(self._allowed)) or "none"
+        names = self._allowed_names()
         function = self._functions.get(call.name)
         if function is None:
             return f"There is no tool named '{call.name}'. Tools that may be called: {names}."
         if function.kind.hosted and self.hosted_calls == self._max_calls:
             return "No more tools may be called for this response. Answer with what you know."
-        if call.name in self._allowed and (misread := self.misread(call)):
+        if call.name in self._allowed and (misread := await self.misread(call)):
             return misread
         if call.name in self._allowed:
             return f"Only one tool may be called at a time. Call '{call.name}' again after you have seen its result."
         return f"The tool '{call.name}' cannot be called in this turn. Tools that may be called: {names}."
 
-    def misread(self, call: ServerCall) -> str | None:
+    def _allowed_names(self) -> str:
+        """Return the names of the functions that may be called, the first of many: each refused call repeats them."""
+        more = len(self._allowed) - _SHOWN_NAMES
+        shown = ", ".join(nsmallest(_SHOWN_NAMES, self._allowed)) or "none"
+        return f"{shown}, and {more} more" if more > 0 else shown
+
+    async def misread(self, call: ServerCall) -> str | None:
         """Return the error for the model about invalid arguments; None if they are valid."""
-        whole = self._functions[call.name].kind.whole
-        if whole is None or whole(call.arguments) is not None:
+        whole = self.whole_of(call.name)
+        if whole is None or await computed(partial(whole, call.arguments), call.arguments) is not None:
             return None
         return f"The arguments of this call are not what '{call.name}' takes. Call again with valid ones."
 
@@ -199,27 +237,46 @@ class Toolset:
             return function.name in self._allowed
         return not (self._searches and function.deferred) or function.origin in self._loaded
 
-    @cached_property
-    def _known(self) -> set[bytes]:
-        """The encoded entries of the declared tools; computed on demand, since few requests need them."""
-        return set(map(_same, self._request.tools))
+    def _select(self, tools: Iterable[Iterable[Json]]) -> Selection:
+        return self._room.select([*chain.from_iterable(tools)], self._known)
 
-    def _load(self, entries: Sequence[Json]) -> None:
+    def _load(self, selection: Selection) -> None:
         """Make tools visible that were found, whether declared before or not."""
-        known = len(self._tools)
-        for entry in entries:
-            tool = self._made(entry, "input")
-            self._loaded |= {each.origin for each in tool.functions()}
-            if (same := _same(entry)) not in self._known:
-                self._known.add(same)
-                self._tools.append(tool)
-        if len(self._tools) > self._most:
-            raise bad_request(f"The input has too many tools. A request can have {self._most} in all.", "input")
-        if len(self._tools) > known:
+        self._loaded.update(selection.named)
+        for entry in selection.added:
+            self._add(entry, self._carried_tool(entry))
+        if selection.added:
             self._budget.share(self._tools)
             self._index()
 
-    def _made(self, entry: Json, param: str) -> Tool:
+    def _add(self, entry: Json, tool: Tool) -> None:
+        self._known.update(identities(entry))
+        self._entries.append(entry)
+        self._tools.append(tool)
+
+    def _carried_tool(self, entry: Json) -> Tool:
+        try:
+            return self._tool_of(entry, "input")
+        except UnavailableTool as error:
+            return self._omitted(entry, error)
+
+    def _omitted(self, entry: Json, error: UnavailableTool) -> OmittedTool:
+        """Return the replacement for an unavailable tool of an earlier request, which the client cannot take back.
+
+        Raises:
+            UnavailableTool: the new request has it.
+        """
+        if not self._new.isdisjoint(identities(entry)):
+            raise error
+        logger.info("left out an unavailable tool of the conversation, of type %s", entry["type"])
+        return OmittedTool()
+
+    @cached_property
+    def _new(self) -> frozenset[Identity]:
+        """The tools in the items of the request."""
+        return frozenset(name for each in carried_entries(self._request.input_items) for name in identities(each))
+
+    def _tool_of(self, entry: Json, param: str) -> Tool:
         make = self._makers.get(entry["type"])
         if make is None:
             return self._unavailable.instead(entry["type"], param)
@@ -236,8 +293,3 @@ class Toolset:
         if not isinstance(self._choice, dict):
             return self._functions
         return self._catalog.chosen([self._choice] if self._by_name else self._choice["tools"])
-
-
-def _same(entry: Json) -> bytes:
-    """Return a key that is equal for two entries of the same tool."""
-    return orjson.dumps(entry, option=orjson.OPT_SORT_KEYS)

@@ -1,1 +1,1 @@
-"""What the built-in page shows: its files, and views of responses with rendered Markdown."""
+"""The content of the built-in page: its files, and views of responses with rendered Markdown."""

@@ -11,15 +11,15 @@ from typing import Any, Final
 from ..core.json_blocks import blocks
 from ..core.types import Json
 
-MARKDOWN: Final = 100_000
+MARKDOWN_CHARACTERS: Final = 100_000
 """Most characters of a text that is rendered; a longer one is shown as it is."""
 
-_TEXT: Final = 1_000_000
-_CODE: Final = 200_000
-_SHORT: Final = 500
+_TEXT_CHARACTERS: Final = 1_000_000
+_CODE_CHARACTERS: Final = 200_000
+_SHORT_CHARACTERS: Final = 500
 _LISTED: Final = 200
-_LINK: Final = 2048
-_IMAGE: Final = 2**20
+_LINK_CHARACTERS: Final = 2048
+_IMAGE_CHARACTERS: Final = 2**20
 _PICTURE: Final = re.compile("data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]*")
 
 
@@ -33,7 +33,7 @@ class Budget:
 
     left: int = 4_000_000
 
-    def take(self, text: str, most: int) -> tuple[str, bool]:
+    def cut(self, text: str, most: int) -> tuple[str, bool]:
         """Return the text's beginning, and whether it was cut."""
         kept = text[: min(most, self.left)]
         self.left -= len(kept)
@@ -42,21 +42,21 @@ class Budget:
 
 def words(text: str, budget: Budget, citations: Sequence[Json] = ()) -> Json:
     """Return the block of a text: Markdown, to be rendered, or plain text if it is too long for that."""
-    kept, cut = budget.take(text, _TEXT)
-    if len(kept) > MARKDOWN:
+    kept, cut = budget.cut(text, _TEXT_CHARACTERS)
+    if len(kept) > MARKDOWN_CHARACTERS:
         return {"kind": "text", "text": kept, "truncated": cut}
     return {"kind": "markdown", "html": None, "text": kept, "truncated": cut, "citations": list(citations)}
 
 
 def plain(text: str, budget: Budget) -> Json:
     """Return the block of a text that is shown as it is."""
-    kept, cut = budget.take(text, _TEXT)
+    kept, cut = budget.cut(text, _TEXT_CHARACTERS)
     return {"kind": "text", "text": kept, "truncated": cut}
 
 
 def code(text: str, language: str, budget: Budget) -> Json:
     """Return the block of code, or of a program's output."""
-    kept, cut = budget.take(text, _CODE)
+    kept, cut = budget.cut(text, _CODE_CHARACTERS)
     return {"kind": "code", "text": kept, "language": language, "truncated": cut}
 
 
@@ -69,8 +69,8 @@ def indented(value: Any) -> str:
     """Return a JSON value with indents; a text that is no JSON, or a long one, as it is."""
     if not isinstance(value, str):
         text = _beginning(value)
-        return text if len(text) > _CODE else json.dumps(value, indent=2, ensure_ascii=False)
-    if len(value) > _CODE:
+        return text if len(text) > _CODE_CHARACTERS else json.dumps(value, indent=2, ensure_ascii=False)
+    if len(value) > _CODE_CHARACTERS:
         return value
     try:
         return json.dumps(json.loads(value), indent=2, ensure_ascii=False)
@@ -83,14 +83,14 @@ def _beginning(value: Any) -> str:
     text = ""
     for block in blocks(value):
         text += block.decode("utf-8", "replace")
-        if len(text) > _CODE:
+        if len(text) > _CODE_CHARACTERS:
             break
     return text
 
 
 def is_json(text: str) -> bool:
     """Return whether a text of bounded length is a JSON object or array."""
-    if len(text) > _CODE or text.lstrip()[:1] not in ("{", "["):
+    if len(text) > _CODE_CHARACTERS or text.lstrip()[:1] not in ("{", "["):
         return False
     try:
         json.loads(text)
@@ -101,7 +101,7 @@ def is_json(text: str) -> bool:
 
 def image(url: Any, file_id: Any, detail: Any, budget: Budget) -> Json:
     """Return the block of an image. Only small pictures in data URLs are shown; others are links."""
-    shown = url if isinstance(url, str) and len(url) <= _IMAGE and _PICTURE.fullmatch(url) else None
+    shown = url if isinstance(url, str) and len(url) <= _IMAGE_CHARACTERS and _PICTURE.fullmatch(url) else None
     if shown and len(shown) > budget.left:
         shown = None
     budget.left -= len(shown or "")
@@ -119,20 +119,20 @@ def file(part: Mapping[str, Any]) -> Json:
 
 def link(url: Any, title: Any, text: Any, budget: Budget) -> Json:
     """Return the block of a page or a file that a search found."""
-    kept, _ = budget.take(text if isinstance(text, str) else "", 2000)
+    kept, _ = budget.cut(text if isinstance(text, str) else "", 2000)
     return {"kind": "link", "link": web_link(url), "title": short(title), "text": kept}
 
 
 def web_link(url: Any) -> str | None:
     """Return an address of the web; None for any other, which a page must not open."""
-    if isinstance(url, str) and len(url) <= _LINK and url.lower().startswith(("http://", "https://")):
+    if isinstance(url, str) and len(url) <= _LINK_CHARACTERS and url.lower().startswith(("http://", "https://")):
         return url
     return None
 
 
 def short(value: Any) -> str | None:
     """Return a value as a short text; None if there is none."""
-    return None if value is None else str(value)[:_SHORT] if isinstance(value, str | int | float) else None
+    return None if value is None else str(value)[:_SHORT_CHARACTERS] if isinstance(value, str | int | float) else None
 
 
 def citations(annotations: Any) -> list[Json]:

@@ -9,8 +9,8 @@ from ..core.ids import check_response_id
 from ..core.types import Json
 from ..inputs.history import Hold
 from ..service.responses import OpenAIResponsesImpl
-from ..store.archive import StoredResponse
 from ..store.list_rows import Row
+from ..store.stored_response import StoredResponse
 from .lists import Lists
 from .responses import Views, as_stored
 
@@ -48,7 +48,7 @@ class ChainViews:
         if after:
             check_response_id(after, "after")
         stored, left = await self._walk(after or response_id, limit, hold)
-        turns = await self._views.turns(stored)
+        turns = await self._views.turns(stored, hold)
         for turn, each in zip(turns, stored, strict=True):
             previous = each.response["previous_response_id"]
             siblings = await self._branches(previous) if previous else []
@@ -70,11 +70,11 @@ class ChainViews:
         Raises:
             ApiError: 404, the first response cannot be read.
         """
-        found = [as_stored(await self._impl.find(response_id, "read", hold))]
+        found = [as_stored(await self._impl.reader.find(response_id, "read", hold))]
         size = found[0].size
         while (previous := found[-1].response["previous_response_id"]) and len(found) < limit and size < _PAGE_BYTES:
             try:
-                found.append(as_stored(await self._impl.find(previous, "read", hold)))
+                found.append(as_stored(await self._impl.reader.find(previous, "read", hold)))
             except ApiError as error:
                 if error.status != 404:
                     raise
@@ -88,6 +88,6 @@ class ChainViews:
 
     async def _branches(self, previous: str) -> list[Row]:
         """Return the caller's responses that continue a response, oldest first."""
-        rows = await self._impl.archive.listing.branches(self._impl.access.who(), previous, _BRANCHES)
+        rows = await self._impl.archive.listing.branches(self._impl.access.current_user(), previous, _BRANCHES)
         names = ("id", "words", "status", "created_at")
         return [{name: row[name] for name in names} for row in await self._lists.current(rows)]

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ..core.types import Json
+from ..sealing.sealer import SEALED
 from . import blocks
 from .blocks import Budget
 
 MOST_ITEMS: Final = 1000
 """Most items of a view's input, and of its output."""
 
-_TITLE: Final = 160
-_ERROR: Final = 2000
+_TITLE_CHARACTERS: Final = 160
+_ERROR_CHARACTERS: Final = 2000
 
 type Item = Mapping[str, Any]
 
@@ -29,17 +30,21 @@ class Reading:
         structured: whether messages of the assistant are JSON.
         durations: milliseconds that tools ran, by the id of their item.
         failed: ids of calls that failed, also of those whose item says `completed`.
+        summaries: the texts of opened summaries, by the seals of their items.
+        requests: the requests for approval that are answered, by their ids.
     """
 
     budget: Budget
     structured: bool = False
     durations: Mapping[str, float] = field(default_factory=dict)
     failed: Collection[str] = ()
+    summaries: Mapping[str, str] = field(default_factory=dict)
+    requests: Mapping[str, Item] = field(default_factory=dict)
 
 
-def shown(items: Sequence[Item], reading: Reading) -> list[Json]:
+def item_views(items: Sequence[Item], reading: Reading) -> list[Json]:
     """Return the first items as a page shows them. Markdown is not rendered yet."""
-    return [_shown(item, reading) for item in items[:MOST_ITEMS]]
+    return [_item_view(item, reading) for item in items[:MOST_ITEMS]]
 
 
 def markdown_blocks(items: Sequence[Json]) -> Iterator[Json]:
@@ -50,7 +55,7 @@ def markdown_blocks(items: Sequence[Json]) -> Iterator[Json]:
                 yield block
 
 
-def _shown(item: Item, reading: Reading) -> Json:
+def _item_view(item: Item, reading: Reading) -> Json:
     kind, make = _KINDS.get(item["type"], ("other", _other))
     head = {"type": item["type"], "id": blocks.short(item.get("id")), "kind": kind}
     return {**head, "status": blocks.short(item.get("status")), **make(item, reading)}
@@ -90,17 +95,17 @@ def _reasoning(item: Item, reading: Reading) -> Json:
 
 def _tool(item: Item, reading: Reading) -> Json:
     """Return a call of a tool, run by the client or the server."""
-    made = _CALLS[item["type"]](item, reading.budget)
-    arguments, error = made.get("arguments"), _error(item)
-    name = str(made.get("name") or item["type"].removesuffix("_call"))[:_TITLE]
-    summary = _flat(str(made.get("summary", arguments["text"] if arguments else "")))
+    parts = _CALLS[item["type"]](item, reading.budget)
+    arguments, error = parts.get("arguments"), _error(item)
+    name = str(parts.get("name") or item["type"].removesuffix("_call"))[:_TITLE_CHARACTERS]
+    summary = _flat(str(parts.get("summary", arguments["text"] if arguments else "")))
     return {
-        "title": f"{name} {summary}"[:_TITLE],
+        "title": f"{name} {summary}"[:_TITLE_CHARACTERS],
         "name": name,
         "server": blocks.short(item.get("server_label")),
-        "run_by": made.get("run_by", "server"),
+        "run_by": parts.get("run_by", "server"),
         "arguments": arguments,
-        "results": made.get("results", []),
+        "results": parts.get("results", []),
         "failed": item.get("status") == "failed" or error is not None or str(item.get("id")) in reading.failed,
         "error": error,
         "duration_ms": reading.durations.get(str(item.get("id"))),
@@ -116,15 +121,19 @@ def _flat(text: str) -> str:
 def _error(item: Item) -> str | None:
     error = item.get("error")
     if isinstance(error, dict):
-        return blocks.short(error.get("message")) or _texts(error.get("content")) or blocks.indented(error)[:_TITLE]
-    return str(error)[:_ERROR] if error else None
+        return (
+            blocks.short(error.get("message"))
+            or _texts(error.get("content"))
+            or blocks.indented(error)[:_TITLE_CHARACTERS]
+        )
+    return str(error)[:_ERROR_CHARACTERS] if error else None
 
 
 def _texts(content: Any) -> str:
     """Return the texts of the content with which a tool of an MCP server failed."""
     parts = content if isinstance(content, list) else []
-    texts = (str(part.get("text", ""))[:_ERROR] for part in parts[:16] if isinstance(part, dict))
-    return "\n".join(filter(None, texts))[:_ERROR]
+    texts = (str(part.get("text", ""))[:_ERROR_CHARACTERS] for part in parts[:16] if isinstance(part, dict))
+    return "\n".join(filter(None, texts))[:_ERROR_CHARACTERS]
 
 
 def _function(item: Item, budget: Budget) -> Json:
@@ -175,8 +184,9 @@ def _interpreter(item: Item, budget: Budget) -> Json:
 def _shell(item: Item, budget: Budget) -> Json:
     action = item.get("action")
     commands = (action.get("commands") or action.get("command")) if isinstance(action, dict) else None
-    text = "\n".join(map(str, commands[:200])) if isinstance(commands, list) else str(commands or "")
-    return {"name": "shell", "arguments": _of(blocks.code(text, "shell", budget)), "run_by": "client"}
+    lines = [str(each) for each in commands[:200]] if isinstance(commands, list) else [str(commands or "")]
+    given = blocks.code("\n".join(lines), "shell", budget)
+    return {"name": "shell", "summary": "; ".join(lines), "arguments": _of(given), "run_by": "client"}
 
 
 def _patch(item: Item, budget: Budget) -> Json:
@@ -223,26 +233,43 @@ def _of(block: Json) -> Json:
     return {name: block[name] for name in ("text", "language", "truncated")}
 
 
-def _compaction(_: Item, __: Reading) -> Json:
-    return {"title": "The conversation before this was replaced by a summary."}
+def _compaction(item: Item, reading: Reading) -> Json:
+    seal = item.get(SEALED)
+    text = reading.summaries.get(str(seal))
+    return {
+        "title": "The conversation before this was replaced by a summary.",
+        "blocks": [blocks.words(text, reading.budget)] if text else [],
+        "sealed": bool(seal) and not text,
+    }
 
 
 def _listed_tools(item: Item, _: Reading) -> Json:
-    names = [str(tool.get("name", ""))[:_TITLE] for tool in blocks.objects(item.get("tools"))]
+    names = [str(tool.get("name", ""))[:_TITLE_CHARACTERS] for tool in blocks.objects(item.get("tools"))]
     title = f"{item.get('server_label') or 'tools'}: {len(names)} {'tool' if len(names) == 1 else 'tools'}"
-    return {"title": title[:_TITLE], "names": names, "error": _error(item)}
+    return {"title": title[:_TITLE_CHARACTERS], "names": names, "error": _error(item)}
 
 
 def _approval(item: Item, reading: Reading) -> Json:
-    asked = item["type"] == "mcp_approval_request"
-    arguments = _arguments(item.get("arguments"), reading.budget) if asked else None
-    wanted = f"Approval requested: {item.get('name') or ''} {_flat(arguments['text']) if arguments else ''}"
+    """Return a request for approval."""
+    arguments = _arguments(item.get("arguments"), reading.budget)
+    return {**_approved_call("Approval requested", item, arguments), "arguments": arguments, "approve": None}
+
+
+def _approval_answer(item: Item, reading: Reading) -> Json:
+    """Return the answer to a request for approval; it names the call if the request is known."""
+    answer = "Approved" if item.get("approve") else "Refused"
+    request = reading.requests.get(str(item.get("approval_request_id")))
+    call = {"title": answer, "name": None, "server": None}
+    if request:
+        call = _approved_call(answer, request, _arguments(request.get("arguments"), Budget()))
+    return {**call, "arguments": None, "approve": bool(item.get("approve"))}
+
+
+def _approved_call(what: str, request: Item, arguments: Json) -> Json:
     return {
-        "title": wanted[:_TITLE] if asked else "Approved" if item.get("approve") else "Refused",
-        "name": blocks.short(item.get("name")),
-        "server": blocks.short(item.get("server_label")),
-        "arguments": arguments,
-        "approve": None if asked else bool(item.get("approve")),
+        "title": f"{what}: {request.get('name') or ''} {_flat(arguments['text'])}"[:_TITLE_CHARACTERS],
+        "name": blocks.short(request.get("name")),
+        "server": blocks.short(request.get("server_label")),
     }
 
 
@@ -281,7 +308,7 @@ _KINDS: Final[Mapping[str, tuple[str, Callable[[Item, Reading], Json]]]] = {
     "mcp_list_tools": ("tools", _listed_tools),
     "additional_tools": ("tools", _listed_tools),
     "mcp_approval_request": ("approval", _approval),
-    "mcp_approval_response": ("approval", _approval),
+    "mcp_approval_response": ("approval", _approval_answer),
     **dict.fromkeys(_CALLS, ("tool", _tool)),
     **dict.fromkeys(_OUTPUTS, ("tool_output", _output)),
 }

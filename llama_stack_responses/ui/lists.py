@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..core.errors import bad_request
+from ..core.listing import Order
 from ..core.owner import Owner
 from ..core.types import Json
 from ..jobs.background import BackgroundJobs
@@ -29,7 +30,7 @@ class ListFilter:
         statuses, conversation: as in the row.
         model: as in the row, or without the name of its provider.
         metadata: pairs of a key and its value, or None for any value; all of them have to be there.
-        text: a part of the first words, in any case.
+        text: a part of the first words of the question or of the answer, in any case.
         failed_tools: whether a tool call has to have failed.
         waits: whether the response has to wait for an approval or a client's output.
         tokens, seconds: least number of tokens, read and written, and of seconds; 0 for a response that has not ended.
@@ -50,7 +51,7 @@ class ListFilter:
 
     @property
     def restricts_rows(self) -> bool:
-        """Whether rows have to be looked at."""
+        """Whether rows have to be read."""
         return bool(
             self.statuses
             or self.model
@@ -62,14 +63,14 @@ class ListFilter:
         ) or (self.tokens, self.seconds) != (None, None)
 
     def may_match(self, row: Row) -> bool:
-        """Return whether a row matches, as far as its own fields tell: a queued one may have started."""
+        """Return whether a row matches, as far as its own fields show it: a queued one may have started."""
         statuses = self.statuses | WAITING if self.statuses & WAITING else self.statuses
         return (
             (not statuses or row["status"] in statuses)
             and (self.model is None or self.model in (row["model"], row["model"].partition("/")[2]))
             and (self.conversation is None or row["conversation"] == self.conversation)
             and all(_has(row["metadata"], *pair) for pair in self.metadata)
-            and (self.text is None or self.text.casefold() in row["words"].casefold())
+            and (self.text is None or _says(row, self.text.casefold()))
             and (not self.waits or row["waits_for"] is not None)
             and (not self.failed_tools or row["failed_tool_calls"] > 0)
             and (self.tokens is None or (row["input_tokens"] or 0) + (row["output_tokens"] or 0) >= self.tokens)
@@ -99,13 +100,13 @@ class Lists:
         self._archive = archive
         self._jobs = jobs
 
-    async def page(self, owner: Owner, wanted: ListFilter, after: str | None, limit: int) -> Json:
-        """Return a page of the owner's list, newest first.
+    async def page(self, owner: Owner, wanted: ListFilter, after: str | None, limit: int, order: Order) -> Json:
+        """Return a page of the owner's list.
 
         Raises:
             ApiError: 400, `after` is no cursor.
         """
-        span = Span(wanted.since, wanted.until, _parsed(after) if after else None)
+        span = Span(wanted.since, wanted.until, _parsed(after) if after else None, order == "asc")
         found = await self._archive.listing.page(
             owner, span, limit, wanted.may_match if wanted.restricts_rows else None
         )
@@ -125,7 +126,7 @@ class Lists:
         """Return the rows with the current status of those that were queued."""
         queued = [row["id"] for row in rows if row["status"] in WAITING]
         jobs = await self._jobs.find_many(queued)
-        running = {each for each, lease in jobs.items() if lease.job.worker}
+        running = {each for each, job in jobs.items() if job.state.worker}
         return [row | {"status": "in_progress"} if row["id"] in running else row for row in rows]
 
 
@@ -134,6 +135,10 @@ def _parsed(cursor: str) -> tuple[str, str]:
     if match is None:
         raise bad_request("Invalid 'after': it is not the 'next' of a page.", "after", "invalid_value")
     return match[1], match[2]
+
+
+def _says(row: Row, text: str) -> bool:
+    return text in row["words"].casefold() or text in row["answer"].casefold()
 
 
 def _has(metadata: Any, name: str, value: str | None) -> bool:

@@ -8,10 +8,10 @@ from typing import Final
 
 from ..core import json_decoding
 from ..core.errors import ApiError
+from ..core.json_blocks import dumps
 from ..core.json_values import count_values
 from ..core.types import Json
 from ..process_pool.pool import Task, WorkerPool
-from ..store import codec
 from .items import markdown_blocks
 
 _TASK: Final = "llama_stack_responses.ui.markup"
@@ -22,7 +22,7 @@ _CHARACTERS: Final = 400_000
 _ANSWER_BYTES: Final = 32 * 2**20
 """Maximum size of the HTML: a table of many empty cells grows by a factor of eight."""
 
-_PIECE: Final = 65_536
+_PIECE_CHARACTERS: Final = 65_536
 """Characters that are encoded at once."""
 
 
@@ -58,7 +58,7 @@ class Renderer:
 
     async def _html(self, texts: Sequence[str], owner: Hashable) -> Sequence[str] | None:
         """Return the HTML of each text; None if it took too long, or if no process can be started."""
-        task = Task(_TASK, codec.dumps(texts), self._seconds, _ANSWER_BYTES)
+        task = Task(_TASK, dumps(texts), self._seconds, _ANSWER_BYTES)
         try:
             answer = await self._pool.run(task, owner)
         except ApiError:
@@ -69,8 +69,8 @@ class Renderer:
 def _texts(answer: str, count: int) -> Sequence[str] | None:
     """Return the texts of an answer; None if it is not a list of that many, since the process read foreign text."""
     body = bytearray()
-    for start in range(0, len(answer), _PIECE):
-        body += answer[start : start + _PIECE].encode("utf-8", "replace")
+    for start in range(0, len(answer), _PIECE_CHARACTERS):
+        body += answer[start : start + _PIECE_CHARACTERS].encode("utf-8", "replace")
     if count_values(body, count + 1) > count + 1:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What the page shows of stored responses: views, events, chat requests, chains and conversations."""
+"""The content of the page about stored responses: views, events, chat requests, chains and conversations."""
 
 from __future__ import annotations
 
@@ -6,28 +6,31 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from ..core.errors import bad_request
+from ..core.json_blocks import dumps
 from ..core.listing import Order
 from ..core.stream.replay import replay
 from ..core.types import Json
 from ..inputs.history import Hold
-from ..service.responses import RUNNING, OpenAIResponsesImpl
-from ..store import codec
-from ..store.archive import StoredResponse
+from ..service.response_reader import RUNNING
+from ..service.responses import OpenAIResponsesImpl
 from ..store.layout import chat_request
 from ..store.reading import ReadAllowance
 from ..store.running_response import RunningResponse
+from ..store.stored_response import StoredResponse
+from .approvals import answered_requests
 from .blocks import Budget
-from .items import Reading, shown
+from .items import Reading, item_views
 from .rendering import Renderer
+from .summaries import Summaries
 from .view import facts_of, instructions_of, items_of, owner_of, summary_of, timing_of
 
 _PAGE_BYTES: Final = 4 * 2**20
-_TURN: Final = 64
-"""Events that are made before the thread lets others run."""
+_TURN_EVENTS: Final = 64
+"""Events that are built before the thread lets others run."""
 
 
 class Views:
@@ -40,6 +43,7 @@ class Views:
     def __init__(self, impl: OpenAIResponsesImpl) -> None:
         self._impl = impl
         self._renderer = Renderer(impl.pool)
+        self._summaries = Summaries(impl.sealer)
 
     async def response(self, response_id: str, hold: Hold | None = None) -> Json:
         """Return the view of a response, stored or running.
@@ -47,21 +51,24 @@ class Views:
         Raises:
             ApiError: 404, the response is unknown, deleted, or another user's.
         """
-        stored = as_stored(await self._impl.find(response_id, "read", hold))
+        stored = as_stored(await self._impl.reader.find(response_id, "read", hold))
         inputs = await self._inputs([stored])
-        view = await asyncio.to_thread(_view, stored, inputs[0])
+        reading = await self._reading([*inputs[0], *stored.response["output"]], hold)
+        view = await asyncio.to_thread(_view, stored, inputs[0], reading)
         [view["summary"]] = await self._impl.archive.listing.unanswered(stored.owner, [view["summary"]])
-        await self._renderer.render(view["items"], self._impl.access.who().identity)
+        await self._renderer.render(view["items"], self._impl.access.current_user().identity)
         return view
 
-    async def turns(self, stored: Sequence[StoredResponse]) -> list[Json]:
+    async def turns(self, stored: Sequence[StoredResponse], hold: Hold | None = None) -> list[Json]:
         """Return turns of a conversation: each with its row of the list, and its items."""
-        inputs, budget = await self._inputs(stored), Budget()
-        turns = await asyncio.to_thread(_turns, stored, inputs, budget)
+        inputs = await self._inputs(stored)
+        items = chain(*inputs, *(each.response["output"] for each in stored))
+        reading = await self._reading(list(items), hold)
+        turns = await asyncio.to_thread(_turns, stored, inputs, reading)
         for turn, each in zip(turns, stored, strict=True):
             [turn["summary"]] = await self._impl.archive.listing.unanswered(each.owner, [turn["summary"]])
         await self._renderer.render(
-            [item for turn in turns for item in turn["items"]], self._impl.access.who().identity
+            [item for turn in turns for item in turn["items"]], self._impl.access.current_user().identity
         )
         return turns
 
@@ -77,8 +84,9 @@ class Views:
         page = await self._impl.conversations.list_items(
             conversation_id, limit=limit, after=after, order=order, hold=hold
         )
-        items = await asyncio.to_thread(shown, page.data, Reading(Budget()))
-        await self._renderer.render(items, self._impl.access.who().identity)
+        reading = await self._reading(page.data, hold)
+        items = await asyncio.to_thread(item_views, page.data, reading)
+        await self._renderer.render(items, self._impl.access.current_user().identity)
         head = {name: about[name] for name in ("id", "created_at", "metadata")}
         last = page.data[-1]["id"] if page.data and page.has_more else None
         return {"object": "list", "conversation": head, "data": items, "has_more": page.has_more, "next": last}
@@ -99,7 +107,7 @@ class Views:
         Raises:
             ApiError: 404, as for `response`.
         """
-        stored = as_stored(await self._impl.find(response_id, "read", hold))
+        stored = as_stored(await self._impl.reader.find(response_id, "read", hold))
         numbers = range(after + 1, min(after + 1 + limit, stored.recorded))
         keys = [chat_request(response_id, number) for number in numbers]
         found = await self._impl.archive.read(keys, _PAGE_BYTES)
@@ -118,10 +126,17 @@ class Views:
         }
 
     async def _ended(self, response_id: str, hold: Hold | None) -> StoredResponse:
-        found = await self._impl.find(response_id, "read", hold)
+        found = await self._impl.reader.find(response_id, "read", hold)
         if isinstance(found, RunningResponse) or found.response["status"] in RUNNING:
-            raise bad_request(f"Response '{response_id}' is still being made.", code="response_not_ready")
+            raise bad_request(f"Response '{response_id}' is still in progress.", code="response_not_ready")
         return found
+
+    async def _reading(self, items: Sequence[Json], hold: Hold | None) -> Reading:
+        """Return what the views of items share, with the summaries and requests that the viewer may read."""
+        viewer = self._impl.access.current_user()
+        summaries = await self._summaries.of(items, viewer, hold)
+        requests = await answered_requests(self._impl.archive, items, viewer, hold)
+        return Reading(Budget(), summaries=summaries, requests=requests)
 
     async def _inputs(self, stored: Sequence[StoredResponse]) -> list[list[Json]]:
         """Return each response's own input; an empty list where it is too much to read."""
@@ -136,14 +151,14 @@ def as_stored(found: StoredResponse | RunningResponse) -> StoredResponse:
     return found
 
 
-def _view(stored: StoredResponse, inputs: list[Json]) -> Json:
-    response, budget = stored.response, Budget()
+def _view(stored: StoredResponse, inputs: list[Json], reading: Reading) -> Json:
+    response = stored.response
     return {
         "object": "ui.response",
         "summary": summary_of(stored, inputs),
         "owner": owner_of(stored.owner),
-        "instructions": instructions_of(response, budget),
-        **items_of(stored, inputs, budget),
+        "instructions": instructions_of(response, reading.budget),
+        **items_of(stored, inputs, reading),
         "facts": facts_of(response),
         "timing": timing_of(stored.timing),
         "requests": stored.recorded,
@@ -151,12 +166,12 @@ def _view(stored: StoredResponse, inputs: list[Json]) -> Json:
     }
 
 
-def _turns(stored: Sequence[StoredResponse], inputs: Sequence[list[Json]], budget: Budget) -> list[Json]:
+def _turns(stored: Sequence[StoredResponse], inputs: Sequence[list[Json]], reading: Reading) -> list[Json]:
     return [
         {
             "id": each.response["id"],
             "summary": summary_of(each, given),
-            **items_of(each, given, budget),
+            **items_of(each, given, reading),
             "compacted": any(item["type"] == "compaction" for item in (*given, *each.response["output"])),
         }
         for each, given in zip(stored, inputs, strict=True)
@@ -164,18 +179,18 @@ def _turns(stored: Sequence[StoredResponse], inputs: Sequence[list[Json]], budge
 
 
 def _events(stored: StoredResponse, after: int, limit: int) -> Json:
-    """Return a page of events. It runs in a thread: the events before the page are made too."""
+    """Return a page of events. It runs in a thread: the events before the page are built too."""
     times = (stored.timing or {}).get("events")
     clock = times_of(times) if times else None
     data: list[Json] = []
     size, more = 0, False
     for number, event in enumerate(replay(stored.response, stored.transcript)):
-        if number % _TURN == 0:
+        if number % _TURN_EVENTS == 0:
             time.sleep(0)
         at = clock(number) if clock else None
         if number <= after:
             continue
-        size += len(codec.dumps(event))
+        size += len(dumps(event))
         if len(data) == limit or (data and size > _PAGE_BYTES):
             more = True
             break
@@ -185,7 +200,7 @@ def _events(stored: StoredResponse, after: int, limit: int) -> Json:
 
 
 def times_of(recorded: Sequence[int]) -> Callable[[int], int]:
-    """Return the time in milliseconds of each event, asked for in order of their numbers.
+    """Return the time in milliseconds of each event; calls come in order of the events' numbers.
 
     Args:
         recorded: pairs of a number of events and the milliseconds since the previous pair.
@@ -205,7 +220,7 @@ def times_of(recorded: Sequence[int]) -> Callable[[int], int]:
 
 def settings_of(impl: OpenAIResponsesImpl, version: str) -> Json:
     """Return what the page has to know of the server and of the user."""
-    owner, config = impl.access.who(), impl.config
+    owner, config = impl.access.current_user(), impl.config
     return {
         "object": "ui.session",
         "owner": {**owner_of(owner), "anonymous": owner.is_anonymous},

@@ -19,19 +19,19 @@ class SharedValues[Value]:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._made: dict[Hashable, tuple[float, asyncio.Future[Value]]] = {}
+        self._futures: dict[Hashable, tuple[float, asyncio.Future[Value]]] = {}
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[Value]]) -> Value:
         """Return the value of a key; make it if it is old."""
         now = asyncio.get_running_loop().time()
-        known = self._made.get(key)
+        known = self._futures.get(key)
         if known is None or now - known[0] >= self._seconds:
             self._drop_old(now)
             known = (now, asyncio.ensure_future(make()))
-            self._made[key] = known
+            self._futures[key] = known
         # A stream that ends must not end the work that others wait for.
         return await asyncio.shield(known[1])
 
     def _drop_old(self, now: float) -> None:
-        if len(self._made) >= _KEPT:
-            self._made = {key: each for key, each in self._made.items() if now - each[0] < self._seconds}
+        if len(self._futures) >= _KEPT:
+            self._futures = {key: each for key, each in self._futures.items() if now - each[0] < self._seconds}

@@ -18,16 +18,16 @@ from ..store.records import Record
 from .lists import WAITING, ListFilter, Lists
 from .shared_values import SharedValues
 
-type Told = tuple[str, Json]
+type NamedEvent = tuple[str, Json]
 """The name of an event and its data."""
 
-_WINDOW: Final = 200
+_WINDOW_ROWS: Final = 200
 """Newest rows of a list whose changes are reported."""
 
-_LIFETIME: Final = 600.0
+_LIFETIME_SECONDS: Final = 600.0
 """Seconds after which a stream ends: the client connects again, with a token that is then checked again."""
 
-_SILENCE: Final = 15.0
+_SILENCE_SECONDS: Final = 15.0
 _SHOWN: Final = 200
 
 
@@ -46,23 +46,23 @@ class Streams:
         self._heads: SharedValues[list[tuple[str, Record]]] = SharedValues(0.9 * seconds)
         self._states: SharedValues[Json] = SharedValues(0.9 * seconds)
 
-    async def changes(self, owner: Owner, wanted: ListFilter) -> AsyncIterator[Told | None]:
+    async def changes(self, owner: Owner, wanted: ListFilter) -> AsyncIterator[NamedEvent | None]:
         """Yield the changes of the owner's list from now on; None from time to time."""
         follower = _Changes(self._lists, wanted)
         key = Hasher(owner).owner
 
-        async def look() -> list[Told]:
-            head = await self._heads.get(key, lambda: self._impl.archive.listing.head(owner, _WINDOW))
+        async def look() -> list[NamedEvent]:
+            head = await self._heads.get(key, lambda: self._impl.archive.listing.head(owner, _WINDOW_ROWS))
             return await follower.of(head)
 
         async for event in self._every(look):
             yield event
 
-    async def live(self, owner: Owner, response_id: str | None = None) -> AsyncIterator[Told | None]:
+    async def live(self, owner: Owner, response_id: str | None = None) -> AsyncIterator[NamedEvent | None]:
         """Yield the state of the owner's running responses whenever it changes; None from time to time."""
         last: Json = {}
 
-        async def look() -> list[Told]:
+        async def look() -> list[NamedEvent]:
             nonlocal last
             state = await self._states.get((owner.identity, response_id), lambda: self._state(owner, response_id))
             changed, last = state != last, state
@@ -71,13 +71,13 @@ class Streams:
         async for event in self._every(look):
             yield event
 
-    async def stats(self, owner: Owner) -> AsyncIterator[Told | None]:
+    async def stats(self, owner: Owner) -> AsyncIterator[NamedEvent | None]:
         """Yield the owner's counts on this server once a second."""
 
-        async def look() -> list[Told]:
+        async def look() -> list[NamedEvent]:
             activity = self._impl.activity
             running = list(activity.running.get(owner.identity, {}).values())
-            counts = activity.of(owner).shown()
+            counts = activity.of(owner).as_json()
             counts["events"] += sum(one.assembler.numbered for one in running)
             head = {"at": time.time(), "server": self._impl.jobs.board.server, "running": len(running)}
             return [("stats", {**head, **counts})]
@@ -85,11 +85,11 @@ class Streams:
         async for event in self._every(look):
             yield event
 
-    async def _every(self, look: Callable[[], Awaitable[list[Told]]]) -> AsyncIterator[Told | None]:
+    async def _every(self, look: Callable[[], Awaitable[list[NamedEvent]]]) -> AsyncIterator[NamedEvent | None]:
         """Yield what `look` returns, once in an interval, until the stream is old or the server closes."""
         loop = asyncio.get_running_loop()
         began = spoke = loop.time()
-        while loop.time() - began < _LIFETIME and not self._impl.shutdown_coordinator.begun:
+        while loop.time() - began < _LIFETIME_SECONDS and not self._impl.shutdown_coordinator.begun:
             try:
                 news = await look()
             except ApiError:
@@ -98,7 +98,7 @@ class Streams:
                 yield event
             if news:
                 spoke = loop.time()
-            elif loop.time() - spoke >= _SILENCE:
+            elif loop.time() - spoke >= _SILENCE_SECONDS:
                 spoke = loop.time()
                 yield None
             await asyncio.sleep(self._impl.intervals.watch_seconds)
@@ -119,15 +119,16 @@ class Streams:
             jobs, waiting = {job.response_id: job for job in overview.jobs}, overview.waiting
             shown |= await self._unknown([each for each in jobs if each not in shown])
         now = await self._impl.archive.now() if jobs else 0.0
-        responses = [{**one, **_of_job(jobs.get(each), now)} for each, one in shown.items()]
-        responses.sort(key=lambda one: (one["created_at"], one["id"]), reverse=True)
+        # The last started first, as the sort keeps it for responses of one second.
+        responses = [{**one, **_of_job(jobs.get(each), now)} for each, one in reversed(shown.items())]
+        responses.sort(key=_place)
         if response_id:
             responses = [one for one in responses if one["id"] == response_id]
         return {"responses": responses[:_SHOWN], "queued": waiting, "servers": servers}
 
     async def _unknown(self, response_ids: Sequence[str]) -> dict[str, Json]:
         """Return what is shown of jobs of which no server shows anything: those that wait."""
-        rows = await self._impl.archive.summaries(response_ids[:_SHOWN]) if response_ids else {}
+        rows = await self._impl.archive.listing.summaries(response_ids[:_SHOWN]) if response_ids else {}
         nothing = {"events": None, "output_items": None, "tail": None, "doing": None}
         names = ("id", "status", "model", "words", "created_at", "background")
         return {
@@ -148,7 +149,7 @@ class _Changes:
         self._versions: dict[str, int] | None = None
         self._waiting: dict[str, Row] = {}
 
-    async def of(self, head: Sequence[tuple[str, Record]]) -> list[Told]:
+    async def of(self, head: Sequence[tuple[str, Record]]) -> list[NamedEvent]:
         """Return the events that lead from the last state to this one; at first, only that the stream is at work."""
         known = self._versions or {}
         read = [(key, record) for key, record in head if known.get(key) != record.version]
@@ -159,7 +160,7 @@ class _Changes:
         self._remember(rows, started, gone)
         if first:
             return [("ready", {"newest": _cursor(head[0][0]) if head else None})]
-        news: list[Told] = [("row", row) for row in [*reversed(rows), *started] if self._wanted.matches(row)]
+        news: list[NamedEvent] = [("row", row) for row in [*reversed(rows), *started] if self._wanted.matches(row)]
         return [*news, *(("removed", {"id": response_id}) for response_id in gone)]
 
     async def _started(self, read: Set[str]) -> list[Row]:
@@ -179,12 +180,18 @@ class _Changes:
 def _gone(head: Sequence[tuple[str, Record]], known: Iterable[str]) -> list[str]:
     """Return the responses that are no longer there, without those that are only too old."""
     there = {key for key, _ in head}
-    oldest = head[-1][0] if len(head) == _WINDOW else ""
+    oldest = head[-1][0] if len(head) == _WINDOW_ROWS else ""
     return [key.rpartition("/")[2] for key in known if key not in there and key > oldest]
 
 
 def _cursor(key: str) -> str:
     return "-".join(key.split("/")[2:])
+
+
+def _place(one: Json) -> tuple[bool, float]:
+    """Return the key that sorts responses: those that run, newest first, then those that wait, as they stand."""
+    place = one["queue_place"]
+    return place is not None, -one["created_at"] if place is None else place
 
 
 def _of_job(job: JobNow | None, now: float) -> Json:

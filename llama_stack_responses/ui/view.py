@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from ..core.json_values import is_large
 from ..core.owner import Owner
 from ..core.types import Json
-from ..store.archive import StoredResponse
 from ..store.list_rows import Row, failed_calls, first_words, row_of
+from ..store.stored_response import StoredResponse
 from . import blocks
 from .blocks import Budget
-from .items import MOST_ITEMS, Reading, shown
+from .items import MOST_ITEMS, Reading, item_views
 
-_LARGE: Final = 20_000
+_LARGE_BYTES: Final = 20_000
 """Bytes of a setting, as JSON, from which it is left out."""
 
 _TOOLS: Final = 200
-_INSTRUCTIONS: Final = 200_000
+_INSTRUCTIONS_CHARACTERS: Final = 200_000
 
 _NAMED: Final = ("background", "completed_at", "conversation", "created_at", "error", "id", "incomplete_details")
 _SHOWN: Final = ("instructions", "metadata", "model", "object", "output", "previous_response_id", "service_tier")
@@ -32,16 +33,23 @@ def summary_of(stored: StoredResponse, inputs: Sequence[Json]) -> Row:
     return {"id": stored.response["id"], **row, "version": stored.version}
 
 
-def items_of(stored: StoredResponse, inputs: Sequence[Json], budget: Budget) -> Json:
-    """Return a response's own input and its output as a page shows them, and how many items are left out."""
+def items_of(stored: StoredResponse, inputs: Sequence[Json], reading: Reading) -> Json:
+    """Return a response's own input and its output as a page shows them, and how many items are left out.
+
+    Args:
+        stored: the response.
+        inputs: its own input.
+        reading: what the view shares; the rest of it is filled in for this response.
+    """
     response = stored.response
     form = ((response.get("text") or {}).get("format") or {}).get("type", "text")
     durations = {tool[2]: tool[1] - tool[0] for tool in (stored.timing or {}).get("tools", ()) if tool[1] is not None}
-    asked = shown(inputs, Reading(budget))
+    input_views = item_views(inputs, reading)
     failed = frozenset(str(item.get("id")) for item in failed_calls(response["output"], stored.timing))
-    made = shown(response["output"], Reading(budget, form != "text", durations, failed))
+    own = replace(reading, structured=form != "text", durations=durations, failed=failed)
+    output_views = item_views(response["output"], own)
     left_out = max(0, len(inputs) - MOST_ITEMS) + max(0, len(response["output"]) - MOST_ITEMS)
-    return {"items": [*asked, *made], "output_from": len(asked), "items_left_out": left_out}
+    return {"items": [*input_views, *output_views], "output_from": len(input_views), "items_left_out": left_out}
 
 
 def facts_of(response: Json) -> Json:
@@ -66,7 +74,7 @@ def instructions_of(response: Json, budget: Budget) -> Json | None:
     if not instructions:
         return None
     text = instructions if isinstance(instructions, str) else blocks.indented(instructions)
-    kept, cut = budget.take(text, _INSTRUCTIONS)
+    kept, cut = budget.cut(text, _INSTRUCTIONS_CHARACTERS)
     return {"text": kept, "truncated": cut}
 
 
@@ -93,11 +101,11 @@ def owner_of(owner: Owner) -> Json:
 
 def _round(recorded: Sequence[Any]) -> Json:
     names = ("start_ms", "first_token_ms", "end_ms", "input_tokens", "output_tokens", "cached_tokens", "kind")
-    made = dict(zip(names, recorded, strict=False))
-    first, end, tokens = made["first_token_ms"], made["end_ms"], made["output_tokens"]
+    fields = dict(zip(names, recorded, strict=False))
+    first, end, tokens = fields["first_token_ms"], fields["end_ms"], fields["output_tokens"]
     writes = None if first is None or end is None else (end - first) / 1000
-    made["tokens_per_second"] = round(tokens / writes, 1) if tokens and writes and writes > 0 else None
-    return made
+    fields["tokens_per_second"] = round(tokens / writes, 1) if tokens and writes and writes > 0 else None
+    return fields
 
 
 def _usage(usage: Mapping[str, Any] | None) -> Json | None:
@@ -114,7 +122,7 @@ def _usage(usage: Mapping[str, Any] | None) -> Json | None:
 
 
 def _setting(value: Any) -> Any:
-    return {"truncated": True} if is_large(value, _LARGE) else value
+    return {"truncated": True} if is_large(value, _LARGE_BYTES) else value
 
 
 def _tool(tool: Mapping[str, Any]) -> Json:

@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..admission import Reservation
-from ..config import Limits
+from ..config.limits import Limits
 from ..core.errors import ApiError, bad_request
 from ..core.owner import Owner
-from ..core.schema.shapes import At, boolean
+from ..core.schema.shapes import Location, boolean
 from ..core.stream.events import Event
 from ..core.stream.socket_events import refused
 from ..core.types import Json
 from ..generation.connection_options import ConnectionOptions
-from ..generation.run import Run
+from ..generation.ended_log import log_refused
+from ..generation.event_buffer import EventWriter
+from ..generation.run import ForegroundRun
 from ..inputs.connection_memory import ConnectionMemory
 from ..logs import get_logger
 from ..service.responses import OpenAIResponsesImpl
@@ -25,12 +27,14 @@ from .steering import Steering, Successor, steered
 
 Send = Callable[[list[Event], str | None], Awaitable[None]]
 """Sends events of a lane."""
+Direct = Callable[[str | None], EventWriter | None]
+"""Returns what sends deltas of a lane without waiting; None if nothing can."""
 
 logger = get_logger(__name__)
 
 _ENVELOPE: Final = frozenset({"type", "stream_id", "generate", "stream", "background"})
 """Fields of a request that are specific to the WebSocket, and fields of an HTTP request without meaning here."""
-_SILENCE: Final = 3600.0
+_READ_SECONDS: Final = 3600.0
 """Timeout of one read from the event buffer, in seconds. Pings keep the connection alive."""
 
 
@@ -59,7 +63,8 @@ class Session:
         caller: the user who connected.
         admit: asks the host whether, and for which user, another response may be created. Raises `ApiError` if not.
         send: sends events. Raises `ClientGone`.
-        lease: creates the reservation for the data held for one response.
+        direct: returns what sends deltas past `send`, while the client reads.
+        reserve: creates the reservation for the data held for one response.
         histories: counts what the connection remembers.
     """
 
@@ -69,14 +74,16 @@ class Session:
         caller: Caller,
         admit: Callable[[], Awaitable[Caller]],
         send: Send,
-        lease: Callable[[], Reservation],
+        direct: Direct,
+        reserve: Callable[[], Reservation],
         histories: Reservation,
     ) -> None:
         self._impl = impl
         self._caller = caller
         self._admit = admit
         self._send = send
-        self._lease = lease
+        self._direct = direct
+        self._reserve = reserve
         limits = impl.config.limits.websocket
         self._memory = ConnectionMemory(limits.remembered_bytes, histories)
         self._lanes = Lanes(_lane_limits(impl.config.limits), self._work)
@@ -126,6 +133,7 @@ class Session:
         except ApiError as error:
             if event.get("type") == "response.create":
                 self._forget_parent(event)
+            log_refused(error)
             await self._send([refused(error)], lane)
         finally:
             if not queued:
@@ -148,6 +156,7 @@ class Session:
         try:
             failed = await self._attempt(event, self._answer(lane, event))
             if isinstance(failed, ApiError):
+                log_refused(failed)
                 await self._send([refused(failed)], lane)
         except ClientGone:
             return  # the connection detects it in `send` and ends the session
@@ -185,7 +194,7 @@ class Session:
                 "background",
                 "unsupported_parameter",
             )
-        generate = event.get("generate") is None or boolean(event["generate"], At("generate"))
+        generate = event.get("generate") is None or boolean(event["generate"], Location("generate"))
         body = {name: value for name, value in event.items() if name not in _ENVELOPE}
         parent = body.get("previous_response_id")
         steers = self._steering.queued(parent, lane)
@@ -218,9 +227,9 @@ class Session:
             raise self.too_old
         caller = await self._admitted()
         connection = ConnectionOptions(self._memory, generate)
-        with self._lease() as lease:
+        with self._reserve() as reservation:
             with self._impl.access.acting_for(caller.owner, caller.keys):
-                run = await self._impl.create_on_connection(body | {"stream": True}, connection, lease.take)
+                run = await self._impl.create_on_connection(body | {"stream": True}, connection, reservation.add)
             try:
                 await run.begin()
                 if commits:
@@ -241,8 +250,9 @@ class Session:
             raise ApiError(401, "This connection's token now belongs to another user. Connect again.")
         return now
 
-    async def _stream(self, run: Run, lane: str | None) -> None:
-        while (events := await run.event_buffer.take(_SILENCE)) is not None:
+    async def _stream(self, run: ForegroundRun, lane: str | None) -> None:
+        write = self._direct(lane)
+        while (events := await run.event_buffer.get(_READ_SECONDS, write)) is not None:
             if run.error:
                 events = [_nested(event, run.error) for event in events]
             await self._send(events, lane)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ..core.errors import ApiError
 from ..core.ids import new_id
-from ..core.schema.shapes import At, missing
+from ..core.schema.shapes import Location, missing
 from ..core.schema.steer_input import as_items, check_steer, required_input
 from ..core.stream.events import Event
 from ..core.stream.socket_events import steer_accepted, steer_failed, steer_pending
@@ -18,7 +18,7 @@ from ..generation.stop_point import StopPoint
 
 _KNOWN: Final = 256
 """Maximum responses whose final status is remembered."""
-_OVERHEAD: Final = 512
+_OVERHEAD_BYTES: Final = 512
 """Bytes that a steer takes in addition to its input."""
 
 
@@ -97,11 +97,11 @@ class Steering:
         """
         target_id, given = event.get("previous_response_id"), event.get("input")
         if not isinstance(target_id, str):
-            raise missing(At("previous_response_id"))
+            raise missing(Location("previous_response_id"))
         if given is None:
-            raise missing(At("input"))
+            raise missing(Location("input"))
         target = self._targets.get(target_id)
-        size += _OVERHEAD
+        size += _OVERHEAD_BYTES
         if problem := self._problem(event, target, size):
             unaccepted = {"previous_response_id": target_id, "input": given}
             return steer_failed(next(self._numbers), unaccepted, *problem), target.lane if target else None
@@ -119,7 +119,7 @@ class Steering:
         except ApiError as error:
             return "invalid_input", error.message
         if target is None:
-            return "response_not_found", "No response with this id was made on this connection."
+            return "response_not_found", "No response with this id was created on this connection."
         if target.status == "completed":
             return "response_already_completed", "The response has completed. Send the input in a 'response.create'."
         if target.status != "in_progress":

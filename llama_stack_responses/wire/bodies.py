@@ -11,24 +11,24 @@ from fastapi import Request
 from starlette.types import Scope
 
 from llama_stack_responses.admission import Admission, Quota, Reservation
-from llama_stack_responses.config import Limits
+from llama_stack_responses.config.limits import Limits
 from llama_stack_responses.core import json_decoding
-from llama_stack_responses.core.errors import ApiError, bad_request
+from llama_stack_responses.core.errors import ApiError, bad_request, too_many_open
 from llama_stack_responses.core.json_values import VALUE_BYTES, count_values
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.process_pool.fair_queue import FairQueue, QueueFull
 
-from .exchange import exchange_of
 from .headers import body_length
+from .request_cycle import cycle_of
 
-_SLOWEST: Final = 16_384
+_SLOWEST_BYTES_PER_SECOND: Final = 16_384
 """Bytes per second. A body that arrives faster has no time limit."""
 
-_SMALL: Final = 65_536
+_SMALL_BYTES: Final = 65_536
 """Bytes up to which a body is decoded at once. The values of a larger body are counted in a thread first."""
 
-_FEW: Final = 10_000
-_INLINE: Final = 2**20
+_INLINE_VALUES: Final = 10_000
+_INLINE_BYTES: Final = 2**20
 """Values and bytes that the event loop decodes at once, in a millisecond or two; a thread decodes more."""
 
 _WAITING: Final = 256
@@ -42,13 +42,13 @@ class Bodies:
 
     Args:
         limits: sizes, times and counts.
-        who: returns the user of the current request.
+        current_user: returns the user of the current request.
     """
 
-    def __init__(self, limits: Limits, who: Callable[[], Owner]) -> None:
+    def __init__(self, limits: Limits, current_user: Callable[[], Owner]) -> None:
         held = limits.bodies
         self._limits = limits
-        self._who = who
+        self._current_user = current_user
         self._turns = FairQueue(1, 1, _WAITING, only_owner=ANONYMOUS.identity)
         self._admission = Admission(Quota("request bodies", held.total_bytes, held.bytes_per_user))
 
@@ -57,16 +57,16 @@ class Bodies:
         """Bytes that all requests hold now."""
         return self._admission.held
 
-    def lease(self, owner: Owner | None = None) -> Reservation:
+    def reserve(self, owner: Owner | None = None) -> Reservation:
         """Return an empty reservation for this user, by default the current one. The caller must release it."""
-        return self._admission.lease(owner or self._who())
+        return self._admission.reserve(owner or self._current_user())
 
     def hold(self, request: Request) -> Callable[[int], object]:
         """Return a function that counts bytes of stored data as held for the request.
 
         The function raises `ApiError` 429 or 503 if too much is held.
         """
-        return exchange_of(request.scope).lease(self.lease).take
+        return cycle_of(request.scope).body_reservation(self.reserve).add
 
     async def read(self, request: Request) -> bytearray:
         """Return the body.
@@ -90,7 +90,7 @@ class Bodies:
         body = await self.read(request)
         if optional and not body:
             return {}
-        return await self.decode(body, exchange_of(request.scope).lease(self.lease))
+        return await self.decode(body, cycle_of(request.scope).body_reservation(self.reserve))
 
     async def pieces(self, request: Request, limit: int) -> AsyncIterator[bytes]:
         """Yield the body in pieces as it arrives, up to `limit` bytes.
@@ -100,30 +100,30 @@ class Bodies:
             ClientDisconnect: the client disconnected.
         """
         check_length(request.scope, limit)
-        lease = exchange_of(request.scope).lease(self.lease)
+        reservation = cycle_of(request.scope).body_reservation(self.reserve)
         size = 0
         async for piece in self._in_time(request):
             size += len(piece)
             if size > limit:
                 raise too_large(limit)
-            lease.take(len(piece))
+            reservation.add(len(piece))
             yield piece
 
-    async def decode(self, body: bytes | bytearray, lease: Reservation) -> dict[str, Any]:
-        """Decode a JSON object that a client sent, and count the memory of its values on `lease`.
+    async def decode(self, body: bytes | bytearray, reservation: Reservation) -> dict[str, Any]:
+        """Decode a JSON object that a client sent, and count the memory of its values on `reservation`.
 
         Raises:
             ApiError: 400 if it is not a JSON object or holds too many values; 429 or 503 if too much is held.
         """
         most = self._limits.bodies.json_values
-        if len(body) <= min(most, _SMALL):
+        if len(body) <= min(most, _SMALL_BYTES):
             return decode(body)
         values = await asyncio.to_thread(count_values, body, most)
         if values > most:
             message = f"The JSON body of your request holds more than {most} values. Send fewer at a time."
             raise bad_request(message, code="request_too_large")
-        lease.take(values * VALUE_BYTES)
-        return decode(body) if values <= _FEW and len(body) <= _INLINE else await self._in_turn(body)
+        reservation.add(values * VALUE_BYTES)
+        return decode(body) if values <= _INLINE_VALUES and len(body) <= _INLINE_BYTES else await self._in_turn(body)
 
     async def _in_turn(self, body: bytes | bytearray) -> dict[str, Any]:
         """Decode a large body in a thread, one at a time: threads that compute slow the event loop down.
@@ -131,12 +131,11 @@ class Bodies:
         Raises:
             ApiError: as from `decode`; 429 if too many large bodies of this user wait.
         """
-        owner = self._who().identity
+        owner = self._current_user().identity
         try:
             await self._turns.enter(owner)
         except QueueFull:
-            message = "You have too many large requests open at the same time. Finish some of them, then try again."
-            raise ApiError(429, message, code="rate_limit_exceeded", retry_after=1) from None
+            raise too_many_open("large requests", retry_after=1) from None
         working = asyncio.get_running_loop().run_in_executor(None, decode, body, json_decoding.loads)
         # If this task is cancelled, the thread works on.
         working.add_done_callback(lambda _: self._turns.leave(owner))
@@ -155,7 +154,7 @@ class Bodies:
                 raise ApiError(408, message, code="request_timeout") from error
             if piece is None:
                 return
-            deadline += len(piece) / _SLOWEST
+            deadline += len(piece) / _SLOWEST_BYTES_PER_SECOND
             yield piece
 
 

@@ -12,9 +12,9 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.schema.new_container import CONTAINER_SCHEMA, new_container
 from llama_stack_responses.sandbox.containers import (
+    ContainerEntry,
     ContainerFile,
     Containers,
-    Entry,
     NoContainer,
     files,
     open_file,
@@ -26,17 +26,17 @@ from ..core.listing import page_after
 from .files import FileInBlocks
 from .forms import uploaded
 from .openapi import CONTAINER, FILE, NEW_FILE, PAGING, deleted, described, page
-from .requests import MAX_PAGE, Handler, Query, add_fallback, page_of, routes_within
-from .responses import Json
-from .traffic import Traffic
+from .requests import MAX_PAGE_ROWS, Handler, Query, add_fallback, page_of, routes_within
+from .responses import JsonResponse
+from .route_limits import RouteLimits
 
-_MINUTES: Final = 60.0
+_MINUTE_SECONDS: Final = 60.0
 
 
-def containers_router(containers: Containers, who: Callable[[], Owner], traffic: Traffic) -> APIRouter:
-    """Return the routes for these containers; `who` returns the user of the current request."""
-    routes = _Routes(containers, who, traffic)
-    router = APIRouter(prefix="/v1/containers", tags=["Containers"], route_class=routes_within(traffic))
+def containers_router(containers: Containers, current_user: Callable[[], Owner], limits: RouteLimits) -> APIRouter:
+    """Return the routes for these containers; `current_user` returns the user of the current request."""
+    routes = _Routes(containers, current_user, limits)
+    router = APIRouter(prefix="/v1/containers", tags=["Containers"], route_class=routes_within(limits))
 
     def add(method: str, path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
         router.add_api_route(path, answer, methods=[method], summary=summary, **description)
@@ -63,35 +63,35 @@ def _add_files(add: Callable[[str, str, Handler, str, dict[str, Any]], None], ro
 
 
 class _Routes:
-    def __init__(self, containers: Containers, who: Callable[[], Owner], traffic: Traffic) -> None:
+    def __init__(self, containers: Containers, current_user: Callable[[], Owner], limits: RouteLimits) -> None:
         self._containers = containers
-        self._who = who
-        self._traffic = traffic
+        self._current_user = current_user
+        self._limits = limits
 
     async def create(self, request: Request) -> Response:
-        name, minutes = new_container(await self._traffic.bodies.json(request))
-        idle_seconds = None if minutes is None else minutes * _MINUTES
+        name, minutes = new_container(await self._limits.bodies.json(request))
+        idle_seconds = None if minutes is None else minutes * _MINUTE_SECONDS
         try:
-            entry = await self._containers.create(self._who(), name=name, idle_seconds=idle_seconds)
+            entry = await self._containers.create(self._current_user(), name=name, idle_seconds=idle_seconds)
         except TooManyContainers as error:
             raise ApiError(429, str(error), code="rate_limit_exceeded", retry_after=60) from error
-        return Json(_container(entry))
+        return JsonResponse(_container(entry))
 
     async def list(self, request: Request) -> Response:
-        return _page(request, [_container(each) for each in self._containers.of(self._who())])
+        return _page(request, [_container(each) for each in self._containers.of(self._current_user())])
 
     async def retrieve(self, container_id: str) -> Response:
-        return Json(_container(self._find(container_id)))
+        return JsonResponse(_container(self._find(container_id)))
 
     async def delete(self, container_id: str) -> Response:
         await self._containers.end(self._find(container_id).id)
-        return Json({"id": container_id, "object": "container.deleted", "deleted": True})
+        return JsonResponse({"id": container_id, "object": "container.deleted", "deleted": True})
 
     async def create_file(self, container_id: str, request: Request) -> Response:
         entry = self._find(container_id)
-        async with uploaded(request, self._traffic.bodies, self._traffic.request_bytes) as upload:
+        async with uploaded(request, self._limits.bodies, self._limits.request_bytes) as upload:
             file = await write_file(entry, upload.name, upload.content)
-        return Json(_file(entry, file))
+        return JsonResponse(_file(entry, file))
 
     async def list_files(self, container_id: str, request: Request) -> Response:
         entry = self._find(container_id)
@@ -100,11 +100,11 @@ class _Routes:
 
     async def retrieve_file(self, container_id: str, file_id: str) -> Response:
         entry = self._find(container_id)
-        return Json(_file(entry, await self._find_file(entry, file_id)))
+        return JsonResponse(_file(entry, await self._find_file(entry, file_id)))
 
     async def content(self, container_id: str, file_id: str, request: Request) -> Response:
         entry = self._find(container_id)
-        self._traffic.hold_download(request.scope)
+        self._limits.hold_download(request.scope)
         file = await self._find_file(entry, file_id)
         opened = await open_file(entry, file)
         if opened is None:
@@ -113,13 +113,13 @@ class _Routes:
         headers = {"content-disposition": f'attachment; filename="{name}"', "x-content-type-options": "nosniff"}
         return FileInBlocks(*opened, headers)
 
-    def _find(self, container_id: str) -> Entry:
+    def _find(self, container_id: str) -> ContainerEntry:
         try:
-            return self._containers.find(container_id, self._who())
+            return self._containers.find(container_id, self._current_user())
         except NoContainer as error:
             raise ApiError(404, str(error), param="container_id") from error
 
-    async def _find_file(self, entry: Entry, file_id: str) -> ContainerFile:
+    async def _find_file(self, entry: ContainerEntry, file_id: str) -> ContainerFile:
         for file in await files(entry):
             if file.id == file_id:
                 return file
@@ -129,7 +129,7 @@ class _Routes:
 def _page(request: Request, data: list[dict[str, Any]]) -> Response:
     """Return the requested page of `data`, which holds all entries, newest first."""
     query = Query(request)
-    limit = query.integer("limit", 1, MAX_PAGE) or 20
+    limit = query.integer("limit", 1, MAX_PAGE_ROWS) or 20
     if query.order() == "asc":
         data.reverse()
     page = page_after(data, query.text("after"), limit)
@@ -140,7 +140,7 @@ def _no_file(file_id: str) -> ApiError:
     return ApiError(404, f"No file with id '{file_id}' is in this container.", param="file_id")
 
 
-def _container(entry: Entry) -> dict[str, Any]:
+def _container(entry: ContainerEntry) -> dict[str, Any]:
     """Return a container in the form of `openai.types.ContainerCreateResponse`."""
     return {
         "id": entry.id,
@@ -149,12 +149,12 @@ def _container(entry: Entry) -> dict[str, Any]:
         "name": entry.name,
         "status": "running",
         "last_active_at": int(entry.last_active_at),
-        "expires_after": {"anchor": "last_active_at", "minutes": max(1, int(entry.idle_seconds / _MINUTES))},
+        "expires_after": {"anchor": "last_active_at", "minutes": max(1, int(entry.idle_seconds / _MINUTE_SECONDS))},
         "network_policy": {"type": "disabled"},
     }
 
 
-def _file(entry: Entry, file: ContainerFile) -> dict[str, Any]:
+def _file(entry: ContainerEntry, file: ContainerFile) -> dict[str, Any]:
     """Return a file in the form of `openai.types.containers.FileListResponse`."""
     return {
         "id": file.id,

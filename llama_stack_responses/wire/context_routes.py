@@ -13,13 +13,13 @@ from llama_stack_responses.service.token_counting import NOT_COUNTED, TokenCount
 from .bodies import Bodies
 from .openapi import COMPACTION, TOKENS, described
 from .requests import METHODS, Handler, nothing, routes_within
-from .responses import FinishedAsJson, Json
-from .traffic import Traffic
+from .responses import FinishedJsonResponse, JsonResponse
+from .route_limits import RouteLimits
 
 
-def context_router(counting: TokenCounting, compaction: Compaction, traffic: Traffic) -> APIRouter:
-    """Return the routes, with the limits of `traffic`."""
-    router = APIRouter(prefix="/v1/responses", tags=["Responses"], route_class=routes_within(traffic))
+def context_router(counting: TokenCounting, compaction: Compaction, limits: RouteLimits) -> APIRouter:
+    """Return the routes, with these limits."""
+    router = APIRouter(prefix="/v1/responses", tags=["Responses"], route_class=routes_within(limits))
 
     def add(path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
         router.add_api_route(path, answer, methods=["POST"], summary=summary, **description)
@@ -28,15 +28,15 @@ def context_router(counting: TokenCounting, compaction: Compaction, traffic: Tra
     example = {"model": "local/qwen3", "input": "Write a haiku about the sea."}
     counted = described(TOKENS, body=request_schema(FIELDS - NOT_COUNTED), example=example)
     compacted = described(COMPACTION, body=request_schema(COMPACTED), example=example)
-    add("/input_tokens", _count(counting, traffic.bodies), "Count tokens", counted)
-    add("/compact", _compact(compaction, traffic.bodies), "Compact", compacted)
+    add("/input_tokens", _count(counting, limits.bodies), "Count tokens", counted)
+    add("/compact", _compact(compaction, limits.bodies), "Compact", compacted)
     return router
 
 
 def _count(counting: TokenCounting, bodies: Bodies) -> Handler:
     async def count_input_tokens(request: Request) -> Response:
         body = await bodies.json(request)
-        return Json(await counting.count(body, bodies.hold(request)))
+        return JsonResponse(await counting.count(body, bodies.hold(request)))
 
     return count_input_tokens
 
@@ -44,6 +44,6 @@ def _count(counting: TokenCounting, bodies: Bodies) -> Handler:
 def _compact(compaction: Compaction, bodies: Bodies) -> Handler:
     async def compact_conversation(request: Request) -> Response:
         body = await bodies.json(request)
-        return FinishedAsJson(compaction.compact(body, bodies.hold(request)), {})
+        return FinishedJsonResponse(compaction.compact(body, bodies.hold(request)), {})
 
     return compact_conversation

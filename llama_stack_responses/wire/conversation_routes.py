@@ -20,15 +20,15 @@ from .openapi import (
     deleted,
     described,
 )
-from .requests import MAX_PAGE, Handler, add_fallback, asked_of_items, page_of, routes_within
-from .responses import Json
-from .traffic import Traffic
+from .requests import MAX_PAGE_ROWS, Handler, add_fallback, page_of, query_of_items, routes_within
+from .responses import JsonResponse
+from .route_limits import RouteLimits
 
 
-def conversations_router(conversations: Conversations, traffic: Traffic) -> APIRouter:
+def conversations_router(conversations: Conversations, limits: RouteLimits) -> APIRouter:
     """Return the routes for these conversations."""
-    routes = _Routes(conversations, traffic)
-    router = APIRouter(prefix="/v1/conversations", tags=["Conversations"], route_class=routes_within(traffic))
+    routes = _Routes(conversations, limits)
+    router = APIRouter(prefix="/v1/conversations", tags=["Conversations"], route_class=routes_within(limits))
 
     def add(method: str, path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
         router.add_api_route(path, answer, methods=[method], summary=summary, **description)
@@ -53,46 +53,46 @@ def conversations_router(conversations: Conversations, traffic: Traffic) -> APIR
 
 
 class _Routes:
-    def __init__(self, conversations: Conversations, traffic: Traffic) -> None:
+    def __init__(self, conversations: Conversations, limits: RouteLimits) -> None:
         self._conversations = conversations
-        self._traffic = traffic
+        self._limits = limits
 
     async def create(self, request: Request) -> Response:
-        body = await self._traffic.bodies.json(request, optional=True)
-        return Json(await self._conversations.create(body, self._traffic.bodies.hold(request)))
+        body = await self._limits.bodies.json(request, optional=True)
+        return JsonResponse(await self._conversations.create(body, self._limits.bodies.hold(request)))
 
     async def retrieve(self, conversation_id: str) -> Response:
-        return Json(await self._conversations.retrieve(conversation_id))
+        return JsonResponse(await self._conversations.retrieve(conversation_id))
 
     async def update(self, conversation_id: str, request: Request) -> Response:
-        body = await self._traffic.bodies.json(request)
-        return Json(await self._conversations.update(conversation_id, body))
+        body = await self._limits.bodies.json(request)
+        return JsonResponse(await self._conversations.update(conversation_id, body))
 
     async def delete(self, conversation_id: str) -> Response:
         await self._conversations.delete(conversation_id)
-        return Json({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
+        return JsonResponse({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
 
     async def create_items(self, conversation_id: str, request: Request) -> Response:
-        asked_of_items(request)
-        body = await self._traffic.bodies.json(request)
-        hold = self._traffic.bodies.hold(request)
+        query_of_items(request)
+        body = await self._limits.bodies.json(request)
+        hold = self._limits.bodies.hold(request)
         return page_of(await self._conversations.add_items(conversation_id, body, hold), has_more=False)
 
     async def list_items(self, conversation_id: str, request: Request) -> Response:
-        query = asked_of_items(request)
+        query = query_of_items(request)
         page = await self._conversations.list_items(
             conversation_id,
-            limit=query.integer("limit", 1, MAX_PAGE) or 20,
+            limit=query.integer("limit", 1, MAX_PAGE_ROWS) or 20,
             after=query.text("after"),
             order=query.order(),
-            hold=self._traffic.bodies.hold(request),
+            hold=self._limits.bodies.hold(request),
         )
         return page_of(page.data, has_more=page.has_more)
 
     async def retrieve_item(self, conversation_id: str, item_id: str, request: Request) -> Response:
-        asked_of_items(request)
-        hold = self._traffic.bodies.hold(request)
-        return Json(await self._conversations.retrieve_item(conversation_id, item_id, hold))
+        query_of_items(request)
+        hold = self._limits.bodies.hold(request)
+        return JsonResponse(await self._conversations.retrieve_item(conversation_id, item_id, hold))
 
     async def delete_item(self, conversation_id: str, item_id: str) -> Response:
-        return Json(await self._conversations.delete_item(conversation_id, item_id))
+        return JsonResponse(await self._conversations.delete_item(conversation_id, item_id))

@@ -8,9 +8,9 @@ from typing import IO
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from llama_stack_responses.core.json_blocks import BLOCK
+from llama_stack_responses.core.json_blocks import BLOCK_BYTES
 
-from .exchange import exchange_of
+from .request_cycle import cycle_of
 from .responses import gone
 
 
@@ -37,9 +37,9 @@ class FileInBlocks(Response):
             with self._file as file:
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
                 while left and not leaving.done():
-                    block = await asyncio.to_thread(file.read, min(BLOCK, left))
+                    block = await asyncio.to_thread(file.read, min(BLOCK_BYTES, left))
                     if not block:
-                        exchange_of(scope).break_off()
+                        cycle_of(scope).abort_connection()
                         return
                     left -= len(block)
                     await send({"type": "http.response.body", "body": block, "more_body": True})

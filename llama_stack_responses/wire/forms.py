@@ -20,10 +20,10 @@ from .bodies import Bodies
 _PARTS: Final = 16
 """Maximum fields of a form, including the file."""
 
-_HEAD: Final = 8_192
+_HEAD_BYTES: Final = 8_192
 """Maximum bytes of the head of one part."""
 
-_FRAME: Final = 2 * _PARTS * _HEAD
+_FRAME_BYTES: Final = 2 * _PARTS * _HEAD_BYTES
 """Maximum bytes of a form in addition to its file."""
 
 
@@ -52,7 +52,7 @@ async def uploaded(request: Request, bodies: Bodies, limit: int) -> AsyncIterato
     boundary = _boundary(request)
     with TemporaryFile() as content:
         form = _Form(boundary, content, limit)
-        async for piece in bodies.pieces(request, limit + _FRAME):
+        async for piece in bodies.pieces(request, limit + _FRAME_BYTES):
             # In a thread: a piece that imitates boundaries is slow to parse, and disk writes may block.
             await asyncio.to_thread(form.feed, piece)
         name = form.end()
@@ -86,7 +86,7 @@ class _Form:
         self._in_file = False
         self._size = 0
         self._ended = False
-        heard: Any = {
+        callbacks: Any = {
             "on_part_begin": self._begin_part,
             "on_header_field": self._add_field,
             "on_header_value": self._add_value,
@@ -96,7 +96,7 @@ class _Form:
             "on_end": self._end,
         }
         with _well_formed():
-            self._parser = MultipartParser(boundary, heard)
+            self._parser = MultipartParser(boundary, callbacks)
 
     def feed(self, piece: bytes) -> None:
         """Parse the next bytes of the body. This computes and writes to the disk: call it in a thread."""
@@ -127,8 +127,8 @@ class _Form:
 
     def _count_head(self, more: int) -> None:
         self._head += more
-        if self._head > _HEAD:
-            raise bad_request(f"The headers of a form field are larger than {_HEAD} bytes.")
+        if self._head > _HEAD_BYTES:
+            raise bad_request(f"The headers of a form field are larger than {_HEAD_BYTES} bytes.")
 
     def _end_header(self) -> None:
         if self._field.lower() == b"content-disposition":

@@ -14,7 +14,7 @@ from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.logs import about
 from llama_stack_responses.telemetry.trace_context import is_traced, within
 
-_DRAINED: Final = 65_536
+_DRAINED_BYTES: Final = 65_536
 """Bytes of an unread body that the server may read and discard to keep the connection open."""
 _LENGTH: Final = re.compile(b"[0-9]{1,18}")
 _REQUEST_ID: Final = re.compile("[A-Za-z0-9._:-]{1,128}")
@@ -48,4 +48,4 @@ def body_length(scope: Scope) -> int | None:
 def has_large_body(scope: Scope) -> bool:
     """Return whether the request's body is, or may be, too large to be read and discarded."""
     length = body_length(scope)
-    return length is None or length > _DRAINED
+    return length is None or length > _DRAINED_BYTES

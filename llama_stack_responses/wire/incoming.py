@@ -1,8 +1,8 @@
-"""What has arrived on a WebSocket and is not yet handled: it counts for the user of the connection."""
+"""A WebSocket below ASGI: messages that have arrived and count for the user, and messages that are sent at once."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Final, Protocol, cast
 
 from starlette.types import Scope
@@ -16,14 +16,18 @@ INCOMING: Final = "llama_stack_responses.incoming"
 class Incoming(Protocol):
     """The data of one connection."""
 
-    def count_for(self, user: Hashable, lease: Reservation, seconds: float) -> None:
+    def count_for(self, user: Hashable, reservation: Reservation, seconds: float) -> None:
         """Count the data for a user from now on.
 
         Args:
             user: with whom other connections take turns.
-            lease: counts the bytes of messages until the connection's handler has received them.
+            reservation: counts the bytes of messages until the connection's handler has received them.
             seconds: time limit for a message that arrives more slowly than 16 KiB a second.
         """
+        ...
+
+    def write(self, messages: Sequence[bytes]) -> bool:
+        """Send text messages without waiting; return False if the client does not read, or the connection ends."""
         ...
 
     async def drained(self) -> None:

@@ -15,29 +15,30 @@ from starlette.types import Receive, Scope, Send
 from llama_stack_responses.core.errors import ApiError, bad_request
 from llama_stack_responses.core.listing import Order
 from llama_stack_responses.core.schema.request import INCLUDABLE
+from llama_stack_responses.generation.ended_log import log_refused
 from llama_stack_responses.logs import get_logger
 
-from .exchange import Exchange
 from .headers import known, request_id
 from .openapi import ERROR
-from .responses import Json, failure
-from .traffic import Traffic
+from .request_cycle import RequestCycle
+from .responses import JsonResponse, failure
+from .route_limits import RouteLimits
 
 logger = get_logger(__name__)
 
 Handler = Callable[..., Coroutine[Any, Any, Response]]
 
-MAX_PAGE: Final = 100
+MAX_PAGE_ROWS: Final = 100
 METHODS: Final = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"]
-_MAX_HEADERS: Final = 65_536
-_MAX_TEXT: Final = 512
-_FAILED: Final = "%s %r failed"
+_MAX_HEADERS_BYTES: Final = 65_536
+_MAX_TEXT_CHARACTERS: Final = 512
+_FAILED: Final = "request failed: %s %r"
 _CLIENT_LEFT: Final = 499
 """The status of an answer after the client has disconnected, as nginx logs it."""
 _NUMBER: Final = re.compile("[0-9]{1,15}")
 
 
-class ErrorsAsJson(APIRoute):
+class JsonErrorRoute(APIRoute):
     """A route that returns errors in OpenAI's format and adds OpenAI's headers to its answers."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
@@ -45,30 +46,30 @@ class ErrorsAsJson(APIRoute):
         options["responses"] = {**(options.get("responses") or {}), "default": errors}
         super().__init__(path, endpoint, **options)
 
-    traffic: ClassVar[Traffic]
+    limits: ClassVar[RouteLimits]
     """The limits that the routes of a router share; `routes_within` creates a class with them."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        own_id, traffic = request_id(scope), self.traffic
-        exchange = Exchange(
+        own_id, limits = request_id(scope), self.limits
+        cycle = RequestCycle(
             scope,
             receive,
             send,
             request_id=own_id,
-            unread_seconds=traffic.unread_seconds,
-            break_off=traffic.break_off,
-            answers=traffic.large_answer,
+            unread_seconds=limits.unread_seconds,
+            abort_connection=limits.abort_connection,
+            answers=limits.large_answer,
         )
-        with known(scope, own_id), exchange:
+        with known(scope, own_id), cycle:
             try:
-                await super().handle(scope, exchange.receive, exchange.send)
+                await super().handle(scope, cycle.receive, cycle.send)
             except ClientDisconnect:
                 _client_left(scope)
             except Exception:
                 # If it went on to the web server, that would format the whole traceback.
                 logger.exception(_FAILED, scope["method"], scope["path"])
-                await _end(scope, exchange)
+                await _end(scope, cycle)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         answer = super().get_route_handler()
@@ -78,6 +79,7 @@ class ErrorsAsJson(APIRoute):
                 _check_headers(request)
                 return await answer(request)
             except ApiError as error:
+                log_refused(error)
                 return failure(error)
             except ClientDisconnect:
                 _client_left(request.scope)
@@ -89,11 +91,11 @@ class ErrorsAsJson(APIRoute):
         return handler
 
 
-def routes_within(bounds: Traffic) -> type[ErrorsAsJson]:
+def routes_within(bounds: RouteLimits) -> type[JsonErrorRoute]:
     """Return a class of routes that share these limits."""
 
-    class Route(ErrorsAsJson):
-        traffic = bounds
+    class Route(JsonErrorRoute):
+        limits = bounds
 
     return Route
 
@@ -107,17 +109,17 @@ def _failure() -> Response:
     return failure(ApiError(500, "The server had an error while processing your request."))
 
 
-async def _end(scope: Scope, exchange: Exchange) -> None:
+async def _end(scope: Scope, cycle: RequestCycle) -> None:
     """End the answer to a request that failed: with a 500, or by breaking off an answer that has begun."""
-    if exchange.started:
-        exchange.break_off()
+    if cycle.started:
+        cycle.abort_connection()
     else:
-        await _failure()(scope, exchange.receive, exchange.send)
+        await _failure()(scope, cycle.receive, cycle.send)
 
 
 def _check_headers(request: Request) -> None:
-    if sum(len(name) + len(value) for name, value in request.headers.raw) > _MAX_HEADERS:
-        message = f"The request's headers are larger than {_MAX_HEADERS} bytes."
+    if sum(len(name) + len(value) for name, value in request.headers.raw) > _MAX_HEADERS_BYTES:
+        message = f"The request's headers are larger than {_MAX_HEADERS_BYTES} bytes."
         raise ApiError(431, message, code="request_header_fields_too_large")
 
 
@@ -130,8 +132,8 @@ class Query:
     def text(self, name: str) -> str | None:
         """Return the value, or None if it is missing or empty."""
         value = self._query.get(name) or None
-        if value and len(value) > _MAX_TEXT:
-            message = f"Invalid '{name}': expected at most {_MAX_TEXT} characters."
+        if value and len(value) > _MAX_TEXT_CHARACTERS:
+            message = f"Invalid '{name}': expected at most {_MAX_TEXT_CHARACTERS} characters."
             raise bad_request(message, name, "string_above_max_length")
         return value
 
@@ -168,7 +170,7 @@ class Query:
         return cast("Order", value)
 
 
-def asked_of_items(request: Request) -> Query:
+def query_of_items(request: Request) -> Query:
     """Return the query of a request for items.
 
     `include` is only validated. Additional parts of an item are chosen when it is created, and are always returned.
@@ -178,7 +180,7 @@ def asked_of_items(request: Request) -> Query:
     return query
 
 
-def page_of(data: list[dict[str, Any]], *, has_more: bool, last: str | None = None) -> Json:
+def page_of(data: list[dict[str, Any]], *, has_more: bool, last: str | None = None) -> JsonResponse:
     """Return a page of a list in OpenAI's format.
 
     Args:
@@ -186,7 +188,7 @@ def page_of(data: list[dict[str, Any]], *, has_more: bool, last: str | None = No
         has_more: whether more objects may follow.
         last: the id after which the next page begins, if it is not that of the last object.
     """
-    return Json(
+    return JsonResponse(
         {
             "object": "list",
             "data": data,

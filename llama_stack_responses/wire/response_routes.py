@@ -13,7 +13,9 @@ from starlette.types import Scope
 
 from llama_stack_responses.core.errors import bad_request
 from llama_stack_responses.core.schema.request import request_schema
-from llama_stack_responses.service.responses import DetachedResponse, OpenAIResponsesImpl
+from llama_stack_responses.jobs.direct_delivery import DirectClient
+from llama_stack_responses.service.detached import DetachedResponse
+from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.ui.assets import Assets
 
 from .container_routes import containers_router
@@ -21,9 +23,17 @@ from .context_routes import context_router
 from .conversation_routes import conversations_router
 from .openapi import INCLUDE, ITEMS, PAGING, REPLAY, RESPONSE, TEXT, deleted, described, page
 from .ready_route import add_ready_route
-from .requests import MAX_PAGE, Handler, Query, add_fallback, asked_of_items, page_of, routes_within
-from .responses import KEEP_ALIVE_AFTER, FinishedAsJson, Json, RunAsEvents, RunAsJson, followed
-from .traffic import Traffic
+from .requests import MAX_PAGE_ROWS, Handler, Query, add_fallback, page_of, query_of_items, routes_within
+from .responses import (
+    KEEP_ALIVE_SECONDS,
+    FinishedJsonResponse,
+    JsonResponse,
+    RunEventsResponse,
+    RunJsonResponse,
+    followed,
+    past_asgi,
+)
+from .route_limits import RouteLimits
 from .ui_files import add_ui_files
 from .ui_routes import ui_router
 from .websocket import ConnectionAuthorizer, socket_route
@@ -37,8 +47,8 @@ _CREATE: Final = described(
 )
 
 
-def create_router(impl: OpenAIResponsesImpl, gate: ConnectionAuthorizer, public_key: str) -> APIRouter:
-    """Return the routes of the Responses API for `impl`; `gate` authorizes WebSocket connections.
+def create_router(impl: OpenAIResponsesImpl, authorizer: ConnectionAuthorizer, public_key: str) -> APIRouter:
+    """Return the routes of the Responses API for `impl`; `authorizer` authorizes WebSocket connections.
 
     It has no side effects: the host calls it more than once. `public_key` is the key in the description of a route by
     which the host lets requests without a token pass.
@@ -51,61 +61,61 @@ def create_router(impl: OpenAIResponsesImpl, gate: ConnectionAuthorizer, public_
 
     router = APIRouter(lifespan=lifespan)
     # These come first: the names of their routes would match as ids of responses.
-    traffic = Traffic(impl.config.limits, impl.access.who, impl.break_off, impl.streams)
-    add_ready_route(router, impl, traffic, public_key)
+    limits = RouteLimits(impl.config.limits, impl.access.current_user, impl.abort_connection, impl.streams)
+    add_ready_route(router, impl, limits, public_key)
     if impl.config.ui.enabled:
-        add_ui_files(router, Assets(), traffic, public_key)
-        router.include_router(ui_router(impl, traffic))
-    router.include_router(context_router(impl.counting, impl.compaction, traffic))
-    router.include_router(_responses(impl, traffic))
-    router.add_websocket_route("/v1/responses", socket_route(impl, gate, traffic))
-    router.include_router(conversations_router(impl.conversations, traffic))
+        add_ui_files(router, Assets(), limits, public_key)
+        router.include_router(ui_router(impl, limits))
+    router.include_router(context_router(impl.counting, impl.compaction, limits))
+    router.include_router(_responses(impl, limits))
+    router.add_websocket_route("/v1/responses", socket_route(impl, authorizer, limits))
+    router.include_router(conversations_router(impl.conversations, limits))
     if impl.containers:
-        router.include_router(containers_router(impl.containers, impl.access.who, traffic))
+        router.include_router(containers_router(impl.containers, impl.access.current_user, limits))
     return router
 
 
-def _responses(impl: OpenAIResponsesImpl, traffic: Traffic) -> APIRouter:
-    router = APIRouter(prefix="/v1/responses", tags=["Responses"], route_class=routes_within(traffic))
+def _responses(impl: OpenAIResponsesImpl, limits: RouteLimits) -> APIRouter:
+    router = APIRouter(prefix="/v1/responses", tags=["Responses"], route_class=routes_within(limits))
 
     def add(method: str, path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
         router.add_api_route(path, answer, methods=[method], summary=summary, **description)
 
-    add("POST", "", _create(impl, traffic), "Create a model response", _CREATE)
-    add("GET", "", _list(impl, traffic), "List responses", described(page(RESPONSE), query={**PAGING, "model": TEXT}))
+    add("POST", "", _create(impl, limits), "Create a model response", _CREATE)
+    add("GET", "", _list(impl, limits), "List responses", described(page(RESPONSE), query={**PAGING, "model": TEXT}))
     replayed = described(RESPONSE, query={**REPLAY, **INCLUDE}, streams=True)
-    add("GET", "/{response_id}", _retrieve(impl, traffic), "Retrieve a response", replayed)
+    add("GET", "/{response_id}", _retrieve(impl, limits), "Retrieve a response", replayed)
     add("DELETE", "/{response_id}", _delete(impl), "Delete a response", described(deleted("response")))
-    add("POST", "/{response_id}/cancel", _cancel(impl, traffic), "Cancel a response", described(RESPONSE))
+    add("POST", "/{response_id}/cancel", _cancel(impl, limits), "Cancel a response", described(RESPONSE))
     listed = described(ITEMS, query={**PAGING, **INCLUDE})
-    add("GET", "/{response_id}/input_items", _input_items(impl, traffic), "List a response's input items", listed)
+    add("GET", "/{response_id}/input_items", _input_items(impl, limits), "List a response's input items", listed)
     add_fallback(router)
     return router
 
 
-def _create(impl: OpenAIResponsesImpl, traffic: Traffic) -> Handler:
+def _create(impl: OpenAIResponsesImpl, limits: RouteLimits) -> Handler:
     async def create_response(request: Request) -> Response:
-        body = await traffic.bodies.json(request)
+        body = await limits.bodies.json(request)
         if body.get("stream"):
-            traffic.hold_stream(request.scope)
-        made = await impl.create(body, _idempotency_key(request), traffic.bodies.hold(request))
-        if isinstance(made, DetachedResponse):
-            return await _kept(impl, traffic, request.scope, made, stream=bool(body.get("stream")))
-        return RunAsEvents(made) if body.get("stream") else RunAsJson(made)
+            limits.hold_stream(request.scope)
+        created = await impl.create(body, _idempotency_key(request), limits.bodies.hold(request))
+        if isinstance(created, DetachedResponse):
+            return await _detached_response(impl, limits, request.scope, created, stream=bool(body.get("stream")))
+        return RunEventsResponse(created) if body.get("stream") else RunJsonResponse(created)
 
     return create_response
 
 
-async def _kept(
-    impl: OpenAIResponsesImpl, traffic: Traffic, scope: Scope, made: DetachedResponse, *, stream: bool
+async def _detached_response(
+    impl: OpenAIResponsesImpl, limits: RouteLimits, scope: Scope, detached: DetachedResponse, *, stream: bool
 ) -> Response:
-    response_id = made.response["id"]
-    headers = {"idempotent-replayed": "true"} if made.replayed else {}
+    response_id = detached.response["id"]
+    headers = {"idempotent-replayed": "true"} if detached.replayed else {}
     if stream:
-        return await _followed(impl, traffic, response_id, -1, headers)
-    if made.response["background"]:
-        return Json(made.response, headers=headers)
-    return FinishedAsJson(impl.finish(response_id, traffic.hold_value(scope)), headers)
+        return await _followed(impl, limits, scope, response_id, -1, headers)
+    if detached.response["background"]:
+        return JsonResponse(detached.response, headers=headers)
+    return FinishedJsonResponse(impl.finish(response_id, limits.hold_value(scope)), headers)
 
 
 def _idempotency_key(request: Request) -> str | None:
@@ -120,39 +130,42 @@ def _idempotency_key(request: Request) -> str | None:
     )
 
 
-def _retrieve(impl: OpenAIResponsesImpl, traffic: Traffic) -> Handler:
+def _retrieve(impl: OpenAIResponsesImpl, limits: RouteLimits) -> Handler:
     async def retrieve_response(response_id: str, request: Request) -> Response:
-        query = asked_of_items(request)
+        query = query_of_items(request)
         stream, after = query.flag("stream"), query.integer("starting_after", 0, None)
         if not stream:
-            return Json(await impl.retrieve(response_id, traffic.hold_value(request.scope)))
-        traffic.hold_stream(request.scope)
-        return await _followed(impl, traffic, response_id, -1 if after is None else after, {})
+            return JsonResponse(await impl.reader.retrieve(response_id, limits.hold_value(request.scope)))
+        limits.hold_stream(request.scope)
+        return await _followed(impl, limits, request.scope, response_id, -1 if after is None else after, {})
 
     return retrieve_response
 
 
 async def _followed(
     impl: OpenAIResponsesImpl,
-    traffic: Traffic,
+    limits: RouteLimits,
+    scope: Scope,
     response_id: str,
     after: int,
     headers: dict[str, str],
 ) -> Response:
     # The owner is found here: the events may be read later, outside of the request's context.
-    lease = partial(traffic.large_answer, impl.access.who())
-    return followed(await impl.follow(response_id, after, KEEP_ALIVE_AFTER, lease), headers)
+    reserve = partial(limits.large_answer, impl.access.current_user())
+    client = DirectClient(partial(past_asgi, scope))
+    batches = await impl.reader.follow(response_id, after, KEEP_ALIVE_SECONDS, reserve, client)
+    return followed(batches, headers, client.connect)
 
 
-def _list(impl: OpenAIResponsesImpl, traffic: Traffic) -> Handler:
+def _list(impl: OpenAIResponsesImpl, limits: RouteLimits) -> Handler:
     async def list_responses(request: Request) -> Response:
         query = Query(request)
-        page = await impl.list(
-            limit=query.integer("limit", 1, MAX_PAGE) or 20,
+        page = await impl.reader.list(
+            limit=query.integer("limit", 1, MAX_PAGE_ROWS) or 20,
             after=query.text("after"),
             order=query.order(),
             model=query.text("model"),
-            hold=traffic.hold_value(request.scope),
+            hold=limits.hold_value(request.scope),
         )
         return page_of(page.data, has_more=page.has_more, last=page.last)
 
@@ -162,27 +175,27 @@ def _list(impl: OpenAIResponsesImpl, traffic: Traffic) -> Handler:
 def _delete(impl: OpenAIResponsesImpl) -> Handler:
     async def delete_response(response_id: str) -> Response:
         await impl.delete(response_id)
-        return Json({"id": response_id, "object": "response", "deleted": True})
+        return JsonResponse({"id": response_id, "object": "response", "deleted": True})
 
     return delete_response
 
 
-def _cancel(impl: OpenAIResponsesImpl, traffic: Traffic) -> Handler:
+def _cancel(impl: OpenAIResponsesImpl, limits: RouteLimits) -> Handler:
     async def cancel_response(response_id: str, request: Request) -> Response:
-        return Json(await impl.cancel(response_id, traffic.hold_value(request.scope)))
+        return JsonResponse(await impl.cancel(response_id, limits.hold_value(request.scope)))
 
     return cancel_response
 
 
-def _input_items(impl: OpenAIResponsesImpl, traffic: Traffic) -> Handler:
+def _input_items(impl: OpenAIResponsesImpl, limits: RouteLimits) -> Handler:
     async def list_input_items(response_id: str, request: Request) -> Response:
-        query = asked_of_items(request)
-        page = await impl.input_items(
+        query = query_of_items(request)
+        page = await impl.reader.input_items(
             response_id,
-            limit=query.integer("limit", 1, MAX_PAGE) or 20,
+            limit=query.integer("limit", 1, MAX_PAGE_ROWS) or 20,
             after=query.text("after"),
             order=query.order(),
-            hold=traffic.bodies.hold(request),
+            hold=limits.bodies.hold(request),
         )
         return page_of(page.data, has_more=page.has_more)
 

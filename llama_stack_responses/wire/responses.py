@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from typing import Any, Final
 
 from starlette.responses import Response, StreamingResponse
@@ -13,27 +13,28 @@ from starlette.types import Receive, Scope, Send
 
 from llama_stack_responses.admission import Reservation
 from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
-from llama_stack_responses.core.json_blocks import BLOCK, blocks, dumps
+from llama_stack_responses.core.json_blocks import BLOCK_BYTES, blocks, dumps
 from llama_stack_responses.core.json_values import is_large
 from llama_stack_responses.core.stream.events import Event
-from llama_stack_responses.generation.event_buffer import Write
-from llama_stack_responses.generation.run import Run
+from llama_stack_responses.generation.ended_log import log_refused
+from llama_stack_responses.generation.event_buffer import EventWriter, SharedEvents
+from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.logs import get_logger
-from llama_stack_responses.service.responses import ServerClosing
+from llama_stack_responses.service.response_reader import ServerClosing
 
 from . import sse
-from .exchange import exchange_of
+from .request_cycle import cycle_of
 
 logger = get_logger(__name__)
 
-_LARGE: Final = BLOCK // 4
+_LARGE_BYTES: Final = BLOCK_BYTES // 4
 """Bytes of a block after which others run: sending waits only for a client that does not keep up."""
 
-KEEP_ALIVE_AFTER: Final = 15.0
+KEEP_ALIVE_SECONDS: Final = 15.0
 """Seconds of silence after which a stream sends a keep-alive comment."""
 
 
-class Json(Response):
+class JsonResponse(Response):
     """A JSON answer.
 
     A large one is encoded in blocks, and other tasks run in between. The blocks count for the user until they are sent;
@@ -48,7 +49,7 @@ class Json(Response):
     media_type = "application/json"
 
     def __init__(self, content: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
-        large = is_large(content, BLOCK)
+        large = is_large(content, BLOCK_BYTES)
         self._content = content if large else None
         super().__init__(None if large else content, status, headers)
 
@@ -60,7 +61,7 @@ class Json(Response):
             await super().__call__(scope, receive, send)
             return
         try:
-            encoded = await self._encoded(exchange_of(scope).answer)
+            encoded = await self._encoded(cycle_of(scope).answer)
         except ApiError as error:
             await self.refusal(error)(scope, receive, send)
             return
@@ -70,27 +71,27 @@ class Json(Response):
             await _send_more(send, encoded.popleft())
         await send({"type": "http.response.body", "body": b""})
 
-    def refusal(self, error: ApiError) -> Json:
+    def refusal(self, error: ApiError) -> JsonResponse:
         """Return the answer that is sent instead if too much is held."""
         return failure(error)
 
-    async def _encoded(self, lease: Reservation) -> deque[bytes]:
+    async def _encoded(self, reservation: Reservation) -> deque[bytes]:
         """Return the blocks of the answer, and count them; the value is no longer held."""
-        made: deque[bytes] = deque()
+        pieces: deque[bytes] = deque()
         size = 0
         for block in blocks(self._content):
             size += len(block)
             # A stored value counts already. An answer that alone is within the limit must not exceed it together with
             # its value, which it replaces.
-            lease.resize(max(lease.units, size))
-            made.append(block)
+            reservation.resize(max(reservation.units, size))
+            pieces.append(block)
             await asyncio.sleep(0)
         self._content = None
-        lease.resize(size)
-        return made
+        reservation.resize(size)
+        return pieces
 
 
-def failure(error: ApiError) -> Json:
+def failure(error: ApiError) -> JsonResponse:
     """Return the HTTP answer for an error."""
     after = error.retry_after
     headers = {"retry-after": f"{after:.12g}"} if after is not None else {}
@@ -98,51 +99,57 @@ def failure(error: ApiError) -> Json:
     # second response where one may already exist.
     final = error.status == 409 or isinstance(error, OutcomeUnknown)
     headers |= {"x-should-retry": "false"} if final else {}
-    return Json(error.body(), error.status, headers)
+    return JsonResponse(error.body(), error.status, headers)
 
 
-class _Made(Json):
-    """A response that was made for the request, so that a retry would make another one."""
+class _CreatedJsonResponse(JsonResponse):
+    """A response that was created for the request, so that a retry would create another one."""
 
     def __init__(self, response: dict[str, Any]) -> None:
         super().__init__(response)
         self._id = response["id"] if response["store"] else None
 
-    def refusal(self, error: ApiError) -> Json:
+    def refusal(self, error: ApiError) -> JsonResponse:
         """Return the answer that is sent instead: it says where the response is."""
-        where = f"The response was made: retrieve '{self._id}'." if self._id else "The response was made, and is lost."
+        where = (
+            f"The response was created: retrieve '{self._id}'."
+            if self._id
+            else "The response was created, and is lost."
+        )
         message = f"{error.message} {where}"
         answer = failure(ApiError(error.status, message, code=error.code, retry_after=error.retry_after))
         answer.headers["x-should-retry"] = "false"
         return answer
 
 
-class RunAsJson(Response):
+class RunJsonResponse(Response):
     """Waits for a response and sends it whole."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: ForegroundRun) -> None:
         super().__init__()
-        self._run: Run | None = run
+        self._run: ForegroundRun | None = run
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = await self._answer(receive)
         await answer(scope, receive, send)
 
-    async def _answer(self, receive: Receive) -> Json:
+    async def _answer(self, receive: Receive) -> JsonResponse:
         # The run holds the whole response. It is not kept for as long as a client takes to read the answer.
         run, self._run = self._run, None
         assert run is not None
         with _abandoned_with_client(run, receive):
             try:
-                return _Made(await run.finish())
+                return _CreatedJsonResponse(await run.finish())
             except ApiError as error:
+                if run.refused:
+                    log_refused(error)
                 return failure(error)
 
 
-class RunAsEvents(Response):
+class RunEventsResponse(Response):
     """Sends a response's events as they occur. Events that are ready together are sent in one write."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: ForegroundRun) -> None:
         super().__init__(media_type="text/event-stream", headers=stream_headers())
         self._run = run
 
@@ -151,34 +158,22 @@ class RunAsEvents(Response):
             try:
                 await self._run.begin()
             except ApiError as error:
+                log_refused(error)
                 await failure(error)(scope, receive, send)
                 return
             await send({"type": "http.response.start", "status": 200, "headers": self._head()})
-            write = self._past_asgi(scope)
-            while (events := await self._run.event_buffer.take(KEEP_ALIVE_AFTER, write)) is not None:
+            write = past_asgi(scope)
+            while (events := await self._run.event_buffer.get(KEEP_ALIVE_SECONDS, write)) is not None:
                 for block in _frames(events):
                     await _send_more(send, block)
             # No [DONE] if the outcome is unknown: the stream is incomplete.
             await send({"type": "http.response.body", "body": b"" if self._run.unknown else sse.DONE})
 
-    @staticmethod
-    def _past_asgi(scope: Scope) -> Write | None:
-        """Return what writes deltas directly to the client; None if nothing can."""
-        direct = exchange_of(scope).direct_writer()
-        if direct is None:
-            return None
-
-        def write(events: list[Event]) -> bool:
-            frames = sse.deltas(events)
-            return frames is not None and direct.write(frames)
-
-        return write
-
     def _head(self) -> list[tuple[bytes, bytes]]:
         return [(name, value) for name, value in self.raw_headers if name != b"content-length"]
 
 
-class FinishedAsJson(Response):
+class FinishedJsonResponse(Response):
     """Waits for a response that outlives its request, and sends it whole; ends when the client disconnects.
 
     Args:
@@ -195,12 +190,12 @@ class FinishedAsJson(Response):
         if answer := await self._answer(receive):
             await answer(scope, receive, send)
 
-    async def _answer(self, receive: Receive) -> Json | None:
+    async def _answer(self, receive: Receive) -> JsonResponse | None:
         """Return the answer; None if the client has disconnected."""
         left, finished = asyncio.ensure_future(gone(receive)), asyncio.ensure_future(self._finished)
         try:
             await asyncio.wait([left, finished], return_when=asyncio.FIRST_COMPLETED)
-            return Json(finished.result(), headers=self._extra) if finished.done() else None
+            return JsonResponse(finished.result(), headers=self._extra) if finished.done() else None
         except ApiError as error:
             return failure(error)
         finally:
@@ -208,25 +203,68 @@ class FinishedAsJson(Response):
             finished.cancel()
 
 
-def followed(batches: AsyncIterator[list[Event]], headers: Mapping[str, str] | None = None) -> Response:
-    """Return a stream of the events of a response that may still run; an empty batch sends a keep-alive comment."""
+class _FollowedResponse(StreamingResponse):
+    """A stream of the events of a response that may still run, which readers share in memory.
 
-    async def frames() -> AsyncIterator[bytes]:
-        try:
-            async for events in batches:
-                for block in _frames(events):
-                    yield block
-                    if len(block) >= _LARGE:
-                        await asyncio.sleep(0)
-        except ServerClosing:
-            return  # No [DONE]: the client has to reconnect for the rest.
-        except ApiError as error:
-            logger.warning("could not read the events of a response, closing its stream: %s", error)
-            yield sse.comment(error.message)
-            return
-        yield sse.DONE
+    It closes its iterators when it ends, however it ends. Otherwise the events would be held, and count for the user,
+    until the cyclic garbage collector finds the traceback of the cancellation that refers to them.
+    """
 
-    return StreamingResponse(frames(), media_type="text/event-stream", headers=stream_headers() | dict(headers or {}))
+    def __init__(
+        self, batches: AsyncGenerator[list[Event]], headers: Mapping[str, str], head_sent: Callable[[], None]
+    ) -> None:
+        self._batches = batches
+        self._frames = _frames_of(batches, head_sent)
+        super().__init__(self._frames, media_type="text/event-stream", headers=stream_headers() | dict(headers))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._batches), aclosing(self._frames):
+            await super().__call__(scope, receive, send)
+
+
+def followed(
+    batches: AsyncGenerator[list[Event]],
+    headers: Mapping[str, str] | None = None,
+    head_sent: Callable[[], None] = lambda: None,
+) -> Response:
+    """Return a stream of the events of a response that may still run; an empty batch sends a keep-alive comment.
+
+    Args:
+        batches: the events.
+        headers: additional headers.
+        head_sent: called when the head was sent.
+    """
+    return _FollowedResponse(batches, headers or {}, head_sent)
+
+
+async def _frames_of(batches: AsyncIterator[list[Event]], head_sent: Callable[[], None]) -> AsyncGenerator[bytes]:
+    head_sent()  # the first frame is asked for afterwards
+    try:
+        async for events in batches:
+            for block in _frames(events):
+                yield block
+                if len(block) >= _LARGE_BYTES:
+                    await asyncio.sleep(0)
+    except ServerClosing:
+        return  # No [DONE]: the client has to reconnect for the rest.
+    except ApiError as error:
+        logger.warning("could not read the events of a response, closing its stream: %s", error)
+        yield sse.comment(error.message)
+        return
+    yield sse.DONE
+
+
+def past_asgi(scope: Scope) -> EventWriter | None:
+    """Return what writes deltas directly to the client, whose head was sent; None if nothing can."""
+    direct = cycle_of(scope).direct_writer()
+    if direct is None:
+        return None
+
+    def write(events: list[Event]) -> bool:
+        frames = events.frames(sse.deltas) if isinstance(events, SharedEvents) else sse.deltas(events)
+        return frames is not None and direct.write(frames)
+
+    return write
 
 
 def _frames(events: list[Event]) -> Iterable[bytes]:
@@ -242,12 +280,12 @@ def stream_headers() -> dict[str, str]:
 
 async def _send_more(send: Send, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": True})
-    if len(body) >= _LARGE:
+    if len(body) >= _LARGE_BYTES:
         await asyncio.sleep(0)
 
 
 @contextmanager
-def _abandoned_with_client(run: Run, receive: Receive) -> Iterator[None]:
+def _abandoned_with_client(run: ForegroundRun, receive: Receive) -> Iterator[None]:
     """Abandon the run when the client disconnects or the block ends."""
     watcher = asyncio.ensure_future(gone(receive))
     watcher.add_done_callback(lambda _: run.abandon())

@@ -7,7 +7,7 @@ from operator import methodcaller
 from typing import Any, Final
 
 from llama_stack_responses.core import json_blocks
-from llama_stack_responses.core.json_blocks import BLOCK, dumps
+from llama_stack_responses.core.json_blocks import BLOCK_BYTES, dumps
 from llama_stack_responses.core.json_values import is_large
 
 _IS_DELTA: Final = methodcaller("__contains__", "delta")
@@ -45,10 +45,10 @@ def _without_line_separators(frames: bytes) -> bytes:
 def pieces(events: Sequence[dict[str, Any]]) -> Iterable[bytes]:
     """Return the frames of several events as one piece, or as blocks if that would be large."""
     # A delta is small, and there are many: only other events are measured before they are encoded.
-    if not all(map(_IS_DELTA, events)) and any(is_large(event, BLOCK) for event in events):
+    if any(is_large(event, BLOCK_BYTES) for event in events if not _IS_DELTA(event)):
         return _blocks(events)
     whole = encode(events)
-    return (whole,) if len(whole) <= 2 * BLOCK else _blocks(events)
+    return (whole,) if len(whole) <= 2 * BLOCK_BYTES else _blocks(events)
 
 
 def deltas(events: Sequence[dict[str, Any]]) -> bytes | None:
@@ -56,7 +56,7 @@ def deltas(events: Sequence[dict[str, Any]]) -> bytes | None:
     if not all(map(_IS_DELTA, events)):
         return None
     whole = encode(events)
-    return whole if len(whole) <= 2 * BLOCK else None
+    return whole if len(whole) <= 2 * BLOCK_BYTES else None
 
 
 def _blocks(events: Iterable[dict[str, Any]]) -> Iterator[bytes]:
@@ -64,11 +64,11 @@ def _blocks(events: Iterable[dict[str, Any]]) -> Iterator[bytes]:
     frames: list[bytes] = []
     size = 0
     for event in events:
-        large = is_large(event, BLOCK)
+        large = is_large(event, BLOCK_BYTES)
         if not large:
             frames.append(encode((event,)))
             size += len(frames[-1])
-        if frames and (large or size >= BLOCK):
+        if frames and (large or size >= BLOCK_BYTES):
             yield b"".join(frames)
             frames, size = [], 0
         if large:

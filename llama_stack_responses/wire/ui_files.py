@@ -10,7 +10,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.ui.assets import Asset, Assets
 
 from .requests import Handler, routes_within
-from .traffic import Traffic
+from .route_limits import RouteLimits
 
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; font-src 'self'; "
@@ -30,18 +30,18 @@ _HEADERS: Final = {
 }
 
 
-def add_ui_files(router: APIRouter, assets: Assets, traffic: Traffic, public_key: str) -> None:
+def add_ui_files(router: APIRouter, assets: Assets, limits: RouteLimits, public_key: str) -> None:
     """Add the routes.
 
     Args:
         router: the outermost router: llama-stack reads `public_key` from its own routes only.
         assets: the files.
-        traffic: the limits of the routes.
+        limits: the limits of the routes.
         public_key: the key in the description of a route by which the host lets requests without a token pass.
     """
     options: dict[str, Any] = {
         "methods": ["GET"],
-        "route_class_override": routes_within(traffic),
+        "route_class_override": routes_within(limits),
         "openapi_extra": {public_key: True},
         "include_in_schema": False,
     }

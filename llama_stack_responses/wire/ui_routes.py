@@ -18,13 +18,13 @@ from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.ui.chains import ChainViews
 from llama_stack_responses.ui.lists import ListFilter, Lists
 from llama_stack_responses.ui.responses import Views, settings_of
-from llama_stack_responses.ui.streams import Streams, Told
+from llama_stack_responses.ui.streams import NamedEvent, Streams
 
 from . import sse, ui_schemas
 from .openapi import EVENTS, TEXT, WHOLE, described, one_of
 from .requests import Handler, Query, add_fallback, routes_within
-from .responses import Json, stream_headers
-from .traffic import Traffic
+from .responses import JsonResponse, stream_headers
+from .route_limits import RouteLimits
 
 STATUSES: Final = ("queued", "in_progress", "completed", "incomplete", "failed", "cancelled")
 _NUMBER: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
@@ -46,70 +46,70 @@ _FILTERS: Final[Mapping[str, Schema]] = {
 }
 
 
-def ui_router(impl: OpenAIResponsesImpl, traffic: Traffic) -> APIRouter:
-    """Return the routes, with the limits of `traffic`."""
-    router = APIRouter(prefix="/v1/ui", tags=["Page"], route_class=routes_within(traffic))
+def ui_router(impl: OpenAIResponsesImpl, limits: RouteLimits) -> APIRouter:
+    """Return the routes, with these limits."""
+    router = APIRouter(prefix="/v1/ui", tags=["Page"], route_class=routes_within(limits))
 
     def add(path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
         router.add_api_route(path, answer, methods=["GET"], summary=summary, **description)
 
     views, lists = Views(impl), Lists(impl.archive, impl.jobs)
     add("/session", _session(impl), "Describe the server and the user", described(ui_schemas.SESSION))
-    paged = {**_FILTERS, "limit": _limit(100), "after": TEXT}
+    paged = {**_FILTERS, "limit": _limit(100), "after": TEXT, "order": one_of("asc", "desc")}
     add("/responses", _list(impl, lists), "List responses for the page", described(ui_schemas.ROWS, query=paged))
     streams = Streams(impl, lists)
     watched = described(EVENTS, query=_FILTERS, media="text/event-stream")
-    add("/responses/stream", _changes(impl, streams, traffic), "Follow the list of responses", watched)
+    add("/responses/stream", _changes(impl, streams, limits), "Follow the list of responses", watched)
     one = described(EVENTS, query={"response": TEXT}, media="text/event-stream")
-    add("/live", _live(impl, streams, traffic), "Follow running responses", one)
+    add("/live", _live(impl, streams, limits), "Follow running responses", one)
     following = described(EVENTS, media="text/event-stream")
-    add("/stats", _followed(impl, streams.stats, traffic), "Follow this server's counts", following)
-    add("/responses/{response_id}", _view(views, traffic), "Show a response", described(ui_schemas.VIEW))
+    add("/stats", _followed(impl, streams.stats, limits), "Follow this server's counts", following)
+    add("/responses/{response_id}", _view(views, limits), "Show a response", described(ui_schemas.VIEW))
     numbered = described(ui_schemas.EVENT_PAGE, query={"limit": _limit(1000), "after": WHOLE})
-    add("/responses/{response_id}/events", _events(views, traffic), "List a response's events", numbered)
+    add("/responses/{response_id}/events", _events(views, limits), "List a response's events", numbered)
     numbered = described(ui_schemas.REQUESTS, query={"limit": _limit(20), "after": WHOLE})
-    add("/responses/{response_id}/requests", _requests(views, traffic), "List a response's chat requests", numbered)
+    add("/responses/{response_id}/requests", _requests(views, limits), "List a response's chat requests", numbered)
     chained = described(ui_schemas.CHAIN, query={"limit": _limit(50), "after": TEXT})
-    add("/chain/{response_id}", _chain(ChainViews(impl, views, lists), traffic), "Show a chain of responses", chained)
+    add("/chain/{response_id}", _chain(ChainViews(impl, views, lists), limits), "Show a chain of responses", chained)
     ordered = described(
         ui_schemas.CONVERSATION, query={"limit": _limit(100), "after": TEXT, "order": one_of("asc", "desc")}
     )
-    add("/conversations/{conversation_id}", _conversation(views, traffic), "Show a conversation", ordered)
+    add("/conversations/{conversation_id}", _conversation(views, limits), "Show a conversation", ordered)
     add_fallback(router)
     return router
 
 
-def _changes(impl: OpenAIResponsesImpl, streams: Streams, traffic: Traffic) -> Handler:
+def _changes(impl: OpenAIResponsesImpl, streams: Streams, limits: RouteLimits) -> Handler:
     async def follow_list(request: Request) -> Response:
         wanted = filter_of(request)
-        traffic.hold_stream(request.scope)
-        return _stream(streams.changes(impl.access.who(), wanted))
+        limits.hold_stream(request.scope)
+        return _stream(streams.changes(impl.access.current_user(), wanted))
 
     return follow_list
 
 
-def _live(impl: OpenAIResponsesImpl, streams: Streams, traffic: Traffic) -> Handler:
+def _live(impl: OpenAIResponsesImpl, streams: Streams, limits: RouteLimits) -> Handler:
     async def follow_running(request: Request) -> Response:
         response_id = Query(request).text("response")
         if response_id:
             check_response_id(response_id, "response")
-        traffic.hold_stream(request.scope)
-        return _stream(streams.live(impl.access.who(), response_id))
+        limits.hold_stream(request.scope)
+        return _stream(streams.live(impl.access.current_user(), response_id))
 
     return follow_running
 
 
 def _followed(
-    impl: OpenAIResponsesImpl, events: Callable[[Owner], AsyncIterator[Told | None]], traffic: Traffic
+    impl: OpenAIResponsesImpl, events: Callable[[Owner], AsyncIterator[NamedEvent | None]], limits: RouteLimits
 ) -> Handler:
     async def follow(request: Request) -> Response:
-        traffic.hold_stream(request.scope)
-        return _stream(events(impl.access.who()))
+        limits.hold_stream(request.scope)
+        return _stream(events(impl.access.current_user()))
 
     return follow
 
 
-def _stream(events: AsyncIterator[Told | None]) -> Response:
+def _stream(events: AsyncIterator[NamedEvent | None]) -> Response:
     async def frames() -> AsyncIterator[bytes]:
         async for event in events:
             yield sse.KEEP_ALIVE if event is None else sse.named(*event)
@@ -159,7 +159,7 @@ def _number(query: Query, name: str, what: str) -> float | None:
 
 def _session(impl: OpenAIResponsesImpl) -> Handler:
     async def show_session() -> Response:
-        return Json(settings_of(impl, own_version()))
+        return JsonResponse(settings_of(impl, own_version()))
 
     return show_session
 
@@ -168,31 +168,32 @@ def _list(impl: OpenAIResponsesImpl, lists: Lists) -> Handler:
     async def list_rows(request: Request) -> Response:
         query = Query(request)
         limit = query.integer("limit", 1, 100) or 50
-        return Json(await lists.page(impl.access.who(), filter_of(request), query.text("after"), limit))
+        after, order = query.text("after"), query.order()
+        return JsonResponse(await lists.page(impl.access.current_user(), filter_of(request), after, limit, order))
 
     return list_rows
 
 
-def _view(views: Views, traffic: Traffic) -> Handler:
+def _view(views: Views, limits: RouteLimits) -> Handler:
     async def show_response(response_id: str, request: Request) -> Response:
-        return Json(await views.response(response_id, traffic.hold_value(request.scope)))
+        return JsonResponse(await views.response(response_id, limits.hold_value(request.scope)))
 
     return show_response
 
 
-def _events(views: Views, traffic: Traffic) -> Handler:
+def _events(views: Views, limits: RouteLimits) -> Handler:
     async def list_events(response_id: str, request: Request) -> Response:
         after, limit = _after(request), Query(request).integer("limit", 1, 1000) or 500
-        return Json(await views.events(response_id, after, limit, traffic.hold_value(request.scope)))
+        return JsonResponse(await views.events(response_id, after, limit, limits.hold_value(request.scope)))
 
     return list_events
 
 
-def _requests(views: Views, traffic: Traffic) -> Handler:
+def _requests(views: Views, limits: RouteLimits) -> Handler:
     async def list_requests(response_id: str, request: Request) -> Response:
         limit = Query(request).integer("limit", 1, 20) or 5
-        hold = traffic.hold_value(request.scope)
-        return Json(await views.requests(response_id, _after(request), limit, hold))
+        hold = limits.hold_value(request.scope)
+        return JsonResponse(await views.requests(response_id, _after(request), limit, hold))
 
     return list_requests
 
@@ -202,21 +203,21 @@ def _after(request: Request) -> int:
     return -1 if after is None else after
 
 
-def _chain(chains: ChainViews, traffic: Traffic) -> Handler:
+def _chain(chains: ChainViews, limits: RouteLimits) -> Handler:
     async def show_chain(response_id: str, request: Request) -> Response:
         query = Query(request)
-        limit, hold = query.integer("limit", 1, 50) or 20, traffic.hold_value(request.scope)
-        return Json(await chains.page(response_id, query.text("after"), limit, hold))
+        limit, hold = query.integer("limit", 1, 50) or 20, limits.hold_value(request.scope)
+        return JsonResponse(await chains.page(response_id, query.text("after"), limit, hold))
 
     return show_chain
 
 
-def _conversation(views: Views, traffic: Traffic) -> Handler:
+def _conversation(views: Views, limits: RouteLimits) -> Handler:
     async def show_conversation(conversation_id: str, request: Request) -> Response:
         query = Query(request)
         limit = query.integer("limit", 1, 100) or 50
         order = query.order() if "order" in request.query_params else "asc"
-        hold = traffic.hold_value(request.scope)
-        return Json(await views.conversation(conversation_id, query.text("after"), limit, order, hold))
+        hold = limits.hold_value(request.scope)
+        return JsonResponse(await views.conversation(conversation_id, query.text("after"), limit, order, hold))
 
     return show_conversation

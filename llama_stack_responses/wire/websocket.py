@@ -13,18 +13,21 @@ from starlette.types import Scope
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.json_blocks import BLOCK, blocks, dumps
+from llama_stack_responses.core.json_blocks import BLOCK_BYTES, blocks, dumps
 from llama_stack_responses.core.json_values import is_large
 from llama_stack_responses.core.stream.events import Event
 from llama_stack_responses.core.stream.socket_events import refused
+from llama_stack_responses.generation.ended_log import log_refused
+from llama_stack_responses.generation.event_buffer import EventWriter
 from llama_stack_responses.logs import get_logger
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.websocket.session import Caller, ClientGone, Session
 
+from .direct import pass_bodies
 from .headers import known, request_id
 from .incoming import incoming_of
 from .responses import failure
-from .traffic import Traffic
+from .route_limits import RouteLimits
 
 logger = get_logger(__name__)
 
@@ -67,7 +70,7 @@ class _End:
     reason: str = ""
 
 
-_REASON: Final = 120
+_REASON_CHARACTERS: Final = 120
 """Maximum characters of the reason in a close message, which has at most 123 bytes."""
 _LEFT: Final = _End(None)
 _TOO_BIG: Final = _End(1009, "The message is too large.")
@@ -77,30 +80,30 @@ _SHUTDOWN: Final = _End(1012, "The server is shutting down. Connect again.")
 
 
 def socket_route(
-    impl: OpenAIResponsesImpl, gate: ConnectionAuthorizer, traffic: Traffic
+    impl: OpenAIResponsesImpl, authorizer: ConnectionAuthorizer, limits: RouteLimits
 ) -> Callable[[WebSocket], Awaitable[None]]:
-    """Return the handler of WebSocket handshakes; `traffic` limits connections and messages."""
+    """Return the handler of WebSocket handshakes; `limits` bounds connections and messages."""
 
     async def handle(websocket: WebSocket) -> None:
         impl.start()
         try:
-            caller = await gate.admit(websocket.scope, "GET")
+            caller = await authorizer.admit(websocket.scope, "GET")
         except HandshakeRefused as refusal:
             answer = Response(refusal.body, refusal.status, dict(refusal.headers))
             await websocket.send_denial_response(answer)
             return
         try:
-            lease = traffic.stream(caller.owner)
+            reservation = limits.stream(caller.owner)
         except ApiError as error:
             await websocket.send_denial_response(failure(error))
             return
         own_id = request_id(websocket.scope)
-        arriving = traffic.bodies.lease(caller.owner)
-        with known(websocket.scope, own_id), lease, arriving, impl.sockets:
+        arriving = limits.bodies.reserve(caller.owner)
+        with known(websocket.scope, own_id), reservation, arriving, impl.sockets:
             if incoming := incoming_of(websocket.scope):
                 incoming.count_for(caller.owner.identity, arriving, impl.config.limits.bodies.seconds)
             await websocket.accept(headers=[(b"x-request-id", own_id.encode())])
-            await _Connection(impl, gate, traffic, websocket, caller).run()
+            await _Connection(impl, authorizer, limits, websocket, caller).run()
 
     return handle
 
@@ -111,15 +114,15 @@ class _Connection:
     def __init__(
         self,
         impl: OpenAIResponsesImpl,
-        gate: ConnectionAuthorizer,
-        traffic: Traffic,
+        authorizer: ConnectionAuthorizer,
+        limits: RouteLimits,
         websocket: WebSocket,
         caller: Caller,
     ) -> None:
         self._impl = impl
-        self._gate = gate
-        self._traffic = traffic
-        self._bodies = bodies = traffic.bodies
+        self._authorizer = authorizer
+        self._route_limits = limits
+        self._bodies = bodies = limits.bodies
         self._owner = caller.owner
         self._websocket = websocket
         self._limits = impl.config.limits.websocket
@@ -127,7 +130,13 @@ class _Connection:
         self._ended: asyncio.Future[_End] = loop.create_future()
         self._aging = loop.call_later(self._limits.lifetime_seconds, self._limit_lifetime)
         self._session = Session(
-            impl, caller, self._admit, self._send, lambda: bodies.lease(self._owner), traffic.histories(self._owner)
+            impl,
+            caller,
+            self._admit,
+            self._send,
+            self._direct,
+            lambda: bodies.reserve(self._owner),
+            limits.histories(self._owner),
         )
 
     async def run(self) -> None:
@@ -168,7 +177,7 @@ class _Connection:
 
     async def _admit(self) -> Caller:
         try:
-            return await self._gate.admit(self._websocket.scope, "POST")
+            return await self._authorizer.admit(self._websocket.scope, "POST")
         except HandshakeRefused as refusal:
             raise refusal.error from refusal
 
@@ -189,17 +198,18 @@ class _Connection:
             self._end(_End(1011, "The server had an error."))
 
     async def _receive(self, message: bytes) -> None:
-        lease = self._bodies.lease(self._owner)
+        reservation = self._bodies.reserve(self._owner)
         try:
-            event = await self._bodies.decode(message, lease.take(len(message)))
+            event = await self._bodies.decode(message, reservation.add(len(message)))
         except ApiError as error:
-            lease.release()
+            reservation.release()
+            log_refused(error)
             await self._send([refused(error)], None)
             return
         except BaseException:
-            lease.release()
+            reservation.release()
             raise
-        await self._session.receive(event, len(message), lease.release)
+        await self._session.receive(event, len(message), reservation.release)
 
     async def _next(self) -> bytes | None:
         """Return the next message, or None if there are no more."""
@@ -226,16 +236,30 @@ class _Connection:
         named = {} if lane is None else {"stream_id": lane}
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(None) as patience:
+            async with asyncio.timeout(None) as timeout:
                 for event in events:
-                    patience.reschedule(loop.time() + self._limits.unread_seconds)
+                    timeout.reschedule(loop.time() + self._limits.unread_seconds)
                     await self._send_one(await encoded(event | named if named else event))
         except ApiError as error:
-            self._end(_End(1013, error.message[:_REASON]))
+            self._end(_End(1013, error.message[:_REASON_CHARACTERS]))
             raise ClientGone from error
         except (OSError, RuntimeError, WebSocketDisconnect) as error:  # a timeout is an OSError
             self._end(_LEFT)
             raise ClientGone from error
+
+    def _direct(self, lane: str | None) -> EventWriter | None:
+        """Return what sends deltas of a lane without waiting; None if the server or a middleware is not known."""
+        scope = self._websocket.scope
+        incoming = incoming_of(scope)
+        if incoming is None or not pass_bodies(scope.get("app")):
+            return None
+        named = {} if lane is None else {"stream_id": lane}
+
+        def write(events: list[Event]) -> bool:
+            messages = [dumps(event | named if named else event) for event in events if "delta" in event]
+            return len(messages) == len(events) and max(map(len, messages)) <= BLOCK_BYTES and incoming.write(messages)
+
+        return write
 
     async def _send_one(self, message: str) -> None:
         """Send a message. A large one counts as a large answer until the client has read most of it.
@@ -243,10 +267,10 @@ class _Connection:
         Raises:
             ApiError: 429 or 503, too much is being sent.
         """
-        if len(message) <= BLOCK:
+        if len(message) <= BLOCK_BYTES:
             await self._websocket.send_text(message)
             return
-        with self._traffic.large_answer(self._owner).take(len(message)):
+        with self._route_limits.large_answer(self._owner).add(len(message)):
             await self._websocket.send_text(message)
             del message
             if incoming := incoming_of(self._websocket.scope):
@@ -256,7 +280,7 @@ class _Connection:
 async def encoded(event: Event) -> str:
     """Return an event as JSON. Others run while a large one is encoded."""
     # A delta is small, and there are many: only other events are measured before they are encoded.
-    if "delta" in event or not is_large(event, BLOCK):
+    if "delta" in event or not is_large(event, BLOCK_BYTES):
         return dumps(event).decode()
     text = ""
     for block in blocks(event):

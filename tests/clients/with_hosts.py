@@ -24,8 +24,8 @@ WEATHER: dict[str, Any] = {
 def connect() -> Any:
     """The client."""
     url = os.environ["BASE_URL"].removesuffix("/v1")
-    made = {"ogx_client": "OgxClient", "llama_stack_client": "LlamaStackClient"}[CLIENT]
-    return getattr(importlib.import_module(CLIENT), made)(base_url=url, api_key=os.environ["OPENAI_API_KEY"])
+    class_name = {"ogx_client": "OgxClient", "llama_stack_client": "LlamaStackClient"}[CLIENT]
+    return getattr(importlib.import_module(CLIENT), class_name)(base_url=url, api_key=os.environ["OPENAI_API_KEY"])
 
 
 def event_classes() -> dict[str, str]:
@@ -56,7 +56,7 @@ def inner(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """What a client made, as JSON again."""
+    """An object of a client, as JSON again."""
     return json.loads(json.dumps(value.to_dict(), default=inner))
 
 
@@ -74,9 +74,9 @@ def checked(response: Any) -> Any:
     return valid(response)
 
 
-def create(**asked: Any) -> Any:
+def create(**fields: Any) -> Any:
     """A response."""
-    return checked(client.responses.create(model=MODEL, **asked))
+    return checked(client.responses.create(model=MODEL, **fields))
 
 
 def text(response: Any) -> str:
@@ -90,11 +90,11 @@ def kinds(items: Any) -> list[str]:
     return [item["type"] for item in items]
 
 
-def streamed(**asked: Any) -> list[Any]:
+def streamed(**fields: Any) -> list[Any]:
     """The events of a response, each of the client's class for its type."""
     classes = event_classes()
     events = []
-    for event in client.responses.create(model=MODEL, stream=True, **asked):
+    for event in client.responses.create(model=MODEL, stream=True, **fields):
         if (event["type"] if isinstance(event, dict) else event.type) in NAMED_OTHERWISE:
             continue
         assert not isinstance(event, dict), f"not typed: {event}"
@@ -146,8 +146,8 @@ def approval() -> Any:
     """An MCP server whose tools need approval."""
     tool = mcp_tool(require_approval="always")
     first = create(input="Echo.", tools=[tool])
-    [asked] = [item for item in first["output"] if item["type"] == "mcp_approval_request"]
-    given = {"type": "mcp_approval_response", "approval_request_id": asked["id"], "approve": True}
+    [request] = [item for item in first["output"] if item["type"] == "mcp_approval_request"]
+    given = {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": True}
     second = create(input=[given], tools=[tool], previous_response_id=first["id"])
     return [kinds(first["output"]), kinds(second["output"]), text(second)]
 
@@ -161,40 +161,42 @@ def search() -> Any:
 
 def stored() -> Any:
     """List, retrieve, input items, delete."""
-    made = [create(input=word) for word in ("One?", "Two?")]
+    responses = [create(input=word) for word in ("One?", "Two?")]
     newest = [valid(each)["id"] for each in client.responses.list(limit=2).data]
-    assert newest == [made[1]["id"], made[0]["id"]]
-    first = client.responses.retrieve(made[0]["id"])
-    items = client.responses.input_items.list(made[0]["id"])
-    deleted = client.responses.delete(made[0]["id"])
+    assert newest == [responses[1]["id"], responses[0]["id"]]
+    first = client.responses.retrieve(responses[0]["id"])
+    items = client.responses.input_items.list(responses[0]["id"])
+    deleted = client.responses.delete(responses[0]["id"])
     left = [each.id for each in client.responses.list(limit=1).data]
-    same = checked(first) == made[0]
-    return [same, kinds(valid(items)["data"]), deleted.id == made[0]["id"], left == [made[1]["id"]]]
+    same = checked(first) == responses[0]
+    return [same, kinds(valid(items)["data"]), deleted.id == responses[0]["id"], left == [responses[1]["id"]]]
 
 
 def missing() -> Any:
     """What the client raises for a response that is not there."""
     try:
         client.responses.retrieve("resp_fake_nonexistent_id")
-    except Exception as error:  # noqa: BLE001 - its name is what is asked for
+    except Exception as error:  # noqa: BLE001 - its name is the result
         return [type(error).__name__, "resp_fake_nonexistent_id" in str(error)]
     return None
 
 
 def conversation() -> Any:
     """A conversation, its items, and a response in it."""
-    made = client.conversations.create(
+    created = client.conversations.create(
         metadata={"a": "b"}, items=[{"type": "message", "role": "user", "content": "I am Ada."}]
     )
-    known = client.conversations.retrieve(made.id)
-    changed = client.conversations.update(made.id, metadata={"a": "c"})
-    response = create(input="Who am I?", conversation=made.id)
-    added = client.conversations.items.create(made.id, items=[{"type": "message", "role": "user", "content": "Bye."}])
-    listed = [plain(item) for item in client.conversations.items.list(made.id, order="asc").data]
-    one = client.conversations.items.get(item_id=listed[0]["id"], conversation_id=made.id)
-    client.conversations.items.delete(item_id=listed[0]["id"], conversation_id=made.id)
-    rest = client.conversations.items.list(made.id, order="asc").data
-    gone = client.conversations.delete(made.id)
+    known = client.conversations.retrieve(created.id)
+    changed = client.conversations.update(created.id, metadata={"a": "c"})
+    response = create(input="Who am I?", conversation=created.id)
+    added = client.conversations.items.create(
+        created.id, items=[{"type": "message", "role": "user", "content": "Bye."}]
+    )
+    listed = [plain(item) for item in client.conversations.items.list(created.id, order="asc").data]
+    one = client.conversations.items.get(item_id=listed[0]["id"], conversation_id=created.id)
+    client.conversations.items.delete(item_id=listed[0]["id"], conversation_id=created.id)
+    rest = client.conversations.items.list(created.id, order="asc").data
+    gone = client.conversations.delete(created.id)
     return {
         "metadata": [valid(known)["metadata"], valid(changed)["metadata"]],
         "says": text(response),

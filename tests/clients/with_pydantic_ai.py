@@ -26,14 +26,14 @@ class Person(BaseModel):
 
 def agent(**more: Any) -> Agent[None, Any]:
     """An agent that can tell the weather."""
-    made: Agent[None, Any] = Agent(MODEL, **more)
+    created: Agent[None, Any] = Agent(MODEL, **more)
 
-    @made.tool_plain
+    @created.tool_plain
     def weather(city: str) -> str:
         """Tells the weather in a city."""
         return f"Snow in {city}."
 
-    return made
+    return created
 
 
 async def tools() -> Any:

@@ -65,8 +65,8 @@ class Backend:
     """How to open a backend at a place, and its capabilities beyond those that all backends have.
 
     Attributes:
-        capabilities: "many_calls": it handles thousands of calls in about a second; "transactions": it is transactional, so it can
-            hold a job queue; "notifications": a commit notifies subscribers in other processes.
+        capabilities: "many_calls": it handles thousands of calls in about a second; "transactions": it is transactional,
+            so it can hold a job queue; "notifications": a commit notifies subscribers in other processes.
         persistent: records are still there after reopening.
     """
 
@@ -135,3 +135,5 @@ BACKENDS: Final = [
     Backend("host-redis", _host_redis, capabilities=["many_calls"]),
     Backend("host-postgres", _host_postgres, capabilities=()),
 ]
+ONE_STORE: Final = "sqlite"
+"""The backend of `make test` for tests of what is above the store: the default one, which has every row on disk."""

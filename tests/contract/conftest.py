@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from llama_stack_responses.store.records import Records
-from tests.contract.backends import BACKENDS, Backend, Clock, Place
+from tests.contract.backends import BACKENDS, ONE_STORE, Backend, Clock, Place
 from tests.contract.conversations import CREATED
 from tests.support.database import DatabaseServer
 from tests.support.postgres import Postgres
@@ -25,11 +25,17 @@ SERVERS: Final[dict[str, Callable[[Path], AbstractContextManager[DatabaseServer]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test on the backends that have the capability required by its `needs` mark, or its module's."""
+    """Run each test on the backends that have the capability required by its `needs` mark, or its module's.
+
+    With a `one_store` mark, the runs on all backends except `ONE_STORE` are `extended`.
+    """
     if "backend" in metafunc.fixturenames:
         needs = metafunc.definition.get_closest_marker("needs")
         able = [each for each in BACKENDS if needs is None or needs.args[0] in each.capabilities]
-        metafunc.parametrize("backend", able, ids=lambda backend: backend.name)
+        assert able, f"no backend has the capability {needs and needs.args[0]}: the test would never run"
+        others = [pytest.mark.extended] if metafunc.definition.get_closest_marker("one_store") else []
+        params = [pytest.param(each, id=each.name, marks=others if each.name != ONE_STORE else []) for each in able]
+        metafunc.parametrize("backend", params)
 
 
 @pytest.fixture
@@ -54,14 +60,14 @@ def url_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
 
 @pytest.fixture
 def place(tmp_path: Path, url_of: Callable[[str], str]) -> Iterator[Place]:
-    asked: set[str] = set()
+    requested: set[str] = set()
 
     def url(kind: str) -> str:
-        asked.add(kind)
+        requested.add(kind)
         return url_of(kind)
 
     yield Place(tmp_path, url)
-    if "host-redis" in asked:
+    if "host-redis" in requested:
         # Leftovers of a test would slow down every range of the next test.
         with Redis.from_url(url_of("host-redis")) as client:
             client.flushall()

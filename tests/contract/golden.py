@@ -28,18 +28,20 @@ from llama_stack_responses.intervals import DEFAULT
 from llama_stack_responses.jobs.event_log import EventLog
 from llama_stack_responses.jobs.foreground_leases import StoredLeases
 from llama_stack_responses.jobs.heartbeat import Heartbeat
+from llama_stack_responses.jobs.job import Job
 from llama_stack_responses.jobs.notifier import Notifier
-from llama_stack_responses.jobs.queue import JobQueue, Lease
+from llama_stack_responses.jobs.queue import JobQueue
 from llama_stack_responses.jobs.secrets import JobSecrets
 from llama_stack_responses.lifecycle.secret_check import SecretCheck
-from llama_stack_responses.sealing.reasoning import PrivateReasoning
+from llama_stack_responses.sealing.reasoning import PrivateReasoning, reasoning_sealer
 from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
 from llama_stack_responses.sealing.summaries import PrivateSummaries
 from llama_stack_responses.service.idempotency import IdempotencyClaim, IdempotencyKeys
-from llama_stack_responses.store.archive import Archive, StoredResponse
+from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.conversations import Conversation, stand_in
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Op, Records
+from llama_stack_responses.store.stored_response import StoredResponse
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, assistant, response, user
 
@@ -86,8 +88,8 @@ async def _write_chain(archive: Archive) -> None:
     )
     transcript = Transcript()
     transcript.note(replay(first))
-    asked = user("What is it?", id="msg_1")
-    await archive.save(first, owner=ALICE, base=None, input_items=[asked], transcript=transcript.marks())
+    question = user("What is it?", id="msg_1")
+    await archive.save(first, owner=ALICE, base=None, input_items=[question], transcript=transcript.marks())
     second = response(assistant("\ud83d alone", id="msg_4"), id="resp_2", previous_response_id="resp_1", tools=_TOOLS)
     base = (await _stored(archive, "resp_1")).history
     await archive.save(second, owner=ALICE, base=base, input_items=[user("And?", id="msg_3")])
@@ -96,9 +98,9 @@ async def _write_chain(archive: Archive) -> None:
 async def _write_conversations(archive: Archive) -> None:
     conversation = Conversation("conv_1", ALICE, CREATED, {"topic": "demo"})
     await archive.conversations.create(conversation, [user("one", id="msg_5"), assistant("two", id="msg_6")])
-    made = response(assistant("four", id="msg_8"), id="resp_3", conversation={"id": "conv_1"})
-    asked = [stand_in(conversation) | {"turn": "0"}, user("three", id="msg_7")]
-    await archive.save(made, owner=ALICE, base=None, input_items=asked)
+    created = response(assistant("four", id="msg_8"), id="resp_3", conversation={"id": "conv_1"})
+    questions = [stand_in(conversation) | {"turn": "0"}, user("three", id="msg_7")]
+    await archive.save(created, owner=ALICE, base=None, input_items=questions)
 
 
 async def _write_interrupted_deletes(records: Records, clock: Clock) -> None:
@@ -123,18 +125,18 @@ async def _write_jobs(archive: Archive, records: Records) -> None:
             await archive.save(queued, owner=ALICE, base=None, input_items=[user("hi", id="msg_11")], extra_ops=rows)
         await jobs.noted()
     await jobs.heartbeat("worker_1")
-    lease = await jobs.claim("worker_1")
-    assert lease is not None
-    async for _ in event_log.follow(lease.response_id, -1, 0.0, _no, partial(_fence, lease)):
+    job = await jobs.claim("worker_1")
+    assert job is not None
+    async for _ in event_log.follow(job.response_id, -1, 0.0, _no, partial(_fence, job)):
         break
     await records.commit(event_log.expire("resp_ended", CREATED + 60))
     foreground_leases = StoredLeases(records, archive, "worker_1", Heartbeat(jobs, "worker_1"))
-    made = response(id="resp_5", status="in_progress")
-    await foreground_leases.acquire(made, owner=ALICE, base=None, input_items=[user("hi", id="msg_12")])
+    created = response(id="resp_5", status="in_progress")
+    await foreground_leases.acquire(created, owner=ALICE, base=None, input_items=[user("hi", id="msg_12")])
 
 
 async def _claim_key(records: Records) -> None:
-    put, free = await IdempotencyKeys(records).take(_CLAIM, "resp_1")
+    put, free = await IdempotencyKeys(records).claim_ops(_CLAIM, "resp_1")
     await records.commit([put], [free])
 
 
@@ -163,8 +165,8 @@ async def _no() -> bool:
     return False
 
 
-async def _fence(lease: Lease) -> Condition:
-    return lease.fence
+async def _fence(job: Job) -> Condition:
+    return job.fence
 
 
 def _as_before(work: Json) -> Json:
@@ -223,12 +225,12 @@ async def _read_conversation(archive: Archive) -> Json:
 
 async def _read_job(records: Records, response_id: str) -> Json:
     jobs, event_log = JobQueue(records, limit=9), EventLog(records, Notifier())
-    lease, work = await jobs.find(response_id), await jobs.checkpoint(response_id)
-    assert lease is not None
+    job, work = await jobs.find(response_id), await jobs.checkpoint(response_id)
+    assert job is not None
     assert work is not None
-    body, keys = JobSecrets(_SEALER).open(work.body, work.sealed, response_id, lease.job.owner)
+    body, keys = JobSecrets(_SEALER).open(work.body, work.sealed, response_id, job.state.owner)
     return {
-        "job": _as_before(asdict(lease.job)) | {"owner": lease.job.owner.encode()},
+        "job": _as_before(asdict(job.state)) | {"owner": job.state.owner.encode()},
         "work": _as_before(asdict(work)) | {"body": body, "sealed": None},
         "keys": keys,
         "events": await event_log.read(response_id, -1),
@@ -236,8 +238,8 @@ async def _read_job(records: Records, response_id: str) -> Json:
 
 
 async def _next_job(records: Records) -> str | None:
-    lease = await JobQueue(records, limit=9).claim("worker_2")
-    return lease.response_id if lease else None
+    job = await JobQueue(records, limit=9).claim("worker_2")
+    return job.response_id if job else None
 
 
 async def _read_running(archive: Archive) -> Json:
@@ -278,14 +280,14 @@ async def _fill_shared(records: Records, clock: Clock) -> None:
     archive = Archive(records, clock=clock)
     base = None
     for number in range(3):
-        asked = [user("Hello", id=f"msg_hello{number}"), user("again", id=f"msg_{number:024x}000001")]
-        made = response(assistant("Hi", id=f"msg_hi{number}"), id=f"resp_{number}")
-        await archive.save(made, owner=ALICE, base=None, input_items=asked)
-        base = (await _stored(archive, made["id"])).history
+        questions = [user("Hello", id=f"msg_hello{number}"), user("again", id=f"msg_{number:024x}000001")]
+        created = response(assistant("Hi", id=f"msg_hi{number}"), id=f"resp_{number}")
+        await archive.save(created, owner=ALICE, base=None, input_items=questions)
+        base = (await _stored(archive, created["id"])).history
     for number in range(2):
-        asked = [user("Why?", id=f"msg_why{number}")]
-        made = response(assistant("So.", id=f"msg_so{number}"), id=f"resp_next{number}")
-        await archive.save(made, owner=ALICE, base=base, input_items=asked)
+        questions = [user("Why?", id=f"msg_why{number}")]
+        created = response(assistant("So.", id=f"msg_so{number}"), id=f"resp_next{number}")
+        await archive.save(created, owner=ALICE, base=base, input_items=questions)
 
 
 async def _read_shared(records: Records, clock: Clock) -> Json:
@@ -300,6 +302,28 @@ async def _read_shared(records: Records, clock: Clock) -> Json:
     }
 
 
+async def _fill_joined(records: Records, _: Clock) -> None:
+    """Write a response whose items also are in two conversations."""
+    archive, answer = Archive(records), assistant("two", id="msg_answer")
+    conversations = [Conversation(f"conv_{number}", ALICE, CREATED, {}) for number in range(2)]
+    for conversation in conversations:
+        await archive.conversations.create(conversation, [user("zero", id="msg_both")])
+    questions = [stand_in(conversations[0]) | {"turn": "0"}, user("one", id="msg_question")]
+    created = response(answer, id="resp_joined", conversation={"id": "conv_0"})
+    await archive.save(created, owner=ALICE, base=None, input_items=questions)
+    await archive.conversations.add(conversations[1], [answer])
+
+
+async def _read_joined(records: Records, _: Clock) -> Json:
+    """Return which items are found after each of the places that have them is deleted."""
+    archive, found = Archive(records), {}
+    for place in ("none", "conv_1", "resp_joined", "conv_0"):
+        await (archive.delete(place) if place.startswith("resp_") else archive.conversations.delete(place))
+        ids = ("msg_both", "msg_question", "msg_answer")
+        found[place] = [each for each in ids async for _ in archive.find_items(ALICE, [each])]
+    return found
+
+
 async def _fill_secrets(records: Records, _: Clock) -> None:
     """Write what a server leaves that seals with a secret."""
     await SecretCheck(records, _SEALER, DEFAULT).check()
@@ -307,7 +331,11 @@ async def _fill_secrets(records: Records, _: Clock) -> None:
 
 async def _read_secrets(records: Records, _: Clock) -> Json:
     found = {}
-    for name, sealer in {"same": _SEALER, "other": Sealer([bytes(SECRET_BYTES)]), "none": Sealer([])}.items():
+    for name, sealer in {
+        "same": _SEALER,
+        "other": Sealer([bytes(SECRET_BYTES)]),
+        "none": reasoning_sealer(Sealer([])),
+    }.items():
         check = SecretCheck(records, sealer, DEFAULT)
         await check.check()
         found[name] = check.differs
@@ -321,6 +349,7 @@ EVERY_KIND: Final = "format-1"
 STORES: Final[Mapping[str, tuple[Fill, Read]]] = {
     EVERY_KIND: (fill, read),
     "own-ids": (_fill_shared, _read_shared),
+    "joined-items": (_fill_joined, _read_joined),
     "secrets-in-use": (_fill_secrets, _read_secrets),
 }
 

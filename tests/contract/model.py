@@ -38,7 +38,7 @@ class Model:
             self.rows[op.key] = (Record(op.value, old.version + 1 if old else 1), op.expires_at)
 
     def commit(self, ops: Sequence[Op], conditions: Sequence[Condition]) -> bool:
-        """Return whether the commit was made."""
+        """Return whether the commit was applied."""
         if self.failed(conditions):
             return False
         for op in ops:

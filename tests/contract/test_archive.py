@@ -17,13 +17,14 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.stream.response import ADDED_FIELDS
 from llama_stack_responses.store import codec
-from llama_stack_responses.store.archive import Archive, StoredResponse
+from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Conflict, Delete, Op, Put, Record, Records, writes_of
 from llama_stack_responses.store.sqlite import SqliteRecords
+from llama_stack_responses.store.stored_response import StoredResponse
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id, response, stored_item, user
 
-pytestmark = pytest.mark.needs("many_calls")
+pytestmark = [pytest.mark.needs("many_calls"), pytest.mark.one_store]
 
 ALICE = Owner("alice", {"teams": ["search"]})
 BOB = Owner("bob")
@@ -76,7 +77,7 @@ class Counting:
         self.written.append([(op.key, type(op)) for op in writes_of(ops)])
         self.bytes += sum(0 if isinstance(op, Delete) else len(op.value) for op in writes_of(ops))
 
-    def watch(self) -> None:
+    def pubsub(self) -> None:
         """Return None: no test here waits for notifications."""
 
     async def size(self) -> int | None:
@@ -103,12 +104,12 @@ async def turn(
     archive: Archive, base: StoredResponse | None, question: str, answer: str, owner: Owner = ALICE, **fields: Any
 ) -> StoredResponse:
     """Save a response that continues `base`, and load it."""
-    made = response(assistant(answer), previous_response_id=base.response["id"] if base else None, **fields)
+    created = response(assistant(answer), previous_response_id=base.response["id"] if base else None, **fields)
     history = base.history if base else None
-    await archive.save(made, owner=owner, base=history, input_items=[user(question)])
-    stored = await archive.load(made["id"])
+    await archive.save(created, owner=owner, base=history, input_items=[user(question)])
+    stored = await archive.load(created["id"])
     assert stored is not None
-    assert stored.response == made
+    assert stored.response == created
     return stored
 
 
@@ -139,7 +140,7 @@ async def nothing_left(records: Records) -> bool:
 
 async def test_saved_response_is_loaded_unchanged(archive: Archive) -> None:
     items = [user("one", id=None), {"type": "function_call_output", "call_id": "call_1", "output": "{}"}]
-    made = response(
+    created = response(
         {"id": "rs_1", "type": "reasoning", "summary": [], "content": None, "encrypted_content": "x" * 300},
         assistant("two", content=[{"type": "output_text", "text": "t", "annotations": [{"a": None}], "logprobs": []}]),
         tools=[{"type": "function", "name": "f", "parameters": {"type": "object"}, "description": "d" * 400}],
@@ -147,31 +148,31 @@ async def test_saved_response_is_loaded_unchanged(archive: Archive) -> None:
         text={"format": {"type": "json_schema", "name": "n", "schema": {"description": "s" * 400}}},
         metadata={"k": "v"},
     )
-    before = copy.deepcopy((made, items))
-    assert await archive.save(made, owner=ALICE, base=None, input_items=items) == 1
-    assert (made, items) == before
-    stored = await archive.load(made["id"])
+    before = copy.deepcopy((created, items))
+    assert await archive.save(created, owner=ALICE, base=None, input_items=items) == 1
+    assert (created, items) == before
+    stored = await archive.load(created["id"])
     assert stored is not None
-    assert (stored.response, stored.owner, stored.version) == (made, ALICE, 1)
-    assert list(stored.response) == list(made)
+    assert (stored.response, stored.owner, stored.version) == (created, ALICE, 1)
+    assert list(stored.response) == list(created)
     assert await archive.history(stored.input) == items
-    assert await archive.history(stored.history) == items + made["output"]
+    assert await archive.history(stored.history) == items + created["output"]
     assert await archive.load(new_id("resp")) is None
 
 
-@pytest.mark.parametrize(("asked", "said"), [(0, 0), (0, 1), (1, 0), (2, 3)])
-async def test_input_and_output_may_be_empty(archive: Archive, asked: int, said: int) -> None:
+@pytest.mark.parametrize(("inputs", "outputs"), [(0, 0), (0, 1), (1, 0), (2, 3)])
+async def test_input_and_output_may_be_empty(archive: Archive, inputs: int, outputs: int) -> None:
     first = await turn(archive, None, "q", "a")
     for base in (None, first):
-        items = [user(f"q{index}") for index in range(asked)]
-        made = response(*(assistant(f"a{index}") for index in range(said)))
-        await archive.save(made, owner=ALICE, base=base.history if base else None, input_items=items)
-        stored = await archive.load(made["id"])
+        items = [user(f"q{index}") for index in range(inputs)]
+        created = response(*(assistant(f"a{index}") for index in range(outputs)))
+        await archive.save(created, owner=ALICE, base=base.history if base else None, input_items=items)
+        stored = await archive.load(created["id"])
         assert stored is not None
-        assert stored.response == made
+        assert stored.response == created
         before = await archive.history(base.history if base else None)
         assert await archive.history(stored.input) == before + items
-        assert await archive.history(stored.history) == before + items + made["output"]
+        assert await archive.history(stored.history) == before + items + created["output"]
 
 
 @pytest.mark.parametrize("field", ADDED_FIELDS)
@@ -189,10 +190,10 @@ async def test_response_of_earlier_version_gets_fields_added_since(archive: Arch
 async def test_own_inputs_are_inputs_of_each_request(archive: Archive) -> None:
     stored = await chain(archive, 3)
     prose = Prose()
-    said = [prose.text(20) for _ in range(6)]
+    messages = [prose.text(20) for _ in range(6)]
     long = await turn(archive, stored[-1], "n" * 5000, "m" * 5000)
     inputs = await archive.own_inputs([*stored, long])
-    assert [texts(items) for items in inputs] == [[said[0]], [said[2]], [said[4]], ["n" * 5000]]
+    assert [texts(items) for items in inputs] == [[messages[0]], [messages[2]], [messages[4]], ["n" * 5000]]
     await archive.delete(long.response["id"])
     assert await archive.own_inputs([long]) == [[]]
 
@@ -200,26 +201,26 @@ async def test_own_inputs_are_inputs_of_each_request(archive: Archive) -> None:
 async def test_history_is_whole_chain_in_order(archive: Archive) -> None:
     stored = await chain(archive, 40)
     prose = Prose()
-    said = [prose.text(20) for _ in range(80)]
+    messages = [prose.text(20) for _ in range(80)]
     for index, each in enumerate(stored):
-        assert texts(await archive.history(each.history)) == said[: 2 * index + 2]
-        assert texts(await archive.history(each.input)) == said[: 2 * index + 1]
+        assert texts(await archive.history(each.history)) == messages[: 2 * index + 2]
+        assert texts(await archive.history(each.input)) == messages[: 2 * index + 1]
     assert await archive.history(None) == []
 
 
 @pytest.mark.extended
 async def test_history_of_thousand_turns_takes_few_reads(archive: Archive, counting: Counting) -> None:
-    base, said = None, []
+    base, messages = None, []
     for index in range(1000):
-        made = response(assistant(f"a{index}"))
-        await archive.save(made, owner=ALICE, base=base, input_items=[user(f"q{index}", id=None), user("n" * 2100)])
+        created = response(assistant(f"a{index}"))
+        await archive.save(created, owner=ALICE, base=base, input_items=[user(f"q{index}", id=None), user("n" * 2100)])
         # Long inputs have their own nodes: this is the longest chain that this many turns create.
-        stored = await archive.load(made["id"])
+        stored = await archive.load(created["id"])
         assert stored is not None
         base = stored.history
-        said += [f"q{index}", "n" * 2100, f"a{index}"]
+        messages += [f"q{index}", "n" * 2100, f"a{index}"]
     counting.reads = 0
-    assert texts(await archive.history(base)) == said
+    assert texts(await archive.history(base)) == messages
     assert counting.reads <= math.ceil(math.log(2000, 4)) + 1 == 7
     counting.reads = counting.commits = 0
     await archive.save(response(assistant("last")), owner=ALICE, base=base, input_items=[user("q")])
@@ -251,14 +252,14 @@ async def test_repeated_tools_and_instructions_are_stored_once(archive: Archive,
 
 async def resend(archive: Archive, history: list[Json], prose: Prose, sent: Any) -> list[Json]:
     """Run one turn of a client that sends its whole history, with each output transformed by `sent`."""
-    asked, made = user(prose.text(600), id=None), response(assistant(prose.text(1400)))
-    await archive.save(made, owner=ALICE, base=None, input_items=[*history, asked])
-    stored = await archive.load(made["id"])
+    question, created = user(prose.text(600), id=None), response(assistant(prose.text(1400)))
+    await archive.save(created, owner=ALICE, base=None, input_items=[*history, question])
+    stored = await archive.load(created["id"])
     assert stored is not None
-    assert stored.response == made
+    assert stored.response == created
     found = await archive.history(stored.history)
-    assert texts(found) == texts([*history, asked, *made["output"]])
-    return [*history, asked, *map(sent, made["output"])]
+    assert texts(found) == texts([*history, question, *created["output"]])
+    return [*history, question, *map(sent, created["output"])]
 
 
 def as_it_was(item: Json) -> Json:
@@ -297,10 +298,10 @@ async def test_resent_history_is_found_however_it_was_stored(archive: Archive, c
     stored = await chain(archive, 30, size=500)
     items = await archive.history(stored[-1].history)
     counting.bytes = 0
-    made = response(assistant("end"))
-    await archive.save(made, owner=ALICE, base=None, input_items=[*items, *(user(f"q{n}") for n in range(50))])
+    created = response(assistant("end"))
+    await archive.save(created, owner=ALICE, base=None, input_items=[*items, *(user(f"q{n}") for n in range(50))])
     assert counting.bytes < 5000
-    after = await archive.load(made["id"])
+    after = await archive.load(created["id"])
     assert after is not None
     assert texts(await archive.history(after.history)) == [*texts(items), *(f"q{n}" for n in range(50)), "end"]
 
@@ -339,9 +340,9 @@ async def test_identical_approval_requests_keep_separate_ids(archive: Archive) -
         for _ in range(2)
     ]
     for request in requests:
-        made = response(request)
-        await archive.save(made, owner=ALICE, base=None, input_items=[user("Add.")])
-        stored = await archive.load(made["id"])
+        created = response(request)
+        await archive.save(created, owner=ALICE, base=None, input_items=[user("Add.")])
+        stored = await archive.load(created["id"])
         assert stored
         assert (await archive.history(stored.history))[-1] == request
         assert [found async for found in archive.find_items(ALICE, [request["id"]])] == [(request["id"], request)]
@@ -378,11 +379,11 @@ async def test_items_of_one_record_are_read_together(archive: Archive, counting:
 async def test_repeated_item_id_does_not_replace_first_item(archive: Archive) -> None:
     first, second = user("first"), user("second")
     second["id"] = first["id"]
-    made = [response(assistant("a")) for _ in range(2)]
-    for each, item in zip(made, (first, second), strict=True):
+    responses = [response(assistant("a")) for _ in range(2)]
+    for each, item in zip(responses, (first, second), strict=True):
         await archive.save(each, owner=ALICE, base=None, input_items=[item])
     assert await stored_item(archive, ALICE, first["id"]) == first
-    await archive.delete(made[1]["id"])
+    await archive.delete(responses[1]["id"])
     assert await stored_item(archive, ALICE, first["id"]) == first
 
 
@@ -470,14 +471,14 @@ async def test_concurrent_saves_and_deletes_lose_and_leak_nothing(
     async def save(base_id: str | None) -> None:
         base = await archive.load(base_id) if base_id else None
         items = await archive.history(base.history) if base else []
-        asked, said = user(chance.choice("xy")), assistant(chance.choice("xy"))
-        made = response(said, instructions=chance.choice("ij") * 500)
+        question, answer = user(chance.choice("xy")), assistant(chance.choice("xy"))
+        created = response(answer, instructions=chance.choice("ij") * 500)
         history = base.history if base else None
-        await archive.save(made, owner=ALICE, base=history, input_items=[asked], base_items=items)
-        expected[made["id"]] = texts([*items, asked, said])
-        loaded = await archive.load(made["id"])
+        await archive.save(created, owner=ALICE, base=history, input_items=[question], base_items=items)
+        expected[created["id"]] = texts([*items, question, answer])
+        loaded = await archive.load(created["id"])
         assert loaded is not None
-        assert loaded.response == made
+        assert loaded.response == created
 
     for _ in range(12):
         doomed = chance.sample(sorted(expected), min(len(expected), 4))
@@ -485,10 +486,10 @@ async def test_concurrent_saves_and_deletes_lose_and_leak_nothing(
         for response_id in doomed:
             del expected[response_id]
         await asyncio.gather(*map(save, bases), *map(archive.delete, doomed))
-        for response_id, said in expected.items():
+        for response_id, answer in expected.items():
             stored = await archive.load(response_id)
             assert stored is not None
-            assert texts(await archive.history(stored.history)) == said
+            assert texts(await archive.history(stored.history)) == answer
     await asyncio.gather(*map(archive.delete, expected))
     assert await nothing_left(counting)
 
@@ -544,11 +545,11 @@ async def test_content_released_by_two_with_one_killed_is_dropped(
 
 async def test_concurrent_saves_and_delete_of_one_response_leak_nothing(archive: Archive, counting: Counting) -> None:
     stored = await turn(archive, None, "q", "a")
-    asked = await archive.history(stored.input)
+    history = await archive.history(stored.input)
 
     async def save(answer: str) -> None:
-        made = stored.response | {"output": [assistant(answer)]}
-        await archive.save(made, owner=ALICE, base=None, input_items=asked)
+        created = stored.response | {"output": [assistant(answer)]}
+        await archive.save(created, owner=ALICE, base=None, input_items=history)
 
     counting.meanwhile[counting.commits + 1] = lambda: save("b")
     await save("c")
@@ -562,9 +563,9 @@ async def test_response_with_deleted_base_keeps_its_whole_history(archive: Archi
     base = await turn(archive, None, "q", "a")
     items = await archive.history(base.history)
     await archive.delete(base.response["id"])
-    made = response(assistant("end"))
-    await archive.save(made, owner=ALICE, base=base.history, input_items=[user("next")], base_items=items)
-    stored = await archive.load(made["id"])
+    created = response(assistant("end"))
+    await archive.save(created, owner=ALICE, base=base.history, input_items=[user("next")], base_items=items)
+    stored = await archive.load(created["id"])
     assert stored is not None
     assert texts(await archive.history(stored.history)) == ["q", "a", "next", "end"]
     assert texts(await archive.history(stored.input)) == ["q", "a", "next"]
@@ -580,16 +581,16 @@ async def test_deleted_history_is_bad_request(archive: Archive) -> None:
 
 async def test_response_can_be_saved_again(archive: Archive, counting: Counting) -> None:
     base = await turn(archive, None, "q", "a")
-    made = response(status="in_progress", instructions="i" * 500)
+    created = response(status="in_progress", instructions="i" * 500)
     save: Json = {"owner": ALICE, "base": base.history, "input_items": [user("next")]}
-    assert await archive.save(made, **save) == 1
-    made |= {"status": "completed", "output": [assistant("draft")], "instructions": "j" * 500}
-    assert await archive.save(made, **save) == 2
-    made["output"] = [assistant("end")]
-    assert await archive.save(made, **save, version=2) == 3
-    stored = await archive.load(made["id"])
+    assert await archive.save(created, **save) == 1
+    created |= {"status": "completed", "output": [assistant("draft")], "instructions": "j" * 500}
+    assert await archive.save(created, **save) == 2
+    created["output"] = [assistant("end")]
+    assert await archive.save(created, **save, version=2) == 3
+    stored = await archive.load(created["id"])
     assert stored is not None
-    assert (stored.response, stored.version) == (made, 3)
+    assert (stored.response, stored.version) == (created, 3)
     assert texts(await archive.history(stored.history)) == ["q", "a", "next", "end"]
     assert [len(await keys(counting, prefix)) for prefix in ("b/", "g/", "l/")] == [1, 0, 2]
     assert len(await archive.history(stored.input)) == 3
@@ -760,19 +761,19 @@ async def test_save_racing_expiry_of_older_responses_is_listed(
 
 async def test_response_stored_at_begin_and_end_releases_no_content(archive: Archive, counting: Counting) -> None:
     first = await turn(archive, None, "q0", "a0")
-    asked, said = user("q"), assistant("a")
-    made = response(said, instructions="i" * 500)
-    begun = made | {"output": [], "status": "in_progress"}
+    question, answer = user("q"), assistant("a")
+    created = response(answer, instructions="i" * 500)
+    begun = created | {"output": [], "status": "in_progress"}
     counting.commits = 0
-    for each in (begun, made):
-        await archive.save(each, owner=ALICE, base=first.history, input_items=[asked])
+    for each in (begun, created):
+        await archive.save(each, owner=ALICE, base=first.history, input_items=[question])
     assert counting.commits == 2
     assert await keys(counting, "g/") == []
     await archive.delete(first.response["id"])
-    stored = await archive.load(made["id"])
+    stored = await archive.load(created["id"])
     assert stored is not None
     assert texts(await archive.history(stored.history)) == ["q0", "a0", "q", "a"]
-    await archive.delete(made["id"])
+    await archive.delete(created["id"])
     assert await nothing_left(counting)
 
 

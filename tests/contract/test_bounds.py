@@ -9,14 +9,17 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.store import codec, nodes
-from llama_stack_responses.store.archive import Archive, StoredResponse
+from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.codec import TooLarge
 from llama_stack_responses.store.conversations import Conversation, stand_in
-from llama_stack_responses.store.reading import INLINE, ReadAllowance
+from llama_stack_responses.store.reading import INLINE_BYTES, ReadAllowance
 from llama_stack_responses.store.records import Record, Records
+from llama_stack_responses.store.stored_response import StoredResponse
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, assistant, new_id, response, user
 from tests.contract.test_archive import ALICE, Counting, nothing_left, texts
+
+pytestmark = pytest.mark.one_store
 
 LARGE: Final = 40_000
 """Characters of a text that is too long to decode in the event loop."""
@@ -28,17 +31,17 @@ class Meter(Counting):
 
     Attributes:
         brought: the bytes of each read.
-        asked: the keys of each `get_many`.
+        requested: the keys of each `get_many`.
     """
 
     def __init__(self, records: Records) -> None:
         super().__init__(records)
         self.brought: list[int] = []
-        self.asked: list[Sequence[str]] = []
+        self.requested: list[Sequence[str]] = []
 
     async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
         found = await super().get_many(keys, most=most)
-        self.asked.append(keys)
+        self.requested.append(keys)
         self.brought.append(sum(len(record.value) for record in found.values()))
         return found
 
@@ -49,7 +52,7 @@ class Meter(Counting):
 
     def forget(self) -> None:
         self.brought.clear()
-        self.asked.clear()
+        self.requested.clear()
 
 
 @pytest.fixture
@@ -68,9 +71,9 @@ def noise(seed: int, length: int = LARGE) -> str:
 
 
 async def turn(archive: Archive, base: StoredResponse | None, question: str, **fields: Any) -> StoredResponse:
-    made = response(assistant("a"), **fields)
-    await archive.save(made, owner=ALICE, base=base.history if base else None, input_items=[user(question)])
-    stored = await archive.load(made["id"])
+    created = response(assistant("a"), **fields)
+    await archive.save(created, owner=ALICE, base=base.history if base else None, input_items=[user(question)])
+    stored = await archive.load(created["id"])
     assert stored
     return stored
 
@@ -160,7 +163,7 @@ async def test_large_history_is_decoded_outside_event_loop(archive: Archive, mon
     parsed = watch_parsing(monkeypatch)
     assert len(await archive.history(last.history)) == 4
     assert await archive.load(last.response["id"])
-    large = [thread for size, thread in parsed if size > INLINE]
+    large = [thread for size, thread in parsed if size > INLINE_BYTES]
     assert large
     assert threading.get_ident() not in large
 
@@ -169,8 +172,8 @@ async def test_large_response_is_encoded_outside_event_loop(archive: Archive, mo
     large: list[int] = []
     pack = codec.pack_text
 
-    def watched(text: codec.Text, *args: Any, **kwargs: Any) -> bytes:
-        if len(text.json) > INLINE:
+    def watched(text: codec.JsonText, *args: Any, **kwargs: Any) -> bytes:
+        if len(text.json) > INLINE_BYTES:
             large.append(threading.get_ident())
         return pack(text, *args, **kwargs)
 
@@ -193,10 +196,10 @@ async def test_deleted_history_is_read_in_pages(meter: Meter, clock: Clock) -> N
 
 
 async def test_found_items_are_limited_in_bytes(archive: Archive) -> None:
-    asked = [user(noise(number)) for number in range(4)]
-    for item in asked:
+    questions = [user(noise(number)) for number in range(4)]
+    for item in questions:
         await archive.save(response(), owner=ALICE, base=None, input_items=[item, user("beside")])
-    ids = [item["id"] for item in asked]
+    ids = [item["id"] for item in questions]
     assert len([found async for found in archive.find_items(ALICE, ids, ReadAllowance(5 * LARGE))]) == 4
     with pytest.raises(TooLarge):
         assert [found async for found in archive.find_items(ALICE, ids, ReadAllowance(3 * LARGE))]
@@ -229,8 +232,8 @@ async def test_conversation_over_limit_is_refused_before_reading_it(archive: Arc
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
 async def test_page_of_conversation_is_cut_by_size(archive: Archive, meter: Meter, order: Any) -> None:
-    said = [noise(number) for number in range(16)]
-    conversation = await conversation_of(archive, *map(user, said))
+    messages = [noise(number) for number in range(16)]
+    conversation = await conversation_of(archive, *map(user, messages))
     store, after, pages = archive.conversations, None, []
     while True:
         meter.forget()
@@ -241,7 +244,7 @@ async def test_page_of_conversation_is_cut_by_size(archive: Archive, meter: Mete
             break
         after = items[-1]["id"]
     assert [len(page) for page in pages] == [3, 3, 3, 3, 3, 1]
-    assert [text for page in pages for text in page] == (said if order == "asc" else said[::-1])
+    assert [text for page in pages for text in page] == (messages if order == "asc" else messages[::-1])
 
 
 async def test_last_page_of_conversation_cut_by_size_has_no_more(archive: Archive) -> None:
@@ -253,12 +256,12 @@ async def test_last_page_of_conversation_cut_by_size_has_no_more(archive: Archiv
 # Lists of responses
 
 
-async def walked(archive: Archive, **asked: Any) -> list[list[str]]:
+async def walked(archive: Archive, **fields: Any) -> list[list[str]]:
     """Return the ids on each page."""
     pages: list[list[str]] = []
     after = None
     while True:
-        page = await archive.list(ALICE, **{"limit": 10, "after": after, "order": "asc", "model": None} | asked)
+        page = await archive.list(ALICE, **{"limit": 10, "after": after, "order": "asc", "model": None} | fields)
         pages.append([each.response["id"] for each in page.items])
         if not page.has_more:
             return pages
@@ -289,7 +292,7 @@ async def test_shared_content_of_list_is_read_and_decoded_once(
     page = await archive.list(ALICE, limit=10, after=None, order="asc", model=None)
     assert len(page.items) == 5
     assert {each.response["instructions"] for each in page.items} == {"i" * (PAGE // 10)}
-    assert sum(key.startswith("b/") for keys in meter.asked for key in keys) == 1
+    assert sum(key.startswith("b/") for keys in meter.requested for key in keys) == 1
     assert sum(size > PAGE // 10 for size, _ in parsed) == 1
 
 
@@ -309,7 +312,7 @@ async def test_list_of_one_model_reads_no_content_of_other_models(archive: Archi
     page = await archive.list(ALICE, limit=10, after=None, order="asc", model="m")
     assert [each.response["instructions"] for each in page.items] == [noise(0), noise(3)]
     assert not page.has_more
-    assert sum(key.startswith("b/") for keys in meter.asked for key in keys) == 2
+    assert sum(key.startswith("b/") for keys in meter.requested for key in keys) == 2
 
 
 async def test_own_inputs_are_cut_by_size(archive: Archive) -> None:

@@ -11,9 +11,10 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.store.archive import Archive, StoredResponse
+from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.conversations import Conversation, ConversationStore, stand_in
 from llama_stack_responses.store.records import Conflict, Put, Records, VersionIs
+from llama_stack_responses.store.stored_response import StoredResponse
 from tests.contract.backends import Backend, Clock
 from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id, response, stored_item, user
 from tests.contract.test_archive import ALICE, BOB, DAY, Counting, chain, keys, nothing_left, texts
@@ -53,16 +54,16 @@ def answer_in(conversation: Conversation, *output: Json, **fields: Any) -> Json:
     return response(*output, conversation={"id": conversation.id}, **fields)
 
 
-async def turn(archive: Archive, conversation: Conversation, question: Json, made: Json) -> StoredResponse:
+async def turn(archive: Archive, conversation: Conversation, question: Json, created: Json) -> StoredResponse:
     """Store a response to the conversation as `conversation` describes it, and load it."""
-    await archive.save(made, owner=ALICE, base=None, input_items=[stand_in(conversation), question])
-    stored = await archive.load(made["id"])
+    await archive.save(created, owner=ALICE, base=None, input_items=[stand_in(conversation), question])
+    stored = await archive.load(created["id"])
     assert stored is not None
-    assert stored.response == made
+    assert stored.response == created
     return stored
 
 
-async def said(store: ConversationStore, conversation: Conversation) -> list[str]:
+async def item_texts(store: ConversationStore, conversation: Conversation) -> list[str]:
     """Return the texts of all items of the conversation."""
     return texts(await store.items(conversation.id, (await now(store, conversation)).end))
 
@@ -91,9 +92,9 @@ async def test_item_is_added_only_once(store: ConversationStore) -> None:
     with pytest.raises(ApiError, match=second["id"]) as error:
         await store.add(conversation, [user("three"), second])
     assert (error.value.status, error.value.param) == (400, "items")
-    assert await said(store, conversation) == ["one", "two"]
+    assert await item_texts(store, conversation) == ["one", "two"]
     other = await begin(store, second)
-    assert await said(store, other) == ["two"]
+    assert await item_texts(store, other) == ["two"]
 
 
 @pytest.mark.needs("many_calls")
@@ -105,10 +106,10 @@ async def test_concurrent_additions_all_take_effect(store: ConversationStore, co
     groups = [names[start : start + 3] for start in range(0, len(names), 3)]
     await asyncio.gather(*(store.add(conversation, [user(name) for name in group]) for group in groups))
     counting.jitter = None
-    heard = await said(store, conversation)
-    assert sorted(heard) == names
-    assert [heard[start : start + 3] for start in range(0, len(heard), 3)] == sorted(
-        groups, key=lambda group: heard.index(group[0])
+    received = await item_texts(store, conversation)
+    assert sorted(received) == names
+    assert [received[start : start + 3] for start in range(0, len(received), 3)] == sorted(
+        groups, key=lambda group: received.index(group[0])
     )
 
 
@@ -140,9 +141,9 @@ async def test_deleted_item_is_gone(archive: Archive, store: ConversationStore) 
     assert not await store.remove(conversation, second["id"])
     assert await store.find(conversation, second["id"]) is None
     assert await stored_item(archive, ALICE, second["id"]) is None
-    assert await said(store, conversation) == ["one", "three"]
+    assert await item_texts(store, conversation) == ["one", "three"]
     await store.add(conversation, [second])
-    assert await said(store, conversation) == ["one", "three", "two"]
+    assert await item_texts(store, conversation) == ["one", "three", "two"]
 
 
 async def test_item_of_two_conversations_outlives_one(archive: Archive, store: ConversationStore) -> None:
@@ -154,6 +155,57 @@ async def test_item_of_two_conversations_outlives_one(archive: Archive, store: C
     assert await stored_item(archive, BOB, item["id"]) is None
 
 
+async def test_newer_conversation_with_an_item_is_deleted_and_the_older_one_keeps_its_id(
+    archive: Archive, store: ConversationStore, counting: Counting
+) -> None:
+    item = user("both")
+    first, second = await begin(store, item), await begin(store, item)
+    await store.delete(second.id)
+    assert await stored_item(archive, ALICE, item["id"]) == item
+    third = await begin(store, item)
+    assert await store.remove(third, item["id"])
+    assert await stored_item(archive, ALICE, item["id"]) == item
+    await store.delete(first.id)
+    assert await stored_item(archive, ALICE, item["id"]) is None
+    await store.delete(third.id)
+    assert await nothing_left(counting)
+
+
+@pytest.mark.parametrize("one_by_one", [True, False])
+async def test_items_of_stored_response_outlive_its_conversation(
+    archive: Archive, store: ConversationStore, counting: Counting, one_by_one: bool
+) -> None:
+    conversation = await begin(store)
+    question, answer = user("q"), assistant("a")
+    stored = await turn(archive, conversation, question, answer_in(conversation, answer))
+    for item in (question, answer):
+        if one_by_one:
+            assert await store.remove(conversation, item["id"])
+        assert await stored_item(archive, ALICE, item["id"]) == item
+    await store.delete(conversation.id)
+    for item in (question, answer):
+        assert await stored_item(archive, ALICE, item["id"]) == item
+    await archive.delete(stored.response["id"])
+    assert await stored_item(archive, ALICE, answer["id"]) is None
+    assert await nothing_left(counting)
+
+
+@pytest.mark.parametrize("first", ["response", "conversation"])
+async def test_item_of_response_that_a_client_adds_to_conversation_outlives_either(
+    archive: Archive, store: ConversationStore, counting: Counting, first: str
+) -> None:
+    """The conversation did not make the response: the client sent its output as an item, with its id."""
+    conversation, answer = await begin(store), assistant("a")
+    created = response(answer)
+    await archive.save(created, owner=ALICE, base=None, input_items=[user("q")])
+    assert await store.add(conversation, [answer])
+    for end in ("response", "conversation") if first == "response" else ("conversation", "response"):
+        assert await stored_item(archive, ALICE, answer["id"]) == answer
+        await (archive.delete(created["id"]) if end == "response" else store.delete(conversation.id))
+    assert await stored_item(archive, ALICE, answer["id"]) is None
+    assert await nothing_left(counting)
+
+
 @pytest.mark.needs("many_calls")
 async def test_deleted_conversation_leaves_no_records(
     archive: Archive, store: ConversationStore, counting: Counting
@@ -163,7 +215,7 @@ async def test_deleted_conversation_leaves_no_records(
     assert await store.delete(conversation.id)
     assert await store.load(conversation.id) is None
     assert not await store.add(conversation, [user("late")])
-    assert await said(store, stays) == ["other"]
+    assert await item_texts(store, stays) == ["other"]
     await store.delete(stays.id)
     assert await nothing_left(counting)
 
@@ -189,10 +241,10 @@ async def test_response_joins_conversation_in_same_commit(
     counting.interrupt = counting.commits
     with pytest.raises(InterruptedError):
         await turn(archive, conversation, user("q"), answer_in(conversation, assistant("a")))
-    assert await said(store, conversation) == ["hello"]
+    assert await item_texts(store, conversation) == ["hello"]
     counting.interrupt = counting.commits + 1
     stored = await turn(archive, conversation, user("q"), answer_in(conversation, assistant("a")))
-    assert await said(store, conversation) == ["hello", "q", "a"]
+    assert await item_texts(store, conversation) == ["hello", "q", "a"]
     assert texts(await archive.history(stored.input)) == ["hello", "q"]
     assert texts(await archive.history(stored.history)) == ["hello", "q", "a"]
 
@@ -203,30 +255,30 @@ async def test_unfinished_response_adds_nothing_to_conversation(
 ) -> None:
     conversation = await begin(store)
     await turn(archive, conversation, user("q"), answer_in(conversation, assistant("a"), status=status))
-    assert await said(store, conversation) == (["q", "a"] if status in ("completed", "incomplete") else [])
+    assert await item_texts(store, conversation) == (["q", "a"] if status in ("completed", "incomplete") else [])
 
 
 async def test_response_stored_twice_is_added_to_conversation_once(archive: Archive, store: ConversationStore) -> None:
     """A server repeats the save when its reply was lost, or after its lease expired."""
     conversation = await begin(store)
-    made, items = answer_in(conversation, assistant("a")), [stand_in(conversation), user("q")]
+    created, items = answer_in(conversation, assistant("a")), [stand_in(conversation), user("q")]
     for _ in range(2):
-        await archive.save(made, owner=ALICE, base=None, input_items=items)
-        assert await said(store, conversation) == ["q", "a"]
+        await archive.save(created, owner=ALICE, base=None, input_items=items)
+        assert await item_texts(store, conversation) == ["q", "a"]
     await store.remove(conversation, items[1]["id"])
-    await archive.save(made, owner=ALICE, base=None, input_items=items)
-    assert await said(store, conversation) == ["a"]
+    await archive.save(created, owner=ALICE, base=None, input_items=items)
+    assert await item_texts(store, conversation) == ["a"]
 
 
 async def test_queued_response_adds_question_and_answer_when_done(archive: Archive, store: ConversationStore) -> None:
     conversation = await begin(store, user("hello"))
-    made = answer_in(conversation, status="queued")
-    waiting = await turn(archive, conversation, user("q"), made)
+    created = answer_in(conversation, status="queued")
+    waiting = await turn(archive, conversation, user("q"), created)
     await store.add(conversation, [user("meanwhile")])
     assert texts(await archive.history(waiting.input)) == ["hello", "q"]
-    done = made | {"status": "completed", "output": [assistant("a")]}
+    done = created | {"status": "completed", "output": [assistant("a")]}
     await archive.save(done, owner=ALICE, base=waiting.input, input_items=[])
-    assert await said(store, conversation) == ["hello", "meanwhile", "q", "a"]
+    assert await item_texts(store, conversation) == ["hello", "meanwhile", "q", "a"]
 
 
 async def test_concurrent_turns_are_added_one_after_other(
@@ -234,13 +286,17 @@ async def test_concurrent_turns_are_added_one_after_other(
 ) -> None:
     conversation = await begin(store, user("hello"))
     counting.jitter = random.Random(5)
-    made = [answer_in(conversation, assistant(f"a{number}")) for number in range(6)]
-    await asyncio.gather(*(turn(archive, conversation, user(f"q{number}"), each) for number, each in enumerate(made)))
+    responses = [answer_in(conversation, assistant(f"a{number}")) for number in range(6)]
+    await asyncio.gather(
+        *(turn(archive, conversation, user(f"q{number}"), each) for number, each in enumerate(responses))
+    )
     counting.jitter = None
-    first, *heard = await said(store, conversation)
+    first, *received = await item_texts(store, conversation)
     assert first == "hello"
-    assert sorted(zip(heard[::2], heard[1::2], strict=True)) == [(f"q{number}", f"a{number}") for number in range(6)]
-    for number, each in enumerate(made):
+    assert sorted(zip(received[::2], received[1::2], strict=True)) == [
+        (f"q{number}", f"a{number}") for number in range(6)
+    ]
+    for number, each in enumerate(responses):
         stored = await archive.load(each["id"])
         assert stored is not None
         assert texts(await archive.history(stored.history)) == ["hello", f"q{number}", f"a{number}"]
@@ -248,23 +304,25 @@ async def test_concurrent_turns_are_added_one_after_other(
 
 async def test_identical_turns_of_conversation_are_both_kept(archive: Archive, store: ConversationStore) -> None:
     conversation = await begin(store)
-    made = [answer_in(conversation, assistant("a")) for _ in range(2)]
-    for each in made:
+    responses = [answer_in(conversation, assistant("a")) for _ in range(2)]
+    for each in responses:
         await turn(archive, conversation, user("q"), each)
-    assert await said(store, conversation) == ["q", "a", "q", "a"]
+    assert await item_texts(store, conversation) == ["q", "a", "q", "a"]
     ids = [item["id"] for item in await store.items(conversation.id, 4)]
     assert len(set(ids)) == 4
-    assert ids[1::2] == [each["output"][0]["id"] for each in made]
+    assert ids[1::2] == [each["output"][0]["id"] for each in responses]
 
 
 async def test_identical_queued_turns_of_conversation_are_both_kept(archive: Archive, store: ConversationStore) -> None:
     conversation = await begin(store)
-    questions, made = [user("q"), user("q")], [answer_in(conversation, status="queued") for _ in range(2)]
-    waiting = [await turn(archive, conversation, asked, each) for asked, each in zip(questions, made, strict=True)]
-    for stored, each in zip(waiting, made, strict=True):
+    questions, responses = [user("q"), user("q")], [answer_in(conversation, status="queued") for _ in range(2)]
+    waiting = [
+        await turn(archive, conversation, question, each) for question, each in zip(questions, responses, strict=True)
+    ]
+    for stored, each in zip(waiting, responses, strict=True):
         done = each | {"status": "completed", "output": [assistant("a")]}
         await archive.save(done, owner=ALICE, base=stored.input, input_items=[])
-    assert await said(store, conversation) == ["q", "a", "q", "a"]
+    assert await item_texts(store, conversation) == ["q", "a", "q", "a"]
     assert (await store.items(conversation.id, 4))[::2] == questions
 
 
@@ -274,7 +332,7 @@ async def test_question_sent_twice_by_id_is_added_once(archive: Archive, store: 
     question = user("q")
     for answer in ("a", "b"):
         await turn(archive, conversation, question, answer_in(conversation, assistant(answer)))
-    assert await said(store, conversation) == ["q", "a", "b"]
+    assert await item_texts(store, conversation) == ["q", "a", "b"]
 
 
 async def test_response_is_stored_although_its_conversation_was_deleted_meanwhile(
@@ -297,7 +355,7 @@ async def test_deleted_items_leave_histories_based_on_conversation(archive: Arch
     assert texts(await archive.history(stored.input)) == ["two", "q"]
     follow = response(assistant("b"), previous_response_id=stored.response["id"])
     await archive.save(follow, owner=ALICE, base=stored.history, input_items=[user("and?")])
-    assert await said(store, conversation) == ["two", "q", "a"]
+    assert await item_texts(store, conversation) == ["two", "q", "a"]
     await store.delete(conversation.id)
     after = await archive.load(follow["id"])
     assert after is not None
@@ -314,7 +372,7 @@ async def test_conversation_outlives_its_responses(
     clock.now = CREATED + 31 * DAY
     assert await archive.sweep() == 1
     assert await archive.load(stored.response["id"]) is None
-    assert await said(store, conversation) == ["q", "a"]
+    assert await item_texts(store, conversation) == ["q", "a"]
     assert await stored_item(archive, ALICE, output["id"]) == output
     await store.delete(conversation.id)
     assert await nothing_left(counting)
@@ -324,18 +382,18 @@ async def test_unstored_response_is_added_to_conversation(
     archive: Archive, store: ConversationStore, counting: Counting
 ) -> None:
     conversation = await begin(store, user("hello"))
-    made = answer_in(conversation, assistant("a"), store=False)
+    created = answer_in(conversation, assistant("a"), store=False)
     exchange = {"name": "f", "arguments": "{}", "output": "told"}
-    exchanges = {made["output"][0]["id"]: exchange}
-    await archive.join(made, owner=ALICE, input_items=[stand_in(conversation), user("q")], exchanges=exchanges)
-    assert await said(store, conversation) == ["hello", "q", "a"]
+    exchanges = {created["output"][0]["id"]: exchange}
+    await archive.join(created, owner=ALICE, input_items=[stand_in(conversation), user("q")], exchanges=exchanges)
+    assert await item_texts(store, conversation) == ["hello", "q", "a"]
     assert (await store.items(conversation.id, 3))[2]["exchange"] == exchange
     assert [key for key in await keys(counting) if key[0] in "rnblx"] == []
-    await archive.join(made | {"status": "failed"}, owner=ALICE, input_items=[user("q")], exchanges={})
+    await archive.join(created | {"status": "failed"}, owner=ALICE, input_items=[user("q")], exchanges={})
     await archive.join(response(assistant("b")), owner=ALICE, input_items=[user("q")], exchanges={})
     assert (await now(store, conversation)).end == 3
     await store.delete(conversation.id)
-    await archive.join(made, owner=ALICE, input_items=[user("q")], exchanges={})
+    await archive.join(created, owner=ALICE, input_items=[user("q")], exchanges={})
     assert await nothing_left(counting)
 
 
@@ -344,26 +402,26 @@ async def test_response_of_other_user_is_added_to_conversation_once(
     archive: Archive, store: ConversationStore, stored: bool
 ) -> None:
     conversation = await begin(store, user("hello"))
-    made = answer_in(conversation, assistant("a"), store=stored)
+    created = answer_in(conversation, assistant("a"), store=stored)
     items = [stand_in(conversation), user("q")]
     for _ in range(2):
         if stored:
-            await archive.save(made, owner=BOB, base=None, input_items=items)
+            await archive.save(created, owner=BOB, base=None, input_items=items)
         else:
-            await archive.join(made, owner=BOB, input_items=items, exchanges={})
-    assert await said(store, conversation) == ["hello", "q", "a"]
-    assert await store.find(conversation, made["output"][0]["id"]) == made["output"][0]
+            await archive.join(created, owner=BOB, input_items=items, exchanges={})
+    assert await item_texts(store, conversation) == ["hello", "q", "a"]
+    assert await store.find(conversation, created["output"][0]["id"]) == created["output"][0]
 
 
 async def test_turn_of_conversation_takes_one_read_and_one_commit(
     archive: Archive, store: ConversationStore, counting: Counting
 ) -> None:
     conversation = await begin(store, user("hello"))
-    made = answer_in(conversation, assistant("a"))
+    created = answer_in(conversation, assistant("a"))
     counting.reads = counting.commits = 0
-    await archive.save(made, owner=ALICE, base=None, input_items=[stand_in(conversation), user("q")])
+    await archive.save(created, owner=ALICE, base=None, input_items=[stand_in(conversation), user("q")])
     assert (counting.reads, counting.commits) == (1, 1)
-    assert await said(store, conversation) == ["hello", "q", "a"]
+    assert await item_texts(store, conversation) == ["hello", "q", "a"]
 
 
 @pytest.mark.needs("many_calls")
@@ -419,4 +477,4 @@ async def test_addition_survives_repeated_conflicts(
         counting.meanwhile[counting.commits + 1 + number] = change
     assert await store.add(conversation, [user("at last")])
     assert counting.meanwhile == {}
-    assert await said(store, conversation) == ["at last"]
+    assert await item_texts(store, conversation) == ["at last"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -12,21 +13,26 @@ import pytest
 from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.intervals import DEFAULT
+from llama_stack_responses.jobs.direct_delivery import DirectClient
+from llama_stack_responses.jobs.event_follower import EventFollower
 from llama_stack_responses.jobs.event_log import EventLog
 from llama_stack_responses.jobs.event_rows import ReservationRefused
 from llama_stack_responses.jobs.notifier import Notifier
+from llama_stack_responses.jobs.queue import JobQueue
 from llama_stack_responses.store.records import Condition, Conflict, Put, Records, VersionIs
 from tests.contract.backends import Clock
 from tests.support.records import WatchedRecords
-from tests.support.waiting import until
+from tests.support.waiting import until, waiting_readers
 
-pytestmark = pytest.mark.needs("transactions")
+pytestmark = [pytest.mark.needs("transactions"), pytest.mark.one_store]
 
 type Json = dict[str, Any]
 
 ID: Final = "resp_1"
 LAST: Final = 40
 SILENCE: Final = 60.0
+HURRIED: Final = replace(DEFAULT, store_retry_seconds=0.001)
 
 
 def event(number: int) -> Json:
@@ -55,16 +61,21 @@ class EventLogHarness:
 
     Args:
         records: the records that it shares with other processes.
+        poll: seconds between polls for new events.
     """
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: Records, poll: float = DEFAULT.event_poll_seconds) -> None:
         self.records = records
         self.notifier = Notifier()
-        self.event_log = EventLog(records, self.notifier)
+        self.event_log = EventLog(records, self.notifier, poll)
 
     async def write(self, events: Sequence[Json]) -> None:
         await self.records.commit(await self.event_log.batch(ID, events))
         self.notifier.notify(ID)
+
+    async def write_and_announce(self, events: Sequence[Json]) -> None:
+        await self.records.commit(await self.event_log.batch(ID, events))
+        self.event_log.announce(ID, events)
 
     async def write_all(self, sizes: Sequence[int]) -> None:
         """Write all events in batches of these sizes, in rotation."""
@@ -178,6 +189,131 @@ async def test_empty_list_of_events_is_no_batch(here: EventLogHarness) -> None:
     assert await here.event_log.read(ID, -1) == []
 
 
+# Direct delivery
+
+
+class WrittenEvents:
+    """A client to which deltas can be written.
+
+    Attributes:
+        events: the events that were written or yielded.
+        accepts: whether it takes them.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[Json] = []
+        self.accepts = True
+        self.client = DirectClient(lambda: self.write)
+        self.client.connect()
+
+    def write(self, events: list[Json]) -> bool:
+        """Take deltas."""
+        if not self.accepts or any(event["type"] != "response.output_text.delta" for event in events):
+            return False
+        self.events += events
+        return True
+
+    async def follow(self, event_log: EventLog) -> list[int]:
+        """Follow all events; return the numbers of those that were yielded."""
+        yielded = []
+        async for events in event_log.follow(ID, -1, SILENCE, lasts, begun, None, self.client):
+            self.events += events
+            yielded += [event["sequence_number"] for event in events]
+        return yielded
+
+
+async def test_deltas_are_written_to_waiting_client_without_reading_the_store(records: Records) -> None:
+    reads: list[str] = []
+
+    async def note(name: str) -> None:
+        reads.append(name)
+
+    here, written = EventLogHarness(WatchedRecords(records, before=note), poll=SILENCE), WrittenEvents()
+    await here.write_and_announce(EVENTS[:2])
+    async with asyncio.timeout(60):
+        following = asyncio.create_task(written.follow(here.event_log))
+        await until(lambda: waiting_readers(here.event_log, ID) == 1)
+        before = reads.count("range")
+        for number in range(2, LAST):
+            await here.write_and_announce(EVENTS[number : number + 1])
+            for _ in range(5):
+                await asyncio.sleep(0)  # a reader that was woken would read now
+        assert written.events == EVENTS[:LAST]
+        assert reads.count("range") == before
+        await here.write_and_announce(EVENTS[LAST:])
+        assert await following == [0, 1, LAST]
+    assert written.events == EVENTS
+
+
+@pytest.mark.parametrize("refused", [range(2, 4), range(9, LAST)])
+async def test_client_that_refuses_deltas_gets_each_event_once(here: EventLogHarness, refused: range) -> None:
+    written = WrittenEvents()
+    await here.write_and_announce(EVENTS[:2])
+    async with asyncio.timeout(60):
+        following = asyncio.create_task(written.follow(here.event_log))
+        for number in range(2, LAST + 1):
+            written.accepts = number not in refused
+            await here.write_and_announce(EVENTS[number : number + 1])
+            if number % 3 == 0:
+                await until(lambda: waiting_readers(here.event_log, ID) == 1)
+        await following
+    assert written.events == EVENTS
+
+
+async def test_client_whose_write_fails_gets_each_event_and_the_writer_goes_on(here: EventLogHarness) -> None:
+    def fail(events: list[Json]) -> bool:
+        raise RuntimeError
+
+    written = WrittenEvents()
+    written.client = DirectClient(lambda: fail)
+    written.client.connect()
+    await here.write_and_announce(EVENTS[:2])
+    async with asyncio.timeout(60):
+        following = asyncio.create_task(written.follow(here.event_log))
+        await until(lambda: waiting_readers(here.event_log, ID) == 1)
+        await here.write_and_announce(EVENTS[2:LAST])
+        await here.write_and_announce(EVENTS[LAST:])
+        await following
+    assert written.events == EVENTS
+
+
+async def test_event_that_reader_missed_is_read_from_the_store(here: EventLogHarness) -> None:
+    written = WrittenEvents()
+    await here.write_and_announce(EVENTS[:2])
+    async with asyncio.timeout(60):
+        following = asyncio.create_task(written.follow(here.event_log))
+        await until(lambda: waiting_readers(here.event_log, ID) == 1)
+        await here.records.commit(await here.event_log.batch(ID, EVENTS[2:5]))
+        await here.write_and_announce(EVENTS[5:9])
+        await here.write_and_announce(EVENTS[9:])
+        await following
+    assert written.events == EVENTS
+
+
+async def test_follower_after_outage_does_not_repeat_events_that_were_written_directly(records: Records) -> None:
+    watched, written = WatchedRecords(records), WrittenEvents()
+    here = EventLogHarness(watched)
+    follower = EventFollower(here.notifier, JobQueue(watched, 0), here.event_log, HURRIED)
+    await here.write_and_announce(EVENTS[:2])
+
+    async def follow() -> None:
+        async for events in follower.follow(ID, -1, SILENCE, None, written.client):
+            written.events += events
+
+    async with asyncio.timeout(60):
+        following = asyncio.create_task(follow())
+        await until(lambda: waiting_readers(here.event_log, ID) == 1)
+        await here.write_and_announce(EVENTS[2:9])
+        assert written.events == EVENTS[:9]
+        watched.away = True
+        here.notifier.notify(ID)
+        await until(lambda: waiting_readers(here.event_log, ID) == 0)
+        watched.away = False
+        await here.write_and_announce(EVENTS[9:])
+        await following
+    assert written.events == EVENTS
+
+
 # Batches written twice
 
 
@@ -223,10 +359,25 @@ async def test_read_events_cannot_be_cut_back(here: EventLogHarness) -> None:
     ops, unread = here.event_log.cut_back(ID, EVENTS[2:6])
     with pytest.raises(Conflict):
         await here.records.commit(ops, unread)
-    await stream.aclose()  # type: ignore[attr-defined]
+    await stream.aclose()
     with pytest.raises(Conflict):
         await here.records.commit(ops, unread)
     assert await here.event_log.read_all(ID, -1) == EVENTS[:6]
+
+
+async def test_closed_reader_is_freed_without_the_garbage_collector(here: EventLogHarness) -> None:
+    await here.write(EVENTS[:6])
+    held = Admission(Quota("answers", 10**9, 10**9))
+    follower = EventFollower(Notifier(), JobQueue(here.records, 0), here.event_log, DEFAULT)
+    gc.disable()
+    try:
+        stream = follower.follow(ID, -1, SILENCE, lambda: held.reserve(ANONYMOUS))
+        assert await anext(stream) == EVENTS[:6]
+        assert held.held
+        await stream.aclose()
+        assert held.held == 0
+    finally:
+        gc.enable()
 
 
 async def test_reader_racing_cut_back_sees_only_remaining_events(here: EventLogHarness) -> None:
@@ -341,7 +492,7 @@ async def test_events_with_unpaired_surrogates_share_a_row_with_others(here: Eve
 async def test_stalled_readers_of_a_row_hold_it_once(here: EventLogHarness, at_once: bool) -> None:
     await here.write([large(0), large(1)])
     wide = room(10 * len(LARGE))
-    streams = [here.event_log.follow(ID, -1, SILENCE, lasts, begun, lambda: wide.lease(ANONYMOUS)) for _ in range(30)]
+    streams = [here.event_log.follow(ID, -1, SILENCE, lasts, begun, lambda: wide.reserve(ANONYMOUS)) for _ in range(30)]
     if at_once:
         first = await asyncio.gather(*map(anext, streams))
     else:
@@ -359,7 +510,7 @@ async def test_stalled_readers_of_a_row_hold_it_once(here: EventLogHarness, at_o
 async def test_waiting_reader_holds_no_row(here: EventLogHarness) -> None:
     await here.write([large(0)])
     wide = room(10 * len(LARGE))
-    stream = here.event_log.follow(ID, -1, 0.0, lasts, begun, lambda: wide.lease(ANONYMOUS))
+    stream = here.event_log.follow(ID, -1, 0.0, lasts, begun, lambda: wide.reserve(ANONYMOUS))
     assert await anext(stream) == [large(0)]
     assert wide.held > len(LARGE)
     assert await anext(stream) == []
@@ -370,7 +521,7 @@ async def test_reader_without_room_for_the_next_row_is_refused(here: EventLogHar
     await here.write([large(0), large(1)])
     narrow = room(len(LARGE) + len(LARGE) // 2)
     stalled, other = (
-        here.event_log.follow(ID, after, SILENCE, lasts, begun, lambda: narrow.lease(ANONYMOUS)) for after in (-1, 0)
+        here.event_log.follow(ID, after, SILENCE, lasts, begun, lambda: narrow.reserve(ANONYMOUS)) for after in (-1, 0)
     )
     assert await anext(stalled) == [large(0)]
     with pytest.raises(ReservationRefused) as refused:
@@ -378,7 +529,7 @@ async def test_reader_without_room_for_the_next_row_is_refused(here: EventLogHar
     assert refused.value.error.status == 429
     del stalled
     await until(lambda: gc.collect() >= 0 and narrow.held == 0)
-    other = here.event_log.follow(ID, 0, SILENCE, lasts, begun, lambda: narrow.lease(ANONYMOUS))
+    other = here.event_log.follow(ID, 0, SILENCE, lasts, begun, lambda: narrow.reserve(ANONYMOUS))
     assert await anext(other) == [large(1)]
 
 

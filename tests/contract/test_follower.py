@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from llama_stack_responses.admin.follow import Follower
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.types import Json
-from llama_stack_responses.shell.follow import Follower
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Records
 from tests.contract.conversations import assistant, response, user
@@ -37,9 +37,9 @@ class Store:
 
     async def save(self, ago: float, owner: Owner = ALICE, **fields: Any) -> str:
         """Save a response that was created so many seconds ago; return its id."""
-        made = response(assistant("answer"), created_at=int(await self.records.now() - ago), **fields)
-        await self.archive.save(made, owner=owner, base=None, input_items=[user("question")])
-        return str(made["id"])
+        created = response(assistant("answer"), created_at=int(await self.records.now() - ago), **fields)
+        await self.archive.save(created, owner=owner, base=None, input_items=[user("question")])
+        return str(created["id"])
 
 
 @pytest.fixture
@@ -65,21 +65,21 @@ async def test_response_stored_after_one_that_was_created_later_is_seen_once(rec
 async def test_response_whose_status_becomes_wanted_is_seen(records: Records, store: Store) -> None:
     follower = Follower(records, None)
     await follower.first(10, any_row)
-    made = response(status="queued", background=True, created_at=int(await records.now()) - 5)
-    await store.archive.save(made, owner=ALICE, base=None, input_items=[user("question")])
+    created = response(status="queued", background=True, created_at=int(await records.now()) - 5)
+    await store.archive.save(created, owner=ALICE, base=None, input_items=[user("question")])
     assert await ids(follower, completed) == []
-    waiting = await store.archive.load(made["id"])
+    waiting = await store.archive.load(created["id"])
     assert waiting
-    done = made | {"status": "completed", "output": [assistant("answer")]}
+    done = created | {"status": "completed", "output": [assistant("answer")]}
     await store.archive.save(done, owner=ALICE, base=waiting.input, input_items=[])
-    assert await ids(follower, completed) == [made["id"]]
+    assert await ids(follower, completed) == [created["id"]]
     assert await ids(follower, completed) == []
 
 
 async def test_responses_before_the_first_look_are_not_new(records: Records, store: Store) -> None:
-    made = [await store.save(30 - number) for number in range(4)]
+    created = [await store.save(30 - number) for number in range(4)]
     follower = Follower(records, ALICE)
-    assert [row["id"] for row in await follower.first(2, any_row)] == made[2:]
+    assert [row["id"] for row in await follower.first(2, any_row)] == created[2:]
     assert await ids(follower) == []
     await store.save(0, BOB)
     new = await store.save(0)
@@ -87,10 +87,10 @@ async def test_responses_before_the_first_look_are_not_new(records: Records, sto
 
 
 async def test_look_reads_the_newest_rows_of_each_owner(records: Records, store: Store) -> None:
-    made = [await store.save(100 - number) for number in range(5)]
+    created = [await store.save(100 - number) for number in range(5)]
     follower = Follower(records, None, most=3, least=2)
     await follower.first(1, any_row)
-    await store.archive.delete(made[-1])
+    await store.archive.delete(created[-1])
     assert await ids(follower) == []
     await store.save(500)
     theirs = [await store.save(400, BOB), await store.save(300, BOB)]

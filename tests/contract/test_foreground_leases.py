@@ -39,16 +39,16 @@ class Server:
     async def begin(self, **fields: Any) -> dict[str, Any]:
         """Begin a response on this server."""
         request = parse_create({"model": "m", "input": "hi"})
-        made = new_response(request, id=new_id("resp"), created_at=CREATED) | fields
+        created = new_response(request, id=new_id("resp"), created_at=CREATED) | fields
         items = with_ids([{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}])
         await self.jobs.heartbeat(self.worker)
-        await self.foreground_leases.acquire(made, owner=ALICE, base=None, input_items=items, base_items=[])
-        return made
+        await self.foreground_leases.acquire(created, owner=ALICE, base=None, input_items=items, base_items=[])
+        return created
 
-    async def end(self, made: dict[str, Any]) -> dict[str, Any]:
+    async def end(self, response: dict[str, Any]) -> dict[str, Any]:
         """Store the final response, and return it."""
-        done = made | {"status": "completed"}
-        extra_ops, conditions = self.foreground_leases.completion_ops(made["id"])
+        done = response | {"status": "completed"}
+        extra_ops, conditions = self.foreground_leases.completion_ops(response["id"])
         await self.archive.save(
             done, owner=ALICE, base=None, input_items=[], extra_ops=extra_ops, conditions=conditions
         )
@@ -62,17 +62,17 @@ async def left(records: Records) -> list[str]:
 
 async def test_foreground_response_of_dead_server_is_failed(records: Records, clock: Clock) -> None:
     dying, other = Server(records, clock, "worker_1"), Server(records, clock, "worker_2")
-    made = await dying.begin()
+    created = await dying.begin()
     await other.foreground_leases.fail_abandoned()
-    assert await other.archive.load(made["id"]) is None
+    assert await other.archive.load(created["id"]) is None
     clock.now += DEFAULT.lease_seconds + 1
     await other.foreground_leases.fail_abandoned()
-    stored = await other.archive.load(made["id"])
+    stored = await other.archive.load(created["id"])
     assert stored is not None
     assert (stored.owner, stored.response["status"]) == (ALICE, "failed")
     assert stored.response["error"] == {
         "code": "server_error",
-        "message": "The server ended while it made this response.",
+        "message": "The server ended while it generated this response.",
     }
     assert [item["content"][0]["text"] for item in await other.archive.history(stored.input)] == ["hi"]
     validate_response(stored.response)
@@ -81,49 +81,49 @@ async def test_foreground_response_of_dead_server_is_failed(records: Records, cl
 
 async def test_stored_response_needs_no_lease(records: Records, clock: Clock) -> None:
     server = Server(records, clock, "worker_1")
-    made = await server.begin()
-    done = await server.end(made)
+    created = await server.begin()
+    done = await server.end(created)
     assert await left(records) == []
     clock.now += DEFAULT.lease_seconds + 1
     await server.foreground_leases.fail_abandoned()
-    stored = await server.archive.load(made["id"])
+    stored = await server.archive.load(created["id"])
     assert stored is not None
     assert stored.response == done
 
 
 async def test_unreadable_lease_does_not_block_failing_others(records: Records, clock: Clock) -> None:
     dying, other = Server(records, clock, "worker_1"), Server(records, clock, "worker_2")
-    made = [await dying.begin() for _ in range(3)]
-    await records.commit([Put(f"v/{made[1]['id']}", b"\x02")])
+    created = [await dying.begin() for _ in range(3)]
+    await records.commit([Put(f"v/{created[1]['id']}", b"\x02")])
     clock.now += DEFAULT.lease_seconds + 1
     await other.foreground_leases.fail_abandoned()
-    found = [await other.archive.load(each["id"]) is not None for each in made]
+    found = [await other.archive.load(each["id"]) is not None for each in created]
     assert found == [True, False, True]
 
 
 @pytest.mark.parametrize("deleted", [False, True])
 async def test_server_with_expired_lease_cannot_store_response(records: Records, clock: Clock, deleted: bool) -> None:
     stopped, other = Server(records, clock, "worker_1"), Server(records, clock, "worker_2")
-    made = await stopped.begin()
+    created = await stopped.begin()
     clock.now += DEFAULT.lease_seconds + 1
     await other.foreground_leases.fail_abandoned()
     if deleted:
-        await other.archive.delete(made["id"])
-    buried = await other.archive.load(made["id"])
+        await other.archive.delete(created["id"])
+    buried = await other.archive.load(created["id"])
     await stopped.jobs.heartbeat("worker_1")
     with pytest.raises(Conflict):
-        await stopped.end(made)
-    assert await other.archive.load(made["id"]) == buried
+        await stopped.end(created)
+    assert await other.archive.load(created["id"]) == buried
     assert await left(records) == []
 
 
 async def test_unstored_response_is_failed_with_error_sent_to_reader(records: Records, clock: Clock) -> None:
     server = Server(records, clock, "worker_1")
-    made = await server.begin()
-    server.foreground_leases.mark_unstored(made["id"], ApiError(503, "The disk is full."))
+    created = await server.begin()
+    server.foreground_leases.mark_unstored(created["id"], ApiError(503, "The disk is full."))
     for _ in range(2):
         await server.foreground_leases.flush_unstored()
-        stored = await server.archive.load(made["id"])
+        stored = await server.archive.load(created["id"])
         assert stored is not None
         assert (stored.owner, stored.response["status"]) == (ALICE, "failed")
         assert stored.response["error"] == {"code": "server_error", "message": "The disk is full."}
@@ -132,12 +132,12 @@ async def test_unstored_response_is_failed_with_error_sent_to_reader(records: Re
 
 async def test_withdrawn_lease_leaves_no_records(records: Records, clock: Clock) -> None:
     server = Server(records, clock, "worker_1")
-    made = await server.begin()
-    await server.foreground_leases.withdraw(made["id"])
+    created = await server.begin()
+    await server.foreground_leases.withdraw(created["id"])
     assert await left(records) == []
     clock.now += DEFAULT.lease_seconds + 1
     await server.foreground_leases.fail_abandoned()
-    assert await server.archive.load(made["id"]) is None
+    assert await server.archive.load(created["id"]) is None
 
 
 @pytest.mark.parametrize("size", [40_000, 70_000])
@@ -150,10 +150,10 @@ async def test_oversized_fields_are_left_out_of_failed_response(
         "instructions": "x" * size,
         "tools": [{"type": "function", "name": "f", "parameters": None, "strict": None, "description": "x" * size}],
     }
-    made = await server.begin(**{field: large[field]})
+    created = await server.begin(**{field: large[field]})
     clock.now += DEFAULT.lease_seconds + 1
     await server.foreground_leases.fail_abandoned()
-    stored = await server.archive.load(made["id"])
+    stored = await server.archive.load(created["id"])
     assert stored is not None
     assert bool(stored.response[field]) is (size == 40_000)
     validate_response(stored.response)

@@ -8,9 +8,9 @@ import hmac
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.json_blocks import ordered_dumps
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.service.idempotency import IdempotencyClaim, IdempotencyKeys
-from llama_stack_responses.store import codec
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Conflict, Delete, Records
 from tests.contract.backends import Clock
@@ -23,7 +23,7 @@ DAY = 86_400
 
 
 async def take(records: Records, claim: IdempotencyClaim, response_id: str) -> None:
-    put, free = await IdempotencyKeys(records).take(claim, response_id)
+    put, free = await IdempotencyKeys(records).claim_ops(claim, response_id)
     await records.commit([put], [free])
 
 
@@ -104,5 +104,5 @@ async def test_stored_claim_reveals_neither_key_nor_request(records: Records) ->
 def test_mac_of_large_request_is_that_of_its_whole_json(odd: dict[str, object]) -> None:
     """Servers of an earlier version computed it at once."""
     body = {"input": ["ä" * 100_000, {"b": 1, "a": [[]] * 20_000}], **BODY, **odd}
-    whole = hmac.new(b"key", codec.dumps(body, ordered=True), "sha256").hexdigest()
+    whole = hmac.new(b"key", ordered_dumps(body), "sha256").hexdigest()
     assert IdempotencyClaim.of(ANNA, "key", body).asked == whole

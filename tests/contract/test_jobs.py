@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Set
+from collections.abc import AsyncIterator, Set
 from typing import Any
 
 import pytest
@@ -11,7 +11,8 @@ import pytest
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.intervals import DEFAULT
-from llama_stack_responses.jobs.queue import TRIES, JobQueue, Lease, name_of
+from llama_stack_responses.jobs.job import Job, name_of
+from llama_stack_responses.jobs.queue import TRIES, JobQueue
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Conflict, Put, Records, writes_of
@@ -39,20 +40,20 @@ class QueueHarness:
             async with self.jobs.enqueued(response_id, owner, BODY) as ops:
                 await self.records.commit(ops)
 
-    async def claim(self, worker: str = "w1") -> Lease:
-        lease = await self.jobs.claim(worker)
-        assert lease is not None
-        return lease
+    async def claim(self, worker: str = "w1") -> Job:
+        job = await self.jobs.claim(worker)
+        assert job is not None
+        return job
 
     async def taken(self, passed_over: Set[str] = frozenset()) -> str | None:
         """Claim the next job, and return its id."""
-        lease = await self.jobs.claim("w1", passed_over)
-        return lease.response_id if lease else None
+        job = await self.jobs.claim("w1", passed_over)
+        return job.response_id if job else None
 
-    async def finish(self, lease: Lease) -> bool:
+    async def finish(self, job: Job) -> bool:
         """Return whether the worker could still finish the job."""
         try:
-            await self.records.commit([Put("done", b""), *lease.delete_ops()], [lease.fence])
+            await self.records.commit([Put("done", b""), *job.delete_ops()], [job.fence])
         except Conflict:
             return False
         return True
@@ -63,8 +64,10 @@ class QueueHarness:
 
 
 @pytest.fixture
-def harness(records: Records) -> QueueHarness:
-    return QueueHarness(records)
+async def harness(records: Records) -> AsyncIterator[QueueHarness]:
+    harness = QueueHarness(records)
+    yield harness
+    await harness.jobs.noted()
 
 
 # Claiming
@@ -76,9 +79,9 @@ async def test_job_is_claimed_by_one_worker(harness: QueueHarness) -> None:
 
     async def checkpoint(worker: str) -> list[str]:
         taken = []
-        while lease := await harness.jobs.claim(worker):
-            assert lease.job.worker == worker
-            taken.append(lease.response_id)
+        while job := await harness.jobs.claim(worker):
+            assert job.state.worker == worker
+            taken.append(job.response_id)
         return taken
 
     taken = await asyncio.gather(*(checkpoint(f"w{number}") for number in range(6)))
@@ -121,7 +124,7 @@ async def test_owners_take_turns_even_with_slow_workers(harness: QueueHarness, c
     for number in range(3):
         async with others.enqueued(f"resp_b{number}", BERT, BODY) as ops:
             await records.commit(ops)
-    taken = [lease.response_id[:6] for _ in range(6) if (lease := await others.claim("w2"))]
+    taken = [job.response_id[:6] for _ in range(6) if (job := await others.claim("w2"))]
     assert taken[0] == "resp_b"
     assert taken.count("resp_b") == 3
 
@@ -167,13 +170,13 @@ async def test_finished_burst_does_not_delay_later_jobs_of_owner(harness: QueueH
 async def test_passed_over_jobs_of_owner_stay_queued(harness: QueueHarness, clock: Clock) -> None:
     await harness.submit(*(f"resp_a{number}" for number in range(7)), owner=ANNA)
     clock.now += 1
-    lease = await harness.claim()
+    job = await harness.claim()
     await harness.submit("resp_b0", "resp_b1", owner=BERT)
     passed_over = {name_of(Owner("anna", {"teams": ["other"]}))}
     assert [await harness.taken(passed_over) for _ in range(3)] == ["resp_b0", "resp_b1", None]
-    await harness.jobs.release(lease)
+    await harness.jobs.release(job)
     assert await harness.taken(passed_over) is None
-    assert await harness.taken() == lease.response_id
+    assert await harness.taken() == job.response_id
 
 
 async def test_job_behind_many_passed_over_jobs_is_found(harness: QueueHarness) -> None:
@@ -198,13 +201,13 @@ async def test_quota_of_owner_counts_unfinished_jobs_only(records: Records) -> N
     harness = QueueHarness(records)
     harness.jobs = JobQueue(records, limit=20, per_user=2)
     await harness.submit("resp_a0", "resp_a1", owner=ANNA)
-    lease = await harness.claim()
+    job = await harness.claim()
     await refused(harness, "resp_a2", Owner("anna", {"teams": ["other"]}), "You have 2 background responses")
     await harness.submit("resp_b0", owner=BERT)
     await harness.submit("resp_0", "resp_1", "resp_2", owner=ANONYMOUS)
-    assert await harness.finish(lease)
+    assert await harness.finish(job)
     await harness.submit("resp_a2", owner=ANNA)
-    seized = await harness.jobs.take_over("resp_a2", "w2", "cancelled")
+    seized = await harness.jobs.claim_to_end("resp_a2", "w2", "cancelled")
     assert seized
     assert await harness.finish(seized)
     await harness.submit("resp_a3", owner=ANNA)
@@ -221,7 +224,7 @@ async def test_concurrent_submissions_fill_quota_exactly(records: Records, owner
     found = await asyncio.gather(*submitted, return_exceptions=True)
     assert [each.code for each in found if isinstance(each, ApiError)] == ["rate_limit_exceeded"] * 10
     assert len(await records.range("q/", "q0", limit=20)) == 5
-    assert not harness.jobs._quotas._counts
+    assert not harness.jobs._quota._counts
 
 
 async def refused(harness: QueueHarness, response_id: str, owner: Owner, why: str) -> None:
@@ -235,10 +238,10 @@ async def test_claimed_job_has_owner_and_checkpoint(harness: QueueHarness) -> No
     await harness.submit("resp_1", owner=BERT)
     waiting = await harness.jobs.find("resp_1")
     assert waiting is not None
-    assert (waiting.job.owner, waiting.job.worker, waiting.job.tries) == (BERT, None, 0)
-    lease = await harness.claim()
-    assert (lease.job.owner, lease.job.worker, lease.job.tries, lease.job.verdict) == (BERT, "w1", 1, None)
-    assert await harness.jobs.find("resp_1") == lease
+    assert (waiting.state.owner, waiting.state.worker, waiting.state.tries) == (BERT, None, 0)
+    job = await harness.claim()
+    assert (job.state.owner, job.state.worker, job.state.tries, job.state.verdict) == (BERT, "w1", 1, None)
+    assert await harness.jobs.find("resp_1") == job
     checkpoint = await harness.jobs.checkpoint("resp_1")
     assert checkpoint is not None
     assert (checkpoint.body, checkpoint.rounds, list(checkpoint.output)) == (BODY, 0, [])
@@ -263,8 +266,8 @@ async def test_stalled_jobs_are_requeued_once(harness: QueueHarness, clock: Cloc
     assert sum(await asyncio.gather(*(harness.jobs.requeue_stalled() for _ in range(4)))) == 2
     assert await harness.jobs.still_held([*lost, kept]) == {kept.response_id}
     again = [await harness.claim("lives"), await harness.claim("lives")]
-    assert {lease.response_id for lease in again} == {lease.response_id for lease in lost}
-    assert [lease.job.tries for lease in again] == [2, 2]
+    assert {job.response_id for job in again} == {job.response_id for job in lost}
+    assert [job.state.tries for job in again] == [2, 2]
     assert await harness.jobs.claim("lives") is None
 
 
@@ -279,48 +282,48 @@ async def test_jobs_of_deregistered_worker_are_stalled_at_once(harness: QueueHar
 async def test_worker_renewing_its_lease_in_time_keeps_its_jobs(harness: QueueHarness, clock: Clock) -> None:
     await harness.submit("resp_1")
     await harness.jobs.heartbeat("w1")
-    lease = await harness.claim("w1")
+    job = await harness.claim("w1")
     clock.now += DEFAULT.lease_seconds + 1
     late = JobQueue(just_before_a_commit(harness.records, lambda: harness.jobs.heartbeat("w1")), limit=100)
     assert await late.requeue_stalled() == 0
-    assert await harness.finish(lease)
+    assert await harness.finish(job)
 
 
 async def test_server_with_fast_clock_does_not_expire_leases(harness: QueueHarness, clock: Clock) -> None:
     await harness.submit("resp_1")
     await harness.jobs.heartbeat("w1")
-    lease = await harness.claim("w1")
+    job = await harness.claim("w1")
     await Archive(harness.records, clock=lambda: clock.now + DEFAULT.lease_seconds + 1).sweep()
     assert await harness.jobs.requeue_stalled() == 0
-    assert await harness.finish(lease)
+    assert await harness.finish(job)
 
 
 async def test_job_is_failed_after_killing_too_many_workers(harness: QueueHarness) -> None:
     await harness.submit("resp_1")
     for number in range(TRIES):
-        lease = await harness.claim(f"w{number}")
-        assert (lease.job.tries, lease.job.verdict) == (number + 1, None)
+        job = await harness.claim(f"w{number}")
+        assert (job.state.tries, job.state.verdict) == (number + 1, None)
         assert await harness.jobs.requeue_stalled() == 1
-    assert (await harness.claim("last")).job.verdict == "failed"
+    assert (await harness.claim("last")).state.verdict == "failed"
     assert await harness.jobs.requeue_stalled() == 1
-    assert (await harness.claim("very last")).job.verdict == "failed"
+    assert (await harness.claim("very last")).state.verdict == "failed"
 
 
 async def test_tries_do_not_count_if_live_worker_recovers_job(harness: QueueHarness) -> None:
     await harness.submit("resp_1")
     await harness.jobs.heartbeat("w1")
     for _ in range(2 * TRIES):
-        lease = await harness.claim("w1")
-        assert (lease.job.tries, lease.job.verdict) == (1, None)
-        assert await harness.jobs.reclaim("w1", "resp_1", counts=False)
+        job = await harness.claim("w1")
+        assert (job.state.tries, job.state.verdict) == (1, None)
+        assert await harness.jobs.requeue_own("w1", "resp_1", counts=False)
 
 
 async def test_tries_count_if_live_worker_hits_defect(harness: QueueHarness) -> None:
     await harness.submit("resp_1")
     for number in range(TRIES):
-        assert (await harness.claim("w1")).job.tries == number + 1
-        assert await harness.jobs.reclaim("w1", "resp_1", counts=True)
-    assert (await harness.claim("w1")).job.verdict == "failed"
+        assert (await harness.claim("w1")).state.tries == number + 1
+        assert await harness.jobs.requeue_own("w1", "resp_1", counts=True)
+    assert (await harness.claim("w1")).state.verdict == "failed"
 
 
 async def test_tries_do_not_count_if_workers_only_lost_leases(harness: QueueHarness, clock: Clock) -> None:
@@ -328,8 +331,8 @@ async def test_tries_do_not_count_if_workers_only_lost_leases(harness: QueueHarn
     workers = [f"w{number}" for number in range(2 * TRIES)]
     for number, worker in enumerate(workers):
         await harness.jobs.heartbeat(worker)
-        lease = await harness.claim(worker)
-        assert (lease.job.tries, lease.job.verdict) == (1, None)
+        job = await harness.claim(worker)
+        assert (job.state.tries, job.state.verdict) == (1, None)
         # No worker reaches the store; then all do, and one is the first to requeue stalled jobs.
         clock.now += DEFAULT.lease_seconds + 1
         assert await harness.jobs.requeue_stalled() == 1
@@ -342,12 +345,12 @@ async def test_try_is_taken_back_if_its_worker_turns_out_alive(harness: QueueHar
     for number in range(TRIES - 1):
         await harness.claim(f"w{number}")
         assert await harness.jobs.requeue_stalled() == 1
-    assert (await harness.claim("w2")).job.tries == TRIES
+    assert (await harness.claim("w2")).state.tries == TRIES
     await harness.jobs.heartbeat("w0")
     assert await harness.jobs.requeue_stalled() == 1
-    lease = await harness.claim("w3")
-    assert (lease.job.tries, lease.job.verdict) == (TRIES, None)
-    assert sorted(lease.job.lost) == ["w1", "w2"]
+    job = await harness.claim("w3")
+    assert (job.state.tries, job.state.verdict) == (TRIES, None)
+    assert sorted(job.state.lost) == ["w1", "w2"]
 
 
 async def test_cancelled_job_of_dead_worker_stays_cancelled(harness: QueueHarness) -> None:
@@ -355,22 +358,22 @@ async def test_cancelled_job_of_dead_worker_stays_cancelled(harness: QueueHarnes
     for _ in range(TRIES + 1):
         await harness.claim()
         assert await harness.jobs.requeue_stalled() == 1
-    await harness.jobs.take_over("resp_1", "w2", "cancelled")
+    await harness.jobs.claim_to_end("resp_1", "w2", "cancelled")
     assert await harness.jobs.requeue_stalled() == 1
-    assert (await harness.claim()).job.verdict == "cancelled"
+    assert (await harness.claim()).state.verdict == "cancelled"
 
 
-async def test_worker_finds_and_reclaims_jobs_it_lost_track_of(harness: QueueHarness) -> None:
+async def test_worker_finds_and_requeues_jobs_it_lost_track_of(harness: QueueHarness) -> None:
     await harness.submit("resp_1", "resp_2")
     await harness.jobs.heartbeat("w1")
     lost = await harness.claim("w1")
     kept = await harness.claim("w2")
     assert await harness.jobs.held_by("w1") == {lost.response_id}
-    assert await harness.jobs.reclaim("w1", lost.response_id, counts=True)
-    assert not await harness.jobs.reclaim("w1", kept.response_id, counts=True)
+    assert await harness.jobs.requeue_own("w1", lost.response_id, counts=True)
+    assert not await harness.jobs.requeue_own("w1", kept.response_id, counts=True)
     assert await harness.jobs.held_by("w1") == set()
     assert await harness.jobs.still_held([lost, kept]) == {kept.response_id}
-    assert (await harness.claim("w1")).job.tries == 2
+    assert (await harness.claim("w1")).state.tries == 2
 
 
 # Rows of other versions
@@ -384,8 +387,8 @@ async def test_unreadable_job_stays_queued_without_blocking_others(harness: Queu
     assert (await harness.claim()).response_id == "resp_2"
     assert await harness.jobs.claim("w1") is None
     await harness.records.commit([Put(row, written.value)])
-    lease = await harness.claim()
-    assert (lease.response_id, lease.job.tries) == ("resp_1", 1)
+    job = await harness.claim()
+    assert (job.response_id, job.state.tries) == ("resp_1", 1)
 
 
 async def test_unreadable_stalled_job_does_not_block_others(harness: QueueHarness) -> None:
@@ -401,8 +404,8 @@ async def test_fields_added_by_newer_version_are_ignored(harness: QueueHarness) 
     rows = await harness.records.get_many(["j/resp_1", "k/resp_1"])
     newer = [Put(key, codec.encode(codec.decode(found.value) | {"mood": "new"})) for key, found in rows.items()]
     await harness.records.commit(newer)
-    lease = await harness.claim()
-    assert lease.job.tries == 1
+    job = await harness.claim()
+    assert job.state.tries == 1
     checkpoint = await harness.jobs.checkpoint("resp_1")
     assert checkpoint is not None
     assert checkpoint.body == BODY
@@ -429,17 +432,17 @@ async def test_worker_with_expired_lease_cannot_write(harness: QueueHarness) -> 
 
 async def test_worker_whose_job_was_taken_over_cannot_write(harness: QueueHarness) -> None:
     await harness.submit("resp_1")
-    lease = await harness.claim("w1")
-    seized = await harness.jobs.take_over("resp_1", "w2", "cancelled")
+    job = await harness.claim("w1")
+    seized = await harness.jobs.claim_to_end("resp_1", "w2", "cancelled")
     assert seized is not None
-    assert (seized.job.worker, seized.job.verdict, seized.job.tries) == ("w2", "cancelled", 1)
-    assert not await harness.finish(lease)
+    assert (seized.state.worker, seized.state.verdict, seized.state.tries) == ("w2", "cancelled", 1)
+    assert not await harness.finish(job)
     assert await harness.finish(seized)
 
 
 async def test_queued_job_can_be_taken_over(harness: QueueHarness) -> None:
     await harness.submit("resp_1")
-    seized = await harness.jobs.take_over("resp_1", "w2", "cancelled")
+    seized = await harness.jobs.claim_to_end("resp_1", "w2", "cancelled")
     assert seized is not None
     assert await harness.jobs.claim("w1") is None
     assert await harness.finish(seized)
@@ -449,7 +452,7 @@ async def test_queued_job_can_be_taken_over(harness: QueueHarness) -> None:
 async def test_finished_job_cannot_be_taken_over(harness: QueueHarness) -> None:
     await harness.submit("resp_1")
     assert await harness.finish(await harness.claim())
-    assert await harness.jobs.take_over("resp_1", "w2", "cancelled") is None
+    assert await harness.jobs.claim_to_end("resp_1", "w2", "cancelled") is None
     assert await harness.rows() == ["done"]
 
 
@@ -457,13 +460,13 @@ async def test_finish_racing_cancels_has_one_winner(harness: QueueHarness) -> No
     for number in range(6):
         response_id = f"resp_{number}"
         await harness.submit(response_id)
-        lease = await harness.claim("w0")
+        job = await harness.claim("w0")
 
         async def cancel(worker: str, response_id: str = response_id) -> bool:
-            seized = await harness.jobs.take_over(response_id, worker, "cancelled")
+            seized = await harness.jobs.claim_to_end(response_id, worker, "cancelled")
             return seized is not None and await harness.finish(seized)
 
-        won = await asyncio.gather(harness.finish(lease), cancel("w1"), cancel("w2"), cancel("w0"))
+        won = await asyncio.gather(harness.finish(job), cancel("w1"), cancel("w2"), cancel("w0"))
         assert won.count(True) == 1, won
         assert await harness.rows() == ["done"]
 
@@ -474,26 +477,26 @@ async def test_finish_racing_cancels_has_one_winner(harness: QueueHarness) -> No
 async def test_released_job_keeps_its_place_and_tries(harness: QueueHarness) -> None:
     await harness.submit("resp_1", "resp_2")
     for _ in range(TRIES + 1):
-        lease = await harness.claim()
-        assert (lease.response_id, lease.job.tries, lease.job.verdict) == ("resp_1", 1, None)
-        await harness.jobs.release(lease)
-        assert not await harness.finish(lease)
+        job = await harness.claim()
+        assert (job.response_id, job.state.tries, job.state.verdict) == ("resp_1", 1, None)
+        await harness.jobs.release(job)
+        assert not await harness.finish(job)
     assert await harness.jobs.held_by("w1") == set()
 
 
 async def test_stale_claim_does_not_lose_released_job(harness: QueueHarness) -> None:
     await harness.submit("resp_1")
-    lease = await harness.claim("w1")
+    job = await harness.claim("w1")
     # Another worker read the queue's row before the claim, and the job after it.
-    late = JobQueue(just_before_a_commit(harness.records, lambda: harness.jobs.release(lease)), limit=100)
-    assert await late._take(f"q/{lease.job.order}/resp_1", "w2") is None
+    late = JobQueue(just_before_a_commit(harness.records, lambda: harness.jobs.release(job)), limit=100)
+    assert await late._take(f"q/{job.state.order}/resp_1", "w2") is None
     assert (await harness.claim("w3")).response_id == "resp_1"
 
 
-async def test_stale_recovery_does_not_lose_reclaimed_job(harness: QueueHarness) -> None:
+async def test_stale_recovery_does_not_lose_job_claimed_again(harness: QueueHarness) -> None:
     await harness.submit("resp_1")
-    lease = await harness.claim("w1")
-    await harness.jobs.release(lease)
+    job = await harness.claim("w1")
+    await harness.jobs.release(job)
     # A recovery read the worker's row before the release, and the job after it.
     late = JobQueue(just_before_a_commit(harness.records, lambda: harness.claim("w1")), limit=100)
     assert not await late._requeue_stalled("w1", "resp_1")
@@ -510,8 +513,8 @@ async def test_finished_jobs_leave_no_rows(harness: QueueHarness, clock: Clock) 
     await harness.claim("w1")
     assert await harness.jobs.requeue_stalled() == 1
     await harness.jobs.release(await harness.claim("w2"))
-    while lease := await harness.jobs.claim("w3"):
-        assert await harness.finish(lease)
+    while job := await harness.jobs.claim("w3"):
+        assert await harness.finish(job)
     assert await harness.rows() == ["done"]
     await harness.jobs.noted()
     clock.now += 3 * 86_400

@@ -161,13 +161,13 @@ async def test_server_dying_while_running_job_leaves_no_records(records: Records
 
 def dead_from_commit(records: Records, number: int) -> WatchedRecords:
     """Return records that a process can no longer reach from this commit on."""
-    made = 0
+    commits = 0
     dead: WatchedRecords
 
     async def before(name: str) -> None:
-        nonlocal made
-        made += name == "commit"
-        dead.away |= made >= number
+        nonlocal commits
+        commits += name == "commit"
+        dead.away |= commits >= number
 
     dead = WatchedRecords(records, before=before)
     return dead

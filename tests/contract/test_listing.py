@@ -32,11 +32,11 @@ def archive(counting: Counting, clock: Clock) -> Archive:
 
 
 async def save(archive: Archive, number: int, owner: Owner = ALICE, **fields: Any) -> Json:
-    made = response(
+    created = response(
         assistant(f"answer {number}"), created_at=CREATED + number, completed_at=CREATED + number + 3, **fields
     )
-    await archive.save(made, owner=owner, base=None, input_items=[user(f"question\n {number}")])
-    return made
+    await archive.save(created, owner=owner, base=None, input_items=[user(f"question\n {number}")])
+    return created
 
 
 async def empty_rows(records: Records) -> None:
@@ -46,22 +46,22 @@ async def empty_rows(records: Records) -> None:
 
 async def test_row_shows_properties_of_response(archive: Archive) -> None:
     call = {"id": "fc_1", "type": "function_call", "name": "f", "call_id": "c", "arguments": "{}", "status": "failed"}
-    made = response(call, assistant("An answer."), metadata={"team": "search"}, conversation=None)
+    created = response(call, assistant("An answer."), metadata={"team": "search"}, conversation=None)
     recording = Recording(timing={"total_ms": 4210})
-    await archive.save(made, owner=ALICE, base=None, input_items=[user("Why?")], recording=recording)
+    await archive.save(created, owner=ALICE, base=None, input_items=[user("Why?")], recording=recording)
     [row] = (await archive.listing.page(ALICE, Span(), 9)).rows
     assert row == {
-        "id": made["id"],
+        "id": created["id"],
         "status": "completed",
-        "model": made["model"],
+        "model": created["model"],
         "created_at": CREATED,
         "seconds": 4.21,
         "words": "Why?",
         "answer": "An answer.",
-        "input_tokens": made["usage"]["input_tokens"],
-        "output_tokens": made["usage"]["output_tokens"],
-        "cached_tokens": made["usage"]["input_tokens_details"]["cached_tokens"],
-        "reasoning_tokens": made["usage"]["output_tokens_details"]["reasoning_tokens"],
+        "input_tokens": created["usage"]["input_tokens"],
+        "output_tokens": created["usage"]["output_tokens"],
+        "cached_tokens": created["usage"]["input_tokens_details"]["cached_tokens"],
+        "reasoning_tokens": created["usage"]["output_tokens_details"]["reasoning_tokens"],
         "tool_calls": 1,
         "failed_tool_calls": 1,
         "waits_for": "client",
@@ -75,32 +75,46 @@ async def test_row_shows_properties_of_response(archive: Archive) -> None:
 
 
 async def test_page_of_a_list_is_one_read(archive: Archive, counting: Counting) -> None:
-    made = [await save(archive, number) for number in range(7)]
+    created = [await save(archive, number) for number in range(7)]
     counting.reads = 0
     first = await archive.listing.page(ALICE, Span(), 3)
     assert counting.reads == 1
     second = await archive.listing.page(ALICE, Span(after=first.next), 9)
-    assert [row["id"] for row in [*first.rows, *second.rows]] == [each["id"] for each in reversed(made)]
+    assert [row["id"] for row in [*first.rows, *second.rows]] == [each["id"] for each in reversed(created)]
     assert second.next is None
     assert [row["words"] for row in first.rows] == ["question 6", "question 5", "question 4"]
 
 
+async def test_list_is_read_from_its_oldest_response(archive: Archive, counting: Counting) -> None:
+    created = [await save(archive, number) for number in range(7)]
+    counting.reads = 0
+    first = await archive.listing.page(ALICE, Span(oldest_first=True), 3)
+    assert counting.reads == 1
+    rest = await archive.listing.page(ALICE, Span(after=first.next, oldest_first=True), 9)
+    assert [row["id"] for row in [*first.rows, *rest.rows]] == [each["id"] for each in created]
+    assert rest.next is None
+    found = await archive.listing.page(
+        ALICE, Span(since=CREATED + 2, until=CREATED + 6, oldest_first=True), 2, lambda row: row["words"][-1] in "235"
+    )
+    assert [row["id"] for row in found.rows] == [created[2]["id"], created[3]["id"]]
+
+
 async def test_list_holds_only_the_owners_responses(archive: Archive) -> None:
     theirs = await save(archive, 1, BOB)
-    made = await save(archive, 2, previous_response_id=theirs["id"])
-    assert [row["id"] for row in (await archive.listing.page(ALICE, Span(), 9)).rows] == [made["id"]]
+    response_id = await save(archive, 2, previous_response_id=theirs["id"])
+    assert [row["id"] for row in (await archive.listing.page(ALICE, Span(), 9)).rows] == [response_id["id"]]
     assert [row["id"] for row in (await archive.listing.page(BOB, Span(), 9)).rows] == [theirs["id"]]
     assert await archive.listing.branches(BOB, theirs["id"], 9) == []
 
 
 async def test_span_bounds_the_list(archive: Archive) -> None:
-    made = [await save(archive, number) for number in range(5)]
+    created = [await save(archive, number) for number in range(5)]
     page = await archive.listing.page(ALICE, Span(since=CREATED + 1, until=CREATED + 3), 9)
-    assert [row["id"] for row in page.rows] == [made[2]["id"], made[1]["id"]]
+    assert [row["id"] for row in page.rows] == [created[2]["id"], created[1]["id"]]
 
 
 async def test_filtered_pages_cover_the_list_once(archive: Archive) -> None:
-    made = [await save(archive, number) for number in range(9)]
+    created = [await save(archive, number) for number in range(9)]
     found: list[str] = []
     span = Span()
     while True:
@@ -110,18 +124,18 @@ async def test_filtered_pages_cover_the_list_once(archive: Archive) -> None:
         if page.next is None:
             break
         span = Span(after=page.next)
-    assert found == [made[number]["id"] for number in (8, 7, 5, 3, 1)]
+    assert found == [created[number]["id"] for number in (8, 7, 5, 3, 1)]
 
 
 async def test_rows_of_an_earlier_version_are_filled_once(archive: Archive, counting: Counting) -> None:
-    made = [await save(archive, number) for number in range(130)]
+    created = [await save(archive, number) for number in range(130)]
     expected = (await archive.listing.page(ALICE, Span(), 200)).rows
     await empty_rows(counting)
     first = await archive.listing.page(ALICE, Span(), 200)
     assert len(first.rows) == 100
     rest = await archive.listing.page(ALICE, Span(after=first.next), 200)
     assert without_version([*first.rows, *rest.rows]) == without_version(expected)
-    assert len(expected) == len(made)
+    assert len(expected) == len(created)
     counting.reads = 0
     await archive.listing.page(ALICE, Span(), 200)
     assert counting.reads == 1
@@ -147,19 +161,21 @@ async def test_changed_response_has_a_changed_row(archive: Archive) -> None:
 
 async def test_branches_are_the_responses_that_continue_one(archive: Archive) -> None:
     root = await save(archive, 0)
-    made = [await save(archive, number, previous_response_id=root["id"]) for number in (1, 2)]
-    assert [row["id"] for row in await archive.listing.branches(ALICE, root["id"], 9)] == [each["id"] for each in made]
-    await archive.delete(made[0]["id"])
-    assert [row["id"] for row in await archive.listing.branches(ALICE, root["id"], 9)] == [made[1]["id"]]
+    responses = [await save(archive, number, previous_response_id=root["id"]) for number in (1, 2)]
+    assert [row["id"] for row in await archive.listing.branches(ALICE, root["id"], 9)] == [
+        each["id"] for each in responses
+    ]
+    await archive.delete(responses[0]["id"])
+    assert [row["id"] for row in await archive.listing.branches(ALICE, root["id"], 9)] == [responses[1]["id"]]
 
 
 async def test_recorded_requests_are_deleted_with_the_response(archive: Archive, counting: Counting) -> None:
-    made = response(assistant("Hi"), previous_response_id="resp_0")
+    created = response(assistant("Hi"), previous_response_id="resp_0")
     recording = Recording(requests=[b"one", b"two"])
-    await archive.save(made, owner=ALICE, base=None, input_items=[user("Hi")], recording=recording)
+    await archive.save(created, owner=ALICE, base=None, input_items=[user("Hi")], recording=recording)
     keys = [key for key, _ in await counting.range("cr/", "cr0", limit=9)]
-    assert keys == [f"cr/{made['id']}/0000", f"cr/{made['id']}/0001"]
-    await archive.delete(made["id"])
+    assert keys == [f"cr/{created['id']}/0000", f"cr/{created['id']}/0001"]
+    await archive.delete(created["id"])
     assert [key for key, _ in await counting.range("!", "~", limit=99) if key[0] != "x"] == []
 
 

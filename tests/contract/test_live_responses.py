@@ -29,8 +29,8 @@ class Assembler:
 
     numbered = 7
 
-    def __init__(self, made: Json) -> None:
-        self.response = made
+    def __init__(self, created: Json) -> None:
+        self.response = created
 
     def tail(self, characters: int) -> tuple[str | None, str]:
         return "message", "so far"[-characters:]

@@ -1,4 +1,4 @@
-"""On every backend, a change whose reply is lost is made once, and no client is told anything wrong about it."""
+"""On every backend, a change whose reply is lost is applied once, and its client gets the right outcome or an unknown one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS
 from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.inputs.history import HistoryBounds, HistoryReader
 from llama_stack_responses.inputs.large_work import LargeWork
-from llama_stack_responses.inputs.resolver import Stored
+from llama_stack_responses.inputs.resolver import StoredInput
 from llama_stack_responses.intervals import DEFAULT, Intervals
 from llama_stack_responses.sealing.sealed_items import SealedItems
 from llama_stack_responses.service.conversations import Conversations
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.needs("transactions")
 type Json = dict[str, Any]
 type Act = Callable[[], Awaitable[object]]
 
-MADE: Final = pytest.mark.parametrize("made", [True, False], ids=["made", "not made"])
+MADE: Final = pytest.mark.parametrize("committed", [True, False], ids=["made", "not made"])
 
 
 class Lossy(WatchedRecords):
@@ -42,7 +42,7 @@ class Lossy(WatchedRecords):
 
     Attributes:
         losing: how many further commits lose their replies.
-        made: whether those commits are applied.
+        committed: whether those commits are applied.
         stays_away: whether the store cannot be reached after such a commit.
         lost: how many replies were lost.
     """
@@ -50,7 +50,7 @@ class Lossy(WatchedRecords):
     def __init__(self, records: Records) -> None:
         super().__init__(records)
         self.losing = self.lost = 0
-        self.made = True
+        self.committed = True
         self.stays_away = False
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
@@ -59,7 +59,7 @@ class Lossy(WatchedRecords):
             return
         self.losing -= 1
         self.lost += 1
-        if self.made:
+        if self.committed:
             with suppress(Conflict):
                 await super().commit(ops, conditions)
         self.away = self.stays_away
@@ -86,30 +86,30 @@ class Server(ProcessHarness):
             self.access,
             SealedItems(self.sealer, 2**20),
             DEFAULT_LIMITS,
-            LargeWork(self.access.who),
+            LargeWork(self.access.current_user),
             intervals,
         )
 
     @contextmanager
-    def losing(self, made: bool, commits: int = 1) -> Iterator[None]:
+    def losing(self, committed: bool, commits: int = 1) -> Iterator[None]:
         """Lose the replies to the next commits."""
-        self.lossy.made, self.lossy.losing, before = made, commits, self.lossy.lost
+        self.lossy.committed, self.lossy.losing, before = committed, commits, self.lossy.lost
         yield
         assert self.lossy.lost == before + commits
 
     async def streamed(self, **fields: Any) -> Json:
         """Begin a streamed response on this server."""
-        made = response(status="in_progress", **fields)
-        await self.background.foreground.acquire(made, **stored())
-        return made
+        created = response(status="in_progress", **fields)
+        await self.background.foreground.acquire(created, **stored())
+        return created
 
 
-def stored() -> Stored:
-    return Stored(owner=ANNA, base=None, base_items=[], input_items=[user("Hi.")])
+def stored() -> StoredInput:
+    return StoredInput(owner=ANNA, base=None, base_items=[], input_items=[user("Hi.")])
 
 
-def done(made: Json, **fields: Any) -> Json:
-    return made | {"status": "completed", "output": [assistant("Hello.")]} | fields
+def done(created: Json, **fields: Any) -> Json:
+    return created | {"status": "completed", "output": [assistant("Hello.")]} | fields
 
 
 @pytest.fixture
@@ -121,9 +121,9 @@ def here(records: Records) -> Server:
 
 
 @MADE
-async def test_streamed_response_is_stored_despite_lost_reply(here: Server, made: bool) -> None:
+async def test_streamed_response_is_stored_despite_lost_reply(here: Server, committed: bool) -> None:
     final = done(await here.streamed())
-    with here.losing(made):
+    with here.losing(committed):
         await here.writer.write_streamed(final, Transcript(), stored(), ResponseExtras({}))
     found = await here.archive.load(final["id"])
     assert found is not None
@@ -132,9 +132,9 @@ async def test_streamed_response_is_stored_despite_lost_reply(here: Server, made
 
 
 @MADE
-async def test_unstreamed_response_is_stored_once_despite_lost_reply(here: Server, made: bool) -> None:
+async def test_unstreamed_response_is_stored_once_despite_lost_reply(here: Server, committed: bool) -> None:
     final = done(response(status="in_progress"))
-    with here.losing(made):
+    with here.losing(committed):
         await here.writer.write(final, stored(), ResponseExtras({}))
     found = await here.archive.load(final["id"])
     assert found is not None
@@ -143,11 +143,11 @@ async def test_unstreamed_response_is_stored_once_despite_lost_reply(here: Serve
 
 @MADE
 @pytest.mark.parametrize("kept", [True, False])
-async def test_turn_is_added_to_conversation_once_despite_lost_reply(here: Server, made: bool, kept: bool) -> None:
+async def test_turn_is_added_to_conversation_once_despite_lost_reply(here: Server, committed: bool, kept: bool) -> None:
     conversation = await here.conversations.create({})
     began = await here.streamed(conversation={"id": conversation["id"]})
     final, on = done(began), stored()
-    with here.losing(made):
+    with here.losing(committed):
         if kept:
             await here.writer.write_streamed(final, Transcript(), on, ResponseExtras({}))
         else:
@@ -157,19 +157,19 @@ async def test_turn_is_added_to_conversation_once_despite_lost_reply(here: Serve
 
 
 @MADE
-async def test_response_is_unknown_during_outage_then_matches_store(records: Records, made: bool) -> None:
+async def test_response_is_unknown_during_outage_then_matches_store(records: Records, committed: bool) -> None:
     here = Server(records, GIVES_UP)
     final = done(await here.streamed())
     here.lossy.stays_away = True
-    with here.losing(made), pytest.raises(OutcomeUnknown, match=final["id"]) as unknown:
+    with here.losing(committed), pytest.raises(OutcomeUnknown, match=final["id"]) as unknown:
         await here.writer.write_streamed(final, Transcript(), stored(), ResponseExtras({}))
     assert (unknown.value.status, unknown.value.retry_after) == (503, None)
-    here.background.foreground.released(final["id"])
+    here.background.foreground.untrack(final["id"])
     here.lossy.away = False
     await here.background.foreground.flush_unstored()
     found = await here.archive.load(final["id"])
     assert found is not None
-    assert found.response["status"] == ("completed" if made else "failed")
+    assert found.response["status"] == ("completed" if committed else "failed")
     assert [key for key in await left(here.records) if key[0] in "ov"] == []
 
 
@@ -193,7 +193,7 @@ async def test_response_failed_by_other_server_during_lost_reply_stays_failed(
             raise
 
     monkeypatch_commit(here.lossy, commit)
-    with here.losing(made=False), pytest.raises(ApiError, match="The server ended"):
+    with here.losing(committed=False), pytest.raises(ApiError, match="The server ended"):
         await here.writer.write_streamed(final, Transcript(), stored(), ResponseExtras({}))
 
 
@@ -203,23 +203,23 @@ def monkeypatch_commit(records: Lossy, commit: Callable[..., Awaitable[None]]) -
 
 
 @MADE
-async def test_lease_with_lost_reply_is_refused_and_leaves_no_records(here: Server, made: bool) -> None:
+async def test_lease_with_lost_reply_is_refused_and_leaves_no_records(here: Server, committed: bool) -> None:
     await here.streamed()  # this renews the worker's heartbeat
     began = response(status="in_progress")
-    with here.losing(made), pytest.raises(ApiError) as refused:
+    with here.losing(committed), pytest.raises(ApiError) as refused:
         await here.background.foreground.acquire(began, **stored())
     assert refused.value.status == 503
     await here.background.foreground.flush_unstored()
     assert [key for key in await left(here.records) if key[0] in "ov" and began["id"] in key] == []
 
 
-async def test_lease_withdrawal_during_outage_is_made_later(here: Server) -> None:
+async def test_lease_withdrawal_during_outage_is_committed_later(here: Server) -> None:
     began = await here.streamed()
     here.lossy.away = True
     with pytest.raises(ApiError):
         await here.background.foreground.withdraw(began["id"])
     here.lossy.away = False
-    here.background.foreground.released(began["id"])
+    here.background.foreground.untrack(began["id"])
     await here.background.foreground.flush_unstored()
     assert [key for key in await left(here.records) if key[0] in "ov"] == []
     assert await here.archive.load(began["id"]) is None
@@ -235,8 +235,8 @@ async def test_lease_of_running_response_is_not_withdrawn(here: Server) -> None:
 
 
 @MADE
-async def test_submission_is_queued_once_despite_lost_reply(here: Server, made: bool) -> None:
-    with here.losing(made):
+async def test_submission_is_queued_once_despite_lost_reply(here: Server, committed: bool) -> None:
+    with here.losing(committed):
         await here.submit(here.background)
     await here.run_job()
     assert (await here.result())["status"] == "completed"
@@ -244,9 +244,9 @@ async def test_submission_is_queued_once_despite_lost_reply(here: Server, made: 
 
 
 @MADE
-async def test_response_under_key_begins_once_despite_lost_reply(here: Server, made: bool) -> None:
+async def test_response_under_key_begins_once_despite_lost_reply(here: Server, committed: bool) -> None:
     await here.background._heartbeat.ensure()
-    with here.losing(made):
+    with here.losing(committed):
         await here.open(here.background)
     async with asyncio.timeout(PATIENCE):
         while await here.jobs.find(ID):
@@ -256,21 +256,21 @@ async def test_response_under_key_begins_once_despite_lost_reply(here: Server, m
 
 
 @MADE
-async def test_cancel_takes_effect_despite_lost_reply(here: Server, made: bool) -> None:
+async def test_cancel_takes_effect_despite_lost_reply(here: Server, committed: bool) -> None:
     await here.submit(here.background)
-    with here.losing(made):
+    with here.losing(committed):
         async with asyncio.timeout(PATIENCE):
             await here.background.cancel(ID)
     assert (await here.result())["status"] == "cancelled"
 
 
 @MADE
-async def test_job_runs_once_despite_lost_replies(here: Server, made: bool) -> None:
+async def test_job_runs_once_despite_lost_replies(here: Server, committed: bool) -> None:
     await here.submit(here.background)
-    lease = await here.claim()
-    here.lossy.made, here.lossy.losing = made, 3
+    job = await here.claim()
+    here.lossy.committed, here.lossy.losing = committed, 3
     async with asyncio.timeout(PATIENCE):
-        await here.runner(lease).run()
+        await here.runner(job).run()
     assert (await here.result())["status"] == "completed"
     assert len(here.inference.requests) == len(ROUNDS)
 
@@ -279,22 +279,22 @@ async def test_job_runs_once_despite_lost_replies(here: Server, made: bool) -> N
 
 
 @MADE
-async def test_conversation_changes_are_made_once_despite_lost_replies(here: Server, made: bool) -> None:
+async def test_conversation_changes_are_applied_once_despite_lost_replies(here: Server, committed: bool) -> None:
     items = {"items": [{"type": "message", "role": "user", "content": "Hi."}]}
-    with here.losing(made):
+    with here.losing(committed):
         conversation = await here.conversations.create(items)
     conversation_id = conversation["id"]
-    with here.losing(made):
+    with here.losing(committed):
         [added] = await here.conversations.add_items(conversation_id, items)
     page = await here.conversations.list_items(conversation_id, limit=100, after=None, order="asc")
     assert [item["id"] for item in page.data][1:] == [added["id"]]
-    with here.losing(made):
+    with here.losing(committed):
         assert (await here.conversations.update(conversation_id, {"metadata": {"a": "b"}}))["metadata"] == {"a": "b"}
-    with here.losing(made):
+    with here.losing(committed):
         await here.conversations.delete_item(conversation_id, added["id"])
     page = await here.conversations.list_items(conversation_id, limit=100, after=None, order="asc")
     assert added["id"] not in [item["id"] for item in page.data]
-    with here.losing(made):
+    with here.losing(committed):
         await here.conversations.delete(conversation_id)
     await here.archive.sweep()
     assert await left(here.records) == []
@@ -304,7 +304,7 @@ async def test_change_with_unknown_outcome_reports_it(records: Records) -> None:
     here = Server(records, GIVES_UP)
     conversation = await here.conversations.create({})
     here.lossy.stays_away = True
-    with here.losing(made=True), pytest.raises(OutcomeUnknown, match="delete it again"):
+    with here.losing(committed=True), pytest.raises(OutcomeUnknown, match="delete it again"):
         await here.conversations.delete(conversation["id"])
 
 

@@ -14,12 +14,12 @@ from redis import Redis
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.intervals import Intervals
 from llama_stack_responses.jobs.queue import QUEUE
-from llama_stack_responses.store.postgres_watch import PostgresWatch
+from llama_stack_responses.store.postgres_pubsub import PostgresPubSub
 from llama_stack_responses.store.records import Conflict, Notify, PubSub, Put, Records, VersionIs
 from llama_stack_responses.store.redis import RedisRecords
 from tests.contract.backends import Backend, Clock, Place
 from tests.support.inference import finish, text
-from tests.unit.jobs.harness import ID, PATIENCE, ROUNDS, SAID, ProcessHarness, said, until
+from tests.unit.jobs.harness import ID, PATIENCE, ROUNDS, SAID, ProcessHarness, texts_of, until
 
 pytestmark = pytest.mark.needs("notifications")
 
@@ -35,77 +35,77 @@ async def there(backend: Backend, place: Place, clock: Clock) -> AsyncIterator[R
 
 
 @asynccontextmanager
-async def watching(records: Records, *names: str) -> AsyncIterator[PubSub]:
-    """Yield a watch that is subscribed to the names."""
-    entering = records.watch()
+async def subscribed(records: Records, *names: str) -> AsyncIterator[PubSub]:
+    """Yield a connection that is subscribed to the names."""
+    entering = records.pubsub()
     assert entering is not None
-    async with asyncio.timeout(PATIENCE), entering as watch:
-        await watch.listen(names)
-        assert {await watch.receive() for _ in names} == set(names)
-        yield watch
+    async with asyncio.timeout(PATIENCE), entering as pubsub:
+        await pubsub.subscribe(names)
+        assert {await pubsub.receive() for _ in names} == set(names)
+        yield pubsub
 
 
 # Notifications
 
 
 async def test_commit_notifies_subscriber_in_other_process(records: Records, there: Records) -> None:
-    async with watching(there, "a", "b") as watch:
+    async with subscribed(there, "a", "b") as pubsub:
         for number in range(1, 4):
             await records.commit([Put("k", b""), Notify("a")])
-            assert await watch.receive() == "a"
+            assert await pubsub.receive() == "a"
             assert (await there.get_many(["k"]))["k"].version == number
         await records.commit([Notify("b")])
-        assert await watch.receive() == "b"
+        assert await pubsub.receive() == "b"
 
 
 async def test_each_name_notified_by_commit_is_received_once(records: Records, there: Records) -> None:
-    async with watching(there, "a", "b", "z") as watch:
+    async with subscribed(there, "a", "b", "z") as pubsub:
         await records.commit([Notify("a"), Put("k", b""), Notify("b"), Notify("a")])
-        assert {await watch.receive(), await watch.receive()} == {"a", "b"}
+        assert {await pubsub.receive(), await pubsub.receive()} == {"a", "b"}
         await records.commit([Notify("z")])
-        assert await watch.receive() == "z"
+        assert await pubsub.receive() == "z"
 
 
 async def test_only_subscribed_names_are_received(records: Records, there: Records) -> None:
-    async with watching(there, "a", "b", "z") as watch:
-        await watch.leave(["a"])
+    async with subscribed(there, "a", "b", "z") as pubsub:
+        await pubsub.unsubscribe(["a"])
         await records.commit([Notify("a"), Notify("c"), Notify("z")])
-        assert await watch.receive() == "z"
-        await watch.listen(["a"])
-        assert await watch.receive() == "a"
+        assert await pubsub.receive() == "z"
+        await pubsub.subscribe(["a"])
+        assert await pubsub.receive() == "a"
 
 
 async def test_process_does_not_receive_its_own_notifications(records: Records, there: Records) -> None:
-    async with watching(there, "a", "z") as watch:
+    async with subscribed(there, "a", "z") as pubsub:
         await there.commit([Notify("a")])
         await records.commit([Notify("z")])
-        assert await watch.receive() == "z"
+        assert await pubsub.receive() == "z"
 
 
 async def test_failed_commit_sends_no_notification(records: Records, there: Records) -> None:
-    async with watching(there, "a", "z") as watch:
+    async with subscribed(there, "a", "z") as pubsub:
         with pytest.raises(Conflict):
             await records.commit([Put("k", b""), Notify("a")], [VersionIs("k", 7)])
         await records.commit([Notify("z")])
-        assert await watch.receive() == "z"
+        assert await pubsub.receive() == "z"
 
 
 async def test_notifications_of_other_stores_on_server_are_not_received(
     records: Records, there: Records, backend: Backend, place: Place, clock: Clock
 ) -> None:
     stranger = backend.open(place.fresh(), clock)
-    async with watching(there, "a", "z") as watch:
+    async with subscribed(there, "a", "z") as pubsub:
         await stranger.commit([Notify("a")])
         await stranger.close()
         await records.commit([Notify("z")])
-        assert await watch.receive() == "z"
+        assert await pubsub.receive() == "z"
 
 
 async def test_concurrent_notifications_are_all_received(records: Records, there: Records) -> None:
     names = {f"resp_{number:064d}" for number in range(200)}
-    async with watching(there, *names) as watch:
+    async with subscribed(there, *names) as pubsub:
         await asyncio.gather(*(records.commit([Notify(name)]) for name in names))
-        assert {await watch.receive() for _ in names} == names
+        assert {await pubsub.receive() for _ in names} == names
 
 
 async def test_user_without_publish_permission_can_write(place: Place, clock: Clock) -> None:
@@ -116,7 +116,7 @@ async def test_user_without_publish_permission_can_write(place: Place, clock: Cl
     await mute.commit([Notify("a"), Put("k", b"1"), Notify("b")])
     assert (await mute.get_many(["k"]))["k"].value == b"1"
     with pytest.raises(ApiError, match="or to listen to these channels"):
-        async with mute.watch():
+        async with mute.pubsub():
             pass
     await mute.close()
 
@@ -125,10 +125,10 @@ async def test_pooler_that_drops_notifications_is_detected(place: Place) -> None
     async def swallow(_: object) -> None:
         pass
 
-    watch = PostgresWatch(await asyncpg.connect(place.url_of("postgres")), "s", "own", swallow, 0.1)
+    pubsub = PostgresPubSub(await asyncpg.connect(place.url_of("postgres")), "s", "own", swallow, 0.1)
     with pytest.raises(ApiError, match="Notifications do not come through"):
-        await watch.open()
-    await watch.close()
+        await pubsub.open()
+    await pubsub.close()
 
 
 # Waiting without polling
@@ -161,7 +161,7 @@ async def test_job_of_full_process_runs_in_other_one_and_is_followed(records: Re
         batches = full.background.events.follow(ID, -1, AGES)
         events = [event async for batch in batches for event in batch]
         final = await free.result()
-        assert (final["status"], said(final)) == ("completed", SAID)
+        assert (final["status"], texts_of(final)) == ("completed", SAID)
         assert events == await free.event_log.read_all(ID, -1)
 
 
@@ -186,4 +186,4 @@ async def test_handed_over_job_is_claimed_by_other_process(records: Records, the
                 await until(lambda: QUEUE in goes_on.background._notifier._remote)
                 await ends.background.worker.stop()
                 await goes_on.background.events.ended(ID)
-                assert said(await goes_on.result(), "completed") == SAID
+                assert texts_of(await goes_on.result(), "completed") == SAID

@@ -23,6 +23,7 @@ from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.conversations import Conversation
 from llama_stack_responses.store.hashing import Hasher
 from llama_stack_responses.store.postgres import PostgresRecords
+from llama_stack_responses.store.reading import ReadAllowance
 from llama_stack_responses.store.records import (
     Condition,
     Conflict,
@@ -136,7 +137,7 @@ PASSING: dict[str, tuple[Commit, Commit]] = {
     "other keys": (([Put("r/1", b"")], []), ([Put("r/2", b"")], [])),
     "other keys of one group": (([Put("g/1/b", b"")], []), ([Put("g/1/c", b""), Delete("g/1/a")], [])),
     "both read one key": (([Put("y", b"")], [VersionIs("r/1", 1)]), ([Put("z", b"")], [VersionIs("r/1", 1)])),
-    "a key beside one that was read": (([Put("y", b"")], [VersionIs("g/1/a", 1)]), ([Put("g/1/b", b"")], [])),
+    "a key next to one that was read": (([Put("y", b"")], [VersionIs("g/1/a", 1)]), ([Put("g/1/b", b"")], [])),
     "something enters another range": (([Put("y", b"")], [Empty("g/2/")]), ([Put("g/1/b", b"")], [])),
     "many keys of one group, and another's": (WHOLE, ([Put("g/4/0", b"")], [])),
     "many keys of many groups, and another": (MANY, ([Put("r/2", b"")], [])),
@@ -180,24 +181,26 @@ TOOLS = [{"type": "function", "name": "f", "description": "d" * 500, "parameters
 
 async def save(records: Records, owner: Owner, clock: Clock, base: str | None = None, **fields: Any) -> str:
     """Store a turn with unique texts, and return the name of its history."""
-    said, asked = assistant(new_id("answer")), user(new_id("question"))
-    made = response(said, tools=TOOLS, **fields)
-    await Archive(records, clock=clock).save(made, owner=owner, base=base, input_items=[asked])
-    return Hasher(owner).histories(base, [asked, said])[-1]
+    answer, question = assistant(new_id("answer")), user(new_id("question"))
+    created = response(answer, tools=TOOLS, **fields)
+    await Archive(records, clock=clock).save(created, owner=owner, base=base, input_items=[question])
+    return Hasher(owner).histories(base, [question, answer])[-1]
 
 
-async def background(records: Records, response_id: str, made: Json, clock: Clock) -> None:
+async def background(records: Records, response_id: str, created: Json, clock: Clock) -> None:
     """Queue a response, begin it and end it."""
     archive, jobs, event_log = Archive(records, clock=clock), JobQueue(records, 100), EventLog(records, Notifier())
-    body, asked = {"model": "m", "background": True}, [user(response_id)]
-    first = made | {"status": "queued", "output": []}
+    body, questions = {"model": "m", "background": True}, [user(response_id)]
+    first = created | {"status": "queued", "output": []}
     async with jobs.enqueued(response_id, ANONYMOUS, body) as queued:
-        await archive.save(first, owner=ANONYMOUS, base=None, input_items=asked, extra_ops=queued)
+        await archive.save(first, owner=ANONYMOUS, base=None, input_items=questions, extra_ops=queued)
     held = await jobs.claim("worker")
     assert held is not None
     assert held.response_id == response_id
     ended = [*held.delete_ops(), *event_log.expire(response_id, CREATED)]
-    await archive.save(made, owner=ANONYMOUS, base=None, input_items=asked, extra_ops=ended, conditions=[held.fence])
+    await archive.save(
+        created, owner=ANONYMOUS, base=None, input_items=questions, extra_ops=ended, conditions=[held.fence]
+    )
     await jobs.noted()
 
 
@@ -209,10 +212,10 @@ async def in_background(records: Records, clock: Clock) -> None:
 async def in_foreground(records: Records, clock: Clock) -> None:
     archive, response_id, worker = Archive(records, clock=clock), new_id("resp"), new_id("worker")
     foreground_leases = StoredLeases(records, archive, worker, Heartbeat(JobQueue(records, 9), worker))
-    made, asked = response(assistant(response_id), id=response_id), [user(response_id)]
-    await foreground_leases.acquire(made, owner=ANONYMOUS, base=None, input_items=asked)
+    created, questions = response(assistant(response_id), id=response_id), [user(response_id)]
+    await foreground_leases.acquire(created, owner=ANONYMOUS, base=None, input_items=questions)
     ops, conditions = foreground_leases.completion_ops(response_id)
-    await archive.save(made, owner=ANONYMOUS, base=None, input_items=asked, extra_ops=ops, conditions=conditions)
+    await archive.save(created, owner=ANONYMOUS, base=None, input_items=questions, extra_ops=ops, conditions=conditions)
 
 
 async def in_conversation(records: Records, clock: Clock) -> None:
@@ -224,9 +227,9 @@ async def in_conversation(records: Records, clock: Clock) -> None:
 
 
 async def deleted(records: Records, clock: Clock) -> None:
-    archive, made = Archive(records, clock=clock), response(assistant(new_id("said")))
-    await archive.save(made, owner=ANONYMOUS, base=None, input_items=[user(new_id("said"))])
-    assert await archive.delete(made["id"])
+    archive, created = Archive(records, clock=clock), response(assistant(new_id("said")))
+    await archive.save(created, owner=ANONYMOUS, base=None, input_items=[user(new_id("said"))])
+    assert await archive.delete(created["id"])
 
 
 WORK: dict[str, Callable[[Records, Clock], Awaitable[None]]] = {
@@ -261,16 +264,32 @@ async def test_responses_of_one_owner_do_not_wait_for_unfinished_one(
         await WORK[second](records, clock)
 
 
+async def test_saves_do_not_wait_for_unfinished_turn_of_hundreds_of_items(
+    records: Records, server: Server, clock: Clock
+) -> None:
+    await save(records, ALICE, clock)  # her list has a bucket now
+    archive = Archive(records, clock=clock)
+    conversation = Conversation(new_id("conv"), ALICE, CREATED, {})
+    await archive.conversations.create(conversation, [])
+    created = response(assistant("a"), conversation={"id": conversation.id})
+    async with server.unfinished() as held:
+        turn = [user(new_id("said")) for _ in range(300)]
+        await Archive(held, clock=clock).save(created, owner=ALICE, base=None, input_items=turn)
+        await save(records, BOB, clock)
+        await save(records, ALICE, clock)
+    assert len(await archive.conversations.items(conversation.id, 301, ReadAllowance())) == 301
+
+
 async def test_save_waits_for_unfinished_deletion_of_its_history(
     records: Records, server: Server, clock: Clock
 ) -> None:
-    archive, asked, said = Archive(records, clock=clock), user("q"), assistant("a")
-    made = response(said)
-    await archive.save(made, owner=ALICE, base=None, input_items=[asked])
-    history = Hasher(ALICE).histories(None, [asked, said])[-1]
+    archive, question, answer = Archive(records, clock=clock), user("q"), assistant("a")
+    created = response(answer)
+    await archive.save(created, owner=ALICE, base=None, input_items=[question])
+    history = Hasher(ALICE).histories(None, [question, answer])[-1]
     async with server.unfinished() as held:
-        await Archive(held, clock=clock).delete(made["id"])
-        again = archive.save(response(said), owner=ALICE, base=None, input_items=[asked])
+        await Archive(held, clock=clock).delete(created["id"])
+        again = archive.save(response(answer), owner=ALICE, base=None, input_items=[question])
         waits = asyncio.create_task(again)
         await server.until_one_waits()
         assert not waits.done()
@@ -292,9 +311,9 @@ async def test_commits_with_shared_keys_in_any_order_do_not_deadlock(records: Po
         return ops, [*conditions, *map(Empty, chance.sample(["a/x/", "b/y/", "a/y/1"], chance.randrange(2)))]
 
     # In a deadlock, the server would end one transaction, which is an error here.
-    made = await asyncio.gather(*(committed(records, *commit()) for _ in range(600)))
-    assert True in made
-    assert False in made
+    commits = await asyncio.gather(*(committed(records, *commit()) for _ in range(600)))
+    assert True in commits
+    assert False in commits
 
 
 async def test_schema_of_earlier_version_is_upgraded(records: PostgresRecords, server: Server) -> None:

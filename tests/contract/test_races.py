@@ -57,7 +57,7 @@ FOR EACH STATEMENT EXECUTE FUNCTION {schema}.pause()
 
 
 async def slow_down(backend: Backend, place: Place, records: Records) -> None:
-    """Slow down commits on PostgreSQL, which are made concurrently, so that they overlap."""
+    """Slow down commits on PostgreSQL, which run concurrently, so that they overlap."""
     if backend.name == "postgres":
         await records.get_many(["a"])
         connection = await asyncpg.connect(place.url_of("postgres"))
@@ -72,7 +72,7 @@ async def racing(backend: Backend, place: Place, records: Records) -> Records:
 
 
 async def failed(records: Records, commit: Commit) -> list[Condition]:
-    """Return the failed conditions of a commit, or an empty list if it is made."""
+    """Return the failed conditions of a commit, or an empty list if it is applied."""
     try:
         await records.commit(*commit)
     except Conflict as conflict:
@@ -119,25 +119,25 @@ def test_concurrent_commits_are_serializable(backend: Backend, place: Place, bat
 async def test_mutually_exclusive_commits_have_one_winner(racing: Records) -> None:
     for number in range(30):
         first, second = f"k/{number}/first", f"l/{number}/second"
-        made = await asyncio.gather(
+        commits = await asyncio.gather(
             committed(racing, [Put(first, b"")], [VersionIs(second, None)]),
             committed(racing, [Put(second, b"")], [VersionIs(first, None)]),
         )
-        assert sorted(made) == [False, True]
+        assert sorted(commits) == [False, True]
         assert len(await racing.get_many([first, second])) == 1
 
 
 async def test_version_counts_each_commit_on_that_version(racing: Records) -> None:
     async def count() -> int:
-        made = 0
+        commits = 0
         for _ in range(10):
             found = (await racing.get_many(["k/1/n"])).get("k/1/n")
             version = found.version if found else None
-            made += await committed(racing, [Put("k/1/n", b"")], [VersionIs("k/1/n", version)])
-        return made
+            commits += await committed(racing, [Put("k/1/n", b"")], [VersionIs("k/1/n", version)])
+        return commits
 
-    made = await asyncio.gather(*(count() for _ in range(6)))
-    assert (await racing.get_many(["k/1/n"]))["k/1/n"].version == sum(made)
+    commits = await asyncio.gather(*(count() for _ in range(6)))
+    assert (await racing.get_many(["k/1/n"]))["k/1/n"].version == sum(commits)
 
 
 @pytest.mark.parametrize("seed", range(3))

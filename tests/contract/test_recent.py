@@ -8,15 +8,17 @@ from typing import Final
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.store import own_ids
-from llama_stack_responses.store.archive import Archive, StoredResponse
+from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.codec import TooLarge
 from llama_stack_responses.store.conversations import stand_in
 from llama_stack_responses.store.reading import ReadAllowance
+from llama_stack_responses.store.stored_response import StoredResponse
 from tests.contract.backends import Clock
 from tests.contract.conversations import Json, assistant, response, user
 from tests.contract.test_archive import ALICE, texts
 from tests.contract.test_bounds import LARGE, PAGE, Meter, conversation_of, noise
+
+pytestmark = pytest.mark.one_store
 
 LIMIT: Final = 5 * LARGE
 SYSTEM: Final[Json] = {**user("Be kind."), "role": "system"}
@@ -35,9 +37,9 @@ def archive(meter: Meter, clock: Clock) -> Archive:
 async def save(
     archive: Archive, base: StoredResponse | None, *items: Json, answer: Sequence[Json] = ()
 ) -> StoredResponse:
-    made = response(*(answer or [assistant("a")]))
-    await archive.save(made, owner=ALICE, base=base.history if base else None, input_items=items)
-    stored = await archive.load(made["id"])
+    created = response(*(answer or [assistant("a")]))
+    await archive.save(created, owner=ALICE, base=base.history if base else None, input_items=items)
+    stored = await archive.load(created["id"])
     assert stored
     return stored
 
@@ -122,33 +124,31 @@ async def test_recent_items_have_their_own_ids(archive: Archive) -> None:
     assert await archive.recent(last.input, ReadAllowance(LIMIT)) == [whole[0], *whole[-8:-1]]
 
 
-async def test_ids_of_history_too_large_to_compare_stay_shared(
-    archive: Archive, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_ids_of_history_too_large_to_compare_stay_shared(archive: Archive, meter: Meter, clock: Clock) -> None:
     base = await chain(archive, [LARGE] * 3)
     first = await save(archive, base, user("again"))
     compared = await save(archive, base, user("again"))
-    monkeypatch.setattr(own_ids, "_MOST", 2 * LARGE)
-    second = await save(archive, base, user("again"))
+    bounded = Archive(meter, clock=clock, page_bytes=PAGE, compared_bytes=2 * LARGE)
+    second = await save(bounded, base, user("again"))
     assert second.history == first.history != compared.history
     assert texts(await archive.history(second.history)) == texts(await archive.history(first.history))
 
 
 async def test_newest_turns_of_conversation_over_limit_are_read(archive: Archive, meter: Meter) -> None:
-    said = [item for number in range(12) for item in (user(noise(number)), assistant(f"a{number}"))]
-    conversation = await conversation_of(archive, SYSTEM, *said)
+    messages = [item for number in range(12) for item in (user(noise(number)), assistant(f"a{number}"))]
+    conversation = await conversation_of(archive, SYSTEM, *messages)
     end = conversation.end
-    assert await archive.recent_of_conversation(conversation.id, end, ReadAllowance(20 * LARGE)) == [SYSTEM, *said]
+    assert await archive.recent_of_conversation(conversation.id, end, ReadAllowance(20 * LARGE)) == [SYSTEM, *messages]
     meter.forget()
     held: list[int] = []
     items = await archive.recent_of_conversation(conversation.id, end, ReadAllowance(LIMIT, held.append))
-    assert items == [SYSTEM, *said[-8:]]
+    assert items == [SYSTEM, *messages[-8:]]
     assert sum(meter.brought) < 3 * LIMIT
     assert sum(held) < LIMIT + 2 * LARGE
     # A response in the conversation, whose history begins with a stand-in.
     stored = await save(archive, None, stand_in(conversation), user("And?"))
     items = await archive.recent(stored.history, ReadAllowance(LIMIT))
-    assert items[:-2] == [SYSTEM, *said[-6:]]
+    assert items[:-2] == [SYSTEM, *messages[-6:]]
     assert texts(items[-2:]) == ["And?", "a"]
     with pytest.raises(TooLarge):
         await archive.recent_of_conversation(conversation.id, end - 1, ReadAllowance(LARGE // 2))

@@ -16,6 +16,7 @@ from llama_stack_responses.store.records import (
     Ensure,
     Notify,
     Op,
+    Persistent,
     Put,
     Record,
     Records,
@@ -23,6 +24,7 @@ from llama_stack_responses.store.records import (
     after_prefix,
 )
 from tests.contract.backends import Backend, Clock, Place
+from tests.contract.conversations import CREATED
 from tests.contract.model import Model
 
 
@@ -34,9 +36,36 @@ async def everything(records: Records) -> dict[str, bytes]:
     return {key: record.value for key, record in await records.range("!", "~", limit=10_000)}
 
 
+async def test_store_exists_from_its_first_commit(backend: Backend, clock: Clock, place: Place) -> None:
+    if not backend.persistent:
+        pytest.skip("each process makes its own")
+    for expected in (False, False, True):
+        records = backend.open(place, clock)
+        assert isinstance(records, Persistent)
+        assert await records.exists() is expected, "the question does not make it"
+        await records.close()
+        if clock() > CREATED:
+            await records.commit([Put("a/1", b"")])
+            await records.close()
+        clock.now += 1
+
+
+async def test_store_without_any_records_left_exists(backend: Backend, records: Records) -> None:
+    """As at a new server whose responses were deleted, or have all expired."""
+    if not backend.persistent:
+        pytest.skip("it ends with its process")
+    await records.commit([Put("a/1", b""), Put("a/2", b"", CREATED - 1.0)])
+    await records.commit([Delete("a/1")])
+    while await records.sweep(CREATED + 10.0):
+        """Delete what has expired."""
+    assert await everything(records) == {}
+    assert isinstance(records, Persistent)
+    assert await records.exists()
+
+
 async def test_only_transactional_stores_support_jobs(backend: Backend, records: Records) -> None:
     assert records.transactional == ("transactions" in backend.capabilities)
-    assert (records.watch() is not None) == ("notifications" in backend.capabilities)
+    assert (records.pubsub() is not None) == ("notifications" in backend.capabilities)
 
 
 async def test_get_many_leaves_out_absent_keys(records: Records) -> None:
@@ -95,7 +124,7 @@ async def test_ops_apply_in_order(records: Records) -> None:
     ],
     ids=str,
 )
-async def test_commit_is_made_only_if_condition_holds(records: Records, condition: Condition, holds: bool) -> None:
+async def test_commit_is_applied_only_if_condition_holds(records: Records, condition: Condition, holds: bool) -> None:
     await records.commit([Put("a", b"1"), Put("a", b"2"), Put("f/x/1", b""), Put("f/x0", b"")])
     if holds:
         await records.commit([Put("new", b"")], [condition])

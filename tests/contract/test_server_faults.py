@@ -1,4 +1,4 @@
-"""Servers that die and restart during commits: each commit is made once, and none that was acknowledged is lost."""
+"""Servers that die and restart during commits: each commit is applied once, and none that was acknowledged is lost."""
 
 from __future__ import annotations
 
@@ -64,20 +64,20 @@ async def records(kind: str, server: DatabaseServer) -> AsyncIterator[Records]:
     await opened.close()
 
 
-async def count_up(records: Records, key: str, made: dict[str, int], done: asyncio.Event) -> None:
+async def count_up(records: Records, key: str, committed: dict[str, int], done: asyncio.Event) -> None:
     """Put `key` repeatedly, each time only if its version is unchanged."""
     while not done.is_set():
         try:
-            await records.commit([Put(key, b"x" * 500)], [VersionIs(key, made[key] or None)])
+            await records.commit([Put(key, b"x" * 500)], [VersionIs(key, committed[key] or None)])
         except ApiError:
             # On a busy machine the server may be away for longer than a call waits. Then the outcome is unknown.
-            made[key] += await was_made(records, key, made[key])
+            committed[key] += await is_committed(records, key, committed[key])
         else:
-            made[key] += 1
+            committed[key] += 1
 
 
-async def was_made(records: Records, key: str, before: int) -> bool:
-    """Return whether the commit after version `before` was made, as soon as the server answers."""
+async def is_committed(records: Records, key: str, before: int) -> bool:
+    """Return whether the commit after version `before` was applied, as soon as the server answers."""
     while True:
         with suppress(ApiError):
             found = (await records.get_many([key])).get(key)
@@ -86,27 +86,27 @@ async def was_made(records: Records, key: str, before: int) -> bool:
             return version > before
 
 
-def goes_on(made: dict[str, int], before: int) -> bool:
-    return sum(made.values()) > before
+def goes_on(committed: dict[str, int], before: int) -> bool:
+    return sum(committed.values()) > before
 
 
-async def test_commits_continue_over_server_restarts_and_are_made_once(
+async def test_commits_continue_over_server_restarts_and_are_applied_once(
     records: Records, server: DatabaseServer
 ) -> None:
     await records.commit([Put("first", b"")])
     chance, done = random.Random(1), asyncio.Event()
-    made = {f"k/{number}": 0 for number in range(WRITERS)}
+    commits = {f"k/{number}": 0 for number in range(WRITERS)}
     async with asyncio.TaskGroup() as writers:
-        for key in made:
-            writers.create_task(count_up(records, key, made, done))
+        for key in commits:
+            writers.create_task(count_up(records, key, commits, done))
         for _ in range(3):
             await asyncio.sleep(chance.uniform(0.05, 0.3))
             server.kill()
             await asyncio.to_thread(server.start)
-            await asyncio.to_thread(wait_until, partial(goes_on, made, sum(made.values())))
+            await asyncio.to_thread(wait_until, partial(goes_on, commits, sum(commits.values())))
+        await asyncio.to_thread(wait_until, lambda: min(commits.values()) > 0)
         done.set()
-    versions = {key: record.version for key, record in (await records.get_many([*made])).items()}
-    assert versions == {key: count for key, count in made.items() if count}
+    assert {key: record.version for key, record in (await records.get_many([*commits])).items()} == commits
 
 
 async def test_unreachable_server_is_503_with_retry_after(records: Records, server: DatabaseServer) -> None:
@@ -152,11 +152,11 @@ async def test_refusal_after_lost_reply_leaves_outcome_unknown(tmp_path: Path) -
         scripts = records._ready()
         commit = scripts.commit
 
-        async def made_and_then_refused(args: list[bytes]) -> object:
+        async def committed_then_refused(args: list[bytes]) -> object:
             await commit(args=args)
             raise OutOfMemoryError
 
-        scripts.commit = made_and_then_refused  # type: ignore[assignment]
+        scripts.commit = committed_then_refused  # type: ignore[assignment]
         await records.commit([Put("a", b"2")])
         scripts.commit = refused  # type: ignore[assignment]
         with pytest.raises(ApiError) as error:
@@ -179,7 +179,7 @@ async def refused(args: list[bytes]) -> object:
         ([TimeoutError()], Unanswered),
     ],
 )
-async def test_postgres_commit_that_may_be_made_is_unanswered(
+async def test_postgres_commit_that_may_be_applied_is_unanswered(
     monkeypatch: pytest.MonkeyPatch, answers: list[Exception], kind: type[ApiError]
 ) -> None:
     records = PostgresRecords("postgresql://nobody@127.0.0.1/none")
@@ -255,14 +255,14 @@ async def test_valkey_refusing_writes_is_reported_with_reason(
         await records.close()
 
 
-@pytest.mark.parametrize(("policy", "told"), [("allkeys-lru", True), ("noeviction", False)])
+@pytest.mark.parametrize(("policy", "warned"), [("allkeys-lru", True), ("noeviction", False)])
 async def test_valkey_with_eviction_policy_is_warned_about(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, policy: str, told: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, policy: str, warned: bool
 ) -> None:
     with Valkey(tmp_path / "server", "--maxmemory", "100mb", "--maxmemory-policy", policy) as server:
         records = RedisRecords(server.url)
-        async with records.watch():
-            assert (f"maxmemory-policy is '{policy}'" in caplog.text) is told
+        async with records.pubsub():
+            assert (f"maxmemory-policy is '{policy}'" in caplog.text) is warned
         await records.close()
 
 
@@ -277,32 +277,34 @@ async def test_valkey_replica_is_refused_as_store(tmp_path: Path) -> None:
         await records.close()
 
 
-async def test_watch_ends_with_its_server_and_works_after_restart(
+async def test_subscription_ends_with_its_server_and_works_after_restart(
     kind: str, records: Records, server: DatabaseServer
 ) -> None:
     there = KINDS[kind][1](server.url)
-    async with hearing(there) as watch:
+    async with hearing(there) as pubsub:
         server.kill()
         with pytest.raises(ApiError) as error:
-            await watch.receive()
+            await pubsub.receive()
         assert error.value.status == 503
     with pytest.raises(ApiError) as error:
         async with hearing(there):
             pass
     assert (error.value.status, error.value.message) == (503, "The response store's server cannot be reached.")
     await asyncio.to_thread(server.start)
-    async with hearing(there) as watch:
+    async with hearing(there) as pubsub:
         await records.commit([Notify("a")])
-        assert await watch.receive() == "a"
+        assert await pubsub.receive() == "a"
     await there.close()
 
 
-async def test_watch_on_hanging_server_ends(kind: str, server: DatabaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_subscription_on_hanging_server_ends(
+    kind: str, server: DatabaseServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = LoopClock(monkeypatch)
     there = HASTY[kind](server.url, timeout=10.0)
-    async with hearing(there) as watch:
+    async with hearing(there) as pubsub:
         server.freeze()
-        waits = asyncio.ensure_future(watch.receive())
+        waits = asyncio.ensure_future(pubsub.receive())
         await clock.passes_until(waits.done)
         with pytest.raises(ApiError, match="does not answer"):
             await waits
@@ -310,10 +312,12 @@ async def test_watch_on_hanging_server_ends(kind: str, server: DatabaseServer, m
     await there.close()
 
 
-async def test_watch_without_notifications_stays_open(kind: str, records: Records, server: DatabaseServer) -> None:
-    there = HASTY[kind](server.url, timeout=SECONDS, watch_silence=0.01)
-    async with hearing(there) as watch:
-        waits = asyncio.create_task(watch.receive())
+async def test_subscription_without_notifications_stays_open(
+    kind: str, records: Records, server: DatabaseServer
+) -> None:
+    there = HASTY[kind](server.url, timeout=SECONDS, pubsub_silence=0.01)
+    async with hearing(there) as pubsub:
+        waits = asyncio.create_task(pubsub.receive())
         await asyncio.wait([waits], timeout=0.3)
         assert not waits.done()
         await records.commit([Notify("a")])
@@ -330,8 +334,8 @@ async def test_notifications_resume_after_server_restart(
 ) -> None:
     """Waiters here fall back to polling only after an hour."""
     there, notifier = KINDS[kind][1](server.url), Notifier(fallback_poll=3600.0)
-    keeps_watch = asyncio.create_task(NotificationListener(there, notifier, Intervals(reconnect_seconds=0.01)).run())
-    with notifier.listen("a") as subscription:
+    listening = asyncio.create_task(NotificationListener(there, notifier, Intervals(reconnect_seconds=0.01)).run())
+    with notifier.subscribe("a") as subscription:
         async with asyncio.timeout(180):
             assert await subscription.wait(3600)  # it is subscribed from now on
             for _ in range(2):
@@ -341,19 +345,19 @@ async def test_notifications_resume_after_server_restart(
                 assert await subscription.wait(3600)  # the subscription is lost
                 await asyncio.to_thread(server.start)
                 assert await subscription.wait(3600)
-    keeps_watch.cancel()
-    await asyncio.wait([keeps_watch])
+    listening.cancel()
+    await asyncio.wait([listening])
     await there.close()
-    said = [record.message.partition(":")[0] for record in caplog.records if "store notifications" in record.message]
-    assert set(said) == {"store notifications lost, falling back to polling"}
+    texts = [record.message.partition(":")[0] for record in caplog.records if "store notifications" in record.message]
+    assert set(texts) == {"store notifications lost, falling back to polling"}
 
 
 @asynccontextmanager
 async def hearing(records: Records) -> AsyncIterator[PubSub]:
-    """Yield a watch that is subscribed to "a"."""
-    entering = records.watch()
+    """Yield a connection that is subscribed to "a"."""
+    entering = records.pubsub()
     assert entering is not None
-    async with asyncio.timeout(60), entering as watch:
-        await watch.listen(["a"])
-        assert await watch.receive() == "a"
-        yield watch
+    async with asyncio.timeout(60), entering as pubsub:
+        await pubsub.subscribe(["a"])
+        assert await pubsub.receive() == "a"
+        yield pubsub

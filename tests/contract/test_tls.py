@@ -51,7 +51,7 @@ def ours(tmp_path: Path) -> Certificates:
 
 
 def named(host: str, folder: Path) -> Certificates:
-    return Certificates.made_in(folder, [host], address=None)
+    return Certificates.create_in(folder, [host], address=None)
 
 
 def records(kind: str, port: int, trusted: Certificates) -> Records:

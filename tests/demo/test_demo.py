@@ -29,8 +29,10 @@ def test_demo_model_stops_at_its_own_token_limit(tmp_path: Path) -> None:
     child = Child([sys.executable, str(REPOSITORY / "demo" / "llama_server.py"), "0"], log=log)
     try:
         url = child.wait_ready(lambda: listening(log), seconds=120)
-        asked = {"messages": [{"role": "user", "content": "Say hello."}], "grammar": UNENDING}
-        found = httpx.post(f"{url}/v1/chat/completions", json=asked, timeout=240, trust_env=False, verify=False).json()
+        request = {"messages": [{"role": "user", "content": "Say hello."}], "grammar": UNENDING}
+        found = httpx.post(
+            f"{url}/v1/chat/completions", json=request, timeout=240, trust_env=False, verify=False
+        ).json()
     finally:
         child.stop()
     assert found["usage"]["completion_tokens"] == 512

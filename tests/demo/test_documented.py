@@ -70,8 +70,8 @@ def terminal(checkout: Path, tmp_path: Path) -> Iterator[Terminal]:
         "NO_PROXY": "*",
         "no_proxy": "*",
     }
-    with Terminal(checkout, env, {}) as made:
-        yield made
+    with Terminal(checkout, env, {}) as created:
+        yield created
 
 
 def interrupt(child: Child) -> None:
@@ -80,23 +80,24 @@ def interrupt(child: Child) -> None:
     wait_until(lambda: child.returncode is not None)
 
 
-def pasted_python(said: str) -> str:
+def pasted_python(output: str) -> str:
     """Return the Python program that `make serve` prints."""
-    found = re.search(r"^from openai import OpenAI\n.*?^print\(.*?\)\n", said, re.MULTILINE | re.DOTALL)
-    assert found, said
+    found = re.search(r"^from openai import OpenAI\n.*?^print\(.*?\)\n", output, re.MULTILINE | re.DOTALL)
+    assert found, output
     return found[0]
 
 
+@pytest.mark.extended
 def test_first_commands_of_readme_hold_a_conversation_and_serve(terminal: Terminal) -> None:
     """So do the lines that `make serve` prints, and the first steps of the quickstart; Ctrl-C ends it in one line."""
     with terminal.pasting(BLOCKS[FIVE_MINUTES]) as lines:
         assert "resp_" in lines.run("make demo")
         child = lines.start("make serve")
-        said = wait_for_line(child, LAST, READY_SECONDS)
-    curl = re.search(r"^  curl .*\\\n.*$", said, re.MULTILINE)
-    assert curl, said
+        output = wait_for_line(child, LAST, READY_SECONDS)
+    curl = re.search(r"^  curl .*\\\n.*$", output, re.MULTILINE)
+    assert curl, output
     assert '"status":"completed"' in terminal.run(curl[0].replace("curl ", "curl -s ")).replace(" ", "")
-    assert run_program(terminal, pasted_python(said)).strip()
+    assert run_program(terminal, pasted_python(output)).strip()
     for name in STEPS:
         printed = run_program(terminal, BLOCKS[name].text.replace("local/NAME", "local/smollm2-135m")).strip()
         assert printed, name
@@ -107,9 +108,9 @@ def test_first_commands_of_readme_hold_a_conversation_and_serve(terminal: Termin
     assert "Traceback" not in after
 
 
-def run_program(terminal: Terminal, said: str) -> str:
+def run_program(terminal: Terminal, output: str) -> str:
     """Run a Python program of the documentation on the server, and return what it prints."""
-    program = said.replace("localhost:8321", f"127.0.0.1:{terminal.env['LLAMA_STACK_PORT']}")
+    program = output.replace("localhost:8321", f"127.0.0.1:{terminal.env['LLAMA_STACK_PORT']}")
     ran = subprocess.run(
         [sys.executable, "-c", program], env=terminal.env, capture_output=True, text=True, timeout=240, check=False
     )
@@ -125,11 +126,11 @@ def test_documented_serve_command_uses_another_model_server_and_searches(
         child = lines.start(
             "INFERENCE_URL=", **{"http://localhost:8000": upstream.client.url, "API_KEY=...": "API_KEY=sk-1"}
         )
-        said = wait_for_line(child, LAST, READY_SECONDS)
-        assert re.search(r"^  web_search +on\b", said, re.MULTILINE)
-        asked = {"model": "local/echo", "input": "Hello?"}
+        output = wait_for_line(child, LAST, READY_SECONDS)
+        assert re.search(r"^  web_search +on\b", output, re.MULTILINE)
+        request = {"model": "local/echo", "input": "Hello?"}
         url = f"http://127.0.0.1:{terminal.env['LLAMA_STACK_PORT']}/v1/responses"
-        answer = httpx.post(url, json=asked, timeout=60, trust_env=False).json()
+        answer = httpx.post(url, json=request, timeout=60, trust_env=False).json()
         assert answer["output"][0]["content"][0]["text"] == "Hello?"
         interrupt(child)
 
@@ -148,6 +149,6 @@ def test_codex_with_three_lines_works_on_a_plain_serve(terminal: Terminal, tmp_p
         command: list[str | Path] = [program, "exec", "--skip-git-repo-check", "Say hello."]
         ran = run(command, tmp_path, {"HOME": str(home.parent), "CODEX_API_KEY": "none"})
         assert (ran.code, "It snows." in ran.out) == (0, True), ran.errors
-        [asked] = upstream.client.requests("NAME")
-        assert "web_search" not in {tool["function"]["name"] for tool in asked.body["tools"]}
+        [request] = upstream.client.requests("NAME")
+        assert "web_search" not in {tool["function"]["name"] for tool in request.body["tools"]}
         interrupt(child)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,7 @@ from typing import Final
 import pytest
 
 from tests.support.stack import REPOSITORY
+from tests.support.waiting import wait_until
 
 PARTS: Final = {"server": "for the server", "model": "for the small model", "search": "for the web search"}
 """The parts that the script installs, in the order of the documentation, and the words for them there."""
@@ -41,6 +43,24 @@ def test_documentation_and_script_state_the_same_sizes() -> None:
     assert printed() == documented()
     assert printed().keys() == PARTS.keys()
     assert sum(printed().values()) < 400
+
+
+def test_interrupted_installation_prints_no_traceback(tmp_path: Path) -> None:
+    command = ["scripts/install-run", str(tmp_path / "environment"), "server"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as ran:
+        assert ran.stdout is not None
+        assert ran.stdout.readline().startswith("Installing the server")
+        modules = Path(f"/proc/{ran.pid}/task/{ran.pid}/children")
+        wait_until(lambda: any(_imports(child) for child in modules.read_text().split()))
+        os.killpg(ran.pid, signal.SIGINT)
+        _, errors = ran.communicate(timeout=60)
+    assert (ran.returncode, errors) == (130, "Stopped.\n")
+
+
+def _imports(child: str) -> bool:
+    """Return whether a process is the program that makes an environment, and has started one of its own."""
+    return Path(f"/proc/{child}/task/{child}/children").read_text().strip() != ""
 
 
 @pytest.mark.extended

@@ -29,7 +29,7 @@ def environment(folder: Path, **changes: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "said"),
+    ("variable", "value", "expected"),
     [
         (
             "RESPONSES_SECRET",
@@ -37,18 +37,22 @@ def environment(folder: Path, **changes: str) -> dict[str, str]:
             "RESPONSES_SECRET is not a secret of 32 bytes in base64. Make one with: openssl rand -base64 32",
         ),
         ("RESPONSES_SECRET", "YWJj", "RESPONSES_SECRET is not a secret of 32 bytes"),
+        ("RESPONSES_SECRET", "schlüssel", "RESPONSES_SECRET is not a secret of 32 bytes"),
         ("WEB_SEARCH", "google", "WEB_SEARCH is 'google'; it can be 'ddgs', or be left out."),
         ("INFERENCE_URL", "localhost", "INFERENCE_URL is 'localhost'; it must begin with http:// or https://."),
+        ("INFERENCE_URL", "http://", "INFERENCE_URL is 'http://'; it must be of the form https://HOST:PORT/PATH,"),
+        ("INFERENCE_URL", "http://127.0.0.1:99999/v1", "INFERENCE_URL is 'http://127.0.0.1:99999/v1'; it must be of"),
+        ("INFERENCE_API_KEY", "schlüssel", "INFERENCE_API_KEY has characters that a header cannot have."),
         ("LLAMA_STACK_PORT", "80", "LLAMA_STACK_PORT is '80'; it must be a number from 1024 to 65535."),
     ],
 )
-def test_invalid_setting_is_reported_in_one_sentence(tmp_path: Path, variable: str, value: str, said: str) -> None:
+def test_invalid_setting_is_reported_in_one_sentence(tmp_path: Path, variable: str, value: str, expected: str) -> None:
     ran = subprocess.run(
         SERVE, env=environment(tmp_path, **{variable: value}), capture_output=True, text=True, timeout=240, check=False
     )
     assert ran.returncode == 1
     [line] = ran.stderr.strip().splitlines()
-    assert line.startswith(said)
+    assert line.startswith(expected)
 
 
 @pytest.mark.parametrize(("variable", "value"), [("RESPONSES_SECRET", "abc"), ("WEB_SEARCH", "google")])
@@ -83,9 +87,34 @@ def test_running_server_lists_its_tools_and_reports_a_rejected_api_key(tmp_path:
         finally:
             child.kill()
     assert child.returncode == 0
-    said = child.log.read_text()
-    assert f"The model server at {url} refuses the key (status 401): set INFERENCE_API_KEY to the right one." in said
-    tools = dict(re.findall(r"^  (\w+) +(on|off)\b", said, re.MULTILINE))
+    output = child.log.read_text()
+    assert f"The model server at {url} refuses the key (status 401): set INFERENCE_API_KEY to the right one." in output
+    tools = dict(re.findall(r"^  (\w+) +(on|off)\b", output, re.MULTILINE))
     assert (tools["web_search"], tools["mcp"], tools["file_search"]) == ("on", "on", "off")
     assert "code_interpreter" in tools
-    assert "Traceback" not in said
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (Answer(b"<html>Hello</html>", headers={"content-type": "text/html"}), "answers with no list of models: check"),
+        (Answer(b"[1]", headers={"content-type": "application/json"}), "answers with no list of models: check"),
+        (Answer(b'{"data": [', headers={"content-type": "application/json"}), "answers with no list of models: check"),
+        (Answer(b'{"data": [{"name": "x"}]}', headers={"content-type": "application/json"}), "lists no model. Put"),
+        (Answer(b"not found", 404), "has no list of models (status 404): check INFERENCE_URL, which mostly ends with"),
+    ],
+)
+def test_address_without_a_list_of_models_is_reported_in_one_sentence(answer: Answer, expected: str) -> None:
+    program = "import sys, serve; print(serve.listed_model(sys.argv[1]))"
+    with Web() as model_server:
+        model_server.answer_all = lambda _: answer
+        command = [sys.executable, "-c", program, model_server.url("/v1")]
+        env = {**os.environ, "NO_PROXY": "*", "no_proxy": "*"}
+        ran = subprocess.run(
+            command, cwd=REPOSITORY / "demo", env=env, capture_output=True, text=True, timeout=240, check=False
+        )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    sentence, name = ran.stdout.strip().splitlines()
+    assert expected in sentence
+    assert name == "local/MODEL"

@@ -7,7 +7,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from llama_stack_gpt_oss.engine.cache import PAGE, Cache, KVCacheBlocks, Pages, Windows, longest_sequence, pages_needed
+from llama_stack_gpt_oss.engine.cache import (
+    PAGE,
+    Cache,
+    KVCacheBlocks,
+    Pages,
+    Windows,
+    longest_sequence,
+    pages_needed,
+    places_unseen,
+)
 
 SALTS = st.sampled_from(["", "a"])
 TOKENS = st.integers(0, 1)  # few values, so that prefixes coincide
@@ -63,7 +72,7 @@ class CacheMachine(RuleBasedStateMachine):
     def open(self, kv_groups: list[int], salt: str) -> int:
         tokens = [kv_group for kv_group in kv_groups for _ in range(PAGE)]
         expected = self.expected_prefix(tokens, salt)
-        blocks, found = self.cache.open(tokens, salt)
+        blocks, found = self.cache.allocate(tokens, salt)
         assert found == expected * PAGE
         opened = Opened(blocks, tokens, salt, found)
         for kv_group, window in enumerate(KV_GROUPS):
@@ -140,7 +149,7 @@ TestCache = CacheMachine.TestCase
 
 def computed(cache: Cache, tokens: list[int], salt: str = "", step: int = 10_000) -> KVCacheBlocks:
     """Return a sequence that was computed from its beginning to its end."""
-    blocks, done = cache.open(tokens, salt)
+    blocks, done = cache.allocate(tokens, salt)
     while done < len(tokens):
         done = min(done + step, len(tokens))
         assert cache.grow(blocks, done)
@@ -165,7 +174,7 @@ def test_end_of_prefix_is_evicted_before_its_beginning() -> None:
     tokens = list(range(3 * PAGE))
     cache.close(computed(cache, tokens))
     cache.close(computed(cache, [5]))
-    assert cache.open([*tokens, 7], "")[1] == 2 * PAGE
+    assert cache.allocate([*tokens, 7], "")[1] == 2 * PAGE
 
 
 def test_prefix_is_found_only_with_pages_of_window_at_its_end() -> None:
@@ -173,12 +182,12 @@ def test_prefix_is_found_only_with_pages_of_window_at_its_end() -> None:
     cache = Cache(64, KV_GROUPS)
     common = [3] * (8 * PAGE)
     cache.close(computed(cache, [*common, *range(4 * PAGE)], step=32))
-    assert cache.open([*common, 1000], "")[1] == 8 * PAGE
+    assert cache.allocate([*common, 1000], "")[1] == 8 * PAGE
     tight = Cache(17, KV_GROUPS)
     tight.close(computed(tight, [*common, *range(6 * PAGE)], step=32))
     # The pages behind the window, unused for longest, were reused for later tokens.
-    assert tight.open([*common, 1000], "")[1] == 0
-    assert tight.open([*common, *range(6 * PAGE), 1000], "")[1] == 14 * PAGE
+    assert tight.allocate([*common, 1000], "")[1] == 0
+    assert tight.allocate([*common, *range(6 * PAGE), 1000], "")[1] == 14 * PAGE
 
 
 def test_pages_behind_window_are_freed() -> None:
@@ -199,7 +208,7 @@ def test_sequence_never_holds_more_pages_than_pages_needed(kv_groups: Windows, s
         for first in (1, step // 2 + 1, step):
             cache = Cache(200, kv_groups)
             tokens, held = [0] * length, 0
-            blocks, _ = cache.open(tokens, "")
+            blocks, _ = cache.allocate(tokens, "")
             for end in [*range(first, length, step), length]:
                 assert cache.grow(blocks, end)
                 held = max(held, cache.pages.used)
@@ -225,18 +234,28 @@ def test_last_token_is_always_recomputed() -> None:
     cache = Cache(8, KV_GROUPS)
     tokens = list(range(2 * PAGE))
     computed(cache, tokens)
-    assert cache.open(tokens, "")[1] == PAGE
-    assert cache.open([*tokens, 7], "")[1] == 2 * PAGE
+    assert cache.allocate(tokens, "")[1] == PAGE
+    assert cache.allocate([*tokens, 7], "")[1] == 2 * PAGE
 
 
 def test_different_salts_share_no_pages() -> None:
     cache = Cache(8, KV_GROUPS)
     tokens = list(range(PAGE + 1))
     computed(cache, tokens, "one")
-    assert cache.open(tokens, "two")[1] == 0
-    assert cache.open(tokens, "one")[1] == PAGE
+    assert cache.allocate(tokens, "two")[1] == 0
+    assert cache.allocate(tokens, "one")[1] == PAGE
 
 
 def test_taking_page_from_empty_pool_raises_error() -> None:
     with pytest.raises(IndexError):
         Pages(0).take()
+
+
+def test_blocks_are_shared_and_leave_window_at_the_token_that_completes_them() -> None:
+    cache, tokens = Cache(16, (100, 30, None)), list(range(300))
+    blocks, _ = cache.allocate(tokens, "")
+    assert cache.grow(blocks, len(tokens))
+    for computed in range(1, len(tokens) + 1):
+        cache.commit(blocks, tokens, computed)
+        assert len(blocks.keys) == computed // PAGE
+        assert [table.first for table in blocks.tables] == [places_unseen(computed, window) for window in cache.windows]

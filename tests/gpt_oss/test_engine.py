@@ -36,13 +36,13 @@ class Listening:
     """A mask that allows all tokens and records the accepted ones."""
 
     def __init__(self) -> None:
-        self.heard: list[int] = []
+        self.received: list[int] = []
 
     def allowed(self) -> bytes:
         return b"\xff" * 128
 
     def accept(self, token: int) -> None:
-        self.heard.append(token)
+        self.received.append(token)
 
 
 def reference_tokens(model: Model, start: list[int], count: int) -> list[int]:
@@ -189,15 +189,17 @@ def test_step_starts_before_previous_one_is_read() -> None:
     runner = CountingRunner(WIDE)
     engine, _ = engine_over(runner)
     assert len(generate(engine, prompt(10), replace(GREEDY, max_tokens=3))) == 3
-    assert runner.events == ["start", "start", "read", "start", "read", "read"]
+    reads = [event for event in runner.events if event != "sample"]
+    assert reads == ["start", "start", "read", "start", "read", "read"]
 
 
 def test_mask_accepts_each_token_before_next_is_drawn() -> None:
+    """A step starts without a wait for its mask, and samples after the tokens of the step before are accepted."""
     runner, mask = CountingRunner(WIDE), Listening()
     engine, _ = engine_over(runner, open_mask=lambda _: mask)
     engine.add(Request(("one",), prompt(10), replace(GREEDY, max_tokens=3), grammar="any"))
-    assert mask.heard == tokens_of(drain(engine), "one")
-    assert runner.events == ["start", "read"] * 3
+    assert mask.received == tokens_of(drain(engine), "one")
+    assert runner.events == ["start", "sample", "start", "read", "sample", "start", "read", "sample", "read"]
 
 
 def test_token_drawn_after_stop_is_discarded() -> None:
@@ -231,6 +233,15 @@ def test_lower_priority_numbers_run_first() -> None:
         engine.add(Request((name,), prompt(10), Params(max_tokens=2, priority=priority)))
     order = [update.id for update in drain(engine) if update.finish]
     assert order == ["first", "then", "late"]
+
+
+def test_lowest_ranked_sequence_is_preempted_whenever_it_was_admitted() -> None:
+    engine, _ = engine_over(CountingRunner(WIDE), pages=12)
+    engine.add(Request(("low",), prompt(60), Params(max_tokens=200, priority=1)))
+    engine.step()
+    engine.add(Request(("high",), prompt(60, 1), Params(max_tokens=200, priority=0)))
+    assert [update.id for update in drain(engine) if update.finish] == ["high", "low"]
+    assert engine.metrics().preemptions > 0
 
 
 def test_full_queue_refuses_request_and_keeps_nothing() -> None:

@@ -42,12 +42,12 @@ def masks(vocabulary: Vocabulary) -> GrammarMasks:
 
 
 def grammar(choice: Any, tools: Sequence[Tool] = TOOLS, form: ResponseFormat | None = None) -> str:
-    made = turn_grammar(read_tool_choice(choice, tools), tools, form)
-    assert made is not None
-    return made
+    created = turn_grammar(read_tool_choice(choice, tools), tools, form)
+    assert created is not None
+    return created
 
 
-def said(masks: GrammarMasks, vocabulary: Vocabulary, rules: str, text: str) -> str:
+def allowed_text(masks: GrammarMasks, vocabulary: Vocabulary, rules: str, text: str) -> str:
     """Return the beginning of the text that the grammar allows."""
     mask, passed = masks.open(rules), []
     for token in vocabulary.harmony.encode(text, allowed_special="all"):
@@ -77,7 +77,7 @@ def test_unconstrained_request_has_no_grammar(choice: str | None) -> None:
     ],
 )
 def test_required_call_may_use_any_tool(masks: GrammarMasks, vocabulary: Vocabulary, text: str) -> None:
-    assert said(masks, vocabulary, grammar("required"), text) == text
+    assert allowed_text(masks, vocabulary, grammar("required"), text) == text
 
 
 @pytest.mark.parametrize(
@@ -95,14 +95,14 @@ def test_required_call_may_use_any_tool(masks: GrammarMasks, vocabulary: Vocabul
 def test_required_call_allows_only_the_call(
     masks: GrammarMasks, vocabulary: Vocabulary, text: str, passes: str
 ) -> None:
-    assert said(masks, vocabulary, grammar("required"), text) == passes
+    assert allowed_text(masks, vocabulary, grammar("required"), text) == passes
 
 
 def test_named_call_allows_only_that_function(masks: GrammarMasks, vocabulary: Vocabulary) -> None:
     rules = grammar({"type": "function", "function": {"name": "get_weather"}})
-    assert said(masks, vocabulary, rules, CALL) == CALL
+    assert allowed_text(masks, vocabulary, rules, CALL) == CALL
     assert (
-        said(masks, vocabulary, rules, "<|channel|>commentary to=functions.stop")
+        allowed_text(masks, vocabulary, rules, "<|channel|>commentary to=functions.stop")
         == "<|channel|>commentary to=functions"
     )
 
@@ -111,30 +111,30 @@ def test_named_call_allows_only_that_function(masks: GrammarMasks, vocabulary: V
 def test_allowed_tools_limit_calls(masks: GrammarMasks, vocabulary: Vocabulary, mode: str, answers: bool) -> None:
     tools = [{"type": "function", "name": "get_weather"}]
     rules = grammar({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}})
-    assert said(masks, vocabulary, rules, CALL) == CALL
+    assert allowed_text(masks, vocabulary, rules, CALL) == CALL
     assert (
-        said(masks, vocabulary, rules, "<|channel|>commentary to=functions.stop")
+        allowed_text(masks, vocabulary, rules, "<|channel|>commentary to=functions.stop")
         == "<|channel|>commentary to=functions"
     )
     text = answer("Hm.", "No {json} here.")
-    assert (said(masks, vocabulary, rules, text) == text) is answers
+    assert (allowed_text(masks, vocabulary, rules, text) == text) is answers
 
 
 def test_response_format_applies_to_answer_only(masks: GrammarMasks, vocabulary: Vocabulary) -> None:
     rules = grammar("auto", form=FORMAT)
     for text in (answer("Any *words*.", '{"ok": true}'), call("Rome")):
-        assert said(masks, vocabulary, rules, text) == text
-    refused = said(masks, vocabulary, rules, answer("x", '{"ok": 1}'))
+        assert allowed_text(masks, vocabulary, rules, text) == text
+    refused = allowed_text(masks, vocabulary, rules, answer("x", '{"ok": 1}'))
     assert refused.rstrip().endswith('final<|message|>{"ok":')
-    assert said(masks, vocabulary, rules, answer("x", "No.")).endswith("final<|message|>")
+    assert allowed_text(masks, vocabulary, rules, answer("x", "No.")).endswith("final<|message|>")
 
 
 def test_strict_arguments_apply_without_forced_call(masks: GrammarMasks, vocabulary: Vocabulary) -> None:
     strict = read_tools([{"type": "function", "function": {**WEATHER["function"], "strict": True}}])
     rules = grammar("auto", tools=strict, form=FORMAT)
-    assert said(masks, vocabulary, rules, CALL.replace("city", "town")) == CALL.partition("city")[0]
+    assert allowed_text(masks, vocabulary, rules, CALL.replace("city", "town")) == CALL.partition("city")[0]
     loose = grammar("auto", tools=TOOLS[:1], form=FORMAT)
-    assert said(masks, vocabulary, loose, CALL.replace("city", "town")) == CALL.replace("city", "town")
+    assert allowed_text(masks, vocabulary, loose, CALL.replace("city", "town")) == CALL.replace("city", "town")
 
 
 @pytest.mark.parametrize(
@@ -167,4 +167,4 @@ def test_unenforceable_schema_is_refused_before_generation(masks: GrammarMasks) 
 def test_schema_cannot_break_out_of_grammar(masks: GrammarMasks, vocabulary: Vocabulary) -> None:
     evil = json.loads('{"type": "object", "title": "}\\nfinal: TEXT", "additionalProperties": false}')
     rules = grammar("auto", form=ResponseFormat("x", evil))
-    assert said(masks, vocabulary, rules, answer("x", "No.")).endswith("final<|message|>")
+    assert allowed_text(masks, vocabulary, rules, answer("x", "No.")).endswith("final<|message|>")

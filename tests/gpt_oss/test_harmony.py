@@ -8,7 +8,7 @@ import pytest
 
 from llama_stack_gpt_oss.errors import InvalidRequest
 from llama_stack_gpt_oss.harmony import Chat, read_effort, read_response_format, render
-from llama_stack_gpt_oss.tools import SchemaBudget, read_tools, shown
+from llama_stack_gpt_oss.tools import SchemaBudget, read_tools, reduced
 from llama_stack_gpt_oss.vocabulary import Vocabulary
 
 from .support.lessons import WEATHER
@@ -202,7 +202,7 @@ def test_exponentially_growing_references_are_refused(vocabulary: Vocabulary) ->
 
 def test_long_chain_of_references_ends_as_any_value() -> None:
     definitions = {f"D{number}": {"$ref": f"#/$defs/D{number + 1}"} for number in range(5000)}
-    assert shown({"$ref": "#/$defs/D0", "$defs": definitions}, SchemaBudget()) == {}
+    assert reduced({"$ref": "#/$defs/D0", "$defs": definitions}, SchemaBudget()) == {}
 
 
 def test_user_and_tool_text_cannot_open_message(vocabulary: Vocabulary) -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,20 +16,22 @@ import torch
 from triton.runtime import interpreter
 
 from llama_stack_gpt_oss.engine import reference, rope
-from llama_stack_gpt_oss.engine.batch import Batch, Drawn, make_batch
-from llama_stack_gpt_oss.engine.cache import BlockTable, KVCacheBlocks, places_filled, places_unseen
+from llama_stack_gpt_oss.engine.adjustments import Adjustments
+from llama_stack_gpt_oss.engine.batch import Batch, Fields, pack, padded
+from llama_stack_gpt_oss.engine.cache import PAGE, BlockTable, KVCacheBlocks, places_filled, places_unseen
 from llama_stack_gpt_oss.engine.config import ModelConfig, read_config
-from llama_stack_gpt_oss.engine.graphs import padded
 from llama_stack_gpt_oss.engine.kernels import choose, triton_ops
 from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
 from llama_stack_gpt_oss.engine.kernels.triton_ops import FEW_ROWS, TritonOps
 from llama_stack_gpt_oss.engine.model import Model
-from llama_stack_gpt_oss.engine.ops import Routed, Store
+from llama_stack_gpt_oss.engine.ops import Head, Routed, Store
+from llama_stack_gpt_oss.engine.sampler import restrictions, row_seed, seed_base
 from llama_stack_gpt_oss.engine.scheduler import ScheduledTokens
 from llama_stack_gpt_oss.engine.sequence import Params, Sequence
+from llama_stack_gpt_oss.engine.state import Entries, State
 from llama_stack_gpt_oss.engine.weights import Experts, Weights, load
 
-from .support.engines import tiny_model
+from .support.engines import CPU, batch_of, tiny_model
 
 CLOSE = 2e-4
 PAGES = 40
@@ -65,11 +67,7 @@ def normal(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-def made(*works: ScheduledTokens) -> Batch:
-    return make_batch(works, Drawn(torch.empty(0, dtype=torch.long), {}), torch.device("cpu"))
-
-
-def batch(*spans: tuple[int, int], window: int | None = None) -> Batch:
+def works_of(*spans: tuple[int, int], window: int | None = None) -> list[ScheduledTokens]:
     """Return a step over sequences given as (computed tokens, tokens to compute), with interleaved pages.
 
     The first kind of layer has the window, and its pages behind the window are gone.
@@ -83,7 +81,11 @@ def batch(*spans: tuple[int, int], window: int | None = None) -> Batch:
         tables = BlockTable([GONE] * gone + numbers[gone:], gone), BlockTable([page + 1 for page in numbers])
         sequence.blocks = KVCacheBlocks(tables=tables)
         works.append(ScheduledTokens(sequence, start, count))
-    return made(*works)
+    return works
+
+
+def batch(*spans: tuple[int, int], window: int | None = None) -> Batch:
+    return batch_of(*works_of(*spans, window=window))
 
 
 def store(config: ModelConfig, kv_group: int = 0) -> Store:
@@ -160,11 +162,16 @@ def test_decodes_are_launched_apart_from_prompts(
 ) -> None:
     launches = []
 
+    class Ignored:
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            return lambda *_, **__: None
+
     class Recorder:
         def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-            return lambda *args, **sizes: launches.append((grid, args[9], sizes["BLOCK_Q"], sizes["SPLITS"]))
+            return lambda *args, **sizes: launches.append((grid, args[10], sizes["BLOCK_Q"], sizes["SPLITS"]))
 
     monkeypatch.setattr(triton_ops, "attention_kernel", Recorder())
+    monkeypatch.setattr(triton_ops, "merge_kernel", Ignored())  # of what no kernel has written
     step, splits = batch((70, 1), (5, 1), (0, 40), (9, 1)), kernels.splits(2)
     q = normal(len(step.tokens), config.query_heads, config.head_size)
     kernels.attention(q, weights.layers[1], None, step, store(config, kv_group=1))
@@ -219,6 +226,80 @@ def test_rows_are_grouped_by_chosen_experts(config: ModelConfig, kernels: Triton
     close(found.shares, best.values[:, : config.experts_per_token].softmax(-1))
 
 
+@pytest.mark.parametrize("spans", [DECODE[:1], DECODE, MIXED, tuple((n, 1) for n in range(140))])
+def test_unpack_kernel_matches_torch(
+    torch_ops: TorchOps, kernels: TritonOps, spans: tuple[tuple[int, int], ...]
+) -> None:
+    """Some tokens are on the device only."""
+    works, found = works_of(*spans), []
+    for work in works[::2]:
+        del work.sequence.tokens[-1]
+        work.sequence.unread = 1
+    for ops in (torch_ops, kernels):
+        state = State(2, len(works), 64 * PAGE, 0, CPU)
+        state.drawn += torch.arange(len(state.drawn)) + 1000
+        step = pack(works, *Entries(state).assign(works))
+        packed = torch.tensor(list(step.packed()), dtype=torch.int32)
+        found.append((ops.unpack(Fields(*packed.split(step.sizes())), step, state), state))
+    (expected, before), (ours, after) = found
+    assert torch.equal(before.cells, after.cells)
+    assert (expected.tokens >= 1000).sum() == len(works[::2])
+    for field in fields(Batch):
+        one, other = getattr(expected, field.name), getattr(ours, field.name)
+        assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other, field.name
+
+
+def restricted_sequences(rows: int, vocabulary: int) -> list[Sequence]:
+    """Return sequences with all combinations of restrictions, a mask for every fifth, and penalties for every third."""
+
+    class EveryThird:
+        def allowed(self) -> bytes:
+            bits = [token % 3 == 0 for token in range(vocabulary)]
+            return sum(bit << place for place, bit in enumerate(bits)).to_bytes(-(-vocabulary // 8), "little")
+
+        def accept(self, token: int) -> None:
+            raise AssertionError(token)
+
+    made = []
+    for n in range(rows):
+        params = Params(
+            max_tokens=1,
+            temperature=(1.0, 0.0, 0.7)[n % 3],
+            top_k=(0, 1, 7, 10_000)[n % 4],
+            min_p=(0.0, 0.05)[n // 4 % 2],
+            top_p=(0.9, 1.0, 0.3, 0.0)[n // 2 % 4],
+            frequency_penalty=(0.0, 0.0, 1.3)[n % 3],
+            logit_bias=(((vocabulary - 1, 9.0), (0, -100.0)), (), ())[n // 2 % 3],
+        )
+        tokens = [n, *(token * n % vocabulary for token in range(40))]
+        made.append(Sequence(f"{n}", tokens, 1, params, n, mask=EveryThird() if n % 5 == 0 else None))
+    return made
+
+
+@pytest.mark.parametrize(("vocabulary", "ties"), [(7, False), (500, True), (5000, False)])
+def test_redraw_kernel_draws_same_tokens_as_torch(
+    torch_ops: TorchOps, kernels: TritonOps, vocabulary: int, ties: bool
+) -> None:
+    sequences = restricted_sequences(16, vocabulary)
+    logits = torch.randn(16, vocabulary, generator=torch.Generator().manual_seed(vocabulary)) * 3
+    if ties:
+        logits = logits.round()
+    step = replace(
+        draws(1),
+        temperatures=torch.tensor([each.params.temperature for each in sequences]),
+        seeds=torch.tensor([row_seed(seed_base(n), 1) for n in range(16)]),
+    )
+    found = []
+    for ops in (torch_ops, kernels):
+        tokens, adjustments = logits.argmax(-1), Adjustments(16, vocabulary, CPU)
+        packed = restrictions(sequences, range(16), adjustments)
+        numbers = torch.frombuffer(packed.numbers, dtype=torch.int32)
+        ops.redraw(Head(tokens, logits.clone()), step, packed.sent(numbers, adjustments.table))
+        found.append(tokens.tolist())
+    assert found[0] == found[1]
+    assert found[0] != logits.argmax(-1).tolist()
+
+
 def draws(rows: int, kept: bool = False) -> Batch:
     """Return a step of `rows` sequences, of which every third has temperature 0."""
     params = [
@@ -228,7 +309,7 @@ def draws(rows: int, kept: bool = False) -> Batch:
     sequences = [Sequence(f"{n}", [n], 1, each, n) for n, each in enumerate(params)]
     for sequence in sequences:
         sequence.blocks = KVCacheBlocks(tables=(BlockTable([0]), BlockTable([1])))
-    return made(*(ScheduledTokens(sequence, 0, 1) for sequence in sequences))
+    return batch_of(*(ScheduledTokens(sequence, 0, 1) for sequence in sequences))
 
 
 @pytest.mark.parametrize(("rows", "vocabulary"), [(1, 512), (3, 7), (20, 500), (70, 300)])
@@ -299,10 +380,15 @@ def test_every_mxfp4_nibble_and_scale_is_decoded_by_kernel(config: ModelConfig, 
         assert torch.equal(TritonOps(one, wide=True).down(*args), TorchOps(one).down(*args))
 
 
-def test_padded_decode_step_gives_same_tokens(checkpoint: Path, config: ModelConfig) -> None:
-    """The step is padded like the input of a recorded graph, with more rows and wider tables."""
-    step = batch(*DECODE)
-    plain, wide = (tiny_model(checkpoint, pages=PAGES).forward(each) for each in (step, padded(step, 8, 12, PAGES)))
+def test_padded_decode_step_gives_same_tokens(checkpoint: Path) -> None:
+    """The step is padded like the input of a recorded graph, with more rows and more changed cells."""
+    works, state = works_of(*DECODE), State(2, 8, 64 * PAGE, PAGES, CPU)
+    step = pack(works, *Entries(state).assign(works))
+    found = []
+    for each in (step, padded(step, 8, len(step.fields.addresses) + 3, state.spare, state.unused)):
+        model, packed = tiny_model(checkpoint, pages=PAGES), torch.tensor(list(each.packed()), dtype=torch.int32)
+        found.append(model.forward(model.unpack(packed, each, state)))
+    plain, wide = found
     assert plain.logits is not None
     assert wide.logits is not None
     close(wide.logits[: len(DECODE)], plain.logits)
@@ -323,7 +409,7 @@ def test_model_on_kernels_matches_reference(checkpoint: Path, config: ModelConfi
     sequence.blocks = KVCacheBlocks(tables=(BlockTable([5]), BlockTable([3])))
     expected = reference.logits(weights, config, tokens)
     for work, place in ((ScheduledTokens(sequence, 0, 24), None), (ScheduledTokens(sequence, 24, 1), 24)):
-        found = model.forward(made(work))
+        found = model.forward(batch_of(work))
         if place is not None:
             assert found.logits is not None
             close(found.logits[0], expected[place])

@@ -35,6 +35,34 @@ def test_sign_of_zero_is_kept() -> None:
     assert [math.copysign(1, value) for value in found.tolist()] == [1.0, -1.0] * 16
 
 
+def test_representable_values_are_encoded_exactly() -> None:
+    """Groups of every nibble, and groups whose largest value is small for their scale."""
+    blocks = torch.arange(256, dtype=torch.uint8).view(1, 16, 16)
+    small = torch.tensor([0x00, 0x11, 0x9A, 0x32], dtype=torch.uint8).repeat_interleave(16).view(1, 4, 16)
+    for scale in (3, 127, 240):
+        for packed in (blocks, small):
+            scales = torch.full(packed.shape[:-1], scale, dtype=torch.uint8)
+            values = mxfp4.decode(packed, scales, torch.float32)
+            assert torch.equal(mxfp4.decode(*mxfp4.encode(values), torch.float32), values)
+
+
+def test_values_are_encoded_as_nearest_ones() -> None:
+    """The error is at most that of the scale for the largest value, with which no value could be nearer."""
+    values = torch.randn(50, 320, generator=torch.Generator().manual_seed(1))
+    errors = [
+        (mxfp4.decode(*encoded, torch.float32) - values).square().unflatten(-1, (-1, 32)).sum(-1)
+        for encoded in (mxfp4.encode(values), encode_mxfp4(values))
+    ]
+    assert (errors[0] <= errors[1] + 1e-6).all()
+    assert errors[0].sum() < 0.95 * errors[1].sum()
+
+
+def test_ties_are_rounded_to_even_and_zeros_stay_zero() -> None:
+    halves = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, -0.25, -0.75, 6.0, *[0.0] * 23]
+    found = mxfp4.decode(*mxfp4.encode(torch.tensor([halves, [0.0] * 32])), torch.float32)
+    assert found.tolist() == [[0.0, 1.0, 1.0, 2.0, 2.0, 4.0, 0.0, -1.0, 6.0, *[0.0] * 23], [0.0] * 32]
+
+
 def test_encoding_of_tests_decodes_to_same_values() -> None:
     values = torch.tensor([0.0, 0.5, -1.5, 6.0, -6.0, 3.0, 2.0, -4.0] * 4) * 2**-5
     assert torch.equal(mxfp4.decode(*encode_mxfp4(values), torch.float32), values)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from .support.lessons import report, weather
-from .support.stacks import MODEL, STREAMED, asked_for_weather, health, streamed, told_the_weather, trained_stack
+from .support.stacks import MODEL, STREAMED, continued_with, health, streamed, trained_stack, weather_call
 
 
 def test_ogx_stack_answers_and_calls(tmp_path: Path) -> None:
@@ -11,7 +11,7 @@ def test_ogx_stack_answers_and_calls(tmp_path: Path) -> None:
         assert MODEL in [model.id for model in client.models.list()]
         assert health(stack) == {"status": "OK"}
         assert streamed(client) == STREAMED
-        told = told_the_weather(client, *asked_for_weather(client), weather(7, "rainy"))
-        assert told.output_text == report(7, "rainy", "Oslo")
-        assert told.usage is not None
-        assert told.usage.input_tokens_details.cached_tokens >= 64
+        output = continued_with(client, *weather_call(client), weather(7, "rainy"))
+        assert output.output_text == report(7, "rainy", "Oslo")
+        assert output.usage is not None
+        assert output.usage.input_tokens_details.cached_tokens >= 64

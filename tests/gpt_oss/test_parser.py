@@ -37,13 +37,13 @@ def parsed(vocabulary: Vocabulary, tokens: Sequence[int]) -> list[Event]:
 
 def messages(events: Sequence[Event]) -> list[tuple[str, str | None, str]]:
     """Return (channel, recipient, text) of each message."""
-    made: list[tuple[str, str | None, str]] = []
+    created: list[tuple[str, str | None, str]] = []
     for event in events:
         if isinstance(event, Header):
-            made.append((event.channel, event.recipient, ""))
+            created.append((event.channel, event.recipient, ""))
         elif isinstance(event, Text):
-            made[-1] = (*made[-1][:2], made[-1][2] + event.text)
-    return made
+            created[-1] = (*created[-1][:2], created[-1][2] + event.text)
+    return created
 
 
 def judged(message: Message) -> tuple[str | None, str | None, str]:
@@ -70,10 +70,10 @@ def test_turn_cut_anywhere_keeps_earlier_text(vocabulary: Vocabulary, text: str)
     tokens = encoded(vocabulary, text)
     whole = messages(parsed(vocabulary, tokens))
     for cut in range(len(tokens)):
-        for number, (channel, recipient, said) in enumerate(messages(parsed(vocabulary, tokens[:cut]))):
+        for number, (channel, recipient, output) in enumerate(messages(parsed(vocabulary, tokens[:cut]))):
             assert (channel, recipient) == whole[number][:2]
             # A character cut in the middle is shown as a replacement character.
-            assert whole[number][2].startswith(said.rstrip("�"))
+            assert whole[number][2].startswith(output.rstrip("�"))
 
 
 words = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -8,9 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,12 @@ from llama_stack_gpt_oss.engine.engine import Metrics, Request
 from llama_stack_gpt_oss.engine.errors import EngineError, QueueFullError, RequestError
 from llama_stack_gpt_oss.engine.sequence import Params
 from llama_stack_gpt_oss.process.client import EngineClient, EngineDiedError
-from llama_stack_gpt_oss.process.frames import line, pack_request
-from llama_stack_gpt_oss.process.settings import LONGEST_ADDRESS, EngineSettings, address
+from llama_stack_gpt_oss.process.frames import line, pack_request, unpack_request
+from llama_stack_gpt_oss.process.hub import Hub, Peer
+from llama_stack_gpt_oss.process.server import EngineServer
+from llama_stack_gpt_oss.process.settings import ADDRESS_BYTES, EngineSettings, address
 
+from .support.engines import WIDE, CountingRunner, engine_over
 from .support.processes import is_running, kill, settings, wait_for
 
 GREEDY = Params(max_tokens=20, temperature=0.0)
@@ -39,13 +43,13 @@ def engine_threads() -> object:
 def served(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> EngineSettings:
     """Settings with a folder whose path is too long for a socket address."""
     folder = tmp_path_factory.mktemp("state") / ("long" * 30)
-    assert len(str(folder)) > LONGEST_ADDRESS
+    assert len(str(folder)) > ADDRESS_BYTES
     return settings(folder, checkpoint)
 
 
 @contextlib.asynccontextmanager
-async def client_of(made: EngineSettings, stall_seconds: float = SECONDS) -> AsyncIterator[EngineClient]:
-    client = EngineClient(made, stall_seconds)
+async def client_of(created: EngineSettings, stall_seconds: float = SECONDS) -> AsyncIterator[EngineClient]:
+    client = EngineClient(created, stall_seconds)
     try:
         await asyncio.to_thread(client.start)
         yield client
@@ -55,8 +59,8 @@ async def client_of(made: EngineSettings, stall_seconds: float = SECONDS) -> Asy
 
 @pytest.fixture
 async def client(served: EngineSettings) -> AsyncIterator[EngineClient]:
-    async with client_of(served) as made:
-        yield made
+    async with client_of(served) as created:
+        yield created
 
 
 def request(name: str, params: Params = GREEDY, tokens: int = 30) -> Request:
@@ -128,6 +132,60 @@ async def test_refused_requests_have_reasons(client: EngineClient) -> None:
     await until(client, idle)
 
 
+@pytest.mark.parametrize(
+    "params",
+    [
+        GREEDY,
+        replace(LONG, top_k=7, min_p=0.5, stop_ids=frozenset({3, 5}), seed=9),
+        replace(LONG, frequency_penalty=0.5, logit_bias=((3, 1.5), (5, -1.0)), unpenalised=frozenset({9, 7})),
+    ],
+)
+def test_request_keeps_its_parameters_in_a_frame(params: Params) -> None:
+    sent = Request(("one", "two"), [1, 2], params, "start: TEXT")
+    assert unpack_request(json.loads(line(pack_request(sent)))) == sent
+
+
+def test_parameters_with_defaults_are_not_sent() -> None:
+    """An engine of an earlier version knows neither top_k nor min_p."""
+    assert pack_request(request("one"))["params"] == {"max_tokens": 20, "temperature": 0.0, "stop_ids": []}
+
+
+class OneClient(Hub):
+    """Delivers frames of one client, then closes."""
+
+    class ClosedError(Exception):
+        """All frames were delivered, and the engine is idle."""
+
+    def __init__(self, frames: list[dict[str, Any]], sender: socket.socket) -> None:
+        self.peers = {Peer(sender)}
+        self.sent: list[dict[str, Any]] = []
+        self._frames = frames
+
+    def poll(self, seconds: float | None) -> Iterator[tuple[Peer, dict[str, Any] | None]]:
+        if seconds and not self._frames:
+            raise self.ClosedError
+        frames, self._frames = self._frames, []
+        return ((peer, frame) for frame in frames for peer in self.peers)
+
+    def send(self, peer: Peer, frame: dict[str, Any]) -> None:
+        self.sent.append(frame)
+
+
+def test_unknown_parameter_is_refused_and_engine_keeps_running() -> None:
+    """A client of a later version sends a parameter that this engine does not know."""
+    packed = [pack_request(request(name)) for name in ("newer", "other")]
+    packed[0]["params"]["future"] = 1
+    engine, _ = engine_over(CountingRunner(WIDE))
+    with socket.socket(socket.AF_UNIX) as sender:
+        hub = OneClient([{"generate": raw} for raw in packed], sender)
+        with pytest.raises(OneClient.ClosedError):
+            EngineServer(hub, engine).serve()
+    refused, *updates = hub.sent
+    assert refused["refused"]["ids"] == ("newer",)
+    assert "does not know future" in refused["refused"]["message"]
+    assert len([update for frame in updates for update in frame["updates"]]) == 20
+
+
 async def test_killed_engine_fails_running_requests_and_is_restarted(served: EngineSettings) -> None:
     async with client_of(served) as client:
         expected = await tokens(client, request("before"))
@@ -154,11 +212,11 @@ async def test_hanging_engine_is_killed(served: EngineSettings) -> None:
 
 
 async def test_unused_engine_exits(tmp_path: Path, checkpoint: Path) -> None:
-    made = settings(tmp_path, checkpoint)
-    async with client_of(made) as client:
+    created = settings(tmp_path, checkpoint)
+    async with client_of(created) as client:
         pid = (await client.ready()).pid
     await asyncio.to_thread(wait_for, lambda: not is_running(pid))
-    assert not made.socket.exists()
+    assert not created.socket.exists()
 
 
 def test_missing_checkpoint_is_one_sentence_of_error(tmp_path: Path) -> None:
@@ -191,12 +249,12 @@ def test_client_does_not_import_torch() -> None:
 
 
 def test_loading_progress_is_reported_to_waiting_client(tmp_path: Path, checkpoint: Path) -> None:
-    made = settings(tmp_path, checkpoint)
-    command = [sys.executable, "-m", "llama_stack_gpt_oss.process.server", made.to_json()]
+    created = settings(tmp_path, checkpoint)
+    command = [sys.executable, "-m", "llama_stack_gpt_oss.process.server", created.to_json()]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child, socket.socket(socket.AF_UNIX) as raw:
-        while not made.socket.exists():
+        while not created.socket.exists():
             assert child.poll() is None
-        with address(made.socket) as name:
+        with address(created.socket) as name:
             raw.connect(name)
         frames: list[dict[str, object]] = []
         for text in raw.makefile():

@@ -58,6 +58,17 @@ def test_reference_matches_transformers_beyond_original_context(tmp_path: Path, 
     )
 
 
+def test_fine_tune_that_transformers_saved_matches_its_source(checkpoint: Path, size: Size, tmp_path: Path) -> None:
+    """The source is in MXFP4, so nothing is lost when its weights in bf16 are quantised again."""
+    model = GptOssForCausalLM.from_pretrained(
+        checkpoint, dtype=torch.bfloat16, quantization_config=Mxfp4Config(dequantize=True)
+    )
+    model.save_pretrained(tmp_path)
+    assert "quantization_config" not in (tmp_path / "config.json").read_text()
+    tokens = ids(20, size.vocabulary)
+    assert torch.equal(reference.logits(*loaded(tmp_path), tokens), reference.logits(*loaded(checkpoint), tokens))
+
+
 @pytest.mark.parametrize("count", [1, 48, 150])
 def test_reference_matches_published_torch_model(original_checkpoint: Path, size: Size, count: int) -> None:
     theirs = Transformer.from_checkpoint(str(original_checkpoint), device="cpu").float()

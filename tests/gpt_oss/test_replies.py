@@ -26,9 +26,9 @@ TOOLS = read_tools(
 
 
 def reply(vocabulary: Vocabulary, text: str, tools: tuple[Tool, ...] = TOOLS) -> tuple[list[Delta], Reply]:
-    made = Reply(vocabulary, tools)
+    created = Reply(vocabulary, tools)
     tokens = vocabulary.harmony.encode(text, allowed_special="all")
-    return [delta for token in tokens for delta in made.feed(token)] + list(made.finish()), made
+    return [delta for token in tokens for delta in created.feed(token)] + list(created.finish()), created
 
 
 def joined(deltas: list[Delta], kind: type[Reasoning | Content | CallArguments]) -> str:
@@ -36,31 +36,31 @@ def joined(deltas: list[Delta], kind: type[Reasoning | Content | CallArguments])
 
 
 def test_reasoning_and_answer_are_separated(vocabulary: Vocabulary) -> None:
-    deltas, made = reply(vocabulary, answer("I think.", "So it is."))
+    deltas, created = reply(vocabulary, answer("I think.", "So it is."))
     assert (joined(deltas, Reasoning), joined(deltas, Content)) == ("I think.", "So it is.")
     # The words of the reasoning and the token that ends it, without the headers.
-    assert made.reasoning_tokens == len(vocabulary.encode("I think.")) + 1
-    assert made.tokens == len(vocabulary.harmony.encode(answer("I think.", "So it is."), allowed_special="all"))
+    assert created.reasoning_tokens == len(vocabulary.encode("I think.")) + 1
+    assert created.tokens == len(vocabulary.harmony.encode(answer("I think.", "So it is."), allowed_special="all"))
 
 
 def test_only_answer_tokens_are_visible(vocabulary: Vocabulary) -> None:
-    made = Reply(vocabulary, TOOLS)
+    created = Reply(vocabulary, TOOLS)
     seen = []
     for token in vocabulary.harmony.encode(answer("x", "So \U0001f600"), allowed_special="all"):
-        list(made.feed(token))
-        if made.visible:
+        list(created.feed(token))
+        if created.visible:
             seen.append(token)
     assert vocabulary.harmony.decode(seen) == "So \U0001f600"
 
 
 def test_call_is_opened_with_name_and_arguments(vocabulary: Vocabulary) -> None:
-    deltas, made = reply(vocabulary, call("Oslo"))
+    deltas, created = reply(vocabulary, call("Oslo"))
     (opened,) = [delta for delta in deltas if isinstance(delta, CallOpened)]
     assert (opened.index, opened.name) == (0, "get_weather")
     assert opened.id.startswith("call_")
     assert joined(deltas, CallArguments) == '{"city":"Oslo"}'
     assert joined(deltas, Reasoning) == call_reasoning("Oslo")
-    assert (made.calls, joined(deltas, Content)) == (1, "")
+    assert (created.calls, joined(deltas, Content)) == (1, "")
 
 
 def test_two_calls_are_separated(vocabulary: Vocabulary) -> None:

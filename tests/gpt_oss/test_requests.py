@@ -38,10 +38,12 @@ def test_missing_parameters_default_to_checkpoint(reader: Reader) -> None:
 
 
 def test_given_parameters_are_used(reader: Reader) -> None:
-    asked = chat(
+    request = chat(
         reader,
         temperature=0,
         top_p=0.5,
+        top_k=40,
+        min_p=0.1,
         seed=7,
         n=3,
         stop="x",
@@ -53,17 +55,24 @@ def test_given_parameters_are_used(reader: Reader) -> None:
         cache_salt="me",
         stream_options={"include_usage": True},
     )
-    params = asked.request.params
+    params = request.request.params
     assert (params.temperature, params.top_p, params.seed, params.max_tokens) == (0.0, 0.5, 7, 9)
     assert (params.top_logprobs, params.priority, params.cache_salt) == (2, -1, "me")
-    assert (len(set(asked.request.ids)), asked.stops, asked.logprobs, asked.include_usage) == (3, ("x",), True, True)
+    assert (params.top_k, params.min_p) == (40, 0.1)
+    assert chat(reader, top_k=-1).request.params.top_k == 0
+    assert (len(set(request.request.ids)), request.stops, request.logprobs, request.include_usage) == (
+        3,
+        ("x",),
+        True,
+        True,
+    )
 
 
 def test_tool_choice_none_hides_tools_from_model(reader: Reader) -> None:
-    without, told = (chat(reader, tools=[WEATHER], tool_choice=choice) for choice in ("none", "auto"))
+    without, automatic = (chat(reader, tools=[WEATHER], tool_choice=choice) for choice in ("none", "auto"))
     assert without.tools == ()
-    assert len(without.request.prompt) < len(told.request.prompt)
-    assert told.tools[0].name == "get_weather"
+    assert len(without.request.prompt) < len(automatic.request.prompt)
+    assert automatic.tools[0].name == "get_weather"
 
 
 @pytest.mark.parametrize(
@@ -72,14 +81,25 @@ def test_tool_choice_none_hides_tools_from_model(reader: Reader) -> None:
         ({"temperature": 3}, "temperature"),
         ({"temperature": True}, "temperature"),
         ({"top_p": -0.1}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"min_p": 1.5}, "min_p"),
         ({"n": 0}, "n"),
         ({"seed": "x"}, "seed"),
         ({"seed": 1 << 70}, "seed"),
         ({"stop": ["a"] * 5}, "stop"),
         ({"stop": [""]}, "stop"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
-        ({"frequency_penalty": 0.5}, "frequency_penalty"),
-        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"frequency_penalty": 2.1}, "frequency_penalty"),
+        ({"presence_penalty": float("nan")}, "presence_penalty"),
+        ({"repetition_penalty": 1.1}, "repetition_penalty"),
+        ({"logit_bias": {"5": 101}}, "logit_bias"),
+        ({"logit_bias": {"5": True}}, "logit_bias"),
+        ({"logit_bias": {"5": "1"}}, "logit_bias"),
+        ({"logit_bias": {"201088": 1}}, "logit_bias"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
+        ({"logit_bias": {str(token): 1 for token in range(301)}}, "logit_bias"),
+        ({"logit_bias": [1]}, "logit_bias"),
         ({"reasoning_effort": "huge"}, "reasoning_effort"),
         ({"tools": [{"type": "web_search"}]}, "tools[0]"),
     ],
@@ -90,8 +110,18 @@ def test_invalid_value_is_refused_with_its_field(reader: Reader, fields: dict[st
     assert refusal.value.param == param
 
 
-def test_neutral_values_of_unsupported_fields_are_accepted(reader: Reader) -> None:
-    chat(reader, frequency_penalty=0, presence_penalty=0.0, logit_bias={})
+def test_penalties_and_biases_are_read(reader: Reader, vocabulary: Vocabulary) -> None:
+    """Special tokens are not penalised. Without a penalty, nothing of them is sent to an engine of an older version."""
+    params = chat(
+        reader, frequency_penalty=-2, presence_penalty=0.5, logit_bias={"5": -100, "200002": 1}
+    ).request.params
+    assert (params.frequency_penalty, params.presence_penalty) == (-2.0, 0.5)
+    assert params.logit_bias == ((5, -100.0), (200002, 1.0))
+    assert params.unpenalised == set(vocabulary.special.values())
+    neutral = chat(
+        reader, frequency_penalty=0, presence_penalty=0.0, logit_bias={}, repetition_penalty=1
+    ).request.params
+    assert (neutral.logit_bias, neutral.unpenalised) == ((), frozenset())
 
 
 def test_too_long_prompt_is_refused_with_token_counts(reader: Reader) -> None:

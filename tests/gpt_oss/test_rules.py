@@ -11,7 +11,7 @@ import llama_stack_gpt_oss
 ROOT = Path(llama_stack_gpt_oss.__file__).parent
 LONGEST = 45
 # A kernel is one function: its loops share the registers.
-KERNELS = {"linear.py", "attention.py", "experts.py", "head.py"}
+KERNELS = {"linear.py", "attention.py", "experts.py", "head.py", "inputs.py", "sampling.py"}
 STANDARD = {
     "array", "bisect", "collections", "contextlib", "dataclasses", "functools", "hashlib", "itertools", "json", "math",
     "mmap", "pathlib", "time", "types", "typing",

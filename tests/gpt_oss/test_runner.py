@@ -4,9 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from llama_stack_gpt_oss.engine.cache import BlockTable, KVCacheBlocks
 from llama_stack_gpt_oss.engine.errors import TooLittleMemoryError
@@ -16,11 +18,11 @@ from llama_stack_gpt_oss.engine.ops import Head
 from llama_stack_gpt_oss.engine.runner import ModelRunner, Step
 from llama_stack_gpt_oss.engine.scheduler import ScheduledTokens
 from llama_stack_gpt_oss.engine.sequence import Params, Sequence
+from llama_stack_gpt_oss.engine.state import Entries, State
 
 from .support.engines import CPU, tiny_model
 
 WARM = Params(max_tokens=10, temperature=1.0)
-UNREAD = 0  # placeholder in a sequence for a token that the host has not read
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +32,12 @@ def model(checkpoint: Path) -> Model:
 
 def sequences(*params: Params) -> list[Sequence]:
     """Return sequences with separate prompts, and a page for each kind of layer."""
-    made = []
+    created = []
     for number, each in enumerate(params):
         prompt = [number * 31 + place * 7 % 29 for place in range(5 + number)]
-        made.append(Sequence(f"{number}", prompt, len(prompt), each, number))
-        made[-1].blocks = KVCacheBlocks(tables=(BlockTable([2 * number]), BlockTable([2 * number + 1])))
-    return made
+        created.append(Sequence(f"{number}", prompt, len(prompt), each, number))
+        created[-1].blocks = KVCacheBlocks(tables=(BlockTable([2 * number]), BlockTable([2 * number + 1])))
+    return created
 
 
 def decode(sequence: Sequence, drawn: int = 0) -> ScheduledTokens:
@@ -58,7 +60,8 @@ def alone(model: Model, number: int, params: Params, count: int) -> list[int]:
 
 def read(step: Step, works: list[ScheduledTokens]) -> None:
     for work, sampled in zip(works, step.sampled(), strict=True):
-        work.sequence.tokens[work.start + work.count] = sampled.token
+        assert work.start + work.count == len(work.sequence.tokens)
+        work.sequence.append(sampled.token)
 
 
 def replayed(compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
@@ -67,16 +70,24 @@ def replayed(compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
     place.tokens.zero_()
 
     def again() -> None:
-        made = compute()
-        place.tokens.copy_(made.tokens)
-        if place.logits is not None and made.logits is not None:
-            place.logits.copy_(made.logits)
+        created = compute()
+        place.tokens.copy_(created.tokens)
+        if place.logits is not None and created.logits is not None:
+            place.logits.copy_(created.logits)
 
     return place, again
 
 
 @pytest.mark.parametrize("record", [None, replayed])
-@pytest.mark.parametrize("params", [WARM, replace(WARM, temperature=0.0), replace(WARM, top_logprobs=1)])
+@pytest.mark.parametrize(
+    "params",
+    [
+        WARM,
+        replace(WARM, temperature=0.0),
+        replace(WARM, top_logprobs=1),
+        replace(WARM, temperature=0.0, frequency_penalty=-2.0, logit_bias=((5, 1.0),)),
+    ],
+)
 def test_unread_tokens_are_input_of_next_step(model: Model, params: Params, record: Record | None) -> None:
     """Rows change places, a sequence joins with its prompt, one is omitted, and one is recomputed from its beginning.
 
@@ -97,7 +108,7 @@ def test_unread_tokens_are_input_of_next_step(model: Model, params: Params, reco
     for works in plan:
         started.append(runner.start(works))
         for work in works:
-            work.sequence.tokens.append(UNREAD)
+            work.sequence.unread += 1
         if len(started) > 1:
             read(started[-2], plan[len(started) - 2])
     read(started[-1], plan[-1])
@@ -117,6 +128,127 @@ def test_tokens_not_drawn_last_come_from_host(model: Model) -> None:
     (second,) = runner.run([whole(a)])
     assert [first.token, second.token] == alone(model, 0, WARM, 2)
     assert [other.token] == alone(model, 1, WARM, 1)
+
+
+class Operations(TorchDispatchMode):
+    """Counts torch's operations, without views and allocations."""
+
+    FREE = ("view", "split", "slice", "empty", "unbind", "detach", "select", "as_strided", "resolve")
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counted: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if not name.startswith(self.FREE):
+            self.counted.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def empty_replay(compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
+    return compute(), lambda: None
+
+
+def test_replayed_step_takes_three_copies(model: Model) -> None:
+    """Into the pinned buffer, from there to the device, and the tokens to the host; with any number of sequences."""
+    for number in (1, 5):
+        runner = ModelRunner(model, CPU, context=512, sequences=5, record=empty_replay)
+        running = sequences(*[WARM] * number)
+        runner.run([whole(each) for each in running])
+        runner.run([decode(each) for each in running])
+        with Operations() as operations:
+            runner.run([decode(each) for each in running])
+        assert operations.counted == ["copy_"] * 3
+
+
+def test_step_sends_only_changed_cells(model: Model) -> None:
+    """A sequence's entry and blocks are sent once, then only a new block, and all blocks if they are new."""
+    state = State(2, 3, 512, model.scratch, CPU)
+    entries, (a, b) = Entries(state), sequences(WARM, WARM)
+
+    def changes(*works: ScheduledTokens) -> int:
+        _, addresses, values = entries.assign(works)
+        assert len(set(addresses)) == len(addresses) == len(values)
+        return len(addresses)
+
+    assert changes(whole(a), whole(b)) == 2 * (2 + 2)
+    assert changes(decode(b, 1), decode(a, 1)) == 0
+    for table in a.blocks.tables:
+        table.pages.append(7)
+    assert changes(decode(b, 2), decode(a, 2)) == 2
+    b.blocks = KVCacheBlocks(tables=b.blocks.tables)
+    assert changes(decode(b, 3), decode(a, 3)) == 2
+
+
+def test_entry_of_ended_sequence_goes_to_next_that_joins(model: Model) -> None:
+    """It goes there although other entries are free, so no ended sequence stays in memory with its tokens."""
+    entries, (a, b, c) = Entries(State(2, 4, 512, model.scratch, CPU)), sequences(WARM, WARM, WARM)
+    assert entries.assign([whole(a), whole(b)])[0] == [0, 1]
+    a.gone = True
+    assert entries.assign([whole(b), whole(c)])[0] == [1, 0]
+
+
+def test_entry_of_absent_sequence_is_reused(model: Model) -> None:
+    """More sequences than entries take turns; each draws the tokens that it draws alone."""
+    runner = ModelRunner(model, CPU, context=512, sequences=2)
+    running = sequences(WARM, WARM, WARM)
+    for _ in range(3):
+        for pair in ((0, 1), (1, 2), (2, 0)):
+            works = [whole(running[number]) for number in pair]
+            for work, sampled in zip(works, runner.run(works), strict=True):
+                work.sequence.tokens.append(sampled.token)
+    for number, sequence in enumerate(running):
+        assert sequence.tokens[sequence.prompt_tokens :] == alone(model, number, WARM, 6)
+
+
+def test_replayed_step_writes_more_cells_than_graph_has_room_for(model: Model) -> None:
+    """A sequence with many blocks joins with its last token only, as if all others were cached."""
+    tokens = []
+    for record in (None, replayed):
+        runner = ModelRunner(model, CPU, context=512, sequences=2, record=record)
+        (long,) = sequences(WARM)
+        long.tokens = [place % 50 for place in range(300)]
+        long.blocks = KVCacheBlocks(tables=(BlockTable([2, 4, 6, 8, 10]), BlockTable([3, 5, 7, 9, 11])))
+        ModelRunner(model, CPU, context=512).run([ScheduledTokens(long, 0, 299)])
+        tokens.append(runner.run([ScheduledTokens(long, 299, 1)])[0].token)
+    assert tokens[0] == tokens[1]
+
+
+def test_masked_row_is_drawn_after_start_of_its_step(model: Model) -> None:
+    """The mask of a step may depend on the token of the step before, which is read after the step's start."""
+
+    class Ascending:
+        """Allows the token after the last accepted one."""
+
+        def __init__(self) -> None:
+            self.token = 10
+
+        def allowed(self) -> bytes:
+            return (1 << self.token).to_bytes(64, "little")
+
+        def accept(self, token: int) -> None:
+            assert token == self.token
+            self.token += 1
+
+    runner = ModelRunner(model, CPU, context=512, record=replayed)
+    free, bound = sequences(WARM, WARM)
+    bound.mask = Ascending()
+    works = [whole(free), whole(bound)]
+    before: tuple[Step, list[ScheduledTokens]] | None = None
+    for count in range(1, 6):
+        step = runner.start(works)
+        for work in works:
+            work.sequence.unread += 1
+        if before is not None:
+            read(*before)
+        step.sample()
+        before = step, works
+        works = [ScheduledTokens(each, each.prompt_tokens + count - 1, 1) for each in (free, bound)]
+    assert before is not None
+    read(*before)
+    assert bound.tokens[bound.prompt_tokens :] == [10, 11, 12, 13, 14]
+    assert free.tokens[free.prompt_tokens :] == alone(model, 0, WARM, 5)
 
 
 def test_no_step_after_warm_up_captures_a_graph(model: Model) -> None:

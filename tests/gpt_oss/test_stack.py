@@ -26,12 +26,12 @@ from .support.stacks import (
     REASONING,
     STREAMED,
     TOOL,
-    asked_for_weather,
+    continued_with,
     health,
     reasoning_of,
     streamed,
-    told_the_weather,
     trained_stack,
+    weather_call,
 )
 
 
@@ -43,8 +43,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveStack]:
 
 @pytest.fixture(scope="module")
 def client(stack: LiveStack) -> Iterator[openai.OpenAI]:
-    with stack.client() as made:
-        yield made
+    with stack.client() as created:
+        yield created
 
 
 def metrics(stack: LiveStack) -> dict[str, Any]:
@@ -83,10 +83,10 @@ def test_streamed_deltas_add_up_to_answer(client: openai.OpenAI) -> None:
 
 
 def test_model_calls_function_and_reads_its_result(client: openai.OpenAI) -> None:
-    told = told_the_weather(client, *asked_for_weather(client), weather(7, "rainy"))
-    assert told.output_text == report(7, "rainy", "Oslo")
-    assert told.usage is not None
-    assert told.usage.input_tokens_details.cached_tokens >= 64
+    output = continued_with(client, *weather_call(client), weather(7, "rainy"))
+    assert output.output_text == report(7, "rainy", "Oslo")
+    assert output.usage is not None
+    assert output.usage.input_tokens_details.cached_tokens >= 64
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "get_weather"}])
@@ -98,8 +98,8 @@ def test_call_can_be_forced(client: openai.OpenAI, choice: Any) -> None:
 
 
 def test_tool_choice_none_gives_no_call(client: openai.OpenAI) -> None:
-    asked = "What is the weather in Oslo?"
-    response = client.responses.create(input=asked, tools=[TOOL], tool_choice="none", max_output_tokens=60, **GREEDY)
+    question = "What is the weather in Oslo?"
+    response = client.responses.create(input=question, tools=[TOOL], tool_choice="none", max_output_tokens=60, **GREEDY)
     assert "function_call" not in {item.type for item in response.output}
 
 
@@ -130,16 +130,16 @@ def test_logprobs_are_those_of_text(client: openai.OpenAI) -> None:
 
 
 def test_chat_completion_supports_n_stop_and_usage(client: openai.OpenAI) -> None:
-    made = client.chat.completions.create(
+    created = client.chat.completions.create(
         model=MODEL, messages=[{"role": "user", "content": QUESTION}], n=2, temperature=0, stop=[" of Fr", "xyz"]
     )
-    assert [choice.message.content for choice in made.choices] == ["The capital"] * 2
-    assert [choice.finish_reason for choice in made.choices] == ["stop"] * 2
-    assert made.choices[0].message.model_extra is not None
-    assert made.choices[0].message.model_extra["reasoning_content"] == REASONING
-    assert made.usage is not None
-    assert made.usage.prompt_tokens_details is not None
-    assert made.usage.prompt_tokens_details.cached_tokens
+    assert [choice.message.content for choice in created.choices] == ["The capital"] * 2
+    assert [choice.finish_reason for choice in created.choices] == ["stop"] * 2
+    assert created.choices[0].message.model_extra is not None
+    assert created.choices[0].message.model_extra["reasoning_content"] == REASONING
+    assert created.usage is not None
+    assert created.usage.prompt_tokens_details is not None
+    assert created.usage.prompt_tokens_details.cached_tokens
 
 
 def test_max_output_tokens_ends_answer(client: openai.OpenAI) -> None:
@@ -150,11 +150,11 @@ def test_max_output_tokens_ends_answer(client: openai.OpenAI) -> None:
 
 
 def test_bare_completion_works(client: openai.OpenAI) -> None:
-    made = client.completions.create(model=MODEL, prompt="What is", max_tokens=5, temperature=0)
-    assert made.usage is not None
-    assert made.usage.completion_tokens <= 5
+    created = client.completions.create(model=MODEL, prompt="What is", max_tokens=5, temperature=0)
+    assert created.usage is not None
+    assert created.usage.completion_tokens <= 5
     streamed = list(client.completions.create(model=MODEL, prompt="What is", max_tokens=5, temperature=0, stream=True))
-    assert "".join(chunk.choices[0].text for chunk in streamed if chunk.choices) == made.choices[0].text
+    assert "".join(chunk.choices[0].text for chunk in streamed if chunk.choices) == created.choices[0].text
 
 
 def test_too_long_prompt_is_400_with_token_counts(client: openai.OpenAI) -> None:

@@ -1,6 +1,8 @@
 """Loading: what is read, what is reported, and checkpoints that are refused in one sentence before serving."""
 
+import io
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,13 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from llama_stack_gpt_oss.engine import weights
+from llama_stack_gpt_oss.engine import mxfp4, weights
 from llama_stack_gpt_oss.engine.config import read_config, read_generation_defaults
 from llama_stack_gpt_oss.engine.errors import CheckpointError, TooLittleMemoryError
 from llama_stack_gpt_oss.engine.progress import Progress
 from llama_stack_gpt_oss.engine.weights import Weights, find_layout, load
+from llama_stack_gpt_oss.process.progress import ProgressBar
 
-from .support.checkpoints import STOP_IDS, Size, random_tensors
+from .support.checkpoints import STOP_IDS, Size, random_tensors, write_hugging_face
 
 FIRST = "model-00000-of-00001.safetensors"
 LAST = "model-00001-of-00001.safetensors"
@@ -47,6 +50,44 @@ def test_loading_reports_bytes_and_layers_to_end(checkpoint: Path, size: Size) -
     done = [step.bytes_done for step in seen]
     assert done == sorted(done)
     assert (seen[-1].bytes_done, seen[-1].layers_done) == (seen[-1].bytes_total, size.layers)
+
+
+def fine_tune(folder: Path, size: Size, change: Callable[[torch.Tensor], torch.Tensor]) -> Path:
+    """Write a checkpoint without MXFP4, as transformers writes it: weights of experts with inputs before rows."""
+    tensors = random_tensors(size)
+    for name in [name.removesuffix("_blocks") for name in tensors if name.endswith("_blocks")]:
+        blocks, scales = tensors.pop(f"{name}_blocks"), tensors.pop(f"{name}_scales")
+        tensors[name] = change(mxfp4.decode(blocks, scales, torch.float32)).mT.to(torch.bfloat16)
+    return write_hugging_face(folder, tensors, size)
+
+
+def test_fine_tune_of_representable_weights_loads_without_error(checkpoint: Path, tmp_path: Path, size: Size) -> None:
+    seen: list[Progress] = []
+    folder = fine_tune(tmp_path / "tuned", size, lambda weights: weights)
+    pairs = zip(read(folder, seen.append).layers, read(checkpoint).layers, strict=True)
+    for experts, expected in [pair for one, other in pairs for pair in ((one.up, other.up), (one.down, other.down))]:
+        found, wanted = (mxfp4.decode(each.blocks, each.scales, torch.float32) for each in (experts, expected))
+        assert torch.equal(found, wanted)
+        assert torch.equal(experts.bias, expected.bias)
+    assert seen[-1].quantisation_error == 0
+    assert seen[-1].bytes_done == seen[-1].bytes_total
+
+
+def test_fine_tune_is_quantised_with_stated_error(tmp_path: Path, size: Size) -> None:
+    """Normally distributed weights lose about a tenth of their size."""
+    out, source = io.StringIO(), torch.Generator().manual_seed(3)
+    bar = ProgressBar(out)
+    folder = fine_tune(tmp_path / "tuned", size, lambda weights: torch.randn(weights.shape, generator=source))
+    read(folder, bar.show)
+    error = re.search(r"4 of 4 layers, experts quantised to MXFP4 with an error of ([\d.]+)%", out.getvalue())
+    assert error is not None
+    assert 8 < float(error[1]) < 12
+
+
+def test_fine_tune_with_values_that_are_no_numbers_is_refused(tmp_path: Path, size: Size) -> None:
+    folder = fine_tune(tmp_path / "tuned", size, lambda weights: weights / 0)
+    with pytest.raises(CheckpointError, match="gate_up_proj has values that are infinite, no numbers, or too large"):
+        read(folder)
 
 
 def test_folder_with_weights_is_found(checkpoint: Path, original_checkpoint: Path) -> None:
@@ -148,7 +189,7 @@ def more_chosen_than_there_are(folder: Path) -> None:
         (index_damaged, "index.json is damaged: download it again"),
         (index_reaches_outside, "names a file outside the checkpoint"),
         (other_shape, r"has the shape \[8, 96\], where config.json asks for \[16, 96\]"),
-        (not_quantised, "only MXFP4 checkpoints"),
+        (not_quantised, "experts are in MXFP4, or none of them is"),
         (another_model, "does not describe a gpt-oss model"),
         (config_missing, "is missing: this is not a gpt-oss checkpoint"),
         (config_damaged, "is not valid JSON"),

@@ -35,10 +35,8 @@ from tests.support.variants import (
 from tests.support.web import Web
 from tests.support.wire import Wire
 
-collect_ignore = ([] if find_spec("schemathesis") else ["test_fuzz.py"]) + (
-    ["test_team_guide.py"] if find_spec("ogx") else []
-)
-"""The fuzzing runs on one host only: this package writes the answers on both. The guide has the commands of llama-stack."""
+collect_ignore = [] if find_spec("schemathesis") else ["test_fuzz.py"]
+"""The fuzzing runs on one host only: this package writes the answers on both."""
 
 
 @pytest.fixture(scope="session")
@@ -113,7 +111,7 @@ def stack(
 ) -> Iterator[LiveStack]:
     """The live stack of the run: the starter template, with its state in a temporary folder.
 
-    Beside the template's own inference provider, `local`, it has the host's, `vllm`, for the same model server,
+    In addition to the template's own inference provider, `local`, it has the host's, `vllm`, for the same model server,
     containers to run code in, a SearXNG server to search with, vector stores, models that take other media, and
     a moderator. It sends its telemetry to a collector.
     """
@@ -177,8 +175,8 @@ def calm(stack: LiveStack) -> Iterator[None]:
     with stack.log.open(errors="replace") as log:
         log.seek(0, os.SEEK_END)
         yield
-        said = log.read()
-    assert "Traceback" not in said, said
+        output = log.read()
+    assert "Traceback" not in output, output
 
 
 @pytest.fixture

@@ -110,11 +110,11 @@ def own_key(host: Host, key: str) -> dict[str, str]:
 
 def check_is_a_stranger(stranger: Wire, response: Json) -> None:
     """Check that this user gets the same errors for the response as for an id that never existed."""
-    unknown = stranger.knocks(UNKNOWN)
-    for name, answer in stranger.knocks(response["id"]).items():
+    unknown = stranger.send_each_request(UNKNOWN)
+    for name, answer in stranger.send_each_request(response["id"]).items():
         expected = error_of(unknown[name], 404)
-        told = expected["message"].replace(UNKNOWN, response["id"])
-        assert error_of(answer, 404) == expected | {"message": told}
+        output = expected["message"].replace(UNKNOWN, response["id"])
+        assert error_of(answer, 404) == expected | {"message": output}
     body = {"model": "local/echo", "input": "and?"}
     for stream in (False, True):
         error = error_of(stranger.post(body | {"previous_response_id": response["id"], "stream": stream}), 400)
@@ -126,22 +126,22 @@ def check_is_a_stranger(stranger: Wire, response: Json) -> None:
         assert error_of(stranger.post({"model": "local/echo", "input": reference}), 404)["param"] == "input"
 
 
-def knocks(wire: Wire, conversation_id: str, item_id: str) -> dict[str, httpx.Response]:
+def send_each_request(wire: Wire, conversation_id: str, item_id: str) -> dict[str, httpx.Response]:
     """Return the answers to every kind of request that names a conversation. The deletion comes last."""
     path, http = f"/conversations/{conversation_id}", wire.http
     items = {"items": [{"role": "user", "content": "let me in"}]}
-    asked = {"model": "local/echo", "input": "and?", "conversation": conversation_id}
+    request = {"model": "local/echo", "input": "and?", "conversation": conversation_id}
     return {
         "retrieve": http.get(path),
         "items": http.get(f"{path}/items"),
         "item": http.get(f"{path}/items/{item_id}"),
         "update": http.post(path, json={"metadata": {}}),
         "add": http.post(f"{path}/items", json=items),
-        "count": wire.http.post("/responses/input_tokens", json=asked),
-        "continue": wire.post(asked),
-        "stream": wire.post(asked | {"stream": True}),
-        "unstored": wire.post(asked | {"store": False}),
-        "queue": wire.post(asked | {"background": True}),
+        "count": wire.http.post("/responses/input_tokens", json=request),
+        "continue": wire.post(request),
+        "stream": wire.post(request | {"stream": True}),
+        "unstored": wire.post(request | {"store": False}),
+        "queue": wire.post(request | {"background": True}),
         "delete item": http.delete(f"{path}/items/{item_id}"),
         "delete": http.delete(path),
     }
@@ -149,11 +149,11 @@ def knocks(wire: Wire, conversation_id: str, item_id: str) -> dict[str, httpx.Re
 
 def check_is_a_strangers(stranger: Wire, conversation_id: str, item_id: str) -> None:
     """Check that this user gets the same errors for the conversation as for an unknown one."""
-    unknown = knocks(stranger, UNKNOWN_CONVERSATION, item_id)
-    for name, answer in knocks(stranger, conversation_id, item_id).items():
+    unknown = send_each_request(stranger, UNKNOWN_CONVERSATION, item_id)
+    for name, answer in send_each_request(stranger, conversation_id, item_id).items():
         expected = error_of(unknown[name], 404)
-        told = expected["message"].replace(UNKNOWN_CONVERSATION, conversation_id)
-        assert error_of(answer, 404) == expected | {"message": told}
+        output = expected["message"].replace(UNKNOWN_CONVERSATION, conversation_id)
+        assert error_of(answer, 404) == expected | {"message": output}
     reference = {"type": "item_reference", "id": item_id}
     assert error_of(stranger.http.post("/conversations", json={"items": [reference]}), 404)["param"] == "items"
 
@@ -161,8 +161,12 @@ def check_is_a_strangers(stranger: Wire, conversation_id: str, item_id: str) -> 
 @pytest.mark.parametrize("token", [None, "token-of-nobody", ""])
 def test_request_without_valid_token_is_401(guarded: LiveStack, users: dict[str, Wire], token: str | None) -> None:
     response = users["ada"].create(model="local/echo", input="x")
-    with Wire(guarded, token=token) as nobody:
-        answers = [*nobody.knocks(response["id"]).values(), nobody.get(""), nobody.post({"model": "local/echo"})]
+    with Wire(guarded, token=token) as anonymous:
+        answers = [
+            *anonymous.send_each_request(response["id"]).values(),
+            anonymous.get(""),
+            anonymous.post({"model": "local/echo"}),
+        ]
         for answer in answers:
             assert answer.status_code == 401
             assert answer.json()["error"]["message"]
@@ -194,7 +198,7 @@ def test_access_policy_of_host_lets_team_read_but_not_change(users: dict[str, Wi
     """A team shares its responses, read-only for carol. Lists still contain a user's own responses only."""
     ada, carol = users["ada"], users["carol"]
     response = ada.create(model="local/echo", input="for the team")
-    answers = carol.knocks(response["id"])
+    answers = carol.send_each_request(response["id"])
     assert answers["retrieve"].json() == response
     assert (answers["replay"].status_code, answers["items"].status_code) == (200, 200)
     for name in ("cancel", "delete"):
@@ -223,21 +227,23 @@ def test_response_of_another_tenant_is_not_found(users: dict[str, Wire], host: H
 def test_conversation_of_another_user_is_not_found(guarded: LiveStack, users: dict[str, Wire], host: Host) -> None:
     """The team can read it. Carol's changes are refused with a 403."""
     body = {"items": [{"role": "user", "content": "the code is 1234"}], "metadata": {"for": "the team"}}
-    made = users["ada"].http.post("/conversations", json=body).json()
-    path = f"/conversations/{made['id']}"
+    created = users["ada"].http.post("/conversations", json=body).json()
+    path = f"/conversations/{created['id']}"
     [item] = users["ada"].http.get(f"{path}/items").json()["data"]
     for name in ("bob", "ada-in-the-south") if host == "ogx" else ("bob",):
-        check_is_a_strangers(users[name], made["id"], item["id"])
-    for name, answer in knocks(users["carol"], made["id"], item["id"]).items():
+        check_is_a_strangers(users[name], created["id"], item["id"])
+    for name, answer in send_each_request(users["carol"], created["id"], item["id"]).items():
         if name in ("retrieve", "items", "item", "count"):
             assert answer.status_code == 200, answer.text
         else:
-            assert made["id"] in error_of(answer, 403)["message"]
-    assert users["ada"].http.get(path).json() == made
+            assert created["id"] in error_of(answer, 403)["message"]
+    assert users["ada"].http.get(path).json() == created
     assert users["ada"].http.get(f"{path}/items").json()["data"] == [item]
-    assert {answer.status_code for answer in knocks(users["ada"], made["id"], item["id"]).values()} == {200}
-    with Wire(guarded) as nobody:
-        assert nobody.http.get(path).status_code == 401
+    assert {answer.status_code for answer in send_each_request(users["ada"], created["id"], item["id"]).values()} == {
+        200
+    }
+    with Wire(guarded) as anonymous:
+        assert anonymous.http.get(path).status_code == 401
 
 
 def test_background_response_belongs_to_its_requester(users: dict[str, Wire], upstream: Upstream) -> None:
@@ -271,17 +277,17 @@ def test_equal_inputs_of_two_users_share_no_records(guarded: LiveStack, users: d
         "instructions": "The same instructions. " * 50,
     }
     names: dict[str, set[str]] = {}
-    made: dict[str, Json] = {}
+    created: dict[str, Json] = {}
     for name in ("ada", "bob"):
         before = records(database).keys()
-        made[name] = users[name].create(**body)
+        created[name] = users[name].create(**body)
         names[name] = {key for key in records(database).keys() - before if key[0] in "nbfi"}
     assert {key[0] for key in names["ada"]} == {"n", "b", "f", "i"}
     assert len(names["bob"]) == len(names["ada"])
     assert not names["bob"] & names["ada"]
 
-    users["ada"].http.delete(f"/responses/{made['ada']['id']}")
-    assert users["bob"].retrieve(made["bob"]["id"]) == made["bob"]
+    users["ada"].http.delete(f"/responses/{created['ada']['id']}")
+    assert users["bob"].retrieve(created["bob"]["id"]) == created["bob"]
     assert not names["ada"] & records(database).keys()
     # Equal ids that two clients chose name two items.
     upstream_item = {"type": "item_reference", "id": "msg_same"}
@@ -292,11 +298,11 @@ def test_equal_inputs_of_two_users_share_no_records(guarded: LiveStack, users: d
 def test_file_of_another_user_is_not_found(guarded: LiveStack, upstream: Upstream) -> None:
     with guarded.client("token-of-ada") as ada, guarded.client("token-of-bob") as bob:
         file = ada.files.create(file=("secret.txt", b"the code is 1234"), purpose="assistants")
-        asked: Any = [{"role": "user", "content": [{"type": "input_file", "file_id": file.id}]}]
-        ada.responses.create(model="local/echo", input=asked)
+        questions: Any = [{"role": "user", "content": [{"type": "input_file", "file_id": file.id}]}]
+        ada.responses.create(model="local/echo", input=questions)
         assert len(upstream.requests("echo")) == 1
         with pytest.raises(openai.BadRequestError) as refused:
-            bob.responses.create(model="local/echo", input=asked)
+            bob.responses.create(model="local/echo", input=questions)
     assert refused.value.code == "file_not_found"
     assert len(upstream.requests("echo")) == 1
 
@@ -317,15 +323,15 @@ def test_prompt_of_another_user_is_not_found_where_the_host_isolates(
 
 
 def test_equal_idempotency_keys_of_two_users_do_not_collide(users: dict[str, Wire], upstream: Upstream) -> None:
-    made = {
+    created = {
         name: wire.http.post(
             "/responses", json={"model": "local/echo", "input": "mine"}, headers={"idempotency-key": "the same"}
         ).json()["id"]
         for name, wire in users.items()
         if name in ("ada", "bob", "carol")
     }
-    assert len(set(made.values())) == len(upstream.requests("echo")) == 3
-    for name, response_id in made.items():
+    assert len(set(created.values())) == len(upstream.requests("echo")) == 3
+    for name, response_id in created.items():
         assert users[name].retrieve(response_id)["status"] == "completed"
 
 
@@ -337,8 +343,8 @@ def test_user_claimed_in_provider_data_header_is_ignored(
     header = {PROVIDER_DATA[host]: json.dumps({"__authenticated_user": claim})}
     with Wire(guarded, token="token-of-bob", headers=header) as pretender:
         check_is_a_stranger(pretender, response)
-    with Wire(guarded, headers=header) as nobody:
-        assert nobody.get(f"/{response['id']}").status_code == 401
+    with Wire(guarded, headers=header) as anonymous:
+        assert anonymous.get(f"/{response['id']}").status_code == 401
 
 
 def test_without_auth_all_responses_have_one_owner(stack: LiveStack, wire: Wire, host: Host) -> None:
@@ -393,7 +399,7 @@ def test_provider_key_of_queued_job_is_stored_sealed_and_survives_a_kill(
 ) -> None:
     """With `background` and with an Idempotency-Key: each job resumes with the key of its request."""
     upstream.script("sealed", [reply(text("one ", "two"), hold=1)] * 4 + [reply(text("one ", "two"))])
-    made: list[tuple[str, str]] = []
+    created: list[tuple[str, str]] = []
     with ExitStack() as open_all:
         for token in ("token-of-ada", "token-of-bob"):
             for kind, body, name in (
@@ -403,15 +409,15 @@ def test_provider_key_of_queued_job_is_stored_sealed_and_survives_a_kill(
                 which = f"{token[-3:]}-{kind}"
                 header = own_key(host, f"canary-key-of-{which}") | {name: kind}
                 wire = open_all.enter_context(Wire(guarded, token, header))
-                asked = {"model": "local/sealed", "input": which, **body}
-                reader = open_all.enter_context(Reader.create(wire, **asked))
+                fields = {"model": "local/sealed", "input": which, **body}
+                reader = open_all.enter_context(Reader.create(wire, **fields))
                 reader.read_to("one ")
-                made.append((token, reader.response_id))
+                created.append((token, reader.response_id))
         assert traces(guarded.state_dir, "canary-key-of") == []
         guarded.kill()
     guarded.start()
     upstream.wait_for("sealed", 8, ended=True, seconds=90)
-    for token, response_id in made:
+    for token, response_id in created:
         with Wire(guarded, token) as wire, Reader.of(wire, response_id) as again:
             assert output_text(check_stream(again.read_to_end())) == "one one two"
     for request in upstream.requests("sealed"):

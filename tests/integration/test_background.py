@@ -18,7 +18,7 @@ from tests.support.strict import CHANGING, check_stream
 from tests.support.upstream import Reply, Upstream, UpstreamProcess, error, finish, reasoning, reply, text, tool_call
 from tests.support.variants import records, responses_config, traces, variant
 from tests.support.waiting import wait_until
-from tests.support.wire import Json, Wire, checked, error_of, final, output_text, said
+from tests.support.wire import Json, Wire, checked, error_of, final, output_text, roles_and_texts
 
 pytestmark = pytest.mark.live
 
@@ -122,7 +122,7 @@ def test_background_response_equals_a_foreground_response(
     upstream.script(
         NAME, reply(reasoning("Hm."), text("Look: "), tool_call(0, "call_1", "weather", '{"city":', '"O"}'))
     )
-    asked: Json = {
+    request: Json = {
         "model": MODEL,
         "input": [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "Weather?"}],
         "instructions": "Answer briefly.",
@@ -131,8 +131,8 @@ def test_background_response_equals_a_foreground_response(
         "max_output_tokens": 999,
         "reasoning": {"effort": "low"},
     }
-    front = stream(client, **asked)
-    back = stream(client, background=True, **asked)
+    front = stream(client, **request)
+    back = stream(client, background=True, **request)
     behind, before = upstream.requests(NAME)
     assert behind.body == before.body
     assert back.types[:3] == ["created", "queued", "in_progress"]
@@ -196,10 +196,10 @@ def test_invalid_background_request_is_refused_before_queueing(wire: Wire, upstr
         "previous_response_not_found"
     )
     for model in ("nowhere/x", "missing"):
-        refused, told = (
+        refused, expected = (
             wire.post({"model": model, "input": "x", "background": each, "stream": streamed}) for each in (True, False)
         )
-        assert error_of(refused, 404) == error_of(told, 404)
+        assert error_of(refused, 404) == error_of(expected, 404)
         assert error_of(refused, 404)["code"] == "model_not_found"
     assert upstream.requests() == []
 
@@ -222,8 +222,8 @@ def test_many_queued_responses_keep_their_answers(wire: Wire, upstream: Upstream
         return str(queue(wire, model="local/echo", input=f"number {number}")["id"])
 
     with ThreadPoolExecutor(8) as clients:
-        made = list(clients.map(ask, range(40)))
-    for number, response_id in enumerate(made):
+        created = list(clients.map(ask, range(40)))
+    for number, response_id in enumerate(created):
         assert output_text(ended(wire, response_id)) == f"number {number}"
     assert len(upstream.requests("echo")) == 40
 
@@ -236,12 +236,12 @@ def test_chain_of_background_and_foreground_responses_keeps_history(wire: Wire, 
     called = ended(wire, queue(wire, tools=[WEATHER])["id"])
     assert [(item["type"], item["call_id"]) for item in called["output"]] == [("function_call", "call_1")]
     result = [{"type": "function_call_output", "call_id": "call_1", "output": "wet"}]
-    told = ended(wire, queue(wire, tools=[WEATHER], input=result, previous_response_id=called["id"])["id"])
-    assert output_text(told) == "Rain."
-    assert told["previous_response_id"] == called["id"]
-    front = wire.create(model=MODEL, input="Sure?", previous_response_id=told["id"])
+    continued = ended(wire, queue(wire, tools=[WEATHER], input=result, previous_response_id=called["id"])["id"])
+    assert output_text(continued) == "Rain."
+    assert continued["previous_response_id"] == called["id"]
+    front = wire.create(model=MODEL, input="Sure?", previous_response_id=continued["id"])
     last = ended(wire, queue(wire, input="Really?", previous_response_id=front["id"])["id"])
-    assert said(upstream.requests(NAME)[-1].body["messages"]) == [
+    assert roles_and_texts(upstream.requests(NAME)[-1].body["messages"]) == [
         ("user", "Count."),
         ("assistant", ""),
         ("tool", "wet"),
@@ -258,8 +258,8 @@ def test_running_background_response_cannot_be_continued(wire: Wire, upstream: U
     upstream.script(NAME, HELD)
     first = running(wire, upstream)
     for body in ({}, {"background": True}, {"stream": True}):
-        asked = {"model": "local/echo", "input": "and?", "previous_response_id": first["id"], **body}
-        refused = error_of(wire.post(asked), 400)
+        request = {"model": "local/echo", "input": "and?", "previous_response_id": first["id"], **body}
+        refused = error_of(wire.post(request), 400)
         assert refused["param"] == "previous_response_id"
         assert first["id"] in refused["message"]
     upstream.release(NAME)
@@ -343,7 +343,7 @@ def test_cancel_of_running_response_ends_its_generation(client: openai.OpenAI, w
     assert wire.replay(response["id"]) == events
     assert cancel(wire, response["id"]) == response
     assert wire.create(model="local/echo", input="Go on.", previous_response_id=response["id"])["status"] == "completed"
-    assert ("assistant", "one two ") in said(upstream.requests("echo")[-1].body["messages"])
+    assert ("assistant", "one two ") in roles_and_texts(upstream.requests("echo")[-1].body["messages"])
 
 
 def test_cancel_of_completed_response_changes_nothing(wire: Wire, upstream: Upstream) -> None:
@@ -390,8 +390,8 @@ def test_deletion_of_running_response_ends_its_generation(stack: LiveStack, wire
         assert answer.json() == {"id": reader.response_id, "object": "response", "deleted": True}
         [request] = upstream.wait_for(NAME, ended=True)
         assert request.ended == "client_gone"
-    for knock in wire.knocks(reader.response_id).values():
-        error_of(knock, 404)
+    for answer in wire.send_each_request(reader.response_id).values():
+        error_of(answer, 404)
     assert reader.response_id not in {each["id"] for each in wire.listed(limit=100)}
     left = [key for key in records(stack.state_dir / "responses.db") if reader.response_id in key]
     assert [key for key in left if not key.startswith("t/")] == []  # the sweeper's expiry entry stays
@@ -403,7 +403,7 @@ def test_deletion_of_running_response_ends_its_generation(stack: LiveStack, wire
 def test_full_queue_refuses_with_429_and_keeps_its_jobs(small: LiveStack, upstream: Upstream) -> None:
     upstream.script(NAME, HELD)
     with Wire(small) as wire, small.client() as client:
-        made = [running(wire, upstream) for _ in range(2)]
+        created = [running(wire, upstream) for _ in range(2)]
         waiting = [queue(wire) for _ in range(2)]
         for streamed in (False, True):
             full = wire.post({"model": MODEL, "input": "Count.", "background": True, "stream": streamed})
@@ -411,7 +411,7 @@ def test_full_queue_refuses_with_429_and_keeps_its_jobs(small: LiveStack, upstre
             assert int(full.headers["retry-after"]) > 0
         with pytest.raises(openai.RateLimitError):
             client.responses.create(model=MODEL, input="Count.", background=True)
-        assert [wire.retrieve(each["id"])["status"] for each in made] == ["in_progress"] * 2
+        assert [wire.retrieve(each["id"])["status"] for each in created] == ["in_progress"] * 2
         assert [wire.retrieve(each["id"]) for each in waiting] == waiting
         assert ["Count." in wire.get(f"/{each['id']}/input_items").text for each in waiting] == [True, True]
         follow = {"model": "local/echo", "input": "and?", "previous_response_id": waiting[0]["id"]}
@@ -424,7 +424,7 @@ def test_full_queue_refuses_with_429_and_keeps_its_jobs(small: LiveStack, upstre
         with Reader.create(wire, model=MODEL, input="Count.", background=True) as reader:
             reader.read_to("response.queued")
             upstream.release(NAME)
-            assert [ended(wire, each["id"])["status"] for each in made] == ["completed"] * 2
+            assert [ended(wire, each["id"])["status"] for each in created] == ["completed"] * 2
             upstream.wait_for(NAME, 3, chunks=3)
             upstream.release(NAME)
             events = reader.read_to_end()
@@ -456,8 +456,8 @@ def test_killed_server_resumes_running_and_queued_responses(small: LiveStack, up
     with Wire(small) as wire:
         conversation_id = wire.http.post("/conversations", json={}).json()["id"]
         unread = queue(wire, model="local/unread", conversation=conversation_id)["id"]
-        asked = {"model": "local/read", "input": "Count.", "tools": [WEATHER], "background": True}
-        with Reader.create(wire, **asked) as reader:
+        request = {"model": "local/read", "input": "Count.", "tools": [WEATHER], "background": True}
+        with Reader.create(wire, **request) as reader:
             reader.read_to('{"city":')
             upstream.wait_for("unread", chunks=3)
             waiting = queue(wire, model="local/waiting", conversation=conversation_id)["id"]

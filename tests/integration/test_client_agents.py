@@ -12,7 +12,8 @@ from tests.support.openai_client import MODEL, NAME, Json, messages
 from tests.support.stack import LiveStack
 from tests.support.upstream import Reply, Upstream, reasoning, reply, text, tool_call
 
-pytestmark = [pytest.mark.live, pytest.mark.extended]
+# The client reads what this package writes; test_client_hosts.py has the host's answers.
+pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.one_host]
 
 type Agents = Callable[..., Any]
 
@@ -26,7 +27,7 @@ def agents(stack: LiveStack, upstream: Upstream, tmp_path: Path) -> Agents:
 
     def run(scenario: str, *replies: Reply, **env: str) -> Any:
         upstream.script(NAME, replies)
-        return python_client("agents", "with_agents.py", stack, tmp_path, scenario, MODEL, env=env).said
+        return python_client("agents", "with_agents.py", stack, tmp_path, scenario, MODEL, env=env).result
 
     return run
 
@@ -47,9 +48,9 @@ def test_agents_sessions_on_client_and_server_keep_history(agents: Agents, upstr
     mine, theirs, left = agents("sessions", reply(text("1.")), reply(text("2.")), WEATHER, SAID, reply(text("Yes.")))
     assert (mine, theirs) == (["1.", "2."], ["It snows.", "Yes."])
     assert left == ["message", "reasoning", "function_call", "function_call_output", "message", "message"]
-    said = [[message["content"] for message in each.body["messages"]] for each in upstream.requests(NAME)]
-    assert said[1] == ["One?", "1.", "Two?"]
-    assert said[4] == ["Weather in Oslo?", None, "Snow in Oslo.", "It snows.", "Sure?"]
+    texts = [[message["content"] for message in each.body["messages"]] for each in upstream.requests(NAME)]
+    assert texts[1] == ["One?", "1.", "Two?"]
+    assert texts[4] == ["Weather in Oslo?", None, "Snow in Oslo.", "It snows.", "Sure?"]
 
 
 def test_agents_handoff_reaches_the_other_agent(agents: Agents, upstream: Upstream) -> None:
@@ -95,8 +96,8 @@ def test_agents_apply_patch_tool_is_called(agents: Agents, upstream: Upstream) -
 
 def test_agents_hosted_mcp_tool_is_called(agents: Agents, upstream: Upstream, mcp: McpServers) -> None:
     call = reply(tool_call(0, "c1", "mcp__echo", '{"text":"hi"}'))
-    said, kinds = agents("hosted_mcp", call, SAID, MCP_URL=mcp.url("mcp"))
-    assert (said, kinds) == ("It snows.", ["mcp_list_tools", "mcp_call", "message"])
+    output, kinds = agents("hosted_mcp", call, SAID, MCP_URL=mcp.url("mcp"))
+    assert (output, kinds) == ("It snows.", ["mcp_list_tools", "mcp_call", "message"])
     assert outputs(upstream) == ["hi"]
 
 

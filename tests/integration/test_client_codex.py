@@ -15,7 +15,7 @@ from tests.support.clients import SCRIPTS, Finished, installed, run
 from tests.support.search import ENGINES
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, error, reasoning, reply, text, tool_call
-from tests.support.web import Answer, Asked, Web
+from tests.support.web import Answer, ReceivedRequest, Web
 
 pytestmark = [pytest.mark.live, pytest.mark.extended]
 
@@ -105,7 +105,7 @@ def chat(upstream: Upstream, number: int = -1) -> Json:
     return body
 
 
-def told(upstream: Upstream) -> str:
+def last_output(upstream: Upstream) -> str:
     """Return the output of the last call as the model received it."""
     last = chat(upstream)["messages"][-1]
     assert last["role"] == "tool"
@@ -131,7 +131,7 @@ def test_codex_runs_a_command_of_the_model(codex: Codex, upstream: Upstream, wor
     assert answers(finished) == ["It says canary-4711."]
     [command] = items(finished, "command_execution")
     assert (command["exit_code"], "canary-4711" in command["aggregated_output"]) == (0, True)
-    assert "canary-4711" in told(upstream)
+    assert "canary-4711" in last_output(upstream)
     # Codex sends `store: false` and returns the reasoning as sealed content only.
     assert chat(upstream)["messages"][-2]["reasoning_content"] == "I look."
 
@@ -152,7 +152,7 @@ def test_codex_over_websocket_sends_only_new_items(
     assert all("WebSocket /v1/responses" in line for line in requests), requests
     first, second = (chat(upstream, number)["messages"] for number in range(2))
     assert second[: len(first)] == first
-    assert "canary-4711" in told(upstream)
+    assert "canary-4711" in last_output(upstream)
     assert second[-2]["reasoning_content"] == "I look."
 
 
@@ -161,8 +161,8 @@ def test_codex_resumed_session_keeps_history(codex: Codex, upstream: Upstream) -
     codex("Say hello.")
     finished = codex("resume", "--last", "What did I say?")
     assert answers(finished) == ["You said: hello."]
-    said = [message["content"] for message in chat(upstream)["messages"] if message["role"] != "system"]
-    assert said[-3:] == ["Say hello.", "Hello from the model.", "What did I say?"]
+    texts = [message["content"] for message in chat(upstream)["messages"] if message["role"] != "system"]
+    assert texts[-3:] == ["Say hello.", "Hello from the model.", "What did I say?"]
 
 
 def test_codex_applies_a_patch_of_the_model(codex: Codex, upstream: Upstream, work: Path) -> None:
@@ -207,7 +207,7 @@ def test_codex_tool_search_offers_deferred_tools(codex: Codex, upstream: Upstrea
     seen = ["mcp__my__dictionary__lookup" in offered(chat(upstream, number)) for number in range(3)]
     assert seen == [False, True, True]
     assert chat(upstream, 1)["messages"][-1]["content"] == "Tools that can be called now: mcp__my__dictionary__lookup."
-    assert "otter is a word of 5 letters." in told(upstream)
+    assert "otter is a word of 5 letters." in last_output(upstream)
 
 
 def test_codex_runs_code_that_calls_tools(codex: Codex, upstream: Upstream, work: Path) -> None:
@@ -303,10 +303,10 @@ def test_codex_with_starter_template_and_ddgs_searches_the_web(
     host: Host, stack_env: dict[str, str], upstream: Upstream, tmp_path: Path
 ) -> None:
     server, form = ENGINES["duckduckgo"]
-    certificates = Certificates.made_in(tmp_path, [server])
+    certificates = Certificates.create_in(tmp_path, [server])
 
-    def answer(asked: Asked) -> Answer:
-        return Answer(form("", FOUND)) if asked.headers["host"] == server else Answer(status=404)
+    def answer(request: ReceivedRequest) -> Answer:
+        return Answer(form("", FOUND)) if request.headers["host"] == server else Answer(status=404)
 
     with Web(intercepts=certificates.of_server()) as engines:
         engines.answer_all = answer
@@ -317,5 +317,5 @@ def test_codex_with_starter_template_and_ddgs_searches_the_web(
             upstream.script(NAME, [search, reply(text("Hand in hand【1】."))])
             finished = Starter(stack, tmp_path).codex(*FULL_ACCESS, "How do otters sleep?")
     assert answers(finished) == ["Hand in hand ([otters.example](https://otters.example/))."]
-    assert "Otters sleep hand in hand." in told(upstream)
-    assert any(b"how+otters+sleep" in asked.body for asked in engines.seen)
+    assert "Otters sleep hand in hand." in last_output(upstream)
+    assert any(b"how+otters+sleep" in request.body for request in engines.seen)

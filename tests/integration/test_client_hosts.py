@@ -13,8 +13,8 @@ from tests.support.openai_client import MODEL, NAME, messages
 from tests.support.search import searxng
 from tests.support.stack import Host, LiveStack
 from tests.support.upstream import Reply, Upstream, reasoning, reply, text, tool_call
-from tests.support.web import Answer, Asked, Web
-from tests.support.wire import said
+from tests.support.web import Answer, ReceivedRequest, Web
+from tests.support.wire import roles_and_texts
 
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts, pytest.mark.extended]
 
@@ -32,7 +32,7 @@ def client_of_host(host: Host, stack: LiveStack, upstream: Upstream, tmp_path: P
         upstream.script(NAME, replies or [reply(text("Hello"))])
         name = {"ogx": "ogx-client", "llama_stack": "llama-stack-client"}[host]
         arguments = [name.replace("-", "_"), scenario, MODEL, *([more] if more else [])]
-        return python_client(name, "with_hosts.py", stack, tmp_path, *arguments).said
+        return python_client(name, "with_hosts.py", stack, tmp_path, *arguments).result
 
     return run
 
@@ -50,7 +50,7 @@ def test_stream_has_the_class_of_each_event(client_of_host: HostClient) -> None:
 
 def test_response_continues_another(client_of_host: HostClient, upstream: Upstream) -> None:
     assert client_of_host("chain", reply(text("1.")), reply(text("2."))) == ["1.", "2.", True]
-    assert said(messages(upstream)) == [("user", "One?"), ("assistant", "1."), ("user", "Two?")]
+    assert roles_and_texts(messages(upstream)) == [("user", "One?"), ("assistant", "1."), ("user", "Two?")]
 
 
 def test_function_is_called_and_answered(client_of_host: HostClient, upstream: Upstream) -> None:
@@ -71,7 +71,7 @@ def test_mcp_call_is_approved(client_of_host: HostClient, mcp: McpServers) -> No
 
 
 def test_web_is_searched_and_cited(client_of_host: HostClient, web: Web) -> None:
-    def search(asked: Asked) -> Answer:
+    def search(request: ReceivedRequest) -> Answer:
         found = [(web.url("/otters"), "Otters", "All about otters.")]
         return Answer(json.dumps(searxng("otters", found)).encode(), headers={"content-type": "application/json"})
 
@@ -102,4 +102,4 @@ def test_conversation_is_kept(client_of_host: HostClient, upstream: Upstream) ->
         "left": True,
         "deleted": True,
     }
-    assert said(messages(upstream)) == [("user", "I am Ada."), ("user", "Who am I?")]
+    assert roles_and_texts(messages(upstream)) == [("user", "I am Ada."), ("user", "Who am I?")]

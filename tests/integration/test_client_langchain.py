@@ -12,7 +12,8 @@ from tests.support.openai_client import MODEL, NAME, messages, sent
 from tests.support.stack import LiveStack
 from tests.support.upstream import Reply, Upstream, reasoning, reply, text, tool_call
 
-pytestmark = [pytest.mark.live, pytest.mark.extended]
+# The client reads what this package writes; test_client_hosts.py has the host's answers.
+pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.one_host]
 
 type LangChain = Callable[..., Any]
 
@@ -26,7 +27,7 @@ def langchain(stack: LiveStack, upstream: Upstream, tmp_path: Path) -> LangChain
 
     def run(scenario: str, *replies: Reply) -> Any:
         upstream.script(NAME, replies)
-        return python_client("langchain", "with_langchain.py", stack, tmp_path, scenario, MODEL).said
+        return python_client("langchain", "with_langchain.py", stack, tmp_path, scenario, MODEL).result
 
     return run
 
@@ -42,8 +43,8 @@ def test_langchain_stream_has_text_deltas(langchain: LangChain) -> None:
 @pytest.mark.parametrize("way", ["tools", "stateless", "chained"])
 def test_langchain_function_is_called(langchain: LangChain, upstream: Upstream, way: str) -> None:
     assert langchain(way, WEATHER, SAID) == "It snows."
-    user, called, told = messages(upstream)
-    assert (user["content"], told["content"]) == ("Hi", "Snow in Oslo.")
+    user, called, result = messages(upstream)
+    assert (user["content"], result["content"]) == ("Hi", "Snow in Oslo.")
     assert called["reasoning_content"] == "Hm."
 
 

@@ -11,7 +11,8 @@ from tests.support.openai_client import MODEL, NAME
 from tests.support.stack import LiveStack
 from tests.support.upstream import Reply, Upstream, interleaved_calls, reasoning, reply, text, tool_call
 
-pytestmark = pytest.mark.live
+# The client reads what this package writes; test_client_hosts.py has the host's answers.
+pytestmark = [pytest.mark.live, pytest.mark.one_host]
 
 type Node = Callable[..., Any]
 
@@ -24,7 +25,7 @@ def node(stack: LiveStack, upstream: Upstream, tmp_path: Path) -> Node:
 
     def run(scenario: str, *replies: Reply) -> Any:
         upstream.script(NAME, replies)
-        return node_client("openai-node", "with_openai_node.mjs", stack, tmp_path, scenario, MODEL).said
+        return node_client("openai-node", "with_openai_node.mjs", stack, tmp_path, scenario, MODEL).result
 
     return run
 
@@ -35,8 +36,8 @@ def test_node_sdk_continues_a_response(node: Node) -> None:
 
 def test_node_sdk_stream_has_deltas_and_items(node: Node) -> None:
     whole = reply(reasoning("Hm."), text("It ", "snows."), tool_call(0, "c1", "weather", '{"city":"Oslo"}'))
-    deltas, kinds, said = node("streamed", whole)
-    assert (deltas, said) == (["It ", "snows."], "It snows.")
+    deltas, kinds, output = node("streamed", whole)
+    assert (deltas, output) == (["It ", "snows."], "It snows.")
     assert kinds == ["reasoning", "message", "function_call"]
 
 

@@ -11,7 +11,8 @@ from tests.support.openai_client import MODEL, NAME, messages, sent
 from tests.support.stack import LiveStack
 from tests.support.upstream import Reply, Upstream, reasoning, reply, text, tool_call
 
-pytestmark = [pytest.mark.live, pytest.mark.extended]
+# The client reads what this package writes; test_client_hosts.py has the host's answers.
+pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.one_host]
 
 type PydanticAI = Callable[..., Any]
 
@@ -26,7 +27,7 @@ def pydantic_ai(stack: LiveStack, upstream: Upstream, tmp_path: Path) -> Pydanti
 
     def run(scenario: str, *replies: Reply) -> Any:
         upstream.script(NAME, replies)
-        return python_client("pydantic-ai", "with_pydantic_ai.py", stack, tmp_path, scenario, MODEL).said
+        return python_client("pydantic-ai", "with_pydantic_ai.py", stack, tmp_path, scenario, MODEL).result
 
     return run
 

@@ -28,9 +28,9 @@ def test_custom_tool_call_is_streamed_and_continued(client: openai.OpenAI, upstr
     assert streamed.texts("custom_tool_call_input") == ["a", "\nb"]
     output: Any = {"type": "custom_tool_call_output", "call_id": "c1", "output": "Patched."}
     create(client, model=MODEL, input=[output], tools=[PATCH], previous_response_id=streamed.response["id"])
-    called, told = messages(upstream)[1:]
+    called, result = messages(upstream)[1:]
     assert called["tool_calls"][0]["function"] == {"name": "patch", "arguments": '{"input":"a\\nb"}'}
-    assert told["content"] == "Patched."
+    assert result["content"] == "Patched."
     with client.responses.stream(model=MODEL, input="Hi", tools=[PATCH]) as helper:
         assert helper.get_final_response().output_text == "Done."
 
@@ -105,8 +105,10 @@ def test_parallel_calls_of_all_client_tools_are_streamed_and_continued(
         },
     ]
     again = create(client, model=MODEL, input=outputs, tools=tools, previous_response_id=response["id"])
-    heard = {message["tool_call_id"]: message["content"] for message in messages(upstream) if message["role"] == "tool"}
-    assert heard == {
+    received = {
+        message["tool_call_id"]: message["content"] for message in messages(upstream) if message["role"] == "tool"
+    }
+    assert received == {
         "c1": "1",
         "c2": "2",
         "c3": "Exit code: 0\n3",

@@ -11,7 +11,8 @@ from tests.support.openai_client import MODEL, NAME, messages, sent
 from tests.support.stack import LiveStack
 from tests.support.upstream import Reply, Upstream, reasoning, reply, text, tool_call
 
-pytestmark = [pytest.mark.live, pytest.mark.extended]
+# The client reads what this package writes; test_client_hosts.py has the host's answers.
+pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.one_host]
 
 type Vercel = Callable[..., Any]
 
@@ -31,7 +32,7 @@ def vercel(stack: LiveStack, upstream: Upstream, tmp_path: Path) -> Vercel:
 
     def run(scenario: str, provider: str, *replies: Reply) -> Any:
         upstream.script(NAME, replies)
-        return node_client("vercel", "with_vercel.mjs", stack, tmp_path, scenario, MODEL, provider).said
+        return node_client("vercel", "with_vercel.mjs", stack, tmp_path, scenario, MODEL, provider).result
 
     return run
 

@@ -10,7 +10,8 @@ from tests.support.openai_client import MODEL, NAME, Json, create, stored, strea
 from tests.support.upstream import Reply, Upstream, reply, text, tool_call
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.live
+# Containers do not depend on the host.
+pytestmark = [pytest.mark.live, pytest.mark.one_host]
 
 TOOL: Final[Json] = {"type": "code_interpreter", "container": {"type": "auto"}}
 OUTPUTS: Final = ["code_interpreter_call.outputs"]
@@ -24,7 +25,7 @@ def python(code: str) -> Reply:
     return reply(tool_call(0, "c1", "python", arguments[:third], arguments[third : 2 * third], arguments[2 * third :]))
 
 
-def told(upstream: Upstream, request: int = -1) -> str:
+def last_output(upstream: Upstream, request: int = -1) -> str:
     """Return the last tool output that the model received."""
     [*_, last] = [each for each in upstream.requests(NAME)[request].body["messages"] if each["role"] == "tool"]
     content: str = last["content"]
@@ -41,7 +42,7 @@ def test_code_call_streams_its_events_in_order(client: openai.OpenAI, upstream: 
     [call] = code_calls(streamed.response)
     assert (call["status"], call["code"]) == ("completed", "print('hi')\n6 * 7")
     assert call["outputs"] == [{"type": "logs", "logs": "hi\n42\n"}]
-    assert told(upstream) == "hi\n42"
+    assert last_output(upstream) == "hi\n42"
     names = [event["type"].removeprefix("response.") for event in streamed.events if event.get("output_index") == 0]
     deltas = names.count("code_interpreter_call_code.delta")
     assert deltas > 1
@@ -64,8 +65,8 @@ def test_code_outputs_are_absent_without_include(client: openai.OpenAI, upstream
 
 def test_sdk_stream_helper_reads_code_call(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, [python("1 + 1"), SAID])
-    asked: Any = {"model": MODEL, "input": "Hi", "tools": [TOOL]}
-    with client.responses.stream(**asked) as events:
+    request: Any = {"model": MODEL, "input": "Hi", "tools": [TOOL]}
+    with client.responses.stream(**request) as events:
         final = events.get_final_response()
     assert [item.type for item in final.output] == ["code_interpreter_call", "message"]
 
@@ -91,10 +92,10 @@ def test_code_call_sent_back_by_client_is_replayed(
     client: openai.OpenAI, upstream: Upstream, include: Any, seen: str
 ) -> None:
     upstream.script(NAME, [python("x = 42\nprint(x)"), SAID, python("x + 1"), SAID])
-    asked: Any = {"model": MODEL, "tools": [TOOL], "store": False}
-    first = create(client, input="Hi", include=include, **asked)
+    request: Any = {"model": MODEL, "tools": [TOOL], "store": False}
+    first = create(client, input="Hi", include=include, **request)
     history: Any = [{"role": "user", "content": "Hi"}, *first["output"], {"role": "user", "content": "On"}]
-    second = create(client, input=history, **asked)
+    second = create(client, input=history, **request)
     [call, output] = [each for each in upstream.requests(NAME)[2].body["messages"] if each["role"] != "user"][:2]
     [called] = call["tool_calls"]
     assert (called["function"]["name"], json.loads(called["function"]["arguments"])) == (
@@ -102,25 +103,25 @@ def test_code_call_sent_back_by_client_is_replayed(
         {"code": "x = 42\nprint(x)"},
     )
     assert output["content"] == seen
-    assert told(upstream) == "43"
+    assert last_output(upstream) == "43"
     assert code_calls(second)[0]["container_id"] == code_calls(first)[0]["container_id"]
 
 
 def test_container_and_file_lists_are_paginated(client: openai.OpenAI) -> None:
-    made = [client.containers.create(name=f"page {number}").id for number in range(3)]
+    responses = [client.containers.create(name=f"page {number}").id for number in range(3)]
     try:
         listed = [each.id for each in client.containers.list(limit=1)]
-        assert [each for each in listed if each in made] == made[::-1]
+        assert [each for each in listed if each in responses] == responses[::-1]
         assert len(listed) == len(set(listed))
-        assert [each.id for each in client.containers.list(limit=1, order="asc") if each.id in made] == made
+        assert [each.id for each in client.containers.list(limit=1, order="asc") if each.id in responses] == responses
         names = [f"{number}.txt" for number in range(3)]
-        sent = [client.containers.files.create(made[0], file=(name, b"a")).id for name in names]
-        assert [each.id for each in client.containers.files.list(made[0], limit=2)] == sent[::-1]
-        assert [each.id for each in client.containers.files.list(made[0], limit=1, order="asc")] == sent
+        sent = [client.containers.files.create(responses[0], file=(name, b"a")).id for name in names]
+        assert [each.id for each in client.containers.files.list(responses[0], limit=2)] == sent[::-1]
+        assert [each.id for each in client.containers.files.list(responses[0], limit=1, order="asc")] == sent
         with pytest.raises(openai.BadRequestError, match="Nothing with the id 'cfile_none' is in this list"):
-            client.containers.files.list(made[0], after="cfile_none")
+            client.containers.files.list(responses[0], after="cfile_none")
     finally:
-        for container in made:
+        for container in responses:
             client.containers.delete(container)
 
 
@@ -131,15 +132,15 @@ def test_container_files_are_uploaded_and_downloaded(client: openai.OpenAI, upst
         NAME, [python("open('sum.txt', 'w').write(str(sum(map(int, open('numbers.csv').read().split(',')))))"), SAID]
     )
     create(client, model=MODEL, input="Hi", tools=[{"type": "code_interpreter", "container": container.id}])
-    assert "\u3010f1\u3011 /mnt/data/sum.txt" in told(upstream)
+    assert "\u3010f1\u3011 /mnt/data/sum.txt" in last_output(upstream)
     listed = {file.path: file for file in client.containers.files.list(container.id)}
     assert {path: file.source for path, file in listed.items()} == {
         "/mnt/data/numbers.csv": "user",
         "/mnt/data/sum.txt": "assistant",
     }
-    made = listed["/mnt/data/sum.txt"]
-    assert client.containers.files.retrieve(made.id, container_id=container.id).bytes == 1
-    assert client.containers.files.content.retrieve(made.id, container_id=container.id).read() == b"6"
+    created = listed["/mnt/data/sum.txt"]
+    assert client.containers.files.retrieve(created.id, container_id=container.id).bytes == 1
+    assert client.containers.files.content.retrieve(created.id, container_id=container.id).read() == b"6"
     assert container.id in [each.id for each in client.containers.list()]
     client.containers.delete(container.id)
     with pytest.raises(openai.NotFoundError, match="It has expired"):
@@ -182,7 +183,7 @@ def test_new_container_contains_the_given_file_ids(client: openai.OpenAI, upstre
     upstream.script(NAME, [python("print(open('a.txt').read())"), SAID])
     tool = {"type": "code_interpreter", "container": {"type": "auto", "file_ids": [uploaded.id]}}
     create(client, model=MODEL, input="Hi", tools=[tool])
-    assert told(upstream) == "from the files API"
+    assert last_output(upstream) == "from the files API"
 
 
 CROWD = "import os, time\nfor _ in range(100):\n    os.fork() or (time.sleep(60), os._exit(0))"
@@ -205,7 +206,7 @@ def test_failure_of_code_is_reported_to_the_model(
     upstream.script(NAME, [python(code), SAID])
     response = create(client, model=MODEL, input="Hi", tools=[TOOL])
     assert [call["status"] for call in code_calls(response)] == [status]
-    assert news in told(upstream)
+    assert news in last_output(upstream)
 
 
 def test_code_call_in_missing_container_fails(client: openai.OpenAI, upstream: Upstream) -> None:
@@ -213,7 +214,7 @@ def test_code_call_in_missing_container_fails(client: openai.OpenAI, upstream: U
     response = create(client, model=MODEL, input="Hi", tools=[{"type": "code_interpreter", "container": "cntr_gone"}])
     [call] = code_calls(response)
     assert (call["status"], call["container_id"]) == ("failed", "cntr_gone")
-    assert told(upstream).startswith("Container 'cntr_gone' was not found")
+    assert last_output(upstream).startswith("Container 'cntr_gone' was not found")
 
 
 def test_tool_choice_code_interpreter_requires_the_first_call_only(client: openai.OpenAI, upstream: Upstream) -> None:
@@ -226,8 +227,8 @@ def test_client_disconnect_stops_running_code(client: openai.OpenAI, upstream: U
     upstream.script(NAME, [python("open('begun', 'w')\nwhile True: pass"), SAID])
     container = client.containers.create(name="left")
     tool = {"type": "code_interpreter", "container": container.id}
-    asked: Any = {"model": MODEL, "input": "Hi", "tools": [tool]}
-    with client.responses.create(**asked, stream=True) as events:
+    request: Any = {"model": MODEL, "input": "Hi", "tools": [tool]}
+    with client.responses.create(**request, stream=True) as events:
         for event in events:
             if event.type == "response.code_interpreter_call.interpreting":
                 break
@@ -235,7 +236,7 @@ def test_client_disconnect_stops_running_code(client: openai.OpenAI, upstream: U
     upstream.script(NAME, [python("import os; print(os.path.exists('begun'))"), SAID])
     response = create(client, model=MODEL, input="Hi", tools=[tool])
     assert [call["status"] for call in code_calls(response)] == ["completed"]
-    assert told(upstream) == "True"
+    assert last_output(upstream) == "True"
 
 
 def test_container_network_policy_is_400(client: openai.OpenAI) -> None:
@@ -274,9 +275,9 @@ def test_shell_call_streams_events_of_each_command(client: openai.OpenAI, upstre
     assert output["output"][0]["stdout"] == "one\n"
     assert "nowhere" in output["output"][1]["stderr"]
     names = [event["type"].removeprefix("response.") for event in streamed.events if "command_index" in event]
-    told_of_a_command = [f"shell_call_command.{step}" for step in ("added", "delta", "done")]
-    assert names == told_of_a_command * 2 + ["shell_call_output_content.delta", "shell_call_output_content.done"] * 2
-    assert told(upstream).startswith("Exit code: 0\none\n")
+    command_output = [f"shell_call_command.{step}" for step in ("added", "delta", "done")]
+    assert names == command_output * 2 + ["shell_call_output_content.delta", "shell_call_output_content.done"] * 2
+    assert last_output(upstream).startswith("Exit code: 0\none\n")
 
 
 def test_chain_keeps_shell_container_and_replays_calls(client: openai.OpenAI, upstream: Upstream) -> None:
@@ -318,7 +319,7 @@ def test_failed_shell_call_is_replayed_in_next_turn(client: openai.OpenAI, upstr
         "assistant",
         "user",
     ]
-    assert "Container 'cntr_gone' was not found" in told(upstream)
+    assert "Container 'cntr_gone' was not found" in last_output(upstream)
 
 
 def test_missing_file_id_of_container_is_named_to_the_model(
@@ -328,5 +329,5 @@ def test_missing_file_id_of_container_is_named_to_the_model(
     tool = {"type": "code_interpreter", "container": {"type": "auto", "file_ids": ["file-none"]}}
     response = create(client, model=MODEL, input="Hi", tools=[tool])
     assert [call["status"] for call in code_calls(response)] == ["failed", "failed"]
-    assert "The file 'file-none' cannot be put into the container." in told(upstream, 1)
-    assert "The file 'file-none' cannot be put into the container." in told(upstream)
+    assert "The file 'file-none' cannot be put into the container." in last_output(upstream, 1)
+    assert "The file 'file-none' cannot be put into the container." in last_output(upstream)

@@ -37,9 +37,9 @@ def kinds(response: Json) -> list[str]:
     return [item["type"] for item in response["output"]]
 
 
-def compact(client: openai.OpenAI, **asked: Any) -> Json:
+def compact(client: openai.OpenAI, **fields: Any) -> Json:
     """Compact a conversation, check it against the SDK's types, which lack its user messages, and return its JSON."""
-    parsed = client.responses.with_raw_response.compact(**asked)
+    parsed = client.responses.with_raw_response.compact(**fields)
     body: Json = parsed.http_response.json()
     assert parsed.parse().output[-1].type == "compaction"
     assert problems(CompactedResponse, {**body, "output": body["output"][-1:]}) == []
@@ -124,15 +124,15 @@ def test_compaction_skips_summarized_files_and_keeps_those_of_open_message(
     trigger: Any = [{"type": "compaction_trigger"}]
     compacted = create(client, model=MODEL, previous_response_id=first["id"], input=trigger)
     client.files.delete(old)
-    asked: Any = [{"role": "user", "content": [{"type": "input_image", "file_id": new}]}]
-    called = create(client, model=MODEL, previous_response_id=compacted["id"], input=asked, tools=[look])
+    questions: Any = [{"role": "user", "content": [{"type": "input_image", "file_id": new}]}]
+    called = create(client, model=MODEL, previous_response_id=compacted["id"], input=questions, tools=[look])
     result: Any = [{"type": "function_call_output", "call_id": "call_1", "output": "word " * 100}]
     ended = create(
         client, model=MODEL, previous_response_id=called["id"], input=result, tools=[look], context_management=AT_100
     )
     assert kinds(ended) == ["compaction", "message"]
-    [told] = messages(upstream)
-    assert [part["type"] for part in told["content"]] == ["text", "image_url"]
+    [output] = messages(upstream)
+    assert [part["type"] for part in output["content"]] == ["text", "image_url"]
 
 
 # By a trigger
@@ -145,12 +145,12 @@ def test_compaction_trigger_returns_only_a_compaction_item(
     upstream.script("m", [ANSWER, SUMMARY, ANSWER])
     before = create(client, model=MODEL, input=[*TURNS, QUESTION])["id"]
     trigger: Any = [{"type": "compaction_trigger"}]
-    made = stream(client, model=MODEL, previous_response_id=before, input=trigger, background=background)
-    assert kinds(made.response) == ["compaction"]
-    assert made.types[-4:] == ["output_item.added", "compaction.compacting", "output_item.done", "completed"]
-    found = client.responses.input_items.list(made.response["id"]).data
+    streamed = stream(client, model=MODEL, previous_response_id=before, input=trigger, background=background)
+    assert kinds(streamed.response) == ["compaction"]
+    assert streamed.types[-4:] == ["output_item.added", "compaction.compacting", "output_item.done", "completed"]
+    found = client.responses.input_items.list(streamed.response["id"]).data
     assert [item.type for item in found] == ["message"] * 4
-    after = create(client, model=MODEL, previous_response_id=made.response["id"], input="And now?")
+    after = create(client, model=MODEL, previous_response_id=streamed.response["id"], input="And now?")
     assert kinds(after) == ["message"]
     sent = messages(upstream)
     assert len(sent) == 2
@@ -165,9 +165,9 @@ def test_input_over_threshold_is_compacted_before_the_answer(
     client: openai.OpenAI, wire: Wire, upstream: Upstream, store: bool
 ) -> None:
     upstream.script("m", [SUMMARY, ANSWER, ANSWER])
-    asked: Json = {"model": MODEL, "input": [*TURNS, QUESTION], "context_management": AT_100, "store": store}
-    made = stream(client, **asked)
-    final = made.response
+    request: Json = {"model": MODEL, "input": [*TURNS, QUESTION], "context_management": AT_100, "store": store}
+    streamed = stream(client, **request)
+    final = streamed.response
     assert kinds(final) == ["compaction", "message"]
     assert final["output"][1]["content"][0]["text"] == "Ada."
     assert messages(upstream)[-1]["content"] == "What is my name?"
@@ -175,7 +175,7 @@ def test_input_over_threshold_is_compacted_before_the_answer(
     go_on: Json = {"input": [*TURNS, QUESTION, *final["output"], {"role": "user", "content": "And now?"}]}
     if store:
         assert stored(client, final["id"]) == final
-        assert wire.replay(final["id"]) == made.events
+        assert wire.replay(final["id"]) == streamed.events
         go_on = {"previous_response_id": final["id"], "input": "And now?"}
     create(client, model=MODEL, **go_on, store=store, context_management=AT_100)
     sent = messages(upstream)
@@ -206,14 +206,14 @@ def test_conversation_is_compacted_by_threshold_and_trigger(client: openai.OpenA
 
 def test_background_response_over_threshold_is_compacted(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script("m", [SUMMARY, ANSWER])
-    made = stream(client, model=MODEL, input=[*TURNS, QUESTION], context_management=AT_100, background=True)
-    assert kinds(made.response) == ["compaction", "message"]
+    streamed = stream(client, model=MODEL, input=[*TURNS, QUESTION], context_management=AT_100, background=True)
+    assert kinds(streamed.response) == ["compaction", "message"]
 
 
 def test_failed_summary_fails_the_response(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
     upstream.script("m", reply(text("The user is"), end="drop"))
-    asked = {"model": MODEL, "input": [*TURNS, QUESTION], "context_management": AT_100, "stream": True}
-    with wire.http.stream("POST", "/responses", json=asked) as answer:
+    request = {"model": MODEL, "input": [*TURNS, QUESTION], "context_management": AT_100, "stream": True}
+    with wire.http.stream("POST", "/responses", json=request) as answer:
         final = check_stream(read_sse(answer.iter_bytes()).events)
     assert final["status"] == "failed"
     [cut] = final["output"]
@@ -237,7 +237,7 @@ def test_many_turns_with_compaction_stay_within_the_context(
     before: Json = {}
     compactions = 0
     threshold = {"compact_threshold": 500 if by == "threshold" else 100_000}
-    asked: Json = {
+    request: Json = {
         "model": f"local/{model}",
         "tools": [tool],
         "context_management": [{"type": "compaction", **threshold}],
@@ -247,9 +247,9 @@ def test_many_turns_with_compaction_stay_within_the_context(
         for given, then in ((f"Question {number}? {'word ' * 20}", call), (None, reply(text(f"So {number} it is.")))):
             upstream.script(model, then, context=CONTEXT)
             items: Any = given or [{"type": "function_call_output", "call_id": "call_1", "output": "found " * 20}]
-            made = create(client, input=items, **asked, **before)
-            before = {"previous_response_id": made["id"]}
-            compactions += kinds(made).count("compaction")
+            response = create(client, input=items, **request, **before)
+            before = {"previous_response_id": response["id"]}
+            compactions += kinds(response).count("compaction")
     assert compactions >= 1
     within = [each.body for each in upstream.requests(model) if each.ended == "completed"]
     assert max(map(tokens, within)) <= CONTEXT

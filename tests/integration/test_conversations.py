@@ -15,7 +15,7 @@ from tests.support.upstream import Upstream, error, finish, reply, text, tool_ca
 from tests.support.variants import records
 from tests.support.waiting import wait_until
 from tests.support.websocket_client import WebSocketClient
-from tests.support.wire import Json, Wire, error_of, output_text, said
+from tests.support.wire import Json, Wire, error_of, output_text, roles_and_texts
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("calm")]
 
@@ -41,9 +41,9 @@ def json_of(answer: httpx.Response, kind: Any) -> Json:
 def begin(wire: Wire, *items: Any, **metadata: str) -> str:
     """Create a conversation with these items and return its id."""
     body = {"items": list(items), "metadata": metadata}
-    made = json_of(wire.http.post("/conversations", json=body), Conversation)
-    assert made["metadata"] == metadata
-    conversation_id: str = made["id"]
+    created = json_of(wire.http.post("/conversations", json=body), Conversation)
+    assert created["metadata"] == metadata
+    conversation_id: str = created["id"]
     return conversation_id
 
 
@@ -77,24 +77,24 @@ def words(wire: Wire, conversation_id: str) -> list[str]:
 
 
 def test_conversation_is_created_updated_and_deleted(client: openai.OpenAI) -> None:
-    made = client.conversations.create(metadata={"topic": "demo"}, items=[user("Hello!")])
-    assert (made.object, made.metadata) == ("conversation", {"topic": "demo"})
-    assert client.conversations.retrieve(made.id) == made
-    changed = client.conversations.update(made.id, metadata={"topic": "other", "more": "1"})
-    assert changed == made.model_copy(update={"metadata": {"topic": "other", "more": "1"}})
-    assert client.conversations.retrieve(made.id) == changed
-    assert client.conversations.update(made.id, metadata=None).metadata == {}
-    [item] = client.conversations.items.list(made.id).data
-    gone = client.conversations.delete(made.id)
-    assert (gone.id, gone.object, gone.deleted) == (made.id, "conversation.deleted", True)
+    conversation = client.conversations.create(metadata={"topic": "demo"}, items=[user("Hello!")])
+    assert (conversation.object, conversation.metadata) == ("conversation", {"topic": "demo"})
+    assert client.conversations.retrieve(conversation.id) == conversation
+    changed = client.conversations.update(conversation.id, metadata={"topic": "other", "more": "1"})
+    assert changed == conversation.model_copy(update={"metadata": {"topic": "other", "more": "1"}})
+    assert client.conversations.retrieve(conversation.id) == changed
+    assert client.conversations.update(conversation.id, metadata=None).metadata == {}
+    [item] = client.conversations.items.list(conversation.id).data
+    gone = client.conversations.delete(conversation.id)
+    assert (gone.id, gone.object, gone.deleted) == (conversation.id, "conversation.deleted", True)
     for call in (
-        lambda: client.conversations.retrieve(made.id),
-        lambda: client.conversations.delete(made.id),
-        lambda: client.conversations.items.list(made.id),
-        lambda: client.conversations.items.retrieve(item.id or "", conversation_id=made.id),
-        lambda: client.responses.create(model=MODEL, input="hi", conversation=made.id),
+        lambda: client.conversations.retrieve(conversation.id),
+        lambda: client.conversations.delete(conversation.id),
+        lambda: client.conversations.items.list(conversation.id),
+        lambda: client.conversations.items.retrieve(item.id or "", conversation_id=conversation.id),
+        lambda: client.responses.create(model=MODEL, input="hi", conversation=conversation.id),
     ):
-        with pytest.raises(openai.NotFoundError, match=f"Conversation with id '{made.id}' not found."):
+        with pytest.raises(openai.NotFoundError, match=f"Conversation with id '{conversation.id}' not found."):
             call()
 
 
@@ -183,18 +183,18 @@ def test_invalid_conversation_request_changes_nothing(wire: Wire, case: str) -> 
     answer = wire.http.post(
         f"/conversations/{conversation_id}{path}".rstrip("/") if path else "/conversations", json=body
     )
-    told = error_of(answer, 400)
-    assert told["param"] == param
-    assert code is None or told["code"] == code
+    output = error_of(answer, 400)
+    assert output["param"] == param
+    assert code is None or output["code"] == code
     assert items_of(wire, conversation_id) == before
 
 
 def test_missing_conversation_and_wrong_route_are_errors(wire: Wire) -> None:
     conversation_id = begin(wire, user("x"))
     for path in ("", "/items", "/items/msg_1"):
-        told = error_of(wire.http.get(f"/conversations/{UNKNOWN}{path}"), 404)
-        assert told["message"] == f"Conversation with id '{UNKNOWN}' not found."
-        assert (told["type"], told["param"], told["code"]) == ("invalid_request_error", None, None)
+        output = error_of(wire.http.get(f"/conversations/{UNKNOWN}{path}"), 404)
+        assert output["message"] == f"Conversation with id '{UNKNOWN}' not found."
+        assert (output["type"], output["param"], output["code"]) == ("invalid_request_error", None, None)
         assert error_of(wire.http.get(f"/conversations/thread_1{path}"), 400)["param"] == "conversation_id"
     for query in ({"limit": "0"}, {"limit": "101"}, {"order": "up"}, {"after": "msg_x"}, {"include[]": "everything"}):
         answer = wire.http.get(f"/conversations/{conversation_id}/items", params=query)
@@ -229,13 +229,13 @@ def test_conversation_response_sees_and_extends_its_history(
     # Output that was truncated by its length is part of the conversation.
     assert words(wire, conversation.id) == ["Count.", "q0", "one", "q1", "two", "q2", "three"]
     turns = [("system", "Count."), ("user", "q0"), ("assistant", "one"), ("user", "q1"), ("assistant", "two")]
-    assert said(messages(upstream)) == [*turns, ("user", "q2")]
+    assert roles_and_texts(messages(upstream)) == [*turns, ("user", "q2")]
     [page] = wire.pages(f"/{response['id']}/input_items", order="asc")
     assert page["data"] == items_of(wire, conversation.id)[:-1]
     # Without input, the response continues from the conversation's items.
     client.conversations.items.create(conversation.id, items=[user("and?")])
     client.responses.create(model=MODEL, conversation=conversation.id)
-    assert said(messages(upstream))[-2:] == [("assistant", "three"), ("user", "and?")]
+    assert roles_and_texts(messages(upstream))[-2:] == [("assistant", "three"), ("user", "and?")]
 
 
 def test_conversation_requires_the_output_of_an_open_call(
@@ -243,11 +243,11 @@ def test_conversation_requires_the_output_of_an_open_call(
 ) -> None:
     upstream.script(NAME, [reply(tool_call(0, "call_1", "weather", '{"city":"Oslo"}')), reply(text("Rain."))])
     conversation_id = begin(wire)
-    asked: Json = {"model": MODEL, "tools": [WEATHER], "conversation": conversation_id}
-    create(client, input="Weather?", **asked)
+    request: Json = {"model": MODEL, "tools": [WEATHER], "conversation": conversation_id}
+    create(client, input="Weather?", **request)
     with pytest.raises(openai.BadRequestError, match="No tool output found for function call call_1"):
-        client.responses.create(input="Well?", **asked)
-    create(client, input=[{"type": "function_call_output", "call_id": "call_1", "output": "wet"}], **asked)
+        client.responses.create(input="Well?", **request)
+    create(client, input=[{"type": "function_call_output", "call_id": "call_1", "output": "wet"}], **request)
     kinds = [item["type"] for item in items_of(wire, conversation_id)]
     assert kinds == ["message", "function_call", "function_call_output", "message"]
 
@@ -262,7 +262,7 @@ def test_deleted_conversation_item_is_not_sent_to_the_model(
     create(client, model="local/echo", input="y", conversation=conversation_id)
     assert "secret" not in str(upstream.requests("echo")[-1].body)
     create(client, model="local/echo", input="z", previous_response_id=first["id"])
-    assert said(upstream.requests("echo")[-1].body["messages"])[:2] == [("user", "plain"), ("user", "x")]
+    assert roles_and_texts(upstream.requests("echo")[-1].body["messages"])[:2] == [("user", "plain"), ("user", "x")]
     # A response with `previous_response_id` does not extend the conversation.
     assert words(wire, conversation_id) == ["plain", "x", "x", "y", "y"]
 
@@ -305,16 +305,16 @@ def test_websocket_conversation_keeps_unstored_turns(stack: LiveStack, wire: Wir
         websocket.ask(model=MODEL, input="q2", conversation=conversation_id, store=False)
         branch = websocket.response()
         assert words(wire, conversation_id) == ["hello", "q1", "one", "q2", "two"]
-        heard = ["hello", "q1", "one", "q2", "two"]
+        expected = ["hello", "q1", "one", "q2", "two"]
         for store in (False, False, True):
             websocket.ask(model=MODEL, input="aside", previous_response_id=branch["id"], store=store)
             branch = websocket.response()
-            heard.append("aside")
-            assert [words for _, words in said(messages(upstream))] == heard
-            heard.append(output_text(branch))
+            expected.append("aside")
+            assert [words for _, words in roles_and_texts(messages(upstream))] == expected
+            expected.append(output_text(branch))
     assert len(words(wire, conversation_id)) == 5
     [page] = wire.pages(f"/{branch['id']}/input_items", order="asc")
-    assert texts(page["data"]) == heard[:-1]
+    assert texts(page["data"]) == expected[:-1]
 
 
 @BOTH_WAYS
@@ -332,16 +332,16 @@ def test_response_with_invalid_conversation_is_refused(wire: Wire, upstream: Ups
     both = {"conversation": begin(wire), "previous_response_id": response["id"]}
     for streamed in (False, True):
         body = {"model": "local/echo", "input": "y", "stream": streamed}
-        told = error_of(wire.post(body | both), 400)
-        assert (told["param"], told["code"]) == ("previous_response_id", "mutually_exclusive_parameters")
+        output = error_of(wire.post(body | both), 400)
+        assert (output["param"], output["code"]) == ("previous_response_id", "mutually_exclusive_parameters")
         for name in (UNKNOWN, {"id": UNKNOWN}):
-            told = error_of(wire.post(body | {"conversation": name}), 404)
-            assert told["message"] == f"Conversation with id '{UNKNOWN}' not found."
-            assert (told["type"], told["param"], told["code"]) == ("invalid_request_error", None, None)
-        told = error_of(wire.post(body | {"conversation": "thread_1"}), 400)
-        assert (told["param"], told["code"]) == ("conversation", "invalid_value")
-    told = error_of(wire.post({"model": "local/echo", "conversation": begin(wire)}), 400)
-    assert (told["param"], told["code"]) == ("input", "missing_required_parameter")
+            output = error_of(wire.post(body | {"conversation": name}), 404)
+            assert output["message"] == f"Conversation with id '{UNKNOWN}' not found."
+            assert (output["type"], output["param"], output["code"]) == ("invalid_request_error", None, None)
+        output = error_of(wire.post(body | {"conversation": "thread_1"}), 400)
+        assert (output["param"], output["code"]) == ("conversation", "invalid_value")
+    output = error_of(wire.post({"model": "local/echo", "conversation": begin(wire)}), 400)
+    assert (output["param"], output["code"]) == ("input", "missing_required_parameter")
     assert len(upstream.requests("echo")) == 1
 
 
@@ -353,8 +353,8 @@ def test_two_concurrent_responses_both_extend_the_conversation(wire: Wire, upstr
     conversation_id = begin(wire, user("hello"))
 
     def ask(model: str) -> int:
-        asked = {"model": f"local/{model}", "input": f"to {model}", "conversation": conversation_id, **body}
-        return wire.post(asked).status_code
+        request = {"model": f"local/{model}", "input": f"to {model}", "conversation": conversation_id, **body}
+        return wire.post(request).status_code
 
     with ThreadPoolExecutor(2) as clients:
         answers = clients.map(ask, (NAME, "other"))
@@ -367,7 +367,10 @@ def test_two_concurrent_responses_both_extend_the_conversation(wire: Wire, upstr
     wait_until(lambda: len(words(wire, conversation_id)) == 5, seconds=90)
     assert words(wire, conversation_id) == ["hello", "to other", "three four", f"to {NAME}", "one two"]
     for model in (NAME, "other"):
-        assert said(upstream.requests(model)[0].body["messages"]) == [("user", "hello"), ("user", f"to {model}")]
+        assert roles_and_texts(upstream.requests(model)[0].body["messages"]) == [
+            ("user", "hello"),
+            ("user", f"to {model}"),
+        ]
 
 
 def test_many_concurrent_responses_lose_no_conversation_items(wire: Wire, upstream: Upstream) -> None:
@@ -379,9 +382,9 @@ def test_many_concurrent_responses_lose_no_conversation_items(wire: Wire, upstre
 
     with ThreadPoolExecutor(12) as clients:
         assert set(clients.map(ask, range(24))) == {200}
-    heard = words(wire, conversation_id)
-    assert heard[::2] == heard[1::2]
-    assert sorted(heard[::2]) == sorted(f"number {number}" for number in range(24))
+    received = words(wire, conversation_id)
+    assert received[::2] == received[1::2]
+    assert sorted(received[::2]) == sorted(f"number {number}" for number in range(24))
 
 
 @BOTH_WAYS

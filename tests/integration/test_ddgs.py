@@ -16,7 +16,7 @@ from llama_stack_responses.tools.hosted.search_results import Result, results_of
 from tests.support.certificates import Certificates
 from tests.support.search import ENGINES
 from tests.support.stack import Host
-from tests.support.web import Answer, Asked, Web
+from tests.support.web import Answer, ReceivedRequest, Web
 
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
@@ -32,7 +32,7 @@ ONE_RESULT = ("wikipedia", "grokipedia")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     """Certificates of all engines."""
     hosts = [*(host for host, _ in ENGINES.values()), "www.duckduckgo.com", "elsewhere.example"]
-    return Certificates.made_in(tmp_path_factory.mktemp("tls"), hosts)
+    return Certificates.create_in(tmp_path_factory.mktemp("tls"), hosts)
 
 
 @pytest.fixture
@@ -61,10 +61,10 @@ async def search(provider: Any, **more: Any) -> Any:
     return await provider.invoke_tool("web_search", {"query": "otters", **more})
 
 
-def asked_for(asked: Asked) -> str:
+def search_query(request: ReceivedRequest) -> str:
     """Return the search query in a request's URL or form."""
-    form = {name: values[0] for name, values in parse_qs(asked.body.decode()).items()}
-    given = {**form, **asked.query}
+    form = {name: values[0] for name, values in parse_qs(request.body.decode()).items()}
+    given = {**form, **request.query}
     return next((given[name] for name in ("q", "p", "search", "query") if name in given), "")
 
 
@@ -72,7 +72,7 @@ def play(proxy: Web, engine: str) -> str:
     """Script the results of an engine, and return its host name."""
     server, form = ENGINES[engine]
     kind = "application/json" if engine in ONE_RESULT else "text/html; charset=utf-8"
-    proxy.answer_all = lambda asked: Answer(form(asked_for(asked), FOUND), headers={"content-type": kind})
+    proxy.answer_all = lambda request: Answer(form(search_query(request), FOUND), headers={"content-type": kind})
     return server
 
 
@@ -87,8 +87,8 @@ async def test_ddgs_results_of_each_engine_are_read(
         assert found == [Result("https://grokipedia.com/page/Otters", "Otters", FOUND[0][2])]
     else:
         assert found == [Result(*each) for each in FOUND[: 1 if engine in ONE_RESULT else 2]]
-    assert {asked.headers["host"] for asked in proxy.seen} == {server}
-    assert "otters" in asked_for(proxy.seen[0])
+    assert {request.headers["host"] for request in proxy.seen} == {server}
+    assert "otters" in search_query(proxy.seen[0])
 
 
 async def test_ddgs_without_configured_engines_queries_several(
@@ -96,15 +96,15 @@ async def test_ddgs_without_configured_engines_queries_several(
 ) -> None:
     forms = dict(ENGINES.values())
 
-    def answer(asked: Asked) -> Answer:
-        form = forms.get(asked.headers["host"])
-        return Answer(form(asked_for(asked), FOUND)) if form else Answer(status=404)
+    def answer(request: ReceivedRequest) -> Answer:
+        form = forms.get(request.headers["host"])
+        return Answer(form(search_query(request), FOUND)) if form else Answer(status=404)
 
     proxy.answer_all = answer
     async with searching(host, proxy, certificates) as provider:
         found = results_of((await search(provider, search_context_size="low")).content)
     assert len(found) == 3
-    assert len({asked.headers["host"] for asked in proxy.seen}) > 1
+    assert len({request.headers["host"] for request in proxy.seen}) > 1
 
 
 async def test_ddgs_allowed_domains_restrict_query_and_results(
@@ -114,7 +114,7 @@ async def test_ddgs_allowed_domains_restrict_query_and_results(
     async with searching(host, proxy, certificates, engines=["duckduckgo"]) as provider:
         found = results_of((await search(provider, allowed_domains=["fish.example", "a.example"])).content)
     assert [each.url for each in found] == [FOUND[1][0]]
-    assert asked_for(proxy.seen[0]) == "otters (site:fish.example OR site:a.example)"
+    assert search_query(proxy.seen[0]) == "otters (site:fish.example OR site:a.example)"
 
 
 async def test_ddgs_empty_result_is_not_an_error(host: Host, proxy: Web, certificates: Certificates) -> None:
@@ -142,7 +142,7 @@ async def test_ddgs_failure_of_all_engines_names_the_reason(
     async with searching(host, proxy, certificates, engines=["duckduckgo"]) as provider:
         result = await search(provider)
     assert result.error_message == f"No search engine has results ({why}). Try again later."
-    assert {asked.headers["host"] for asked in proxy.seen} <= {"html.duckduckgo.com", "www.duckduckgo.com"}
+    assert {request.headers["host"] for request in proxy.seen} <= {"html.duckduckgo.com", "www.duckduckgo.com"}
     assert len(proxy.seen) <= 4
 
 

@@ -62,13 +62,13 @@ def make_responses(wire: Wire, upstream: Upstream, mcp: McpServers) -> tuple[lis
     upstream.script("qwen3", [call, *[reply(text("Salt wind ", "on grey stone"))] * 9])
     tool = {"type": "mcp", "server_label": "mcp", "server_url": mcp.url(), "require_approval": "never"}
     ids: list[str] = []
-    asked: list[Json] = [
+    questions: list[Json] = [
         {"tools": [tool], "instructions": "Be brief."},
         {"previous": 0, "instructions": "Be brief."},
         {"previous": 0},
         {"previous": 1},
     ]
-    for more in asked:
+    for more in questions:
         previous = {"previous_response_id": ids[more.pop("previous")]} if "previous" in more else {}
         ids.append(
             wire.create(model=MODEL, input="Write a haiku about the sea.", metadata=TEAM, **more, **previous)["id"]
@@ -81,11 +81,11 @@ def make_responses(wire: Wire, upstream: Upstream, mcp: McpServers) -> tuple[lis
 def running(wire: Wire, upstream: Upstream) -> Json:
     """Return the live state of a background response that has begun to write."""
     upstream.script("slow", reply(text("One ", "two "), hold=2))
-    made = wire.create(model="local/slow", input="Write a haiku", background=True)["id"]
+    response_id = wire.create(model="local/slow", input="Write a haiku", background=True)["id"]
     state = first_event(wire, "/live", lambda data: any(each["tail"] == "One two " for each in data["responses"]))
     [one] = state["responses"]
     upstream.release("slow")
-    wait_until(lambda: wire.retrieve(made)["status"] == "completed")
+    wait_until(lambda: wire.retrieve(response_id)["status"] == "completed")
     found: Json = one
     return found
 

@@ -77,8 +77,8 @@ def terminal(
     replacements |= ON_OGX if host == "ogx" else {}
     folder = tmp_path / "folder"
     folder.mkdir()
-    with Terminal(folder, env, replacements) as made:
-        yield made
+    with Terminal(folder, env, replacements) as created:
+        yield created
 
 
 def add_program(terminal: Terminal, name: str, command: str) -> None:
@@ -100,12 +100,12 @@ def wait_for_stack(child: Child, port: str) -> None:
     child.wait_ready(answers, seconds=READY_SECONDS)
 
 
-def create(port: str, **asked: Json | str) -> Json:
+def create(port: str, **fields: Json | str) -> Json:
     """Create a response on the server at this port."""
-    answer = httpx.post(f"http://127.0.0.1:{port}/v1/responses", json=asked, timeout=60, trust_env=False)
+    answer = httpx.post(f"http://127.0.0.1:{port}/v1/responses", json=fields, timeout=60, trust_env=False)
     assert answer.status_code == 200, answer.text
-    made: Json = answer.json()
-    return made
+    created: Json = answer.json()
+    return created
 
 
 def test_ready_configuration_starts_a_server(terminal: Terminal, ports: dict[str, str], host: Host) -> None:
@@ -202,12 +202,13 @@ def kept(
         with LiveStack(config, env, tmp_path / "state", host=host) as stack:
             terminal.env["STATE_DIR"] = str(stack.state_dir)
             with Wire(stack, token="token-of-ada") as wire:
-                made = [wire.create(model=MODEL, input="One.")]
+                responses = [wire.create(model=MODEL, input="One.")]
                 wire.post({"model": MODEL, "input": "Two.", "stream": True})
-                made.append(wire.create(model=MODEL, input="Three.", previous_response_id=made[0]["id"]))
-                yield made
+                responses.append(wire.create(model=MODEL, input="Three.", previous_response_id=responses[0]["id"]))
+                yield responses
 
 
+@pytest.mark.one_host
 def test_operator_commands_show_and_delete_stored_responses(terminal: Terminal, kept: list[Json]) -> None:
     first, last = kept
     terminal.replacements["RESPONSE_ID"] = last["id"]
@@ -227,6 +228,7 @@ def test_operator_commands_show_and_delete_stored_responses(terminal: Terminal, 
         assert first["id"] not in terminal.run("llama-stack-responses list")
 
 
+@pytest.mark.one_host
 def test_backup_commands_copy_responses_to_another_store(terminal: Terminal, kept: list[Json]) -> None:
     other = terminal.folder / "other"
     other.mkdir()

@@ -4,7 +4,8 @@ import pytest
 
 from benchmarks.durability import CI, run
 
-pytestmark = [pytest.mark.live, pytest.mark.extended]
+# Jobs and the store do not depend on the host.
+pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.one_host]
 
 
 def test_repeated_kills_lose_and_duplicate_no_responses() -> None:

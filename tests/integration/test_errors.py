@@ -44,7 +44,7 @@ class Bad:
     status: int = 400
 
 
-# Errors within `input` are tested beside its valid forms.
+# Errors within `input` are tested with its valid forms.
 BAD: dict[str, Bad] = {
     "no model": Bad({"model": None}, "model", "missing_required_parameter", "'model'"),
     "model is a number": Bad({"model": 5}, "model", "invalid_type", "expected a string, but got an integer"),
@@ -475,9 +475,9 @@ def test_model_server_stream_broken_before_first_output_fails(
 def test_model_server_json_instead_of_a_stream_is_502(wire: Wire, upstream: Upstream) -> None:
     """The bundled provider detects it before the stream starts. The host's reads it as a stream without events."""
     upstream.script("mute", [Reply(body={"hello": "world"}), Reply(body={"error": {"message": "no stream today"}})])
-    asked = {"model": "local/mute", "input": "hello", "stream": True}
-    assert "JSON" in error_of(wire.post(asked), 502)["message"]
-    assert "no stream today" in error_of(wire.post(asked), 502)["message"]
+    request = {"model": "local/mute", "input": "hello", "stream": True}
+    assert "JSON" in error_of(wire.post(request), 502)["message"]
+    assert "no stream today" in error_of(wire.post(request), 502)["message"]
     failed = final(wire.stream(model="vllm/mute", input="hello"))
     assert (failed["status"], failed["output"]) == ("failed", [])
 
@@ -525,7 +525,7 @@ def frail(
     host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LiveStack]:
     """A stack with short timeouts, low limits, and a provider whose model server does not exist."""
-    nobody = socket.socket()  # it reserves the port without listening
+    unused = socket.socket()  # it reserves the port without listening
 
     def weaken(config: Json) -> None:
         add_host_provider(config)
@@ -536,15 +536,15 @@ def frail(
             config["providers"]["inference"].append(
                 way | {"provider_id": f"impatient-{way['provider_id']}", "config": impatient}
             )
-        away = ways[0]["config"] | {"base_url": f"http://127.0.0.1:{nobody.getsockname()[1]}/v1"}
+        away = ways[0]["config"] | {"base_url": f"http://127.0.0.1:{unused.getsockname()[1]}/v1"}
         config["providers"]["inference"].append(ways[0] | {"provider_id": "away", "config": away})
         limits = {"inference_idle_seconds": PATIENCE, "request_bytes": 20_000, "input_items": 5}
         responses_config(config)["limits"] = limits
 
     folder = tmp_path_factory.mktemp("frail")
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
-    with nobody:
-        nobody.bind(("127.0.0.1", 0))
+    with unused:
+        unused.bind(("127.0.0.1", 0))
         config = variant(STARTER, folder / "config.yaml", weaken)
         with LiveStack(config, env, folder / "state", host=host) as live:
             yield live
@@ -589,16 +589,16 @@ def answers(frail: LiveStack, upstream_process: UpstreamProcess) -> dict[tuple[s
     """The answers to these requests, streamed and not. Slow ones are requested concurrently."""
     upstream_process.client.script("silent", reply(text("never"), delay=60))
     upstream_process.client.script("stops", reply(text("Half an ", "answer"), end="hang"))
-    asked = [(each, stream) for each in UNANSWERED.values() for stream in (False, True)]
-    with Wire(frail) as wire, ThreadPoolExecutor(len(asked)) as threads:
+    questions = [(each, stream) for each in UNANSWERED.values() for stream in (False, True)]
+    with Wire(frail) as wire, ThreadPoolExecutor(len(questions)) as threads:
 
         def ask(case: tuple[Unanswered, bool]) -> tuple[tuple[str, bool], httpx.Response]:
             each, stream = case
             return (each.model, stream), wire.post({"model": each.model, "input": "x", "stream": stream})
 
         # Errors that precede the headers of a stream come first: the concurrent requests would delay them.
-        early = dict(ask(case) for case in asked if not case[0].begun)
-        return early | dict(threads.map(ask, [case for case in asked if case[0].begun]))
+        early = dict(ask(case) for case in questions if not case[0].begun)
+        return early | dict(threads.map(ask, [case for case in questions if case[0].begun]))
 
 
 @pytest.mark.parametrize("name", UNANSWERED)
@@ -705,7 +705,7 @@ def test_compressed_request_is_answered_where_the_host_takes_it(frail: LiveStack
         assert "could not parse the JSON body" in error_of(answer, 400)["message"]
 
 
-def test_body_that_is_not_compressed_as_it_says_is_refused(frail: LiveStack, host: Host) -> None:
+def test_body_that_contradicts_its_content_encoding_is_refused(frail: LiveStack, host: Host) -> None:
     with Wire(frail) as wire:
         for path in OURS + THEIRS if host == "ogx" else OURS:
             error = error_of(wire.http.post(path, content=b"{", headers=HEADER), 400)

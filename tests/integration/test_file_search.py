@@ -23,15 +23,15 @@ def store(stack: LiveStack) -> Iterator[tuple[str, dict[str, str]]]:
     """A vector store with two files: its id, and the files' ids by name."""
     with stack.client() as client:
         extra = {"embedding_model": "local/words-64", "embedding_dimension": 64}
-        made = client.vector_stores.create(name="animals", extra_body=extra)
+        created = client.vector_stores.create(name="animals", extra_body=extra)
         files = {}
-        for name, said, year in (("otters.txt", OTTERS, 2025), ("fish.txt", FISH, 2026)):
-            files[name] = client.files.create(file=(name, said.encode()), purpose="assistants").id
+        for name, output, year in (("otters.txt", OTTERS, 2025), ("fish.txt", FISH, 2026)):
+            files[name] = client.files.create(file=(name, output.encode()), purpose="assistants").id
             attached = client.vector_stores.files.create(
-                vector_store_id=made.id, file_id=files[name], attributes={"year": year}
+                vector_store_id=created.id, file_id=files[name], attributes={"year": year}
             )
             assert attached.status == "completed", attached.to_json()
-        yield made.id, files
+        yield created.id, files
 
 
 def asking(store_id: str, **options: Any) -> Any:
@@ -49,7 +49,7 @@ def searches(response: Json) -> list[Json]:
     return [item for item in response["output"] if item["type"] == "file_search_call"]
 
 
-def told(upstream: Upstream) -> list[str]:
+def tool_outputs(upstream: Upstream) -> list[str]:
     """Return the tool outputs in the last chat request."""
     return [message["content"] for message in messages(upstream) if message["role"] == "tool"]
 
@@ -86,8 +86,8 @@ def test_file_search_streams_its_events_and_cites_files(
     assert part["annotations"] == [
         {"type": "file_citation", "file_id": files["otters.txt"], "filename": "otters.txt", "index": 12}
     ]
-    assert f"【F1】 otters.txt\n{files['otters.txt']}\nOtters sleep hand in hand" in told(upstream)[0]
-    assert "【F9】" not in told(upstream)[0]
+    assert f"【F1】 otters.txt\n{files['otters.txt']}\nOtters sleep hand in hand" in tool_outputs(upstream)[0]
+    assert "【F9】" not in tool_outputs(upstream)[0]
     assert stored(client, streamed.response["id"]) == streamed.response
     assert wire.replay(streamed.response["id"]) == streamed.events
 

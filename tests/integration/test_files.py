@@ -27,7 +27,7 @@ def data_url(content: bytes, kind: str = "application/pdf") -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
-def asked(*parts: Json) -> Any:
+def message_with(*parts: Json) -> Any:
     """Return an input of one message."""
     return [{"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, *parts]}]
 
@@ -55,7 +55,7 @@ def test_pdf_is_sent_as_text_and_stored_unchanged(
     upstream.script(NAME, SAID)
     web.answers["/papers/otters.pdf"] = Answer(PDF, headers={"content-type": "application/octet-stream"})
     part = {"type": "input_file", **WAYS[way](client, web)}
-    first = create(client, model=MODEL, input=asked(part))
+    first = create(client, model=MODEL, input=message_with(part))
     assert given(upstream) == {"type": "text", "text": READ}
     item: Any = client.responses.input_items.list(first["id"]).data[0].to_dict()
     assert item["content"][1] == part
@@ -68,7 +68,7 @@ def test_model_with_file_input_receives_the_file(client: openai.OpenAI, upstream
     upstream.script("reads-files", SAID)
     web.answers["/papers/otters.pdf"] = Answer(PDF, headers={"content-type": "application/pdf"})
     part = {"type": "input_file", **WAYS[way](client, web)}
-    create(client, model="local/reads-files", input=asked(part))
+    create(client, model="local/reads-files", input=message_with(part))
     file = given(upstream, "reads-files")["file"]
     assert file["filename"] == "otters.pdf"
     assert file["file_data"] == part.get("file_data", data_url(PDF))
@@ -81,7 +81,7 @@ def test_model_with_file_input_receives_the_file(client: openai.OpenAI, upstream
 def test_text_file_is_sent_as_text(client: openai.OpenAI, upstream: Upstream, name: str, content: str) -> None:
     upstream.script(NAME, SAID)
     file = client.files.create(file=(name, content.encode()), purpose="assistants")
-    create(client, model=MODEL, input=asked({"type": "input_file", "file_id": file.id}))
+    create(client, model=MODEL, input=message_with({"type": "input_file", "file_id": file.id}))
     assert given(upstream) == {"type": "text", "text": f'<file name="{name}">\n{content}\n</file>'}
 
 
@@ -90,8 +90,8 @@ def test_files_in_tool_output_and_developer_message_are_sent_as_text(client: ope
     file = {"type": "input_file", "filename": "a.txt", "file_data": data_url(b"Blue.", "text/plain")}
     output: Json = {"type": "function_call_output", "call_id": "c1", "output": [file]}
     developer = {"role": "developer", "content": [file]}
-    told: Any = [developer, {"role": "user", "content": "Look!"}, CALL, output]
-    create(client, model=MODEL, input=told, tools=[function("look")])
+    result: Any = [developer, {"role": "user", "content": "Look!"}, CALL, output]
+    create(client, model=MODEL, input=result, tools=[function("look")])
     blue = '<file name="a.txt">\nBlue.\n</file>'
     assert [(each["role"], each["content"]) for each in messages(upstream)] == [
         ("system", blue),
@@ -105,7 +105,7 @@ def test_background_response_reads_file_url(client: openai.OpenAI, upstream: Ups
     upstream.script(NAME, SAID)
     web.answers["/otters.pdf"] = Answer(PDF)
     part = {"type": "input_file", "file_url": web.url("/otters.pdf")}
-    with client.responses.create(model=MODEL, input=asked(part), background=True, stream=True) as events:
+    with client.responses.create(model=MODEL, input=message_with(part), background=True, stream=True) as events:
         [*_, last] = events
     assert last.type == "response.completed"
     assert given(upstream) == {"type": "text", "text": READ}
@@ -117,7 +117,7 @@ def test_file_url_gone_before_the_job_runs_fails_the_response(
     answers = iter([Answer(PDF)])
     web.answers["/otters.pdf"] = lambda _: next(answers, Answer(status=404))
     part = {"type": "input_file", "file_url": web.url("/otters.pdf")}
-    streamed = stream(client, model=MODEL, input=asked(part), background=True)
+    streamed = stream(client, model=MODEL, input=message_with(part), background=True)
     error = streamed.response["error"]
     assert (error["code"], error["param"]) == ("invalid_prompt", "input")
     assert "404" in error["message"]
@@ -149,7 +149,7 @@ def test_invalid_file_is_400_with_its_field(client: openai.OpenAI, upstream: Ups
     [field] = source
     how: Any = {mode: True}
     with pytest.raises(openai.BadRequestError, match=why) as raised:
-        client.responses.create(model=MODEL, input=asked({"type": "input_file", **source}), **how)
+        client.responses.create(model=MODEL, input=message_with({"type": "input_file", **source}), **how)
     assert (raised.value.code, raised.value.param) == (code, f"input[0].content[1].{field}")
     assert upstream.requests() == []
 
@@ -157,5 +157,5 @@ def test_invalid_file_is_400_with_its_field(client: openai.OpenAI, upstream: Ups
 def test_file_url_not_found_is_400_without_the_query_string(client: openai.OpenAI, web: Web) -> None:
     source: Json = {"type": "input_file", "file_url": web.url("/otters.pdf?token=secret-4711")}
     with pytest.raises(openai.BadRequestError, match="404") as raised:
-        client.responses.create(model=MODEL, input=asked(source))
+        client.responses.create(model=MODEL, input=message_with(source))
     assert "secret-4711" not in raised.value.message

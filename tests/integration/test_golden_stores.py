@@ -1,21 +1,30 @@
 """This version reads the stores that earlier versions left, response by response, and finishes their work."""
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
-from tests.support.golden_store import FOLDER, SECRET, TEMPLATES, WHOLE, Asking, Golden, keep_for_ever, load, serving
+from tests.support.golden_store import (
+    FOLDER,
+    SECRET,
+    TEMPLATES,
+    WHOLE,
+    Asking,
+    Golden,
+    differences,
+    keep_for_ever,
+    load,
+    serving,
+)
 from tests.support.stack import REPOSITORY, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess
 from tests.support.variants import variant
 from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire, output_text
 
-pytestmark = pytest.mark.live
-
-ADDED: Final = {"response_id", "store", "presence_penalty", "frequency_penalty", "billing"}
-"""Fields of responses and events that the first of these versions does not have."""
+# The store does not depend on the host.
+pytestmark = [pytest.mark.live, pytest.mark.one_host]
 
 RESPONSES: Final = 12
 """Ended responses of each store."""
@@ -55,20 +64,6 @@ def stack(
         load(golden, server, folder / "state")
         with LiveStack(config, env, folder / "state", host=host) as running:
             yield running
-
-
-def differences(before: Any, now: Any, path: str = "") -> Iterator[str]:
-    """Yield where `now` lacks or changes something of `before`, or adds what is not in `ADDED`."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        yield from (f"{path}/{name} is gone" for name in before.keys() - now.keys())
-        yield from (f"{path}/{name} is new" for name in now.keys() - before.keys() - ADDED)
-        for name in before.keys() & now.keys():
-            yield from differences(before[name], now[name], f"{path}/{name}")
-    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        for number, (one, other) in enumerate(zip(before, now, strict=True)):
-            yield from differences(one, other, f"{path}/{number}")
-    elif before != now:
-        yield f"{path} was {before!r} and is {now!r}"
 
 
 def await_end(wire: Wire, name: str) -> None:
@@ -115,8 +110,8 @@ def test_sealed_reasoning_of_an_earlier_version_opens(golden: Golden, stack: Liv
     assert sealed
     with Wire(stack) as wire:
         for item in sealed:
-            asked = [{"role": "user", "content": "Why?"}, item, {"role": "user", "content": "And?"}]
-            wire.create(model="local/echo", input=asked)
+            questions = [{"role": "user", "content": "Why?"}, item, {"role": "user", "content": "And?"}]
+            wire.create(model="local/echo", input=questions)
 
 
 def test_deletion_of_all_responses_of_an_earlier_version_leaves_no_rows(golden: Golden, stack: LiveStack) -> None:

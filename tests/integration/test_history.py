@@ -10,8 +10,8 @@ from tests.support.openai_client import function
 from tests.support.seed import seed
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, finish, reasoning, reply, text, tool_call
-from tests.support.variants import records, said_since, stored_bytes
-from tests.support.wire import Json, Wire, error_of, final, output_text, said
+from tests.support.variants import records, stored_bytes, text_of_new_records
+from tests.support.wire import Json, Wire, error_of, final, output_text, roles_and_texts
 
 pytestmark = pytest.mark.live
 
@@ -27,7 +27,7 @@ def noise(size: int) -> str:
 
 def sent(upstream: Upstream, model: str) -> list[tuple[str, str]]:
     """Return the messages of the latest request for a model."""
-    return said(upstream.requests(model)[-1].body["messages"])
+    return roles_and_texts(upstream.requests(model)[-1].body["messages"])
 
 
 def test_duplicate_item_reference_is_400(client: openai.OpenAI, upstream: Upstream) -> None:
@@ -80,7 +80,7 @@ def test_chain_carries_calls_and_their_outputs(client: openai.OpenAI, upstream: 
     client.responses.create(model="local/tools", input="Thanks", previous_response_id=second.id)
     messages = upstream.requests("tools")[-1].body["messages"]
     assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool", "assistant", "user"]
-    assert said(messages)[1] == ("assistant", "Let me look.")
+    assert roles_and_texts(messages)[1] == ("assistant", "Let me look.")
     assert [(call["id"], call["function"]) for call in messages[1]["tool_calls"]] == [
         ("call_a", {"name": "weather", "arguments": '{"city":"Oslo"}'}),
         ("call_b", {"name": "weather", "arguments": '{"city":"Rome"}'}),
@@ -123,15 +123,15 @@ def test_deletion_drops_records_that_no_other_response_uses(wire: Wire, stack: L
     body = {"model": "local/echo", "instructions": words["tools"] + noise(1000)}
 
     def kept() -> set[str]:
-        said = said_since(database, before)
-        return {name for name, each in words.items() if each in said}
+        output = text_of_new_records(database, before)
+        return {name for name, each in words.items() if each in output}
 
-    made: dict[str, str] = {}
+    created: dict[str, str] = {}
     for name in ("root", "left", "right"):
-        made[name] = wire.create(**body, input=words[name], previous_response_id=made.get("root"))["id"]
+        created[name] = wire.create(**body, input=words[name], previous_response_id=created.get("root"))["id"]
     assert kept() == {"root", "left", "right", "tools"}
     for name, still in (("root", set(words)), ("left", {"root", "right", "tools"}), ("right", set[str]())):
-        assert wire.http.delete(f"/responses/{made[name]}").status_code == 200
+        assert wire.http.delete(f"/responses/{created[name]}").status_code == 200
         assert kept() == still
     # The index entries of lists stay until a sweep.
     assert {key for key in records(database).keys() - before if not key.startswith("x/")} == set()
@@ -221,7 +221,7 @@ def test_item_references_are_resolved_in_the_input(client: openai.OpenAI, upstre
     answer: Any = {"type": "function_call_output", "call_id": "call_1", "output": "5"}
     second = client.responses.create(model="local/refer", input=[*references, answer], tools=[WEATHER])
     messages = upstream.requests("refer")[-1].body["messages"]
-    assert said(messages) == [("user", "The question?"), ("assistant", "forty-two"), ("tool", "5")]
+    assert roles_and_texts(messages) == [("user", "The question?"), ("assistant", "forty-two"), ("tool", "5")]
     assert [call["id"] for call in messages[1]["tool_calls"]] == ["call_1"]
     listed = client.responses.input_items.list(second.id, order="asc").data
     assert [item.type for item in listed] == [
@@ -256,9 +256,9 @@ def test_two_responses_with_the_same_words_have_ids_of_their_own(client: openai.
     listed: set[str] = set()
     for _ in range(3):
         first = client.responses.create(model="local/twins", input="Greet me.")
-        asked: Any = [{"role": "user", "content": "And the weather?"}]
+        questions: Any = [{"role": "user", "content": "And the weather?"}]
         second = client.responses.create(
-            model="local/twins", input=asked, previous_response_id=first.id, tools=[WEATHER]
+            model="local/twins", input=questions, previous_response_id=first.id, tools=[WEATHER]
         )
         items = list(client.responses.input_items.list(second.id, order="asc"))
         assert items[1].id == first.output[0].id

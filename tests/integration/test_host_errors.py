@@ -102,9 +102,9 @@ def stacks(
     env = {**stack_env, **found}
     changes = {"bare": leave_out_all, "vectors": leave_out_embedder}
     configs = {name: variant(STARTER, folder / f"{name}.yaml", change) for name, change in changes.items()}
-    made = {name: LiveStack(config, env, folder / name, host=host) for name, config in configs.items()}
-    with made["bare"], made["vectors"]:
-        yield made
+    servers = {name: LiveStack(config, env, folder / name, host=host) for name, config in configs.items()}
+    with servers["bare"], servers["vectors"]:
+        yield servers
 
 
 @pytest.mark.parametrize("refused", REFUSED, ids=lambda each: f"{each.stack} {each.method} {each.path} {each.status}")

@@ -15,7 +15,7 @@ from tests.support.upstream import Upstream, UpstreamProcess
 from tests.support.valkey import Valkey
 from tests.support.variants import responses_config, variant
 from tests.support.waiting import wait_until
-from tests.support.wire import Json, Wire, error_of, final, output_text, said
+from tests.support.wire import Json, Wire, error_of, final, output_text, roles_and_texts
 
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts, pytest.mark.extended]
 
@@ -59,17 +59,17 @@ def stacks(
 
     config = variant(STARTER, tmp_path_factory.mktemp("config") / "config.yaml", use)
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
-    made = {
+    servers = {
         backend: LiveStack(config, {**env, "BACKEND": name}, tmp_path_factory.mktemp(backend), host=host)
         for backend, name in BACKENDS.items()
     }
     # A child process ends with the thread that started it, so these threads must live as long as the stacks.
-    with ThreadPoolExecutor(len(made)) as starters:
+    with ThreadPoolExecutor(len(servers)) as starters:
         try:
-            list(starters.map(LiveStack.start, made.values()))
-            yield made
+            list(starters.map(LiveStack.start, servers.values()))
+            yield servers
         finally:
-            for each in made.values():
+            for each in servers.values():
                 each.stop()
 
 
@@ -81,30 +81,30 @@ def stack(request: pytest.FixtureRequest, stacks: dict[str, LiveStack]) -> LiveS
 
 def converse(wire: Wire, turns: int, last: str | None = None) -> list[Json]:
     """Return the responses of some chained turns, alternately unstreamed and streamed."""
-    made: list[Json] = []
+    created: list[Json] = []
     for turn in range(turns):
-        asked = {"model": "local/echo", "input": f"turn {turn}", "previous_response_id": last}
-        made.append(check_stream(wire.stream(**asked)) if turn % 2 else wire.create(**asked))
-        last = made[-1]["id"]
-    return made
+        request = {"model": "local/echo", "input": f"turn {turn}", "previous_response_id": last}
+        created.append(check_stream(wire.stream(**request)) if turn % 2 else wire.create(**request))
+        last = created[-1]["id"]
+    return created
 
 
 def test_host_backend_keeps_responses_after_a_kill(stack: LiveStack, upstream: Upstream) -> None:
     with Wire(stack) as wire:
-        made = converse(wire, 4)
+        created = converse(wire, 4)
     stack.kill()
     stack.start()
     with Wire(stack) as wire:
-        for response in made:
+        for response in created:
             assert wire.retrieve(response["id"]) == response
             assert final(wire.replay(response["id"])) == response
-        assert [each["id"] for each in wire.listed(order="asc")][: len(made)] == [each["id"] for each in made]
-        items = [item for page in wire.pages(f"/{made[-1]['id']}/input_items", limit=3) for item in page["data"]]
-        assert len(items) == 2 * len(made) - 1
-        made += converse(wire, 2, last=made[-1]["id"])
-    contents = [content for _, content in said(upstream.requests("echo")[-1].body["messages"])]
-    asked = [f"turn {turn}" for turn in (0, 1, 2, 3, 0, 1)]
-    assert contents == [each for each in asked for _ in ("asked", "echoed")][:-1]
+        assert [each["id"] for each in wire.listed(order="asc")][: len(created)] == [each["id"] for each in created]
+        items = [item for page in wire.pages(f"/{created[-1]['id']}/input_items", limit=3) for item in page["data"]]
+        assert len(items) == 2 * len(created) - 1
+        created += converse(wire, 2, last=created[-1]["id"])
+    contents = [content for _, content in roles_and_texts(upstream.requests("echo")[-1].body["messages"])]
+    questions = [f"turn {turn}" for turn in (0, 1, 2, 3, 0, 1)]
+    assert contents == [each for each in questions for _ in ("asked", "echoed")][:-1]
     assert "Traceback" not in stack.log.read_text(errors="replace")
 
 
@@ -125,15 +125,15 @@ def test_host_backend_keeps_conversation_items_of_concurrent_responses(stack: Li
         path = f"/conversations/{wire.http.post('/conversations', json={}).json()['id']}"
 
         def ask(turn: int) -> str:
-            asked = {"model": "local/echo", "input": f"turn {turn}", "conversation": path.rpartition("/")[2]}
-            return output_text(check_stream(wire.stream(**asked)) if turn % 2 else wire.create(**asked))
+            request = {"model": "local/echo", "input": f"turn {turn}", "conversation": path.rpartition("/")[2]}
+            return output_text(check_stream(wire.stream(**request)) if turn % 2 else wire.create(**request))
 
         with ThreadPoolExecutor(4) as clients:
             assert list(clients.map(ask, range(4))) == [f"turn {turn}" for turn in range(4)]
         items = wire.http.get(f"{path}/items", params={"order": "asc"}).json()["data"]
-        heard = [item["content"][0]["text"] for item in items]
-        assert heard[::2] == heard[1::2]
-        assert sorted(heard[::2]) == [f"turn {turn}" for turn in range(4)]
+        received = [item["content"][0]["text"] for item in items]
+        assert received[::2] == received[1::2]
+        assert sorted(received[::2]) == [f"turn {turn}" for turn in range(4)]
         assert wire.http.delete(f"{path}/items/{items[0]['id']}").status_code == 200
         ask(4)
         assert len(upstream.requests("echo")[-1].body["messages"]) == 8
@@ -147,8 +147,8 @@ def test_host_backend_refuses_background_naming_the_stores_that_support_it(
     with Wire(stack) as wire:
         for stream in (False, True):
             for body, headers in (({"background": True}, {}), ({}, {"idempotency-key": "later"})):
-                asked = {"model": "local/echo", "input": "later", "stream": stream, **body}
-                error = error_of(wire.http.post("/responses", json=asked, headers=headers), 400)
+                request = {"model": "local/echo", "input": "later", "stream": stream, **body}
+                error = error_of(wire.http.post("/responses", json=request, headers=headers), 400)
                 assert (error["param"], error["code"]) == ("background", "unsupported_value")
                 assert error["message"] == (
                     "Background responses and requests with an Idempotency-Key need a transactional store: set `store` "

@@ -38,7 +38,7 @@ def send(wire: Wire, key: str, **body: Any) -> httpx.Response:
     return wire.http.post("/responses", json=ASKED | body, headers={"idempotency-key": key})
 
 
-def said(answer: httpx.Response) -> Json:
+def response_of(answer: httpx.Response) -> Json:
     """Return the response of an answer, from its JSON or its events."""
     if answer.headers["content-type"].startswith("text/event-stream"):
         return final(events_of(answer))
@@ -53,8 +53,8 @@ def replayed(answer: httpx.Response) -> bool:
 
 def reading(wire: Wire, key: str, **body: Any) -> Reader:
     """Return a reader of the stream of a request with this key."""
-    asked = ASKED | {"stream": True, **body}
-    return Reader(wire.http.stream("POST", "/responses", json=asked, headers={"idempotency-key": key}))
+    request = ASKED | {"stream": True, **body}
+    return Reader(wire.http.stream("POST", "/responses", json=request, headers={"idempotency-key": key}))
 
 
 @BOTH_WAYS
@@ -63,11 +63,11 @@ def test_repeated_key_returns_the_same_response(wire: Wire, upstream: Upstream, 
     first, again = (send(wire, f"again-{stream}", stream=stream) for _ in range(2))
     assert (replayed(first), replayed(again)) == (False, True)
     assert again.content == first.content
-    response = said(first)
+    response = response_of(first)
     assert (response["status"], response["background"], output_text(response)) == ("completed", False, "one two three")
     assert wire.retrieve(response["id"]) == response
     assert len(upstream.requests(NAME)) == 1
-    other = said(send(wire, f"other-{stream}", stream=stream))
+    other = response_of(send(wire, f"other-{stream}", stream=stream))
     assert other["id"] != response["id"]
     assert len(upstream.requests(NAME)) == 2
 
@@ -93,7 +93,7 @@ def test_concurrent_requests_with_one_key_share_one_response(wire: Wire, upstrea
         answers = [clients.submit(send, wire, "many") for _ in range(8)]
         upstream.wait_for(NAME, chunks=3)
         upstream.release(NAME)
-        responses = [said(answer.result()) for answer in answers]
+        responses = [response_of(answer.result()) for answer in answers]
     assert responses == [responses[0]] * 8
     assert sum(not replayed(answer.result()) for answer in answers) == 1
     assert len(upstream.requests(NAME)) == 1
@@ -126,7 +126,7 @@ def test_repeated_key_after_disconnect_returns_the_response(
             upstream.wait_for(NAME, chunks=3)
     upstream.wait_for(NAME, chunks=3)
     upstream.release(NAME)
-    response = said(send(wire, key, stream=stream))
+    response = response_of(send(wire, key, stream=stream))
     assert (response["status"], output_text(response)) == ("completed", "one two three")
     [request] = upstream.requests(NAME)
     assert request.ended == "completed"
@@ -138,7 +138,7 @@ def test_different_request_with_a_used_key_is_409(
 ) -> None:
     upstream.script(NAME, WHOLE)
     key = f"conflict-{stream}"
-    response = said(send(wire, key, stream=stream))
+    response = response_of(send(wire, key, stream=stream))
     for change in ({"input": "Other."}, {"stream": not stream}, {"background": True}):
         refused = send(wire, key, **{"stream": stream, **change})
         assert error_of(refused, 409)["code"] == "idempotency_key_reused"
@@ -146,7 +146,7 @@ def test_different_request_with_a_used_key_is_409(
         assert refused.headers["x-should-retry"] == "false"
     with pytest.raises(openai.ConflictError):
         client.responses.create(model=MODEL, input="Other.", extra_headers={"Idempotency-Key": key})
-    assert said(send(wire, key, stream=stream)) == response
+    assert response_of(send(wire, key, stream=stream)) == response
     assert len(upstream.requests(NAME)) == 1
 
 
@@ -165,7 +165,7 @@ def test_model_server_refusal_releases_the_key(
     upstream.script(NAME, WHOLE)
     answer = send(wire, key, stream=stream)
     assert not replayed(answer)
-    assert output_text(said(answer)) == "one two three"
+    assert output_text(response_of(answer)) == "one two three"
 
 
 def test_waiting_request_is_sent_again_after_a_refusal(wire: Wire, upstream: Upstream) -> None:
@@ -182,7 +182,7 @@ def test_invalid_request_releases_the_key(wire: Wire, upstream: Upstream) -> Non
     error_of(send(wire, "wrong", previous_response_id="resp_" + "0" * 24), 400)
     assert upstream.requests() == []
     upstream.script(NAME, WHOLE)
-    assert said(send(wire, "wrong"))["status"] == "completed"
+    assert response_of(send(wire, "wrong"))["status"] == "completed"
 
 
 @BOTH_WAYS
@@ -190,7 +190,7 @@ def test_repeated_key_returns_a_failed_response_again(wire: Wire, upstream: Upst
     upstream.script(NAME, [reply(COUNT[:3], end="error_frame"), WHOLE])
     answers = [send(wire, f"failed-{stream}", stream=stream) for _ in range(2)]
     assert answers[0].content == answers[1].content
-    response = said(answers[0])
+    response = response_of(answers[0])
     assert (response["status"], output_text(response)) == ("failed", "one two ")
     assert wire.retrieve(response["id"]) == response
     assert len(upstream.requests(NAME)) == 1
@@ -252,9 +252,11 @@ def test_sdk_call_with_key_header_resumes_after_a_timeout(stack: LiveStack, wire
         upstream.wait_for(NAME, chunks=3)
         upstream.release(NAME)
         client.timeout = 60.0
-        made = client.responses.create(model=MODEL, input="Count.", extra_headers={"Idempotency-Key": "from-python"})
-        assert made.output_text == "one two three"
-        assert stored(client, made.id)["status"] == "completed"
+        response = client.responses.create(
+            model=MODEL, input="Count.", extra_headers={"Idempotency-Key": "from-python"}
+        )
+        assert response.output_text == "one two three"
+        assert stored(client, response.id)["status"] == "completed"
     assert len(upstream.requests(NAME)) == 1
 
 
@@ -267,11 +269,11 @@ def test_sdk_with_generated_keys_sends_one_key_for_all_retries(
         sent: list[str] = []
         client._client.event_hooks = {"request": [lambda request: sent.append(request.headers["idempotency-key"])]}
         with ThreadPoolExecutor(1) as other:
-            made = other.submit(client.responses.create, model=MODEL, input="Count.")
+            pending = other.submit(client.responses.create, model=MODEL, input="Count.")
             wait_until(lambda: len(sent) > 1)
             upstream.wait_for(NAME, chunks=3)
             upstream.release(NAME)
-            first = made.result()
+            first = pending.result()
         assert len(set(sent)) == len(upstream.requests(NAME)) == 1
         assert client.responses.create(model=MODEL, input="Count.").id != first.id
     assert len(upstream.requests(NAME)) == 2
@@ -280,5 +282,5 @@ def test_sdk_with_generated_keys_sends_one_key_for_all_retries(
 def test_key_of_maximum_length_is_not_stored_in_plain_text(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
     upstream.script(NAME, WHOLE)
     key = "a key that is seen nowhere, ".ljust(255, "~")
-    assert said(send(wire, key)) == said(send(wire, key))
+    assert response_of(send(wire, key)) == response_of(send(wire, key))
     assert traces(stack.state_dir, "a key that is seen nowhere") == []

@@ -56,12 +56,12 @@ class HostTable:
         """Create a conversation, one request per batch of items; return it with the `items` that the host lists."""
 
         async def fill(service: Any) -> Json:
-            made = self._api.CreateConversationRequest(items=batches[0], metadata=metadata)
-            conversation: Json = (await service.create_conversation(made)).model_dump()
+            creation = self._api.CreateConversationRequest(items=batches[0], metadata=metadata)
+            conversation: Json = (await service.create_conversation(creation)).model_dump()
             for items in batches[1:]:
                 await service.add_items(conversation["id"], self._api.AddItemsRequest(items=items))
-            asked = self._api.ListItemsRequest(conversation_id=conversation["id"], order="asc", limit=100)
-            items = [item.model_dump(exclude_none=True) for item in (await service.list_items(asked)).data]
+            request = self._api.ListItemsRequest(conversation_id=conversation["id"], order="asc", limit=100)
+            items = [item.model_dump(exclude_none=True) for item in (await service.list_items(request)).data]
             return {**conversation, "items": items}
 
         return asyncio.run(self._as_user(user, fill))
@@ -81,9 +81,9 @@ class HostTable:
         asked = self._platform.ConversationServiceConfig(config=self._config)
         service = self._platform.ConversationServiceImpl(asked, {})
         await service.initialize()
-        who = self._platform.User(*user) if user else None
+        caller = self._platform.User(*user) if user else None
         try:
-            with self._platform.RequestProviderDataContext({}, who):
+            with self._platform.RequestProviderDataContext({}, caller):
                 done: Json = await do(service)
                 return done
         finally:
@@ -109,7 +109,7 @@ def read(folder: Path, user: Name, conversation_id: str) -> tuple[Json, list[Jso
             access,
             SealedItems(Sealer([]), 2**20),
             DEFAULT_LIMITS,
-            LargeWork(access.who),
+            LargeWork(access.current_user),
         )
         try:
             with platform.RequestProviderDataContext({}, platform.User(*user) if user else None):
@@ -131,8 +131,8 @@ def test_import_keeps_owner_and_order_of_conversations_and_skips_imported_ones(
 ) -> None:
     table = HostTable(host, config)
     # The order of these ids, where the host keeps them, differs from the order of the items.
-    said = [message(number, id=f"msg_{97 - 7 * number}") for number in range(12)]
-    hers = table.fill(ALICE, {"topic": "keys"}, said[:4], said[4:])
+    messages = [message(number, id=f"msg_{97 - 7 * number}") for number in range(12)]
+    hers = table.fill(ALICE, {"topic": "keys"}, messages[:4], messages[4:])
     call = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "c1", "output": "seen"}
     his = table.fill(BOB, {}, [message(0), call, output])
@@ -202,5 +202,5 @@ def test_import_failure_is_reported_in_one_sentence(
         HostTable(host, config).fill(None, {}, [message(1)])
     capsys.readouterr()
     assert main(["import", str(target)]) == 2
-    [said] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("llama-stack-responses: ")]
-    assert says in said
+    [output] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("llama-stack-responses: ")]
+    assert says in output

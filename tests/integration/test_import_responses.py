@@ -54,7 +54,7 @@ class Moved:
         self._env = env
 
     def run_import(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run the command beside the stack."""
+        """Run the command while the stack runs."""
         command = [sys.executable, "-c", "from llama_stack_responses.cli import main; raise SystemExit(main())"]
         return subprocess.run(
             [*command, "import", *arguments], capture_output=True, text=True, env=self._env, check=False
@@ -70,8 +70,8 @@ def serve_builtin(moved: Moved, builtin: LiveStack, upstream: Upstream) -> None:
         def create(**fields: Any) -> Json:
             answer = wire.post({"model": MODEL, **fields})
             assert answer.status_code == 200, answer.text
-            made: Json = answer.json()
-            return made
+            created: Json = answer.json()
+            return created
 
         first = create(input="I am Ada.", instructions="Be brief.", metadata={"topic": "names"})
         second = create(input="Weather?", tools=TOOLS, previous_response_id=first["id"])

@@ -23,20 +23,20 @@ TURNS: Any = [
 
 
 def test_input_token_count_equals_the_prompt_of_the_model_server(client: openai.OpenAI, upstream: Upstream) -> None:
-    asked: Json = {"model": MODEL, "input": TURNS, "instructions": "Be kind.", "tools": [function("weather", "city")]}
-    counted = client.responses.input_tokens.count(**asked)
+    request: Json = {"model": MODEL, "input": TURNS, "instructions": "Be kind.", "tools": [function("weather", "city")]}
+    counted = client.responses.input_tokens.count(**request)
     assert counted.object == "response.input_tokens"
     assert upstream.requests() == []
-    create(client, **asked)
+    create(client, **request)
     assert counted.input_tokens == tokens(sent(upstream, "echo"))
 
 
 def test_input_token_count_includes_the_history(client: openai.OpenAI, upstream: Upstream) -> None:
     before = create(client, model=MODEL, input="Hello there")["id"]
     upstream.reset()
-    asked: Json = {"model": MODEL, "input": "And now?", "previous_response_id": before}
-    counted = client.responses.input_tokens.count(**asked).input_tokens
-    create(client, **asked)
+    request: Json = {"model": MODEL, "input": "And now?", "previous_response_id": before}
+    counted = client.responses.input_tokens.count(**request).input_tokens
+    create(client, **request)
     assert counted == tokens(sent(upstream, "echo"))
     assert counted > client.responses.input_tokens.count(model=MODEL, input="And now?").input_tokens
 
@@ -78,9 +78,9 @@ def test_invalid_input_token_requests_are_refused(client: openai.OpenAI, wire: W
             "previous_response_not_found",
         ),
     ]
-    for asked, kind, param, code in wrong:
+    for request, kind, param, code in wrong:
         with pytest.raises(kind) as refused:
-            count(**asked)
+            count(**request)
         assert (refused.value.param, refused.value.code) == (param, code)
     error_of(wire.http.post("/responses/input_tokens", content=b"["), 400)
     assert upstream.requests() == []

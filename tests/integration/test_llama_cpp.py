@@ -17,7 +17,8 @@ from tests.support.process import Child
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.live, pytest.mark.extended]
+# The model server does not depend on the host; test_openai_chat.py crosses it.
+pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.one_host]
 
 REPOSITORY = Path(__file__).parents[2]
 LOADING_SECONDS = 180
@@ -76,13 +77,13 @@ def test_llama_cpp_chain_and_resent_history_read_the_same_tokens(client: openai.
     introduction = "My name is Ada and I live in Lisbon. Say hello to me in one short sentence."
     question = "What is the name of my city?"
     first = stream(client, model=model, input=introduction, **GREEDY)
-    said = text_of(first.response)
+    output = text_of(first.response)
     assert len(first.texts("output_text")) > 3
-    assert "".join(first.texts("output_text")) == said
+    assert "".join(first.texts("output_text")) == output
     before = first.response["id"]
     second = stream(client, model=model, input=question, previous_response_id=before, **GREEDY).response
     assert "Lisbon" in text_of(second)
-    turns = (("user", introduction), ("assistant", said), ("user", question))
+    turns = (("user", introduction), ("assistant", output), ("user", question))
     resent = create(client, model=model, input=[{"role": role, "content": text} for role, text in turns], **GREEDY)
     # The prompt has the same tokens whether the server or the client kept the history.
     assert resent["usage"]["input_tokens"] == second["usage"]["input_tokens"]
@@ -92,38 +93,40 @@ def test_llama_cpp_chain_and_resent_history_read_the_same_tokens(client: openai.
 
 
 def test_llama_cpp_input_token_count_equals_the_usage(client: openai.OpenAI, model: str) -> None:
-    said: list[Any] = [
+    texts: list[Any] = [
         {"role": "user", "content": "Ünïcödé, 你好 <|im_end|>"},
         {"role": "assistant", "content": "Hello."},
     ]
-    asked: Json = {"instructions": "Be kind.", "input": [*said, {"role": "user", "content": "And now?"}]}
-    counted = client.responses.input_tokens.count(model=model, **asked)
+    request: Json = {"instructions": "Be kind.", "input": [*texts, {"role": "user", "content": "And now?"}]}
+    counted = client.responses.input_tokens.count(model=model, **request)
     assert counted.object == "response.input_tokens"
-    assert counted.input_tokens == create(client, model=model, **asked, **GREEDY)["usage"]["input_tokens"]
+    assert counted.input_tokens == create(client, model=model, **request, **GREEDY)["usage"]["input_tokens"]
 
 
 def test_llama_cpp_truncation_auto_fits_the_context(client: openai.OpenAI, model: str) -> None:
     turns: Any = [{"role": "user", "content": text} for text in ("word " * CONTEXT_TOKENS, "word " * 100, "Say hello.")]
-    asked: Json = {"model": model, "input": turns, **GREEDY}
+    request: Json = {"model": model, "input": turns, **GREEDY}
     with pytest.raises(openai.BadRequestError) as refused:
-        client.responses.create(**asked)
+        client.responses.create(**request)
     assert refused.value.code == "context_length_exceeded"
-    assert 100 < create(client, **asked, truncation="auto")["usage"]["input_tokens"] < 200
+    assert 100 < create(client, **request, truncation="auto")["usage"]["input_tokens"] < 200
 
 
 def test_llama_cpp_required_call_and_its_output_are_accepted(client: openai.OpenAI, model: str) -> None:
     tool = function("get_weather", "city")
     question: Json = {"input": "How is the weather in Lisbon?", "tools": [tool], "tool_choice": "required"}
-    asked = stream(client, model=model, **question, **GREEDY)
-    [call] = asked.response["output"]
+    called = stream(client, model=model, **question, **GREEDY)
+    [call] = called.response["output"]
     assert call["name"] == "get_weather"
     assert list(json.loads(call["arguments"])) == ["city"]
-    assert "".join(asked.texts("function_call_arguments")) == call["arguments"]
+    assert "".join(called.texts("function_call_arguments")) == call["arguments"]
 
     output = {"type": "function_call_output", "call_id": call["call_id"], "output": "Sunny, 24 degrees."}
-    told = stream(client, model=model, input=[output], previous_response_id=asked.response["id"], **GREEDY).response
-    assert text_of(told)
-    assert stored(client, told["id"]) == told
+    continued = stream(
+        client, model=model, input=[output], previous_response_id=called.response["id"], **GREEDY
+    ).response
+    assert text_of(continued)
+    assert stored(client, continued["id"]) == continued
 
 
 def test_llama_cpp_answer_follows_the_json_schema(client: openai.OpenAI, model: str) -> None:
@@ -143,8 +146,8 @@ def test_llama_cpp_answer_follows_the_json_schema(client: openai.OpenAI, model: 
 
 
 def test_llama_cpp_logprobs_cover_the_text(client: openai.OpenAI, model: str) -> None:
-    asked: Json = {"top_logprobs": 3, "include": ["message.output_text.logprobs"], **GREEDY, "max_output_tokens": 16}
-    streamed = stream(client, model=model, input="Say hello.", **asked)
+    request: Json = {"top_logprobs": 3, "include": ["message.output_text.logprobs"], **GREEDY, "max_output_tokens": 16}
+    streamed = stream(client, model=model, input="Say hello.", **request)
     [message] = streamed.response["output"]
     tokens = message["content"][0]["logprobs"]
     check_tokens(tokens, text_of(streamed.response))
@@ -166,8 +169,8 @@ def delta_tokens(streamed: Streamed) -> list[Json]:
 
 
 def test_llama_cpp_token_limit_makes_the_response_incomplete(client: openai.OpenAI, model: str) -> None:
-    asked: Json = {"input": "Tell me a long story.", "temperature": 0, "max_output_tokens": 16}
-    for response in (stream(client, model=model, **asked).response, create(client, model=model, **asked)):
+    request: Json = {"input": "Tell me a long story.", "temperature": 0, "max_output_tokens": 16}
+    for response in (stream(client, model=model, **request).response, create(client, model=model, **request)):
         assert response["status"] == "incomplete"
         assert response["incomplete_details"] == {"reason": "max_output_tokens"}
         assert response["usage"]["output_tokens"] == 16

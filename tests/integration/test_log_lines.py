@@ -53,8 +53,8 @@ def line_of(log: Path, response_id: str) -> Json:
 
     def logged() -> bool:
         # The host wraps lines of text, so a line here is all words from its logger's name to the next level.
-        said = log.read_text(errors="replace")
-        found[:] = [each for each in [*of_json(said), *of_text(said)] if each["response_id"] == response_id]
+        output = log.read_text(errors="replace")
+        found[:] = [each for each in [*of_json(output), *of_text(output)] if each["response_id"] == response_id]
         return bool(found)
 
     wait_until(logged)
@@ -62,15 +62,15 @@ def line_of(log: Path, response_id: str) -> Json:
     return line
 
 
-def of_json(said: str) -> list[Json]:
+def of_json(log_text: str) -> list[Json]:
     """Return the lines of a JSON log with a response's tokens."""
-    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    lines = [json.loads(line) for line in log_text.splitlines() if line.startswith("{")]
     return [line for line in lines if "milliseconds" in line]
 
 
-def of_text(said: str) -> list[Json]:
+def of_text(log_text: str) -> list[Json]:
     """Return the fields of the lines of a text log with a response's tokens."""
-    lines = re.split(r"\b(?:DEBUG|INFO|WARNING|ERROR) +[0-9-]{10}T", " ".join(said.split()))
+    lines = re.split(r"\b(?:DEBUG|INFO|WARNING|ERROR) +[0-9-]{10}T", " ".join(log_text.split()))
     found = [dict(re.findall(r"(\w+)=(\S+)", line)) for line in lines]
     return [line | {name: int(line[name]) for name in NUMBERS} for line in found if "milliseconds" in line]
 
@@ -116,3 +116,31 @@ def test_failed_response_has_its_error_code_in_its_log_line(logging_stack: LiveS
     with Wire(logging_stack) as wire:
         response = final(wire.stream(model=MODEL, input="x"))
     check(line_of(logging_stack.log, response["id"]), status="failed", error=response["error"]["code"])
+
+
+def refused_ids(log: Path) -> list[str]:
+    """Return the request id of each line of a refused request."""
+    flat = " ".join(log.read_text(errors="replace").split())
+    return re.findall(r"request refused.*?x_request_id\W+([\w.-]+)", flat)
+
+
+def test_refused_request_has_one_log_line_with_its_id(logging_stack: LiveStack, upstream: Upstream) -> None:
+    headers = {
+        name: {"x-request-id": f"refused.{name}"} for name in ("invalid", "whole", "streamed", "socket", "failed")
+    }
+    upstream.script(NAME, reply(text("one"), end="drop"))
+    for name, body in {
+        "invalid": {"model": MODEL, "input": 5},
+        "whole": {"model": "local/unknown", "input": "x"},
+        "streamed": {"model": "local/unknown", "input": "x", "stream": True},
+    }.items():
+        with Wire(logging_stack, headers=headers[name]) as wire:
+            assert wire.post(body).status_code in (400, 404)
+    with WebSocketClient(logging_stack, headers=headers["socket"]) as websocket:
+        websocket.ask(model="local/unknown", input="x")
+        assert websocket.error()["status"] == 404
+    with Wire(logging_stack, headers=headers["failed"]) as wire:
+        assert wire.post({"model": MODEL, "input": "x"}).status_code == 502  # and there is a response
+    own = [headers[name]["x-request-id"] for name in ("invalid", "whole", "streamed", "socket")]
+    wait_until(lambda: "refused.socket" in refused_ids(logging_stack.log))
+    assert [each for each in refused_ids(logging_stack.log) if each.startswith("refused.")] == own

@@ -24,8 +24,8 @@ SECRET: Final = "c2VjcmV0LW9mLXRoaXMtc3RhY2stZm9yLXRlc3RzISE="
 def server(mcp: McpServers, path: str = "mcp", **more: Any) -> Any:
     """Return an MCP tool that needs no approval."""
     label = path.partition("/")[0]
-    asked = {"type": "mcp", "server_label": label, "server_url": mcp.url(path), "require_approval": "never"}
-    return {**asked, **more}
+    request = {"type": "mcp", "server_label": label, "server_url": mcp.url(path), "require_approval": "never"}
+    return {**request, **more}
 
 
 def calling(name: str, arguments: str, *more: tuple[str, str]) -> Any:
@@ -43,7 +43,7 @@ def types(response: Json) -> list[str]:
     return [item["type"] for item in response["output"]]
 
 
-def told(upstream: Upstream, model: str = NAME) -> list[str]:
+def tool_outputs(upstream: Upstream, model: str = NAME) -> list[str]:
     """Return the tool outputs in the last chat request."""
     return [message["content"] for message in messages(upstream, model) if message["role"] == "tool"]
 
@@ -67,7 +67,7 @@ def test_sdk_stream_helper_reads_mcp_call(
     assert response.output_text == "Done."
     assert [item.type for item in response.output] == ["mcp_list_tools", "mcp_call", "message"]
     assert {"response.mcp_list_tools.completed", "response.mcp_call.completed"} <= set(seen)
-    assert told(upstream) == ["hi"]
+    assert tool_outputs(upstream) == ["hi"]
     assert stored(client, response.id)["output"][1]["output"] == "hi"
 
 
@@ -77,7 +77,7 @@ def test_mcp_tools_are_listed_once_in_a_chain(client: openai.OpenAI, upstream: U
     upstream.script(NAME, [calling("mcp__add", '{"a": 5, "b": 5}'), ANSWER])
     second = stream(client, model=MODEL, input="Again.", tools=[server(mcp)], previous_response_id=first["id"]).response
     assert (types(first), types(second)) == (["mcp_list_tools", "mcp_call", "message"], ["mcp_call", "message"])
-    assert told(upstream) == ["5", "10"]
+    assert tool_outputs(upstream) == ["5", "10"]
     listed = client.responses.input_items.list(second["id"], order="asc").data
     assert [item.type for item in listed] == ["message", "mcp_list_tools", "mcp_call", "message", "message"]
 
@@ -114,7 +114,7 @@ def test_mcp_tool_outside_allowed_tools_is_not_called(
     allowed = server(mcp, allowed_tools={"read_only": True})
     response = stream(client, model=MODEL, input="Add.", tools=[allowed]).response
     assert [tool["name"] for tool in response["output"][0]["tools"]] == ["echo", "hold_safely"]
-    assert "There is no tool named 'mcp__add'" in told(upstream)[0]
+    assert "There is no tool named 'mcp__add'" in tool_outputs(upstream)[0]
 
 
 def test_mcp_tool_choice_requires_the_first_call_only(
@@ -150,21 +150,21 @@ def test_mcp_approval_with_previous_response_id_runs_the_call_once(
         "5",
         before + 1,
     )
-    assert told(upstream) == ["5"]
+    assert tool_outputs(upstream) == ["5"]
     create(client, model=MODEL, input="And?", previous_response_id=second["id"])
-    assert (told(upstream), mcp.calls("add")) == (["5"], before + 1)
+    assert (tool_outputs(upstream), mcp.calls("add")) == (["5"], before + 1)
 
 
 def test_equal_mcp_approval_requests_are_approved_by_their_own_ids(
     client: openai.OpenAI, upstream: Upstream, mcp: McpServers
 ) -> None:
     tools = [server(mcp, require_approval="always")]
-    asked = []
+    requests = []
     for _ in range(2):
         upstream.script(NAME, calling("mcp__add", '{"a": 2, "b": 3}'))
-        asked.append(create(client, model=MODEL, input="Add.", tools=tools))
-    assert asked[0]["output"][1]["id"] != asked[1]["output"][1]["id"]
-    for first in asked:
+        requests.append(create(client, model=MODEL, input="Add.", tools=tools))
+    assert requests[0]["output"][1]["id"] != requests[1]["output"][1]["id"]
+    for first in requests:
         upstream.script(NAME, ANSWER)
         approval = [answer(first["output"][1], True)]
         second = create(client, model=MODEL, tools=tools, previous_response_id=first["id"], input=approval)
@@ -175,18 +175,18 @@ def test_equal_mcp_approval_requests_are_approved_by_their_own_ids(
 def test_mcp_approval_with_resent_items_runs_the_call(
     client: openai.OpenAI, upstream: Upstream, mcp: McpServers
 ) -> None:
-    before = mcp.asked("tools/list")
+    before = mcp.count_of("tools/list")
     ask: Json = {"model": MODEL, "store": False, "tools": [server(mcp, require_approval="always")]}
     upstream.script(NAME, calling("mcp__echo", '{"text": "yes"}'))
     first = create(client, input="Echo.", **ask)
     items = [{"role": "user", "content": "Echo."}, *first["output"], answer(first["output"][1], True)]
     upstream.script(NAME, ANSWER)
     second = stream(client, input=items, **ask).response
-    assert (types(second), told(upstream)) == (["mcp_call", "message"], ["yes"])
+    assert (types(second), tool_outputs(upstream)) == (["mcp_call", "message"], ["yes"])
     items += [*second["output"], {"role": "user", "content": "And?"}]
     third = create(client, input=items, **ask)
-    assert (types(third), told(upstream), mcp.calls("echo") > 0) == (["message"], ["yes"], True)
-    assert mcp.asked("tools/list") >= before + 1
+    assert (types(third), tool_outputs(upstream), mcp.calls("echo") > 0) == (["message"], ["yes"], True)
+    assert mcp.count_of("tools/list") >= before + 1
 
 
 def test_denied_mcp_call_is_reported_to_the_model_and_not_run(
@@ -201,8 +201,8 @@ def test_denied_mcp_call_is_reported_to_the_model_and_not_run(
     denial = answer(first["output"][2], False, reason="Too loud.")
     second = create(client, model=MODEL, input=[denial], tools=tools, previous_response_id=first["id"])
     assert (types(second), mcp.calls("tick")) == (["message"], before)
-    assert "did not approve" in told(upstream)[1]
-    assert "Too loud." in told(upstream)[1]
+    assert "did not approve" in tool_outputs(upstream)[1]
+    assert "Too loud." in tool_outputs(upstream)[1]
 
 
 @pytest.mark.usefixtures("calm")
@@ -261,8 +261,8 @@ def test_failed_mcp_calls_are_reported_to_the_model(client: openai.OpenAI, upstr
     assert (failed["status"], failed["output"], failed["error"]["type"]) == ("failed", None, "mcp_tool_execution_error")
     assert "No paper." in failed["error"]["content"][0]["text"]
     assert (broken["status"], broken["error"]["type"]) == ("failed", "mcp_protocol_error")
-    assert "No paper." in told(upstream)[0]
-    assert "not a JSON object" in told(upstream)[1]
+    assert "No paper." in tool_outputs(upstream)[0]
+    assert "not a JSON object" in tool_outputs(upstream)[1]
 
 
 @pytest.mark.usefixtures("calm")
@@ -306,6 +306,7 @@ def own(
         yield live
 
 
+@pytest.mark.one_host
 def test_killed_server_repeats_only_read_only_mcp_calls(own: LiveStack, upstream: Upstream, mcp: McpServers) -> None:
     names = ("hold", "hold_safely")
     before = {name: mcp.calls(name) for name in names}
@@ -331,8 +332,8 @@ def test_killed_server_repeats_only_read_only_mcp_calls(own: LiveStack, upstream
     assert [each["output"][1]["status"] for each in (lost, again)] == ["failed", "completed"]
     assert mcp.calls("hold_safely") == before["hold_safely"] + 2
     assert (mcp.calls("hold"), output_text(lost), output_text(again)) == (before["hold"] + 1, "Done.", "Done.")
-    assert "interrupted" in told(upstream, "hold")[0]
-    assert told(upstream, "hold_safely") == ["safe"]
+    assert "interrupted" in tool_outputs(upstream, "hold")[0]
+    assert tool_outputs(upstream, "hold_safely") == ["safe"]
 
 
 def test_mcp_connector_is_called_and_unknown_one_is_refused(own: LiveStack, upstream: Upstream) -> None:

@@ -20,10 +20,11 @@ from tests.support.hostile_mcp import (
     endless,
     event,
     events,
+    json_answer,
     overfull,
-    said,
 )
-from tests.support.web import Answer, Asked, Web
+from tests.support.thread_calls import calls_of_this_thread
+from tests.support.web import Answer, ReceivedRequest, Web
 
 # No stack is started. The tests run on both hosts because each has its own version of the `mcp` package.
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
@@ -39,10 +40,10 @@ def hostile(web: Web) -> Hostile:
 
 @pytest.fixture
 async def session(hostile: Hostile) -> AsyncIterator[McpClientSession]:
-    made = servers().session(address(hostile.web.url("/mcp")))
-    await made.list_tools()
-    yield made
-    await end(made)
+    created = servers().session(address(hostile.web.url("/mcp")))
+    await created.list_tools()
+    yield created
+    await end(created)
 
 
 async def error_of(session: McpClientSession) -> str:
@@ -67,8 +68,8 @@ async def test_endless_mcp_json_answer_fails_the_call(hostile: Hostile, session:
 async def test_mcp_progress_notifications_before_the_answer_are_ignored(
     hostile: Hostile, session: McpClientSession
 ) -> None:
-    def progress(asked: Json) -> Answer:
-        return events(event(PROGRESS) * 500, answer(asked, DONE))
+    def progress(request: Json) -> Answer:
+        return events(event(PROGRESS) * 500, answer(request, DONE))
 
     hostile.answers["tools/call"] = progress
     assert (await call(session))["content"] == DONE["content"]
@@ -78,13 +79,13 @@ async def test_mcp_progress_notifications_before_the_answer_are_ignored(
 async def test_mcp_requests_for_undeclared_capabilities_are_not_answered(
     hostile: Hostile, session: McpClientSession, method: str
 ) -> None:
-    def flood(asked: Json) -> Answer:
+    def flood(request: Json) -> Answer:
         requests = [event({"id": number, "method": method, "params": {}}) for number in range(200)]
-        return events(*requests, answer(asked, DONE))
+        return events(*requests, answer(request, DONE))
 
     hostile.answers["tools/call"] = flood
     assert (await call(session))["content"] == DONE["content"]
-    bodies = [asked.json() for asked in hostile.web.seen if asked.method == "POST"]
+    bodies = [request.json() for request in hostile.web.seen if request.method == "POST"]
     assert all("method" in body for body in bodies), "this server answered one"
 
 
@@ -99,8 +100,8 @@ async def test_mcp_ping_flood_fails_the_call(hostile: Hostile, session: McpClien
 async def test_oversized_mcp_message_fails_the_call(
     hostile: Hostile, session: McpClientSession, body: bytes, kind: str
 ) -> None:
-    def deep(asked: Json) -> Answer:
-        text = overfull(asked, body)
+    def deep(request: Json) -> Answer:
+        text = overfull(request, body)
         return events(b"data: " + text + b"\n\n") if kind == "events" else Answer(text, 200, JSON)
 
     hostile.answers["tools/call"] = deep
@@ -110,25 +111,26 @@ async def test_oversized_mcp_message_fails_the_call(
 async def test_mcp_answers_over_the_session_limit_end_the_session(hostile: Hostile, session: McpClientSession) -> None:
     """The next call gets a new session."""
     large = {"content": [{"type": "text", "text": "x" * 90_000}]}
-    hostile.answers["tools/call"] = lambda asked: events(answer(asked, large))
+    hostile.answers["tools/call"] = lambda request: events(answer(request, large))
     for _ in range(4):
         assert (await call(session))["content"] == large["content"]
     assert "more in one session" in await error_of(session)
 
 
+@pytest.mark.extended  # this server waits at least half a second before it resumes a stream
 async def test_mcp_stream_resumed_too_often_ends_the_session(hostile: Hostile, session: McpClientSession) -> None:
     usual = hostile.web.answer_all
     assert usual
     again = events(b"id: 1\nretry: 0\ndata:\n\n")
     hostile.answers["tools/call"] = lambda _: again
 
-    def answer_all(asked: Asked) -> Answer:
-        return again if "last-event-id" in asked.headers else usual(asked)
+    def answer_all(request: ReceivedRequest) -> Answer:
+        return again if "last-event-id" in request.headers else usual(request)
 
     hostile.web.answer_all = answer_all
     fresh = servers().session(address(hostile.web.url("/mcp")))
     assert "event streams too often" in await error_of(fresh)
-    assert 90 < sum("last-event-id" in asked.headers for asked in hostile.web.seen) <= 100
+    assert 90 < sum("last-event-id" in request.headers for request in hostile.web.seen) <= 100
     await end(fresh)
 
 
@@ -151,9 +153,9 @@ async def test_mcp_redirect_to_another_server_fails_the_call(
 async def test_invalid_mcp_session_id_fails_the_initialization(hostile: Hostile, value: str) -> None:
     greeting = hostile.answers["initialize"]
 
-    def greeted(asked: Json) -> Answer:
-        body = {"jsonrpc": "2.0", "id": asked["id"], "result": greeting(asked)}
-        return said(body, headers={"mcp-session-id": value})
+    def greeted(request: Json) -> Answer:
+        body = {"jsonrpc": "2.0", "id": request["id"], "result": greeting(request)}
+        return json_answer(body, headers={"mcp-session-id": value})
 
     hostile.answers["initialize"] = greeted
     session = servers().session(address(hostile.web.url("/mcp")))
@@ -191,6 +193,19 @@ async def test_mcp_result_is_not_validated_against_the_output_schema(hostile: Ho
     await end(session)
 
 
+async def test_large_mcp_answers_are_processed_outside_of_the_event_loop(hostile: Hostile) -> None:
+    tools = [{"name": f"t{number}", "inputSchema": {"type": "object", "title": "x" * 300}} for number in range(120)]
+    content = [{"type": "text", "text": "x" * 1_000} for _ in range(80)]
+    hostile.answers["tools/list"] = lambda _: {"tools": tools}
+    hostile.answers["tools/call"] = lambda _: {"content": [*content, {"type": "text", "text": "x" * 5_000}]}
+    session = servers().session(address(hostile.web.url("/mcp")))
+    with calls_of_this_thread() as called:
+        assert len(await session.list_tools()) == len(tools)
+        assert [len(each["text"]) for each in (await call(session))["content"]] == [*[1_000] * 80, 5_000]
+    assert not {"_size", "LargeTexts.put_back"} & called
+    await end(session)
+
+
 async def test_mcp_call_does_not_list_tools(hostile: Hostile) -> None:
     session = servers().session(address(hostile.web.url("/mcp")))
     await call(session)
@@ -200,15 +215,15 @@ async def test_mcp_call_does_not_list_tools(hostile: Hostile) -> None:
 
 async def test_mcp_integer_over_64_bits_becomes_a_float(hostile: Hostile, session: McpClientSession) -> None:
     text = b'{"jsonrpc": "2.0", "id": %d, "result": {"content": [], "structuredContent": {"a": %d}}}'
-    hostile.answers["tools/call"] = lambda asked: Answer(text % (asked["id"], 10**30), 200, JSON)
+    hostile.answers["tools/call"] = lambda request: Answer(text % (request["id"], 10**30), 200, JSON)
     assert (await call(session))["structuredContent"] == {"a": 1e30}
 
 
 def old_server(web: Web, pieces: Iterable[bytes]) -> None:
-    def answer_all(asked: Asked) -> Answer:
-        if asked.method == "GET":
+    def answer_all(request: ReceivedRequest) -> Answer:
+        if request.method == "GET":
             return Answer([b"event: endpoint\ndata: messages\n\n", *pieces], 200, EVENTS)
-        return Answer(status=202 if asked.path.endswith("/messages") else 405)
+        return Answer(status=202 if request.path.endswith("/messages") else 405)
 
     web.answer_all = answer_all
 

@@ -14,10 +14,10 @@ from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.tools.mcp.incoming import IncomingLimits
 from llama_stack_responses.tools.mcp.servers import McpAddress, McpError
 from llama_stack_responses.tools.mcp.sessions import McpClient, McpClientSession, SessionLimits
-from tests.support.hostile_mcp import Hostile, Method, events, said
+from tests.support.hostile_mcp import Hostile, Method, events, json_answer
 from tests.support.mcp_server import McpServers
 from tests.support.waiting import wait_until
-from tests.support.web import Answer, Asked, Web
+from tests.support.web import Answer, ReceivedRequest, Web
 
 type Json = dict[str, Any]
 
@@ -62,9 +62,9 @@ def hostile(web: Web) -> Hostile:
 @pytest.fixture
 async def session(hostile: Hostile) -> AsyncIterator[McpClientSession]:
     """A session with the scripted server."""
-    made = servers().session(address(hostile.web.url("/secret-canary/mcp?key=query-canary"), **TOKEN))
-    yield made
-    await end(made)
+    created = servers().session(address(hostile.web.url("/secret-canary/mcp?key=query-canary"), **TOKEN))
+    yield created
+    await end(created)
 
 
 async def end(session: McpClientSession) -> None:
@@ -137,14 +137,16 @@ async def test_one_mcp_session_serves_all_calls_and_is_deleted(hostile: Hostile,
     await call(session)
     assert hostile.methods.count("initialize") == 1
     session.release()
-    await asyncio.to_thread(wait_until, lambda: any(asked.method == "DELETE" for asked in hostile.web.seen))
-    assert {asked.headers["authorization"] for asked in hostile.web.seen} == {"Bearer bearer-canary-1"}
-    assert {(asked.path, asked.query["key"]) for asked in hostile.web.seen} == {("/secret-canary/mcp", "query-canary")}
+    await asyncio.to_thread(wait_until, lambda: any(request.method == "DELETE" for request in hostile.web.seen))
+    assert {request.headers["authorization"] for request in hostile.web.seen} == {"Bearer bearer-canary-1"}
+    assert {(request.path, request.query["key"]) for request in hostile.web.seen} == {
+        ("/secret-canary/mcp", "query-canary")
+    }
 
 
 async def test_mcp_tool_list_reads_all_pages(hostile: Hostile, session: McpClientSession) -> None:
-    def page(asked: Json) -> Json:
-        number = int((asked.get("params") or {}).get("cursor") or 0)
+    def page(request: Json) -> Json:
+        number = int((request.get("params") or {}).get("cursor") or 0)
         more = {"nextCursor": str(number + 1)} if number < 2 else {}
         return {"tools": [{"name": f"t{number}", "inputSchema": {"type": "object"}}], **more}
 
@@ -165,9 +167,9 @@ async def test_mcp_session_lost_by_the_server_is_initialized_again(hostile: Host
     usual = hostile.answers["tools/call"]
     gone = {"jsonrpc": "2.0", "id": "server-error", "error": {"code": -32600, "message": "Session not found"}}
 
-    def once(asked: Json) -> Answer:
+    def once(request: Json) -> Answer:
         hostile.answers["tools/call"] = usual
-        return said(gone, 404)
+        return json_answer(gone, 404)
 
     hostile.answers["tools/call"] = once
     assert (await call(session))["content"][0]["text"] == "3"
@@ -191,17 +193,23 @@ async def test_mcp_server_error_keeps_the_session(hostile: Hostile, session: Mcp
 # Answers of servers
 
 
-def echo_headers(asked: Json) -> Answer:
+def echo_headers(request: Json) -> Answer:
     error = {"code": -32001, "message": "I was sent bearer-canary-1, which is no good."}
-    return said({"jsonrpc": "2.0", "id": asked["id"], "error": error})
+    return json_answer({"jsonrpc": "2.0", "id": request["id"], "error": error})
 
 
 @pytest.mark.parametrize(
     ("answer", "kind", "message"),
     [
-        (lambda asked: said({"jsonrpc": "2.0", "id": asked["id"], "error": {"code": 7, "message": "No."}}), 7, "No."),
+        (
+            lambda request: json_answer(
+                {"jsonrpc": "2.0", "id": request["id"], "error": {"code": 7, "message": "No."}}
+            ),
+            7,
+            "No.",
+        ),
         (echo_headers, -32001, "I was sent ***, which is no good."),
-        (lambda _: said({"error": {"code": 1, "message": "Wait."}}, 429), 429, "Wait."),
+        (lambda _: json_answer({"error": {"code": 1, "message": "Wait."}}, 429), 429, "Wait."),
         (lambda _: Answer(b"", 403), 403, "The server answered 403 Forbidden."),
         (
             lambda _: Answer(b"", 307, {"location": "http://127.0.0.2/canary"}),
@@ -220,12 +228,12 @@ def echo_headers(asked: Json) -> Answer:
             "The connection to the server broke",
         ),
         (
-            lambda asked: said({"jsonrpc": "2.0", "id": asked["id"], "result": {"content": "text"}}),
+            lambda request: json_answer({"jsonrpc": "2.0", "id": request["id"], "result": {"content": "text"}}),
             -32603,
             "The server's answer does not follow the protocol.",
         ),
-        (lambda _: said([]), 502, "The server's answer does not follow the protocol."),
-        (lambda _: said({"jsonrpc": "2.0", "id": "other", "result": {}}), 502, "does not follow the protocol."),
+        (lambda _: json_answer([]), 502, "The server's answer does not follow the protocol."),
+        (lambda _: json_answer({"jsonrpc": "2.0", "id": "other", "result": {}}), 502, "does not follow the protocol."),
         (lambda _: events(b": nothing"), 502, "The server did not answer."),
         (lambda _: events(b"x" * 200_000), 502, "is larger than"),
     ],
@@ -248,9 +256,9 @@ async def test_mcp_redirect_within_the_server_is_followed(hostile: Hostile, sess
     usual = hostile.web.answer_all
     assert usual
 
-    def moved(asked: Asked) -> Answer:
+    def moved(request: ReceivedRequest) -> Answer:
         elsewhere = hostile.web.url("/moved")
-        return usual(asked) if asked.path == "/moved" else Answer(status=307, headers={"location": elsewhere})
+        return usual(request) if request.path == "/moved" else Answer(status=307, headers={"location": elsewhere})
 
     hostile.web.answer_all = moved
     assert (await call(session))["content"][0]["text"] == "3"
@@ -280,14 +288,14 @@ async def test_unreachable_and_unknown_mcp_servers_are_502() -> None:
 # SSE
 
 
-def old_server(web: Web, message: Callable[[Asked], Answer]) -> None:
+def old_server(web: Web, message: Callable[[ReceivedRequest], Answer]) -> None:
     """Serve the SSE transport only, with this answer to posted messages."""
 
-    def answer(asked: Asked) -> Answer:
-        if asked.method == "GET":
+    def answer(request: ReceivedRequest) -> Answer:
+        if request.method == "GET":
             opening = b"event: endpoint\ndata: messages?session_id=1\n\n"
             return Answer([opening, Event()], 200, {"content-type": "text/event-stream"})
-        return message(asked) if asked.path.endswith("/messages") else Answer(status=405)
+        return message(request) if request.path.endswith("/messages") else Answer(status=405)
 
     web.answer_all = answer
 
@@ -302,7 +310,7 @@ async def test_mcp_sse_server_error_on_a_message_is_reported(web: Web) -> None:
 
 
 async def test_mcp_server_without_any_transport_is_an_error(web: Web) -> None:
-    web.answer_all = lambda asked: Answer(status=405 if asked.method == "POST" else 404)
+    web.answer_all = lambda request: Answer(status=405 if request.method == "POST" else 404)
     session = servers().session(address(web.url("/")))
     assert (await failure(session.list_tools()))["code"] == 405
     await end(session)
@@ -312,7 +320,7 @@ async def test_mcp_server_without_any_transport_is_an_error(web: Web) -> None:
 async def test_mcp_rejected_credentials_are_reported_instead_of_the_transport_error(
     web: Web, status: int, reason: str
 ) -> None:
-    web.answer_all = lambda asked: Answer(status=405 if asked.method == "POST" else status)
+    web.answer_all = lambda request: Answer(status=405 if request.method == "POST" else status)
     session = servers().session(address(web.url("/")))
     error = await failure(session.list_tools())
     assert (error["type"], error["code"]) == ("http_error", status)
@@ -337,7 +345,7 @@ async def test_mcp_credentials_and_urls_are_not_logged(
     hostile: Hostile, session: McpClientSession, logged: pytest.LogCaptureFixture
 ) -> None:
     await session.list_tools()
-    for answer in (lambda _: Answer(status=500), lambda _: Answer(status=401), lambda _: said([])):
+    for answer in (lambda _: Answer(status=500), lambda _: Answer(status=401), lambda _: json_answer([])):
         hostile.answers["tools/call"] = answer
         with pytest.raises(McpError):
             async with asyncio.timeout(60):

@@ -56,8 +56,8 @@ PARTS: Final[dict[str, tuple[Json, Json]]] = {
 def test_media_part_is_sent_as_its_chat_part(client: openai.OpenAI, upstream: Upstream, case: str) -> None:
     upstream.script(NAME, SAID)
     part, expected = PARTS[case]
-    asked = [{"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, part]}]
-    first = stream(client, model=MODEL, input=asked).response
+    questions = [{"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, part]}]
+    first = stream(client, model=MODEL, input=questions).response
     message = {"role": "user", "content": [{"type": "text", "text": "What is it?"}, expected]}
     assert messages(upstream) == [message]
     create(client, model=MODEL, input="Sure?", previous_response_id=first["id"])
@@ -125,14 +125,14 @@ def test_image_in_tool_output_is_sent_in_the_next_user_message(client: openai.Op
     upstream.script(NAME, SAID)
     other = {**CALL, "call_id": "c2"}
     output = [{"type": "input_text", "text": "A cat:"}, {"type": "input_image", "image_url": DATA, "detail": "low"}]
-    asked = [
+    questions = [
         {"role": "user", "content": "Look!"},
         CALL,
         other,
         {"type": "function_call_output", "call_id": "c1", "output": output},
         {"type": "function_call_output", "call_id": "c2", "output": "Nothing."},
     ]
-    first = create(client, model=MODEL, input=asked, tools=[function("look")])
+    first = create(client, model=MODEL, input=questions, tools=[function("look")])
     called, shown, nothing, attached = messages(upstream)[1:]
     assert [call["id"] for call in called["tool_calls"]] == ["c1", "c2"]
     assert (shown["tool_call_id"], nothing) == ("c1", {"role": "tool", "tool_call_id": "c2", "content": "Nothing."})
@@ -167,9 +167,9 @@ def test_uploaded_image_in_tool_output_is_sent_as_data(client: openai.OpenAI, up
     ids=["an image", "audio"],
 )
 def test_media_that_the_model_does_not_support_is_400(client: openai.OpenAI, upstream: Upstream, part: Any) -> None:
-    asked: Any = [{"role": "user", "content": "Look!"}, {"role": "user", "content": [part]}]
+    questions: Any = [{"role": "user", "content": "Look!"}, {"role": "user", "content": [part]}]
     with pytest.raises(openai.BadRequestError, match="does not accept") as raised:
-        client.responses.create(model="local/blind", input=asked)
+        client.responses.create(model="local/blind", input=questions)
     assert raised.value.param == "input[1].content[0]"
     assert upstream.requests() == []
 
@@ -184,7 +184,7 @@ def test_image_url_is_fetched_once_where_the_model_server_must_not(
     first = create(client, model="local/offline", input=[{"role": "user", "content": [part, data, part]}])
     fetched = image_url(f"data:image/png;base64,{base64.b64encode(png()).decode()}", detail="low")
     assert messages(upstream, "offline") == [{"role": "user", "content": [fetched, image_url(DATA), fetched]}]
-    assert [asked.path for asked in web.seen] == ["/pixel"]
+    assert [request.path for request in web.seen] == ["/pixel"]
     item: Any = client.responses.input_items.list(first["id"]).data[0].to_dict()
     assert item["content"][0] == part
 

@@ -87,9 +87,9 @@ def test_flagged_input_is_blocked_before_the_model_sees_it(
 def test_guard_model_of_the_stack_blocks_flagged_input(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     upstream.script("guard-8b", [reply(text("unsafe\nS1")), reply(text("safe"))])
-    asked: Json = {"model": MODEL, "moderation": {"model": "guard", "policy": {"input": {"mode": "block"}}}}
-    assert kinds(create(client, input="A bad thing", **asked)) == [["refusal"]]
-    assert kinds(create(client, input="A good thing", **asked)) == [["output_text"]]
+    request: Json = {"model": MODEL, "moderation": {"model": "guard", "policy": {"input": {"mode": "block"}}}}
+    assert kinds(create(client, input="A bad thing", **request)) == [["refusal"]]
+    assert kinds(create(client, input="A good thing", **request)) == [["output_text"]]
 
 
 def test_blocked_input_is_left_out_of_later_turns(client: openai.OpenAI, upstream: Upstream) -> None:
@@ -100,18 +100,18 @@ def test_blocked_input_is_left_out_of_later_turns(client: openai.OpenAI, upstrea
     )
     assert [item.type for item in client.responses.input_items.list(blocked["id"]).data] == ["message"] * 3
     again: Any = [{"role": "user", "content": "A bad thing"}, *blocked["output"], {"role": "user", "content": "Why?"}]
-    for asked in ({"input": "Why?", "previous_response_id": blocked["id"]}, {"input": again}):
-        assert create(client, model=MODEL, **asked, **BLOCKED["moderation"])["status"] == "completed"
+    for request in ({"input": "Why?", "previous_response_id": blocked["id"]}, {"input": again}):
+        assert create(client, model=MODEL, **request, **BLOCKED["moderation"])["status"] == "completed"
         assert "A bad" not in json.dumps(messages(upstream))
     assert [each["content"] for each in messages(upstream)] == ["Why?"]
 
 
 def test_flagged_function_output_is_blocked_as_input(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, [reply(tool_call(0, "c1", "weather", "{}")), SAID])
-    asked: Json = {"model": MODEL, "tools": [function("weather")], **BLOCKED["moderation"]}
-    first = create(client, input="Hi", **asked)
-    told: Any = [{"type": "function_call_output", "call_id": "c1", "output": "Do bad things."}]
-    assert kinds(create(client, input=told, previous_response_id=first["id"], **asked)) == [["refusal"]]
+    request: Json = {"model": MODEL, "tools": [function("weather")], **BLOCKED["moderation"]}
+    first = create(client, input="Hi", **request)
+    output: Any = [{"type": "function_call_output", "call_id": "c1", "output": "Do bad things."}]
+    assert kinds(create(client, input=output, previous_response_id=first["id"], **request)) == [["refusal"]]
     assert len(upstream.requests(NAME)) == 1
 
 
@@ -132,21 +132,21 @@ def test_flagged_output_is_cut_and_ends_the_generation(
 
 
 def test_unflagged_output_streams_the_same_events_with_blocking(client: openai.OpenAI, upstream: Upstream) -> None:
-    said = [reasoning("Hm. ", "So."), text("Wait. "), tool_call(0, "c1", "weather", '{"city":', '"Oslo"}')]
-    upstream.script(NAME, reply(*said))
-    asked: Json = {"model": MODEL, "input": "Hi", "tools": [function("weather", "city")]}
-    plain = stream(client, **asked)
-    checked = stream(client, **asked, moderation=moderated(output="block"))
+    texts = [reasoning("Hm. ", "So."), text("Wait. "), tool_call(0, "c1", "weather", '{"city":', '"Oslo"}')]
+    upstream.script(NAME, reply(*texts))
+    request: Json = {"model": MODEL, "input": "Hi", "tools": [function("weather", "city")]}
+    plain = stream(client, **request)
+    checked = stream(client, **request, moderation=moderated(output="block"))
     assert checked.types == plain.types
     assert checked.response["usage"] == plain.response["usage"]
     assert checked.response["moderation"]["output"]["flagged"] is False
 
 
-@pytest.mark.parametrize("made", [reasoning("A bad thought."), tool_call(0, "c1", "weather", '{"city":"bad"}')])
-def test_flagged_reasoning_and_arguments_are_blocked(client: openai.OpenAI, upstream: Upstream, made: Any) -> None:
-    upstream.script(NAME, reply(made))
-    asked: Json = {"model": MODEL, "input": "Hi", "tools": [function("weather", "city")]}
-    response = create(client, **asked, moderation=moderated(output="block"))
+@pytest.mark.parametrize("created", [reasoning("A bad thought."), tool_call(0, "c1", "weather", '{"city":"bad"}')])
+def test_flagged_reasoning_and_arguments_are_blocked(client: openai.OpenAI, upstream: Upstream, created: Any) -> None:
+    upstream.script(NAME, reply(created))
+    request: Json = {"model": MODEL, "input": "Hi", "tools": [function("weather", "city")]}
+    response = create(client, **request, moderation=moderated(output="block"))
     assert [item["type"] for item in response["output"]] == ["message"]
     assert kinds(response) == [["refusal"]]
 

@@ -35,21 +35,21 @@ def stacks(
     """A stack on each store, with containers, by the template's name."""
     folder = tmp_path_factory.mktemp("odd")
     with ExitStack() as running:
-        made: dict[str, LiveStack] = {}
+        servers: dict[str, LiveStack] = {}
         for name in TEMPLATES:
             env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
             if name in SERVERS:
                 env |= running.enter_context(SERVERS[name](folder / f"{name}-server")).environment
             template = REPOSITORY / "templates" / name / "config.yaml"
             config = variant(template, folder / name / "config.yaml", add_containers)
-            made[name] = LiveStack(config, env, folder / name / "state", host=host)
+            servers[name] = LiveStack(config, env, folder / name / "state", host=host)
         starters = running.enter_context(
-            ThreadPoolExecutor(len(made))
+            ThreadPoolExecutor(len(servers))
         )  # a child process ends with the thread that started it
-        for stack in made.values():
+        for stack in servers.values():
             running.callback(stack.stop)
-        list(starters.map(LiveStack.start, made.values()))
-        yield made
+        list(starters.map(LiveStack.start, servers.values()))
+        yield servers
 
 
 @pytest.fixture(params=TEMPLATES)
@@ -112,10 +112,10 @@ def read_back(wire: Wire, problems: Problems, what: str, answer: httpx.Response)
     """Retrieve, replay and delete the response, if the request was accepted."""
     if not problems.judge(what, answer):
         return
-    made = answer.json()
+    created = answer.json()
     for path in ("", "?stream=true", "/input_items"):
-        assert problems.judge(f"{what}, GET {path}", wire.http.get(f"/responses/{made['id']}{path}"))
-    problems.judge(f"{what}, deleted", wire.http.delete(f"/responses/{made['id']}"))
+        assert problems.judge(f"{what}, GET {path}", wire.http.get(f"/responses/{created['id']}{path}"))
+    problems.judge(f"{what}, deleted", wire.http.delete(f"/responses/{created['id']}"))
 
 
 CHARACTERS: Final = ("a\0b", "\0", "\ud800", "\u202e\u2028\ufffe\U0010ffff\x7f\x1b[2J")
@@ -127,9 +127,9 @@ def test_odd_characters_in_response_fields_are_accepted_or_4xx(wire: Wire, odd: 
         for number, fields in enumerate(FIELDS):
             body = ascii_json({"model": "local/echo", "input": "x", **fields(odd)})
             read_back(wire, problems, f"field {number} with {odd!a}", wire.post(body))
-        made = wire.post(ascii_json({"model": "local/echo", "input": odd, "metadata": {"a": odd}}))
-        if problems.judge("made", made):
-            following = {"model": "local/echo", "input": odd, "previous_response_id": made.json()["id"]}
+        response = wire.post(ascii_json({"model": "local/echo", "input": odd, "metadata": {"a": odd}}))
+        if problems.judge("made", response):
+            following = {"model": "local/echo", "input": odd, "previous_response_id": response.json()["id"]}
             problems.judge("continued", wire.post(ascii_json(following)))
         problems.judge("listed", wire.http.get("/responses"))
 
@@ -250,8 +250,8 @@ def test_odd_ids_in_paths_are_4xx(wire: Wire, route: str) -> None:
     method, path = route.split(" ")
     for kind in ("conversation", "container"):
         if f"[{kind}]" in path:
-            made = sent(wire, "POST", f"/{kind}s", b'{"name": "c"}' if kind == "container" else b"{}")
-            path = path.replace(f"[{kind}]", made.json()["id"])
+            created = sent(wire, "POST", f"/{kind}s", b'{"name": "c"}' if kind == "container" else b"{}")
+            path = path.replace(f"[{kind}]", created.json()["id"])
     with Problems() as problems:
         for odd in IDS:
             body = b'{"metadata": {}, "items": []}' if method == "POST" else None
@@ -281,14 +281,20 @@ QUERIES: Final = (
 
 
 def test_odd_query_strings_are_accepted_or_4xx(wire: Wire) -> None:
-    made = wire.create(model="local/echo", input="x")["id"]
+    response_id = wire.create(model="local/echo", input="x")["id"]
     conversation = sent(wire, "POST", "/conversations", b"{}").json()["id"]
     container = sent(wire, "POST", "/containers", b'{"name": "c"}').json()["id"]
     item = f"/conversations/{conversation}/items/msg_0"
     with Problems() as problems:
         for path, query in product(
             (
-                *("/responses", f"/responses/{made}", f"/responses/{made}/input_items", "/containers", item),
+                *(
+                    "/responses",
+                    f"/responses/{response_id}",
+                    f"/responses/{response_id}/input_items",
+                    "/containers",
+                    item,
+                ),
                 *(f"/conversations/{conversation}/items", f"/containers/{container}/files"),
             ),
             QUERIES,

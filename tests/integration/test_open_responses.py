@@ -12,7 +12,7 @@ from tests.support.openai_client import function
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, reasoning, reply, text, tool_call
 from tests.support.websocket_client import WebSocketClient
-from tests.support.wire import Json, Wire, error_of, final, output_text, said
+from tests.support.wire import Json, Wire, error_of, final, output_text, roles_and_texts
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("calm")]
 
@@ -54,7 +54,7 @@ def check_events(events: list[Json]) -> Json:
     return response
 
 
-def asked(websocket: WebSocketClient, **body: Any) -> Json:
+def respond(websocket: WebSocketClient, **body: Any) -> Json:
     """Return the response to one request on a WebSocket."""
     websocket.ask(**body)
     return check_events(websocket.stream())
@@ -73,7 +73,7 @@ def refused(websocket: WebSocketClient, **body: Any) -> Json:
 # HTTP
 
 
-def test_message_is_answered(wire: Wire, upstream: Upstream, model: str) -> None:
+def test_message_gets_text_of_model(wire: Wire, upstream: Upstream, model: str) -> None:
     upstream.script("open", reply(text("Hello", " to", " you.")))
     response = completed(wire, model=model, input=[message("user", "Say hello in three words.")])
     assert output_text(response) == "Hello to you."
@@ -86,7 +86,7 @@ def test_phases_of_earlier_messages_are_accepted(wire: Wire, upstream: Upstream,
         message("assistant", "It is four.", phase="final_answer"),
     ]
     completed(wire, model=model, input=[*history, message("user", "Only the number.")])
-    sent = said(upstream.requests("open")[-1].body["messages"])
+    sent = roles_and_texts(upstream.requests("open")[-1].body["messages"])
     assert sent[-1] == ("user", "Only the number.")
     assert "It is four." in "".join(content for _, content in sent)
 
@@ -111,7 +111,7 @@ def test_stream_events_match_the_specification(wire: Wire, upstream: Upstream, m
 def test_system_message_is_sent(wire: Wire, upstream: Upstream, model: str) -> None:
     upstream.script("open", reply(text("Ahoy.")))
     completed(wire, model=model, input=[message("system", "Speak as pirates do."), message("user", "Say hello.")])
-    assert said(upstream.requests("open")[-1].body["messages"]) == [
+    assert roles_and_texts(upstream.requests("open")[-1].body["messages"]) == [
         ("system", "Speak as pirates do."),
         ("user", "Say hello."),
     ]
@@ -155,7 +155,9 @@ def test_earlier_turns_in_the_input_are_sent(wire: Wire, upstream: Upstream, mod
     upstream.script("open", reply(text("Alice.")))
     turns = [message("user", "I am Alice."), message("assistant", "Hello Alice!"), message("user", "Who am I?")]
     completed(wire, model=model, input=turns)
-    assert said(upstream.requests("open")[-1].body["messages"]) == [(turn["role"], turn["content"]) for turn in turns]
+    assert roles_and_texts(upstream.requests("open")[-1].body["messages"]) == [
+        (turn["role"], turn["content"]) for turn in turns
+    ]
 
 
 def test_conversation_is_compacted(wire: Wire, upstream: Upstream, model: str) -> None:
@@ -178,13 +180,13 @@ def test_compaction_without_a_model_is_refused(wire: Wire) -> None:
 def test_socket_events_match_the_specification(stack: LiveStack, upstream: Upstream, model: str) -> None:
     upstream.script("open", reply(text("1, ", "2")))
     with WebSocketClient(stack, token="none", headers={"content-type": "application/json"}) as websocket:
-        assert output_text(asked(websocket, model=model, input=[message("user", "Count to 2.")])) == "1, 2"
+        assert output_text(respond(websocket, model=model, input=[message("user", "Count to 2.")])) == "1, 2"
 
 
 def test_socket_serves_successive_requests(stack: LiveStack, upstream: Upstream, model: str) -> None:
     upstream.script("open", [reply(text("first")), reply(text("second"))])
     with WebSocketClient(stack) as websocket:
-        turns = [asked(websocket, model=model, store=False, input=f"Say {word}.") for word in ("first", "second")]
+        turns = [respond(websocket, model=model, store=False, input=f"Say {word}.") for word in ("first", "second")]
     assert [output_text(turn) for turn in turns] == ["first", "second"]
     assert [turn["store"] for turn in turns] == [False, False]
 
@@ -192,10 +194,10 @@ def test_socket_serves_successive_requests(stack: LiveStack, upstream: Upstream,
 def test_socket_continues_from_an_unstored_response(stack: LiveStack, upstream: Upstream, model: str) -> None:
     upstream.script("open", [reply(text("OK")), reply(text("cobalt"))])
     with WebSocketClient(stack) as websocket:
-        first = asked(websocket, model=model, store=False, input="The word is cobalt.")
-        second = asked(websocket, model=model, store=False, previous_response_id=first["id"], input="The word?")
+        first = respond(websocket, model=model, store=False, input="The word is cobalt.")
+        second = respond(websocket, model=model, store=False, previous_response_id=first["id"], input="The word?")
     assert second["previous_response_id"] == first["id"]
-    assert said(upstream.requests("open")[-1].body["messages"]) == [
+    assert roles_and_texts(upstream.requests("open")[-1].body["messages"]) == [
         ("user", "The word is cobalt."),
         ("assistant", "OK"),
         ("user", "The word?"),
@@ -207,11 +209,11 @@ def test_unstored_response_is_unknown_on_another_socket_which_stays_usable(
 ) -> None:
     upstream.script("open", [reply(text("OK")), reply(text("recovered"))])
     with WebSocketClient(stack) as websocket:
-        first = asked(websocket, model=model, store=False, input="The word is copper.")
+        first = respond(websocket, model=model, store=False, input="The word is copper.")
     with WebSocketClient(stack) as websocket:
         error = refused(websocket, model=model, store=False, previous_response_id=first["id"], input="The word?")
         assert error["code"] == "previous_response_not_found"
-        recovered = asked(websocket, model=model, store=False, input=[message("user", "Begin anew.")])
+        recovered = respond(websocket, model=model, store=False, input=[message("user", "Begin anew.")])
     assert output_text(recovered) == "recovered"
 
 
@@ -226,7 +228,7 @@ def test_failed_continuation_forgets_the_unstored_response(stack: LiveStack, ups
     upstream.script("open", reply(text("OK")))
     output = {"type": "function_call_output", "call_id": "call_missing", "output": "No such call."}
     with WebSocketClient(stack) as websocket:
-        first = asked(websocket, model=model, store=False, input="The word is ember.")
+        first = respond(websocket, model=model, store=False, input="The word is ember.")
         following = {"model": model, "store": False, "previous_response_id": first["id"]}
         refused(websocket, **following, input=[output])
         assert refused(websocket, **following, input="The word?")["code"] == "previous_response_not_found"
@@ -245,6 +247,6 @@ def test_compacted_conversation_continues_on_a_socket(
     assert answer.status_code == 200, answer.text
     with WebSocketClient(stack) as websocket:
         window = [*answer.json()["output"], message("user", "Go on from here.")]
-        response = asked(websocket, model=model, store=False, input=window, tools=[])
+        response = respond(websocket, model=model, store=False, input=window, tools=[])
     assert output_text(response) == "compacted"
     assert "The word is slate." in str(upstream.requests("open")[-1].body["messages"])

@@ -61,9 +61,9 @@ def asking(settled: LiveStack) -> Iterator[Wire]:
         yield wire
 
 
-def asked_of(listing: Upstream, asked: str) -> list[Recorded]:
-    """Return the chat requests whose last message is `asked`."""
-    return [record for record in listing.requests("echo") if record.body["messages"][-1]["content"] == asked]
+def requests_for(listing: Upstream, model: str) -> list[Recorded]:
+    """Return the chat requests whose last message is `model`."""
+    return [record for record in listing.requests("echo") if record.body["messages"][-1]["content"] == model]
 
 
 # -- models and settings -----------------------------------------------------------
@@ -80,11 +80,11 @@ def test_only_allowed_models_are_listed_and_served(settled: LiveStack, asking: W
 
 def test_provider_settings_are_sent_to_the_model_server(asking: Wire, listing: Upstream) -> None:
     assert output_text(asking.create(model="shown/echo", input="one", temperature=0.5)) == "one"
-    [record] = asked_of(listing, "one")
+    [record] = requests_for(listing, "one")
     assert (record.headers["authorization"], record.headers["x-team"]) == ("Bearer sk-config", "blue")
     assert (record.body["temperature"], record.body["top_k"]) == (0.5, 7)
     asking.create(model="shown/echo", input="two")
-    assert asked_of(listing, "two")[0].body["temperature"] == 0.25
+    assert requests_for(listing, "two")[0].body["temperature"] == 0.25
 
 
 @pytest.mark.parametrize("name", ["openai_chat_api_key", "shown_api_key"])
@@ -93,7 +93,7 @@ def test_user_key_replaces_the_configured_api_key(host: Host, asking: Wire, list
     answer = asking.http.post("/responses", json={"model": "shown/echo", "input": name}, headers=own)
     assert answer.status_code == 200
     asking.create(model="shown/echo", input=name)
-    keys = [record.headers["authorization"] for record in asked_of(listing, name)]
+    keys = [record.headers["authorization"] for record in requests_for(listing, name)]
     assert keys == ["Bearer sk-own", "Bearer sk-config"]
 
 
@@ -101,7 +101,7 @@ def test_user_key_with_line_breaks_is_400(host: Host, asking: Wire, listing: Ups
     own = {PROVIDER_DATA[host]: json.dumps({"openai_chat_api_key": "sk\r\nx-admin: yes"})}
     answer = asking.http.post("/responses", json={"model": "shown/echo", "input": "no header"}, headers=own)
     assert "characters" in error_of(answer, 400)["message"]
-    assert asked_of(listing, "no header") == []
+    assert requests_for(listing, "no header") == []
 
 
 def test_embeddings_and_completions_are_served(settled: LiveStack) -> None:

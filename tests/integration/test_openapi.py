@@ -116,20 +116,20 @@ def test_response_answers_match_the_openapi_schemas(
         return found
 
     body = {"model": MODEL, "input": "Hi"}
-    made = check("POST /v1/responses", wire.post(body))
+    response = check("POST /v1/responses", wire.post(body))
     one = "/v1/responses/{response_id}"
-    check(f"GET {one}", wire.get(f"/{made['id']}"))
-    check(f"GET {one}/input_items", wire.get(f"/{made['id']}/input_items"))
+    check(f"GET {one}", wire.get(f"/{response['id']}"))
+    check(f"GET {one}/input_items", wire.get(f"/{response['id']}/input_items"))
     check("GET /v1/responses", wire.get("", limit=1))
-    check(f"GET {one}", wire.get(f"/{made['id']}", include="nothing.known"), "default")
-    check(f"GET {one}/input_items", wire.get(f"/{made['id']}/input_items", include="nothing.known"), "default")
+    check(f"GET {one}", wire.get(f"/{response['id']}", include="nothing.known"), "default")
+    check(f"GET {one}/input_items", wire.get(f"/{response['id']}/input_items", include="nothing.known"), "default")
     check("POST /v1/responses/input_tokens", wire.http.post("/responses/input_tokens", json=body))
     check("POST /v1/responses/compact", wire.http.post("/responses/compact", json=body))
     prompt = {"id": PromptsClient(stack).write("Say {{what}}.", "what"), "variables": {"what": "hello"}}
     check("POST /v1/responses", wire.post({"model": MODEL, "prompt": prompt}))
     check("POST /v1/responses", wire.post({"model": MODEL}), "default")
-    check(f"POST {one}/cancel", wire.http.post(f"/responses/{made['id']}/cancel"), "default")
-    check(f"DELETE {one}", wire.http.delete(f"/responses/{made['id']}"))
+    check(f"POST {one}/cancel", wire.http.post(f"/responses/{response['id']}/cancel"), "default")
+    check(f"DELETE {one}", wire.http.delete(f"/responses/{response['id']}"))
 
 
 def test_container_answers_match_the_openapi_schemas(operations: dict[str, Json], wire: Wire) -> None:
@@ -139,8 +139,8 @@ def test_container_answers_match_the_openapi_schemas(operations: dict[str, Json]
         return found
 
     one = "/v1/containers/{container_id}"
-    made = check("POST /v1/containers", wire.http.post("/containers", json={"name": "notes"}))
-    path = f"/containers/{made['id']}"
+    created = check("POST /v1/containers", wire.http.post("/containers", json={"name": "notes"}))
+    path = f"/containers/{created['id']}"
     check("GET /v1/containers", wire.http.get("/containers"))
     check(f"GET {one}", wire.http.get(path))
     put = check(f"POST {one}/files", wire.http.post(f"{path}/files", files={"file": ("a.txt", b"a")}))

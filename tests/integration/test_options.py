@@ -289,11 +289,11 @@ def test_request_field_reaches_the_model_server_and_the_response(
 ) -> None:
     upstream.script(NAME, SAID)
     params, chat, response = FIELDS[case]
-    made = create(client, model=MODEL, input="Hi", **params)
+    created = create(client, model=MODEL, input="Hi", **params)
     assert sent(upstream) == CHAT | chat
-    assert constant(made) == RESPONSE | response
+    assert constant(created) == RESPONSE | response
     if params.get("store", True):
-        assert stored(client, made["id"]) == made
+        assert stored(client, created["id"]) == created
 
 
 def constant(response: Json) -> Json:
@@ -414,9 +414,9 @@ PASSED_ON: Final[Json] = {
 @pytest.mark.parametrize("name", PASSED_ON)
 def test_engine_specific_field_is_passed_through(client: openai.OpenAI, upstream: Upstream, name: str) -> None:
     upstream.script(NAME, SAID)
-    made = create(client, model=MODEL, input="Hi", extra_body={name: PASSED_ON[name]})
+    response = create(client, model=MODEL, input="Hi", extra_body={name: PASSED_ON[name]})
     assert sent(upstream) == CHAT | {name: PASSED_ON[name]}
-    assert constant(made) == RESPONSE
+    assert constant(response) == RESPONSE
 
 
 @pytest.mark.parametrize("unknown", [{"n": 3}, {"logprobs": True}, {"anything": {"a": 1}}])
@@ -431,9 +431,9 @@ def test_unknown_request_field_is_400(client: openai.OpenAI, upstream: Upstream,
 def test_null_fields_are_treated_as_absent(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     names = set(ResponseCreateParamsBase.__annotations__) - {"model", "input"}
-    made = create(client, model=MODEL, input="Hi", extra_body=dict.fromkeys(names | PASSED_ON.keys()))
+    response = create(client, model=MODEL, input="Hi", extra_body=dict.fromkeys(names | PASSED_ON.keys()))
     assert sent(upstream) == CHAT
-    assert constant(made) == RESPONSE
+    assert constant(response) == RESPONSE
 
 
 # -- finish reasons and usage ------------------------------------------------------

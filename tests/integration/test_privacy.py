@@ -83,7 +83,7 @@ def ask_all(wire: Wire, canary: str, store: bool) -> None:
             pass
 
 
-def check_upstream_heard(upstream: Upstream, canary: str) -> None:
+def check_upstream_received(upstream: Upstream, canary: str) -> None:
     """Check that the canaries reached the model server, so that their absence elsewhere is conclusive."""
     for model in ("whole", "cut", "broken", "refused", "left"):
         for record in upstream.wait_for(model, count=1 if model == "left" else 2, ended=True):
@@ -98,7 +98,7 @@ def test_request_with_store_false_writes_nothing(quiet: LiveStack, wire: Wire, u
     ask_all(wire, UNKEPT, store=False)
     body = request(UNKEPT, "whole", store=False)
     final(wire.stream(**{**body, "previous_response_id": first["id"]}))
-    check_upstream_heard(upstream, UNKEPT)
+    check_upstream_received(upstream, UNKEPT)
     assert records(quiet.state_dir / "responses.db") == before
     assert rows(quiet.state_dir / "host-sql.db", "chat_completions") == 0
     assert traces(quiet.state_dir, UNKEPT) == []
@@ -108,7 +108,7 @@ def test_stored_request_is_only_in_the_response_store(quiet: LiveStack, wire: Wi
     """The control of the test above: with `store`, the same search finds each canary, in the response store only."""
     script_all(upstream, KEPT)
     ask_all(wire, KEPT, store=True)
-    check_upstream_heard(upstream, KEPT)
+    check_upstream_received(upstream, KEPT)
     wait_until(lambda: {each["status"] for each in wire.listed(model="local/left")} == {"cancelled"})
     kinds = ("input", "output", "arguments", "instructions", "metadata", "tool", "schema", "said", "thought", "called")
     for kind in kinds:

@@ -77,18 +77,18 @@ def test_prompt_with_file_and_image_variables_is_sent(
     prompt_id = prompts.write("Compare {{paper}} with {{picture}}.", "paper", "picture")
     data = f"data:application/pdf;base64,{base64.b64encode(pdf('Otters sleep.')).decode()}"
     paper = {"type": "input_file", "filename": "a.pdf", "file_data": data}
-    asked: Any = {"id": prompt_id, "variables": {"paper": paper, "picture": IMAGE}}
-    response = create(client, model=MODEL, input="Well?", prompt=asked, instructions="Be brief.")
-    said = 'Compare <file name="a.pdf">\nOtters sleep.\n</file> with (see the attachment in the next message).'
+    request: Any = {"id": prompt_id, "variables": {"paper": paper, "picture": IMAGE}}
+    response = create(client, model=MODEL, input="Well?", prompt=request, instructions="Be brief.")
+    output = 'Compare <file name="a.pdf">\nOtters sleep.\n</file> with (see the attachment in the next message).'
     assert messages(upstream) == [
-        {"role": "system", "content": f"{said}\n\nBe brief."},
+        {"role": "system", "content": f"{output}\n\nBe brief."},
         {"role": "user", "content": [{"type": "image_url", "image_url": {"url": IMAGE["image_url"]}}]},
         {"role": "user", "content": "Well?"},
     ]
     assert response["instructions"][0] == developer("Compare ", paper, " with ", IMAGE, ".")
-    asked["variables"]["paper"] = {**paper, "file_data": data[:200]}
+    request["variables"]["paper"] = {**paper, "file_data": data[:200]}
     with pytest.raises(openai.BadRequestError, match="broken PDF") as raised:
-        client.responses.create(model=MODEL, prompt=asked)
+        client.responses.create(model=MODEL, prompt=request)
     assert raised.value.param == "prompt.variables.paper.file_data"
 
 
@@ -97,19 +97,19 @@ def test_prompt_is_resolved_when_the_response_is_created(
 ) -> None:
     upstream.script(NAME, SAID)
     prompt_id = prompts.write("Say one to {{name}}.", "name")
-    asked: Json = {"model": MODEL, "prompt": {"id": prompt_id, "variables": {"name": "Ada"}}}
-    with client.responses.create(**asked, background=True, stream=True) as events:
+    request: Json = {"model": MODEL, "prompt": {"id": prompt_id, "variables": {"name": "Ada"}}}
+    with client.responses.create(**request, background=True, stream=True) as events:
         [*_, last] = events
     assert last.type == "response.completed"
     assert messages(upstream) == [{"role": "system", "content": "Say one to Ada."}]
     # A repeated key returns the same response even if the prompt has changed.
     key = {"Idempotency-Key": "prompts-1"}
-    first = client.responses.create(**asked, extra_headers=key)
+    first = client.responses.create(**request, extra_headers=key)
     prompts.rewrite(prompt_id, 1, "Say two to {{name}}.", "name")
-    again = client.responses.create(**asked, extra_headers=key)
+    again = client.responses.create(**request, extra_headers=key)
     assert again.to_dict() == first.to_dict()
     assert len(upstream.requests(NAME)) == 2
-    assert output_text(create(client, **asked)) == "Yes."
+    assert output_text(create(client, **request)) == "Yes."
     assert messages(upstream) == [{"role": "system", "content": "Say two to Ada."}]
 
 

@@ -35,8 +35,8 @@ FIELDS: Final[dict[str, list[Chunk]]] = {
     "reasoning": reasoning("Let me ", "see.", field="reasoning"),
     "both": [{"reasoning": each, "reasoning_content": each} for each in ("Let me ", "see.")],
     "one null": [{"reasoning": each, "reasoning_content": None} for each in ("Let me ", "see.")],
-    "beside empty text": [{"reasoning_content": each, "content": ""} for each in ("Let me ", "see.")],
-    "beside null text": [{"reasoning": each, "content": None, "tool_calls": None} for each in ("Let me ", "see.")],
+    "with empty text": [{"reasoning_content": each, "content": ""} for each in ("Let me ", "see.")],
+    "with null text": [{"reasoning": each, "content": None, "tool_calls": None} for each in ("Let me ", "see.")],
     "thinking_blocks": thinking("Let me ", "see."),
     "a list of parts": [{"content": [{"type": "thinking", "thinking": each}]} for each in ("Let me ", "see.")],
     "empty first": [{"reasoning_content": ""}, *reasoning("Let me ", "see.")],
@@ -115,17 +115,17 @@ PARTS: Final = ["added", "delta", "delta", "text.done", "done"]
 
 def summaries(streamed: Streamed) -> list[str]:
     """Return the short names of the summary's events."""
-    said = [name for name in streamed.types if "summary" in name]
+    types = [name for name in streamed.types if "summary" in name]
     return [
-        name.removeprefix("reasoning_summary_").removeprefix("part.").replace("text.delta", "delta") for name in said
+        name.removeprefix("reasoning_summary_").removeprefix("part.").replace("text.delta", "delta") for name in types
     ]
 
 
-@pytest.mark.parametrize("asked", ["summary", "generate_summary"])
+@pytest.mark.parametrize("requested", ["summary", "generate_summary"])
 def test_reasoning_text_is_streamed_as_its_summary(
-    client: openai.OpenAI, wire: Wire, upstream: Upstream, asked: str
+    client: openai.OpenAI, wire: Wire, upstream: Upstream, requested: str
 ) -> None:
-    wanted: Json = {"model": MODEL, "tools": TOOLS, "reasoning": {asked: "detailed"}}
+    wanted: Json = {"model": MODEL, "tools": TOOLS, "reasoning": {requested: "detailed"}}
     upstream.script(NAME, [reply(reasoning("Let ", "me."), tool_call(0, "c1", "weather", "{}")), SAID])
     streamed = stream(client, input=[QUESTION], **wanted)
     item = streamed.response["output"][0]
@@ -253,8 +253,8 @@ def test_sealed_reasoning_sent_back_reaches_the_model(
     client: openai.OpenAI, upstream: Upstream, stream_it: bool
 ) -> None:
     upstream.script(NAME, [reply(reasoning("Hm."), tool_call(0, "c1", "weather", "{}")), SAID])
-    asked: Json = {"model": MODEL, "input": [QUESTION], "tools": TOOLS, "store": False}
-    response = stream(client, **asked).response if stream_it else create(client, **asked)
+    request: Json = {"model": MODEL, "input": [QUESTION], "tools": TOOLS, "store": False}
+    response = stream(client, **request).response if stream_it else create(client, **request)
     call = response["output"][1]
     again = [QUESTION, sealed(response), call, OUTPUT]
     create(client, model=MODEL, input=again, tools=TOOLS, store=False, include=["reasoning.encrypted_content"])
@@ -307,12 +307,12 @@ def test_reasoning_of_the_current_turn_or_all_turns_is_sent_back(
     client: openai.OpenAI, upstream: Upstream, way: str, context: str
 ) -> None:
     reasoned(upstream)
-    asked: Json = {"model": MODEL, "tools": TOOLS, "reasoning": {"context": context}}
-    first = create(client, input=[QUESTION], **asked)
+    request: Json = {"model": MODEL, "tools": TOOLS, "reasoning": {"context": context}}
+    first = create(client, input=[QUESTION], **request)
     again = [QUESTION, *first["output"], OUTPUT]
     by_id = way == "by id"
     turn = {"previous_response_id": first["id"], "input": [OUTPUT]} if by_id else {"input": again}
-    second = create(client, **asked, **turn)
+    second = create(client, **request, **turn)
     assert replayed(upstream) == ["first"]  # still the same turn
     thanks = {"role": "user", "content": "Thanks."}
     turn = (
@@ -320,7 +320,7 @@ def test_reasoning_of_the_current_turn_or_all_turns_is_sent_back(
         if by_id
         else {"input": [*again, *second["output"], thanks]}
     )
-    create(client, **asked, **turn)
+    create(client, **request, **turn)
     assert replayed(upstream) == (["first", "second"] if context == "all_turns" else [None, None])
 
 

@@ -24,9 +24,10 @@ from tests.support.strict import check_stream, read_sse
 from tests.support.upstream import Upstream, UpstreamProcess, reasoning, reply, text
 from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
-from tests.support.wire import Json, Wire, checked, error_of, final, output_text, said
+from tests.support.wire import Json, Wire, checked, error_of, final, output_text, roles_and_texts
 
-pytestmark = pytest.mark.live
+# Replicas share a store and its notifications, which do not depend on the host.
+pytestmark = [pytest.mark.live, pytest.mark.one_host]
 
 type Server = Valkey | Postgres
 
@@ -49,10 +50,10 @@ STACKS: Final[dict[str, list[str]]] = {"postgres": ["one", "other", "sleeper"]} 
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
     """One database server of each kind."""
     with ExitStack() as running:
-        made = {kind: make(tmp_path_factory.mktemp(kind)) for kind, make in SERVERS.items() if kind in STACKS}
-        for server in made.values():
+        created = {kind: make(tmp_path_factory.mktemp(kind)) for kind, make in SERVERS.items() if kind in STACKS}
+        for server in created.values():
             running.enter_context(server)
-        yield made
+        yield created
 
 
 @pytest.fixture(scope="module")
@@ -66,22 +67,22 @@ def replicas(
     """The stacks of each template by the kind of their database server and by name."""
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
     with ExitStack() as running:
-        made: dict[str, dict[str, LiveStack]] = {}
+        created: dict[str, dict[str, LiveStack]] = {}
         for kind, names in STACKS.items():
             folder = tmp_path_factory.mktemp(f"stacks-{kind}")
             config = REPOSITORY / "templates" / kind / "config.yaml"
             where = env | servers[kind].environment
             # Not all are forked: their hash seeds differ, as those of servers on several machines.
-            made[kind] = {
+            created[kind] = {
                 name: LiveStack(config, where, folder / name, host=host, fork=name != names[0]) for name in names
             }
-        stacks = [stack for each in made.values() for stack in each.values()]
+        stacks = [stack for each in created.values() for stack in each.values()]
         # A child process ends with the thread that started it, so these threads must live as long as the stacks.
         starters = running.enter_context(ThreadPoolExecutor(len(stacks)))
         for stack in stacks:
             running.callback(stack.stop)
         list(starters.map(LiveStack.start, stacks))
-        yield made
+        yield created
 
 
 @pytest.fixture(params=STACKS)
@@ -106,8 +107,8 @@ def asking(wire: Wire, model: str = "m") -> Reader:
 
 def keyed(wire: Wire, key: str, model: str = "m") -> Reader:
     """Return a reader of the response with this Idempotency-Key."""
-    asked = {"model": f"local/{model}", "input": "Count.", "stream": True}
-    return Reader(wire.http.stream("POST", "/responses", json=asked, headers={"idempotency-key": key}))
+    request = {"model": f"local/{model}", "input": "Count.", "stream": True}
+    return Reader(wire.http.stream("POST", "/responses", json=request, headers={"idempotency-key": key}))
 
 
 def queue(wire: Wire, model: str = "m", **body: Any) -> str:
@@ -169,8 +170,8 @@ def test_running_foreground_response_is_in_progress_on_another_replica(
         reader.read_to("two ")
         created = reader.events[0]["response"]
         assert here.retrieve(created["id"]) == there.retrieve(created["id"]) == created
-        asked = {"model": "local/m", "input": "And?", "previous_response_id": created["id"]}
-        assert error_of(there.post(asked), 400)["code"] == "previous_response_not_ready"
+        request = {"model": "local/m", "input": "And?", "previous_response_id": created["id"]}
+        assert error_of(there.post(request), 400)["code"] == "previous_response_not_ready"
         assert error_of(there.get(f"/{created['id']}", stream=True), 400)["code"] == "response_not_ready"
         error_of(there.http.post(f"/responses/{created['id']}/cancel"), 400)
         upstream.release("m")
@@ -182,17 +183,19 @@ def test_chain_continues_across_replicas(wires: tuple[Wire, Wire], upstream: Ups
     last: Json = {}
     for turn, (here, there) in zip(range(HOPS), cycle([wires, wires[::-1]]), strict=False):
         before = {"previous_response_id": last["id"]} if last else {}
-        made = queue(here, "echo", input=f"turn {turn}", **before)
-        last = ended(there, made)
-        assert here.retrieve(made) == last
-    contents = [content for _, content in said(upstream.requests("echo")[-1].body["messages"])]
+        response = queue(here, "echo", input=f"turn {turn}", **before)
+        last = ended(there, response)
+        assert here.retrieve(response) == last
+    contents = [content for _, content in roles_and_texts(upstream.requests("echo")[-1].body["messages"])]
     assert contents == [f"turn {turn}" for turn in range(HOPS) for _ in ("asked", "echoed")][:-1]
 
 
 def test_many_jobs_on_two_replicas_run_once_each(wires: tuple[Wire, Wire], upstream: Upstream) -> None:
     with ThreadPoolExecutor(8) as clients:
-        made = list(clients.map(lambda number: queue(wires[number % 2], "echo", input=f"number {number}"), range(40)))
-    for number, response_id in enumerate(made):
+        responses = list(
+            clients.map(lambda number: queue(wires[number % 2], "echo", input=f"number {number}"), range(40))
+        )
+    for number, response_id in enumerate(responses):
         assert output_text(ended(wires[(number + 1) % 2], response_id)) == f"number {number}"
     assert len(upstream.requests("echo")) == 40
 
@@ -213,9 +216,9 @@ def test_idempotency_key_gives_one_response_on_all_replicas(
     assert len(upstream.requests("m")) == 1
 
     def send(number: int) -> Json:
-        asked = {"model": "local/echo", "input": f"number {number // 8}"}
+        body = {"model": "local/echo", "input": f"number {number // 8}"}
         key_of = {"idempotency-key": f"{key} {number // 8}"}
-        return checked(wires[number % 2].http.post("/responses", json=asked, headers=key_of))
+        return checked(wires[number % 2].http.post("/responses", json=body, headers=key_of))
 
     with ThreadPoolExecutor(16) as clients:
         answers = list(clients.map(send, range(64)))
@@ -276,7 +279,7 @@ class Load:
 
     def __init__(self, wires: tuple[Wire, Wire]) -> None:
         """Prepare the clients without sending requests."""
-        self.made: dict[str, str] = {}  # response id -> input
+        self.response_ids: dict[str, str] = {}  # response id -> input
         self._wires = wires
         self._done = Event()
         self._numbers = count()
@@ -297,25 +300,25 @@ class Load:
 
     def wait_for(self, more: int) -> None:
         """Wait until `more` further responses are acknowledged."""
-        enough = len(self.made) + more
-        wait_until(lambda: len(self.made) >= enough or any(each.done() for each in self._asking), seconds=90)
+        enough = len(self.response_ids) + more
+        wait_until(lambda: len(self.response_ids) >= enough or any(each.done() for each in self._asking), seconds=90)
 
     def _ask(self) -> None:
         while not self._done.is_set():
             number = next(self._numbers)
-            asked = {"model": "local/echo", "input": f"number {number}", **FORMS[number % len(FORMS)]}
-            answer = self._wires[number % 2].post(asked)
+            request = {"model": "local/echo", "input": f"number {number}", **FORMS[number % len(FORMS)]}
+            answer = self._wires[number % 2].post(request)
             if answer.status_code != 200:
                 away(answer)
                 continue
-            events = read_sse(answer.content).events if asked.get("stream") else []
+            events = read_sse(answer.content).events if request.get("stream") else []
             if events and is_unknown(events[-1]):
                 continue
             response = final(events) if events else answer.json()
             if response["error"]:
                 assert response["error"]["message"] == AWAY
             else:
-                self.made[response["id"]] = asked["input"]
+                self.response_ids[response["id"]] = request["input"]
 
 
 def away(answer: httpx.Response) -> None:
@@ -352,9 +355,9 @@ def test_store_killed_under_load_keeps_acknowledged_responses(
     upstream.release("m")
     assert spoken(ended(wires[1], work)) == [("completed", "one two three")]
     for here, there in (wires, wires[::-1]):
-        for response_id, asked in load.made.items():
+        for response_id, request in load.response_ids.items():
             response = ended(here, response_id)
-            assert (response["status"], output_text(response)) == ("completed", asked)
+            assert (response["status"], output_text(response)) == ("completed", request)
             assert final(there.replay(response_id)) == response
     assert len(upstream.requests("m")) == 1 or longest > DEFAULT.lease_seconds / 3
 
@@ -386,13 +389,13 @@ def test_store_outage_is_503_and_ends_when_the_store_is_back(
             failed = check_stream(reader.events)
             assert (failed["status"], failed["error"]["message"]) == ("failed", AWAY)
         servers[kind].start()
-        made = [check_stream(each.read_to_end()) for each in followers]
+        streams = [check_stream(each.read_to_end()) for each in followers]
     for here, there in (wires, wires[::-1]):
         after = here.create(model="local/echo", input="after", previous_response_id=kept[0]["id"])
         assert there.retrieve(after["id"]) == after
         assert [there.retrieve(each["id"]) for each in kept] == kept
     assert spoken(ended(wires[1], work))[-1] == ("completed", "one two three")
-    assert made == [wire.retrieve(work) for wire in wires]
+    assert streams == [wire.retrieve(work) for wire in wires]
     record = ended(wires[1], reader.response_id)
     assert record["status"] == "failed"
     if not is_unknown(last):
@@ -429,12 +432,12 @@ class Doomed:
         self.models = [f"{victim.port}-{number}" for number in range(HELD_AT_ONCE)]
         for model in self.models:
             upstream.script(model, [HELD, WHOLE])
-        self.made = [queue(wire, model) for model in self.models]
+        self.response_ids = [queue(wire, model) for model in self.models]
         for model in self.models:
             upstream.wait_for(model, chunks=3)
-        self.left = open_all.enter_context(Reader.of(wire, self.made[0]))
+        self.left = open_all.enter_context(Reader.of(wire, self.response_ids[0]))
         self.left.read_to("two ")
-        self.readers = [open_all.enter_context(Reader.of(survivor, each)) for each in self.made[:-1]]
+        self.readers = [open_all.enter_context(Reader.of(survivor, each)) for each in self.response_ids[:-1]]
         self.key = f"{victim.port}-keyed"
         upstream.script(self.key, [HELD, WHOLE])
         self.waits = open_all.enter_context(keyed(wire, self.key, self.key))
@@ -458,7 +461,7 @@ class Doomed:
 
     def go_on(self) -> None:
         """Cancel one of the responses before it is taken over, and release the rest of the model's replies."""
-        assert cancel(self.survivor, self.made[1])["status"] == "cancelled"
+        assert cancel(self.survivor, self.response_ids[1])["status"] == "cancelled"
         for model in self.models:
             self._upstream.release(model)
         self._upstream.release(self.key)
@@ -467,16 +470,16 @@ class Doomed:
         """Check that each response was taken over once, continued its stored output, and ended once."""
         for reader in self.readers:
             self._check_reader(reader)
-        with Reader.of(self.survivor, self.made[0], self.left.last) as again:
+        with Reader.of(self.survivor, self.response_ids[0], self.left.last) as again:
             assert self.left.events + again.read_to_end() == self.readers[0].events
         cut, whole = ("incomplete", "one two "), ("completed", "one two three")
-        expected = {self.made[1]: [cut], self.made[-1]: [whole]}
-        responses = [ended(self.survivor, response_id) for response_id in self.made]
+        expected = {self.response_ids[1]: [cut], self.response_ids[-1]: [whole]}
+        responses = [ended(self.survivor, response_id) for response_id in self.response_ids]
         begun = [len(self._upstream.requests(model)) for model in self.models]
         for response, model, times in zip(responses, self.models, begun, strict=True):
             response_id = response["id"]
             assert final(self.survivor.replay(response_id)) == response
-            if times == 2 or response_id == self.made[1]:
+            if times == 2 or response_id == self.response_ids[1]:
                 assert spoken(response) == expected.get(response_id, [cut, whole])
             assert [each["id"] for each in self.survivor.listed(model=f"local/{model}")] == [response_id]
         self._check_key()
@@ -495,14 +498,14 @@ class Doomed:
         """Check that the resumed stack does not change the jobs that it lost, and shows their new events."""
         assert self.left.read_to_end() == self.readers[0].events
         assert self.survivor.replay(self.waits.response_id) == self.waits.read_to_end()
-        before = [self.survivor.retrieve(response_id) for response_id in self.made]
-        asked = [len(self._upstream.requests(model)) for model in self.models]
+        before = [self.survivor.retrieve(response_id) for response_id in self.response_ids]
+        counts = [len(self._upstream.requests(model)) for model in self.models]
         with Wire(self.victim) as wire:
             assert ended(wire, queue(wire, "echo"))["status"] == "completed"
-            assert [wire.retrieve(response_id) for response_id in self.made] == before
+            assert [wire.retrieve(response_id) for response_id in self.response_ids] == before
             for reader in self.readers:
                 assert wire.replay(reader.response_id) == reader.events
-        assert [len(self._upstream.requests(model)) for model in self.models] == asked
+        assert [len(self._upstream.requests(model)) for model in self.models] == counts
 
     def _check_reader(self, reader: Reader) -> None:
         """Check that the events after the takeover follow those before it without a gap."""

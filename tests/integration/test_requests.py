@@ -187,7 +187,7 @@ def test_input_form_is_converted_to_chat_messages(client: openai.OpenAI, upstrea
 @pytest.mark.parametrize("role", ["user", "assistant", "system", "developer"])
 def test_message_forms_of_a_role_are_equivalent(client: openai.OpenAI, upstream: Upstream, role: str) -> None:
     upstream.script(NAME, SAID)
-    said = {"role": "system" if role == "developer" else role, "content": "Well."}
+    fields = {"role": "system" if role == "developer" else role, "content": "Well."}
     contents = ["Well.", [part("Well.")], [part("Well.", "output_text")]][: 3 if role == "assistant" else 2]
     types, ids, statuses = [{}, {"type": "message"}], [{}, {"id": "msg_1"}], [{}, {"status": "completed"}]
     forms = list(product(contents, types, ids, statuses))
@@ -196,7 +196,7 @@ def test_message_forms_of_a_role_are_equivalent(client: openai.OpenAI, upstream:
         for each in optional:
             message |= each
         create(client, model=MODEL, input=[message, user("Hi")])
-        assert messages(upstream) == [said, user("Hi")], message
+        assert messages(upstream) == [fields, user("Hi")], message
     assert len(upstream.requests(NAME)) == len(forms)
 
 
@@ -209,8 +209,8 @@ def test_instructions_precede_system_messages(client: openai.OpenAI, upstream: U
 def test_input_items_are_stored_as_sent(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     question = {**user([part("Hi, for the first time")]), "id": "msg_mine"}
-    made = create(client, model=MODEL, input=[system("Be kind."), question])
-    [first, second] = client.responses.input_items.list(made["id"], order="asc").data
+    response = create(client, model=MODEL, input=[system("Be kind."), question])
+    [first, second] = client.responses.input_items.list(response["id"], order="asc").data
     assert first.id
     assert first.to_dict()["content"] == [part("Be kind.")]
     assert second.to_dict() == {**question, "type": "message", "status": "completed"}
@@ -219,7 +219,7 @@ def test_input_items_are_stored_as_sent(client: openai.OpenAI, upstream: Upstrea
 # -- conversations -------------------------------------------------------------------
 
 
-def asked_for_weather(upstream: Upstream) -> None:
+def script_weather(upstream: Upstream) -> None:
     """Script a model: reasoning, a comment and two calls, then an answer."""
     calls = interleaved_calls(("c1", "weather", CALL["arguments"]), ("c2", "weather", OTHER_CALL["arguments"]))
     first = reply(reasoning("Two ", "cities."), text("Let me look."), calls)
@@ -230,7 +230,7 @@ def asked_for_weather(upstream: Upstream) -> None:
 def test_function_outputs_in_the_next_response_follow_their_calls(
     client: openai.OpenAI, upstream: Upstream, way: str
 ) -> None:
-    asked_for_weather(upstream)
+    script_weather(upstream)
     question: Any = user("The weather?")
     answers = [OUTPUT, OTHER_OUTPUT]
     first = client.responses.create(model=MODEL, input=[question], tools=TOOLS)
@@ -261,7 +261,7 @@ DUMPS: Final[dict[str, Callable[[BaseModel], Json]]] = {
 
 @pytest.mark.parametrize("dump", DUMPS)
 def test_dumped_output_items_can_be_sent_back(client: openai.OpenAI, upstream: Upstream, dump: str) -> None:
-    asked_for_weather(upstream)
+    script_weather(upstream)
     first = client.responses.create(model=MODEL, input="The weather?", tools=TOOLS)
     items = [DUMPS[dump](item) for item in first.output]
     create(client, model=MODEL, tools=TOOLS, input=[user("The weather?"), *items, OUTPUT, OTHER_OUTPUT])
@@ -269,7 +269,7 @@ def test_dumped_output_items_can_be_sent_back(client: openai.OpenAI, upstream: U
 
 
 def test_output_of_sdk_stream_helper_can_be_sent_back(client: openai.OpenAI, upstream: Upstream) -> None:
-    asked_for_weather(upstream)
+    script_weather(upstream)
     with client.responses.stream(model=MODEL, input="The weather?", tools=TOOLS) as events:
         first = events.get_final_response()
     create(client, model=MODEL, tools=TOOLS, input=[user("The weather?"), *first.output, OUTPUT, OTHER_OUTPUT])

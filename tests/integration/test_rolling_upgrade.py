@@ -32,12 +32,12 @@ class Load:
     """Clients that make responses one after the other, for a `with` block.
 
     Attributes:
-        made: the ids of the responses.
+        response_ids: the ids of the responses.
         failures: what went wrong.
     """
 
     def __init__(self, address: Nginx) -> None:
-        self.made: list[str] = []
+        self.response_ids: list[str] = []
         self.failures: list[str] = []
         self._address = address
         self._end = threading.Event()
@@ -55,8 +55,8 @@ class Load:
 
     def more(self) -> None:
         """Wait for some more responses."""
-        before = len(self.made)
-        wait_until(lambda: len(self.made) >= before + 2 * CLIENTS or bool(self.failures), seconds=90)
+        before = len(self.response_ids)
+        wait_until(lambda: len(self.response_ids) >= before + 2 * CLIENTS or bool(self.failures), seconds=90)
 
     def _run(self) -> None:
         previous: str | None = None
@@ -66,20 +66,20 @@ class Load:
                     return
                 try:
                     previous = self._make(wire, FORMS[number % len(FORMS)], previous)
-                    self.made.append(previous)
+                    self.response_ids.append(previous)
                 except (AssertionError, httpx.HTTPError) as error:
                     self.failures.append(repr(error))
                     return
 
     def _make(self, wire: Wire, form: Json, previous: str | None) -> str:
-        asked = {"model": "local/slow", "input": "Count.", "previous_response_id": previous, **form}
-        made = final(wire.stream(**asked)) if "stream" in form else wire.create(**asked)
+        request = {"model": "local/slow", "input": "Count.", "previous_response_id": previous, **form}
+        streamed = final(wire.stream(**request)) if "stream" in form else wire.create(**request)
         if "background" in form:
-            wait_until(lambda: wire.retrieve(made["id"])["status"] not in ("queued", "in_progress"), seconds=90)
-            made = wire.retrieve(made["id"])
-        assert made["status"] == "completed", f"{form}: {made['status']}, {made['error']}"
-        assert output_text(made).endswith("word19 ")
-        return str(made["id"])
+            wait_until(lambda: wire.retrieve(streamed["id"])["status"] not in ("queued", "in_progress"), seconds=90)
+            streamed = wire.retrieve(streamed["id"])
+        assert streamed["status"] == "completed", f"{form}: {streamed['status']}, {streamed['error']}"
+        assert output_text(streamed).endswith("word19 ")
+        return str(streamed["id"])
 
 
 @pytest.fixture
@@ -96,12 +96,12 @@ def servers(
             "INFERENCE_URL": upstream_process.client.base_url,
             "FINISH_SECONDS": "60",
         }
-        made = [LiveStack(TEMPLATE / "config.yaml", env, tmp_path / f"server-{n}", host=host) for n in (1, 2)]
+        stacks = [LiveStack(TEMPLATE / "config.yaml", env, tmp_path / f"server-{n}", host=host) for n in (1, 2)]
         try:
-            list(starter.map(LiveStack.start, made))
-            yield made
+            list(starter.map(LiveStack.start, stacks))
+            yield stacks
         finally:
-            for each in made:
+            for each in stacks:
                 each.stop()
 
 
@@ -109,10 +109,10 @@ def test_sighup_ends_a_server_at_once(servers: list[LiveStack], upstream: Upstre
     """It reloads nothing: the running response fails like after a crash, although there is time to finish."""
     with Wire(servers[0]) as wire, Wire(servers[1]) as other, ThreadPoolExecutor(1) as asking:
         upstream.script("held", reply(text("one ", "two"), hold=1))
-        asked = asking.submit(wire.post, {"model": "local/held", "input": "Count."})
+        pending = asking.submit(wire.post, {"model": "local/held", "input": "Count."})
         upstream.wait_for("held", chunks=1)
         os.kill(servers[0].pid, signal.SIGHUP)
-        assert isinstance(asked.exception(60), httpx.TransportError)
+        assert isinstance(pending.exception(60), httpx.TransportError)
         assert other.listed() == []
     assert servers[0].stop() == -signal.SIGHUP
 
@@ -134,4 +134,4 @@ def test_servers_replaced_one_by_one_under_load_fail_no_request(servers: list[Li
             load.more()
     assert load.failures == []
     with Wire(servers[0]) as wire:
-        assert {wire.retrieve(name)["status"] for name in load.made} == {"completed"}
+        assert {wire.retrieve(name)["status"] for name in load.response_ids} == {"completed"}

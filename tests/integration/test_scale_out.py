@@ -20,9 +20,10 @@ from tests.support.valkey import PATIENCE, Valkey
 from tests.support.variants import traces
 from tests.support.waiting import wait_until
 from tests.support.websocket_client import WebSocketClient
-from tests.support.wire import Json, Wire, final, output_text, said
+from tests.support.wire import Json, Wire, final, output_text, roles_and_texts
 
-pytestmark = [pytest.mark.live, pytest.mark.extended]
+# The store and the proxy do not depend on the host.
+pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.one_host]
 
 TEMPLATE: Final = REPOSITORY / "templates" / "scale-out"
 ADDRESSES: Final = ("127.0.0.1:8321", "127.0.0.1:8322")
@@ -43,7 +44,7 @@ def servers(
     host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, folder: Path
 ) -> Iterator[list[LiveStack]]:
     """The two servers, each with its own folder."""
-    certificates = Certificates.made_in(folder / "authority", ["localhost"], address=None)
+    certificates = Certificates.create_in(folder / "authority", ["localhost"], address=None)
     with (
         Valkey(folder / "valkey", password=PASSWORD) as valkey,
         Relay(valkey.port, certificates.of_server()) as relay,
@@ -57,12 +58,12 @@ def servers(
         }
         config = TEMPLATE / "config.yaml"
         # Not both are forked: their hash seeds differ, as those of servers on two machines.
-        made = [LiveStack(config, env, folder / f"server-{n}", host=host, fork=n == 1) for n in (1, 2)]
+        stacks = [LiveStack(config, env, folder / f"server-{n}", host=host, fork=n == 1) for n in (1, 2)]
         try:
-            list(starters.map(LiveStack.start, made))
-            yield made
+            list(starters.map(LiveStack.start, stacks))
+            yield stacks
         finally:
-            for each in made:
+            for each in stacks:
                 each.stop()
 
 
@@ -84,16 +85,16 @@ def wire(address: Nginx, upstream: Upstream) -> Iterator[Wire]:
 def test_chain_continues_on_either_server_behind_nginx(
     address: Nginx, servers: list[LiveStack], upstream: Upstream
 ) -> None:
-    made: list[Json] = []
+    responses: list[Json] = []
     for turn in range(TURNS):
         with Wire(address) as wire:
-            before = made[-1]["id"] if made else None
-            asked = {"model": "local/echo", "input": f"turn {turn}", "previous_response_id": before}
-            made.append(final(wire.stream(**asked)) if turn % 2 else wire.create(**asked))
+            before = responses[-1]["id"] if responses else None
+            request = {"model": "local/echo", "input": f"turn {turn}", "previous_response_id": before}
+            responses.append(final(wire.stream(**request)) if turn % 2 else wire.create(**request))
     for server in servers:
         with Wire(server) as direct:
-            assert [direct.retrieve(each["id"]) for each in made] == made
-    contents = [content for _, content in said(upstream.requests("echo")[-1].body["messages"])]
+            assert [direct.retrieve(each["id"]) for each in responses] == responses
+    contents = [content for _, content in roles_and_texts(upstream.requests("echo")[-1].body["messages"])]
     assert contents == [f"turn {turn}" for turn in range(TURNS) for _ in ("asked", "echoed")][:-1]
 
 
@@ -116,7 +117,7 @@ def test_websocket_behind_nginx_keeps_its_server(address: Nginx, wire: Wire, ups
     assert upstream.wait_for("m", ended=True, seconds=90)[0].ended == "client_gone"
     for _ in range(2):
         wire.create(model="local/echo", input="third", previous_response_id=stored["id"])
-        contents = [content for _, content in said(upstream.requests("echo")[-1].body["messages"])]
+        contents = [content for _, content in roles_and_texts(upstream.requests("echo")[-1].body["messages"])]
         assert contents == ["first", "first", "second", "second", "third"]
 
 

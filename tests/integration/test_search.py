@@ -17,7 +17,7 @@ from tests.support.strict import check_stream
 from tests.support.upstream import Upstream, UpstreamProcess, logprobs, reply, text, tool_call
 from tests.support.variants import open_this_machine, traces, variant
 from tests.support.waiting import wait_until
-from tests.support.web import Answer, Asked, Web
+from tests.support.web import Answer, ReceivedRequest, Web
 from tests.support.wire import Json, Wire, final, output_text
 
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
@@ -30,12 +30,12 @@ OTTERS = "<html><head><title>All about otters</title></head><body><article><p>{}
 )
 
 
-def calls(*made: tuple[str, Json]) -> Any:
+def calls(*entries: tuple[str, Json]) -> Any:
     """Return a reply with these calls."""
     return reply(
         *(
             tool_call(place, f"call_{place}", name, json.dumps(arguments))
-            for place, (name, arguments) in enumerate(made)
+            for place, (name, arguments) in enumerate(entries)
         )
     )
 
@@ -43,10 +43,10 @@ def calls(*made: tuple[str, Json]) -> Any:
 def find(web: Web, *paths: str) -> None:
     """Have SearXNG find these pages."""
 
-    def search(asked: Asked) -> Answer:
+    def search(request: ReceivedRequest) -> Answer:
         found = [(web.url(path), f"About {path[1:]}", f"Everything about {path[1:]}.") for path in paths]
-        assert asked.query["format"] == "json"
-        body = json.dumps(searxng(asked.query["q"], found)).encode()
+        assert request.query["format"] == "json"
+        body = json.dumps(searxng(request.query["q"], found)).encode()
         return Answer(body, headers={"content-type": "application/json"})
 
     web.answers["/searxng/search"] = search
@@ -54,10 +54,10 @@ def find(web: Web, *paths: str) -> None:
 
 def searched(web: Web) -> list[str]:
     """Return the queries to SearXNG."""
-    return [asked.query["q"] for asked in web.seen if asked.path == "/searxng/search"]
+    return [request.query["q"] for request in web.seen if request.path == "/searxng/search"]
 
 
-def told(upstream: Upstream) -> list[str]:
+def tool_outputs(upstream: Upstream) -> list[str]:
     """Return the tool outputs in the last chat request."""
     return [message["content"] for message in messages(upstream) if message["role"] == "tool"]
 
@@ -107,8 +107,8 @@ def test_web_search_opens_finds_and_cites_pages(
     assert opened["action"] == {"type": "open_page", "url": otters}
     assert found["action"] == {"type": "find_in_page", "url": otters, "pattern": "hand in hand"}
     assert sorted(searched(web)) == ["otters asleep", "sea otters"]
-    assert "L2: They sleep hand in hand" in told(upstream)[1]
-    assert [asked.path for asked in web.seen].count("/otters") == 1
+    assert "L2: They sleep hand in hand" in tool_outputs(upstream)[1]
+    assert [request.path for request in web.seen].count("/otters") == 1
     links = [f"([127.0.0.1]({url}))" for url in (otters, fish)]
     assert output_text(response) == f"Hand in hand {links[0]}, not【7】. Fish {links[1]}."
     assert cited(response) == [(links[0], otters), (links[1], fish)]
@@ -145,17 +145,17 @@ def test_web_search_sources_are_kept_in_the_chain(client: openai.OpenAI, upstrea
     second = create(client, model=MODEL, input="More.", tools=[SEARCH], previous_response_id=first["id"])
     assert web_calls(second)[0]["action"]["url"] == web.url("/fish")
     assert [url for _, url in cited(second)] == [web.url("/fish")]
-    said = messages(upstream)
-    assert [message["role"] for message in said][:5] == ["user", "assistant", "tool", "assistant", "user"]
-    assert "Everything about fish" in said[2]["content"]
+    output = messages(upstream)
+    assert [message["role"] for message in output][:5] == ["user", "assistant", "tool", "assistant", "user"]
+    assert "Everything about fish" in output[2]["content"]
 
 
 def test_web_search_call_sent_back_by_client_is_replayed(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
     find(web, "/otters")
     upstream.script(NAME, [calls(("web_search", {"queries": ["otters"]})), reply(text("Yes【1】."))])
-    asked: Any = [{"role": "user", "content": "Otters?"}]
-    first = create(client, model=MODEL, input=asked, tools=[SEARCH], store=False)
-    create(client, model=MODEL, input=[*asked, *first["output"], *asked], tools=[SEARCH], store=False)
+    questions: Any = [{"role": "user", "content": "Otters?"}]
+    first = create(client, model=MODEL, input=questions, tools=[SEARCH], store=False)
+    create(client, model=MODEL, input=[*questions, *first["output"], *questions], tools=[SEARCH], store=False)
     [call] = messages(upstream)[1]["tool_calls"]
     assert (call["function"]["name"], json.loads(call["function"]["arguments"])["queries"]) == (
         "web_search",
@@ -186,7 +186,7 @@ def test_pages_at_forbidden_addresses_are_not_opened(
     response = create(client, model=MODEL, input="Hi", tools=[SEARCH])
     assert [item["status"] for item in web_calls(response)] == ["failed"] * 5
     assert response["status"] == "completed"
-    assert [("no public address" in each or "no such page" in each) for each in told(upstream)] == [True] * 5
+    assert [("no public address" in each or "no such page" in each) for each in tool_outputs(upstream)] == [True] * 5
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_failure_of_the_search_service_is_reported_to_the_model(
     response = create(client, model=MODEL, input="Otters?", tools=[SEARCH])
     [item] = web_calls(response)
     assert (item["status"], response["status"]) == ("failed", "completed")
-    assert why in told(upstream)[0]
+    assert why in tool_outputs(upstream)[0]
 
 
 def test_invalid_unknown_and_excess_search_calls_are_not_run(
@@ -230,7 +230,7 @@ def test_invalid_unknown_and_excess_search_calls_are_not_run(
         ("a", "completed"),
     ]
     assert searched(web) == ["a"]
-    broken, unknown, answer, one_too_many = told(upstream)
+    broken, unknown, answer, one_too_many = tool_outputs(upstream)
     assert "are not what 'web_search' takes" in broken
     assert "There is no tool named 'search_the_web'" in unknown
     assert "About otters" in answer
@@ -268,7 +268,7 @@ def test_web_search_and_client_function_in_one_round_are_both_answered(
         previous_response_id=first["id"],
     )
     assert [url for _, url in cited(second)] == [web.url("/otters")]
-    assert {content.splitlines()[-1] for content in told(upstream)} == {"Everything about otters.", "sun"}
+    assert {content.splitlines()[-1] for content in tool_outputs(upstream)} == {"Everything about otters.", "sun"}
 
 
 def test_model_with_native_browser_tools_searches_and_cites(
@@ -320,7 +320,7 @@ def test_web_search_with_store_false_leaves_no_traces(
     )
     response = final(wire.stream(model=MODEL, input="Otters?", tools=[SEARCH], store=False))
     assert wire.get(f"/{response['id']}").status_code == 404
-    assert "canary-page-7731" in told(upstream)[1]
+    assert "canary-page-7731" in tool_outputs(upstream)[1]
     for canary in ("canary-query-7731", "canary-found-7731", "canary-page-7731"):
         assert traces(stack.state_dir, canary) == []
 
@@ -331,7 +331,7 @@ def test_web_search_with_store_false_leaves_no_traces(
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Web, Certificates]]:
     """A proxy that answers for Tavily, and its certificates."""
-    certificates = Certificates.made_in(tmp_path_factory.mktemp("tls"), ["api.tavily.com"])
+    certificates = Certificates.create_in(tmp_path_factory.mktemp("tls"), ["api.tavily.com"])
     with Web(intercepts=certificates.of_server()) as proxy:
         yield proxy, certificates
 
@@ -366,29 +366,30 @@ def service(proxy: tuple[Web, Certificates]) -> Web:
     web.reset()
     found = [("https://otters.example/", "Otters", "Otters swim.")]
 
-    def search(asked: Asked) -> Answer:
-        return Answer(json.dumps(tavily(asked.json()["query"], found)).encode())
+    def search(request: ReceivedRequest) -> Answer:
+        return Answer(json.dumps(tavily(request.json()["query"], found)).encode())
 
     web.answers["/search"] = search
     return web
 
 
+@pytest.mark.one_host
 def test_killed_server_repeats_only_the_unanswered_search(mortal: LiveStack, upstream: Upstream, service: Web) -> None:
     """The numbers of the citations stay valid."""
     answering, gate = service.answers["/search"], Event()
     held = calls(("web_search", {"queries": ["held"]}))
     upstream.script(NAME, [calls(("web_search", {"queries": ["first"]})), held, reply(text("They swim【1】."))])
 
-    def search(asked: Asked) -> Answer:
-        if asked.json()["query"] == "held" and not gate.is_set():
+    def search(request: ReceivedRequest) -> Answer:
+        if request.json()["query"] == "held" and not gate.is_set():
             gate.wait(60)
             return Answer(status=503)
         assert callable(answering)
-        return answering(asked)
+        return answering(request)
 
     service.answers["/search"] = search
-    asked = {"model": MODEL, "input": "Otters?", "tools": [SEARCH], "background": True}
-    with Wire(mortal) as wire, Reader.create(wire, **asked) as reader:
+    request = {"model": MODEL, "input": "Otters?", "tools": [SEARCH], "background": True}
+    with Wire(mortal) as wire, Reader.create(wire, **request) as reader:
         wait_until(lambda: [each.json()["query"] for each in service.seen] == ["first", "held"])
         reader.read_to("response.web_search_call.completed")
         mortal.kill()
@@ -413,5 +414,5 @@ def test_search_service_key_is_not_logged(mortal: LiveStack, upstream: Upstream,
     with Wire(mortal) as wire:
         response = wire.create(model=MODEL, input="Otters?", tools=[SEARCH])
     assert [item["status"] for item in web_calls(response)] == ["failed"]
-    assert told(upstream) == ["The service behind the tool 'web_search' answered 401."]
+    assert tool_outputs(upstream) == ["The service behind the tool 'web_search' answered 401."]
     assert "tvly-of-the-stack" not in mortal.log.read_text()

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from llama_stack_responses.tools.hosted.search_results import Result, results_of
-from llama_stack_responses.tools.tool import ToolError
+from llama_stack_responses.tools.tool_function import ToolError
 from tests.support.certificates import Certificates
 from tests.support.search import SERVICES
 from tests.support.stack import Host
-from tests.support.web import Answer, Asked, Web
+from tests.support.web import Answer, ReceivedRequest, Web
 
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
@@ -28,7 +28,7 @@ FOUND = [
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     """Certificates of all services."""
-    return Certificates.made_in(tmp_path_factory.mktemp("tls"), [host for host, _ in SERVICES.values()])
+    return Certificates.create_in(tmp_path_factory.mktemp("tls"), [host for host, _ in SERVICES.values()])
 
 
 @pytest.fixture
@@ -67,11 +67,11 @@ async def searching(host: Host, service: str) -> AsyncIterator[Any]:
         yield None
         return
     module, _, name = spec.config_class.rpartition(".")
-    made = getattr(importlib.import_module(module), name)(api_key="secret")
-    provider = await importlib.import_module(spec.module).get_adapter_impl(made, {})
+    runtime = getattr(importlib.import_module(module), name)(api_key="secret")
+    provider = await importlib.import_module(spec.module).get_adapter_impl(runtime, {})
     provider.__provider_spec__ = spec
     await provider.initialize()
-    yield HostToolRuntime(Router(provider))
+    yield HostToolRuntime(Router(provider), lambda: b"")
     if hasattr(provider, "shutdown"):
         await provider.shutdown()
 
@@ -80,8 +80,8 @@ async def searching(host: Host, service: str) -> AsyncIterator[Any]:
 async def test_search_service_results_are_read(host: Host, proxy: Web, service: str) -> None:
     server, form = SERVICES[service]
 
-    def answer(asked: Asked) -> Answer:
-        query = asked.query.get("q") or asked.json()["query"]
+    def answer(request: ReceivedRequest) -> Answer:
+        query = request.query.get("q") or request.json()["query"]
         return Answer(json.dumps(form(query, FOUND)).encode(), headers={"content-type": "application/json"})
 
     proxy.answer_all = answer
@@ -89,9 +89,9 @@ async def test_search_service_results_are_read(host: Host, proxy: Web, service: 
         if search:
             results = results_of(await search.invoke("web_search", {"query": "otters"}))
             assert results == [Result(url, title, text) for url, title, text in FOUND]
-            [asked] = proxy.seen
-            assert asked.headers["host"] == server
-            assert "secret" in f"{asked.headers}{asked.body!r}"
+            [request] = proxy.seen
+            assert request.headers["host"] == server
+            assert "secret" in f"{request.headers}{request.body!r}"
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -101,8 +101,8 @@ async def test_search_service_query_has_the_allowed_domains(host: Host, proxy: W
     async with searching(host, service) as search:
         if search:
             await search.invoke("web_search", {"query": "otters", "allowed_domains": ["a.example", "b.example"]})
-            [asked] = proxy.seen
-            sent = (json.dumps(asked.query) + asked.body.decode()).replace(", ", ",")
+            [request] = proxy.seen
+            sent = (json.dumps(request.query) + request.body.decode()).replace(", ", ",")
             assert "otters (site:a.example OR site:b.example)" in sent or '["a.example","b.example"]' in sent
 
 

@@ -122,7 +122,7 @@ def shown(response: Json) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "output"),
     [
         ("thinker", "<think>\nLet me see.\n</think>\n\nFour."),
         ("thinker-2", "<think>Let me see.\n</think>Four."),
@@ -130,10 +130,10 @@ def shown(response: Json) -> list[tuple[str, str]]:
     ],
 )
 def test_reasoning_tags_in_the_text_become_an_item(
-    client: openai.OpenAI, upstream: Upstream, model: str, said: str
+    client: openai.OpenAI, upstream: Upstream, model: str, output: str
 ) -> None:
     """Also when the tags are split into one delta per character."""
-    upstream.script(model, reply(text(*said)))
+    upstream.script(model, reply(text(*output)))
     streamed = stream(client, model=f"local/{model}", input="2 + 2?")
     assert shown(streamed.response) == [("reasoning", "Let me see.\n"), ("message", "Four.")]
     assert "".join(streamed.texts("reasoning_text")) == "Let me see.\n"
@@ -157,8 +157,8 @@ def test_reasoning_is_sent_back_in_tags_within_the_text(client: openai.OpenAI, u
     first = create(client, model="local/thinker", input="1")
     second = create(client, model="local/thinker", input="2", previous_response_id=first["id"])
     create(client, model="local/thinker", input="3", previous_response_id=second["id"])
-    said = [each["content"] for each in messages(upstream, "thinker") if each["role"] == "assistant"]
-    assert said == ["<think>\na\n</think>\n\none", "<think>\nb\n</think>\n\ntwo"]
+    texts = [each["content"] for each in messages(upstream, "thinker") if each["role"] == "assistant"]
+    assert texts == ["<think>\na\n</think>\n\none", "<think>\nb\n</think>\n\ntwo"]
 
 
 @pytest.mark.parametrize(
@@ -193,8 +193,8 @@ def test_system_messages_follow_the_profile_of_the_template(
 ) -> None:
     upstream.script(model, reply(text("ok")))
     roles = [("developer", "B"), ("user", "1"), ("system", "C"), ("user", "2")]
-    asked = [{"role": role, "content": said} for role, said in roles]
-    create(client, model=f"local/{model}", instructions="A", input=asked)
+    questions = [{"role": role, "content": content} for role, content in roles]
+    create(client, model=f"local/{model}", instructions="A", input=questions)
     assert [(each["role"], each["content"]) for each in messages(upstream, model)] == expected
 
 
@@ -222,12 +222,12 @@ def test_media_stay_in_tool_output_if_the_template_supports_them(client: openai.
     ids=["image", "audio"],
 )
 def test_media_for_a_model_without_media_are_400(wire: Wire, upstream: Upstream, part: Json) -> None:
-    asked = [{"role": "user", "content": [part]}]
-    error = error_of(wire.post({"model": "local/strict", "input": asked}), 400)
+    questions = [{"role": "user", "content": [part]}]
+    error = error_of(wire.post({"model": "local/strict", "input": questions}), 400)
     assert (error["param"], error["code"]) == ("input[0].content[0]", "unsupported_value")
     assert upstream.requests() == []
     upstream.script("other", reply(text("ok")))
-    wire.create(model="local/other", input=asked)
+    wire.create(model="local/other", input=questions)
 
 
 def test_max_output_tokens_has_the_name_of_the_profile(client: openai.OpenAI, upstream: Upstream) -> None:
@@ -257,9 +257,9 @@ def test_endless_unknown_calls_end_as_incomplete(client: openai.OpenAI, upstream
 
 
 def test_input_over_the_item_limit_is_400(wire: Wire, upstream: Upstream) -> None:
-    asked = [{"role": "user", "content": "x"}] * 5
-    wire.create(model="local/echo", input=asked)
-    error = error_of(wire.post({"model": "local/echo", "input": [*asked, *asked[:1]]}), 400)
+    questions = [{"role": "user", "content": "x"}] * 5
+    wire.create(model="local/echo", input=questions)
+    error = error_of(wire.post({"model": "local/echo", "input": [*questions, *questions[:1]]}), 400)
     assert error["param"] == "input"
     assert len(upstream.requests("echo")) == 1
 
@@ -318,13 +318,13 @@ def test_websocket_requests_over_the_waiting_limit_are_429(configured: Configure
 
 def test_websocket_memory_of_unstored_responses_is_bounded(configured: Configured, upstream: Upstream) -> None:
     with WebSocketClient(configured.stack) as websocket:
-        made = []
+        created = []
         for _ in range(2):
             websocket.ask(model="local/echo", input="x" * 3_000, store=False)
-            made.append(websocket.response()["id"])
-        websocket.ask(model="local/echo", input="go on", previous_response_id=made[0])
+            created.append(websocket.response()["id"])
+        websocket.ask(model="local/echo", input="go on", previous_response_id=created[0])
         assert websocket.error()["code"] == "previous_response_not_found"
-        websocket.ask(model="local/echo", input="go on", previous_response_id=made[1])
+        websocket.ask(model="local/echo", input="go on", previous_response_id=created[1])
         assert output_text(websocket.response())
 
 

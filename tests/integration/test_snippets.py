@@ -5,8 +5,11 @@ replaced (see `replacements`). `NOT_RUN` lists the blocks that are not run, with
 """
 
 import os
+import re
+import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -47,13 +50,17 @@ from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess
 from tests.support.variants import open_this_machine, variant
 from tests.support.waiting import wait_until
-from tests.support.web import Answer, Asked, Web
+from tests.support.web import Answer, ReceivedRequest, Web
 
 pytestmark = pytest.mark.live
 
 BLOCKS: Final = blocks()
 OTTERS: Final = "Otters sleep hand in hand."
 SHELL: Final = ("console", "sh", "bash")
+MAKEFILE: Final = (REPOSITORY / "Makefile").read_text()
+OURS: Final = ("tests/", "templates/", "benchmarks/", "./providers/")
+"""Beginnings of the paths of this repository in commands."""
+FILE_OF_DEPLOYMENT: Final = re.compile(r"[A-Za-z]*file|\w+\.(?:yaml|service)")
 
 
 def test_every_code_block_is_run_or_excluded_with_a_reason() -> None:
@@ -92,7 +99,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = folder / "models" / "qwen3" / "tokenizer.json"
     tokenizer.parent.mkdir(parents=True)
     Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]")).save(str(tokenizer))
-    Certificates.made_in(folder / "authority")
+    Certificates.create_in(folder / "authority")
     return folder
 
 
@@ -172,9 +179,9 @@ def test_documented_model_server_block_is_valid(replacements: dict[str, str]) ->
 def wikipedia(web: Web) -> None:
     """Script SearXNG to find one page."""
 
-    def found(asked: Asked) -> Answer:
+    def found(request: ReceivedRequest) -> Answer:
         page = ("https://en.wikipedia.org/wiki/Otter", "Otter", OTTERS)
-        return Answer(httpx.Response(200, json=searxng(asked.query["q"], [page])).content)
+        return Answer(httpx.Response(200, json=searxng(request.query["q"], [page])).content)
 
     web.answers["/searxng/search"] = found
 
@@ -193,13 +200,13 @@ def command(block: Block, client: str | None, folder: Path) -> list[str]:
     return [sys.executable if client is None else str(installed(client) / "bin" / "python"), "snippet.py"]
 
 
-def run_block(block: Block, client: str | None, said: str, folder: Path, home: Path) -> Child:
+def run_block(block: Block, client: str | None, expected: str, folder: Path, home: Path) -> Child:
     """Start a program in `folder`, with the files that it reads."""
     (folder / "otters.txt").write_text(OTTERS)
     (folder / "chart.png").write_bytes(PIXEL)
     (folder / "report.pdf").write_bytes(pdf("Snow is white."))
     started = command(block, client, folder)
-    (folder / started[-1]).write_text(said)
+    (folder / started[-1]).write_text(expected)
     programs = [installed("node") / "bin"] if block.language == "js" else []
     programs += [codex_program().parent] if block.name in CODEX_BY_PROVIDER else []
     return Child(started, log=folder / "output.txt", env=environment(home, *programs), cwd=folder)
@@ -208,13 +215,21 @@ def run_block(block: Block, client: str | None, said: str, folder: Path, home: P
 def output_of(program: Child) -> str:
     """Wait until a program has ended, check its exit status, and return its output."""
     wait_until(lambda: program.returncode is not None, 240)
-    said = program.log.read_text(errors="replace")
-    assert program.returncode == 0, said
-    return said
+    output = program.log.read_text(errors="replace")
+    assert program.returncode == 0, output
+    return output
 
 
+@pytest.mark.one_host  # programs of clients; `test_client_hosts.py` has those of the hosts
 @pytest.mark.usefixtures("wikipedia")
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        # Clients that import much, as in `test_client_*.py`.
+        pytest.param(name, marks=() if program.client is None else pytest.mark.extended)
+        for name, program in PROGRAMS.items()
+    ],
+)
 def test_documented_program_runs_unchanged(
     documented: LiveStack, upstream: Upstream, replacements: dict[str, str], home: Path, tmp_path: Path, name: str
 ) -> None:
@@ -280,15 +295,31 @@ def codex(home: Path, folder: Path) -> str:
 
 @pytest.mark.parametrize("name", [name for name in NOT_RUN if BLOCKS[name].language in SHELL])
 def test_documented_commands_that_are_not_run_are_valid(name: str) -> None:
-    """They are valid bash, and their make targets, templates and tests exist."""
+    """They are valid bash, and what they name of this repository exists: targets, templates, files, pinned hosts."""
     commands = BLOCKS[name].shell
     read = subprocess.run(["bash", "-n"], input=commands, capture_output=True, text=True, check=False)
     assert (read.returncode, read.stderr) == (0, "")
-    targets = {line.partition(":")[0] for line in (REPOSITORY / "Makefile").read_text().splitlines()}
+    targets = {line.partition(":")[0] for line in MAKEFILE.splitlines()}
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for line in commands.splitlines():
         words = line.partition("#")[0].split()
         if "make" in words:
             assert words[words.index("make") + 1] in targets
-        assert all((REPOSITORY / word).exists() for word in words if word.startswith("tests/"))
+        assert all((REPOSITORY / word).exists() for word in words if word.startswith(OURS))
         if "init" in words:
             assert (REPOSITORY / "templates" / words[words.index("init") + 1]).is_dir()
+        if line.startswith("pip install "):
+            assert [word for word in words if word.startswith(("llama-stack==", "ogx=="))] in (
+                extras["llama-stack"][:1],
+                extras["ogx"][:1],
+            )
+
+
+def test_documented_deployment_begins_with_the_files_that_its_commands_name(tmp_path: Path) -> None:
+    first, *others = BLOCKS["docs/guides/deploying.md, Deploying, console"].shell.splitlines()
+    env = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+    subprocess.run(["bash", "-ec", first], cwd=tmp_path, env=env, capture_output=True, check=True)
+    named = {word for line in others for word in shlex.split(line, comments=True) if FILE_OF_DEPLOYMENT.fullmatch(word)}
+    assert named == {"Containerfile", "kubernetes.yaml", "responses.service"}
+    written = {path.name for path in (tmp_path / "DIR").iterdir()}
+    assert named | {"compose.yaml", "config.yaml"} <= written

@@ -20,14 +20,14 @@ from tests.support.upstream import Upstream, error, reasoning, reply, text, tool
 from tests.support.variants import keeps
 from tests.support.waiting import wait_until
 from tests.support.websocket_client import SECONDS, WebSocketClient
-from tests.support.wire import Json, Wire, output_text, said
+from tests.support.wire import Json, Wire, output_text, roles_and_texts
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("calm")]
 
 
 def messages(upstream: Upstream, model: str) -> list[tuple[str, str]]:
     """Return the messages of the last chat request."""
-    return said(upstream.requests(model)[-1].body["messages"])
+    return roles_and_texts(upstream.requests(model)[-1].body["messages"])
 
 
 def is_stored(wire: Wire, response_id: str) -> bool:
@@ -147,7 +147,7 @@ def test_lanes_run_concurrently_and_each_in_order(stack: LiveStack, upstream: Up
     assert output_text(forked)
     assert messages(upstream, "echo")[-1] == ("user", "the lane without a name")
     [fork] = [each for each in upstream.requests("echo") if len(each.body["messages"]) == 3]
-    assert said(fork.body["messages"]) == [("user", "first"), ("assistant", "One."), ("user", "fork")]
+    assert roles_and_texts(fork.body["messages"]) == [("user", "first"), ("assistant", "One."), ("user", "fork")]
 
 
 ERRORS: dict[str, tuple[Json, int, str | None, str | None]] = {

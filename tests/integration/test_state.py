@@ -91,8 +91,8 @@ def test_replay_starts_after_the_given_sequence_number(client: openai.OpenAI, wi
 def test_response_list_is_paginated_in_both_orders(wire: Wire, upstream: Upstream) -> None:
     for name in ("list-a", "list-b"):
         upstream.script(name, reply(text("ok")))
-    made = [wire.create(model=f"local/list-{'b' if n == 3 else 'a'}", input=str(n))["id"] for n in range(6)]
-    of_a = [made[n] for n in (0, 1, 2, 4, 5)]
+    responses = [wire.create(model=f"local/list-{'b' if n == 3 else 'a'}", input=str(n))["id"] for n in range(6)]
+    of_a = [responses[n] for n in (0, 1, 2, 4, 5)]
 
     whole = wire.get("", model="local/list-a").json()
     assert [each["id"] for each in whole["data"]] == of_a[::-1]
@@ -111,7 +111,7 @@ def test_response_list_is_paginated_in_both_orders(wire: Wire, upstream: Upstrea
         assert [each["id"] for page in pages for each in page["data"]] == expected
         assert [len(page["data"]) for page in pages] == [2, 2, 1]
     # Without a model filter, the list has the newest of all. After the last response, it is empty.
-    assert [each["id"] for each in wire.listed(limit=6)] == made[::-1]
+    assert [each["id"] for each in wire.listed(limit=6)] == responses[::-1]
     assert wire.get("", model="local/list-a", after=of_a[0]).json() == {
         "object": "list",
         "data": [],
@@ -144,7 +144,7 @@ def test_deleted_response_is_404_and_not_listed(client: openai.OpenAI, wire: Wir
     response = wire.create(model="local/echo", input="x")
     answer = wire.http.delete(f"/responses/{response['id']}")
     assert answer.json() == {"id": response["id"], "object": "response", "deleted": True}
-    for gone in wire.knocks(response["id"]).values():
+    for gone in wire.send_each_request(response["id"]).values():
         assert error_of(gone, 404)["type"] == "invalid_request_error"
     assert response["id"] not in [each["id"] for each in wire.listed(limit=100)]
     assert error_of(wire.get("", after=response["id"]), 400)["param"] == "after"
@@ -162,7 +162,7 @@ def test_response_older_than_thirty_days_is_404(wire: Wire, stack: LiveStack) ->
     assert wire.retrieve(young["id"]) == young
     assert final(wire.replay(young["id"])) == young
     assert wire.listed(model=MODEL, order="asc", limit=1) == [young]
-    for gone in wire.knocks(old["id"]).values():
+    for gone in wire.send_each_request(old["id"]).values():
         error_of(gone, 404)
     body = {"model": "local/echo", "input": "and?"}
     error = error_of(wire.post(body | {"previous_response_id": old["id"]}), 400)

@@ -7,7 +7,7 @@ from tests.support.openai_client import function
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, error, reasoning, reply, text, tool_call
 from tests.support.websocket_client import ENDS, WebSocketClient
-from tests.support.wire import Json, Wire, output_text, said
+from tests.support.wire import Json, Wire, output_text, roles_and_texts
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("calm")]
 
@@ -48,7 +48,7 @@ def test_steered_response_ends_at_a_stop_point_and_is_continued(
     assert (second["instructions"], second["temperature"]) == ("Be brief.", 0.5)
     cut, following = upstream.wait_for(model, 2, ended=True, seconds=90)
     assert cut.ended == "client_gone"
-    assert said(following.body["messages"]) == [
+    assert roles_and_texts(following.body["messages"]) == [
         *(("system", "Be brief."), ("user", "Go."), ("user", "Go right."), ("user", "Now."))
     ]
     assert wire.get(f"/{second['id']}").status_code == (200 if store else 404)
@@ -71,18 +71,19 @@ def test_steering_does_not_truncate_text(stack: LiveStack, upstream: Upstream) -
         # The lane's next request runs after the response that steering started.
         websocket.ask(model="local/late", input="x", previous_response_id=second["id"])
         assert output_text(websocket.response()) == "And more."
-    assert [role for role, _ in said(upstream.requests("late")[-1].body["messages"])] == ["user", "assistant"] * 2 + [
-        "user"
-    ]
+    assert [role for role, _ in roles_and_texts(upstream.requests("late")[-1].body["messages"])] == [
+        "user",
+        "assistant",
+    ] * 2 + ["user"]
 
 
 def test_steering_input_waits_for_the_output_of_a_client_call(stack: LiveStack, upstream: Upstream) -> None:
     """The steering input is sent with the call's output once that arrives in the same lane."""
     called = reply(tool_call(0, "call_1", "weather", '{"city":', '"Oslo"}'), hold=1)
     upstream.script("calls", [called, reply(text("Cold."))])
-    asked: Json = {"model": "local/calls", "tools": [function("weather", "city")], "store": False}
+    request: Json = {"model": "local/calls", "tools": [function("weather", "city")], "store": False}
     with WebSocketClient(stack) as websocket:
-        websocket.ask("a", input="Weather?", **asked)
+        websocket.ask("a", input="Weather?", **request)
         events = websocket.until("response.in_progress", "a")
         upstream.wait_for("calls", chunks=1, seconds=90)
         first_id = events[0]["response"]["id"]
@@ -98,14 +99,14 @@ def test_steering_input_waits_for_the_output_of_a_client_call(stack: LiveStack, 
             {"type": "function_call_output", "call_id": "call_1", "name": "weather"},
         )
         given = {key: value for key, value in stub.items() if key != "name"} | {"output": "-3"}
-        websocket.ask("a", input=[given], previous_response_id=first_id, **asked, temperature=0.5)
+        websocket.ask("a", input=[given], previous_response_id=first_id, **request, temperature=0.5)
         second = websocket.response("a")
         assert (output_text(second), second["temperature"]) == ("Cold.", 0.5)
-        websocket.ask("a", input=[given], previous_response_id=first_id, **asked)
+        websocket.ask("a", input=[given], previous_response_id=first_id, **request)
         websocket.response("a")
     committed, later = upstream.requests("calls")[1:]
-    assert said(committed.body["messages"])[2:] == [("tool", "-3"), ("user", "In Celsius.")]
-    assert said(later.body["messages"])[2:] == [("tool", "-3")]
+    assert roles_and_texts(committed.body["messages"])[2:] == [("tool", "-3"), ("user", "In Celsius.")]
+    assert roles_and_texts(later.body["messages"])[2:] == [("tool", "-3")]
 
 
 def test_steering_fails_if_the_model_server_refuses_the_next_response(stack: LiveStack, upstream: Upstream) -> None:

@@ -19,7 +19,8 @@ from tests.support.upstream import Upstream, UpstreamProcess, reply, text
 from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire, checked, error_of, output_text
 
-pytestmark = [pytest.mark.live, pytest.mark.extended]
+# The store does not depend on the host.
+pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.one_host]
 
 FULL: Final = "The response store cannot be read or written: its disk reports an error or is full."
 LOCKED: Final = "The response store is busy: another process holds its lock."
@@ -83,7 +84,7 @@ def refused(answer: httpx.Response, why: str) -> None:
     assert answer.headers["retry-after"] == "1"
 
 
-def told_failed(reader: Reader, why: str) -> Json:
+def failed_response(reader: Reader, why: str) -> Json:
     """Check that a stream fails because its response could not be stored, and return that response."""
     events = reader.read_to_end()
     response = check_stream(events)
@@ -115,7 +116,7 @@ def test_full_disk_loses_no_acknowledged_responses(server: LiveStack, wire: Wire
         with full_disk(server):
             kept += fill(server)
             upstream.release("held")
-            failed = told_failed(reader, FULL)
+            failed = failed_response(reader, FULL)
             for response in kept:
                 assert wire.retrieve(response["id"]) == response
             assert wire.retrieve(work["id"])["status"] == "in_progress"
@@ -132,14 +133,14 @@ def fill(server: LiveStack) -> list[Json]:
     """Store growing responses until the disk is full, and return the stored ones."""
 
     def write(lane: int) -> list[Json]:
-        made: list[Json] = []
+        created: list[Json] = []
         with Wire(server) as wire:
             for turn in range(MOST):
                 answer = wire.post({"model": "local/echo", "input": f"{lane} {turn} {noise(2000 * turn + 2 * lane)}"})
                 if answer.status_code != 200:
                     refused(answer, FULL)
-                    return made
-                made.append(checked(answer))
+                    return created
+                created.append(checked(answer))
         raise AssertionError("the disk was never full")
 
     with ThreadPoolExecutor(WRITERS) as writers:
@@ -160,14 +161,14 @@ def ended(wire: Wire, response_id: str, status: str) -> Json:
 def test_locked_database_file_is_503_and_loses_no_responses(server: LiveStack, wire: Wire, upstream: Upstream) -> None:
     upstream.script("held", reply(text("one ", "two"), hold=1))
     kept = wire.create(model="local/echo", input="before")
-    asked: dict[str, Any] = {"model": "local/echo", "input": "too early"}
+    request: dict[str, Any] = {"model": "local/echo", "input": "too early"}
     with Reader.create(wire, model="local/held", input="one two") as reader, ThreadPoolExecutor(8) as clients:
         reader.read_to("one ")
         with locked(server.state_dir / "responses.db"):
             answers: list[Future[httpx.Response]] = [
-                clients.submit(wire.post, asked),
-                clients.submit(wire.post, asked | {"stream": True}),
-                clients.submit(wire.post, asked | {"background": True}),
+                clients.submit(wire.post, request),
+                clients.submit(wire.post, request | {"stream": True}),
+                clients.submit(wire.post, request | {"background": True}),
                 clients.submit(wire.http.delete, f"/responses/{kept['id']}"),
             ]
             upstream.release("held")
@@ -175,7 +176,7 @@ def test_locked_database_file_is_503_and_loses_no_responses(server: LiveStack, w
             assert kept["id"] in [each["id"] for each in wire.listed()]
             for answer in answers:
                 refused(answer.result(), LOCKED)
-            failed = told_failed(reader, LOCKED)
+            failed = failed_response(reader, LOCKED)
         after = wire.create(model="local/echo", input="after", previous_response_id=kept["id"])
     assert ended(wire, failed["id"], "failed")["error"] == failed["error"]
     assert [each["id"] for each in wire.listed(limit=3)] == [after["id"], failed["id"], kept["id"]]

@@ -9,7 +9,7 @@ import openai
 import pytest
 from openai.types.responses import ParsedResponse
 
-from llama_stack_responses.chat.pieces import PIECE
+from llama_stack_responses.chat.pieces import PIECE_CHARACTERS
 from tests.support.openai_client import MODEL, NAME, Json, create, function, sent, stored, stream
 from tests.support.sse import SseReader
 from tests.support.stack import LiveStack
@@ -245,7 +245,7 @@ def test_events_are_sent_without_delay(stack: LiveStack, upstream: Upstream) -> 
     reader = SseReader()
     events: list[Json] = []
     with httpx.stream(
-        "POST", f"{stack.base_url}/v1/responses", json=asked(), timeout=60, trust_env=False, verify=False
+        "POST", f"{stack.base_url}/v1/responses", json=stream_body(), timeout=60, trust_env=False, verify=False
     ) as answer:
         for received in answer.iter_bytes():
             events += [data for _, data in reader.feed(received)]
@@ -256,7 +256,7 @@ def test_events_are_sent_without_delay(stack: LiveStack, upstream: Upstream) -> 
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         "data: [DONE]\n\nevent: x\ndata: {}\n\n",
         "\r\n\r \u2028\u2029\x85\x0b\x00\x1b\x7f",
@@ -267,18 +267,20 @@ def test_events_are_sent_without_delay(stack: LiveStack, upstream: Upstream) -> 
     ],
     ids=["frames", "line ends", "quotes", "unicode", "blanks", "long"],
 )
-def test_any_text_is_streamed_and_stored_unchanged(client: openai.OpenAI, upstream: Upstream, said: str) -> None:
-    middle = len(said) // 2
-    upstream.script(NAME, reply(text(said[:middle], said[middle:])))
-    streamed = stream(client, model=MODEL, input=said)
+def test_any_text_is_streamed_and_stored_unchanged(client: openai.OpenAI, upstream: Upstream, output: str) -> None:
+    middle = len(output) // 2
+    upstream.script(NAME, reply(text(output[:middle], output[middle:])))
+    streamed = stream(client, model=MODEL, input=output)
     pieces = [
-        half[start : start + PIECE] for half in (said[:middle], said[middle:]) for start in range(0, middle, PIECE)
+        half[start : start + PIECE_CHARACTERS]
+        for half in (output[:middle], output[middle:])
+        for start in range(0, middle, PIECE_CHARACTERS)
     ]
     assert streamed.texts("output_text") == pieces
-    assert stored(client, streamed.response["id"])["output"][0]["content"][0]["text"] == said
-    assert sent(upstream)["messages"] == [{"role": "user", "content": said}]
-    with client.responses.create(model=MODEL, input=said, stream=True) as events:
-        assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == said
+    assert stored(client, streamed.response["id"])["output"][0]["content"][0]["text"] == output
+    assert sent(upstream)["messages"] == [{"role": "user", "content": output}]
+    with client.responses.create(model=MODEL, input=output, stream=True) as events:
+        assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == output
 
 
 def test_surrogate_pair_split_by_the_model_server_is_joined(
@@ -286,7 +288,7 @@ def test_surrogate_pair_split_by_the_model_server_is_joined(
 ) -> None:
     frame = 'data: {"choices":[{"index":0,"delta":{"content":"\\u%s"}}]}\n\n'
     upstream.script(NAME, [reply(raw(frame % "d83d"), raw(frame % "de00"), finish("stop")), HELLO])
-    answer = httpx.post(f"{stack.base_url}/v1/responses", json=asked(), timeout=60, trust_env=False, verify=False)
+    answer = httpx.post(f"{stack.base_url}/v1/responses", json=stream_body(), timeout=60, trust_env=False, verify=False)
     last = read_sse(answer.content).events[-1]
     assert last["type"] == "response.completed"
     first = stored(client, last["response"]["id"])
@@ -314,6 +316,7 @@ def test_concurrent_streams_are_not_mixed(stack: LiveStack, upstream: Upstream) 
     assert [each["output"][0]["content"][0]["text"] for each in responses] == [word * 20 for word in words]
 
 
+@pytest.mark.extended
 def test_silent_stream_gets_keep_alive_comments(client: openai.OpenAI, upstream: Upstream) -> None:
     """Slow: comments are sent after 15 seconds."""
     upstream.script(NAME, reply(text("Hello", " world"), hold=1))
@@ -334,7 +337,7 @@ def test_silent_stream_gets_keep_alive_comments(client: openai.OpenAI, upstream:
 REFUSAL = "`temperature` is not supported with this model."
 
 
-def asked(**more: Any) -> Json:
+def stream_body(**more: Any) -> Json:
     """Return the body of a request for a stream."""
     return {"model": MODEL, "input": "Hi", "stream": True, **more}
 
@@ -344,7 +347,7 @@ def test_model_server_error_within_two_seconds_is_an_http_error(
     stack: LiveStack, upstream: Upstream, delay: float
 ) -> None:
     upstream.script(NAME, error(400, REFUSAL, delay=delay))
-    answer = httpx.post(f"{stack.base_url}/v1/responses", json=asked(), timeout=60, trust_env=False, verify=False)
+    answer = httpx.post(f"{stack.base_url}/v1/responses", json=stream_body(), timeout=60, trust_env=False, verify=False)
     assert answer.status_code == 400
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["x-request-id"].startswith("req_")
@@ -403,7 +406,7 @@ def test_slow_model_server_start_opens_the_stream_after_two_seconds(stack: LiveS
     came: dict[str, float] = {}
     events = []
     with httpx.stream(
-        "POST", f"{stack.base_url}/v1/responses", json=asked(), timeout=60, trust_env=False, verify=False
+        "POST", f"{stack.base_url}/v1/responses", json=stream_body(), timeout=60, trust_env=False, verify=False
     ) as answer:
         for received in answer.iter_bytes():
             for name, data in reader.feed(received):
@@ -431,9 +434,9 @@ def test_broken_model_server_stream_fails_with_partial_output(
     upstream.script(NAME, reply(reasoning("Hm"), text("Hel", "lo"), end=end))
     streamed = stream(client, model=f"{provider}/{NAME}", input="Hi")
     assert streamed.types[-5:] == ["output_text.done", "content_part.done", "output_item.done", "error", "failed"]
-    thought, said = streamed.response["output"]
+    thought, output = streamed.response["output"]
     assert thought["status"] == "completed"
-    assert (said["status"], said["content"][0]["text"]) == ("incomplete", "Hello")
+    assert (output["status"], output["content"][0]["text"]) == ("incomplete", "Hello")
     assert streamed.response["error"]["code"] == "server_error"
     assert streamed.events[-2]["message"] == streamed.response["error"]["message"]
     assert stored(client, streamed.response["id"]) == streamed.response

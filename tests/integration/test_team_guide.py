@@ -16,17 +16,20 @@ from tests.support.postgres import Postgres
 from tests.support.postgres import program as postgres
 from tests.support.process import free_port
 from tests.support.snippets import blocks, substituted
+from tests.support.stack import Host
 from tests.support.upstream import UpstreamProcess
 
-pytestmark = [pytest.mark.live, pytest.mark.extended]
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts, pytest.mark.extended]
 
 PAGE: Final = "docs/guides/team.md"
 PORTS: Final = ("8320", "8321", "8322", "8390", "9464", "9465")
+ON_OGX: Final = {"llama stack run config.yaml": "ogx run --insecure config.yaml", "LLAMA_STACK_PORT": "OGX_PORT"}
+"""The replacements that the guide names."""
 SECONDS: Final = 400.0
 
 
 def test_guide_for_a_team_works_word_by_word(
-    stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path: Path
+    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path: Path
 ) -> None:
     upstream_process.client.reset()
     folder = tmp_path / "database"
@@ -38,6 +41,7 @@ def test_guide_for_a_team_works_word_by_word(
             "localhost:5432": f"127.0.0.1:{database.port}",
             "YOUR-MODEL": "echo",
             **{port: str(free_port()) for port in PORTS},
+            **(ON_OGX if host == "ogx" else {}),
         }
         page = [block.text for name, block in blocks().items() if name.startswith(f"{PAGE},")]
         script = substituted("\n".join(page), replacements)

@@ -2,6 +2,7 @@
 
 import re
 import secrets
+from collections.abc import Iterator
 from typing import Any, Final
 
 import httpx
@@ -11,8 +12,10 @@ from tests.support.mcp_server import McpServers
 from tests.support.openai_client import MODEL, NAME
 from tests.support.otlp import Collector
 from tests.support.stack import LiveStack
-from tests.support.upstream import Upstream, error, finish, reply, text, tool_call
+from tests.support.strict import check_stream, read_sse
+from tests.support.upstream import Reply, Upstream, error, finish, reasoning, reply, text, tool_call
 from tests.support.waiting import wait_until
+from tests.support.websocket_client import WebSocketClient, over_http
 from tests.support.wire import Json, Wire, error_of, final
 
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
@@ -59,6 +62,7 @@ def test_streamed_response_with_tool_call_has_its_spans(
         "gen_ai.response.id": response["id"],
         "gen_ai.usage.input_tokens": usage["input_tokens"],
         "gen_ai.usage.output_tokens": usage["output_tokens"],
+        "llama_stack_responses.direct_writes": whole.attributes["llama_stack_responses.direct_writes"],
         "llama_stack_responses.jobs": False,
         "llama_stack_responses.rounds": 2,
         "llama_stack_responses.status": "completed",
@@ -79,9 +83,64 @@ def test_streamed_response_with_tool_call_has_its_spans(
     # The trace is propagated to the model server and the MCP server. Spans contain no text.
     sent = [record.headers["traceparent"] for record in upstream.requests(NAME)]
     assert sent == [f"00-{wire.trace_id}-{span.span_id}-01" for span in (first, second)]
-    [asked] = [each for each in mcp.seen() if each["name"] == "echo" and wire.trace_id in str(each["trace"])]
-    assert wire.trace_id in asked["meta"]["traceparent"]
+    [request] = [each for each in mcp.seen() if each["name"] == "echo" and wire.trace_id in str(each["trace"])]
+    assert wire.trace_id in request["meta"]["traceparent"]
     assert CANARY not in str(collector.all_spans(wire.trace_id))
+
+
+PACED: Final = ["word "] * 40
+
+
+def stepping(answer: httpx.Response, upstream: Upstream) -> Iterator[bytes]:
+    """Yield the lines of a stream; the model server sends a chunk when the client has the delta of the one before."""
+    for line in answer.iter_lines():
+        yield f"{line}\n".encode()
+        if line.startswith("event: ") and line.endswith(".delta"):
+            upstream.step(NAME)
+
+
+@pytest.mark.parametrize(
+    "scripted",
+    [
+        reply(text(*PACED), stepped=1),
+        reply(reasoning(*PACED), stepped=1),
+        # The first chunk has the name of the function, the second one the first arguments.
+        reply(tool_call(0, "call_1", "f", *PACED), stepped=2),
+    ],
+    ids=["text", "reasoning", "arguments"],
+)
+def test_tokens_that_come_alone_take_the_short_way(
+    stack: LiveStack, upstream: Upstream, collector: Collector, scripted: Reply
+) -> None:
+    upstream.script(NAME, scripted)
+    body = HELLO | {"tools": [{"type": "function", "name": "f", "parameters": {}}], "stream": True}
+    with Traced(stack) as wire, wire.http.stream("POST", "/responses", json=body) as answer:
+        events = read_sse(stepping(answer, upstream)).events
+    check_stream(events)
+    assert sum(event["type"].endswith(".delta") for event in events) == len(PACED)
+    [round_, whole] = collector.spans(wire.trace_id, 2)
+    # The first ones are built and passed through the router, and one of sixteen may yield to other streams.
+    assert round_.attributes["llama_stack_responses.extensions"] >= len(PACED) - 6
+    assert whole.attributes["llama_stack_responses.direct_writes"] >= len(PACED) / 2
+
+
+def test_tokens_that_come_alone_on_websocket_take_the_short_way(
+    stack: LiveStack, upstream: Upstream, collector: Collector
+) -> None:
+    upstream.script(NAME, reply(text(*PACED), stepped=1))
+    trace_id = secrets.token_hex(16)
+    with WebSocketClient(stack, headers={"traceparent": f"00-{trace_id}-{PARENT}-01"}) as websocket:
+        for lane in (None, "second"):
+            websocket.ask(lane, **HELLO)
+            events: list[Json] = []
+            for word in PACED:
+                events += websocket.until("response.output_text.delta", lane)
+                assert events[-1]["delta"] == word
+                upstream.step(NAME)
+            events += websocket.until("response.completed", lane)
+            check_stream([*map(over_http, events)])
+    writes = [span.attributes["llama_stack_responses.direct_writes"] for span in collector.spans(trace_id, 4)[1::2]]
+    assert min(writes) >= len(PACED) / 2
 
 
 def test_response_records_usage_and_duration_metrics(wire: Wire, upstream: Upstream, collector: Collector) -> None:
@@ -141,12 +200,12 @@ def test_log_lines_contain_response_and_request_ids(stack: LiveStack, wire: Wire
     answer = wire.http.post("/responses", json={**HELLO, "model": "local/odd"}, headers={"x-request-id": "of-my-own.1"})
     response = answer.json()
 
-    def told(words: str) -> bool:
+    def is_logged(words: str) -> bool:
         line = stack.log.read_text(errors="replace").partition("made_up_here")[2].split()[:12]
         return words in " ".join(line)
 
-    wait_until(lambda: told(f"response_id={response['id']}"))
-    wait_until(lambda: told("x_request_id=of-my-own.1"))
+    wait_until(lambda: is_logged(f"response_id={response['id']}"))
+    wait_until(lambda: is_logged("x_request_id=of-my-own.1"))
 
 
 # -- answer headers ----------------------------------------------------------
@@ -184,8 +243,8 @@ def test_every_answer_has_request_id_and_processing_time(
     assert own.headers.get_list("x-request-id") == ["of-my-own.1"]
     assert re.fullmatch(r"\d+", own.headers["openai-processing-ms"])
     for given in ("a b", "x" * 129, ""):
-        made = ask(**{"x-request-id": given}).headers["x-request-id"]
-        assert re.fullmatch("req_[0-9a-f]{24}", made)
+        request_id = ask(**{"x-request-id": given}).headers["x-request-id"]
+        assert re.fullmatch("req_[0-9a-f]{24}", request_id)
 
 
 # -- health ------------------------------------------------------------------------

@@ -88,11 +88,11 @@ def check_too_early(stack: LiveStack) -> None:
 def check_no_search_service(wire: Wire) -> None:
     """Check that without a search service, live web search is refused, and cached search, as by Codex, is accepted."""
     search = {"type": "web_search"}
-    asked = {"model": "local/echo", "input": "search"}
+    request = {"model": "local/echo", "input": "search"}
     assert (
-        "'unavailable_tools: {web_search: omit}'" in error_of(wire.post({**asked, "tools": [search]}), 400)["message"]
+        "'unavailable_tools: {web_search: omit}'" in error_of(wire.post({**request, "tools": [search]}), 400)["message"]
     )
-    cached = wire.create(**asked, tools=[{**search, "external_web_access": False}])
+    cached = wire.create(**request, tools=[{**search, "external_web_access": False}])
     assert output_text(cached) == "search"
 
 
@@ -135,11 +135,11 @@ def check_stop_under_a_client(stack: LiveStack) -> Json:
 def kept_by_the_client(wire: Wire, upstream: Upstream) -> list[Json]:
     """Return the items of an unstored turn, with sealed reasoning."""
     upstream.script("thinker", reply(reasoning("Hm."), tool_call(0, "c1", "f", "{}")))
-    asked = {"role": "user", "content": "think"}
+    question = {"role": "user", "content": "think"}
     tools = [{"type": "function", "name": "f"}]
-    thought, call = wire.create(model="local/thinker", input=[asked], tools=tools, store=False)["output"]
+    thought, call = wire.create(model="local/thinker", input=[question], tools=tools, store=False)["output"]
     sealed = {"type": "reasoning", "summary": [], "encrypted_content": thought["encrypted_content"]}
-    return [asked, sealed, call, {"type": "function_call_output", "call_id": "c1", "output": "ok"}]
+    return [question, sealed, call, {"type": "function_call_output", "call_id": "c1", "output": "ok"}]
 
 
 def check_sealed(stack: LiveStack, upstream: Upstream, kept: list[Json]) -> None:
@@ -172,8 +172,8 @@ def test_restart_with_other_settings_drops_old_models_and_tools(
     second = {**stack_env, "INFERENCE_URL": f"{nowhere}/v1", "SEARXNG_URL": nowhere}
     with LiveStack(STARTER, second, tmp_path / "state", host=host) as stack, Wire(stack) as wire:
         assert models(stack) == []
-        asked = {"model": "local/echo", "input": "search", "tools": [{"type": "web_search"}]}
-        assert "model server is running" in error_of(wire.post(asked), 502)["message"]
+        request = {"model": "local/echo", "input": "search", "tools": [{"type": "web_search"}]}
+        assert "model server is running" in error_of(wire.post(request), 502)["message"]
 
 
 def models(stack: LiveStack) -> list[str]:
@@ -284,9 +284,9 @@ def test_invalid_configuration_is_named_and_the_server_does_not_start(
             children[name] = Child(command, log=config.with_name("stack.log"), env=whole, cwd=config.parent)
         for name, child in children.items():
             ended(child)
-            said = " ".join(child.log.read_text(errors="replace").split())
-            assert WRONG[name][2] in said
-            assert "Uvicorn running" not in said
+            output = " ".join(child.log.read_text(errors="replace").split())
+            assert WRONG[name][2] in output
+            assert "Uvicorn running" not in output
     finally:
         for child in children.values():
             child.kill()

@@ -46,7 +46,7 @@ def test_call_outside_allowed_tools_is_refused_and_hidden_from_the_client(
     assert calls(streamed.response) == [("c1", "weather", '{"city":"Oslo"}')]
     assert spoken(streamed.response) == ["Let me look."]
     first, second = (request.body for request in upstream.requests(NAME))
-    told = "The tool 'clock' cannot be called in this turn. Tools that may be called: weather."
+    refusal = "The tool 'clock' cannot be called in this turn. Tools that may be called: weather."
     assert second["messages"] == [
         *first["messages"],
         {
@@ -57,7 +57,7 @@ def test_call_outside_allowed_tools_is_refused_and_hidden_from_the_client(
                 {"id": "c2", "type": "function", "function": {"name": "clock", "arguments": '{"zone":"CET"}'}}
             ],
         },
-        {"role": "tool", "tool_call_id": "c2", "content": told},
+        {"role": "tool", "tool_call_id": "c2", "content": refusal},
     ]
     assert {**second, "messages": []} == {**first, "messages": []}
 
@@ -152,12 +152,12 @@ def test_usage_is_summed_over_model_rounds(client: openai.OpenAI, upstream: Upst
     counted = [
         {
             "prompt_tokens": prompt,
-            "completion_tokens": said,
-            "total_tokens": prompt + said,
+            "completion_tokens": output,
+            "total_tokens": prompt + output,
             "prompt_tokens_details": {"cached_tokens": cached},
             "completion_tokens_details": {"reasoning_tokens": thought},
         }
-        for prompt, said, cached, thought in ((100, 20, 0, 10), (130, 30, 100, 5))
+        for prompt, output, cached, thought in ((100, 20, 0, 10), (130, 30, 100, 5))
     ]
     upstream.script(NAME, [reply(CLOCK, usage=counted[0]), reply(text("Done."), usage=counted[1])])
     response = stream(client, model=MODEL, input="Hi", tools=TOOLS, tool_choice=ONLY_WEATHER).response
@@ -170,9 +170,9 @@ def test_usage_is_summed_over_model_rounds(client: openai.OpenAI, upstream: Upst
     }
 
 
-def usage(said: int) -> Json:
-    """Return a usage with `said` output tokens."""
-    return {"prompt_tokens": 1, "completion_tokens": said, "total_tokens": said + 1}
+def usage(output: int) -> Json:
+    """Return a usage with `output` output tokens."""
+    return {"prompt_tokens": 1, "completion_tokens": output, "total_tokens": output + 1}
 
 
 def test_each_model_round_gets_the_remaining_tokens(client: openai.OpenAI, upstream: Upstream) -> None:
@@ -383,10 +383,10 @@ class Weather(pydantic.BaseModel):
 def test_pydantic_function_tool_is_called_and_parsed(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, reply(tool_call(0, "c1", "Weather", '{"city":"Oslo",', '"days":3}')))
     # The package creates such tools in the chat form. The Responses API has the same function unnested.
-    made = openai.pydantic_function_tool(Weather)["function"]
-    tool: Any = {"type": "function", **made}
+    created = openai.pydantic_function_tool(Weather)["function"]
+    tool: Any = {"type": "function", **created}
     response = client.responses.parse(model=MODEL, input="Hi", tools=[tool])
     [item] = response.output
     assert item.type == "function_call"
     assert item.parsed_arguments == {"city": "Oslo", "days": 3}
-    assert sent(upstream)["tools"] == [{"type": "function", "function": made}]
+    assert sent(upstream)["tools"] == [{"type": "function", "function": created}]

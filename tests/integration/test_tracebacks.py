@@ -21,6 +21,6 @@ def test_websocket_message_with_invalid_utf8_closes_it_without_a_traceback(
         assert output_text(other.response())
     with stack.log.open("rb") as log:
         log.seek(before)
-        said = log.read().decode()
-    assert "Traceback" not in said
-    assert "╭" not in said
+        output = log.read().decode()
+    assert "Traceback" not in output
+    assert "╭" not in output

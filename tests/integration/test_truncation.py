@@ -45,8 +45,8 @@ def test_truncation_auto_learns_the_context_length_from_the_first_error(
 ) -> None:
     model = f"small-{provider}"
     upstream.script(model, reply(text("Hello")), context=CONTEXT)
-    asked = long(f"{provider}/{model}", truncation="auto")
-    first = stream(client, **asked)
+    request = long(f"{provider}/{model}", truncation="auto")
+    first = stream(client, **request)
     assert first.response["truncation"] == "auto"
     sent = messages(upstream, model)
     assert sent[0]["content"] == "Be kind."
@@ -58,7 +58,7 @@ def test_truncation_auto_learns_the_context_length_from_the_first_error(
 
     # The length is known now. Items that were left out for the model are still part of the history.
     second = create(
-        client, model=asked["model"], input="More.", previous_response_id=first.response["id"], truncation="auto"
+        client, model=request["model"], input="More.", previous_response_id=first.response["id"], truncation="auto"
     )
     assert len(client.responses.input_items.list(second["id"], limit=100).data) == len(TURNS) + 3
     assert stored(client, second["id"]) == second
@@ -76,16 +76,16 @@ def test_truncation_auto_fits_each_request_of_a_long_turn(client: openai.OpenAI,
     items: list[Any] = [QUESTION]
     while True:
         response = create(client, model="local/agent", input=items, tools=[tool], truncation="auto", store=False)
-        [said] = response["output"]
-        items.append(said)
-        if said["type"] == "message":
+        [output] = response["output"]
+        items.append(output)
+        if output["type"] == "message":
             break
-        items.append({"type": "function_call_output", "call_id": said["call_id"], "output": "word " * 20})
+        items.append({"type": "function_call_output", "call_id": output["call_id"], "output": "word " * 20})
     assert len(items) == 42
     answered = [each.body for each in upstream.requests("agent") if each.ended == "completed"]
     assert len(answered) == 21
     for body in answered:
         assert tokens(body) <= CONTEXT
         assert "And now?" in [message["content"] for message in body["messages"]]
-        told = [message["tool_call_id"] for message in body["messages"] if message["role"] == "tool"]
-        assert told == [call["id"] for message in body["messages"] for call in message.get("tool_calls", ())]
+        outputs = [message["tool_call_id"] for message in body["messages"] if message["role"] == "tool"]
+        assert outputs == [call["id"] for message in body["messages"] for call in message.get("tool_calls", ())]

@@ -110,31 +110,31 @@ def test_session_route_returns_the_user(ada: Wire) -> None:
     assert session["background"]
 
 
-def test_two_users_see_nothing_of_one_another(ada: Wire, bob: Wire, upstream: Upstream) -> None:
+def test_users_do_not_see_responses_of_one_another(ada: Wire, bob: Wire, upstream: Upstream) -> None:
     upstream.script("m", reply(text("Hello.")))
-    made = ada.create(model="local/m", input="ada's secret question")
+    response = ada.create(model="local/m", input="ada's secret question")
     conversation = ada.http.post("/conversations", json={}).json()["id"]
-    assert made["id"] in [row["id"] for row in ui(ada, "/responses")["data"]]
+    assert response["id"] in [row["id"] for row in ui(ada, "/responses")["data"]]
     assert ui(bob, "/responses", text="secret")["data"] == []
     for route in ROUTES:
-        assert ada.http.get(f"/ui{route.format(id=made['id'])}").status_code == 200
-        theirs = error_of(bob.http.get(f"/ui{route.format(id=made['id'])}"), 404)
+        assert ada.http.get(f"/ui{route.format(id=response['id'])}").status_code == 200
+        theirs = error_of(bob.http.get(f"/ui{route.format(id=response['id'])}"), 404)
         unknown = "resp_000000000000000000000000"
         none = error_of(bob.http.get(f"/ui{route.format(id=unknown)}"), 404)
-        assert theirs["message"].replace(made["id"], unknown) == none["message"]
+        assert theirs["message"].replace(response["id"], unknown) == none["message"]
     assert ada.http.get(f"/ui/conversations/{conversation}").status_code == 200
     error_of(bob.http.get(f"/ui/conversations/{conversation}"), 404)
 
 
 def test_list_shows_filters_and_pages(ada: Wire, upstream: Upstream) -> None:
-    made = []
+    created = []
     for number in range(3):
         upstream.script("m", reply(text(f"Answer {number}")))
-        made.append(ada.create(model="local/m", input=f"filtered {number}", metadata={"n": str(number)})["id"])
+        created.append(ada.create(model="local/m", input=f"filtered {number}", metadata={"n": str(number)})["id"])
     page = ui(ada, "/responses", text="FILTERED", limit=2)
-    assert [row["id"] for row in page["data"]] == [made[2], made[1]]
+    assert [row["id"] for row in page["data"]] == [created[2], created[1]]
     rest = ui(ada, "/responses", text="filtered", limit=2, after=page["next"])
-    assert [row["id"] for row in rest["data"]] == [made[0]]
+    assert [row["id"] for row in rest["data"]] == [created[0]]
     row = rest["data"][0]
     assert (row["words"], row["answer"], row["status"], row["model"]) == (
         "filtered 0",
@@ -142,7 +142,7 @@ def test_list_shows_filters_and_pages(ada: Wire, upstream: Upstream) -> None:
         "completed",
         "local/m",
     )
-    assert [each["id"] for each in ui(ada, "/responses", metadata="n:1")["data"]] == [made[1]]
+    assert [each["id"] for each in ui(ada, "/responses", metadata="n:1")["data"]] == [created[1]]
     assert ui(ada, "/responses", text="filtered", status="failed")["data"] == []
     assert ui(ada, "/responses", text="filtered", to=1)["data"] == []
     for query in ({"after": "x"}, {"status": "x"}, {"from": "x"}, {"limit": 101}):
@@ -151,16 +151,16 @@ def test_list_shows_filters_and_pages(ada: Wire, upstream: Upstream) -> None:
 
 def test_view_shows_a_response_without_markup_that_runs(ada: Wire, upstream: Upstream) -> None:
     upstream.script("m", reply(text(HOSTILE)))
-    made = final(ada.stream(model="local/m", input=HOSTILE, instructions="Be brief."))
-    view = ui(ada, f"/responses/{made['id']}")
-    asked, answer = view["items"]
-    for item in (asked, answer):
+    streamed = final(ada.stream(model="local/m", input=HOSTILE, instructions="Be brief."))
+    view = ui(ada, f"/responses/{streamed['id']}")
+    request, answer = view["items"]
+    for item in (request, answer):
         html = item["blocks"][0]["html"]
         assert "<strong>bold</strong>" in html
         assert not re.search("<(img|script)|href", html)
     assert view["output_from"] == 1
     assert view["instructions"] == {"text": "Be brief.", "truncated": False}
-    assert view["facts"]["usage"]["total_tokens"] == made["usage"]["total_tokens"]
+    assert view["facts"]["usage"]["total_tokens"] == streamed["usage"]["total_tokens"]
     assert view["owner"]["name"] == "ada"
     assert view["replayable"]
 
@@ -168,8 +168,8 @@ def test_view_shows_a_response_without_markup_that_runs(ada: Wire, upstream: Ups
 def test_chain_shows_turns_and_branches(ada: Wire, upstream: Upstream) -> None:
     def turn(words: str, previous: str | None = None) -> str:
         upstream.script("m", reply(text(f"Re: {words}")))
-        made: str = ada.create(model="local/m", input=words, previous_response_id=previous)["id"]
-        return made
+        response_id: str = ada.create(model="local/m", input=words, previous_response_id=previous)["id"]
+        return response_id
 
     first = turn("one")
     left, right = turn("left", first), turn("right", first)
@@ -201,8 +201,8 @@ def test_conversation_shows_its_items(ada: Wire, upstream: Upstream) -> None:
 def test_tool_calls_show_arguments(ada: Wire, upstream: Upstream) -> None:
     upstream.script("m", reply(tool_call(0, "call_1", "weather", '{"place":"Rome"}')))
     tool = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}
-    made = ada.create(model="local/m", input="Rome?", tools=[tool])
-    item = ui(ada, f"/responses/{made['id']}")["items"][1]
+    response = ada.create(model="local/m", input="Rome?", tools=[tool])
+    item = ui(ada, f"/responses/{response['id']}")["items"][1]
     assert (item["kind"], item["name"], item["run_by"]) == ("tool", "weather", "client")
     assert item["arguments"]["text"] == '{\n  "place": "Rome"\n}'
 
@@ -223,27 +223,27 @@ def test_events_come_with_their_times(ada: Wire, upstream: Upstream) -> None:
 
 def test_timing_shows_rounds(ada: Wire, upstream: Upstream) -> None:
     upstream.script("m", reply(text("Hello."), interval=0.05))
-    made = ada.create(model="local/m", input="Hi")
-    timing = ui(ada, f"/responses/{made['id']}")["timing"]
+    response = ada.create(model="local/m", input="Hi")
+    timing = ui(ada, f"/responses/{response['id']}")["timing"]
     [one] = timing["rounds"]
     assert one["kind"] == "answer"
     assert 0 <= one["start_ms"] <= one["first_token_ms"] <= one["end_ms"] <= timing["total_ms"]
-    assert one["output_tokens"] == made["usage"]["output_tokens"]
+    assert one["output_tokens"] == response["usage"]["output_tokens"]
     assert (timing["tries"], timing["queue_ms"], timing["tools"]) == (1, 0, [])
 
 
 @pytest.mark.parametrize("background", [False, True])
 def test_chat_requests_are_recorded_and_deleted(ada: Wire, upstream: Upstream, background: bool) -> None:
     upstream.script("m", reply(text("Hello.")))
-    made = ada.create(model="local/m", input="Recorded?", background=background)
-    wait_until(lambda: ada.retrieve(made["id"])["status"] == "completed")
-    found = ui(ada, f"/responses/{made['id']}/requests")
+    response = ada.create(model="local/m", input="Recorded?", background=background)
+    wait_until(lambda: ada.retrieve(response["id"])["status"] == "completed")
+    found = ui(ada, f"/responses/{response['id']}/requests")
     [record] = found["data"]
     sent = upstream.requests("m")[-1].body
     assert record["request"]["messages"] == sent["messages"]
     assert (record["round"], record["kind"], record["truncated"], found["has_more"]) == (0, "answer", False, False)
-    ada.http.delete(f"/responses/{made['id']}")
-    error_of(ada.http.get(f"/ui/responses/{made['id']}/requests"), 404)
+    ada.http.delete(f"/responses/{response['id']}")
+    error_of(ada.http.get(f"/ui/responses/{response['id']}/requests"), 404)
 
 
 def test_chat_requests_of_unstored_responses_are_not_recorded(
@@ -291,19 +291,23 @@ class Watching:
         return next(data for name, data in self.events if found(name, data))
 
 
-def test_list_stream_tells_new_changed_and_deleted_rows(
+def test_list_stream_sends_new_changed_and_deleted_rows(
     guarded: LiveStack, ada: Wire, bob: Wire, upstream: Upstream
 ) -> None:
     upstream.script("m", reply(text("Hello."), withheld=True))
     with Watching(guarded, "ada", "/responses/stream") as seen:
         seen.wait_for(lambda name, _: name == "ready")
-        made = ada.create(model="local/m", input="Watched", background=True)["id"]
-        seen.wait_for(lambda name, data: name == "row" and data["id"] == made and data["status"] == "in_progress")
+        response_id = ada.create(model="local/m", input="Watched", background=True)["id"]
+        seen.wait_for(
+            lambda name, data: name == "row" and data["id"] == response_id and data["status"] == "in_progress"
+        )
         upstream.release("m")
-        row = seen.wait_for(lambda name, data: name == "row" and data["id"] == made and data["status"] == "completed")
+        row = seen.wait_for(
+            lambda name, data: name == "row" and data["id"] == response_id and data["status"] == "completed"
+        )
         assert row["answer"] == "Hello."
-        ada.http.delete(f"/responses/{made}")
-        seen.wait_for(lambda name, data: name == "removed" and data["id"] == made)
+        ada.http.delete(f"/responses/{response_id}")
+        seen.wait_for(lambda name, data: name == "removed" and data["id"] == response_id)
     with Watching(guarded, "bob", "/responses/stream") as theirs:
         theirs.wait_for(lambda name, _: name == "ready")
         upstream.script("m", reply(text("Hello.")))
@@ -319,11 +323,11 @@ def test_live_shows_running_responses_as_they_grow(guarded: LiveStack, ada: Wire
         Watching(guarded, "ada", "/live") as seen,
         Watching(guarded, "bob", "/live") as theirs,
     ):
-        made = ada.create(model="local/m", input="Grow", background=True)["id"]
+        response_id = ada.create(model="local/m", input="Grow", background=True)["id"]
         state = seen.wait_for(
-            lambda _, data: any(one["id"] == made and one["tail"] == "One two " for one in data["responses"])
+            lambda _, data: any(one["id"] == response_id and one["tail"] == "One two " for one in data["responses"])
         )
-        [one] = [one for one in state["responses"] if one["id"] == made]
+        [one] = [one for one in state["responses"] if one["id"] == response_id]
         assert (one["status"], one["words"], one["doing"], one["attempt"]) == ("in_progress", "Grow", "message", 1)
         assert one["worker"] == one["server"]
         assert 0 < one["lease_seconds"] <= 10
@@ -339,10 +343,10 @@ def test_stats_count_the_callers_responses(guarded: LiveStack, ada: Wire, upstre
     with Watching(guarded, "ada", "/stats") as seen, Watching(guarded, "bob", "/stats") as theirs:
         before = seen.wait_for(lambda name, _: name == "stats")
         of_bob = theirs.wait_for(lambda name, _: name == "stats")
-        made = ada.create(model="local/m", input="Counted")
+        response = ada.create(model="local/m", input="Counted")
         after = seen.wait_for(lambda _, data: data["completed"] > before["completed"])
         assert after["requests"] == before["requests"] + 1
-        assert after["output_tokens"] == before["output_tokens"] + made["usage"]["output_tokens"]
+        assert after["output_tokens"] == before["output_tokens"] + response["usage"]["output_tokens"]
         assert after["first_token_ms"]["count"] == before["first_token_ms"]["count"] + 1
         later = theirs.wait_for(lambda _, data: data["at"] > after["at"])
         assert (later["requests"], later["rounds"]) == (of_bob["requests"], of_bob["rounds"])

@@ -30,7 +30,7 @@ ANSWERS: Final[dict[str, list[list[Chunk]]]] = {
 }
 
 
-def how_asked(upstream: Upstream, model: str) -> list[Json]:
+def streaming_fields(upstream: Upstream, model: str) -> list[Json]:
     """Return the streaming fields of each request for the model."""
     bodies = [record.body for record in upstream.requests(model)]
     return [{name: body[name] for name in ("stream", "stream_options") if name in body} for body in bodies]
@@ -51,11 +51,11 @@ def test_unstreamed_model_request_gives_the_same_response(
     client: openai.OpenAI, upstream: Upstream, provider: str, answer: str
 ) -> None:
     found = []
-    for model, asked in (("streams", STREAMED), ("unstreamed-1", WHOLE)):
+    for model, request in (("streams", STREAMED), ("unstreamed-1", WHOLE)):
         upstream.script(model, reply(*ANSWERS[answer]))
         streamed = stream(client, model=f"{provider}/{model}", input="Hi", tools=TOOLS)
         assert stored(client, streamed.response["id"]) == streamed.response
-        assert how_asked(upstream, model) == [asked]
+        assert streaming_fields(upstream, model) == [request]
         found.append(streamed.response)
     assert without_names(found[0]) == without_names(found[1])
 
@@ -77,7 +77,7 @@ def test_model_request_is_streamed_only_if_the_client_follows_it(
     assert stream(client, model=model, input="Hi").texts("output_text") == ["Hel", "lo"]
     queued = client.responses.create(model=model, input="Hi", background=True)
     wait_until(lambda: client.responses.retrieve(queued.id).status == "completed")
-    assert how_asked(upstream, "as-asked-1") == [WHOLE, STREAMED, STREAMED]
+    assert streaming_fields(upstream, "as-asked-1") == [WHOLE, STREAMED, STREAMED]
 
 
 def test_unstreamed_model_request_error_is_mapped_to_an_api_error(

@@ -86,9 +86,9 @@ def test_configuration_written_by_the_wheel_starts_a_server(
 ) -> None:
     where = done(installed.python, "-c", "import llama_stack_responses as it; print(it.__file__)", cwd=tmp_path)
     assert Path(where).is_relative_to(installed.cwd)
-    said = installed.command("init", "starter", str(tmp_path / "my stack"))
+    completed = installed.command("init", "starter", str(tmp_path / "my stack"))
     config = tmp_path / "my stack" / "config.yaml"
-    assert said.stdout.endswith(f"Start it with:\n\n  {RUNS[host].format(f"'{config}'")}\n")
+    assert completed.stdout.endswith(f"Start it with:\n\n  {RUNS[host].format(f"'{config}'")}\n")
     # A key of digits cannot come from the environment, because the host converts it to a number.
     config.write_text(config.read_text().replace("${env.INFERENCE_API_KEY:=}", f'"{DIGITS}"'))
     env = {"INFERENCE_URL": upstream.base_url, "PYTHONPATH": ""}
@@ -98,9 +98,11 @@ def test_configuration_written_by_the_wheel_starts_a_server(
 
 
 def test_init_gpt_oss_without_its_package_names_the_package(host: Host, installed: Installed, tmp_path: Path) -> None:
-    said = installed.command("init", "gpt-oss", str(tmp_path)).stdout
-    assert "needs the package llama-stack-gpt-oss, which is not installed here: pip install llama-stack-gpt-oss" in said
-    assert f"Then start it with:\n\n  {RUNS[host].format(tmp_path / 'config.yaml')}" in said
+    output = installed.command("init", "gpt-oss", str(tmp_path)).stdout
+    assert (
+        "needs the package llama-stack-gpt-oss, which is not installed here: pip install llama-stack-gpt-oss" in output
+    )
+    assert f"Then start it with:\n\n  {RUNS[host].format(tmp_path / 'config.yaml')}" in output
 
 
 def test_unsupported_mcp_version_is_reported_in_one_sentence(host: Host, installed: Installed, tmp_path: Path) -> None:
@@ -108,7 +110,7 @@ def test_unsupported_mcp_version_is_reported_in_one_sentence(host: Host, install
     other.mkdir()
     try:
         (other / "METADATA").write_text("Metadata-Version: 2.1\nName: mcp\nVersion: 9.1.0\n")
-        said = installed.command("init", "starter", str(tmp_path))
+        completed = installed.command("init", "starter", str(tmp_path))
         starts = call(installed.python, "-c", f"import {host}, llama_stack_responses.provider", cwd=tmp_path)
     finally:
         rmtree(other)
@@ -117,7 +119,7 @@ def test_unsupported_mcp_version_is_reported_in_one_sentence(host: Host, install
         f"{needs}, and version 9.1.0 is installed: "
         f"pip install 'llama-stack-responses[{extra}]', or pip install '{requirement}'."
     )
-    assert (said.returncode, said.stdout.splitlines()[1]) == (0, sentence)
+    assert (completed.returncode, completed.stdout.splitlines()[1]) == (0, sentence)
     assert (starts.returncode, starts.stderr.splitlines()[-1]) == (1, f"RuntimeError: {sentence}")
 
 

@@ -21,7 +21,7 @@ from tests.support.strict import check_stream
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
 from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
-from tests.support.wire import Json, Wire, checked, error_of, final, output_text, said
+from tests.support.wire import Json, Wire, checked, error_of, final, output_text, roles_and_texts
 from tests.support.workers import Workers, WorkersStack
 
 pytestmark = [pytest.mark.live, pytest.mark.extended]
@@ -55,13 +55,13 @@ def servers(
     """A server with two workers for each template. They start one after the other, because each uses all cores."""
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
     folder = tmp_path_factory.mktemp("workers")
-    made: dict[str, LiveStack] = {}
+    stacks: dict[str, LiveStack] = {}
     with ExitStack() as running:
         for template in TEMPLATES:
             config = REPOSITORY / "templates" / template / "config.yaml"
             where = env | databases[template].environment if template in databases else env
-            made[template] = running.enter_context(WorkersStack(config, where, folder / template, host=host))
-        yield made
+            stacks[template] = running.enter_context(WorkersStack(config, where, folder / template, host=host))
+        yield stacks
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_chain_continues_across_workers(workers: Workers, upstream: Upstream) ->
         last = response["id"]
         assert there.retrieve(last) == response
         assert final(there.replay(last)) == response
-    contents = [content for _, content in said(upstream.requests("echo")[-1].body["messages"])]
+    contents = [content for _, content in roles_and_texts(upstream.requests("echo")[-1].body["messages"])]
     assert contents == [f"turn {turn}" for turn in range(HOPS) for _ in ("asked", "echoed")][:-1]
     workers.check()
 
@@ -104,23 +104,23 @@ def test_chains_on_two_workers_under_load_lose_no_responses(server: LiveStack, u
     """One client is connected to each worker, the others to either."""
 
     def converse(client: int, wire: Wire) -> list[Json]:
-        made: list[Json] = []
+        created: list[Json] = []
         for turn in range(TURNS):
-            before = made[-1]["id"] if made else None
+            before = created[-1]["id"] if created else None
             question = {"model": "local/echo", "input": f"{client}/{turn}", "previous_response_id": before}
-            made.append(final(wire.stream(**question)) if (client + turn) % 2 else wire.create(**question))
-        return made
+            created.append(final(wire.stream(**question)) if (client + turn) % 2 else wire.create(**question))
+        return created
 
     with Workers(server) as workers, ExitStack() as open_all, ThreadPoolExecutor(CLIENTS) as clients:
         wires = list(workers.wires.values())
         wires += [open_all.enter_context(Wire(server)) for _ in range(CLIENTS - len(wires))]
-        made = [response for each in clients.map(converse, count(), wires) for response in each]
+        created = [response for each in clients.map(converse, count(), wires) for response in each]
         workers.check()
-        assert [output_text(each) for each in made] == [
+        assert [output_text(each) for each in created] == [
             f"{each}/{turn}" for each in range(CLIENTS) for turn in range(TURNS)
         ]
         for wire in workers.wires.values():
-            for response in made:
+            for response in created:
                 assert wire.retrieve(response["id"]) == response
     assert max(len(request.body["messages"]) for request in upstream.requests("echo")) == 2 * TURNS - 1
 
@@ -157,7 +157,7 @@ class Struck:
         (self._dead, doomed), (_, self._other) = workers.wires.items()
         self._kept = [wire.create(model="local/echo", input="kept") for wire in (doomed, self._other)]
         body = {"model": f"local/{self._queued}", "input": "Count.", "background": True}
-        self._made = checked(doomed.post(body))["id"]
+        self._response_id = checked(doomed.post(body))["id"]
         upstream.wait_for(self._queued, chunks=2)
         workers.check()
         self._cut, self._whole = (
@@ -181,15 +181,15 @@ class Struck:
             self._other.create(model="local/echo", input="go on", previous_response_id=self._kept[0]["id"])
         )
         wait_until(lambda: self._other.get(f"/{self._cut.response_id}").is_success, seconds=90)
-        wait_until(lambda: self._other.retrieve(self._made)["status"] == "completed", seconds=90)
-        self._kept.append(self._other.retrieve(self._made))
+        wait_until(lambda: self._other.retrieve(self._response_id)["status"] == "completed", seconds=90)
+        self._kept.append(self._other.retrieve(self._response_id))
         with Workers(self._server) as healed:
             assert self._dead not in healed.wires
             for wire in healed.wires.values():
                 assert [wire.retrieve(each["id"]) for each in self._kept] == self._kept
                 failed = wire.retrieve(self._cut.response_id)
                 assert (failed["status"], failed["output"]) == ("failed", [])
-                assert failed["error"]["message"] == "The server ended while it made this response."
+                assert failed["error"]["message"] == "The server ended while it generated this response."
             check_hop(healed, self._kept[3])
         assert [output_text(each) for each in self._kept] == ["kept", "kept", "one two three", "go on", "one two three"]
 

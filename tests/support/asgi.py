@@ -12,11 +12,11 @@ from fastapi import FastAPI, Request, Response
 from starlette.types import ASGIApp, Message, Scope
 
 from llama_stack_responses.admission import Admission
-from llama_stack_responses.config import Limits
+from llama_stack_responses.config.limits import Limits
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.wire.requests import Handler, routes_within
-from llama_stack_responses.wire.responses import Json
-from llama_stack_responses.wire.traffic import Traffic
+from llama_stack_responses.wire.responses import JsonResponse
+from llama_stack_responses.wire.route_limits import RouteLimits
 
 
 @dataclass
@@ -112,13 +112,13 @@ class App:
         given = Limits.model_validate(limits or {})
         self._owners = list(owners)
         self.broken_off: list[Scope] = []
-        self.traffic = Traffic(given, self._who, self._break_off, Admission(given.of_streams))
-        self.bodies = self.traffic.bodies
+        self.limits = RouteLimits(given, self._current_user, self._abort_connection, Admission(given.stream_quota))
+        self.bodies = self.limits.bodies
         self._app = FastAPI()
 
     def serve(self, handler: Handler) -> ASGIApp:
         """Return the application with this handler."""
-        self._app.router.route_class = routes_within(self.traffic)
+        self._app.router.route_class = routes_within(self.limits)
         self._app.router.add_api_route("/", handler, methods=["GET", "POST"])
         return self._app
 
@@ -126,12 +126,12 @@ class App:
         """Return an application that answers with the JSON object that it receives."""
 
         async def echo(request: Request) -> Response:
-            return Json(await self.bodies.json(request))
+            return JsonResponse(await self.bodies.json(request))
 
         return self.serve(echo)
 
-    def _who(self) -> Owner:
+    def _current_user(self) -> Owner:
         return Owner(self._owners.pop(0) if len(self._owners) > 1 else self._owners[0])
 
-    def _break_off(self, scope: Any) -> None:
+    def _abort_connection(self, scope: Any) -> None:
         self.broken_off.append(scope)

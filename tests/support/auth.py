@@ -20,8 +20,8 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        user = self.server.users.get(asked["api_key"])
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        user = self.server.users.get(request["api_key"])
         answer = json.dumps(user or {"message": "unknown"}).encode()
         self.send_response(200 if user else 401)
         self.send_header("content-type", "application/json")

@@ -46,11 +46,11 @@ def chromium() -> Path:
     folder = FOLDER / "browser" / "chromium"
     if not folder.exists():
         with tempfile.TemporaryDirectory(dir=FOLDER / "browser") as name:
-            made = Path(name) / "chromium"
-            made.mkdir()
-            _unpack(MODULES / "@sparticuz" / "chromium" / "bin", made)
+            path = Path(name) / "chromium"
+            path.mkdir()
+            _unpack(MODULES / "@sparticuz" / "chromium" / "bin", path)
             try:
-                made.rename(folder)
+                path.rename(folder)
             except OSError:  # another process was first
                 assert folder.exists()
     return folder
@@ -83,7 +83,7 @@ class Shown:
         root: the server's URL.
         problems: errors of scripts, refusals of the content security policy, failed loads, and opened dialogs.
         requests: method and path of each request to the server, in order.
-        foreign: URLs of other hosts that the page asked for.
+        foreign: URLs of other hosts that the page requested.
     """
 
     def __init__(self, page: Page, root: str) -> None:
@@ -93,20 +93,20 @@ class Shown:
         self.requests: list[str] = []
         self.foreign: list[str] = []
         page.set_default_timeout(SECONDS * 1000)
-        page.on("console", self._said)
+        page.on("console", self._record_console)
         page.on("pageerror", lambda error: self.problems.append(f"script: {error}"))
-        page.on("dialog", self._asked_by)
-        page.on("request", lambda request: self._asked(request.method, request.url))
+        page.on("dialog", self._record_dialog)
+        page.on("request", lambda request: self._record_request(request.method, request.url))
 
-    def _said(self, message: ConsoleMessage) -> None:
+    def _record_console(self, message: ConsoleMessage) -> None:
         if message.type in {"error", "warning"}:
             self.problems.append(f"{message.type}: {message.text}")
 
-    def _asked_by(self, dialog: Dialog) -> None:
+    def _record_dialog(self, dialog: Dialog) -> None:
         self.problems.append(f"dialog: {dialog.message}")
         dialog.dismiss()
 
-    def _asked(self, method: str, url: str) -> None:
+    def _record_request(self, method: str, url: str) -> None:
         if url.startswith(self.root):
             self.requests.append(f"{method} {url.removeprefix(self.root)}")
         elif not url.startswith(("data:", "blob:")):
@@ -142,7 +142,7 @@ class Shown:
         return self.page.url.removeprefix(self.root)
 
     def check_quiet(self) -> None:
-        """Check that nothing went wrong so far, and that nothing was asked of another host."""
+        """Check that nothing went wrong so far, and that no other host got a request."""
         assert not self.problems, self.problems
         assert not self.foreign, self.foreign
 

@@ -102,9 +102,9 @@ class Bystander:
         words = f"round {self._rounds}"
         body = {"model": "local/echo", "input": words}
         began = self._now()
-        made = wire.create(**body)
+        response = wire.create(**body)
         began = self._note("create", began)
-        assert wire.retrieve(made["id"]) == made
+        assert wire.retrieve(response["id"]) == response
         began = self._note("retrieve", began)
         [listed] = wire.listed(limit=1, model="local/echo")
         began = self._note("list", began)
@@ -113,8 +113,8 @@ class Bystander:
         websocket.ask(**body, store=False)
         spoken = websocket.response()
         self._note("WebSocket turn", began)
-        assert [output_text(each) for each in (made, streamed, spoken)] == [words] * 3
-        assert listed["id"] == made["id"]
+        assert [output_text(each) for each in (response, streamed, spoken)] == [words] * 3
+        assert listed["id"] == response["id"]
 
     def _now(self) -> tuple[float, float]:
         return time.monotonic(), queued_seconds(*self._places)

@@ -1,4 +1,4 @@
-"""Certificates for tests, made with trustme: an authority, a server on 127.0.0.1 and for names, and a client."""
+"""Certificates for tests, created with trustme: an authority, a server on 127.0.0.1 and for names, and a client."""
 
 import ssl
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ class Certificates:
     folder: Path
 
     @classmethod
-    def made_in(cls, folder: Path, names: Sequence[str] = (), *, address: str | None = "127.0.0.1") -> Self:
+    def create_in(cls, folder: Path, names: Sequence[str] = (), *, address: str | None = "127.0.0.1") -> Self:
         """Create certificates of a new authority, for the address (unless None) and these names."""
         folder.mkdir(parents=True, exist_ok=True)
         authority = trustme.CA()
         authority.cert_pem.write_to_path(folder / "ca.pem")
         for name in ("server", "client"):
-            made = authority.issue_cert(*([address] if address else []), *names)
-            made.cert_chain_pems[0].write_to_path(folder / f"{name}.pem")
-            made.private_key_pem.write_to_path(folder / f"{name}.key")
+            certificate = authority.issue_cert(*([address] if address else []), *names)
+            certificate.cert_chain_pems[0].write_to_path(folder / f"{name}.pem")
+            certificate.private_key_pem.write_to_path(folder / f"{name}.key")
         return cls(folder)
 
     def path(self, name: str) -> str:

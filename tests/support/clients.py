@@ -2,7 +2,7 @@
 
     finished = python_client("agents", "agents_tools.py", stack, tmp_path)
     finished = node_client("vercel", "vercel_text.mjs", stack, tmp_path)
-    assert finished.said == {...}                          # the JSON in the last line of the script's output
+    assert finished.result == {...}                          # the JSON in the last line of the script's output
 
 `make .clients/.ready` installs them. The scripts, in `tests/clients`, read the stack's URL from `BASE_URL`.
 """
@@ -32,7 +32,7 @@ class Finished:
     errors: str
 
     @property
-    def said(self) -> Any:
+    def result(self) -> Any:
         """The JSON in the last line of the output."""
         assert self.code == 0, f"{self.out}\n{self.errors}"
         return json.loads(self.out.splitlines()[-1])

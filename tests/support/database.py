@@ -87,7 +87,8 @@ class DatabaseServer(ABC):
 
     def _signal(self, number: signal.Signals) -> None:
         for each in (self.pid, *_children(self.pid)):
-            os.kill(each, number)
+            with suppress(ProcessLookupError):  # PostgreSQL has a process for each connection, which ends with it
+                os.kill(each, number)
 
     @abstractmethod
     def command(self, options: tuple[str, ...]) -> list[str]:

@@ -36,8 +36,8 @@ def put_in(config: Json, block: str) -> None:
 
 def provider_ids(blocks: Iterable[str]) -> set[str]:
     """Return the ids of all providers in these blocks."""
-    said = [yaml.safe_load(block).get("providers", {}) for block in blocks]
-    return {entry["provider_id"] for each in said for entries in each.values() for entry in entries}
+    texts = [yaml.safe_load(block).get("providers", {}) for block in blocks]
+    return {entry["provider_id"] for each in texts for entries in each.values() for entry in entries}
 
 
 def check_entry(entry: Json) -> None:
@@ -56,8 +56,8 @@ def _put_providers(there: list[Json], entries: list[Json]) -> None:
             _merge(found, entry)
 
 
-def _merge(into: Json, said: Json) -> None:
-    for key, value in said.items():
+def _merge(into: Json, addition: Json) -> None:
+    for key, value in addition.items():
         there = into.get(key)
         if isinstance(there, dict) and isinstance(value, dict):
             _merge(there, value)

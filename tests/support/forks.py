@@ -46,7 +46,7 @@ IMPORTS: Final[dict[str, Sequence[str]]] = {
         *OURS,
     ),
 }
-"""What a server of the starter template imports while it starts, by host: the roots of it."""
+"""The roots of what a server of the starter template imports while it starts, by host."""
 
 
 class Forked:

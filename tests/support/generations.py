@@ -11,11 +11,11 @@ from llama_stack_responses.core.compaction import continued
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.assembler import Assembler
+from llama_stack_responses.fair_yield import FairYield
 from llama_stack_responses.generation.compaction import AutoCompaction
 from llama_stack_responses.generation.context_fit import ContextFit
 from llama_stack_responses.generation.context_lengths import ContextLengths
 from llama_stack_responses.generation.event_buffer import EventBuffer
-from llama_stack_responses.generation.fair_yield import FairYield
 from llama_stack_responses.generation.loop import NOTHING_DONE, Generation, LoopLimits, Progress
 from llama_stack_responses.generation.model_round import ModelRound
 from llama_stack_responses.generation.stop_point import StopPoint
@@ -68,8 +68,8 @@ def make_generation(
     return Generation(
         request,
         items,
-        shown=continued(items, summaries.read),
-        held=Admission(Quota("files and pages", 2**30, 2**30)).lease(ANONYMOUS),
+        model_items=continued(items, summaries.read),
+        held=Admission(Quota("files and pages", 2**30, 2**30)).reserve(ANONYMOUS),
         model_round=model_round,
         auto_compaction=AutoCompaction(
             request,

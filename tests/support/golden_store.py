@@ -46,6 +46,8 @@ WEATHER: Final = {
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
 }
 WHOLE: Final = reply(text("one ", "two ", "three"))
+ADDED: Final = {"response_id", "store", "presence_penalty", "frequency_penalty", "billing"}
+"""Fields of responses and events that the first of these versions does not have."""
 SCRIPTS: Final[dict[str, list[Reply]]] = {
     "plain": [reply(text("Füße ", "\U0001f600"))],
     "thinks": [reply(reasoning("First this, ", "then that."), text("So."))],
@@ -92,9 +94,9 @@ def serving(kind: Kind, folder: Path) -> Iterator[Any]:
     if kind == "sqlite":
         yield None
         return
-    made: Callable[[Path], Any] = {"redis": Valkey, "postgres": Postgres}[kind]
+    make: Callable[[Path], Any] = {"redis": Valkey, "postgres": Postgres}[kind]
     folder.mkdir()
-    with made(folder) as server:
+    with make(folder) as server:
         yield server
 
 
@@ -134,10 +136,14 @@ def load(golden: Golden, server: Any, state: Path) -> None:
 
 
 class Asking:
-    """Makes responses on a server, and asks what it stored."""
+    """Makes responses on a server, and asks what it stored.
+
+    Attributes:
+        http: its client, for paths below `/v1`.
+    """
 
     def __init__(self, stack: LiveStack) -> None:
-        self._http = httpx.Client(base_url=f"{stack.base_url}/v1", timeout=120, trust_env=False)
+        self.http = httpx.Client(base_url=f"{stack.base_url}/v1", timeout=120, trust_env=False)
 
     def __enter__(self) -> Self:
         """Return self; connections are opened on demand."""
@@ -145,11 +151,11 @@ class Asking:
 
     def __exit__(self, *_: object) -> None:
         """Close the connections."""
-        self._http.close()
+        self.http.close()
 
-    def create(self, model: str, asked: Any, **more: Any) -> Json:
+    def create(self, model: str, question: Any, **more: Any) -> Json:
         """Create a response and return it; the last event's, if it is streamed."""
-        answer = self._http.post("/responses", json={"model": f"local/{model}", "input": asked, **more})
+        answer = self.http.post("/responses", json={"model": f"local/{model}", "input": question, **more})
         answer.raise_for_status()
         if more.get("stream"):
             return next(
@@ -161,7 +167,7 @@ class Asking:
     def conversation(self) -> str:
         """Create a conversation of two items, and return its id."""
         items = [{"type": "message", "role": role, "content": "Hello"} for role in ("user", "assistant")]
-        answer = self._http.post("/conversations", json={"items": items, "metadata": {"topic": "demo"}})
+        answer = self.http.post("/conversations", json={"items": items, "metadata": {"topic": "demo"}})
         answer.raise_for_status()
         return str(answer.json()["id"])
 
@@ -171,7 +177,7 @@ class Asking:
         return {
             "response": self._get(path),
             "input": self._get(f"{path}/input_items", order="asc", limit=100)["data"],
-            "events": read_sse([self._http.get(path, params={"stream": "true"}).content]).events,
+            "events": read_sse([self.http.get(path, params={"stream": "true"}).content]).events,
         }
 
     def about_conversation(self, conversation_id: str) -> Json:
@@ -180,21 +186,37 @@ class Asking:
         return {"conversation": self._get(path), "items": self._get(f"{path}/items", order="asc", limit=100)["data"]}
 
     def _get(self, path: str, **query: Any) -> Json:
-        answer = self._http.get(path, params=query)
+        answer = self.http.get(path, params=query)
         answer.raise_for_status()
         found: Json = answer.json()
         return found
 
 
+def differences(before: Any, now: Any, path: str = "") -> Iterator[str]:
+    """Yield where `now` lacks or changes something of `before`, or adds what is not in `ADDED`."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        yield from (f"{path}/{name} is gone" for name in before.keys() - now.keys())
+        yield from (f"{path}/{name} is new" for name in now.keys() - before.keys() - ADDED)
+        for name in before.keys() & now.keys():
+            yield from differences(before[name], now[name], f"{path}/{name}")
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for number, (one, other) in enumerate(zip(before, now, strict=True)):
+            yield from differences(one, other, f"{path}/{number}")
+    elif before != now:
+        yield f"{path} was {before!r} and is {now!r}"
+
+
 def make_responses(asking: Asking) -> tuple[list[str], list[str]]:
     """Make responses of many kinds; return the ids of the responses and of the conversations."""
-    made = [asking.create("plain", "Hello", metadata={"name": "first"}, instructions="Be short. " * 60)]
+    responses = [asking.create("plain", "Hello", metadata={"name": "first"}, instructions="Be short. " * 60)]
     for model in ("thinks", "plain"):
-        made.append(asking.create(model, "And?", previous_response_id=made[-1]["id"], stream=model == "thinks"))
-    branch = asking.create("plain", "Or?", previous_response_id=made[0]["id"], stream=True)
+        responses.append(
+            asking.create(model, "And?", previous_response_id=responses[-1]["id"], stream=model == "thinks")
+        )
+    branch = asking.create("plain", "Or?", previous_response_id=responses[0]["id"], stream=True)
     called = asking.create("calls", "Weather?", tools=[WEATHER])
     output = [{"type": "function_call_output", "call_id": "call_1", "output": "rain"}]
-    told = asking.create("calls", output, previous_response_id=called["id"], tools=[WEATHER], stream=True)
+    continued = asking.create("calls", output, previous_response_id=called["id"], tools=[WEATHER], stream=True)
     sealed = asking.create("thinks", "Why?", include=["reasoning.encrypted_content"])
     talk = asking.conversation()
     talked = [asking.create("plain", word, conversation=talk, stream=word == "two") for word in ("one", "two")]
@@ -202,7 +224,7 @@ def make_responses(asking: Asking) -> tuple[list[str], list[str]]:
     queued = asking.create("work", "Work.", background=True)
     while asking.about_response(queued["id"])["response"]["status"] not in ("completed", "failed"):
         pass
-    return [each["id"] for each in [*made, branch, called, told, sealed, *talked, *ended, queued]], [talk]
+    return [each["id"] for each in [*responses, branch, called, continued, sealed, *talked, *ended, queued]], [talk]
 
 
 def written(kind: Kind, checkout: Path, upstream: Upstream, folder: Path) -> Golden:

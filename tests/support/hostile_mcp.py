@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from tests.support.web import Answer, Asked, Web
+from tests.support.web import Answer, ReceivedRequest, Web
 
 type Json = dict[str, Any]
 type Method = Callable[[Json], Answer | Json]
@@ -31,8 +31,8 @@ class Hostile:
     def __init__(self, web: Web, path: str | None = None) -> None:
         """Create a server with one tool, `add`, which returns 3."""
         self.answers: dict[str, Method] = {
-            "initialize": lambda asked: {
-                "protocolVersion": asked["params"]["protocolVersion"],
+            "initialize": lambda request: {
+                "protocolVersion": request["params"]["protocolVersion"],
                 "capabilities": {"tools": {}},
                 "serverInfo": {"name": "hostile", "version": "1"},
             },
@@ -48,28 +48,28 @@ class Hostile:
     @property
     def methods(self) -> list[str]:
         """The JSON-RPC methods requested, without notifications."""
-        bodies = [asked.json() for asked in self.web.seen if asked.method == "POST"]
+        bodies = [request.json() for request in self.web.seen if request.method == "POST"]
         return [body["method"] for body in bodies if "id" in body]
 
-    def _answer(self, asked: Asked) -> Answer:
-        if asked.method != "POST":
+    def _answer(self, request: ReceivedRequest) -> Answer:
+        if request.method != "POST":
             return Answer(status=405)
-        message = asked.json()
+        message = request.json()
         if "id" not in message:
             return Answer(status=202)
         method = self.answers.get(message["method"])
         if method is None:
-            return said(
+            return json_answer(
                 {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "No such method."}}
             )
         answer = method(message)
         if isinstance(answer, Answer):
             return answer
         session = {"mcp-session-id": "s1"} if message["method"] == "initialize" else {}
-        return said({"jsonrpc": "2.0", "id": message["id"], "result": answer}, headers=session)
+        return json_answer({"jsonrpc": "2.0", "id": message["id"], "result": answer}, headers=session)
 
 
-def said(body: Any, status: int = 200, headers: Mapping[str, str] = MappingProxyType({})) -> Answer:
+def json_answer(body: Any, status: int = 200, headers: Mapping[str, str] = MappingProxyType({})) -> Answer:
     """Return a JSON answer."""
     return Answer(orjson.dumps(body), status, {**JSON, **headers})
 
@@ -84,9 +84,9 @@ def event(message: Json, *fields: bytes) -> bytes:
     return b"\n".join([*fields, b"data: " + orjson.dumps({"jsonrpc": "2.0", **message}), b"", b""])
 
 
-def answer(asked: Json, result: Json) -> bytes:
+def answer(request: Json, result: Json) -> bytes:
     """Encode the answer to a request as an event."""
-    return event({"id": asked["id"], "result": result})
+    return event({"id": request["id"], "result": result})
 
 
 def endless(piece: bytes) -> Iterator[bytes]:
@@ -114,6 +114,6 @@ OVERFULL: Final[Mapping[str, bytes]] = {
 """JSON with too many values."""
 
 
-def overfull(asked: Json, body: bytes) -> bytes:
+def overfull(request: Json, body: bytes) -> bytes:
     """Return the beginning of an answer with this content."""
-    return b'{"jsonrpc": "2.0", "id": %d, "result": {"content": [], "structuredContent": {"a": ' % asked["id"] + body
+    return b'{"jsonrpc": "2.0", "id": %d, "result": {"content": [], "structuredContent": {"a": ' % request["id"] + body

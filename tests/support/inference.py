@@ -11,7 +11,7 @@ from typing import Any
 
 from openai.types.chat import ChatCompletionChunk
 
-from llama_stack_responses.chat.inference import Receive
+from llama_stack_responses.chat.inference import Extender, Receive
 from llama_stack_responses.core.errors import ApiError
 
 type Json = dict[str, Any]
@@ -23,10 +23,10 @@ def chunk(delta: Json, **choice: Any) -> ChatCompletionChunk:
     """Build a chunk as the `openai` client does."""
     usage, tier = choice.pop("usage", None), choice.pop("service_tier", None)
     choices = [{"index": 0, "delta": delta, **choice}]
-    made: ChatCompletionChunk = ChatCompletionChunk.construct(
+    created: ChatCompletionChunk = ChatCompletionChunk.construct(
         id="c", created=1, model="m", object="chat.completion.chunk", choices=choices, usage=usage, service_tier=tier
     )
-    return made
+    return created
 
 
 def text(value: str) -> ChatCompletionChunk:
@@ -59,8 +59,10 @@ class FakeInference:
         rounds: the rounds, in order.
         accept: an event that must be set before a request is accepted.
         pushes: returns whether the chunk with this number is pushed, as by `remote::openai-chat`, or only read.
+        extends: returns whether a chunk that is pushed is first offered as JSON.
 
     Attributes:
+        extended: number of chunks that were taken as JSON.
         requests: copies of the requests.
         sent: number of chunks read.
         streaming: number of open streams.
@@ -70,7 +72,11 @@ class FakeInference:
     """
 
     def __init__(
-        self, *rounds: Round, accept: asyncio.Event | None = None, pushes: Callable[[int], bool] = bool
+        self,
+        *rounds: Round,
+        accept: asyncio.Event | None = None,
+        pushes: Callable[[int], bool] = bool,
+        extends: Callable[[int], bool] = bool,
     ) -> None:
         self.requests: list[Json] = []
         self.length: int | None = None
@@ -81,8 +87,12 @@ class FakeInference:
         self._rounds = list(rounds)
         self._accept = accept
         self._pushes = pushes
+        self._extends = extends
+        self.extended = 0
 
-    async def open(self, request: Json, receive: Receive | None = None) -> AsyncGenerator[Any]:
+    async def open_stream(
+        self, request: Json, receive: Receive | None = None, extender: Extender | None = None
+    ) -> AsyncGenerator[Any]:
         """Take the next round."""
         self.requests.append(deepcopy(request))
         await asyncio.sleep(0)
@@ -91,7 +101,7 @@ class FakeInference:
         this = self._rounds.pop(0)
         if isinstance(this, Exception):
             raise this
-        return self._stream(this, receive)
+        return self._stream(this, receive, extender)
 
     async def check_model(self, model: str) -> None:
         """Accept every model."""
@@ -104,15 +114,17 @@ class FakeInference:
         """Return the configured length."""
         return self.length
 
-    async def answers(self) -> bool | None:
+    async def is_reachable(self) -> bool | None:
         """Return True."""
         return True
 
-    def explain(self, error: Exception) -> ApiError:
+    def to_api_error(self, error: Exception) -> ApiError:
         """Return an error that shows it was explained."""
         return ApiError(502, f"explained: {error}")
 
-    async def _stream(self, steps: Sequence[Step], receive: Receive | None) -> AsyncGenerator[Any]:
+    async def _stream(
+        self, steps: Sequence[Step], receive: Receive | None, extender: Extender | None
+    ) -> AsyncGenerator[Any]:
         self.streaming += 1
         try:
             for step in steps:
@@ -123,10 +135,18 @@ class FakeInference:
                     raise step
                 else:
                     self.sent += 1
-                    pushed = receive is not None and self._pushes(self.sent) and receive(step)
-                    if not pushed:
+                    if receive is None or not self._pushes(self.sent):
+                        yield step
+                    elif extender and self._extends(self.sent) and _extends(extender, step):
+                        self.extended += 1
+                    elif not receive(step):
                         yield step
         finally:
             self.streaming -= 1
             self.closed += 1
             await asyncio.sleep(0)
+
+
+def _extends(extender: Extender, step: ChatCompletionChunk) -> bool:
+    text = extender.text_of(step.model_dump(exclude_unset=True, warnings=False))
+    return text is not None and extender.extend(text)

@@ -35,8 +35,8 @@ class LoopHolds:
         time.sleep(GRACE)
         with self._log.open("rb") as log:
             log.seek(self._begin)
-            said = " ".join(log.read().decode(errors="replace").split())  # the host wraps its lines
-        found = [Held(float(seconds), by) for seconds, by in _LINE.findall(said)]
+            output = " ".join(log.read().decode(errors="replace").split())  # the host wraps its lines
+        found = [Held(float(seconds), by) for seconds, by in _LINE.findall(output)]
         return sorted(found, key=lambda each: each.seconds, reverse=True)
 
     def assert_none_above(self, seconds: float) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from llama_stack_responses.core.mcp import Approval
+from llama_stack_responses.core.mcp_approvals import Approval
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.tools.mcp.servers import Counted, McpAddress, McpError
 from llama_stack_responses.tools.mcp.tool import McpTool
@@ -25,7 +25,7 @@ def tool(name: str, *, read_only: bool = False, **more: Any) -> Json:
     return {"name": name, "inputSchema": {"type": "object"}, **hints, **more}
 
 
-def said(text: str, **more: Any) -> Json:
+def text_result(text: str, **more: Any) -> Json:
     """Return the result of a call: a text."""
     return {"content": [{"type": "text", "text": text}], **more}
 

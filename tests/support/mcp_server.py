@@ -85,41 +85,41 @@ class Gate:
 
 def server(gate: Gate) -> "MCPServer[Any]":
     """Create a server with its tools."""
-    made = MCPServer("tools")
-    _add_quick_tools(made)
-    _add_slow_tools(made, gate)
-    return made
+    server_ = MCPServer("tools")
+    _add_quick_tools(server_)
+    _add_slow_tools(server_, gate)
+    return server_
 
 
-def _add_quick_tools(made: "MCPServer[Any]") -> None:
+def _add_quick_tools(created: "MCPServer[Any]") -> None:
     count = 0
 
-    @made.tool(annotations=READS)
+    @created.tool(annotations=READS)
     def echo(text: str) -> str:
         """Says it again."""
         return text
 
-    @made.tool(structured_output=False)
+    @created.tool(structured_output=False)
     def add(a: int, b: int) -> str:
         """Adds two numbers."""
         return str(a + b)
 
-    @made.tool()
+    @created.tool()
     def weather(city: str) -> Weather:
         """Says how warm it is."""
         return Weather(city=city, degrees=21.5)
 
-    @made.tool()
+    @created.tool()
     def fail(reason: str) -> str:
         """Fails."""
         raise ToolError(reason)
 
-    @made.tool(structured_output=False)
+    @created.tool(structured_output=False)
     def picture() -> list[Any]:
         """Shows a picture."""
         return ["Here it is:", Image(data=PIXEL, format="png")]
 
-    @made.tool()
+    @created.tool()
     def tick() -> str:
         """Counts its own calls."""
         nonlocal count
@@ -127,14 +127,14 @@ def _add_quick_tools(made: "MCPServer[Any]") -> None:
         return str(count)
 
 
-def _add_slow_tools(made: "MCPServer[Any]", gate: Gate) -> None:
-    @made.tool()
+def _add_slow_tools(created: "MCPServer[Any]", gate: Gate) -> None:
+    @created.tool()
     async def hold(word: str) -> str:
         """Waits until it is let go on."""
         await gate.passed("hold")
         return word
 
-    @made.tool(annotations=READS)
+    @created.tool(annotations=READS)
     async def hold_safely(word: str) -> str:
         """Waits until it is let go on, and changes nothing."""
         await gate.passed("hold_safely")
@@ -156,16 +156,16 @@ class Doorman:
             return
         request = Request(scope, receive)
         body = await request.body() if request.method == "POST" else b""
-        said = orjson.loads(body) if body else {}
-        name = (said.get("params") or {}).get("name")
+        message = orjson.loads(body) if body else {}
+        name = (message.get("params") or {}).get("name")
         self.seen.append(
             {
                 "http": request.method,
                 "path": scope["path"],
-                "method": said.get("method"),
+                "method": message.get("method"),
                 "name": name,
                 "trace": request.headers.get("traceparent"),
-                "meta": (said.get("params") or {}).get("_meta"),
+                "meta": (message.get("params") or {}).get("_meta"),
             }
         )
         if "locked" in scope["path"] and request.headers.get("authorization") != f"Bearer {self._token}":
@@ -261,7 +261,7 @@ class McpServers:
         """Return the number of calls of a tool so far."""
         return sum(each["name"] == name for each in self.seen())
 
-    def asked(self, method: str) -> int:
+    def count_of(self, method: str) -> int:
         """Return the number of requests of a method, such as `tools/list`, so far."""
         return sum(each["method"] == method for each in self.seen())
 

@@ -3,7 +3,8 @@
 from typing import Any
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.moderation import Kind, Side, result
+from llama_stack_responses.core.moderation_policy import Kind
+from llama_stack_responses.core.moderation_results import Side, result
 from llama_stack_responses.moderation.checks import Checks
 
 type Json = dict[str, Any]
@@ -17,19 +18,19 @@ class FakeModerator:
 
     Attributes:
         checked: the texts, in order.
-        asked: (kind, name, side) of each check.
+        checks: (kind, name, side) of each check.
     """
 
     def __init__(self, failing: dict[int, Exception] | None = None) -> None:
         self.checked: list[str] = []
-        self.asked: list[tuple[Kind, str | None, Side]] = []
+        self.checks: list[tuple[Kind, str | None, Side]] = []
         self.closed = False
         self._failing = failing or {}
 
     async def check(self, kind: Kind, name: str | None, text: str, side: Side) -> Json:
         """Flag the text if it contains `bad`."""
         self.checked.append(text)
-        self.asked.append((kind, name, side))
+        self.checks.append((kind, name, side))
         if error := self._failing.get(len(self.checked) - 1):
             raise error
         flagged = "bad" in text

@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.support.waiting import wait_until
-from tests.support.web import Answer, Asked, Web
+from tests.support.web import Answer, ReceivedRequest, Web
 
 PROTOBUF = "application/x-protobuf"
 SCOPE = "llama_stack_responses"
@@ -106,12 +106,12 @@ class Collector:
         wait_until(lambda: bool(found()), seconds=90)
         return found()
 
-    def _take(self, asked: Asked) -> Answer:
+    def _take(self, request: ReceivedRequest) -> Answer:
         self._web.seen.clear()
-        if asked.path == "/v1/traces":
-            self._take_spans(asked.body)
-        elif asked.path == "/v1/metrics":
-            self._take_metrics(asked.body)
+        if request.path == "/v1/traces":
+            self._take_spans(request.body)
+        elif request.path == "/v1/metrics":
+            self._take_metrics(request.body)
         return Answer(headers={"content-type": PROTOBUF})
 
     def _take_spans(self, body: bytes) -> None:

@@ -21,6 +21,11 @@ def pdf_bomb(size: int) -> bytes:
     return _whole([zlib.compress(b" " * size, 9)])
 
 
+def slow_pdf(operators: int) -> bytes:
+    """Return a PDF whose only page shows a letter with each of these operators; a million take about a minute."""
+    return _whole([zlib.compress(b"BT /F1 12 Tf " + b"(a) Tj " * operators + b"ET", 9)])
+
+
 def encrypted(content: bytes, password: str, owner: str = "owner") -> bytes:
     """Encrypt a PDF with a password; with an empty one, anyone can open it."""
     writer = pypdf.PdfWriter(clone_from=io.BytesIO(content))
@@ -41,15 +46,15 @@ def _whole(streams: list[bytes], before: bytes = b"") -> bytes:
         resources = b"/Resources<</Font<</F1 3 0 R>>>>"
         objects.append(b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 300 200]%s/Contents %d 0 R>>" % (resources, number + 1))
         objects.append(b"<</Filter/FlateDecode/Length %d>>stream\n%s\nendstream" % (len(stream), stream))
-    made, offsets = before + b"%PDF-1.4\n", []
+    document, offsets = before + b"%PDF-1.4\n", []
     for number, each in enumerate(objects, 1):
-        offsets.append(len(made))
-        made += b"%d 0 obj\n%s\nendobj\n" % (number, each)
+        offsets.append(len(document))
+        document += b"%d 0 obj\n%s\nendobj\n" % (number, each)
     table = b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
     count = len(objects) + 1
-    return made + b"xref\n0 %d\n0000000000 65535 f \n%strailer<</Size %d/Root 1 0 R>>\nstartxref\n%d\n%%%%EOF" % (
+    return document + b"xref\n0 %d\n0000000000 65535 f \n%strailer<</Size %d/Root 1 0 R>>\nstartxref\n%d\n%%%%EOF" % (
         count,
         table,
         count,
-        len(made),
+        len(document),
     )

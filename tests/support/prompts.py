@@ -21,14 +21,14 @@ class PromptsClient:
         self._url = f"{stack.base_url}/v1/prompts"
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
 
-    def write(self, said: str, *variables: str) -> str:
+    def write(self, text: str, *variables: str) -> str:
         """Create a prompt and return its id."""
-        found: str = self._send("POST", "", {"prompt": said, "variables": variables})["prompt_id"]
+        found: str = self._send("POST", "", {"prompt": text, "variables": variables})["prompt_id"]
         return found
 
-    def rewrite(self, prompt_id: str, version: int, said: str, *variables: str) -> None:
+    def rewrite(self, prompt_id: str, version: int, text: str, *variables: str) -> None:
         """Store a new version of a prompt; `version` is the current one."""
-        self._send("PUT", f"/{prompt_id}", {"prompt": said, "variables": variables, "version": version})
+        self._send("PUT", f"/{prompt_id}", {"prompt": text, "variables": variables, "version": version})
 
     def _send(self, method: str, path: str, body: Json) -> Json:
         answer = httpx.request(

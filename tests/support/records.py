@@ -48,8 +48,8 @@ class WatchedRecords(Records):
             "range", lambda: self._records.range(start, end, limit=limit, reverse=reverse, most=most)
         )
 
-    def watch(self) -> AbstractAsyncContextManager[PubSub] | None:
-        return self._records.watch()
+    def pubsub(self) -> AbstractAsyncContextManager[PubSub] | None:
+        return self._records.pubsub()
 
     async def now(self) -> float:
         return await self._pass("now", self._records.now)

@@ -57,9 +57,9 @@ def require(holds: bool, what: str) -> None:
         raise WireError(what)
 
 
-def same(streamed: Any, said: Any, what: str) -> None:
+def same(streamed: Any, stored: Any, what: str) -> None:
     """Raise WireError unless the streamed value equals the value in an event."""
-    require(streamed == said, f"{what}: streamed {streamed!r}, now {said!r}")
+    require(streamed == stored, f"{what}: streamed {streamed!r}, now {stored!r}")
 
 
 def without_bytes(logprobs: list[Json] | None) -> list[Json]:
@@ -111,13 +111,13 @@ class Part:
 
     def close(self, event: Event) -> None:
         """Apply `content_part.done` and `reasoning_summary_part.done`."""
-        said = event["part"]
+        done = event["part"]
         require(self.text_done, "the part is done before its text")
-        same(self.added["type"], said["type"], "the part's type")
-        same("".join(self.fragments), said[self.key], f"the part's {self.key}")
-        same(self.annotations, said.get("annotations") or [], "the part's annotations")
-        same(without_bytes(self.logprobs), without_bytes(said.get("logprobs")), "the part's logprobs")
-        self.closed = said
+        same(self.added["type"], done["type"], "the part's type")
+        same("".join(self.fragments), done[self.key], f"the part's {self.key}")
+        same(self.annotations, done.get("annotations") or [], "the part's annotations")
+        same(without_bytes(self.logprobs), without_bytes(done.get("logprobs")), "the part's logprobs")
+        self.closed = done
 
 
 class Item:
@@ -173,19 +173,19 @@ class Item:
         else:
             self._progress_event(stem.removeprefix("response."), verb)
 
-    def finish(self, said: Json) -> None:
+    def finish(self, done: Json) -> None:
         """Apply `output_item.done`, which must contain everything as it was streamed."""
         require(self.done is None, "the item is done already")
         for key in IDENTITY:
             if self.added.get(key) is not None:
-                same(self.added[key], said.get(key), f"the item's {key}")
-        require(said.get("status") not in UNFINISHED, f"the item is done, but {said.get('status')!r}")
-        self._finish_parts(said)
-        self._finish_string(said)
-        self._finish_shell(said)
-        if self._progress in ("completed", "failed") and said.get("status") is not None:
-            same(self._progress, said["status"], "the item's status")
-        self.done = said
+                same(self.added[key], done.get(key), f"the item's {key}")
+        require(done.get("status") not in UNFINISHED, f"the item is done, but {done.get('status')!r}")
+        self._finish_parts(done)
+        self._finish_string(done)
+        self._finish_shell(done)
+        if self._progress in ("completed", "failed") and done.get("status") is not None:
+            same(self._progress, done["status"], "the item's status")
+        self.done = done
 
     # -- parts ---------------------------------------------------------------
 
@@ -215,12 +215,12 @@ class Item:
         same(parts[index].added["type"], part_type, "the part's type")
         return parts[index]
 
-    def _finish_parts(self, said: Json) -> None:
+    def _finish_parts(self, done: Json) -> None:
         if self.type not in PART_TYPES:
             return
         for listed, parts in self._lists.items():
             require(all(part.closed is not None for part in parts), f"the item is done, but not its {listed}")
-            same([part.closed for part in parts], said.get(listed) or [], f"the item's {listed}")
+            same([part.closed for part in parts], done.get(listed) or [], f"the item's {listed}")
 
     # -- strings -------------------------------------------------------------
 
@@ -238,12 +238,12 @@ class Item:
             same("".join(self._string), event[key], f"the done {key}")
             self._string_done = True
 
-    def _finish_string(self, said: Json) -> None:
+    def _finish_string(self, done: Json) -> None:
         if self._string is None:
             require(self.type not in ALWAYS_STREAMED, f"the item is done without its {self.type} events")
             return
         require(self._string_done, f"the item is done, but not its {self._string_key()}")
-        same("".join(self._string), said.get(self._string_key()), f"the item's {self._string_key()}")
+        same("".join(self._string), done.get(self._string_key()), f"the item's {self._string_key()}")
 
     # -- shells --------------------------------------------------------------
 

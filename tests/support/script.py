@@ -28,7 +28,8 @@ class Reply:
     """The answer to one chat request.
 
     `delay` seconds pass before the status line and `interval` seconds between chunks. With `hold` set, the stream waits
-    after that many chunks until it is released; with `withheld`, the status line waits. `end` is how a stream ends:
+    after that many chunks until it is released; with `withheld`, the status line waits. With `stepped` set, each chunk
+    of a stream after that many waits for a step. `end` is how a stream ends:
 
     - `done`: a finish reason (added if no chunk has one) and `[DONE]`;
     - `no_finish`: `[DONE]` and never a finish reason;
@@ -48,6 +49,7 @@ class Reply:
     delay: float = 0.0
     interval: float = 0.0
     hold: int | None = None
+    stepped: int | None = None
     withheld: bool = False
     end: End = "done"
     usage: Mapping[str, Any] | Literal["counted"] | None = "counted"
@@ -105,7 +107,7 @@ def tool_call(index: int, call_id: str | None, name: str | None, *argument_fragm
 
 
 def interleaved_calls(*calls: Sequence[str]) -> list[Chunk]:
-    """Return concurrent calls `(id, name, *argument_fragments)`: their chunks alternate, told apart by index."""
+    """Return concurrent calls `(id, name, *argument_fragments)`: their chunks alternate, and their indices differ."""
     streams = [tool_call(index, call_id, name, *fragments) for index, (call_id, name, *fragments) in enumerate(calls)]
     return [chunk for turn in zip_longest(*streams) for chunk in turn if chunk is not None]
 

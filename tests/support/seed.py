@@ -33,19 +33,19 @@ def seed(database: Path, turns: Sequence[tuple[str, str]], *, age: float = 0.0, 
 
 async def _seed(database: Path, turns: Sequence[tuple[str, str]], created_at: int, owner: Owner) -> list[Json]:
     archive = Archive(SqliteRecords(database, busy_timeout=60.0), retention=None)
-    made: list[Json] = []
+    created: list[Json] = []
     base: str | None = None
     for question, answer in turns:
-        previous = made[-1]["id"] if made else None
+        previous = created[-1]["id"] if created else None
         request = parse_create({"model": MODEL, "input": question, "previous_response_id": previous})
         response = new_response(request, id=new_id("resp"), created_at=created_at)
         response |= {"status": "completed", "completed_at": created_at, "output": [_message(answer)]}
         items = with_ids(request.input_items)
         await archive.save(response, owner=owner, base=base, input_items=items)
         base = Hasher(owner).histories(base, [*items, *response["output"]])[-1]
-        made.append(response)
+        created.append(response)
     await archive.close()
-    return made
+    return created
 
 
 def _message(text: str) -> Json:

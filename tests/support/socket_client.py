@@ -100,11 +100,11 @@ def request(line: str, headers: Mapping[str, str], body: bytes = b"") -> bytes:
 def unfinished(path: str, media_type: str, begin: bytes) -> Callable[[str, Mapping[str, str]], bytes]:
     """Return a function that builds an incomplete POST, from a container id and headers."""
 
-    def made(container: str, headers: Mapping[str, str]) -> bytes:
+    def upload(container: str, headers: Mapping[str, str]) -> bytes:
         sent = {"content-type": media_type, "content-length": "1000", **headers}
         return request(f"POST {path.replace('{}', container)}", sent, begin)
 
-    return made
+    return upload
 
 
 UNFINISHED: Final[Mapping[str, Callable[[str, Mapping[str, str]], bytes]]] = {

@@ -36,7 +36,7 @@ class LiveStack:
     defaults to the state folder, so that nothing depends on the current folder of the tests.
     """
 
-    BAD_LUCK: tuple[str, ...] = ("address already in use",)
+    START_ERRORS_TO_RETRY: tuple[str, ...] = ("address already in use",)
     """Log messages after which a start is retried."""
     forks: ClassVar[Forks | None] = None
     """The fork server of this test run, if it has one."""
@@ -68,7 +68,7 @@ class LiveStack:
         self._observed = observed
         self._fork = fork
         self._child: Child | None = None
-        self._said_before = 0
+        self._log_start = 0
 
     def __enter__(self) -> Self:
         """Start the stack."""
@@ -106,7 +106,9 @@ class LiveStack:
                 self._start_once()
                 return
             except StartError:
-                if attempt == START_ATTEMPTS or not any(luck in self._said() for luck in self.BAD_LUCK):
+                if attempt == START_ATTEMPTS or not any(
+                    error in self._log_since_start() for error in self.START_ERRORS_TO_RETRY
+                ):
                     raise
 
     def stop(self, grace: float = GRACE) -> int | None:
@@ -131,7 +133,7 @@ class LiveStack:
 
     def _start_once(self) -> None:
         self.port = free_port()
-        self._said_before = self.log.stat().st_size if self.log.exists() else 0
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
         child = self._forked() or Child(self._command(), log=self.log, env=self._env, cwd=self._cwd)
         try:
             child.wait_ready(self._health, seconds=READY_SECONDS)
@@ -146,10 +148,10 @@ class LiveStack:
             return None
         return self.forks.start(self._command(), log=self.log, env=self._env, cwd=self._cwd)
 
-    def _said(self) -> str:
+    def _log_since_start(self) -> str:
         """Return its log since the last start."""
         with self.log.open("rb") as log:
-            log.seek(self._said_before)
+            log.seek(self._log_start)
             return log.read().decode(errors="replace")
 
     def _command(self) -> list[str]:

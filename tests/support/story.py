@@ -22,10 +22,25 @@ from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess
 from tests.support.variants import add_containers, open_this_machine, responses_config, variant
 from tests.support.waiting import wait_until
-from tests.support.web import Answer, Asked, Web
+from tests.support.web import Answer, ReceivedRequest, Web
 from tests.support.wire import Json, Wire, final
 
 LONG_WORD: Final = "Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft" * 4
+COMPLAINT: Final = (
+    "My name is Ada Berg, and I write about order 4711. The lamp came on Tuesday with a broken shade, although the box "
+    "was whole. I have kept all of it: the box, the foam, the shade in its pieces and the note of the courier. Your "
+    "leaflet says that a shade is replaced within a week, and asks for a picture, which I sent on Wednesday to the "
+    "address on the invoice. Since then I have heard nothing. Please tell me who has my picture, when the shade comes, "
+    "and whether I have to send the pieces back."
+)
+PROMISE: Final = (
+    "I am sorry, Ms Berg. Your picture is with the workshop, and I have asked for a new shade. It leaves our house on "
+    "Friday. You do not have to send the pieces back."
+)
+SUMMARY: Final = (
+    "**Ada Berg** wrote about order 4711: the shade of her lamp is broken. A new one leaves on *Friday*; she may keep "
+    "the pieces."
+)
 RIGHT_TO_LEFT: Final = "مرحبا، أين طلبي رقم 4711؟ 😀👩‍👩‍👧"
 
 
@@ -64,7 +79,7 @@ class Story:
     odd: str
 
 
-def tell(wire: Wire, upstream: Upstream, mcp: McpServers, web: Web) -> Story:
+def make_story(wire: Wire, upstream: Upstream, mcp: McpServers, web: Web) -> Story:
     """Script the models and make the responses, oldest first."""
     root, kept, left = _branches(wire, upstream)
     return Story(
@@ -93,20 +108,22 @@ def _calls(mcp: McpServers, *names: str, approval: str = "never") -> Json:
 def _branches(wire: Wire, upstream: Upstream) -> tuple[str, str, str]:
     answers = ["Dear Ms Berg, your order has left our house.", "Hi! Your parcel is on its way.", "Your order has left."]
     upstream.script("clerk", [reply(text(*pieces(answer)), interval=0.01) for answer in answers])
-    asked = {"model": "local/clerk", "metadata": {"desk": "mail"}}
-    root = wire.create(input="Draft a reply to Ms Berg about order 4711.", **asked)["id"]
-    kept = wire.create(input="Make it informal.", previous_response_id=root, **asked)["id"]
-    left = wire.create(input="Make it shorter.", previous_response_id=root, **asked)["id"]
+    request = {"model": "local/clerk", "metadata": {"desk": "mail"}}
+    root = wire.create(input="Draft a reply to Ms Berg about order 4711.", **request)["id"]
+    kept = wire.create(input="Make it informal.", previous_response_id=root, **request)["id"]
+    left = wire.create(input="Make it shorter.", previous_response_id=root, **request)["id"]
     return root, kept, left
 
 
 def _failing(wire: Wire, upstream: Upstream, mcp: McpServers) -> str:
     call = tool_call(0, "call_1", "orders__fail", '{"reason": "Order 4711 is locked by the warehouse until 18:00."}')
-    said = reply(text("I could not change the address: the warehouse has locked order 4711 until 18:00."))
-    upstream.script("clerk-tools", [reply(call), said])
-    asked = "Change the address of order 4711 to Harbour Street 5."
-    made = wire.stream(model="local/clerk-tools", input=asked, tools=[_calls(mcp, "fail")], metadata={"desk": "phone"})
-    return str(final(made)["id"])
+    answer = reply(text("I could not change the address: the warehouse has locked order 4711 until 18:00."))
+    upstream.script("clerk-tools", [reply(call), answer])
+    question = "Change the address of order 4711 to Harbour Street 5."
+    streamed = wire.stream(
+        model="local/clerk-tools", input=question, tools=[_calls(mcp, "fail")], metadata={"desk": "phone"}
+    )
+    return str(final(streamed)["id"])
 
 
 def _costly(wire: Wire, upstream: Upstream) -> str:
@@ -132,13 +149,15 @@ def _slow(wire: Wire, upstream: Upstream, mcp: McpServers) -> str:
 
 def _cancelled(wire: Wire, upstream: Upstream) -> str:
     upstream.script("report", reply(text("Sales of the first quarter: ", "up by 4 %. "), hold=2))
-    made = wire.post({"model": "local/report", "input": "Write the yearly report.", "background": True}).json()["id"]
+    response_id = wire.post({"model": "local/report", "input": "Write the yearly report.", "background": True}).json()[
+        "id"
+    ]
     # What no reader has seen may be taken back.
-    with wire.http.stream("GET", f"/responses/{made}", params={"stream": "true"}) as events:
+    with wire.http.stream("GET", f"/responses/{response_id}", params={"stream": "true"}) as events:
         next(line for line in events.iter_lines() if "up by 4 %" in line)
-    wire.http.post(f"/responses/{made}/cancel")
-    wait_until(lambda: wire.retrieve(made)["status"] == "cancelled")
-    return str(made)
+    wire.http.post(f"/responses/{response_id}/cancel")
+    wait_until(lambda: wire.retrieve(response_id)["status"] == "cancelled")
+    return str(response_id)
 
 
 def _refused(wire: Wire, upstream: Upstream) -> str:
@@ -146,25 +165,25 @@ def _refused(wire: Wire, upstream: Upstream) -> str:
         "busy", [error(503, "All graphics cards are in use."), error(503, "All graphics cards are in use.")]
     )
     body = {"model": "local/busy", "input": "Translate the newsletter.", "background": True}
-    made = str(wire.post(body).json()["id"])
-    wait_until(lambda: wire.retrieve(made)["status"] == "failed", seconds=90)
-    return made
+    response_id = str(wire.post(body).json()["id"])
+    wait_until(lambda: wire.retrieve(response_id)["status"] == "failed", seconds=90)
+    return response_id
 
 
 def _searched(wire: Wire, upstream: Upstream, web: Web) -> str:
-    def search(asked: Asked) -> Answer:
+    def search(request: ReceivedRequest) -> Answer:
         found = [
             (f"https://example.org{path}", f"About {path[1:]}", f"All of {path[1:]}.") for path in ("/otters", "/fish")
         ]
         return Answer(
-            json.dumps(searxng(asked.query["q"], found)).encode(), headers={"content-type": "application/json"}
+            json.dumps(searxng(request.query["q"], found)).encode(), headers={"content-type": "application/json"}
         )
 
     web.answers["/searxng/search"] = search
     call = tool_call(0, "call_0", "web_search", '{"queries": ["otters asleep"]}')
     upstream.script("searcher", [reply(call), reply(text("They sleep hand in hand【1】, and eat fish【2】."))])
-    asked: Json = {"tools": [{"type": "web_search"}], "include": ["web_search_call.results"]}
-    return str(final(wire.stream(model="local/searcher", input="How do otters sleep?", **asked))["id"])
+    request: Json = {"tools": [{"type": "web_search"}], "include": ["web_search_call.results"]}
+    return str(final(wire.stream(model="local/searcher", input="How do otters sleep?", **request))["id"])
 
 
 def _computed(wire: Wire, upstream: Upstream) -> str:
@@ -174,29 +193,24 @@ def _computed(wire: Wire, upstream: Upstream) -> str:
     table = "for month in range(1, 4):\n    print(month, month ** 2, sep='\\t')"
     upstream.script("coder", [python("1 / 0"), python(table), reply(text("The third month has **9** orders."))])
     tools = [{"type": "code_interpreter", "container": {"type": "auto"}}]
-    made = wire.stream(model="local/coder", input="Sum up.", tools=tools, include=["code_interpreter_call.outputs"])
-    return str(final(made)["id"])
+    streamed = wire.stream(model="local/coder", input="Sum up.", tools=tools, include=["code_interpreter_call.outputs"])
+    return str(final(streamed)["id"])
 
 
 def _compacted(wire: Wire, upstream: Upstream) -> str:
-    answers = [
-        reply(text("Noted. " * 60)),
-        reply(text("The customer is called Ada.")),
-        reply(text("She is called Ada.")),
-    ]
-    upstream.script("memory", answers)
-    first = wire.create(model="local/memory", input="My name is Ada. " + "And so on. " * 60)["id"]
+    upstream.script("memory", [reply(text(each)) for each in (PROMISE, SUMMARY, "You are called Ada Berg.")])
+    first = wire.create(model="local/memory", input=COMPLAINT)["id"]
     more: Any = {"context_management": [{"type": "compaction", "compact_threshold": 100}]}
     return str(wire.create(model="local/memory", input="What is my name?", previous_response_id=first, **more)["id"])
 
 
 def _sealed(wire: Wire, upstream: Upstream) -> str:
     upstream.script("thinker", [reply(reasoning("Seven is prime."), text("7 is prime.")), reply(text("So is 11."))])
-    asked: Json = {"model": "local/thinker", "include": ["reasoning.encrypted_content"]}
-    thought = wire.create(input="Is 7 prime?", **asked)["output"][0]
+    request: Json = {"model": "local/thinker", "include": ["reasoning.encrypted_content"]}
+    thought = wire.create(input="Is 7 prime?", **request)["output"][0]
     item = {"type": "reasoning", "summary": [], "encrypted_content": thought["encrypted_content"]}
     given = [{"role": "user", "content": "Is 7 prime?"}, item, {"role": "assistant", "content": "7 is prime."}]
-    return str(wire.create(input=[*given, {"role": "user", "content": "And 11?"}], **asked)["id"])
+    return str(wire.create(input=[*given, {"role": "user", "content": "And 11?"}], **request)["id"])
 
 
 def _approval(wire: Wire, upstream: Upstream, mcp: McpServers) -> str:
@@ -228,13 +242,24 @@ def story_stack(
         yield live
 
 
-def main() -> None:
-    """Start a stack with the story and the responses of every kind, and keep it until a signal."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--state", type=Path, required=True)
-    parser.add_argument("--static", type=Path, help="read the page's files from this folder at each request")
-    folder = parser.parse_args().state
-    static = parser.parse_args().static
+@dataclass(frozen=True, slots=True)
+class Furnished:
+    """A stack with the story and the responses of every kind.
+
+    Attributes:
+        stack: the stack.
+        upstream: scripts its models.
+        ids: the ids of the responses, by the names of `Story` and `Showcase`.
+    """
+
+    stack: LiveStack
+    upstream: Upstream
+    ids: Json
+
+
+@contextmanager
+def furnished(folder: Path, static: Path | None = None) -> Iterator[Furnished]:
+    """Start a stack and make its responses; with `static`, the page's files are read from there at each request."""
     folder.mkdir(parents=True, exist_ok=True)
     env = {"LLAMA_STACK_RESPONSES_UI_DIR": str(static.resolve())} if static else {}
     with ExitStack() as opened:
@@ -243,11 +268,23 @@ def main() -> None:
         mcp = opened.enter_context(McpServers(folder / "mcp.log", "token"))
         stack = opened.enter_context(story_stack(folder, env, upstream, web))
         with Wire(stack) as wire:
-            made = {**_ids(make_showcase(wire, upstream.client, mcp)), **_ids(tell(wire, upstream.client, mcp, web))}
-        (folder / "ids.json").write_text(
-            json.dumps({"server": stack.base_url, "upstream": upstream.client.url, **made})
-        )
-        print(f"{stack.base_url}/ui", flush=True)
+            created = {
+                **_ids(make_showcase(wire, upstream.client, mcp)),
+                **_ids(make_story(wire, upstream.client, mcp, web)),
+            }
+        yield Furnished(stack, upstream.client, created)
+
+
+def main() -> None:
+    """Start a stack with the story and the responses of every kind, and keep it until a signal."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--state", type=Path, required=True)
+    parser.add_argument("--static", type=Path, help="read the page's files from this folder at each request")
+    options = parser.parse_args()
+    with furnished(options.state, options.static) as found:
+        server, upstream = found.stack.base_url, found.upstream.url
+        (options.state / "ids.json").write_text(json.dumps({"server": server, "upstream": upstream, **found.ids}))
+        print(f"{server}/ui", flush=True)
         signal.sigwait({signal.SIGINT, signal.SIGTERM})
 
 

@@ -22,7 +22,7 @@ from tests.support.snippets import Block, substituted
 from tests.support.waiting import wait_until
 
 SECONDS: Final = 1800.0
-"""How long a command may take that ends by itself."""
+"""Seconds that a command may take that is not interrupted."""
 _PROGRAM: Final = "import json, os; print(json.dumps({'cwd': os.getcwd(), 'env': dict(os.environ)}))"
 
 
@@ -65,8 +65,8 @@ class Terminal:
         kept = self._logs / "kept.json"
         keep = f"{shlex.join([sys.executable, '-I', '-c', _PROGRAM])} >{shlex.quote(str(kept))}"
         script = f"set -e -o pipefail\n{line}\n{keep}\n"
-        said = self._logs / "said.txt"
-        with said.open("wb") as output:  # no pipe: a daemon would keep it open
+        output_file = self._logs / "said.txt"
+        with output_file.open("wb") as output:  # no pipe: a daemon would keep it open
             ran = subprocess.run(
                 ["bash", "-c", script],
                 cwd=self._cwd,
@@ -77,7 +77,7 @@ class Terminal:
                 timeout=SECONDS,
                 check=False,
             )
-        printed = said.read_text(errors="replace")
+        printed = output_file.read_text(errors="replace")
         assert ran.returncode == 0, f"$ {line}\n{printed}"
         after: dict[str, Any] = json.loads(kept.read_text())
         self._cwd, self.env = Path(after["cwd"]), after["env"]
@@ -98,8 +98,8 @@ class Lines:
     """
 
     def __init__(self, terminal: Terminal, block: Block) -> None:
-        said = substituted(block.shell, terminal.replacements).replace("\\\n", " ")
-        self.left = [line for line in said.splitlines() if line.strip() and not line.startswith("#")]
+        command = substituted(block.shell, terminal.replacements).replace("\\\n", " ")
+        self.left = [line for line in command.splitlines() if line.strip() and not line.startswith("#")]
         self._terminal = terminal
 
     def run(self, beginning: str, **replacements: str) -> str:
@@ -122,9 +122,9 @@ class Lines:
         return found
 
 
-def wait_for_line(child: Child, said: str, seconds: float) -> str:
+def wait_for_line(child: Child, text: str, seconds: float) -> str:
     """Wait until a command that does not end has printed this, and return its output."""
-    wait_until(lambda: said in child.log.read_text(errors="replace") or child.returncode is not None, seconds)
+    wait_until(lambda: text in child.log.read_text(errors="replace") or child.returncode is not None, seconds)
     output = child.log.read_text(errors="replace")
-    assert said in output, output
+    assert text in output, output
     return output

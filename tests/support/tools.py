@@ -15,15 +15,11 @@ import orjson
 
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.schema.search_tools import WEB_SEARCH_TYPES
-from llama_stack_responses.core.stream.calls import WEB_SEARCH_CALL, CallKind
-from llama_stack_responses.tools.tool import Function, Invocation, Outcome, ToolError, chat_function
+from llama_stack_responses.core.stream.calls import WEB_SEARCH_CALL, CallKind, no_fields
+from llama_stack_responses.tools.tool_function import Function, Invocation, Outcome, ToolError, chat_function
 
 type Json = dict[str, Any]
 type Answer = Outcome | Exception | asyncio.Event
-
-
-def _no_fields(name: str, call_id: str) -> Json:
-    return {}
 
 
 def _action(arguments: str) -> Json | None:
@@ -58,7 +54,7 @@ class FakeTools:
 
     async def run(self, invocation: Invocation) -> Outcome:
         """Answer a call."""
-        self.ran.append(invocation.arguments())
+        self.ran.append(await invocation.arguments())
         self.begun.release()
         invocation.advance("searching")
         answer = self.answers.pop(0)
@@ -74,13 +70,17 @@ class FakeTool:
     """The tool of one response."""
 
     def __init__(self, tools: FakeTools, repeatable: bool) -> None:
-        kind = CallKind(WEB_SEARCH_CALL, _no_fields, whole=_action, hosted=True)
+        kind = CallKind(WEB_SEARCH_CALL, no_fields, whole=_action, hosted=True)
         chat = chat_function("lookup", "Looks it up.", {"type": "object", "properties": {"query": {"type": "string"}}})
         self._functions = (Function(chat, kind, tools.run, repeatable=repeatable),)
 
     def functions(self) -> Sequence[Function]:
         """Return the single function."""
         return self._functions
+
+    def handles(self) -> Collection[str]:
+        """Return the handles of its types."""
+        return WEB_SEARCH_TYPES
 
     def chosen(self, choice: Json) -> Collection[str]:
         """Return the function if the choice names its type."""

@@ -9,7 +9,7 @@
 
 Each request for a model takes its next reply; the last one repeats. Without a script, `echo` repeats the last user text
 word by word, and `fast-N` returns N words at once; any other model is a 404. `/tokenize` counts the tokens of a chat.
-Control routes, for use without this class: `POST /_script`, `POST /_release`, `GET /_requests?model=`, `POST /_reset`.
+Control routes, for use without this class: `POST /_script`, `POST /_release`, `POST /_step`, `GET /_requests?model=`, `POST /_reset`.
 """
 
 import re
@@ -89,12 +89,16 @@ class Upstream:
         With a `context`, chats with more tokens are refused; each word and punctuation mark is a token here.
         """
         listed = [replies] if isinstance(replies, Reply) else replies
-        told = {"model": model, "replies": [each.as_json() for each in listed], "context": context}
-        self._post("/_script", told)
+        script_ = {"model": model, "replies": [each.as_json() for each in listed], "context": context}
+        self._post("/_script", script_)
 
     def release(self, model: str) -> None:
         """Release a model's answers that wait at their `hold` or are `withheld`."""
         self._post("/_release", {"model": model})
+
+    def step(self, model: str) -> None:
+        """Let each `stepped` answer of a model send one more chunk."""
+        self._post("/_step", {"model": model})
 
     def reset(self) -> None:
         """Delete all scripts and records, and abort open streams."""

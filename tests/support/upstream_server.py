@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -58,6 +58,7 @@ class Record:
     ended_at: float | None = None
     chunks_sent: int = 0
     released: asyncio.Event = field(default_factory=asyncio.Event)
+    steps: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, 0))
 
     @property
     def model(self) -> str:
@@ -159,9 +160,9 @@ class Upstream:
 
     def script(self, request: Request) -> Any:
         """Handle `{"model", "replies"}`: replace the script of the model."""
-        told = json.loads(request.body)
-        replies = [Reply(**reply) for reply in told["replies"]]
-        self._scripts[told["model"]] = Script(told["model"], replies, told.get("context"))
+        body = json.loads(request.body)
+        replies = [Reply(**reply) for reply in body["replies"]]
+        self._scripts[body["model"]] = Script(body["model"], replies, body.get("context"))
         return {}
 
     def release(self, request: Request) -> Any:
@@ -170,6 +171,14 @@ class Upstream:
         for record in self.records:
             if record.model == model:
                 record.released.set()
+        return {}
+
+    def step(self, request: Request) -> Any:
+        """Handle `{"model"}`: let each stepped stream of this model send one more chunk."""
+        model = json.loads(request.body)["model"]
+        for record in self.records:
+            if record.model == model:
+                record.steps.release()
         return {}
 
     def requests(self, request: Request) -> Any:
@@ -241,6 +250,7 @@ class Upstream:
             ("POST", "/tokenize"): lambda request: {"count": tokens(json.loads(request.body))},
             ("POST", "/_script"): self.script,
             ("POST", "/_release"): self.release,
+            ("POST", "/_step"): self.step,
             ("GET", "/_requests"): self.requests,
             ("POST", "/_reset"): self.reset,
         }.get((method, path.removeprefix("/v1")))
@@ -343,8 +353,8 @@ class Connection(asyncio.Protocol):
 
     def _control(self, answer: Callable[[Request], Any], request: Request) -> None:
         try:
-            made = answer(request)
-            status, body = made if isinstance(made, tuple) else (200, made)
+            answered = answer(request)
+            status, body = answered if isinstance(answered, tuple) else (200, answered)
             self._write_json(status, body)
         except (ValueError, TypeError, KeyError, LookupError) as problem:  # an invalid script is an error of the test
             self._write_json(400, {"error": {"message": repr(problem)}})
@@ -365,8 +375,8 @@ class Connection(asyncio.Protocol):
             self._write_json(reply.status, reply.body, reply.headers)
             record.end("failed")
         elif body.get("stream"):
-            asked = bool((body.get("stream_options") or {}).get("include_usage"))
-            await self._stream(reply, encoded[asked], record)
+            requested = bool((body.get("stream_options") or {}).get("include_usage"))
+            await self._stream(reply, encoded[requested], record)
         else:
             await self._complete(reply, record)
 
@@ -378,6 +388,8 @@ class Connection(asyncio.Protocol):
         for index, frame in enumerate(encoded.chunks):
             if index == reply.hold:
                 await record.released.wait()
+            if reply.stepped is not None and index >= reply.stepped:
+                await record.steps.acquire()
             if reply.interval and index:
                 await asyncio.sleep(reply.interval)
             self._write(frame)

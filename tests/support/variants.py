@@ -148,7 +148,7 @@ def keeps(database: Path, words: str) -> bool:
     return any(words in text for _, text in _rows(database))
 
 
-def said_since(database: Path, before: Set[str]) -> str:
+def text_of_new_records(database: Path, before: Set[str]) -> str:
     """Return the text of all new records in the responses' store: those with keys not in `before`."""
     return " ".join(_readable(value) for key, value in records(database).items() if key not in before)
 

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable
 from itertools import repeat
 
+from llama_stack_responses.jobs.event_log import EventLog
+
 
 def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait until the condition holds; AssertionError if it does not in time."""
@@ -21,3 +23,8 @@ async def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
             if holds():
                 return
             await asyncio.sleep(pause)
+
+
+def waiting_readers(event_log: EventLog, response_id: str) -> int:
+    """Return how many readers of the response wait for its next event."""
+    return sum(reader.waits for reader in event_log.readers._readers.get(response_id, ()))

@@ -3,7 +3,7 @@
     with Web() as web:
         web.say("/page", "<p>Otters</p>")
         web.answers["/slow"] = Answer(body=[b"a", event, b"b"])     # waits for the event
-        web.answer_all = lambda asked: ...                          # for every path
+        web.answer_all = lambda request: ...                          # for every path
     web.url("/page")
         web.seen                                                    # the requests, oldest first
 
@@ -25,7 +25,7 @@ type Body = bytes | Iterable[bytes | Event]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReceivedRequest:
     """One request; header names are in lower case."""
 
     method: str
@@ -60,9 +60,9 @@ class Web:
     ) -> None:
         """Create a server. `certificate` and `intercepts` are TLS contexts of servers."""
         self.intercepts = intercepts
-        self.answers: dict[str, Answer | Callable[[Asked], Answer]] = {}
-        self.answer_all: Callable[[Asked], Answer] | None = None
-        self.seen: list[Asked] = []
+        self.answers: dict[str, Answer | Callable[[ReceivedRequest], Answer]] = {}
+        self.answer_all: Callable[[ReceivedRequest], Answer] | None = None
+        self.seen: list[ReceivedRequest] = []
         self._server = _Server((host, port), _Handler)
         self._server.web = self
         self._scheme = "https" if certificate else "http"
@@ -104,11 +104,11 @@ class Web:
         self.answers.clear()
         self.seen.clear()
 
-    def answer(self, asked: Asked) -> Answer:
+    def answer(self, request: ReceivedRequest) -> Answer:
         """Return the answer to a request."""
-        self.seen.append(asked)
-        found = self.answer_all or self.answers.get(asked.path, Answer(b"not here", 404))
-        return found(asked) if callable(found) else found
+        self.seen.append(request)
+        found = self.answer_all or self.answers.get(request.path, Answer(b"not here", 404))
+        return found(request) if callable(found) else found
 
 
 class _Server(ThreadingHTTPServer):
@@ -130,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         headers = {name.lower(): value for name, value in self.headers.items()}
-        answer = self.server.web.answer(Asked(self.command, parts.path, query, headers, body))
+        answer = self.server.web.answer(ReceivedRequest(self.command, parts.path, query, headers, body))
         with suppress(ConnectionError, ssl.SSLError):
             self._send(answer)
 

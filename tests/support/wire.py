@@ -88,7 +88,7 @@ class Wire:
         with self.http.stream("GET", f"/responses/{response_id}", params={"stream": "true"}) as answer:
             return events_of(answer)
 
-    def knocks(self, response_id: str) -> dict[str, httpx.Response]:
+    def send_each_request(self, response_id: str) -> dict[str, httpx.Response]:
         """Send every request that names a response; return the answers by the kind of request."""
         path = f"/responses/{response_id}"
         return {
@@ -166,7 +166,7 @@ def output_text(response: Json) -> str:
     return "".join(part["text"] for part in parts if part["type"] == "output_text")
 
 
-def said(messages: list[Json]) -> list[tuple[str, str]]:
+def roles_and_texts(messages: list[Json]) -> list[tuple[str, str]]:
     """Return chat messages as `(role, text)`."""
     return [(message["role"], _text(message.get("content"))) for message in messages]
 

@@ -33,7 +33,7 @@ class WorkersStack(LiveStack):
     """
 
     # Two workers of OGX may create its tables at the same time.
-    BAD_LUCK = (*LiveStack.BAD_LUCK, "already exists")
+    START_ERRORS_TO_RETRY = (*LiveStack.START_ERRORS_TO_RETRY, "already exists")
 
     def _command(self) -> list[str]:
         host = self._host
@@ -46,7 +46,7 @@ class WorkersStack(LiveStack):
 
     def _health(self) -> bool | None:
         """Require that all workers have started: one that cannot start ends the others."""
-        started = self._said().count("Application startup complete.")
+        started = self._log_since_start().count("Application startup complete.")
         return super()._health() if started >= COUNT else None
 
 

@@ -25,7 +25,7 @@ class Written(asyncio.Transport):
         self.data.append(bytes(data))
 
 
-def said(kind: str, tokens: int) -> list[bytes]:
+def writes_of(kind: str, tokens: int) -> list[bytes]:
     """Return the writes of an answer."""
     transport = Written()
     answer = Answer(transport, f"{kind}-{tokens}", "f")
@@ -36,7 +36,7 @@ def said(kind: str, tokens: int) -> list[bytes]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_engine_writes_each_token_alone_with_its_time(kind: str) -> None:
     before = time.monotonic_ns()
-    _, *tokens, closing = said(kind, 3)
+    _, *tokens, closing = writes_of(kind, 3)
     assert len(tokens) == 3
     for each in tokens:
         size, _, rest = each.partition(b"\r\n")
@@ -86,7 +86,7 @@ async def test_client_finds_tokens_that_are_split_between_reads() -> None:
     stream.connection_made(Written())
     crowd.job["body"] = {}
     stream.ask()
-    sent = b"".join(said("text", 3))
+    sent = b"".join(writes_of("text", 3))
     for at in range(0, len(sent), 7):
         stream.data_received(sent[at : at + 7])
     await crowd.ended
@@ -98,7 +98,7 @@ async def test_client_reports_missing_tokens() -> None:
     stream.connection_made(Written())
     crowd.job["body"] = {}
     stream.ask()
-    stream.data_received(b"".join(said("text", 3)))
+    stream.data_received(b"".join(writes_of("text", 3)))
     with pytest.raises(ValueError, match="3 tokens of 4"):
         await crowd.ended
 

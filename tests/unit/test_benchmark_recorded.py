@@ -10,10 +10,10 @@ from benchmarks.recorded import answer_to, embedded, most_similar, read, read_em
 type Json = dict[str, Any]
 
 
-def recorded(words: str, said: str, *tools: str, model: str = "m") -> Json:
+def recorded(words: str, text: str, *tools: str, model: str = "m") -> Json:
     """Return a file's value: a request of these words with these tools, answered by a call of the first tool."""
-    request = asked(words, *tools, model=model)
-    call = {"index": 0, "function": {"name": tools[0] if tools else None, "arguments": said}}
+    request = chat_request(words, *tools, model=model)
+    call = {"index": 0, "function": {"name": tools[0] if tools else None, "arguments": text}}
     chunk = {"choices": [{"delta": {"tool_calls": [call]}}]}
     return {
         "request": {"url": "http://there/v1/chat/completions", "body": request},
@@ -21,7 +21,7 @@ def recorded(words: str, said: str, *tools: str, model: str = "m") -> Json:
     }
 
 
-def asked(words: str, *tools: str, model: str = "m") -> Json:
+def chat_request(words: str, *tools: str, model: str = "m") -> Json:
     offered = [{"type": "function", "function": {"name": name}} for name in tools]
     return {"model": model, "messages": [{"role": "user", "content": words}], "tools": offered}
 
@@ -42,9 +42,12 @@ def test_request_of_another_provider_gets_the_most_similar_answer_with_its_own_t
         recorded("boil polyjuice", "3", "knowledge_search"),
         recorded("boil polyjuice", "4", "get_boiling_point", model="other"),
     ]
-    assert answer(files, asked("boil polyjuice now", "label__get_boiling_point")) == ("label__get_boiling_point", "2")
-    assert answer(files, asked("boil", "file_search")) == ("file_search", "3")
-    assert answer(files, asked("boil", "get_boiling_point", model="other")) == ("get_boiling_point", "4")
+    assert answer(files, chat_request("boil polyjuice now", "label__get_boiling_point")) == (
+        "label__get_boiling_point",
+        "2",
+    )
+    assert answer(files, chat_request("boil", "file_search")) == ("file_search", "3")
+    assert answer(files, chat_request("boil", "get_boiling_point", model="other")) == ("get_boiling_point", "4")
 
 
 def test_text_gets_the_embedding_of_the_most_similar_text() -> None:

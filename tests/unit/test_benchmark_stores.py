@@ -31,7 +31,7 @@ def test_each_store_has_row_compared_with_default() -> None:
     assert sum(line.startswith("| ") for line in lines) == 4 * (2 + len(BACKENDS))
 
 
-def test_share_tells_how_many_servers_one_store_supports() -> None:
+def test_share_gives_number_of_servers_that_one_store_supports() -> None:
     lines = shares_table({"redis": {"whole": Share(0.010, 0.0005)}})
     assert [cells(line)[-1] for line in lines if line.startswith("| redis ")] == ["20"]
 
@@ -52,13 +52,13 @@ def test_sizes_are_relative_to_text() -> None:
 
 
 async def test_measure_runs_for_given_time_and_counts_every_call() -> None:
-    made: list[int] = []
+    created: list[int] = []
 
     async def call() -> None:
-        made.append(1)
+        created.append(1)
 
     measured = Measured()
     await measure([call, call], 0.01, None, measured)
-    assert len(measured.took) == len(made) > 1
+    assert len(measured.took) == len(created) > 1
     assert (len(measured.rates), len(measured.here), measured.there) == (1, 1, [])
-    assert 0 < measured.rates[0] <= len(made) / 0.01
+    assert 0 < measured.rates[0] <= len(created) / 0.01

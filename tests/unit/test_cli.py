@@ -33,9 +33,9 @@ def test_templates_differ_only_in_store(name: str, tmp_path: Path) -> None:
 
 def test_scale_out_template_is_redis_with_vllm_and_nginx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "scale-out", str(tmp_path / "scale-out")]) == 0
-    said = capsys.readouterr().out
-    assert f"Wrote {tmp_path}/scale-out/config.yaml, {tmp_path}/scale-out/nginx.conf." in said
-    assert f"llama stack run {tmp_path}/scale-out/config.yaml" in said
+    output = capsys.readouterr().out
+    assert f"Wrote {tmp_path}/scale-out/config.yaml, {tmp_path}/scale-out/nginx.conf." in output
+    assert f"llama stack run {tmp_path}/scale-out/config.yaml" in output
     assert main(["init", "redis", str(tmp_path / "redis")]) == 0
     config, redis = (yaml.safe_load((tmp_path / name / "config.yaml").read_text()) for name in ("scale-out", "redis"))
     of_both = [each["providers"]["responses"][0]["config"] for each in (config, redis)]

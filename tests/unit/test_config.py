@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from llama_stack_responses.config import BackgroundWork
+from llama_stack_responses.config.limits import BackgroundWork
 
 
 @pytest.mark.parametrize("name", ["event_log_seconds", "journal_seconds"])

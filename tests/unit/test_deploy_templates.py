@@ -19,6 +19,8 @@ FOLDER: Final = Path(__file__).parents[2] / "templates" / "deploy"
 SCRAPES: Final = "docs/guides/operations.md, Traces and metrics, sh 2"
 """The documented settings of the port for Prometheus."""
 
+CHOWN: Final = "docs/guides/deploying.md, Deploying, sh"
+
 GRACE: Final = 5.0
 """The default of `drain_seconds`."""
 
@@ -96,6 +98,16 @@ def test_compose_services_are_unprivileged_and_probed() -> None:
         for optional in ("INFERENCE_API_KEY", "RESPONSES_SECRET_2"):
             assert server["environment"][optional] == f"${{{optional}:-}}"
             assert f"${{env.{optional}:=}}" in config
+
+
+def test_documented_chown_of_the_redis_volume_matches_the_compose_file() -> None:
+    compose = yaml.safe_load((FOLDER / "compose.yaml").read_text())
+    redis = compose["services"]["redis"]
+    [volume] = redis["volumes"]
+    assert blocks()[CHOWN].text.split() == [
+        *("podman", "run", "--rm", "--user", "0", "--volume", f"{compose['name']}_{volume}", redis["image"]),
+        *("chown", "-R", redis["user"], volume.partition(":")[2]),
+    ]
 
 
 def test_systemd_unit_is_unprivileged_and_ends_gracefully() -> None:

@@ -9,12 +9,9 @@ from pydantic import BaseModel
 
 from llama_stack_openai_chat.config import OpenAIChatConfig
 from llama_stack_responses.chat.profile import Profile
-from llama_stack_responses.config import (
-    CodeInterpreter,
-    Fetching,
-    McpServers,
-    ResponsesConfig,
-)
+from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.config.services import CodeInterpreter, Fetching, McpServers
+from llama_stack_responses.config.stores import Store
 from tests.support.stack import REPOSITORY
 
 DOCS: Final = REPOSITORY / "docs"
@@ -79,6 +76,15 @@ def test_settings_of_provider_are_documented() -> None:
 def test_settings_table_matches_model(model: type[BaseModel], page: str, heading: str) -> None:
     expected = set(Profile.model_fields) if model is Profile else set(settings(model))
     assert rows(page, heading) == expected
+
+
+def test_stores_table_matches_models() -> None:
+    text = (DOCS / "reference" / "configuration.md").read_text()
+    table = text.partition("\n## Stores\n")[2].partition("\n\nThe host logs")[0]
+    cells = dict(re.findall(r"^\| `(\w+)` \| (`[^|]+) \|", table, re.MULTILINE))
+    named = {kind: re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", cell)) for kind, cell in cells.items()}
+    stores = models(get_args(Store)[0])
+    assert named == {get_args(each.model_fields["type"].annotation)[0]: list(each.model_fields)[1:] for each in stores}
 
 
 NUMBER: Final = re.compile(r"^([\d,.]+)(?: (KiB|MiB))?$")

@@ -109,7 +109,7 @@ def test_include_table_matches_code() -> None:
     assert refused(table) == {name for name in table if error_of(include=[name])}
 
 
-def test_events() -> None:
+def test_events_table_matches_code() -> None:
     table = features("Events")
     assert table.keys() == event_types(ResponseStreamEvent)
     assert table.keys() - refused(table) == {*transcript.TYPES, *TERMINAL, "error"}

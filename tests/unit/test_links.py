@@ -1,4 +1,4 @@
-"""Relative links in the repository's Markdown files lead to files and headings, and paths named in code exist."""
+"""The repository's Markdown files: links lead to files and headings, paths named in code exist, lines are short."""
 
 import re
 from collections import Counter
@@ -65,6 +65,31 @@ def test_headings_of_page_have_unique_anchors(page: Path) -> None:
     assert page.name == "CHANGELOG.md" or repeated == set()
 
 
+LONGEST: Final = 120
+"""Characters in a line of prose, as in a line of code."""
+UNBREAKABLE: Final = re.compile(r" *(\||!\[|\S+$)")
+"""A row of a table, a picture, a single word."""
+
+
+def long_lines(text: str) -> list[str]:
+    """Return the beginnings of the lines of prose that are too long."""
+    lines = without_code(text).splitlines()
+    return [line[:40] for line in lines if len(line) > LONGEST and not UNBREAKABLE.match(line)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_lines_of_prose_are_short(page: Path) -> None:
+    assert long_lines(page.read_text()) == []
+
+
+def test_long_lines_are_found() -> None:
+    long = "word " * 30
+    assert long_lines(f"{long}\n- {long}\n| {long}|\n```sh\n{long}\n```\n{'x' * 130}\nshort") == [
+        long[:40],
+        f"- {long}"[:40],
+    ]
+
+
 @pytest.mark.parametrize("folder", CODE)
 def test_documents_named_in_code_exist(folder: str) -> None:
     files = [path for path in (REPOSITORY / folder).rglob("*") if path.suffix in (".py", ".yaml", ".md", ".conf", "")]
@@ -78,7 +103,7 @@ def test_documents_named_in_code_exist(folder: str) -> None:
 
 
 PATH: Final = re.compile(r"`((?:[a-z_]+/)+(?:[a-z0-9_]+\.(?:py|md|json|yml))?)`")
-BESIDE: Final = ("", "llama_stack_responses/")
+ROOTS: Final = ("", "llama_stack_responses/")
 """Documented paths begin at the repository or at the package."""
 ABOUT_THE_CODE: Final = [
     page for page in PAGES if page.name in ("CONTRIBUTING.md", "glossary.md") or "explanation" in page.parts
@@ -88,7 +113,7 @@ ABOUT_THE_CODE: Final = [
 @pytest.mark.parametrize("page", ABOUT_THE_CODE, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_paths_named_in_documentation_exist(page: Path) -> None:
     named = set(PATH.findall(without_code(page.read_text())))
-    missing = {path for path in named if not any((REPOSITORY / start / path).exists() for start in BESIDE)}
+    missing = {path for path in named if not any((REPOSITORY / start / path).exists() for start in ROOTS)}
     assert missing == set()
 
 

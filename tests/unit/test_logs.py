@@ -1,17 +1,19 @@
-"""Tracebacks in the log are bounded plain text, whichever logger writes them."""
+"""Lines and tracebacks in the log are bounded plain text, whichever logger writes them."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
 from io import StringIO
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import structlog
 from rich.console import Console
 from rich.logging import RichHandler
 
-from llama_stack_responses.logs import bound_tracebacks
+from llama_stack_responses.logs import Outage, bound_tracebacks, plain_lines
 
 
 @pytest.fixture
@@ -42,11 +44,11 @@ def test_traceback_of_other_logger_is_plain_and_bounded(output: StringIO) -> Non
     bound_tracebacks()
     bound_tracebacks()
     log_failure(logging.getLogger("noisy"))
-    said = output.getvalue()
-    assert "it failed: 100%" in said
-    assert said.count("xxxxx") > 0
-    assert "╭" not in said
-    assert len(said) < 10_000
+    log_text = output.getvalue()
+    assert "it failed: 100%" in log_text
+    assert log_text.count("xxxxx") > 0
+    assert "╭" not in log_text
+    assert len(log_text) < 10_000
 
 
 def test_traceback_of_structlog_is_plain_and_bounded(output: StringIO) -> None:
@@ -62,22 +64,141 @@ def test_traceback_of_structlog_is_plain_and_bounded(output: StringIO) -> None:
         deep(200)
     except RuntimeError:
         logger.exception("it failed")
-    said = output.getvalue()
-    assert "it failed" in said
-    assert said.count("xxxxx") > 0
-    assert "╭" not in said
-    assert len(said) < 10_000
+    log_text = output.getvalue()
+    assert "it failed" in log_text
+    assert log_text.count("xxxxx") > 0
+    assert "╭" not in log_text
+    assert len(log_text) < 10_000
 
 
 def test_long_value_is_cut(output: StringIO) -> None:
     bound_tracebacks()
     logging.getLogger("noisy").error("%s %d %s", "/" * 60_000, 200, "the end")
-    said = output.getvalue()
-    assert "the end" in said
-    assert len(said) < 10_000
+    log_text = output.getvalue()
+    assert "the end" in log_text
+    assert len(log_text) < 10_000
 
 
 def test_line_without_exception_stays_unchanged(output: StringIO) -> None:
     bound_tracebacks()
     logging.getLogger("noisy").error("plain %s", "words")
     assert "plain words" in output.getvalue()
+
+
+# Lines
+
+
+class HostHandler(RichHandler):
+    """A handler as the hosts define it."""
+
+    __module__ = "ogx.log"
+
+
+def noisy(**console: Any) -> tuple[logging.Logger, StringIO]:
+    """Return a logger with a handler like the hosts', and its output."""
+    written = StringIO()
+    handler = HostHandler(
+        console=Console(file=written, width=40, **console), show_time=False, show_path=False, markup=True
+    )
+    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    handler.addFilter(lambda record: "unwanted" not in record.getMessage())
+    logger = logging.getLogger("plain")
+    logger.handlers, logger.propagate = [handler], False
+    return logger, written
+
+
+def test_line_outside_terminal_is_not_laid_out() -> None:
+    logger, written = noisy()
+    logger.warning("short")
+    before = written.getvalue()
+    plain_lines(environment={})
+    plain_lines(environment={})
+    logger.warning("short")
+    assert written.getvalue().split() == before.split() * 2
+    logger.error("%s", "long " * 40)
+    assert written.getvalue().splitlines()[-1] == f"ERROR    plain: {'long ' * 40}"
+    logger.warning("unwanted")
+    assert "unwanted" not in written.getvalue()
+
+
+def test_further_lines_of_record_are_indented() -> None:
+    logger, written = noisy()
+    text = "a\nINFO     b", "c [1]\n\nINFO     d"
+    for each in text:
+        logger.warning("%s", each)
+    before = [line.rstrip() for line in written.getvalue().splitlines()]
+    plain_lines(environment={})
+    for each in text:
+        logger.warning("%s", each)
+    assert [line.rstrip() for line in written.getvalue().splitlines()] == before * 2
+
+
+def test_styles_are_left_out_of_plain_line() -> None:
+    logger, written = noisy()
+    plain_lines(environment={})
+    logger.warning("a [bold]b[/bold] [1, 2]")
+    logger.warning("no [/style]")
+    assert written.getvalue().splitlines() == ["WARNING  plain: a b [1, 2]", "WARNING  plain: no [/style]"]
+
+
+def test_styles_are_left_out_without_choosing_colours() -> None:
+    logger, written = noisy()
+    [handler] = logger.handlers
+    assert isinstance(handler, RichHandler)
+    handler.highlighter = Mock()
+    plain_lines(environment={})
+    logger.warning("a [bold]b[/bold]")
+    assert written.getvalue() == "WARNING  plain: a b\n"
+    assert handler.highlighter is None
+
+
+def test_level_of_structlog_is_left_out_without_rich(monkeypatch: pytest.MonkeyPatch) -> None:
+    logger, written = noisy()
+    renderer = structlog.dev.ConsoleRenderer(colors=False)
+    chain = [structlog.stdlib.add_log_level]
+    logger.handlers[0].setFormatter(structlog.stdlib.ProcessorFormatter(renderer, foreign_pre_chain=chain))
+    logger.warning("words")
+    before = written.getvalue()
+    plain_lines(environment={})
+    render = Mock()
+    monkeypatch.setattr(HostHandler, "render_message", render)
+    logger.warning("words")
+    assert written.getvalue().split() == before.split() * 2
+    render.assert_not_called()
+
+
+def test_handler_of_other_program_keeps_its_columns() -> None:
+    written = StringIO()
+    handler = RichHandler(console=Console(file=written, width=100), log_time_format="[the time]")
+    logger = logging.getLogger("plain")
+    logger.handlers, logger.propagate = [handler], False
+    plain_lines(environment={})
+    logger.warning("words")
+    assert "[the time]" in written.getvalue()
+    assert "test_logs.py" in written.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("console", "environment"),
+    [({"force_terminal": True}, {}), ({}, {"LLAMA_STACK_LOG_WIDTH": "40"}), ({}, {"OGX_LOG_WIDTH": "40"})],
+    ids=["terminal", "llama-stack", "ogx"],
+)
+def test_line_on_terminal_or_of_set_width_is_laid_out(console: dict[str, Any], environment: dict[str, str]) -> None:
+    logger, written = noisy(**console)
+    plain_lines(environment)
+    logger.error("%s", "long " * 40)
+    assert len(written.getvalue().splitlines()) > 3
+
+
+def test_failure_that_repeats_is_logged_once_a_minute_and_each_new_one_at_once() -> None:
+    now = 0.0
+    outage = Outage(lambda: now)
+    busy, full = OSError("busy"), OSError("full")
+    assert [outage.is_news(each) for each in (busy, busy, full, full, busy)] == [True, False, True, False, True]
+    now = 59.9
+    assert not outage.is_news(OSError("busy"))
+    now = 60.0
+    assert outage.is_news(busy)
+    assert not outage.is_news(busy)
+    outage.over()
+    assert outage.is_news(busy)

@@ -39,10 +39,13 @@ def selection(arguments: list[str]) -> str | None:
     return arguments[arguments.index("-m") + 1] if "-m" in arguments else None
 
 
-def test_all_targets_run_without_selection() -> None:
-    for arguments in commands("test-all").values():
-        unselected = [each for each in arguments if each.startswith(("-m", "-k", "--ignore", "--deselect", "--lf"))]
-        assert unselected == []
+def test_all_targets_select_nothing_but_the_host() -> None:
+    targets = commands("test-all")
+    selections = {name: selection(arguments) for name, arguments in targets.items()}
+    assert selections == {"llama-stack": None, "ogx": "not one_host", "gpt-oss": None, "wheels": None}
+    for arguments in targets.values():
+        excluding = [each for each in arguments if each.startswith(("-k", "--ignore", "--deselect", "--lf"))]
+        assert excluding == []
 
 
 def test_all_targets_cover_every_test_file() -> None:

@@ -58,6 +58,6 @@ def test_library_name_of_call_is_recognised(called: Any, name: str | None) -> No
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_whole_stream_is_measured(kind: str) -> None:
-    events = read_sse([asyncio.run(stream(KINDS[kind](20)))]).events
+    events = read_sse([asyncio.run(stream(KINDS[kind], 20))]).events
     assert sum(event["type"].endswith(".delta") for event in events) == 20
     assert events[-1]["type"] == "response.completed"

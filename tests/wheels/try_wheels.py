@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,13 @@ from tests.wheels.pythons import FOUND
 
 INSTALL: Final = blocks()[INSTALL_BLOCK]
 EXTRAS: Final[dict[Host, str]] = {"llama_stack": "llama-stack", "ogx": "ogx"}
+PASTED: Final[list[tuple[str, Host]]] = list(
+    islice(zip(cycle(FOUND), cycle(EXTRAS), strict=False), max(len(FOUND), len(EXTRAS)))
+)
+"""The Pythons and hosts of the documented command: each Python, and each host in turn.
+
+pip takes minutes for each. The test of the wheels has every Python with every host.
+"""
 WRONG_MCP: Final[dict[Host, str]] = {"llama_stack": "mcp>=2", "ogx": "mcp<2"}
 
 
@@ -59,19 +67,18 @@ def test_wheel_with_host_extra_in_empty_environment_serves_a_response(
     [wheel] = wheels.glob("llama_stack_responses-*.whl")
     uv("pip", "install", "--python", python, f"llama-stack-responses[{EXTRAS[host]}] @ {wheel.as_uri()}")
     init = [str(python.with_name("llama-stack-responses")), "init", "starter", str(tmp_path / "stack")]
-    said = subprocess.run(init, capture_output=True, text=True, check=True).stdout
-    assert "needs the package" not in said
+    output = subprocess.run(init, capture_output=True, text=True, check=True).stdout
+    assert "needs the package" not in output
     env = {"INFERENCE_URL": upstream.client.base_url, "PYTHONPATH": ""}
     config = tmp_path / "stack" / "config.yaml"
     with LiveStack(config, env, tmp_path / "state", host=host, python=python) as stack, Wire(stack) as wire:
         assert output_text(wire.create(model="local/echo", input=f"on {version}")) == f"on {version}"
     uv("pip", "install", "--python", python, "--no-deps", WRONG_MCP[host])
-    said = subprocess.run([*init, "--force"], capture_output=True, text=True, check=True).stdout
-    assert f"pip install 'llama-stack-responses[{EXTRAS[host]}]'" in said
+    output = subprocess.run([*init, "--force"], capture_output=True, text=True, check=True).stdout
+    assert f"pip install 'llama-stack-responses[{EXTRAS[host]}]'" in output
 
 
-@pytest.mark.parametrize("host", list(EXTRAS))
-@pytest.mark.parametrize("version", list(FOUND))
+@pytest.mark.parametrize(("version", "host"), PASTED)
 def test_documented_command_installs_a_checkout_that_serves(
     version: str, host: Host, upstream: UpstreamProcess, tmp_path: Path
 ) -> None:

@@ -7,25 +7,33 @@ from typing import Any, Final
 
 from .declared_tools import carried_tools
 from .item_fields import CALLER, ID, IMAGE_URL, OWN_ID, STATUS, TEXT
-from .shapes import LARGEST_INTEGER, At, Check, an_object, array, integer, missing, one_of, record, tagged
+from .shapes import (
+    LARGEST_INTEGER,
+    Check,
+    Location,
+    an_object,
+    anything,
+    array,
+    integer,
+    missing,
+    object_of,
+    one_of,
+    tagged,
+)
 
 _COORDINATE: Final = integer(-LARGEST_INTEGER)
 _MILLISECONDS: Final = integer(0)
 _KEYS: Final = array(TEXT)
 
 
-def _anything(value: Any, _: At) -> Any:
-    return value
-
-
-def _texts(value: Any, at: At) -> dict[str, str]:
+def _texts(value: Any, at: Location) -> dict[str, str]:
     """Check an object of strings."""
     return {name: TEXT(text, at.key(name)) for name, text in an_object(value, at).items()}
 
 
 # Shells
 
-LOCAL_SHELL_ACTION: Final = record(
+LOCAL_SHELL_ACTION: Final = object_of(
     {
         "type": one_of("exec"),
         "command": array(TEXT, low=1),
@@ -38,14 +46,14 @@ LOCAL_SHELL_ACTION: Final = record(
     defaults={"type": "exec", "env": {}},
 )
 
-_LOCAL_SHELL_CALL: Final = record(
+_LOCAL_SHELL_CALL: Final = object_of(
     {"id": OWN_ID, "call_id": ID, "action": LOCAL_SHELL_ACTION, "status": STATUS}, "call_id", "action"
 )
 
-_LOCAL_SHELL_CALL_OUTPUT: Final = record({"id": OWN_ID, "call_id": ID, "output": TEXT, "status": STATUS}, "output")
+_LOCAL_SHELL_CALL_OUTPUT: Final = object_of({"id": OWN_ID, "call_id": ID, "output": TEXT, "status": STATUS}, "output")
 
 
-def _local_shell_call_output(value: Any, at: At) -> dict[str, Any]:
+def _local_shell_call_output(value: Any, at: Location) -> dict[str, Any]:
     """Check an output; OpenAI's type names the call in `id`, while clients send a `call_id`."""
     checked: dict[str, Any] = _LOCAL_SHELL_CALL_OUTPUT(value, at)
     if "call_id" in checked:
@@ -55,16 +63,16 @@ def _local_shell_call_output(value: Any, at: At) -> dict[str, Any]:
     return {"call_id": call_id, **checked}
 
 
-SHELL_ACTION: Final = record(
+SHELL_ACTION: Final = object_of(
     {"commands": array(TEXT, low=1), "max_output_length": integer(0), "timeout_ms": _MILLISECONDS}, "commands"
 )
 
 _SHELL_ENVIRONMENT: Final = tagged(
     "environment",
-    {"local": record({}), "container_reference": record({"container_id": ID}, "container_id")},
+    {"local": object_of({}), "container_reference": object_of({"container_id": ID}, "container_id")},
 )
 
-_SHELL_CALL: Final = record(
+_SHELL_CALL: Final = object_of(
     {
         "id": OWN_ID,
         "call_id": ID,
@@ -78,15 +86,15 @@ _SHELL_CALL: Final = record(
 )
 
 _OUTCOME: Final = tagged(
-    "outcome", {"timeout": record({}), "exit": record({"exit_code": integer(-LARGEST_INTEGER)}, "exit_code")}
+    "outcome", {"timeout": object_of({}), "exit": object_of({"exit_code": integer(-LARGEST_INTEGER)}, "exit_code")}
 )
 
-_SHELL_CALL_OUTPUT: Final = record(
+_SHELL_CALL_OUTPUT: Final = object_of(
     {
         "id": OWN_ID,
         "call_id": ID,
         "output": array(
-            record({"stdout": TEXT, "stderr": TEXT, "outcome": _OUTCOME}, "stdout", "stderr", "outcome"),
+            object_of({"stdout": TEXT, "stderr": TEXT, "outcome": _OUTCOME}, "stdout", "stderr", "outcome"),
         ),
         "max_output_length": integer(0),
         "caller": CALLER,
@@ -98,14 +106,14 @@ _SHELL_CALL_OUTPUT: Final = record(
 
 # Patches
 
-_WITH_DIFF: Final = record({"path": TEXT, "diff": TEXT}, "path", "diff")
+_WITH_DIFF: Final = object_of({"path": TEXT, "diff": TEXT}, "path", "diff")
 
 PATCH_OPERATION: Final = tagged(
     "operation",
-    {"create_file": _WITH_DIFF, "update_file": _WITH_DIFF, "delete_file": record({"path": TEXT}, "path")},
+    {"create_file": _WITH_DIFF, "update_file": _WITH_DIFF, "delete_file": object_of({"path": TEXT}, "path")},
 )
 
-_APPLY_PATCH_CALL: Final = record(
+_APPLY_PATCH_CALL: Final = object_of(
     {
         "id": OWN_ID,
         "call_id": ID,
@@ -118,7 +126,7 @@ _APPLY_PATCH_CALL: Final = record(
     defaults={"status": "completed"},
 )
 
-_APPLY_PATCH_CALL_OUTPUT: Final = record(
+_APPLY_PATCH_CALL_OUTPUT: Final = object_of(
     {"id": OWN_ID, "call_id": ID, "output": TEXT, "caller": CALLER, "status": one_of("completed", "failed")},
     "call_id",
     "status",
@@ -131,32 +139,32 @@ _PLACE: Final[Mapping[str, Check]] = {"x": _COORDINATE, "y": _COORDINATE}
 COMPUTER_ACTION: Final = tagged(
     "action",
     {
-        "click": record(
+        "click": object_of(
             {"button": one_of("left", "right", "wheel", "back", "forward"), **_PLACE, "keys": _KEYS},
             "button",
             *_PLACE,
             defaults={"button": "left"},
         ),
-        "double_click": record({**_PLACE, "keys": _KEYS}, *_PLACE),
-        "drag": record({"path": array(record(_PLACE, *_PLACE)), "keys": _KEYS}, "path"),
-        "keypress": record({"keys": _KEYS}, "keys"),
-        "move": record({**_PLACE, "keys": _KEYS}, *_PLACE),
-        "screenshot": record({}),
-        "scroll": record(
+        "double_click": object_of({**_PLACE, "keys": _KEYS}, *_PLACE),
+        "drag": object_of({"path": array(object_of(_PLACE, *_PLACE)), "keys": _KEYS}, "path"),
+        "keypress": object_of({"keys": _KEYS}, "keys"),
+        "move": object_of({**_PLACE, "keys": _KEYS}, *_PLACE),
+        "screenshot": object_of({}),
+        "scroll": object_of(
             {"scroll_x": _COORDINATE, "scroll_y": _COORDINATE, **_PLACE, "keys": _KEYS},
             "scroll_x",
             "scroll_y",
             *_PLACE,
             defaults={"scroll_x": 0, "scroll_y": 0},
         ),
-        "type": record({"text": TEXT}, "text"),
-        "wait": record({}),
+        "type": object_of({"text": TEXT}, "text"),
+        "wait": object_of({}),
     },
 )
 
-_SAFETY_CHECKS: Final = array(record({"id": ID, "code": TEXT, "message": TEXT}, "id"))
+_SAFETY_CHECKS: Final = array(object_of({"id": ID, "code": TEXT, "message": TEXT}, "id"))
 
-_COMPUTER_CALL: Final = record(
+_COMPUTER_CALL: Final = object_of(
     {
         "id": OWN_ID,
         "call_id": ID,
@@ -169,10 +177,10 @@ _COMPUTER_CALL: Final = record(
     defaults={"pending_safety_checks": []},
 )
 
-_SCREENSHOT: Final = tagged("output", {"computer_screenshot": record({"image_url": IMAGE_URL, "file_id": ID})})
+_SCREENSHOT: Final = tagged("output", {"computer_screenshot": object_of({"image_url": IMAGE_URL, "file_id": ID})})
 
 
-def _screenshot(value: Any, at: At) -> dict[str, Any]:
+def _screenshot(value: Any, at: Location) -> dict[str, Any]:
     """Check a screenshot. The tool's preview called screenshots images."""
     if isinstance(value, dict) and value.get("type") == "input_image":
         value = {**value, "type": "computer_screenshot"}
@@ -182,7 +190,7 @@ def _screenshot(value: Any, at: At) -> dict[str, Any]:
     return checked
 
 
-_COMPUTER_CALL_OUTPUT: Final = record(
+_COMPUTER_CALL_OUTPUT: Final = object_of(
     {
         "id": OWN_ID,
         "call_id": ID,
@@ -198,19 +206,21 @@ _COMPUTER_CALL_OUTPUT: Final = record(
 
 _EXECUTION: Final = one_of("server", "client")
 
-_TOOL_SEARCH_CALL: Final = record(
-    {"id": OWN_ID, "call_id": ID, "execution": _EXECUTION, "arguments": _anything, "status": STATUS},
+_TOOL_SEARCH_CALL: Final = object_of(
+    {"id": OWN_ID, "call_id": ID, "execution": _EXECUTION, "arguments": anything, "status": STATUS},
     "arguments",
     defaults={"execution": "server"},
 )
 
-_TOOL_SEARCH_OUTPUT: Final = record(
+_TOOL_SEARCH_OUTPUT: Final = object_of(
     {"id": OWN_ID, "call_id": ID, "execution": _EXECUTION, "tools": carried_tools, "status": STATUS},
     "tools",
     defaults={"execution": "server"},
 )
 
-_ADDITIONAL_TOOLS: Final = record({"id": OWN_ID, "role": one_of("developer"), "tools": carried_tools}, "role", "tools")
+_ADDITIONAL_TOOLS: Final = object_of(
+    {"id": OWN_ID, "role": one_of("developer"), "tools": carried_tools}, "role", "tools"
+)
 
 CLIENT_ITEMS: Final[Mapping[str, Check]] = {
     "local_shell_call": _LOCAL_SHELL_CALL,

@@ -6,13 +6,26 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from .item_fields import TEXT
-from .shapes import At, Check, an_object, array, boolean, integer, invalid, one_of, record, string, tagged, unsupported
+from .shapes import (
+    Check,
+    Location,
+    an_object,
+    array,
+    boolean,
+    integer,
+    invalid,
+    object_of,
+    one_of,
+    string,
+    tagged,
+    unsupported,
+)
 
 _NAME: Final = string(1, 128, "[a-zA-Z0-9_.-]+")
 CALLERS: Final = array(one_of("direct", "programmatic"))
 """Check of the `allowed_callers` of a tool."""
 
-_FUNCTION: Final = record(
+_FUNCTION: Final = object_of(
     {
         "name": _NAME,
         "description": string(),
@@ -27,19 +40,19 @@ _FUNCTION: Final = record(
 )
 
 
-def _function(value: Any, at: At) -> dict[str, Any]:
+def _function(value: Any, at: Location) -> dict[str, Any]:
     """Check a function that the client runs. OpenAI's type requires `parameters` and `strict`, which may be null."""
     checked = _FUNCTION(value, at)
     return {"name": checked["name"], "parameters": None, "strict": None, **checked}
 
 
-_GRAMMAR: Final = record({"syntax": one_of("lark", "regex"), "definition": TEXT}, "syntax", "definition")
+_GRAMMAR: Final = object_of({"syntax": one_of("lark", "regex"), "definition": TEXT}, "syntax", "definition")
 
-_CUSTOM: Final = record(
+_CUSTOM: Final = object_of(
     {
         "name": _NAME,
         "description": TEXT,
-        "format": tagged("format", {"text": record({}), "grammar": _GRAMMAR}),
+        "format": tagged("format", {"text": object_of({}), "grammar": _GRAMMAR}),
         "allowed_callers": CALLERS,
         "async": boolean,
         "defer_loading": boolean,
@@ -49,42 +62,42 @@ _CUSTOM: Final = record(
 
 _MEMBERS: Final = array(tagged("tool", {"function": _function, "custom": _CUSTOM}))
 
-_NAMESPACE: Final = record({"name": _NAME, "description": TEXT, "tools": _MEMBERS}, "name", "description", "tools")
+_NAMESPACE: Final = object_of({"name": _NAME, "description": TEXT, "tools": _MEMBERS}, "name", "description", "tools")
 
 
-def _namespace(value: Any, at: At) -> dict[str, Any]:
+def _namespace(value: Any, at: Location) -> dict[str, Any]:
     checked: dict[str, Any] = _NAMESPACE(value, at)
     check_names(checked["tools"], at.key("tools"))
     return checked
 
 
-_TOOL_SEARCH: Final = record({"description": TEXT, "execution": one_of("server", "client"), "parameters": an_object})
+_TOOL_SEARCH: Final = object_of({"description": TEXT, "execution": one_of("server", "client"), "parameters": an_object})
 
-_SKILL: Final = record({"name": TEXT, "description": TEXT, "path": TEXT}, "name", "description", "path")
+_SKILL: Final = object_of({"name": TEXT, "description": TEXT, "path": TEXT}, "name", "description", "path")
 
-_LOCAL: Final = record({"skills": array(_SKILL)})
+_LOCAL: Final = object_of({"skills": array(_SKILL)})
 
 AUTO_CONTAINER_FIELDS: Final[Mapping[str, Check]] = {
     "file_ids": array(string(1, 512), high=50),
     "memory_limit": one_of("1g", "4g", "16g", "64g"),
-    "network_policy": tagged("network policy", {"disabled": record({}), "allowlist": an_object}),
+    "network_policy": tagged("network policy", {"disabled": object_of({}), "allowlist": an_object}),
     "skills": unsupported("Add what they need as files."),
 }
 
-AUTO_CONTAINER: Final = record(AUTO_CONTAINER_FIELDS)
+AUTO_CONTAINER: Final = object_of(AUTO_CONTAINER_FIELDS)
 """Check of the settings of a new container."""
 
 _ENVIRONMENTS: Final[Mapping[str, Check]] = {
     "local": _LOCAL,
     "container_auto": AUTO_CONTAINER,
-    "container_reference": record({"container_id": string(1, 128)}, "container_id"),
+    "container_reference": object_of({"container_id": string(1, 128)}, "container_id"),
 }
 
-_SHELL: Final = record({"environment": tagged("environment", _ENVIRONMENTS), "allowed_callers": CALLERS})
+_SHELL: Final = object_of({"environment": tagged("environment", _ENVIRONMENTS), "allowed_callers": CALLERS})
 
 _PIXELS: Final = integer(1)
 
-_COMPUTER_USE_PREVIEW: Final = record(
+_COMPUTER_USE_PREVIEW: Final = object_of(
     {
         "display_height": _PIXELS,
         "display_width": _PIXELS,
@@ -100,10 +113,10 @@ CLIENT_TOOLS: Final[Mapping[str, Check]] = {
     "custom": _CUSTOM,
     "namespace": _namespace,
     "tool_search": _TOOL_SEARCH,
-    "local_shell": record({}),
+    "local_shell": object_of({}),
     "shell": _SHELL,
-    "apply_patch": record({"allowed_callers": CALLERS}),
-    "computer": record({}),
+    "apply_patch": object_of({"allowed_callers": CALLERS}),
+    "computer": object_of({}),
     "computer_use_preview": _COMPUTER_USE_PREVIEW,
 }
 """Checks of tools, by type."""
@@ -111,13 +124,13 @@ CLIENT_TOOLS: Final[Mapping[str, Check]] = {
 COMPUTER_TYPES: Final = ("computer", "computer_use", "computer_use_preview")
 """The names of one tool, in tools and in choices."""
 
-_BY_NAME: Final = record({"name": string(1, 128)}, "name")
-_IN_NAMESPACE: Final = record({"name": string(1, 128), "namespace": string(1, 128)}, "name")
+_BY_NAME: Final = object_of({"name": string(1, 128)}, "name")
+_IN_NAMESPACE: Final = object_of({"name": string(1, 128), "namespace": string(1, 128)}, "name")
 
 CLIENT_CHOICES: Final[Mapping[str, Check]] = {
     "function": _BY_NAME,
     "custom": _BY_NAME,
-    **dict.fromkeys(("shell", "apply_patch", *COMPUTER_TYPES), record({})),
+    **dict.fromkeys(("shell", "apply_patch", *COMPUTER_TYPES), object_of({})),
 }
 """Checks of a `tool_choice` that names one tool to call, by the tool's type."""
 
@@ -126,12 +139,12 @@ CLIENT_TOOL_NAMES: Final[Mapping[str, Check]] = {
     "function": _IN_NAMESPACE,
     "custom": _IN_NAMESPACE,
     "namespace": _BY_NAME,
-    **dict.fromkeys(("tool_search", "local_shell"), record({})),
+    **dict.fromkeys(("tool_search", "local_shell"), object_of({})),
 }
 """Checks of an entry in a list of allowed tools, by the tool's type."""
 
 
-def check_names(declared: list[dict[str, Any]], at: At) -> None:
+def check_names(declared: list[dict[str, Any]], at: Location) -> None:
     """Raise a 400 unless the tools that have names have distinct ones."""
     seen: set[tuple[bool, str]] = set()
     for position, tool in enumerate(declared):

@@ -8,7 +8,7 @@ from typing import Final
 from ..errors import ApiError, import_hint
 from ..types import Json
 from .items import TRIGGER, check_input
-from .shapes import At, RequestLimits, check_count, check_json, invalid, invalid_type, metadata, missing
+from .shapes import Location, RequestLimits, check_count, check_json, invalid, invalid_type, metadata, missing
 
 AT_ONCE: Final = 20
 """Maximum number of items that one request may add."""
@@ -20,7 +20,7 @@ def read_items(body: Json, limits: RequestLimits, *, required: bool) -> list[Jso
     Raises:
         ApiError: 400; `param` is the path of the invalid value, such as `items[1].role`.
     """
-    at = At("items", limits)
+    at = Location("items", limits)
     items = body.get("items")
     if items is None:
         if required:
@@ -44,7 +44,7 @@ def read_metadata(body: Json, limits: RequestLimits, *, required: bool) -> dict[
     Raises:
         ApiError: 400.
     """
-    at = At("metadata", limits)
+    at = Location("metadata", limits)
     if required and "metadata" not in body:
         raise missing(at)
     pairs = body.get("metadata")
@@ -52,7 +52,7 @@ def read_metadata(body: Json, limits: RequestLimits, *, required: bool) -> dict[
     return {} if pairs is None else metadata(pairs, at)
 
 
-def shown(conversation_id: str, created_at: int, pairs: Mapping[str, str]) -> Json:
+def conversation_object(conversation_id: str, created_at: int, pairs: Mapping[str, str]) -> Json:
     """Return a conversation in the form of `openai.types.conversations.Conversation`."""
     return {"id": conversation_id, "object": "conversation", "created_at": created_at, "metadata": dict(pairs)}
 

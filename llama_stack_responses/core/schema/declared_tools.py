@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ..errors import bad_request
-from ..mcp import holds_secrets
+from ..mcp_secrets import holds_secrets
 from .client_tools import (
     AUTO_CONTAINER,
     CALLERS,
@@ -19,17 +19,17 @@ from .client_tools import (
 from .mcp_shapes import MCP_CHOICE, MCP_TOOL, check_labels
 from .search_tools import SEARCH_TOOLS, WEB_SEARCH_TYPES
 from .shapes import (
-    At,
     Check,
+    Location,
     any_of,
     array,
     check_count,
+    excerpt,
     invalid,
     invalid_type,
+    object_of,
     one_of,
-    record,
     schema_of,
-    shown,
     string,
     tagged,
     takes,
@@ -39,7 +39,7 @@ _NEW_CONTAINER: Final = tagged("container", {"auto": AUTO_CONTAINER})
 
 
 @takes(any_of({"type": "string"}, schema_of(_NEW_CONTAINER)))
-def _container(value: Any, at: At) -> str | dict[str, Any]:
+def _container(value: Any, at: Location) -> str | dict[str, Any]:
     """Check a container's id, or the settings of a new one."""
     if not isinstance(value, str | dict):
         raise invalid_type(value, at, "one of a string or an object")
@@ -47,7 +47,7 @@ def _container(value: Any, at: At) -> str | dict[str, Any]:
     return container
 
 
-_CODE_INTERPRETER: Final = record({"container": _container, "allowed_callers": CALLERS}, "container")
+_CODE_INTERPRETER: Final = object_of({"container": _container, "allowed_callers": CALLERS}, "container")
 
 _TOOLS: Final[Mapping[str, Check]] = {
     "code_interpreter": _CODE_INTERPRETER,
@@ -69,7 +69,7 @@ _KNOWN_TOOL: Final = tagged("tool", _TOOLS)
 
 
 @takes(schema_of(_KNOWN_TOOL))
-def _tool(value: Any, at: At) -> dict[str, Any]:
+def _tool(value: Any, at: Location) -> dict[str, Any]:
     """Check a tool. One that is left out is echoed as it came."""
     if omitted := _omitted(value, at):
         return omitted
@@ -77,7 +77,7 @@ def _tool(value: Any, at: At) -> dict[str, Any]:
     return tool
 
 
-def _omitted(value: Any, at: At) -> dict[str, Any] | None:
+def _omitted(value: Any, at: Location) -> dict[str, Any] | None:
     """Return the tool, or the entry that allows it, if it is unsupported and left out; None if it is supported.
 
     Raises:
@@ -99,20 +99,51 @@ _TOOL_LIST: Final = array(_tool)
 
 
 @takes(schema_of(_TOOL_LIST))
-def tools(value: Any, at: At) -> list[dict[str, Any]]:
+def tools(value: Any, at: Location) -> list[dict[str, Any]]:
     """Check the `tools` of a request; names and labels must be distinct."""
     declared: list[dict[str, Any]] = _TOOL_LIST(value, at)
-    check_count(declared, at, at.limits.max_tools)
-    servers = sum(tool["type"] == "mcp" for tool in declared)
-    if servers > at.limits.max_mcp_servers:
-        why = f"too many MCP servers. Expected at most {at.limits.max_mcp_servers}, but got {servers} instead."
-        raise invalid(at, why, "array_above_max_length")
+    if at.limits.bounded:
+        _check_number(declared, at)
     check_names(declared, at)
     check_labels(declared, at)
     return declared
 
 
-def carried_tools(value: Any, at: At) -> list[dict[str, Any]]:
+NAMED_TOOLS: Final = frozenset({"function", "custom", "namespace", "mcp"})
+"""The types of tools that a request distinguishes by a name or a label."""
+
+_TOOL_SEARCH: Final = "tool_search"
+
+
+def _check_number(declared: list[dict[str, Any]], at: Location) -> None:
+    """Raise a 400 for too many tools, in all or of a kind."""
+    most, most_servers, most_unnamed = at.limits.max_tools, at.limits.max_mcp_servers, at.limits.max_unnamed_tools
+    check_count(declared, at, most)
+    functions = sum(map(_functions, declared))
+    if functions > most:
+        why = f"too many tools. Expected at most {most} in all namespaces, but got {functions} instead."
+        raise invalid(at, why, "array_above_max_length")
+    servers = sum(tool["type"] == "mcp" for tool in declared)
+    if servers > most_servers:
+        why = f"too many MCP servers. Expected at most {most_servers}, but got {servers} instead."
+        raise invalid(at, why, "array_above_max_length")
+    unnamed = [number for number, tool in enumerate(declared) if tool["type"] not in NAMED_TOOLS]
+    searches = [number for number in unnamed if declared[number]["type"] == _TOOL_SEARCH]
+    if len(searches) > 1:
+        path = at.index(searches[1]).key("type").path
+        raise bad_request(f"A response can have one tool of the type '{_TOOL_SEARCH}'.", path)
+    if len(unnamed) > most_unnamed:
+        path = at.index(unnamed[most_unnamed]).key("type").path
+        message = f"Too many tools without a name of their own: a response can have {most_unnamed}."
+        raise bad_request(message, path, "array_above_max_length")
+
+
+def _functions(tool: Mapping[str, Any]) -> int:
+    """Return how many tools an entry of `tools` counts as: a namespace counts as those in it."""
+    return len(tool["tools"]) if tool["type"] == "namespace" else 1
+
+
+def carried_tools(value: Any, at: Location) -> list[dict[str, Any]]:
     """Check the `tools` of an item, which is stored unchanged and must not contain secrets."""
     carried = tools(value, at)
     for position, tool in enumerate(carried):
@@ -125,7 +156,7 @@ def carried_tools(value: Any, at: At) -> list[dict[str, Any]]:
 
 
 _HOSTED_NAMES: Final[Mapping[str, Check]] = {
-    **dict.fromkeys((*SEARCH_TOOLS, "code_interpreter"), record({})),
+    **dict.fromkeys((*SEARCH_TOOLS, "code_interpreter"), object_of({})),
     "mcp": MCP_CHOICE,
 }
 """Checks of a `tool_choice` of a tool that the server runs, by the tool's type."""
@@ -140,7 +171,7 @@ _KNOWN_NAME: Final = tagged("tool", _TOOL_NAMES)
 
 
 @takes(schema_of(_KNOWN_NAME))
-def _allowed(value: Any, at: At) -> dict[str, Any]:
+def _allowed(value: Any, at: Location) -> dict[str, Any]:
     """Check an entry in a list of allowed tools. One that is left out may be there: the others can be called."""
     if omitted := _omitted(value, at):
         return omitted
@@ -153,7 +184,7 @@ _CHOICE_MODE: Final = one_of("none", "auto", "required")
 _CHOICES: Final[Mapping[str, Check]] = {
     **CLIENT_CHOICES,
     **_HOSTED_NAMES,
-    "allowed_tools": record(
+    "allowed_tools": object_of(
         {
             "mode": one_of("auto", "required"),
             "tools": array(_allowed, low=1),
@@ -176,7 +207,7 @@ _CHOICE: Final = tagged("tool_choice", _CHOICES, _UNSUPPORTED_CHOICES)
 
 
 @takes(any_of(schema_of(_CHOICE_MODE), schema_of(_CHOICE)))
-def tool_choice(value: Any, at: At) -> str | dict[str, Any]:
+def tool_choice(value: Any, at: Location) -> str | dict[str, Any]:
     """Check the `tool_choice` of a request: a string, or an object."""
     if not isinstance(value, str | dict):
         raise invalid_type(value, at, "one of a string or an object")
@@ -194,7 +225,7 @@ def check_choice(choice: str | dict[str, Any], declared: list[dict[str, Any]]) -
     known = {identity for tool in declared for identity in _identities(tool)}
     for wanted in choice["tools"] if choice["type"] == "allowed_tools" else [choice]:
         if known.isdisjoint(_identities(wanted)):
-            name = shown(wanted.get("server_label") or wanted.get("name") or wanted["type"])
+            name = excerpt(wanted.get("server_label") or wanted.get("name") or wanted["type"])
             message = f"Tool choice '{name}' not found in 'tools' parameter."
             raise bad_request(message, "tool_choice")
 

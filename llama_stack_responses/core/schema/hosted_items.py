@@ -6,30 +6,33 @@ from collections.abc import Mapping
 from typing import Final
 
 from .item_fields import ID, OWN_ID, TEXT
-from .shapes import Check, an_object, array, data, number, one_of, record, tagged
+from .shapes import Check, an_object, array, data, number, object_of, one_of, tagged
 
 _CALL_STATUS: Final = one_of("in_progress", "searching", "interpreting", "completed", "failed", "incomplete")
 
-_SOURCES: Final = array(tagged("source", {"url": record({"url": TEXT}, "url")}))
+_SOURCES: Final = array(tagged("source", {"url": object_of({"url": TEXT}, "url")}))
 
 _WEB_SEARCH_ACTIONS: Final[Mapping[str, Check]] = {
-    "search": record({"query": TEXT, "queries": array(TEXT), "sources": _SOURCES}),
-    "open_page": record({"url": TEXT}),
-    "find_in_page": record({"url": TEXT, "pattern": TEXT}, "url", "pattern"),
+    "search": object_of({"query": TEXT, "queries": array(TEXT), "sources": _SOURCES}),
+    "open_page": object_of({"url": TEXT}),
+    "find_in_page": object_of({"url": TEXT, "pattern": TEXT}, "url", "pattern"),
 }
 
-_FOUND: Final = record({"file_id": ID, "filename": TEXT, "score": number(), "text": TEXT, "attributes": an_object})
+_FOUND: Final = object_of({"file_id": ID, "filename": TEXT, "score": number(), "text": TEXT, "attributes": an_object})
 
-_PRINTED: Final[Mapping[str, Check]] = {"logs": record({"logs": TEXT}, "logs"), "image": record({"url": data}, "url")}
+_PRINTED: Final[Mapping[str, Check]] = {
+    "logs": object_of({"logs": TEXT}, "logs"),
+    "image": object_of({"url": data}, "url"),
+}
 
 HOSTED_ITEMS: Final[Mapping[str, Check]] = {
-    "web_search_call": record(
+    "web_search_call": object_of(
         {"id": OWN_ID, "action": tagged("action", _WEB_SEARCH_ACTIONS), "status": _CALL_STATUS}, "action"
     ),
-    "file_search_call": record(
+    "file_search_call": object_of(
         {"id": OWN_ID, "queries": array(TEXT), "status": _CALL_STATUS, "results": array(_FOUND)}, "queries"
     ),
-    "code_interpreter_call": record(
+    "code_interpreter_call": object_of(
         {
             "id": OWN_ID,
             "code": TEXT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from .shapes import At, Check, data, invalid, one_of, record, string, tagged
+from .shapes import Check, Location, data, invalid, object_of, one_of, string, tagged
 
 
 def _url(*starts: str) -> Check:
@@ -14,7 +14,7 @@ def _url(*starts: str) -> Check:
     URLs with a user or password are refused, since they would be stored.
     """
 
-    def check(value: Any, at: At) -> str:
+    def check(value: Any, at: Location) -> str:
         url = data(value, at)
         start = url[:8].lower()
         if not url or (start.startswith("data:") and "data:" in starts):
@@ -38,6 +38,6 @@ OWN_ID: Final = string(0, 512)
 NAME: Final = string(1, 512)
 TEXT: Final = string()
 STATUS: Final = one_of("in_progress", "completed", "incomplete")
-CALLER: Final = tagged("caller", {"direct": record({}), "program": record({"caller_id": ID}, "caller_id")})
+CALLER: Final = tagged("caller", {"direct": object_of({}), "program": object_of({"caller_id": ID}, "caller_id")})
 IMAGE_URL: Final = _url("https://", "http://", "data:")
 FILE_URL: Final = _url("https://", "http://")

@@ -18,8 +18,8 @@ from .item_fields import CALLER, FILE_URL, ID, IMAGE_URL, NAME, OWN_ID, STATUS, 
 from .mcp_shapes import MCP_ITEMS
 from .shapes import (
     DEFAULT_LIMITS,
-    At,
     Check,
+    Location,
     RequestLimits,
     an_object,
     any_of,
@@ -32,8 +32,8 @@ from .shapes import (
     invalid_type,
     missing,
     number,
+    object_of,
     one_of,
-    record,
     schema_of,
     string,
     tagged,
@@ -70,10 +70,10 @@ def parse_input(value: Any, limits: RequestLimits = DEFAULT_LIMITS) -> list[dict
         ApiError: 400; `param` is the path of the invalid value, such as `input[3].content[0].type`.
     """
     check_json(value)
-    return check_input(value, At("input", limits))
+    return check_input(value, Location("input", limits))
 
 
-def check_input(value: Any, at: At) -> list[dict[str, Any]]:
+def check_input(value: Any, at: Location) -> list[dict[str, Any]]:
     """Check and normalize an `input` that has passed `check_json`."""
     if isinstance(value, str):
         return [{"type": "message", "role": "user", "content": _one_text("input_text", value, at)}]
@@ -127,7 +127,7 @@ def check_call_pairs(items: Iterable[Mapping[str, Any]]) -> None:
 # Parts
 
 
-def _one_text(kind: str, value: str, at: At) -> list[dict[str, Any]]:
+def _one_text(kind: str, value: str, at: Location) -> list[dict[str, Any]]:
     part = {"type": kind, "text": TEXT(value, at)}
     return [{**part, "annotations": []} if kind == "output_text" else part]
 
@@ -137,7 +137,7 @@ def _content(text_kind: str, part: Check) -> Check:
     parts = array(part)
 
     @takes(any_of({"type": "string"}, schema_of(parts)))
-    def check(value: Any, at: At) -> list[dict[str, Any]]:
+    def check(value: Any, at: Location) -> list[dict[str, Any]]:
         if isinstance(value, str):
             return _one_text(text_kind, value, at)
         if not isinstance(value, list):
@@ -151,7 +151,7 @@ def _content(text_kind: str, part: Check) -> Check:
 def _needing(check: Check, *names: str) -> Check:
     """Return a check for an object that needs at least one of these members; error messages name the first."""
 
-    def check_it(value: Any, at: At) -> dict[str, Any]:
+    def check_it(value: Any, at: Location) -> dict[str, Any]:
         checked: dict[str, Any] = check(value, at)
         if not any(checked.get(name) for name in names):
             raise missing(at.key(names[0]))
@@ -160,12 +160,12 @@ def _needing(check: Check, *names: str) -> Check:
     return check_it
 
 
-_BREAKPOINT: Final = record({"mode": one_of("explicit"), "ttl": one_of("30m", "12h")}, "mode")
+_BREAKPOINT: Final = object_of({"mode": one_of("explicit"), "ttl": one_of("30m", "12h")}, "mode")
 
-_INPUT_TEXT: Final = record({"text": TEXT, "prompt_cache_breakpoint": _BREAKPOINT}, "text")
+_INPUT_TEXT: Final = object_of({"text": TEXT, "prompt_cache_breakpoint": _BREAKPOINT}, "text")
 
 _INPUT_IMAGE: Final = _needing(
-    record(
+    object_of(
         {
             "detail": one_of("low", "high", "auto", "original"),
             "image_url": IMAGE_URL,
@@ -179,7 +179,7 @@ _INPUT_IMAGE: Final = _needing(
 )
 
 _INPUT_FILE: Final = _needing(
-    record(
+    object_of(
         {
             "detail": one_of("auto", "low", "high"),
             "file_data": data,
@@ -194,8 +194,8 @@ _INPUT_FILE: Final = _needing(
     "file_url",
 )
 
-_INPUT_AUDIO: Final = record(
-    {"input_audio": record({"data": data, "format": one_of("mp3", "wav")}, "data", "format")}, "input_audio"
+_INPUT_AUDIO: Final = object_of(
+    {"input_audio": object_of({"data": data, "format": one_of("mp3", "wav")}, "data", "format")}, "input_audio"
 )
 
 OUTPUT_PARTS: Final[Mapping[str, Check]] = {
@@ -209,15 +209,15 @@ _INPUT_PARTS: Final[Mapping[str, Check]] = {**OUTPUT_PARTS, "input_audio": _INPU
 """Checks of the parts of a message to the model, by type."""
 
 _ANNOTATIONS: Final[Mapping[str, Check]] = {
-    "file_citation": record({"file_id": ID, "filename": TEXT, "index": _INDEX}, "file_id", "filename", "index"),
-    "url_citation": record(
+    "file_citation": object_of({"file_id": ID, "filename": TEXT, "index": _INDEX}, "file_id", "filename", "index"),
+    "url_citation": object_of(
         {"url": TEXT, "title": TEXT, "start_index": _INDEX, "end_index": _INDEX},
         "url",
         "title",
         "start_index",
         "end_index",
     ),
-    "container_file_citation": record(
+    "container_file_citation": object_of(
         {"container_id": ID, "file_id": ID, "filename": TEXT, "start_index": _INDEX, "end_index": _INDEX},
         "container_id",
         "file_id",
@@ -225,27 +225,29 @@ _ANNOTATIONS: Final[Mapping[str, Check]] = {
         "start_index",
         "end_index",
     ),
-    "file_path": record({"file_id": ID, "index": _INDEX}, "file_id", "index"),
+    "file_path": object_of({"file_id": ID, "index": _INDEX}, "file_id", "index"),
 }
 
 _TOKEN: Final[Mapping[str, Check]] = {"token": TEXT, "bytes": array(integer(0, 255)), "logprob": number()}
 
-_LOGPROB: Final = record(
-    {**_TOKEN, "top_logprobs": array(record(_TOKEN, *_TOKEN))},
+_LOGPROB: Final = object_of(
+    {**_TOKEN, "top_logprobs": array(object_of(_TOKEN, *_TOKEN))},
     *_TOKEN,
     "top_logprobs",
 )
 
-_OUTPUT_TEXT: Final = record(
+_OUTPUT_TEXT: Final = object_of(
     {"text": TEXT, "annotations": array(tagged("annotation", _ANNOTATIONS)), "logprobs": array(_LOGPROB)},
     "text",
     defaults={"annotations": []},
 )
 
-_SPOKEN_PART: Final = tagged("content", {"output_text": _OUTPUT_TEXT, "refusal": record({"refusal": TEXT}, "refusal")})
+_SPOKEN_PART: Final = tagged(
+    "content", {"output_text": _OUTPUT_TEXT, "refusal": object_of({"refusal": TEXT}, "refusal")}
+)
 
 
-def _spoken_part(value: Any, at: At) -> dict[str, Any]:
+def _spoken_part(value: Any, at: Location) -> dict[str, Any]:
     """Check a part of an assistant's message. Many clients send back all text as `input_text`."""
     if isinstance(value, dict) and value.get("type") == "input_text":
         value = {**value, "type": "output_text"}
@@ -255,7 +257,7 @@ def _spoken_part(value: Any, at: At) -> dict[str, Any]:
 
 # Items
 
-_MESSAGE: Final = record(
+_MESSAGE: Final = object_of(
     {
         "id": OWN_ID,
         "role": _ROLE,
@@ -265,7 +267,7 @@ _MESSAGE: Final = record(
     "content",
 )
 
-_ASSISTANT_MESSAGE: Final = record(
+_ASSISTANT_MESSAGE: Final = object_of(
     {
         "id": OWN_ID,
         "role": _ROLE,
@@ -284,11 +286,11 @@ _MESSAGES: Final[Mapping[str, Check]] = {
 }
 """Checks of messages, by role."""
 
-_WITH_ROLE: Final = record({"role": _ROLE}, "role")
+_WITH_ROLE: Final = object_of({"role": _ROLE}, "role")
 
 
 @takes({"type": "object", "properties": {"role": schema_of(_ROLE), "content": {}}, "required": ["role", "content"]})
-def _message(value: Any, at: At) -> dict[str, Any]:
+def _message(value: Any, at: Location) -> dict[str, Any]:
     role = _WITH_ROLE(value, at)["role"]
     message: dict[str, Any] = _MESSAGES[role](value, at)
     return message
@@ -300,22 +302,22 @@ def _thoughts(kind: str) -> Check:
     It accepts a string, or an array of strings and of parts of this kind or of type `text`, so text that some clients
     flatten is stored in one form.
     """
-    part = record({"type": one_of(kind, "text"), "text": TEXT}, "text")
+    part = object_of({"type": one_of(kind, "text"), "text": TEXT}, "text")
 
-    def check(value: Any, at: At) -> dict[str, Any]:
+    def check(value: Any, at: Location) -> dict[str, Any]:
         checked = part({"text": value} if isinstance(value, str) else value, at)
         return {"type": kind, "text": checked["text"]}
 
     several = array(check)
 
-    def check_all(value: Any, at: At) -> list[dict[str, Any]]:
+    def check_all(value: Any, at: Location) -> list[dict[str, Any]]:
         checked: list[dict[str, Any]] = several(list(filter(None, [value])) if isinstance(value, str) else value, at)
         return checked
 
     return check_all
 
 
-_REASONING: Final = record(
+_REASONING: Final = object_of(
     {
         "id": OWN_ID,
         "summary": _thoughts("summary_text"),
@@ -326,7 +328,7 @@ _REASONING: Final = record(
     defaults={"summary": []},
 )
 
-_FUNCTION_CALL: Final = record(
+_FUNCTION_CALL: Final = object_of(
     {
         "id": OWN_ID,
         "call_id": ID,
@@ -346,7 +348,7 @@ _OUTPUT: Final = array(tagged("content", OUTPUT_PARTS))
 
 
 @takes(any_of(schema_of(TEXT), schema_of(_OUTPUT)))
-def _call_output(value: Any, at: At) -> str | list[dict[str, Any]]:
+def _call_output(value: Any, at: Location) -> str | list[dict[str, Any]]:
     """Check a call's output. A string stays one, since it differs from a list that holds one text."""
     if not isinstance(value, str | list):
         raise invalid_type(value, at, "one of a string or an array of objects")
@@ -354,7 +356,7 @@ def _call_output(value: Any, at: At) -> str | list[dict[str, Any]]:
     return output
 
 
-_FUNCTION_CALL_OUTPUT: Final = record(
+_FUNCTION_CALL_OUTPUT: Final = object_of(
     {
         "id": OWN_ID,
         "call_id": ID,
@@ -368,7 +370,7 @@ _FUNCTION_CALL_OUTPUT: Final = record(
     "output",
 )
 
-_CUSTOM_TOOL_CALL: Final = record(
+_CUSTOM_TOOL_CALL: Final = object_of(
     {
         "id": OWN_ID,
         "call_id": ID,
@@ -384,7 +386,7 @@ _CUSTOM_TOOL_CALL: Final = record(
     "input",
 )
 
-_CUSTOM_TOOL_CALL_OUTPUT: Final = record(
+_CUSTOM_TOOL_CALL_OUTPUT: Final = object_of(
     {"id": OWN_ID, "call_id": ID, "output": _call_output, "caller": CALLER, "status": STATUS}, "call_id", "output"
 )
 
@@ -398,9 +400,9 @@ _ITEMS: Final[Mapping[str, Check]] = {
     **CLIENT_ITEMS,
     **HOSTED_ITEMS,
     **MCP_ITEMS,
-    COMPACTION: record({"id": OWN_ID, "encrypted_content": data}, "encrypted_content"),
-    TRIGGER: record({"id": OWN_ID}),
-    "item_reference": record({"id": ID}, "id"),
+    COMPACTION: object_of({"id": OWN_ID, "encrypted_content": data}, "encrypted_content"),
+    TRIGGER: object_of({"id": OWN_ID}),
+    "item_reference": object_of({"id": ID}, "id"),
 }
 """Checks of the items that this server supports, by type."""
 
@@ -418,7 +420,7 @@ _TYPED_ITEM: Final = tagged("item", _ITEMS, _UNSUPPORTED_ITEMS)
 
 
 @takes(any_of(schema_of(_TYPED_ITEM), schema_of(_message), {"type": "object", "required": ["id"]}))
-def _item(value: Any, at: At) -> dict[str, Any]:
+def _item(value: Any, at: Location) -> dict[str, Any]:
     members = an_object(value, at)
     if members.get("type") is None:
         members = {**members, "type": _implied_type(members, at)}
@@ -428,7 +430,7 @@ def _item(value: Any, at: At) -> dict[str, Any]:
     return item
 
 
-def _implied_type(members: dict[str, Any], at: At) -> str:
+def _implied_type(members: dict[str, Any], at: Location) -> str:
     """Return the type of an item without one: with a role it is a message, with only an id a reference."""
     given = {name for name, member in members.items() if member is not None}
     if "role" in given:

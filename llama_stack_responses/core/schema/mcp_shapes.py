@@ -9,22 +9,23 @@ from urllib.parse import urlsplit
 from .item_fields import ID, NAME, OWN_ID, TEXT
 from .shapes import (
     LARGEST_INTEGER,
-    At,
     Check,
+    Location,
     an_object,
+    anything,
     array,
     boolean,
     integer,
     invalid,
     invalid_type,
+    object_of,
     one_of,
-    record,
     string,
     tagged,
 )
 
 
-def _server_url(value: Any, at: At) -> str:
+def _server_url(value: Any, at: Location) -> str:
     """Check the address of an MCP server. It may contain a secret, so no error message repeats it."""
     url: str = string(1, 4096, r"[!-~]+")(value, at)
     try:
@@ -41,24 +42,35 @@ def _server_url(value: Any, at: At) -> str:
 
 _HEADER_NAME: Final = string(1, 256, r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = string(0, 16_384, r"[\t\x20-\x7e\x80-\xff]*")
+_MOST_HEADERS: Final = 64
+_HEADERS_CHARACTERS: Final = 65_536
+"""Maximum headers of one MCP server, and their characters. Many take the HTTP client quadratic time."""
+_DESCRIPTION_CHARACTERS: Final = 4_096
+"""Maximum characters of the description of a server, which the model gets with each tool of the server."""
 _OWN_HEADERS: Final = frozenset({"connection", "content-length", "content-type", "host", "transfer-encoding"})
 
 
-def _headers(value: Any, at: At) -> dict[str, str]:
+def _headers(value: Any, at: Location) -> dict[str, str]:
     """Check headers for an MCP server. Their values are secrets, so no error message repeats them."""
     headers = an_object(value, at)
+    if at.limits.bounded and len(headers) > _MOST_HEADERS:
+        why = f"too many headers. Expected at most {_MOST_HEADERS}, but got {len(headers)} instead."
+        raise invalid(at, why, "object_above_max_properties")
     for name, text in headers.items():
         _HEADER_NAME(name, at)
         _HEADER_VALUE(text, at.key(name))
         if name.lower() in _OWN_HEADERS:
             raise invalid(at, f"the header '{name}' is set by the connection.")
+    length = sum(len(name) + len(text) for name, text in headers.items())
+    if at.limits.bounded and length > _HEADERS_CHARACTERS:
+        raise invalid(at, f"the headers are longer than {_HEADERS_CHARACTERS} characters.", "string_above_max_length")
     return headers
 
 
-_FILTER: Final = record({"read_only": boolean, "tool_names": array(string(1, 512))})
+_FILTER: Final = object_of({"read_only": boolean, "tool_names": array(string(1, 512))})
 
 
-def _allowed_tools(value: Any, at: At) -> list[str] | dict[str, Any]:
+def _allowed_tools(value: Any, at: Location) -> list[str] | dict[str, Any]:
     """Check a list of names, or a filter."""
     if not isinstance(value, list | dict):
         raise invalid_type(value, at, "one of an array of strings or an object")
@@ -67,24 +79,24 @@ def _allowed_tools(value: Any, at: At) -> list[str] | dict[str, Any]:
     return allowed
 
 
-def _require_approval(value: Any, at: At) -> str | dict[str, Any]:
+def _require_approval(value: Any, at: Location) -> str | dict[str, Any]:
     """Check a mode for all tools, or an object with a filter for each mode."""
     if not isinstance(value, str | dict):
         raise invalid_type(value, at, "one of a string or an object")
-    word, filters = one_of("always", "never"), record({"always": _FILTER, "never": _FILTER})
+    word, filters = one_of("always", "never"), object_of({"always": _FILTER, "never": _FILTER})
     required: str | dict[str, Any] = (word if isinstance(value, str) else filters)(value, at)
     return required
 
 
 _LABEL: Final = string(1, 256, "[a-zA-Z][a-zA-Z0-9_-]*")
 
-_MEMBERS: Final = record(
+_MEMBERS: Final = object_of(
     {
         "server_label": _LABEL,
         "server_url": _server_url,
         "connector_id": string(1, 256),
         "tunnel_id": string(1, 256),
-        "server_description": string(),
+        "server_description": string(0, _DESCRIPTION_CHARACTERS),
         "authorization": string(1, 16_384, "[!-~]+( [!-~]+)?"),
         "headers": _headers,
         "allowed_tools": _allowed_tools,
@@ -96,7 +108,7 @@ _MEMBERS: Final = record(
 )
 
 
-def _tool(value: Any, at: At) -> dict[str, Any]:
+def _tool(value: Any, at: Location) -> dict[str, Any]:
     """Check an MCP server, given by its URL or as a connector that the operator configured."""
     checked: dict[str, Any] = _MEMBERS(value, at)
     if "tunnel_id" in checked:
@@ -114,7 +126,7 @@ MCP_TOOL: Final[Check] = _tool
 """Check of an entry of `tools`."""
 
 
-def check_labels(declared: list[dict[str, Any]], at: At) -> None:
+def check_labels(declared: list[dict[str, Any]], at: Location) -> None:
     """Raise a 400 unless the labels of MCP servers are distinct."""
     seen: set[str] = set()
     for position, tool in enumerate(declared):
@@ -125,38 +137,33 @@ def check_labels(declared: list[dict[str, Any]], at: At) -> None:
             seen.add(label)
 
 
-MCP_CHOICE: Final = record({"server_label": _LABEL, "name": NAME}, "server_label")
+MCP_CHOICE: Final = object_of({"server_label": _LABEL, "name": NAME}, "server_label")
 """Check of a `tool_choice`."""
 
 
-def _anything(value: Any, _: At) -> Any:
-    """Accept any value, such as a tool's result."""
-    return value
-
-
-_LISTED_TOOL: Final = record(
+_LISTED_TOOL: Final = object_of(
     {"name": NAME, "description": TEXT, "input_schema": an_object, "annotations": an_object},
     "name",
     "input_schema",
 )
 
-_MCP_LIST_TOOLS: Final = record(
+_MCP_LIST_TOOLS: Final = object_of(
     {"id": OWN_ID, "server_label": NAME, "tools": array(_LISTED_TOOL), "error": TEXT}, "server_label", "tools"
 )
 
-_NUMBERED: Final = record({"code": integer(-LARGEST_INTEGER), "message": TEXT}, "code", "message")
+_NUMBERED: Final = object_of({"code": integer(-LARGEST_INTEGER), "message": TEXT}, "code", "message")
 
 _MCP_ERROR: Final = tagged(
     "error",
     {
         "mcp_protocol_error": _NUMBERED,
-        "mcp_tool_execution_error": record({"content": _anything}, "content"),
+        "mcp_tool_execution_error": object_of({"content": anything}, "content"),
         "http_error": _NUMBERED,
     },
 )
 
 
-def _mcp_error(value: Any, at: At) -> dict[str, Any]:
+def _mcp_error(value: Any, at: Location) -> dict[str, Any]:
     """Check a failed call's error. Earlier versions sent a string, which clients may still have."""
     if isinstance(value, str):
         return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": TEXT(value, at)}]}
@@ -164,7 +171,7 @@ def _mcp_error(value: Any, at: At) -> dict[str, Any]:
     return error
 
 
-_MCP_CALL: Final = record(
+_MCP_CALL: Final = object_of(
     {
         "id": OWN_ID,
         "server_label": NAME,
@@ -180,11 +187,11 @@ _MCP_CALL: Final = record(
     "arguments",
 )
 
-_MCP_APPROVAL_REQUEST: Final = record(
+_MCP_APPROVAL_REQUEST: Final = object_of(
     {"id": ID, "server_label": NAME, "name": NAME, "arguments": TEXT}, "id", "server_label", "name", "arguments"
 )
 
-_MCP_APPROVAL_RESPONSE: Final = record(
+_MCP_APPROVAL_RESPONSE: Final = object_of(
     {"id": OWN_ID, "approval_request_id": ID, "approve": boolean, "reason": TEXT}, "approval_request_id", "approve"
 )
 

@@ -9,11 +9,12 @@ from typing import Any, Final, Literal
 from ..errors import bad_request
 from ..ids import check_conversation_id, check_response_id
 from .declared_tools import check_choice, tool_choice, tools
+from .item_tools import check_carried
 from .items import INPUT_SCHEMA, OUTPUT_PARTS, TRIGGER, check_input
 from .shapes import (
     DEFAULT_LIMITS,
-    At,
     Check,
+    Location,
     RequestLimits,
     Schema,
     an_object,
@@ -22,17 +23,17 @@ from .shapes import (
     boolean,
     check_count,
     check_json,
+    excerpt,
     integer,
     invalid_type,
     kind,
     metadata,
     missing,
     number,
+    object_of,
     one_of,
     or_null,
-    record,
     schema_of,
-    shown,
     string,
     tagged,
     takes,
@@ -125,8 +126,8 @@ class CreateRequest:
     @property
     def reasoning_summary(self) -> Literal["auto", "concise", "detailed"] | None:
         """The requested reasoning summary, from `summary` or its former name."""
-        asked = self.reasoning or {}
-        return asked.get("summary") or asked.get("generate_summary")
+        reasoning = self.reasoning or {}
+        return reasoning.get("summary") or reasoning.get("generate_summary")
 
     @property
     def compacts(self) -> bool:
@@ -163,7 +164,7 @@ def parse_create(
         message = f"Invalid request body: expected a JSON object, but got {kind(body)} instead."
         raise bad_request(message, code="invalid_type")
     check_json(body)
-    top = At("", limits, refuse_unknown=refuse_unknown)
+    top = Location("", limits, refuse_unknown=refuse_unknown)
     if body.get("model") is None:
         raise missing(top.key("model"))
     _refuse_chat_fields(body, passthrough)
@@ -171,6 +172,8 @@ def parse_create(
         _refuse_unknown(body, passthrough)
     given = {name: check(body[name], _at(top, name)) for name, check in _FIELDS.items() if body.get(name) is not None}
     _check_together(given)
+    if limits.bounded:
+        check_carried(given.get("input", []), given.get("tools", []), limits)
     _refuse_unsupported(given)
     return CreateRequest(
         input_items=given.pop("input", []),
@@ -180,7 +183,7 @@ def parse_create(
     )
 
 
-def _at(top: At, name: str) -> At:
+def _at(top: Location, name: str) -> Location:
     return top.key(name).leniently() if name in _LENIENT else top.key(name)
 
 
@@ -196,24 +199,24 @@ SERVICE_TIERS: Final = ("auto", "default", "flex", "scale", "priority", "fast", 
 
 
 @takes(any_of({"type": "string"}, {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}))
-def _conversation(value: Any, at: At) -> str:
+def _conversation(value: Any, at: Location) -> str:
     """Check the id of a conversation, given alone or as the member of an object."""
     if isinstance(value, str):
         return check_conversation_id(value, at.path)
     if not isinstance(value, dict):
         raise invalid_type(value, at, "one of a string or an object")
-    conversation: dict[str, str] = record({"id": string()}, "id")(value, at)
+    conversation: dict[str, str] = object_of({"id": string()}, "id")(value, at)
     return check_conversation_id(conversation["id"], at.key("id").path)
 
 
 @takes({"type": "string", "pattern": "^resp_[0-9a-zA-Z_-]{1,64}$"})
-def _previous_response_id(value: Any, at: At) -> str:
+def _previous_response_id(value: Any, at: Location) -> str:
     return check_response_id(string()(value, at), at.path)
 
 
 _SUMMARY: Final = one_of("auto", "concise", "detailed")
 
-_REASONING: Final = record(
+_REASONING: Final = object_of(
     {
         "effort": one_of("none", "minimal", "low", "medium", "high", "xhigh", "max"),
         "summary": _SUMMARY,
@@ -224,9 +227,9 @@ _REASONING: Final = record(
 )
 
 _FORMATS: Final[Mapping[str, Check]] = {
-    "text": record({}),
-    "json_object": record({}),
-    "json_schema": record(
+    "text": object_of({}),
+    "json_object": object_of({}),
+    "json_schema": object_of(
         {
             "name": string(1, 64, "[a-zA-Z0-9_-]+"),
             "description": string(),
@@ -238,27 +241,29 @@ _FORMATS: Final[Mapping[str, Check]] = {
     ),
 }
 
-_TEXT: Final = record({"format": tagged("format", _FORMATS), "verbosity": one_of("low", "medium", "high")})
+_TEXT: Final = object_of({"format": tagged("format", _FORMATS), "verbosity": one_of("low", "medium", "high")})
 
 _NAME: Final = string(1, 512)
 _MOST_GUARDRAILS: Final = 16
 
-_POLICY: Final = record({"mode": one_of("score", "block")}, "mode")
+_POLICY: Final = object_of({"mode": one_of("score", "block")}, "mode")
 
-_MODERATION: Final = record({"model": string(1, 512), "policy": record({"input": _POLICY, "output": _POLICY})}, "model")
+_MODERATION: Final = object_of(
+    {"model": string(1, 512), "policy": object_of({"input": _POLICY, "output": _POLICY})}, "model"
+)
 
 
-_NAMED: Final = record({"type": _NAME}, "type")
+_NAMED: Final = object_of({"type": _NAME}, "type")
 
 
 @takes(any_of(schema_of(_NAME), schema_of(_NAMED)))
-def _guardrail(value: Any, at: At) -> str:
+def _guardrail(value: Any, at: Location) -> str:
     name: str = _NAME(value, at) if isinstance(value, str) else _NAMED(value, at)["type"]
     return name
 
 
 @takes(any_of({"type": "boolean"}, {"type": "array", "maxItems": _MOST_GUARDRAILS, "items": schema_of(_guardrail)}))
-def _guardrails(value: Any, at: At) -> list[str | None]:
+def _guardrails(value: Any, at: Location) -> list[str | None]:
     """Check names, or objects with a name as their `type`; true selects the stack's default."""
     if isinstance(value, bool):
         return [None] if value else []
@@ -272,22 +277,22 @@ def _guardrails(value: Any, at: At) -> list[str | None]:
 _VARIABLE: Final = tagged("variable", OUTPUT_PARTS)
 
 
-def _variables(value: Any, at: At) -> dict[str, Any]:
+def _variables(value: Any, at: Location) -> dict[str, Any]:
     """Check variables by name: strings, and parts of messages."""
     variables = an_object(value, at)
     return {name: _variable(variable, at.key(name)) for name, variable in variables.items()}
 
 
-def _variable(value: Any, at: At) -> str | dict[str, Any]:
+def _variable(value: Any, at: Location) -> str | dict[str, Any]:
     if not isinstance(value, str | dict):
         raise invalid_type(value, at, "one of a string or an object")
     variable: str | dict[str, Any] = (string() if isinstance(value, str) else _VARIABLE)(value, at)
     return variable
 
 
-_PROMPT: Final = record({"id": string(1, 512), "variables": _variables, "version": string(1, 64)}, "id")
+_PROMPT: Final = object_of({"id": string(1, 512), "variables": _variables, "version": string(1, 64)}, "id")
 
-_CACHE_OPTIONS: Final = record(
+_CACHE_OPTIONS: Final = object_of(
     {
         "mode": one_of("implicit", "explicit"),
         "ttl": one_of("30m", "12h"),
@@ -296,7 +301,7 @@ _CACHE_OPTIONS: Final = record(
     }
 )
 
-_CONTEXT_ENTRY: Final = record({"type": one_of("compaction"), "compact_threshold": integer(1)}, "type")
+_CONTEXT_ENTRY: Final = object_of({"type": one_of("compaction"), "compact_threshold": integer(1)}, "type")
 
 INCLUDABLE: Final = (
     "file_search_call.results",
@@ -314,13 +319,13 @@ INCLUDABLE: Final = (
 # The whole request
 
 _FIELDS: Final[Mapping[str, Check]] = {
-    "access_programs": record({"cyber": one_of("standard", "daybreak_blue", "daybreak_red")}),
+    "access_programs": object_of({"cyber": one_of("standard", "daybreak_blue", "daybreak_red")}),
     "background": boolean,
     "context_management": array(_CONTEXT_ENTRY),
     "conversation": _conversation,
     "frequency_penalty": number(-2, 2),
     "guardrails": _guardrails,
-    "image": record({"context_compression": one_of("auto", "enabled", "disabled")}),
+    "image": object_of({"context_compression": one_of("auto", "enabled", "disabled")}),
     "include": array(one_of(*INCLUDABLE)),
     "input": check_input,
     "instructions": string(),
@@ -341,7 +346,7 @@ _FIELDS: Final[Mapping[str, Check]] = {
     "service_tier": one_of(*SERVICE_TIERS),
     "store": boolean,
     "stream": boolean,
-    "stream_options": record({"include_obfuscation": boolean}),
+    "stream_options": object_of({"include_obfuscation": boolean}),
     "temperature": number(0, 2),
     "text": _TEXT,
     "tool_choice": tool_choice,
@@ -426,9 +431,9 @@ def _refuse_unknown(body: Mapping[str, Any], passthrough: frozenset[str]) -> Non
     for name in sorted(body.keys() - _FIELDS.keys() - passthrough - _WITHOUT_MEANING):
         if body[name] is not None:
             raise bad_request(
-                f"Unknown parameter: '{shown(name)}'. Leave it out, or have the operator add it to 'passthrough', the "
-                "fields that go to the model server.",
-                shown(name),
+                f"Unknown parameter: '{excerpt(name)}'. Leave it out, or have the operator add it to 'passthrough', "
+                "the fields that go to the model server.",
+                excerpt(name),
                 "unknown_parameter",
             )
 

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from .shapes import At, Check, array, boolean, integer, number, one_of, record, scalar_or, string, tagged
+from .shapes import (
+    Check,
+    Location,
+    array,
+    boolean,
+    integer,
+    invalid,
+    number,
+    object_of,
+    one_of,
+    scalar_or,
+    schema_of,
+    string,
+    tagged,
+    takes,
+)
 
-_LOCATION: Final = record(
+_LOCATION: Final = object_of(
     {
         "type": one_of("approximate"),
         "city": string(),
@@ -18,9 +33,12 @@ _LOCATION: Final = record(
     defaults={"type": "approximate"},
 )
 
-_WEB_SEARCH: Final = record(
+_DOMAINS: Final = 100
+"""Maximum allowed domains, as OpenAI documents: each result is compared with each of them."""
+
+_WEB_SEARCH: Final = object_of(
     {
-        "filters": record({"allowed_domains": array(string(1, 253))}),
+        "filters": object_of({"allowed_domains": array(string(1, 253), high=_DOMAINS)}),
         "search_content_types": array(one_of("text", "image")),
         "search_context_size": one_of("low", "medium", "high"),
         "user_location": _LOCATION,
@@ -39,11 +57,11 @@ WEB_SEARCH_TYPES: Final = (
 
 _VALUE: Final = scalar_or(array(scalar_or()))
 
-_COMPARISON: Final = record({"key": string(1, 256), "value": _VALUE}, "key", "value")
+_COMPARISON: Final = object_of({"key": string(1, 256), "value": _VALUE}, "key", "value")
 
 
-def _compound(value: Any, at: At) -> dict[str, Any]:
-    checked: dict[str, Any] = record({"filters": array(_FILTER)}, "filters")(value, at)
+def _compound(value: Any, at: Location) -> dict[str, Any]:
+    checked: dict[str, Any] = object_of({"filters": array(_FILTER)}, "filters")(value, at)
     return checked
 
 
@@ -55,13 +73,52 @@ _FILTER: Final = tagged(
     },
 )
 
+_FILTER_VALUES: Final = 1_024
+_FILTER_CHARACTERS: Final = 65_536
+_FILTER_DEPTH: Final = 16
+"""Maximum values of the filters of one tool, their characters, and how deep filters may be nested.
+
+Every search of a response evaluates the filters for the passages of every store.
+"""
+
+
+def _check_filters(filters: Any, at: Location) -> None:
+    """Raise a 400 for filters that are too large or too deep, before they are checked by recursion."""
+    level, values, characters, depth = [filters], 0, 0, 0
+    while level:
+        depth += any(isinstance(value, dict) for value in level)
+        values += len(level)
+        characters += sum(len(value) for value in level if isinstance(value, str))
+        if values > _FILTER_VALUES or characters > _FILTER_CHARACTERS or depth > _FILTER_DEPTH:
+            why = (
+                f"the filters are too large. Expected at most {_FILTER_VALUES} values of {_FILTER_CHARACTERS} "
+                f"characters together, nested at most {_FILTER_DEPTH} times."
+            )
+            raise invalid(at, why)
+        level = [each for value in level for each in _members(value)]
+
+
+def _members(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+@takes(schema_of(_FILTER))
+def _filters(value: Any, at: Location) -> dict[str, Any]:
+    if at.limits.bounded:
+        _check_filters(value, at)
+    filters: dict[str, Any] = _FILTER(value, at)
+    return filters
+
+
 _WEIGHT: Final = number(0)
 
-_RANKING: Final = record(
+_RANKING: Final = object_of(
     {
         "ranker": one_of("auto", "default-2024-11-15"),
         "score_threshold": number(0, 1),
-        "hybrid_search": record(
+        "hybrid_search": object_of(
             {"embedding_weight": _WEIGHT, "text_weight": _WEIGHT}, "embedding_weight", "text_weight"
         ),
     }
@@ -70,10 +127,10 @@ _RANKING: Final = record(
 _VECTOR_STORES: Final = 50
 """Maximum vector stores of one tool: each query of a call is sent to each of them."""
 
-_FILE_SEARCH: Final = record(
+_FILE_SEARCH: Final = object_of(
     {
         "vector_store_ids": array(string(1, 256), low=1, high=_VECTOR_STORES),
-        "filters": _FILTER,
+        "filters": _filters,
         "max_num_results": integer(1, 50),
         "ranking_options": _RANKING,
     },

@@ -16,7 +16,7 @@ from typing import Any, Final
 from .. import json_blocks
 from ..errors import ApiError, bad_request
 
-_SHOWN: Final = 80
+_SHOWN_CHARACTERS: Final = 80
 """Maximum characters of a client's text that an error message quotes."""
 
 LARGEST_INTEGER: Final = 2**31 - 1
@@ -31,23 +31,30 @@ class RequestLimits:
         max_items: maximum input items, and entries of any other array.
         max_tools: maximum tools.
         max_mcp_servers: maximum MCP servers among them.
+        max_unnamed_tools: maximum tools without a name of their own, such as `web_search`.
+        max_listed_tools: maximum tools of all MCP servers of one response. The model gets each of them.
         max_text_length: maximum characters of one text: an input, an output, instructions, arguments.
         max_data_length: maximum characters of one image, file or sound, in base64 or as a URL.
         omitted_tools: unsupported types of tools that may be declared; the model does not see them.
+        bounded: whether counts and lengths are checked at all. A stored request was accepted with the limits of its
+            time, so those of today do not apply to it.
     """
 
     max_items: int = 20_000
     max_tools: int = 1_024
     max_mcp_servers: int = 32
+    max_unnamed_tools: int = 16
+    max_listed_tools: int = 2_048
     max_text_length: int = 10_485_760
     max_data_length: int = 73_400_320
     omitted_tools: frozenset[str] = frozenset()
+    bounded: bool = True
 
 
 DEFAULT_LIMITS: Final = RequestLimits()
 
 
-class At:
+class Location:
     """The location of a value in the body (`input[3].content[0].type`), and the rules that apply.
 
     Attributes:
@@ -63,21 +70,21 @@ class At:
         self.limits = limits
         self.refuse_unknown = refuse_unknown
 
-    def key(self, name: str) -> At:
+    def key(self, name: str) -> Location:
         """Return the location of the member `name`."""
         path = f"{self.path}.{name}" if self.path else name
-        return At(path, self.limits, refuse_unknown=self.refuse_unknown)
+        return Location(path, self.limits, refuse_unknown=self.refuse_unknown)
 
-    def index(self, position: int) -> At:
+    def index(self, position: int) -> Location:
         """Return the location of the array entry at `position`."""
-        return At(f"{self.path}[{position}]", self.limits, refuse_unknown=self.refuse_unknown)
+        return Location(f"{self.path}[{position}]", self.limits, refuse_unknown=self.refuse_unknown)
 
-    def leniently(self) -> At:
+    def leniently(self) -> Location:
         """Return this location for a value whose unknown members are dropped."""
-        return At(self.path, self.limits)
+        return Location(self.path, self.limits)
 
 
-type Check = Callable[[Any, At], Any]
+type Check = Callable[[Any, Location], Any]
 type Schema = Mapping[str, Any]
 
 _SCHEMA: Final = "schema"
@@ -113,32 +120,32 @@ def or_null(schema: Schema) -> Schema:
 # Errors
 
 
-def invalid_type(value: Any, at: At, expected: str) -> ApiError:
+def invalid_type(value: Any, at: Location, expected: str) -> ApiError:
     """Return the 400 of a value whose JSON type is not `expected`."""
     message = f"Invalid type for '{at.path}': expected {expected}, but got {kind(value)} instead."
     return bad_request(message, at.path, "invalid_type")
 
 
-def missing(at: At) -> ApiError:
+def missing(at: Location) -> ApiError:
     """Return the 400 of a missing value."""
     return bad_request(f"Missing required parameter: '{at.path}'.", at.path, "missing_required_parameter")
 
 
-def invalid_value(value: str, at: At, supported: Collection[str]) -> ApiError:
+def invalid_value(value: str, at: Location, supported: Collection[str]) -> ApiError:
     """Return the 400 of a string that is not one of `supported`."""
     be = "value is" if len(supported) == 1 else "values are"
-    message = f"Invalid value: '{shown(value)}'. Supported {be}: {_listed(supported)}."
+    message = f"Invalid value: '{excerpt(value)}'. Supported {be}: {_listed(supported)}."
     return bad_request(message, at.path, "invalid_value")
 
 
-def invalid(at: At, why: str, code: str = "invalid_value") -> ApiError:
+def invalid(at: Location, why: str, code: str = "invalid_value") -> ApiError:
     """Return the 400 of an invalid value of the right type; `why` continues the sentence after the parameter's name."""
     return bad_request(f"Invalid '{at.path}': {why}", at.path, code)
 
 
-def shown(text: str) -> str:
+def excerpt(text: str) -> str:
     """Return a client's text, truncated for an error message."""
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 def kind(value: Any) -> str:
@@ -158,7 +165,7 @@ def _listed(values: Collection[str]) -> str:
 
 
 @takes({"type": "boolean"})
-def boolean(value: Any, at: At) -> bool:
+def boolean(value: Any, at: Location) -> bool:
     """Check for true or false."""
     if not isinstance(value, bool):
         raise invalid_type(value, at, "a boolean")
@@ -169,7 +176,7 @@ def integer(low: int, high: int = LARGEST_INTEGER) -> Check:
     """Return a check for a JSON integer from `low` to `high`."""
 
     @takes({"type": "integer", "minimum": low, "maximum": high})
-    def check(value: Any, at: At) -> int:
+    def check(value: Any, at: Location) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
             raise invalid_type(value, at, "an integer")
         _check_range(value, at, low, high, "integer")
@@ -187,7 +194,7 @@ def number(low: float = -math.inf, high: float = math.inf) -> Check:
     bounds = {"minimum": low, "maximum": high}
 
     @takes({"type": "number", **{name: bound for name, bound in bounds.items() if math.isfinite(bound)}})
-    def check(value: Any, at: At) -> float:
+    def check(value: Any, at: Location) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise invalid_type(value, at, "a number")
         if not math.isfinite(value):
@@ -198,7 +205,7 @@ def number(low: float = -math.inf, high: float = math.inf) -> Check:
     return check
 
 
-def _check_range(value: float, at: At, low: float, high: float, word: str) -> None:
+def _check_range(value: float, at: Location, low: float, high: float, word: str) -> None:
     if value < low:
         why = f"{word} below minimum value. Expected a value >= {low}, but got {value} instead."
         raise invalid(at, why, f"{word}_below_min_value")
@@ -216,7 +223,7 @@ def string(low: int = 0, high: int | None = None, pattern: str | None = None) ->
     keywords = {"minLength": low or None, "maxLength": high, "pattern": pattern and f"^{pattern}$"}
 
     @takes({"type": "string", **{name: value for name, value in keywords.items() if value is not None}})
-    def check(value: Any, at: At) -> str:
+    def check(value: Any, at: Location) -> str:
         if not isinstance(value, str):
             raise invalid_type(value, at, "a string")
         if len(value) < low:
@@ -232,7 +239,7 @@ def string(low: int = 0, high: int | None = None, pattern: str | None = None) ->
 
 
 @takes({"type": "string"})
-def data(value: Any, at: At) -> str:
+def data(value: Any, at: Location) -> str:
     """Check a string that holds an image, a file or a sound, or the URL of one."""
     if not isinstance(value, str):
         raise invalid_type(value, at, "a string")
@@ -240,8 +247,8 @@ def data(value: Any, at: At) -> str:
     return value
 
 
-def _check_length(value: str, at: At, high: int) -> None:
-    if len(value) > high:
+def _check_length(value: str, at: Location, high: int) -> None:
+    if at.limits.bounded and len(value) > high:
         why = (
             f"string too long. Expected a string with maximum length {high}, "
             f"but got a string with length {len(value)} instead."
@@ -253,7 +260,7 @@ def one_of(*values: str) -> Check:
     """Return a check for one of these strings."""
 
     @takes({"type": "string", "enum": list(values)})
-    def check(value: Any, at: At) -> str:
+    def check(value: Any, at: Location) -> str:
         if not isinstance(value, str):
             raise invalid_type(value, at, "a string")
         if value not in values:
@@ -269,7 +276,7 @@ def scalar_or(check_other: Check | None = None) -> Check:
     other = [schema_of(check_other)] if check_other else []
 
     @takes(any_of({"type": ["string", "number", "boolean"]}, *other))
-    def check(value: Any, at: At) -> Any:
+    def check(value: Any, at: Location) -> Any:
         if isinstance(value, bool | str):
             return value
         if isinstance(value, int | float):
@@ -285,7 +292,7 @@ def scalar_or(check_other: Check | None = None) -> Check:
 def unsupported(why: str) -> Check:
     """Return a check that refuses any value; `why` is the end of the error message."""
 
-    def check(_: Any, at: At) -> Any:
+    def check(_: Any, at: Location) -> Any:
         raise bad_request(
             f"Unsupported parameter: '{at.path}' is not supported by this server. {why}",
             at.path,
@@ -296,10 +303,15 @@ def unsupported(why: str) -> Check:
 
 
 @takes({"type": "object"})
-def an_object(value: Any, at: At) -> dict[str, Any]:
+def an_object(value: Any, at: Location) -> dict[str, Any]:
     """Check for a JSON object with any members."""
     if not isinstance(value, dict):
         raise invalid_type(value, at, "an object")
+    return value
+
+
+def anything(value: Any, _: Location) -> Any:
+    """Accept any value, such as a tool's result."""
     return value
 
 
@@ -313,7 +325,7 @@ def array(entry: Check, low: int = 0, high: int | None = None) -> Check:
         bounds["maxItems"] = high
 
     @takes({"type": "array", "items": schema_of(entry), **bounds})
-    def check(value: Any, at: At) -> list[Any]:
+    def check(value: Any, at: Location) -> list[Any]:
         if not isinstance(value, list):
             raise invalid_type(value, at, "an array")
         if len(value) < low:
@@ -326,9 +338,9 @@ def array(entry: Check, low: int = 0, high: int | None = None) -> Check:
     return check
 
 
-def check_count(value: list[Any], at: At, high: int) -> None:
+def check_count(value: list[Any], at: Location, high: int) -> None:
     """Raise a 400 if the array has more than `high` entries."""
-    if len(value) > high:
+    if at.limits.bounded and len(value) > high:
         why = (
             f"array too long. Expected an array with maximum length {high}, "
             f"but got an array with length {len(value)} instead."
@@ -336,7 +348,7 @@ def check_count(value: list[Any], at: At, high: int) -> None:
         raise invalid(at, why, "array_above_max_length")
 
 
-def record(fields: Mapping[str, Check], *required: str, defaults: Mapping[str, Any] | None = None) -> Check:
+def object_of(fields: Mapping[str, Check], *required: str, defaults: Mapping[str, Any] | None = None) -> Check:
     """Return a check for an object with these fields, of which `required` must be present.
 
     Clients send null for absent fields, so an optional null counts as absent: the field gets its default, which is
@@ -346,7 +358,7 @@ def record(fields: Mapping[str, Check], *required: str, defaults: Mapping[str, A
     fallback = defaults or {}
 
     @takes(_object_schema(fields, required))
-    def check(value: Any, at: At) -> dict[str, Any]:
+    def check(value: Any, at: Location) -> dict[str, Any]:
         members = an_object(value, at)
         kept: dict[str, Any] = {}
         for name, check_member in fields.items():
@@ -364,10 +376,10 @@ def record(fields: Mapping[str, Check], *required: str, defaults: Mapping[str, A
     return check
 
 
-def _refuse_unknown(members: Mapping[str, Any], known: Mapping[str, Check], at: At) -> None:
+def _refuse_unknown(members: Mapping[str, Any], known: Mapping[str, Check], at: Location) -> None:
     for name in sorted(members.keys() - known.keys()):
         if members[name] is not None:
-            path = at.key(shown(name)).path
+            path = at.key(excerpt(name)).path
             raise bad_request(f"Unknown parameter: '{path}'.", path, "unknown_parameter")
 
 
@@ -386,7 +398,7 @@ def tagged(what: str, table: Mapping[str, Check], unsupported: Collection[str] =
     """
 
     @takes({"oneOf": [_of_type(name, schema_of(check)) for name, check in table.items()]})
-    def check(value: Any, at: At) -> dict[str, Any]:
+    def check(value: Any, at: Location) -> dict[str, Any]:
         members = an_object(value, at)
         at_type = at.key("type")
         if "type" not in members:
@@ -408,7 +420,7 @@ _METADATA_VALUE: Final = string(0, 512)
 
 
 @takes({"type": "object", "maxProperties": 16, "additionalProperties": {"type": "string", "maxLength": 512}})
-def metadata(value: Any, at: At) -> dict[str, str]:
+def metadata(value: Any, at: Location) -> dict[str, str]:
     """Check for at most 16 pairs of a key of up to 64 characters and a string of up to 512."""
     pairs = an_object(value, at)
     if len(pairs) > 16:
@@ -419,7 +431,7 @@ def metadata(value: Any, at: At) -> dict[str, str]:
         raise invalid(at, why, "object_above_max_properties")
     for key, text in pairs.items():
         if len(key) > 64:
-            why = f"the key '{shown(key)}' is too long. Expected keys with maximum length 64."
+            why = f"the key '{excerpt(key)}' is too long. Expected keys with maximum length 64."
             raise invalid(at, why, "string_above_max_length")
         _METADATA_VALUE(text, at.key(key))
     return pairs

@@ -18,7 +18,7 @@ _LITERAL: Final = re.compile(r'(?:\\[^"\\/bfnrtu][^"\\]*)++')
 _HIGH: Final = re.compile(r"\\u[dD][89abAB]")
 _LOST: Final = "\ufffd"
 """Replacement character for an unpaired surrogate."""
-_LONGEST_OPENING: Final = 256
+_OPENING_CHARACTERS: Final = 256
 """Maximum characters of whitespace and braces after which arguments are no longer expected to be JSON."""
 
 
@@ -43,6 +43,7 @@ class ArgumentText:
         self._beginning = re.compile(beginning)
         self._state: Literal["opening", "inside", "after", "plain", "whole"] = "opening"
         self._held: list[str] = []
+        self._whole: tuple[int, str] | None = None
 
     def feed(self, fragment: str) -> str:
         """Return the text that this fragment adds, often nothing."""
@@ -59,9 +60,17 @@ class ArgumentText:
             case "opening":
                 return self._open(self._take() + fragment)
 
+    def prepare(self) -> None:
+        """Do what takes long in `end`; more fragments may follow."""
+        if self._state == "whole":
+            text = "".join(self._held)
+            self._held, self._whole = [text], (len(text), self._read(text))
+
     def end(self) -> str:
         """Return the rest of the text when the arguments have ended."""
         rest = self._take()
+        if self._whole and self._whole[0] == len(rest):
+            return self._whole[1]
         if self._state in ("opening", "whole"):
             return self._read(rest)
         return _LOST if _HIGH.match(rest) else ""
@@ -74,7 +83,7 @@ class ArgumentText:
         if opening := self._opening.match(text):
             self._state = "inside"
             return self._inside(text[opening.end() :])
-        if len(text) <= _LONGEST_OPENING and self._beginning.fullmatch(text):
+        if len(text) <= _OPENING_CHARACTERS and self._beginning.fullmatch(text):
             self._held = [text]
             return ""
         if text.lstrip().startswith("{"):

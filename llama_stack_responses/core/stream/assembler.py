@@ -12,16 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal
 
 from ..errors import ApiError
 from ..thoughts import Thought
 from ..types import Json
 from . import events
-from .calls import CallKind, ServerCall
+from .calls import CallKind, ServerCall, Whole
 from .deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall, Usage
 from .events import Event
-from .output import Output
+from .fragments import LARGE_CHARACTERS
+from .output import OpenText, Output
 from .parts import OUTPUT_TEXT, REASONING_TEXT, REFUSAL, SUMMARY_TEXT, OpenPart, PartKind
 from .response import terminal_event, usage_of
 from .tool_calls import ItemStatus, ToolCalls
@@ -29,6 +31,8 @@ from .tool_calls import ItemStatus, ToolCalls
 Phase = Literal["commentary", "final_answer"]
 
 _JSON_BEGINS: Final = frozenset('{["-0123456789')
+_SIGNATURE_CHARACTERS: Final = 64
+"""Characters counted for a signature in addition to its own: each is sealed with a part of the reasoning."""
 _THOUGHTS: Final = (REASONING_TEXT, SUMMARY_TEXT)
 
 
@@ -45,6 +49,8 @@ class _OpenItem:
     overtaken: bool = False
     written: dict[str, int] = field(default_factory=dict)
     signatures: list[tuple[Mapping[str, int], str, str | None]] = field(default_factory=list)
+    signed: int = 0
+    sealed: tuple[tuple[int, int], str] | None = None
 
     def parts(self, kind: PartKind) -> list[Json]:
         return self.content if kind.holder == "content" else self.summary
@@ -54,17 +60,46 @@ class _OpenItem:
         open_length = {self.part.kind.type: self.part.length()} if self.part else {}
         lengths = {kind.type: self.written.get(kind.type, 0) + open_length.get(kind.type, 0) for kind in _THOUGHTS}
         self.signatures.append((lengths, signature, call_id))
+        self.signed += _SIGNATURE_CHARACTERS + len(signature)
 
-    def thoughts(self) -> list[Thought]:
-        """Return the closed item's reasoning, split at its signatures; its summary if that is all there is."""
-        kind = REASONING_TEXT if self.content else SUMMARY_TEXT
-        text = "".join(part["text"] for part in self.parts(kind))
-        made: list[Thought] = []
+    @property
+    def extent(self) -> tuple[int, int]:
+        """The characters so far, and the signatures."""
+        return sum(self.written.values()) + (self.part.length() if self.part else 0), len(self.signatures)
+
+    def seal(self, seal: Callable[[Sequence[Thought]], str]) -> str:
+        """Return the sealed reasoning so far. Keep it, so that it is not sealed again when the item closes."""
+        if self.sealed is None or self.sealed[0] != self.extent:
+            self.sealed = self.extent, seal(self._thoughts())
+        return self.sealed[1]
+
+    def is_unprepared(self, *, sealed: bool) -> bool:
+        """Return whether closing the item takes long unless it is prepared, with a seal if it is to be `sealed`."""
+        if self.extent[0] + self.signed < LARGE_CHARACTERS:
+            return False
+        in_fragments = self.part is not None and self.part.fragments.is_unprepared()
+        return in_fragments or (sealed and (self.sealed is None or self.sealed[0] != self.extent))
+
+    def prepare(self, seal: Callable[[Sequence[Thought]], str] | None = None) -> None:
+        """Do what takes long when a large item closes."""
+        if self.part:
+            self.part.fragments.join()
+        if seal:
+            self.seal(seal)
+
+    def _thoughts(self) -> list[Thought]:
+        """Return the reasoning, split at its signatures; its summary if that is all there is."""
+        last = self.part
+        kind = REASONING_TEXT if self.content or (last and last.kind is REASONING_TEXT) else SUMMARY_TEXT
+        text = "".join([part["text"] for part in self.parts(kind)])
+        if last and last.kind is kind:
+            text += last.fragments.text()
+        thoughts: list[Thought] = []
         start = 0
         for lengths, signature, call_id in self.signatures:
-            made.append(Thought(text[start : lengths[kind.type]], signature, call_id))
+            thoughts.append(Thought(text[start : lengths[kind.type]], signature, call_id))
             start = lengths[kind.type]
-        return made if made and start == len(text) else [*made, Thought(text[start:])]
+        return thoughts if thoughts and start == len(text) else [*thoughts, Thought(text[start:])]
 
     def close_part(self) -> tuple[OpenPart, Json] | None:
         """Close the open part; return it and its finished form, or None if no part is open."""
@@ -87,9 +122,11 @@ class Assembler:
         show_logprobs: whether the client asked for the logprobs of the text.
         structured: whether the client asked for JSON.
         seal: returns the `encrypted_content` of a reasoning item.
+        whole_of: as `ToolCalls` takes it.
 
     Attributes:
         calls: the tool calls.
+        open_text: the text to which the last delta was appended; None if the next delta needs more than that.
     """
 
     def __init__(
@@ -100,11 +137,12 @@ class Assembler:
         show_logprobs: bool = False,
         structured: bool = False,
         seal: Callable[[Sequence[Thought]], str] | None = None,
+        whole_of: Callable[[str], Whole | None] = lambda _: None,
     ) -> None:
         self.response = response
         self._output = Output(response)
         self._next = self._output.next
-        self.calls = ToolCalls(self._output, kind_of)
+        self.calls = ToolCalls(self._output, kind_of, whole_of)
         self._show_logprobs = show_logprobs
         self._structured = structured
         self._seal = seal
@@ -113,6 +151,7 @@ class Assembler:
         self._message: _OpenItem | None = None
         self._reasoning: _OpenItem | None = None
         self._held: list[Text | Reasoning | Refusal | Annotation] = []
+        self.open_text: OpenText | None = None
 
     # Lifecycle of the response
 
@@ -130,7 +169,7 @@ class Assembler:
         self,
         number: int,
         used: Usage,
-        said: Iterable[Json] = (),
+        added: Iterable[Json] = (),
         waiting: Sequence[ServerCall] = (),
         happened: Iterable[Event] = (),
     ) -> None:
@@ -139,7 +178,7 @@ class Assembler:
         Args:
             number: the next sequence number.
             used: the tokens of the earlier rounds.
-            said: what those rounds added to the conversation.
+            added: what those rounds added to the conversation.
             waiting: the last round's calls that are not yet answered.
             happened: the events so far; only those about these calls are used.
         """
@@ -147,7 +186,7 @@ class Assembler:
         self._used = used
         if used != Usage():
             self.response["usage"] = usage_of(used)
-        self.calls.resume(said, waiting, happened)
+        self.calls.resume(added, waiting, happened)
 
     def proceed(self) -> list[Event]:
         """Return the event with which a queued response starts."""
@@ -168,7 +207,7 @@ class Assembler:
         for item in (self._message, self._reasoning):
             if item and item.part:
                 length, last = 0, list[str]()
-                for fragment in reversed(item.part.fragments):
+                for fragment in reversed(item.part.fragments.pieces):
                     last.append(fragment)
                     length += len(fragment)
                     if length >= characters:
@@ -176,8 +215,25 @@ class Assembler:
                 return item.blank["type"], "".join(reversed(last))[-characters:]
         return None, ""
 
+    def preparation(self, delta: Delta | None = None) -> Callable[[], None] | None:
+        """Return the work on a large item that a delta may close, or that `close` closes; None if there is none.
+
+        The work belongs in a thread. Until it has ended, the assembler takes no delta.
+        """
+        if isinstance(delta, Reasoning | Annotation):
+            return self.calls.preparation(delta)
+        if isinstance(delta, Text) and self._begins_json() and not delta.text.strip():
+            return None  # it closes nothing yet
+        if (item := self._reasoning) and item.is_unprepared(sealed=self._seal is not None):
+            return partial(item.prepare, self._seal)
+        continues = isinstance(delta, Text) and not (self._message and self._message.overtaken)
+        if (item := self._message) and not continues and item.is_unprepared(sealed=False):
+            return item.prepare
+        return self.calls.preparation(delta, waits=bool(self._held))
+
     def feed(self, delta: Delta) -> list[Event]:
         """Take one delta and return its events, often one, sometimes none."""
+        self.open_text = None
         match delta:
             case Text():
                 return self._text(delta)
@@ -199,6 +255,7 @@ class Assembler:
 
         With `incomplete`, close also the items whose tools are running.
         """
+        self.open_text = None
         out: list[Event] = []
         phase: Phase = "commentary" if self.calls.being_written else "final_answer"
         out += self._release_blanks(phase)
@@ -245,13 +302,17 @@ class Assembler:
     # Text, refusals and reasoning
 
     def _text(self, delta: Text) -> list[Event]:
-        if self._structured and (self._message is None or self._message.overtaken):
+        if self._begins_json():
             # Whitespace before JSON, or before a call: what follows decides.
             self._blanks.append(delta)
             if not delta.text.strip():
                 return []
             delta, self._blanks = _joined(self._blanks), []
         return self._say(delta, self._early_phase(delta.text))
+
+    def _begins_json(self) -> bool:
+        """Return whether a text now would begin a message that may be JSON."""
+        return self._structured and (self._message is None or self._message.overtaken)
 
     def _say(self, delta: Text, phase: dict[str, Phase]) -> list[Event]:
         item = self._message
@@ -262,12 +323,14 @@ class Assembler:
                 return out
             item, part, opened = self._open_message_part(OUTPUT_TEXT, phase)
             out += opened
-        part.fragments.append(delta.text)
+        part.fragments.pieces.append(delta.text)
         logprobs: list[Json] = []
         if delta.logprobs and self._show_logprobs:
             part.logprobs.extend(delta.logprobs)
             logprobs = events.event_logprobs(delta.logprobs)
-        out.append(events.output_text_delta(self._next(), item.id, item.index, part.index, delta.text, logprobs))
+        event = events.output_text_delta(self._next(), item.id, item.index, part.index, delta.text, logprobs)
+        out.append(event)
+        self.open_text = None if logprobs else OpenText(self._output, part.fragments.pieces, event)
         return out
 
     def _release_blanks(self, phase: Phase) -> list[Event]:
@@ -342,8 +405,10 @@ class Assembler:
         return part
 
     def _append(self, out: list[Event], item: _OpenItem, part: OpenPart, text: str) -> None:
-        part.fragments.append(text)
-        out.append(part.kind.delta(self._next(), item.id, item.index, part.index, text))
+        part.fragments.pieces.append(text)
+        event = part.kind.delta(self._next(), item.id, item.index, part.index, text)
+        out.append(event)
+        self.open_text = OpenText(self._output, part.fragments.pieces, event)
 
     def _close_part(self, out: list[Event], item: _OpenItem) -> None:
         if (closed := item.close_part()) is None:
@@ -368,7 +433,7 @@ class Assembler:
             if item.content:
                 final["content"] = item.content
             if self._seal:
-                final["encrypted_content"] = self._seal(item.thoughts())
+                final["encrypted_content"] = item.seal(self._seal)
             self._output.done(out, item.index, final)
 
     # Tool calls
@@ -380,7 +445,9 @@ class Assembler:
             self._close_reasoning(out, "completed")
             self._close_message(out, "completed", "commentary")
         out += self.calls.feed(delta)
-        if self._held and self.calls.pause(out):
+        if not self._held:
+            self.open_text = self.calls.open_text(delta.key, out)
+        elif self.calls.pause(out):
             self._say_held(out)
         return out
 
@@ -395,6 +462,7 @@ class Assembler:
         held, self._held = self._held, []
         for delta in held:
             out += self.feed(delta)
+        self.open_text = None  # it is not the text of the delta that released these
 
     def _open(self, out: list[Event], id_prefix: str, blank: Json) -> _OpenItem:
         index = self._output.add(out, id_prefix, blank)

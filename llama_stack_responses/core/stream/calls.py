@@ -104,9 +104,22 @@ class ArgumentDecoder(Protocol):
         """Return the text that this fragment adds, often nothing."""
         ...
 
+    def prepare(self) -> None:
+        """Do what takes long in `end`; more fragments may follow."""
+        ...
+
     def end(self) -> str:
         """Return the rest of the text when the arguments have ended."""
         ...
+
+
+def no_fields(_: str, __: str) -> Json:
+    """Return no initial fields of a `CallKind`: the item gets them with the call's arguments."""
+    return {}
+
+
+Whole = Callable[[str], Json | None]
+"""Returns the fields of an item, given the call's arguments; None if they are invalid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +139,7 @@ class CallKind:
     form: ItemForm
     fields: Callable[[str, str], Json]
     decoder: Callable[[], ArgumentDecoder] | None = None
-    whole: Callable[[str], Json | None] | None = None
+    whole: Whole | None = None
     unread: Json | None = None
     hosted: bool = False
 

@@ -15,9 +15,9 @@ CLOSES: Final = "\N{RIGHT BLACK LENTICULAR BRACKET}"
 DAGGER: Final = "\N{DAGGER}"
 
 _MARKER: Final = re.compile(f"{OPENS}([A-Za-z]?[0-9]{{1,6}})(?:{DAGGER}([^{OPENS}{CLOSES}\n]{{0,100}}))?{CLOSES}")
-_MOST: Final = 2**20
+_MOST_CHARACTERS: Final = 2**20
 """Maximum characters of the citations of one round: a marker of three characters becomes a link and an annotation."""
-_ANNOTATION: Final = 256
+_ANNOTATION_CHARACTERS: Final = 256
 """Characters counted for an annotation in addition to its texts."""
 _BEGUN: Final = re.compile(f"{OPENS}[A-Za-z]?(?:[0-9]{{0,6}}|[0-9]{{1,6}}{DAGGER}[^{OPENS}{CLOSES}\n]{{0,100}})")
 
@@ -51,12 +51,12 @@ class Citing:
 
     def __init__(self, cite: Cite) -> None:
         self._cite = cite
-        self._left = _MOST
+        self._left = _MOST_CHARACTERS
         self._held: Text | None = None
         self._before = ""
 
     def feed(self, delta: Delta) -> Iterable[Delta]:
-        """Return the deltas to emit for this one. They are made while they are taken, all before the next call."""
+        """Return the deltas to emit for this one. They are built while they are taken, all before the next call."""
         if not isinstance(delta, Text):
             return (*self._release(), delta)
         held = self._held
@@ -96,18 +96,18 @@ class Citing:
                     yield from self._cited(citation)
             start = text.find(OPENS, behind)
         yield from self._show(slices, shown, end)
-        self._held = slices.take(end, len(text)) if end < len(text) else None
+        self._held = slices.cut(end, len(text)) if end < len(text) else None
 
     def _cited_by(self, marker: re.Match[str]) -> Citation | None:
         citation = self._cite(marker[1], marker[2] or "") if self._left > 0 else None
         if citation:
             texts = [value for value in citation.annotation.values() if isinstance(value, str)]
-            self._left -= _ANNOTATION + len(citation.text) + sum(map(len, texts))
+            self._left -= _ANNOTATION_CHARACTERS + len(citation.text) + sum(map(len, texts))
         return citation
 
     def _show(self, slices: _Slices, start: int, end: int) -> Iterator[Delta]:
         if start < end:
-            piece = slices.take(start, end)
+            piece = slices.cut(start, end)
             self._before = piece.text
             yield piece
 
@@ -133,7 +133,7 @@ class _Slices:
         self._at = 0  # the end of the last slice, in characters and in bytes
         self._byte = 0
 
-    def take(self, start: int, end: int) -> Text:
+    def cut(self, start: int, end: int) -> Text:
         """Return a slice, which begins at or after the end of the last one."""
         text = self._whole.text[start:end]
         if self._whole.logprobs is None or len(text) == len(self._whole.text):

@@ -15,7 +15,7 @@ from .events import Event
 
 _WORDS: Final = ("message", "reasoning")
 _PLACES: Final = ("type", "content_index", "summary_index")
-_LONGEST_JOINED: Final = 4_096
+_JOINED_CHARACTERS: Final = 4_096
 """Maximum characters of a held delta to which the next one is appended."""
 
 
@@ -52,7 +52,12 @@ class ItemOrder:
         for event in held:
             self._hold(event["output_index"], event)
 
-    def take(self, events: list[Event]) -> list[Event]:
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is held, and events keep their numbers."""
+        return self._number is None
+
+    def feed(self, events: list[Event]) -> list[Event]:
         """Take the next events of the stream, and return those that pass now."""
         if self._number is None and len(events) == 1 and self._is_delta_of_open_item(events[0]):
             return events  # nothing is held, and a delta opens and closes nothing
@@ -104,7 +109,7 @@ class ItemOrder:
 def _continues(held: Event, event: Event) -> bool:
     """Return whether both are deltas of the same part, of which the first can still be extended."""
     before, after = held.get("delta"), event.get("delta")
-    if not (isinstance(before, str) and isinstance(after, str)) or len(before) > _LONGEST_JOINED:
+    if not (isinstance(before, str) and isinstance(after, str)) or len(before) > _JOINED_CHARACTERS:
         return False
     return "command_index" not in event and all(held.get(place) == event.get(place) for place in _PLACES)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..ids import new_id
 from ..types import Json
 from . import events
@@ -39,3 +41,27 @@ class Output:
         """Close an item by replacing it with its final form."""
         self.items[index] = final
         out.append(events.output_item_done(self.next(), self.response_id, index, final))
+
+
+@dataclass(slots=True)
+class OpenText:
+    """The end of a text that is being written, which further deltas extend without a look at anything else.
+
+    Attributes:
+        output: numbers the events.
+        fragments: the text so far, in pieces.
+        event: the event of the last piece; only its number and its piece differ in the next one.
+    """
+
+    output: Output
+    fragments: list[str]
+    event: Event
+
+    def extend(self, text: str) -> Event:
+        """Append a piece, and return its event."""
+        output = self.output
+        number = output.numbered
+        output.numbered = number + 1
+        self.fragments.append(text)
+        self.event = event = {**self.event, "sequence_number": number, "delta": text}
+        return event

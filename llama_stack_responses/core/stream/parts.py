@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, Literal
 
 from ..types import Json
 from . import events
 from .events import Event
+from .fragments import Fragments
 
 BoundaryEvent = Callable[[int, str, str, int, int, Json], Event]
 """`(sequence_number, response_id, item_id, output_index, index in the item, the part) -> event`"""
@@ -101,21 +101,17 @@ class OpenPart:
 
     kind: PartKind
     index: int
-    fragments: list[str] = field(default_factory=list)
+    fragments: Fragments = field(default_factory=Fragments)
     logprobs: list[Json] = field(default_factory=list)
     annotations: list[Json] = field(default_factory=list)
-    _counted: int = 0
-    _length: int = 0
 
     def length(self) -> int:
-        """Return the number of characters so far; each fragment is counted once, however often this is called."""
-        self._length += sum(map(len, islice(self.fragments, self._counted, None)))
-        self._counted = len(self.fragments)
-        return self._length
+        """Return the number of characters so far."""
+        return self.fragments.length()
 
     def finished(self) -> Json:
         """Return the part with the text so far."""
-        part = self.kind.part("".join(self.fragments))
+        part = self.kind.part(self.fragments.text())
         if self.kind is OUTPUT_TEXT:
             part["logprobs"], part["annotations"] = self.logprobs, self.annotations
         return part

@@ -29,7 +29,7 @@ _OF_CLIENT: Final = frozenset(
 
 @dataclass(slots=True)
 class _Item:
-    """An item as its events so far describe it; `done` tells that the text of its open part or field has ended."""
+    """An item as its events so far describe it; `done` is true if the text of its open part or field has ended."""
 
     index: int
     blank: Json
@@ -51,11 +51,11 @@ def close_cut(response_id: str, output: list[Json], happened: Iterable[Event], n
     still_open: dict[int, _Item] = {}
     for event in happened:
         _take(event, output, still_open)
-    made: list[Event] = []
+    emitted: list[Event] = []
     for item in still_open.values():
-        made += _closing(response_id, item, number + len(made))
-        output[item.index] = made[-1]["item"]
-    return made
+        emitted += _closing(response_id, item, number + len(emitted))
+        output[item.index] = emitted[-1]["item"]
+    return emitted
 
 
 def asks_client(happened: Iterable[Event]) -> bool:
@@ -106,7 +106,7 @@ def _take_delta(event: Event, item: _Item) -> None:
     if item.part is None:
         item.fragments.append(event["delta"])
         return
-    item.part.fragments.append(event["delta"])
+    item.part.fragments.pieces.append(event["delta"])
     item.part.logprobs += [_with_bytes(entry) for entry in event.get("logprobs", ())]
 
 
@@ -124,21 +124,21 @@ def _close_part(item: _Item, part: Json) -> None:
 def _closing(response_id: str, item: _Item, number: int) -> list[Event]:
     item_id, index = item.blank["id"], item.index
     final: dict[str, Any] = item.blank | {"status": "incomplete"}
-    made: list[Event] = []
+    emitted: list[Event] = []
     if form := FORMS.get(item.blank["type"]):
         final = item.blank | form.ended("incomplete")
         if streamed := form.streamed:
             final[streamed.key] = "".join(item.fragments)
             if not item.done:
-                made.append(streamed.done(number, item_id, index, final[streamed.key]))
+                emitted.append(streamed.done(number, item_id, index, final[streamed.key]))
     elif part := item.part:
         finished = part.finished()
         if not item.done:
-            made.append(part.kind.done(number, item_id, index, part.index, finished))
-        made.append(part.kind.closed(number + len(made), response_id, item_id, index, part.index, finished))
+            emitted.append(part.kind.done(number, item_id, index, part.index, finished))
+        emitted.append(part.kind.closed(number + len(emitted), response_id, item_id, index, part.index, finished))
         _close_part(item, finished)
     final |= {holder: parts for holder, parts in item.parts.items() if parts or holder in item.blank}
     if item.blank["type"] == "message":
         final.setdefault("phase", "commentary")  # the answer follows it
-    made.append(events.output_item_done(number + len(made), response_id, index, final))
-    return made
+    emitted.append(events.output_item_done(number + len(emitted), response_id, index, final))
+    return emitted

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any, Final
 
-from ..moderation import before_round
+from ..moderation_results import before_round
 from ..types import Json
 from . import events
 from .calls import FORMS, ItemForm, Stage

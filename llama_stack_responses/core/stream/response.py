@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ..mcp import Approval, echoed
+from ..mcp_approvals import Approval
+from ..mcp_secrets import echoed
 from ..schema.request import CreateRequest
 from . import events
 from .deltas import Usage
@@ -32,7 +33,7 @@ def new_response(
 ) -> dict[str, Any]:
     """Return the initial response to `request`: in progress, without output.
 
-    It has all keys of `openai.types.responses.Response`, and those that OpenAI's service sends besides them. What is
+    It has all keys of `openai.types.responses.Response`, and those that OpenAI's service sends in addition. What is
     unknown or not requested is null if OpenAI's type allows null, and OpenAI's default otherwise. Lists and objects
     that echo the request are the request's own, not copies.
 
@@ -75,8 +76,8 @@ def usage_of(used: Usage) -> dict[str, Any]:
 
 def terminal_event(sequence_number: int, response: dict[str, Any]) -> Event:
     """Return the event that ends the stream of `response`; OpenAI's types have none for a cancelled one."""
-    made = {"completed": events.completed, "failed": events.failed}.get(response["status"], events.incomplete)
-    return made(sequence_number, response)
+    constructor = {"completed": events.completed, "failed": events.failed}.get(response["status"], events.incomplete)
+    return constructor(sequence_number, response)
 
 
 def _echo(request: CreateRequest, reasoning_context: str) -> dict[str, Any]:

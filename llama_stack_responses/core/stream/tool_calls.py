@@ -12,14 +12,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from ..ids import new_id
 from ..types import Json
-from .calls import FORMS, ArgumentDecoder, CallKind, ItemForm, ServerCall, Stage
-from .deltas import ToolCall
+from .calls import FORMS, ArgumentDecoder, CallKind, ItemForm, ServerCall, Stage, Whole
+from .deltas import Annotation, Delta, Finish, ToolCall
 from .events import Event
-from .output import Output
+from .fragments import LARGE_CHARACTERS, Fragments
+from .output import OpenText, Output
 from .whole_object import WholeObject
 
 ItemStatus = Literal["completed", "incomplete"]
@@ -31,18 +33,53 @@ class _OpenCall:
 
     name: str = ""
     call_id: str = ""
-    fragments: list[str] = field(default_factory=list)
+    fragments: Fragments = field(default_factory=Fragments)
     opened: bool = False
     kind: CallKind | None = None
     index: int | None = None
     decoder: ArgumentDecoder | None = None
-    decoded: list[str] = field(default_factory=list)
+    decoded: Fragments = field(default_factory=Fragments)
     closed: bool = False
     arguments: WholeObject = field(default_factory=WholeObject)
+    read: tuple[int, Json | None] | None = None
+    decoded_until: int = 0
 
     def is_whole(self) -> bool:
         """Return whether the arguments are complete."""
-        return bool(self.name) and self.arguments.reached(self.fragments)
+        return bool(self.name) and self.arguments.reached(self.fragments.pieces)
+
+    def is_unprepared(self, whole: Whole | None, *, closes: bool) -> bool:
+        """Return whether closing the call takes long unless it is prepared.
+
+        Args:
+            whole: reads the arguments.
+            closes: whether the call is closed even if its arguments are not complete.
+        """
+        texts = (self.fragments, self.decoded)
+        length = self.fragments.length()
+        large = length >= LARGE_CHARACTERS
+        unread = large and whole is not None and not self.is_read()
+        undecoded = large and self.decoder is not None and self.decoded_until != length
+        return (unread or undecoded or any(text.is_unprepared() for text in texts)) and (closes or self.is_whole())
+
+    def is_read(self) -> bool:
+        """Return whether `read` has the result for the arguments so far."""
+        return self.read is not None and self.read[0] == self.fragments.length()
+
+    def lags(self) -> bool:
+        """Return whether much is not prepared yet."""
+        return self.fragments.lags() or self.decoded.lags()
+
+    def prepare(self, whole: Whole | None = None) -> None:
+        """Do what takes long when a large call closes."""
+        self.fragments.join()
+        self.decoded.join()
+        if self.decoder:
+            self.decoded_until = self.fragments.length()
+            self.decoder.prepare()
+        if whole:
+            text = self.fragments.text()
+            self.read = len(text), whole(text)
 
 
 class ToolCalls:
@@ -51,29 +88,33 @@ class ToolCalls:
     Args:
         output: receives their items.
         kind_of: returns how a call of the function with this name appears to the client; None if it is hidden.
+        whole_of: returns `whole` of that kind, without accepting a call.
 
     Attributes:
         server_calls: complete calls that the server has yet to answer: those of hosted tools, and invalid ones.
-        shown: how many calls of this round the client has to run.
+        client_calls: how many calls of this round the client has to run.
     """
 
-    def __init__(self, output: Output, kind_of: Callable[[str], CallKind | None]) -> None:
+    def __init__(
+        self, output: Output, kind_of: Callable[[str], CallKind | None], whole_of: Callable[[str], Whole | None]
+    ) -> None:
         self.server_calls: list[ServerCall] = []
-        self.shown = 0
+        self.client_calls = 0
         self._output = output
         self._kind_of = kind_of
+        self._whole_of = whole_of
         self._writing: dict[Hashable, _OpenCall] = {}
         self._line: deque[_OpenCall] = deque()
         self._running: set[int] = set()
         self._call_ids: set[str] = set()
         self._emitted: set[tuple[int, str]] = set()
 
-    def resume(self, said: Iterable[Json], waiting: Sequence[ServerCall], happened: Iterable[Event]) -> None:
+    def resume(self, added: Iterable[Json], waiting: Sequence[ServerCall], happened: Iterable[Event]) -> None:
         """Continue after other assemblers, given what they added, the unanswered calls, and the events about those."""
         self._emitted = {
             (event["output_index"], event["type"].rpartition(".")[2]) for event in happened if "output_index" in event
         }
-        self._call_ids = {item["call_id"] for item in [*self._output.items, *said] if "call_id" in item}
+        self._call_ids = {item["call_id"] for item in [*self._output.items, *added] if "call_id" in item}
         self._call_ids |= {call.call_id for call in waiting}
         self._running = {call.index for call in waiting if call.index is not None}
 
@@ -104,6 +145,35 @@ class ToolCalls:
             self._take_turns(out)
         return out
 
+    def open_text(self, key: Hashable, out: Sequence[Event]) -> OpenText | None:
+        """Return the arguments of this call, whose last fragment became these events, if they can be extended."""
+        call = self._writing[key]
+        if call.closed or call.decoder or len(self._line) != 1 or not out or "delta" not in out[-1]:
+            return None
+        return OpenText(self._output, call.fragments.pieces, out[-1])
+
+    def preparation(self, delta: Delta | None, *, waits: bool = False) -> Callable[[], None] | None:
+        """Return the work on a large call that a delta may close, or that `close` closes; None if there is none.
+
+        Args:
+            waits: whether other content waits for the end of the first call.
+        """
+        if not self._line or isinstance(delta, Annotation):
+            return None
+        first, ends = self._line[0], delta is None or isinstance(delta, Finish)
+        if isinstance(delta, ToolCall) and self._writing.get(delta.key) is first:
+            if not (waits or len(self._line) > 1):
+                return None
+            # It may complete the call, which then closes at once.
+            if first.lags():
+                return first.prepare
+        calls = self._line if ends else (first,)
+        for call in calls:
+            whole = self._whole_of(call.name)
+            if call.is_unprepared(whole, closes=ends):
+                return partial(call.prepare, whole)
+        return None
+
     def pause(self, out: list[Event]) -> bool:
         """Close the complete calls, since other content follows; return False if one is incomplete."""
         self._take_turns(out)
@@ -117,7 +187,7 @@ class ToolCalls:
         line, self._line = self._line, deque()
         self._writing = {}
         for call in line:
-            if call.name or call.fragments:
+            if call.name or call.fragments.pieces:
                 self._close(out, call, status)
         if status == "incomplete":
             for index in sorted(self._running):
@@ -138,8 +208,8 @@ class ToolCalls:
         if (index, stage) in self._emitted:
             return []
         item = self._output.items[index]
-        made = FORMS[item["type"]].stages.get(stage)
-        return [made(self._output.next(), item["id"], index)] if made else []
+        constructor = FORMS[item["type"]].stages.get(stage)
+        return [constructor(self._output.next(), item["id"], index)] if constructor else []
 
     def conclude(self, index: int, fields: Json, *, failed: bool = False) -> list[Event]:
         """Close an item whose tool has ended, with its results."""
@@ -159,9 +229,9 @@ class ToolCalls:
         return out + self.conclude(index, fields)
 
     def _details(self, form: ItemForm, item: Json, index: int) -> list[Event]:
-        made = form.details.events(self._output.numbered, item, index) if form.details else []
-        self._output.numbered += len(made)
-        return made
+        events = form.details.events(self._output.numbered, item, index) if form.details else []
+        self._output.numbered += len(events)
+        return events
 
     def make(self, kind: CallKind, name: str, arguments: str) -> list[Event]:
         """Make a call without streaming it: the model wrote it in an earlier response."""
@@ -182,7 +252,7 @@ class ToolCalls:
         while len(self._line) > 1 and self._line[0].is_whole():
             self._finish_first(out)
             first = self._line[0]
-            if first.name and first.fragments:
+            if first.name and first.fragments.pieces:
                 self._open(out, first)
 
     def _finish_first(self, out: list[Event]) -> None:
@@ -202,8 +272,8 @@ class ToolCalls:
         if kind and kind.form.streamed:
             call.index = self._add(out, kind.form, kind.fields(call.name, call.call_id))
             call.decoder = kind.decoder() if kind.decoder else None
-        early, call.fragments = call.fragments, []
-        for fragment in early:
+        early, call.fragments = call.fragments, Fragments()
+        for fragment in early.pieces:
             self._append(out, call, fragment)
 
     def _add(self, out: list[Event], form: ItemForm, fields: Json) -> int:
@@ -212,10 +282,10 @@ class ToolCalls:
         return index
 
     def _append(self, out: list[Event], call: _OpenCall, arguments: str) -> None:
-        call.fragments.append(arguments)
+        call.fragments.pieces.append(arguments)
         if call.decoder:
             arguments = call.decoder.feed(arguments)
-            call.decoded.append(arguments)
+            call.decoded.pieces.append(arguments)
         if arguments and call.kind and call.index is not None:
             self._show(out, call.kind, call.index, arguments)
 
@@ -240,13 +310,13 @@ class ToolCalls:
         assert streamed
         if status == "completed":
             self._append_rest(out, call, kind, index)
-        text = "".join(call.decoded if call.decoder else call.fragments)
+        text = (call.decoded if call.decoder else call.fragments).text()
         out.append(streamed.done(self._output.next(), item["id"], index, text))
         if kind.hosted and status == "completed":
             self._output.items[index] = item | {streamed.key: text}
             self._leave(call)
         else:
-            self.shown += 1
+            self.client_calls += 1
             self._output.done(out, index, item | kind.form.ended(status) | {streamed.key: text})
 
     def _append_rest(self, out: list[Event], call: _OpenCall, kind: CallKind, index: int) -> None:
@@ -254,11 +324,12 @@ class ToolCalls:
         assert kind.form.streamed
         if call.decoder:
             rest = call.decoder.end()
-            call.decoded.append(rest)
+            call.decoded.pieces.append(rest)
         else:
-            rest = "" if "".join(call.fragments).strip() else kind.form.streamed.nothing
-            call.fragments.append(rest)
+            rest = "" if call.fragments.text().strip() else kind.form.streamed.nothing
         if rest:
+            if not call.decoder:
+                call.fragments.pieces.append(rest)
             self._show(out, kind, index, rest)
 
     def _close_whole(self, out: list[Event], call: _OpenCall, kind: CallKind, status: ItemStatus) -> None:
@@ -266,13 +337,13 @@ class ToolCalls:
         assert kind.whole
         if status == "incomplete":
             return
-        fields = kind.whole("".join(call.fragments))
+        fields = call.read[1] if call.read and call.is_read() else kind.whole(call.fragments.text())
         if fields is None:
             fields = kind.unread
         if fields is not None:
             begun = kind.fields(call.name, call.call_id) | fields
             if not kind.hosted:
-                self.shown += 1
+                self.client_calls += 1
                 out += self.show(kind.form, begun)
                 return
             call.index = self._add(out, kind.form, begun)
@@ -285,5 +356,5 @@ class ToolCalls:
         """Pass a complete call to the server."""
         if call.index is not None:
             self._running.add(call.index)
-        arguments = "".join(call.fragments) or "{}"
+        arguments = call.fragments.text() or "{}"
         self.server_calls.append(ServerCall(call.name, call.call_id, arguments, call.index))

@@ -97,6 +97,10 @@ class Transcript:
         length = len(event["delta"])
         self._run.append([length, len(logprobs)] if logprobs else length)
 
+    def extend(self, length: int) -> None:
+        """Record a delta of this length that differs only in its number and its text from the last event."""
+        self._run.append(length)
+
     def marks(self) -> list[Mark]:
         """Return the recorded marks, to be stored."""
         return [[*mark[:3], _packed(mark[3])] if _is_run(mark) else mark for mark in self._marks]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 _MARK: Final = re.compile(r'["\\{}\[\]]')
-_AT_ONCE: Final = 4_096
+_SLICE_CHARACTERS: Final = 4_096
 """Characters after which one call stops, except at the end of a fragment: earlier fragments may hold megabytes."""
 
 
@@ -28,7 +28,7 @@ class WholeObject:
 
         While there is more to read than one call reads, the result is false.
         """
-        left = _AT_ONCE
+        left = _SLICE_CHARACTERS
         while self._read < len(fragments) and left > 0 and not self._whole:
             self._take(fragments[self._read])
             left -= 1 + len(fragments[self._read])

@@ -6,12 +6,12 @@ from typing import Any
 
 from llama_stack_responses.core.arguments import decoded_arguments
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.schema.shapes import At, Check
+from llama_stack_responses.core.schema.shapes import Check, Location
 
 
 def checked(arguments: str, shape: Check) -> Any | None:
     """Decode arguments and validate them with `shape`; None if they are invalid."""
     try:
-        return shape(decoded_arguments(arguments), At(""))
+        return shape(decoded_arguments(arguments), Location(""))
     except (ValueError, ApiError):
         return None

@@ -8,7 +8,8 @@ from llama_stack_responses.core.schema.shapes import Check
 from llama_stack_responses.core.stream.calls import CallKind, ItemForm, by_call_id
 
 from ...core.types import Json
-from ..tool import Function, chat_function
+from ..choice_handles import handle
+from ..tool_function import Function, chat_function
 from .checked import checked
 
 
@@ -47,6 +48,10 @@ class ClientTool:
     def functions(self) -> Sequence[Function]:
         """Return the single function."""
         return self._functions
+
+    def handles(self) -> Collection[str]:
+        """Return the handles of its types."""
+        return [handle(each) for each in self._types]
 
     def chosen(self, choice: Json) -> Collection[str]:
         """Return the function if the choice names the tool's type."""

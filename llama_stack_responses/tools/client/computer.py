@@ -7,7 +7,7 @@ from typing import Final
 from llama_stack_responses.core.schema.client_items import COMPUTER_ACTION
 from llama_stack_responses.core.schema.client_tools import COMPUTER_TYPES
 from llama_stack_responses.core.schema.request import CreateRequest
-from llama_stack_responses.core.schema.shapes import array, record
+from llama_stack_responses.core.schema.shapes import array, object_of
 from llama_stack_responses.core.stream.calls import COMPUTER_CALL
 
 from ...core.types import Json
@@ -55,7 +55,7 @@ _ACTION: Final = an_object(
 
 _PARAMETERS: Final = an_object({"actions": {"type": "array", "items": _ACTION}}, "actions")
 
-_ACTIONS: Final = record({"actions": array(COMPUTER_ACTION, low=1)}, "actions")
+_ACTIONS: Final = object_of({"actions": array(COMPUTER_ACTION, low=1)}, "actions")
 
 
 def computer_tool(declared: Json, _: CreateRequest) -> Tool:

@@ -8,8 +8,9 @@ from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.calls import CUSTOM, in_namespace
 
 from ...core.types import Json
+from ..choice_handles import handle
 from ..naming import chat_name
-from ..tool import Function
+from ..tool_function import Function
 from .function import is_chosen
 
 
@@ -23,6 +24,10 @@ class CustomTool:
     def functions(self) -> Sequence[Function]:
         """Return the single function."""
         return self._functions
+
+    def handles(self) -> Collection[str]:
+        """Return the handle of its name."""
+        return (handle("custom", self._name),)
 
     def chosen(self, choice: Json) -> Collection[str]:
         """Return the function if the choice names it."""

@@ -8,8 +8,9 @@ from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.calls import FUNCTION, in_namespace
 
 from ...core.types import Json
+from ..choice_handles import handle
 from ..naming import chat_name
-from ..tool import Function, chat_function
+from ..tool_function import Function, chat_function
 
 
 class FunctionTool:
@@ -22,6 +23,10 @@ class FunctionTool:
     def functions(self) -> Sequence[Function]:
         """Return the single function."""
         return self._functions
+
+    def handles(self) -> Collection[str]:
+        """Return the handle of its name."""
+        return (handle("function", self._name),)
 
     def chosen(self, choice: Json) -> Collection[str]:
         """Return the function if the choice names it."""

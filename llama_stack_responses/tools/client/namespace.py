@@ -8,7 +8,9 @@ from typing import Final
 from llama_stack_responses.core.schema.request import CreateRequest
 
 from ...core.types import Json
-from ..tool import Function
+from ..choice_handles import handle
+from ..naming import free_name
+from ..tool_function import Function
 from .custom import client_custom
 from .function import client_function, is_chosen
 
@@ -26,18 +28,27 @@ class NamespaceTool:
 
     def __init__(self, declared: Json, _: CreateRequest) -> None:
         self._name: str = declared["name"]
-        self._members = [(tool, _MAKERS[tool["type"]](tool, self._name)) for tool in declared["tools"]]
+        # By type and name; the names in a namespace are distinct.
+        self._members: dict[tuple[str, str], Function] = {}
+        taken, numbers = set[str](), dict[str, int]()
+        for tool in declared["tools"]:
+            member = _MAKERS[tool["type"]](tool, self._name)
+            # For the model, `a.b` and `a_b` have one name.
+            free = free_name(member.name, taken, numbers)
+            taken.add(free)
+            self._members[tool["type"], tool["name"]] = member if free == member.name else member.renamed(free)
 
     def functions(self) -> Sequence[Function]:
         """Return the functions of all its tools."""
-        return [function for _, function in self._members]
+        return list(self._members.values())
+
+    def handles(self) -> Collection[str]:
+        """Return the handles of the namespace and of its tools."""
+        return {handle("namespace", self._name), *(handle(kind, name) for kind, name in self._members)}
 
     def chosen(self, choice: Json) -> Collection[str]:
         """Return all functions if the choice names the namespace, otherwise those that it names."""
         if is_chosen(choice, "namespace", self._name):
-            return [function.name for _, function in self._members]
-        return [
-            function.name
-            for tool, function in self._members
-            if is_chosen(choice, tool["type"], tool["name"], self._name)
-        ]
+            return [function.name for function in self._members.values()]
+        member = self._members.get((choice["type"], choice["name"]))
+        return [member.name] if member and choice.get("namespace", self._name) == self._name else []

@@ -6,11 +6,12 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from llama_stack_responses.core.schema.request import CreateRequest
-from llama_stack_responses.core.schema.shapes import an_object, array, record, string
+from llama_stack_responses.core.schema.shapes import an_object, array, object_of, string
 from llama_stack_responses.core.stream.calls import TOOL_SEARCH_CALL, TOOL_SEARCH_OUTPUT, CallKind
 
 from ...core.types import Json
-from ..tool import Function, Invocation, Outcome, Tool, chat_function
+from ..tool import Tool
+from ..tool_function import Function, Invocation, Outcome, chat_function
 from .checked import checked
 from .client_tool import an_object as object_schema
 
@@ -20,7 +21,7 @@ _PATHS: Final = object_schema(
     "paths",
 )
 _QUERY: Final = object_schema({"query": {"type": "string", "description": "What the tool has to do."}}, "query")
-_SEARCH: Final = record({"paths": array(string(1, 300), low=1)}, "paths")
+_SEARCH: Final = object_of({"paths": array(string(1, 300), low=1)}, "paths")
 
 
 def tool_search_tool(declared: Json, request: CreateRequest) -> Tool:
@@ -47,6 +48,10 @@ class ClientSearch:
         """Return the single function."""
         return self._functions
 
+    def handles(self) -> Collection[str]:
+        """Return the handle of its type."""
+        return ("tool_search",)
+
     def chosen(self, choice: Json) -> Collection[str]:
         """Return the function if the choice names the tool's type."""
         return [_NAME] if choice["type"] == "tool_search" else []
@@ -72,16 +77,21 @@ class ServerSearch:
         kind = CallKind(TOOL_SEARCH_CALL, _fields, whole=_whole, hosted=True)
         return [Function(chat_function(_NAME, description, _PATHS), kind, self._run, repeatable=True)]
 
+    def handles(self) -> Collection[str]:
+        """Return the handle of its type."""
+        return ("tool_search",)
+
     def chosen(self, choice: Json) -> Collection[str]:
         """Return the function if the choice names the tool's type."""
         return [_NAME] if choice["type"] == "tool_search" else []
 
     def found(self) -> Sequence[Json]:
-        """Return the tools found by the searches of this response."""
-        return self._found
+        """Return the tools found by the searches since the last call."""
+        found, self._found = self._found, []
+        return found
 
     async def _run(self, invocation: Invocation) -> Outcome:
-        paths = set(invocation.arguments()["paths"])
+        paths = set((await invocation.arguments())["paths"])
         found = [part for tool in self._deferred if (part := _part(tool, paths))]
         self._found += found
         invocation.reporter.show(TOOL_SEARCH_OUTPUT, {"call_id": None, "execution": "server", "tools": found})

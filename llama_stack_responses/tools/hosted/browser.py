@@ -17,7 +17,8 @@ from llama_stack_responses.core.stream.citing import CLOSES, DAGGER, OPENS, Cita
 from llama_stack_responses.fetch.pages import WebPage
 
 from ...core.types import Json
-from ..tool import Invocation, Outcome, ToolError, chat_function
+from ..tool_function import Invocation, Outcome, ToolError, chat_function
+from .call_arguments import named_arguments
 from .search_results import Result, web_host
 from .sources import Source, sanitized, url_citation
 from .web_search import (
@@ -28,12 +29,11 @@ from .web_search import (
     SearchServices,
     SearchTool,
     lines_with,
-    named_arguments,
     search_function,
     wrapped,
 )
 
-_WIDTH: Final = 80
+_LINE_CHARACTERS: Final = 80
 _LINES_FOUND: Final = 4
 """Lines shown from each match on."""
 _MOST_FOUND: Final = 50
@@ -120,11 +120,11 @@ class Browser(SearchTool):
         action = invocation.item["action"]
         results = await self._browsing.search(action["queries"])
         view = _of_results(action["query"], results, self._browsing.size.snippet)
-        return Outcome(self._shown(view), self._browsing.fields(action, results))
+        return Outcome(self._numbered_lines(view), self._browsing.fields(action, results))
 
     async def _open(self, invocation: Invocation) -> Outcome:
         invocation.advance("searching")
-        arguments = invocation.arguments()
+        arguments = await invocation.arguments()
         url = invocation.item["action"].get("url")
         link = await self._link(arguments)
         if url is None and link is not None:
@@ -132,16 +132,16 @@ class Browser(SearchTool):
         if url is None or web_host(url) is None:
             raise ToolError(f"There is no such link. Valid ids are shown as {OPENS}id{DAGGER}...{CLOSES}.")
         first = _integer(arguments.get("loc"), link.target if link else 0)
-        view = await asyncio.to_thread(_of_page, await self._browsing.open(url))
-        return Outcome(self._shown(view, max(first, 0), _integer(arguments.get("num_lines"), -1)))
+        view = await asyncio.to_thread(_of_page, await self._browsing.fetch(url))
+        return Outcome(self._numbered_lines(view, max(first, 0), _integer(arguments.get("num_lines"), -1)))
 
     async def _find(self, invocation: Invocation) -> Outcome:
         invocation.advance("searching")
         action = invocation.item["action"]
         if web_host(action["url"]) is None:
             raise ToolError("No page is open at that cursor. Open one before you look for something in it.")
-        view = await asyncio.to_thread(_of_page, await self._browsing.open(action["url"]))
-        return Outcome(self._shown(await asyncio.to_thread(_of_matches, view, action["pattern"])))
+        view = await asyncio.to_thread(_of_page, await self._browsing.fetch(action["url"]))
+        return Outcome(self._numbered_lines(await asyncio.to_thread(_of_matches, view, action["pattern"])))
 
     # the items of its calls
 
@@ -178,12 +178,12 @@ class Browser(SearchTool):
             return None
         links = view.links
         if links is None:
-            links = (await asyncio.to_thread(_of_page, await self._browsing.open(view.url))).links
+            links = (await asyncio.to_thread(_of_page, await self._browsing.fetch(view.url))).links
         return (links or {}).get(number)
 
     # views
 
-    def _shown(self, view: _View, first: int = 0, count: int = -1) -> str:
+    def _numbered_lines(self, view: _View, first: int = 0, count: int = -1) -> str:
         """Assign the next cursor to a view and show its lines from `first` on: `count` of them, or as many as fit."""
         cursor = max(self._views, default=-1) + 1
         self._keep(cursor, view)
@@ -220,7 +220,7 @@ def _of_results(query: str, results: Sequence[Result], longest: int) -> _View:
     lines = ["", "# Search results"]
     for number, each in enumerate(results):
         lines += [f"{OPENS}{number}{DAGGER}{_named(each.title)}{DAGGER}{web_host(each.url)}{CLOSES}", each.url]
-        lines += [*wrapped([sanitized(each.snippet)[:longest]], _WIDTH), ""]
+        lines += [*wrapped([sanitized(each.snippet)[:longest]], _LINE_CHARACTERS), ""]
     title = sanitized(query)
     found = dict(_links_of_results(dict(enumerate(lines))))
     return _View(f"{_SEARCHED}{title.replace(' ', '+')}", title, lines, found)
@@ -253,7 +253,7 @@ def _of_page(page: WebPage) -> _View:
         return f"{OPENS}{number}{DAGGER}{_named(link[1])}{DAGGER}{web_host(link[2])}{CLOSES}"
 
     text = page.text.replace(OPENS, "[").replace(CLOSES, "]")
-    lines = ["", f"URL: {page.url}", *wrapped(_LINK.sub(marked, text).splitlines(), _WIDTH)]
+    lines = ["", f"URL: {page.url}", *wrapped(_LINK.sub(marked, text).splitlines(), _LINE_CHARACTERS)]
     return _View(page.url, _named(page.title), lines, links, is_page=True)
 
 

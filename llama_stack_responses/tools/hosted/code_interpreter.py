@@ -7,7 +7,6 @@ from functools import partial
 from typing import Final
 from urllib.parse import quote
 
-from llama_stack_responses.core.exchanges import EXCHANGE
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.argument_text import ArgumentText
 from llama_stack_responses.core.stream.calls import CODE_INTERPRETER_CALL, CallKind
@@ -17,7 +16,8 @@ from llama_stack_responses.sandbox.containers import file_id, files
 from llama_stack_responses.sandbox.jail import DATA
 
 from ...core.types import Json
-from ..tool import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
+from ..tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
+from ..tool_history import ToolHistory
 from .container_choice import ContainerAccess, ContainerChoice
 from .numbered_files import NumberedFiles
 
@@ -50,18 +50,19 @@ class CodeInterpreterTool:
         self._shows_outputs = "code_interpreter_call.outputs" in request.include
         self._files = NumberedFiles()
 
-    async def prepare(self, items: Sequence[Json], _: ItemReporter) -> None:
+    async def prepare(self, history: ToolHistory, _: ItemReporter) -> None:
         """Choose the container, and restore the files that the model knows."""
-        calls = [item for item in items if item["type"] == "code_interpreter_call"]
-        self._choice.choose(item["container_id"] for item in calls)
-        for call in calls:
-            if EXCHANGE in call:
-                self._files.learn(call[EXCHANGE]["output"])
+        self._choice.choose(item["container_id"] for item in history.calls.get("code_interpreter_call", ()))
+        await history.learn(["code_interpreter_call"], self._files.learn)
 
     def functions(self) -> Sequence[Function]:
         """Return the single function. It is not repeatable: a call that may have run may have changed files."""
         kind = CallKind(CODE_INTERPRETER_CALL, self._fields, decoder=partial(ArgumentText, "code"), hosted=True)
         return (Function(chat_function(_NAME, _DESCRIPTION, _PARAMETERS), kind, self._run),)
+
+    def handles(self) -> Collection[str]:
+        """Return the handle of its type."""
+        return ("code_interpreter",)
 
     def chosen(self, choice: Json) -> Collection[str]:
         """Return the function if the choice names the tool's type."""

@@ -8,14 +8,15 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from io import BytesIO
 
-from llama_stack_responses.core.errors import ApiError, bad_request
+from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.sandbox.containers import Containers, Entry, NoContainer, write_file
+from llama_stack_responses.sandbox.containers import ContainerEntry, Containers, NoContainer, write_file
 from llama_stack_responses.sandbox.slots import TooManyContainers
 
 from ...core.types import Json
-from ..tool import ToolError
+from ...core.unavailable_tools import UnavailableTool
+from ..tool_function import ToolError
 
 Uploaded = Callable[[str], AbstractAsyncContextManager[tuple[str, bytes]]]
 """Yields the name and content of an uploaded file by its id. Raises `ApiError` if the user has no access to it."""
@@ -26,12 +27,12 @@ class ContainerAccess:
     """Access to this server's containers.
 
     Attributes:
-        who: returns the current user.
+        current_user: returns the current user.
         uploaded: reads uploaded files, to copy them into a container.
     """
 
     containers: Containers
-    who: Callable[[], Owner]
+    current_user: Callable[[], Owner]
     uploaded: Uploaded
 
 
@@ -39,27 +40,27 @@ class ContainerChoice:
     """The container of one tool.
 
     Args:
-        asked: id of a container, or the settings of a new one: `{file_ids, network_policy}`.
+        container: id of a container, or the settings of a new one: `{file_ids, network_policy}`.
 
     Attributes:
         container_id: its id, once chosen.
     """
 
-    def __init__(self, access: ContainerAccess, asked: str | Json) -> None:
-        self.container_id = asked if isinstance(asked, str) else ""
+    def __init__(self, access: ContainerAccess, container: str | Json) -> None:
+        self.container_id = container if isinstance(container, str) else ""
         self._access = access
-        self._asked = asked
+        self._container = container
         self._opening = asyncio.Lock()
-        if isinstance(asked, dict) and asked.get("network_policy", {"type": "disabled"})["type"] != "disabled":
+        if isinstance(container, dict) and container.get("network_policy", {"type": "disabled"})["type"] != "disabled":
             message = "Containers of this server have no network: omit 'network_policy'."
-            raise bad_request(message, "tools", "unsupported_value")
+            raise UnavailableTool(message, "tools")
 
     def choose(self, used: Iterable[str]) -> None:
         """Choose the requested container, the last one that the conversation used, or a new id."""
         self.container_id = self.container_id or self._last(list(used)) or new_id("cntr")
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Entry]:
+    async def opened(self) -> AsyncIterator[ContainerEntry]:
         """Open the container and keep it from expiring meanwhile.
 
         Raises:
@@ -74,21 +75,21 @@ class ContainerChoice:
         finally:
             entry.users -= 1
 
-    async def _open(self) -> Entry:
+    async def _open(self) -> ContainerEntry:
         """Find the container; create a new one, with its files, if it does not exist yet."""
         try:
-            return self._access.containers.find(self.container_id, self._access.who())
+            return self._access.containers.find(self.container_id, self._access.current_user())
         except NoContainer as error:
-            if isinstance(self._asked, str):
+            if isinstance(self._container, str):
                 raise ToolError(str(error)) from error
-            return await self._make(self._asked)
+            return await self._make(self._container)
 
-    async def _make(self, asked: Json) -> Entry:
+    async def _make(self, settings: Json) -> ContainerEntry:
         try:
-            entry = await self._access.containers.create(self._access.who(), container_id=self.container_id)
+            entry = await self._access.containers.create(self._access.current_user(), container_id=self.container_id)
         except TooManyContainers as error:
             raise ToolError(str(error)) from error
-        for file_id in asked.get("file_ids", ()):
+        for file_id in settings.get("file_ids", ()):
             try:
                 async with self._access.uploaded(file_id) as (name, content):
                     await write_file(entry, name, BytesIO(content))
@@ -99,6 +100,6 @@ class ContainerChoice:
 
     def _last(self, used: list[str]) -> str | None:
         try:
-            return self._access.containers.find(used[-1], self._access.who()).id if used else None
+            return self._access.containers.find(used[-1], self._access.current_user()).id if used else None
         except NoContainer:
             return None

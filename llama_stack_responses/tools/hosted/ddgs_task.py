@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 _MOST_BYTES: Final = 8 << 20
 """Maximum size of a decompressed answer."""
-_PIECE: Final = 1 << 16
+_PIECE_BYTES: Final = 1 << 16
 _REDIRECTS: Final = 3
 _REDIRECTED: Final = (301, 302, 303, 307, 308)
 
@@ -82,7 +82,7 @@ class _BoundedClient(HttpClient):  # type: ignore[misc]
             DDGSException: there is no answer, or it is too large.
         """
         try:
-            answer = self._asked(method, url, more)
+            answer = self._redirected(method, url, more)
             body = _body(answer)
         except Exception as error:
             self._failures.add(next((why for kind, why in _FAILURES if isinstance(error, kind)), "no answer"))
@@ -91,16 +91,16 @@ class _BoundedClient(HttpClient):  # type: ignore[misc]
             self._failures.add(f"status {answer.status_code}")
         return _Answer(answer.status_code, body)
 
-    def _asked(self, method: str, url: str, more: Json) -> Any:
-        answer = self._asked_once(method, url, more)
+    def _redirected(self, method: str, url: str, more: Json) -> Any:
+        answer = self._requested(method, url, more)
         for _ in range(_REDIRECTS):
             target = urljoin(url, answer.headers.get("location", ""))
             if answer.status_code not in _REDIRECTED or not _is_same_site(url, target):
                 break
-            answer = self._asked_once("GET", target, {})
+            answer = self._requested("GET", target, {})
         return answer
 
-    def _asked_once(self, method: str, url: str, more: Json) -> Any:
+    def _requested(self, method: str, url: str, more: Json) -> Any:
         return self.client.request(method, url, stream=True, follow_redirects=False, **more)
 
 
@@ -118,7 +118,7 @@ _FAILURES: Final = (
 
 def _body(answer: Any) -> bytes:
     body = bytearray()
-    for piece in answer.iter_bytes(_PIECE):
+    for piece in answer.iter_bytes(_PIECE_BYTES):
         body += piece
         if len(body) > _MOST_BYTES:
             raise _TooLarge

@@ -8,26 +8,26 @@ from dataclasses import replace
 from itertools import accumulate, chain, islice
 from typing import Final
 
-from llama_stack_responses.core.arguments import decoded_arguments
-from llama_stack_responses.core.exchanges import EXCHANGE
 from llama_stack_responses.core.schema.request import CreateRequest
-from llama_stack_responses.core.stream.calls import FILE_SEARCH_CALL, CallKind
+from llama_stack_responses.core.stream.calls import FILE_SEARCH_CALL, CallKind, no_fields
 from llama_stack_responses.core.stream.citing import CLOSES, OPENS, Citation
 
 from ...core.types import Json
-from ..tool import Function, Invocation, ItemReporter, Outcome, chat_function
+from ...store.reading import computed_each
+from ..tool_function import Function, Invocation, ItemReporter, Outcome, chat_function
+from ..tool_history import ToolHistory
+from .call_arguments import MOST_QUERIES, search_queries
 from .sources import Sources, sanitized_lines
 from .vector_stores import Passage, VectorStores
 
 _NAME: Final = "file_search"
-_MOST_QUERIES: Final = 5
-_RESULTS: Final = 10
+_DEFAULT_RESULTS: Final = 10
 _AT_ONCE: Final = 8
 """Default number of results, and maximum number of concurrent searches."""
-_PASSAGE: Final = 65_536
-_PASSAGES: Final = 2**20
+_PASSAGE_CHARACTERS: Final = 65_536
+_PASSAGES_CHARACTERS: Final = 2**20
 """Maximum characters of the text of one passage, and of all passages of one call."""
-_WORD: Final = 512
+_WORD_CHARACTERS: Final = 512
 _ATTRIBUTES: Final = 16
 """Maximum characters of a name and of an attribute's value, and number of attributes, as OpenAI allows."""
 _PREFIX: Final = "F"
@@ -45,7 +45,7 @@ _FUNCTION: Final = chat_function(
                 "type": "array",
                 "items": {"type": "string"},
                 "minItems": 1,
-                "maxItems": _MOST_QUERIES,
+                "maxItems": MOST_QUERIES,
                 "description": "What to search for, in whole phrases; several queries look at several sides at once.",
             }
         },
@@ -63,24 +63,26 @@ class FileSearch:
         self._shows_results = "file_search_call.results" in request.include
         self._stores = stores
         self._sources = Sources(_PREFIX)
-        kind = CallKind(FILE_SEARCH_CALL, _no_fields, whole=_queries, unread={"queries": []}, hosted=True)
+        kind = CallKind(FILE_SEARCH_CALL, no_fields, whole=_queries, unread={"queries": []}, hosted=True)
         self._functions = (Function(_FUNCTION, kind, self._run, repeatable=True),)
 
     def functions(self) -> Sequence[Function]:
         """Return the single function."""
         return self._functions
 
+    def handles(self) -> Collection[str]:
+        """Return the handle of its type."""
+        return ("file_search",)
+
     def chosen(self, choice: Json) -> Collection[str]:
         """Return the function if the choice names the tool's type."""
         return [_NAME] if choice["type"] == "file_search" else []
 
-    async def prepare(self, items: Sequence[Json], _: ItemReporter) -> None:
+    async def prepare(self, history: ToolHistory, _: ItemReporter) -> None:
         """Check that the stores exist, and restore the files that the model knows from its conversation."""
         for store_id in self._store_ids:
             await self._stores.check(store_id)
-        for exchange in (item[EXCHANGE] for item in items if EXCHANGE in item):
-            if exchange["name"] == _NAME and isinstance(exchange["output"], str):
-                self._sources.learn(exchange["output"])
+        await history.learn([_NAME], self._sources.learn)
 
     def cite(self, key: str, _: str) -> Citation | None:
         """Return the citation of a file by its number; the marker is removed from the text."""
@@ -103,14 +105,14 @@ class FileSearch:
             }
             for each in found
         ]
-        return Outcome(self._listed(found), {"results": results} if self._shows_results else {})
+        return Outcome(await self._listed(found), {"results": results} if self._shows_results else {})
 
     async def _search(self, queries: Sequence[str]) -> list[Passage]:
         """Return the best passages of all stores for all queries, without duplicates."""
         options: Json = {
             name: self._declared[name] for name in ("filters", "ranking_options") if name in self._declared
         }
-        options["max_num_results"] = most = self._declared.get("max_num_results") or _RESULTS
+        options["max_num_results"] = most = self._declared.get("max_num_results") or _DEFAULT_RESULTS
         places = asyncio.Semaphore(_AT_ONCE)
 
         async def search(store_id: str, query: str) -> Sequence[Passage]:
@@ -123,15 +125,17 @@ class FileSearch:
         best = sorted(found, key=lambda each: each.score, reverse=True)
         several = list({(each.file_id, each.text): each for each in reversed(best)}.values())[::-1][:most]
         sizes = accumulate(len(each.text) for each in several)
-        return [each for each, size in zip(several, sizes, strict=True) if size <= _PASSAGES]
+        return [each for each, size in zip(several, sizes, strict=True) if size <= _PASSAGES_CHARACTERS]
 
-    def _listed(self, found: Sequence[Passage]) -> str:
+    async def _listed(self, found: Sequence[Passage]) -> str:
         if not found:
             return "Nothing was found. Try other words."
+        texts = [each.text for each in found]
+        lines = await computed_each(map(sanitized_lines, texts), texts)
         shown = [_CITE]
-        for each in found:
+        for each, of_it in zip(found, lines, strict=True):
             heading = self._sources.heading(self._sources.number(each.file_id, each.filename or each.file_id))
-            shown.append("\n".join([heading, *sanitized_lines(each.text)]))
+            shown.append("\n".join([heading, *of_it]))
         return "\n\n".join(shown)
 
 
@@ -140,24 +144,16 @@ def _bounded(passage: Passage) -> Passage:
     attributes = islice(passage.attributes.items(), _ATTRIBUTES)
     return replace(
         passage,
-        filename=(passage.filename or "")[:_WORD],
-        attributes={name[:_WORD]: each[:_WORD] if isinstance(each, str) else each for name, each in attributes},
-        text=passage.text[:_PASSAGE],
+        filename=(passage.filename or "")[:_WORD_CHARACTERS],
+        attributes={
+            name[:_WORD_CHARACTERS]: each[:_WORD_CHARACTERS] if isinstance(each, str) else each
+            for name, each in attributes
+        },
+        text=passage.text[:_PASSAGE_CHARACTERS],
     )
 
 
-def _no_fields(_: str, __: str) -> Json:
-    return {}
-
-
 def _queries(arguments: str) -> Json | None:
-    """Parse the queries of a call. Some models send a single `query`, as other search tools take."""
-    try:
-        named = decoded_arguments(arguments)
-    except ValueError:
-        return None
-    given = (named.get("queries") or named.get("query")) if isinstance(named, dict) else None
-    queries = [given] if isinstance(given, str) else given
-    if not isinstance(queries, list) or not all(isinstance(each, str) and each.strip() for each in queries):
-        return None
-    return {"queries": queries[:_MOST_QUERIES]}
+    """Return the queries of a call, as fields of its item."""
+    queries = search_queries(arguments)
+    return {"queries": queries} if queries else None

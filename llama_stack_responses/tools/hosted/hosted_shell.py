@@ -13,15 +13,17 @@ from llama_stack_responses.sandbox.jail import DATA
 from ...core.types import Json
 from ..client.checked import checked
 from ..client.shell import SHELL_PARAMETERS
-from ..tool import Function, Invocation, ItemReporter, Outcome, chat_function
+from ..tool_function import Function, Invocation, ItemReporter, Outcome, chat_function
+from ..tool_history import ToolHistory
 from .container_choice import ContainerAccess, ContainerChoice
 
 _NAME: Final = "shell"
 _SECONDS: Final = 60.0
-_LENGTH: Final = 20_000
+_OUTPUT_CHARACTERS: Final = 20_000
+_MOST_COMMANDS: Final = 32
 _DESCRIPTION: Final = (
-    f"Runs commands, each in a separate shell, in a sandbox without network access whose folder is {DATA}, "
-    "and returns what they print."
+    f"Runs up to {_MOST_COMMANDS} commands, each in a separate shell, in a sandbox without network access whose folder "
+    f"is {DATA}, and returns what they print."
 )
 
 
@@ -36,15 +38,19 @@ class HostedShellTool:
     def __init__(self, environment: Json, access: ContainerAccess) -> None:
         self._choice = ContainerChoice(access, environment.get("container_id") or environment)
 
-    async def prepare(self, items: Sequence[Json], _: ItemReporter) -> None:
+    async def prepare(self, history: ToolHistory, _: ItemReporter) -> None:
         """Choose the container."""
-        places = [item.get("environment") or {} for item in items if item["type"] == "shell_call"]
+        places = [item.get("environment") or {} for item in history.calls.get("shell_call", ())]
         self._choice.choose(place["container_id"] for place in places if "container_id" in place)
 
     def functions(self) -> Sequence[Function]:
         """Return the single function. It is not repeatable: commands that may have run are not run again."""
         kind = CallKind(SHELL_CALL, self._fields, whole=self._whole, hosted=True)
         return (Function(chat_function(_NAME, _DESCRIPTION, SHELL_PARAMETERS), kind, self._run),)
+
+    def handles(self) -> Collection[str]:
+        """Return the handle of its type."""
+        return ("shell",)
 
     def chosen(self, choice: Json) -> Collection[str]:
         """Return the function if the choice names the tool's type."""
@@ -56,12 +62,12 @@ class HostedShellTool:
 
     def _whole(self, arguments: str) -> Json | None:
         action = checked(arguments, SHELL_ACTION)
-        return None if action is None else {"action": action}
+        return None if action is None or len(action["commands"]) > _MOST_COMMANDS else {"action": action}
 
     async def _run(self, invocation: Invocation) -> Outcome:
         action = invocation.item["action"]
         seconds = (action.get("timeout_ms") or _SECONDS * 1000) / 1000
-        length = action.get("max_output_length") or _LENGTH
+        length = action.get("max_output_length") or _OUTPUT_CHARACTERS
         async with self._choice.opened() as entry:
             ran = [await entry.container.command(command, seconds, length) for command in action["commands"]]
         output = [_printed(each, length) for each in ran]
@@ -69,8 +75,8 @@ class HostedShellTool:
         reporter, call = invocation.reporter, invocation.call
         assert call.index is not None
         reporter.conclude(call.index, {})
-        made = {"call_id": call.call_id, "max_output_length": length, "output": output}
-        reporter.show(SHELL_CALL_OUTPUT, made)
+        item = {"call_id": call.call_id, "max_output_length": length, "output": output}
+        reporter.show(SHELL_CALL_OUTPUT, item)
         return Outcome("\n".join(map(_report, output)))
 
 

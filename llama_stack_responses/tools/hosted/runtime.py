@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ...core.types import Json
-from ..tool import ToolError
+from ..tool_function import ToolError
 
 
 class ToolRuntime(Protocol):

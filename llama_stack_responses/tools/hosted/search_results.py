@@ -18,6 +18,7 @@ from urllib.parse import quote, urlsplit
 
 import orjson
 
+from llama_stack_responses.core import json_decoding
 from llama_stack_responses.core.json_values import fits
 from llama_stack_responses.core.types import Json
 
@@ -25,14 +26,16 @@ _MOST: Final = 500
 """Maximum number of entries read from one answer."""
 _DEEPEST: Final = 10
 """Maximum nesting of lists."""
-_LONGEST_PRINTED: Final = 64 * 1024
+_PRINTED_CHARACTERS: Final = 64 * 1024
 """Maximum length of a line that is parsed as a Python literal: the parser holds the GIL."""
-_LONGEST_ANSWER: Final = 2**21
+_ANSWER_CHARACTERS: Final = 2**21
 _MOST_VALUES: Final = 65_536
 _MOST_LEVELS: Final = 64
 """Maximum length and number of JSON values of an answer, and their nesting: the decoder holds the GIL."""
-_LONGEST_URL: Final = 8_192
-_LONGEST_TEXT: Final = 20_000
+_SLICE_BYTES: Final = 65_536
+"""Bytes that are decoded in one call."""
+_URL_CHARACTERS: Final = 8_192
+_TEXT_CHARACTERS: Final = 20_000
 """Characters of a title or a snippet that are read."""
 
 _BLANK: Final = re.compile(r"\s")
@@ -55,11 +58,12 @@ def results_of(content: str) -> list[Result]:
 
 
 def _entries(content: str) -> Iterator[Json]:
-    if len(content) > _LONGEST_ANSWER or not fits(content.encode(errors="replace"), _MOST_VALUES, _MOST_LEVELS):
+    body = content.encode(errors="replace") if len(content) <= _ANSWER_CHARACTERS else b""
+    if not body or not fits(body, _MOST_VALUES, _MOST_LEVELS):
         return
     try:
-        value = orjson.loads(content)
-    except orjson.JSONDecodeError:
+        value = orjson.loads(body) if len(body) <= _SLICE_BYTES else json_decoding.loads(body)
+    except ValueError:
         yield from _printed(content)
         return
     if isinstance(value, dict):
@@ -71,7 +75,7 @@ def _entries(content: str) -> Iterator[Json]:
 def _printed(content: str) -> Iterator[Json]:
     """Parse Brave's format: one line per group of results, as Python's repr."""
     for line in content.splitlines():
-        if len(line) > _LONGEST_PRINTED:
+        if len(line) > _PRINTED_CHARACTERS:
             continue
         try:
             value = ast.literal_eval(line)
@@ -102,7 +106,7 @@ _READERS: Final[tuple[tuple[str, Callable[[Json], Any]], ...]] = (
 
 def _result(entry: Json) -> Result | None:
     url = entry.get("url")
-    if not isinstance(url, str) or len(url) > _LONGEST_URL or web_host(url) is None:
+    if not isinstance(url, str) or len(url) > _URL_CHARACTERS or web_host(url) is None:
         return None
     url = _BLANK.sub(lambda blank: quote(blank[0]), url.strip())
     title = entry.get("title") or entry.get("name") or web_host(url)
@@ -122,7 +126,7 @@ def _snippet(entry: Json) -> str:
 
 def plain(text: str) -> str:
     """Return text without the markup that services add, in one line."""
-    text = _TAG.sub("", text[:_LONGEST_TEXT])
+    text = _TAG.sub("", text[:_TEXT_CHARACTERS])
     # Python refuses to convert a character reference of thousands of digits.
     with suppress(ValueError):
         text = html.unescape(text)

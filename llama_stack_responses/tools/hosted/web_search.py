@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import Any, Final
 
-from llama_stack_responses.core.arguments import decoded_arguments
-from llama_stack_responses.core.exchanges import EXCHANGE
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.schema.search_tools import WEB_SEARCH_TYPES
-from llama_stack_responses.core.stream.calls import WEB_SEARCH_CALL, CallKind
+from llama_stack_responses.core.stream.calls import WEB_SEARCH_CALL, CallKind, no_fields
 from llama_stack_responses.core.stream.citing import CLOSES, DAGGER, OPENS, Citation
 from llama_stack_responses.fetch.address_policy import UrlRefused
 from llama_stack_responses.fetch.pages import OpenPages, WebPage
 
 from ...core.types import Json
 from ...core.unavailable_tools import Unavailable
-from ..tool import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
+from ..tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
+from ..tool_history import ToolHistory
+from .call_arguments import MOST_QUERIES, named_arguments, search_queries
 from .runtime import ToolRuntime
 from .search_results import Result, is_within, results_of, web_host
 from .sources import Sources, sanitized, sanitized_lines, sources_of, url_citation
 
 _SERVICE: Final = "web_search"
-_MOST_QUERIES: Final = 5
 _MOST_MATCHES: Final = 20
 _AROUND: Final = 2
 """Lines shown before and after a match."""
-_LONGEST_LINE: Final = 500
+_LINE_CHARACTERS: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +104,8 @@ class Browsing:
         Raises:
             ToolError: all searches failed.
         """
-        asked = (self._runtime.invoke(_SERVICE, self._asking(query)) for query in queries)
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        searches = (self._runtime.invoke(_SERVICE, self._asking(query)) for query in queries)
+        answers = await asyncio.gather(*searches, return_exceptions=True)
         found = [await asyncio.to_thread(results_of, answer) for answer in answers if isinstance(answer, str)]
         if not found:
             raise next(answer for answer in answers if isinstance(answer, BaseException))
@@ -114,7 +113,7 @@ class Browsing:
         allowed = [each for each in best.values() if not self.domains or is_within(each.url, self.domains)]
         return allowed[: self.size.results * len(queries)]
 
-    async def open(self, url: str) -> WebPage:
+    async def fetch(self, url: str) -> WebPage:
         """Return a page.
 
         Raises:
@@ -123,7 +122,7 @@ class Browsing:
         assert self._pages
         try:
             self._allow(url)
-            page = await self._pages.open(url)
+            page = await self._pages.fetch(url)
             self._allow(page.url)
         except UrlRefused as error:
             raise ToolError(f"{url} cannot be opened. {error}") from None
@@ -180,12 +179,8 @@ def search_function(
 
     Searching and reading have no side effects, so calls are repeatable.
     """
-    kind = CallKind(WEB_SEARCH_CALL, _no_fields, whole=whole, unread={"action": nothing}, hosted=True)
+    kind = CallKind(WEB_SEARCH_CALL, no_fields, whole=whole, unread={"action": nothing}, hosted=True)
     return Function(chat, kind, run, repeatable=True)
-
-
-def _no_fields(_: str, __: str) -> Json:
-    return {}
 
 
 class SearchTool(ABC):
@@ -199,18 +194,19 @@ class SearchTool(ABC):
         """Return the available functions."""
         return self._functions
 
+    def handles(self) -> Collection[str]:
+        """Return the handles of its types."""
+        return WEB_SEARCH_TYPES
+
     def chosen(self, choice: Json) -> Collection[str]:
         """Return all functions if the choice names one of the tool's types."""
         return [each.name for each in self._functions] if choice["type"] in WEB_SEARCH_TYPES else []
 
-    async def prepare(self, items: Sequence[Json], _: ItemReporter) -> None:
+    async def prepare(self, history: ToolHistory, _: ItemReporter) -> None:
         """Check the search service, and restore the pages that the model knows from its conversation."""
         if not await self._browsing.finds():
             self._functions = ()
-        names = {each.name for each in self._functions}
-        for exchange in (item[EXCHANGE] for item in items if EXCHANGE in item):
-            if exchange["name"] in names and isinstance(exchange["output"], str):
-                self._learn(exchange["output"])
+        await history.learn([each.name for each in self._functions], self._learn)
 
     def release(self) -> None:
         """Drop the pages at the end of the response."""
@@ -258,7 +254,7 @@ class WebSearch(SearchTool):
         return "\n\n".join([_CITE, *shown])
 
     async def _open(self, invocation: Invocation) -> Outcome:
-        arguments = invocation.arguments()
+        arguments = await invocation.arguments()
         number, lines = await self._lines(invocation)
         first = _line(arguments.get("line"), len(lines))
         last, room = first, self._browsing.size.page
@@ -287,7 +283,7 @@ class WebSearch(SearchTool):
         url = invocation.item["action"].get("url")
         if url is None or web_host(url) is None:
             raise ToolError("There is no such page. Name one by the number in front of it, or by its whole URL.")
-        page = await self._browsing.open(url)
+        page = await self._browsing.fetch(url)
         number = self._sources.number(page.url, page.title)
         return number, await asyncio.to_thread(_lines_of, page)
 
@@ -348,7 +344,7 @@ def _search_function(browsing: Browsing) -> Json:
         "type": "array",
         "items": {"type": "string"},
         "minItems": 1,
-        "maxItems": _MOST_QUERIES,
+        "maxItems": MOST_QUERIES,
         "description": "What to search for; several queries look at several sides of a question at once.",
     }
     description = f"Searches the web and shows the results, numbered.{browsing.where()}"
@@ -358,23 +354,9 @@ def _search_function(browsing: Browsing) -> Json:
 
 
 def _searched(arguments: str) -> Json | None:
-    """Return the action of a search. Some models send a single `query`, as other search tools take."""
-    named = named_arguments(arguments)
-    given = named.get("queries") or named.get("query")
-    queries = [given] if isinstance(given, str) else given
-    if not isinstance(queries, list) or not all(isinstance(each, str) and each.strip() for each in queries):
-        return None
-    queries = queries[:_MOST_QUERIES]
-    return {"action": {"type": "search", "query": queries[0], "queries": queries}}
-
-
-def named_arguments(arguments: str) -> Mapping[str, Any]:
-    """Decode a call's arguments; return nothing if they are not a JSON object."""
-    try:
-        value = decoded_arguments(arguments)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+    """Return the action of a search."""
+    queries = search_queries(arguments)
+    return {"action": {"type": "search", "query": queries[0], "queries": queries}} if queries else None
 
 
 def _line(value: Any, last: int) -> int:
@@ -389,7 +371,7 @@ def _numbered(lines: Sequence[str], first: int, last: int) -> Iterator[str]:
 
 
 def _lines_of(page: WebPage) -> list[str]:
-    return wrapped(sanitized_lines(page.text), _LONGEST_LINE)
+    return wrapped(sanitized_lines(page.text), _LINE_CHARACTERS)
 
 
 def lines_with(lines: Sequence[str], pattern: str) -> list[int]:

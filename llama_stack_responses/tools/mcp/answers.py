@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from .events import Event, EventReader
-from .failure import BAD_GATEWAY, Broken, Failure, too_large
+from .failure import BAD_GATEWAY, BrokenConnection, Failure, too_large
 from .incoming import IncomingMessages
 from .versions import http
 
@@ -53,7 +53,7 @@ class Body:
                 yield chunk
         except (http.TransportError, OSError) as error:
             message = f"The connection to the server broke ({type(error).__name__})."
-            raise Broken(BAD_GATEWAY, message) from error
+            raise BrokenConnection(BAD_GATEWAY, message) from error
 
     async def read(self) -> bytes:
         """Return the whole body."""
@@ -141,7 +141,7 @@ class AnswerEvents(http.AsyncByteStream):
                 yield event.encoded()
         except Failure as error:
             failure = error
-            resumable = resumable and isinstance(error, Broken)
+            resumable = resumable and isinstance(error, BrokenConnection)
         if not resumable:
             yield Event(_MESSAGE, self._error(failure)).encoded()
 

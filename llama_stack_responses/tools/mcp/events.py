@@ -11,7 +11,7 @@ from typing import Final
 
 from .failure import Failure, too_large
 
-_LONGEST_NAME: Final = 1_024
+_NAME_BYTES: Final = 1_024
 """Maximum length of an event's name or id, in bytes."""
 
 _RETRY_MS: Final = range(500, 30_001)
@@ -107,6 +107,6 @@ class EventReader:
 
 
 def _bounded(value: bytes) -> bytes:
-    if len(value) > _LONGEST_NAME:
+    if len(value) > _NAME_BYTES:
         raise Failure(502, "The server's events have names or ids that are longer than this server allows.")
     return value

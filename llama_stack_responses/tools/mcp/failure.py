@@ -28,7 +28,7 @@ class Failure(Exception):  # noqa: N818 (it is one of the expected results)
         self.error = error
 
 
-class Broken(Failure):
+class BrokenConnection(Failure):
     """A broken connection; a stream may be resumed."""
 
 

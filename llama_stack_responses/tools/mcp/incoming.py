@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import orjson
 
+from ...core import json_decoding
+from ...core.json_blocks import blocks
 from ...core.json_values import fits
 from ...core.types import Json
 from .failure import BAD_GATEWAY, Failure, no_protocol, too_large
@@ -27,10 +29,10 @@ _PING: Final = "ping"
 _MOST_PINGS: Final = 100
 """Maximum number in one session."""
 
-_LONGEST_NAME: Final = 100
+_NAME_CHARACTERS: Final = 100
 """Maximum length of a method or an id, in characters."""
 
-_LONGEST_MESSAGE: Final = 2_000
+_MESSAGE_CHARACTERS: Final = 2_000
 
 _AT_ONCE_BYTES: Final = 65_536
 """Maximum size of a message that is decoded in the event loop; a larger one is decoded in a thread."""
@@ -129,13 +131,13 @@ class IncomingMessages:
         if not fits(text, self.limits.answer_values, _MOST_DEPTH):
             raise too_large()
         try:
-            message = orjson.loads(text)
+            message = orjson.loads(text) if len(text) <= _AT_ONCE_BYTES else json_decoding.loads(text)
         except ValueError:
             message = None
         if not isinstance(message, dict):
             raise no_protocol()
         plain = self._plain(message)
-        return plain, orjson.dumps(plain)
+        return plain, b"".join(blocks(plain))
 
     def _plain(self, message: Json) -> Json:
         """Return a message with only the members of JSON-RPC 2.0, and with large strings replaced."""
@@ -144,7 +146,7 @@ class IncomingMessages:
             plain["id"] = _id(message["id"])
         if isinstance(message.get("method"), str):
             # `params` is omitted: a ping has none.
-            return {**plain, "method": message["method"][:_LONGEST_NAME]}
+            return {**plain, "method": message["method"][:_NAME_CHARACTERS]}
         if isinstance(message.get("result"), dict) and "id" in plain:
             return {**plain, "result": self._texts.put_aside(message["result"])}
         error = error_in(message)
@@ -154,7 +156,7 @@ class IncomingMessages:
 
 
 def _id(value: Any) -> Any:
-    if not isinstance(value, int | str) or (isinstance(value, str) and len(value) > _LONGEST_NAME):
+    if not isinstance(value, int | str) or (isinstance(value, str) and len(value) > _NAME_CHARACTERS):
         raise no_protocol()
     return value
 
@@ -165,4 +167,4 @@ def error_in(answer: Any) -> Json | None:
     if not isinstance(error, dict) or not isinstance(error.get("code"), int):
         return None
     message = error.get("message")
-    return {"code": error["code"]} | ({"message": message[:_LONGEST_MESSAGE]} if isinstance(message, str) else {})
+    return {"code": error["code"]} | ({"message": message[:_MESSAGE_CHARACTERS]} if isinstance(message, str) else {})

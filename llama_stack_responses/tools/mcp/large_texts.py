@@ -5,7 +5,7 @@ from __future__ import annotations
 from secrets import token_hex
 from typing import Any, Final
 
-_LARGE: Final = 4_096
+_LARGE_CHARACTERS: Final = 4_096
 """Minimum length of a replaced string, in characters."""
 
 
@@ -19,7 +19,7 @@ class LargeTexts:
     def put_aside(self, value: Any) -> Any:
         """Replace each large string of a JSON value with a placeholder."""
         match value:
-            case str() if len(value) >= _LARGE:
+            case str() if len(value) >= _LARGE_CHARACTERS:
                 stand_in = f"{self._secret}-{len(self._texts)}"
                 self._texts[stand_in] = value
                 return stand_in

@@ -1,4 +1,4 @@
-"""What the MCP servers of one response may list together."""
+"""The bound on the lists of all MCP servers of one response together."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
-from llama_stack_responses.core.errors import bad_request
+from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS
 from llama_stack_responses.tools.mcp.servers import McpError
 
-_MOST_TOOLS: Final = 2_048
-"""Maximum tools of all servers of one response. Each becomes a function, and the model gets all of them."""
 _AT_ONCE: Final = 4
 """Servers whose lists are read at the same time for one response, since a list is in memory before it is counted."""
 
@@ -38,24 +36,22 @@ class ListBudget:
 
     def __init__(self, bounds: ServerBounds) -> None:
         self.turn = asyncio.Semaphore(_AT_ONCE)
-        self._most_servers = bounds.servers
         self._bytes = bounds.list_bytes
-        self._tools = _MOST_TOOLS
+        self._tools = DEFAULT_LIMITS.max_listed_tools
 
     def share(self, tools: Iterable[object]) -> None:
-        """Let the servers among the tools of a response use this budget.
+        """Let the servers among the tools of a response use this budget."""
+        for tool in tools:
+            if isinstance(tool, HasList):
+                tool.budget = self
 
-        Raises:
-            ApiError: 400, there are too many servers.
-        """
-        servers = [tool for tool in tools if isinstance(tool, HasList)]
-        if len(servers) > self._most_servers:
-            message = f"Too many MCP servers: this response has {len(servers)}, and there may be {self._most_servers}."
-            raise bad_request(message, "tools")
-        for server in servers:
-            server.budget = self
+    def take(self, tools: int) -> int:
+        """Count tools of a list in the conversation, as far as there is room; return how many were counted."""
+        taken = min(tools, self._tools)
+        self._tools -= taken
+        return taken
 
-    def take(self, tools: int, size: int) -> None:
+    def spend(self, tools: int, size: int) -> None:
         """Count a part of a list.
 
         Raises:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import orjson
-
+from ...core.json_blocks import blocks
 from ...core.types import Json
-from ..tool import Outcome, Output, ToolError
+from ..tool_function import Outcome, Output, ToolError
 
 
 def outcome_of(result: Json) -> Outcome:
@@ -36,7 +35,7 @@ def _parts(result: Json) -> Iterator[Json]:
     # Servers should repeat structured content as text; this is for those that do not.
     structured = result.get("structuredContent")
     if structured is not None and not any(block["type"] == "text" for block in content):
-        yield {"type": "input_text", "text": orjson.dumps(structured).decode()}
+        yield {"type": "input_text", "text": "".join(block.decode() for block in blocks(structured))}
 
 
 def _part(block: Json) -> Json:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from llama_stack_responses.core.mcp import Approval
+from llama_stack_responses.core.mcp_approvals import Approval
 from llama_stack_responses.core.types import Json
 
 
@@ -68,7 +68,7 @@ class McpSession(Protocol):
 
 
 class McpSessionFactory(Protocol):
-    """A factory for sessions."""
+    """Opens sessions with MCP servers, and knows the settings that apply to their calls."""
 
     @property
     def repeatable(self) -> Sequence[str]:

@@ -7,29 +7,32 @@ import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
-import orjson
-
-from llama_stack_responses.core.mcp import Approval
+from llama_stack_responses.core.mcp_approvals import Approval
+from llama_stack_responses.fair_yield import FairYield
 from llama_stack_responses.fetch.address_policy import AddressPolicy
+from llama_stack_responses.fetch.slices import receive_in_slices
 from llama_stack_responses.fetch.transport import SOCKET_OPTIONS, GuardedTransport
 from llama_stack_responses.tools.mcp.servers import Counted, McpAddress, McpError
 
+from ...core.json_blocks import blocks
 from ...core.types import Json
+from ...store.reading import computed
 from .failure import REFUSED, Failure
 from .incoming import IncomingLimits, IncomingMessages
 from .large_texts import LargeTexts
 from .transport import HTTP_STATUS, McpTransport
 from .versions import RequestFailed, SdkSession, http, over_sse, over_streamable_http
 
-_GRACE: Final = 5.0
+_CLOSE_SECONDS: Final = 5.0
 """Seconds for telling a server that its session ends."""
 
 _MOST_PAGES: Final = 32
 _MOST_TOOLS: Final = 2_048
-_LONGEST_MESSAGE: Final = 2_000
-_SHORTEST_SECRET: Final = 8
+_MESSAGE_CHARACTERS: Final = 2_000
+_SECRET_CHARACTERS: Final = 8
 _INTERNAL_ERROR: Final = -32603
 _NOT_FOUND: Final = 404
 _NOT_THIS_TRANSPORT: Final = frozenset({400, 404, 405, 406, 415, 501})
@@ -65,7 +68,7 @@ class McpClient:
     """A factory for sessions.
 
     Args:
-        guard: policy for request addresses. It does not apply to connectors, which the operator configured.
+        address_policy: policy for request addresses. It does not apply to connectors, which the operator configured.
         connectors: named servers.
         limits: limits for each server.
         repeatable: patterns on `label/tool` of calls that the operator allows to be repeated.
@@ -74,19 +77,20 @@ class McpClient:
 
     def __init__(
         self,
-        guard: AddressPolicy,
+        address_policy: AddressPolicy,
         connectors: Connectors,
         limits: SessionLimits,
         repeatable: Sequence[str] = (),
         require_approval: Approval = "always",
     ) -> None:
-        self.guard = guard
+        self.address_policy = address_policy
         self.connectors = connectors
         self.limits = limits
         self.repeatable = repeatable
         self.require_approval = require_approval
         self._trust: ssl.SSLContext | None = None
         self._lines: set[asyncio.Task[None]] = set()
+        self._turns = FairYield()
 
     def session(self, address: McpAddress) -> McpClientSession:
         """Create a session for one response, not connected yet."""
@@ -97,10 +101,11 @@ class McpClient:
         # Cached: creating it reads some hundred certificates.
         trust = self._trust = self._trust or http.create_ssl_context()
 
-        def plain() -> http.AsyncHTTPTransport:
-            return http.AsyncHTTPTransport(verify=trust, socket_options=SOCKET_OPTIONS)
+        def plain() -> Any:
+            inner = http.AsyncHTTPTransport(verify=trust, socket_options=SOCKET_OPTIONS)
+            return receive_in_slices(inner, self._turns)
 
-        return GuardedTransport(self.guard, plain) if guarded else plain()
+        return GuardedTransport(self.address_policy, plain) if guarded else plain()
 
     def keep(self, line: asyncio.Task[None]) -> None:
         """Keep a reference to a connection's task, which may outlive its response."""
@@ -131,7 +136,7 @@ class McpClientSession:
                 for _ in range(_MOST_PAGES):
                     page, cursor = await self._ask(lambda server, at=cursor: server.list_page(at))  # type: ignore[misc]
                     tools += page
-                    size = len(orjson.dumps(page))
+                    size = await computed(partial(_size, page), page)
                     left -= size
                     counted(len(page), size)
                     if len(tools) > _MOST_TOOLS or left < 0:
@@ -205,7 +210,7 @@ class _McpConnection:
     def close(self) -> None:
         """End the connection."""
         self._ended(None)
-        asyncio.get_running_loop().call_later(_GRACE, self.task.cancel)
+        asyncio.get_running_loop().call_later(_CLOSE_SECONDS, self.task.cancel)
 
     async def ask[Answer](self, ask: Callable[[SdkSession], Awaitable[Answer]]) -> Answer:
         """Send a request to the server.
@@ -218,8 +223,8 @@ class _McpConnection:
         try:
             await asyncio.wait([asking, self._end], return_when=asyncio.FIRST_COMPLETED)
             if asking.done():
-                answer: Answer = self._texts.put_back(asking.result())
-                return answer
+                answer: Answer = asking.result()
+                return await computed(partial(self._texts.put_back, answer), answer)
         finally:
             asking.cancel()
         raise self._end.result() or _http_error(502, "The session has ended.")
@@ -266,14 +271,14 @@ class _McpConnection:
         inner = self._servers.transport(guarded=self._address.connector_id is None)
         answers = over is over_streamable_http
         incoming = IncomingMessages(limits.incoming, self._texts)
-        door = McpTransport(inner, self._url, incoming, answers=answers, failed=self._failed)
+        transport = McpTransport(inner, self._url, incoming, answers=answers, failed=self._failed)
         client = http.AsyncClient(
-            transport=door,
+            transport=transport,
             headers={"accept-encoding": "identity", **self._address.headers},
             timeout=http.Timeout(limits.connect_seconds, read=None),
             trust_env=False,
         )
-        return over(door.shown_url, client)
+        return over(transport.public_url, client)
 
     def _failed(self, failure: Failure) -> None:
         """Handle a connection failure that the package does not report."""
@@ -285,7 +290,7 @@ class _McpConnection:
             self._end.set_result(error)
 
     def _reason(self, error: Exception) -> McpError:
-        """Return why a connection was not made, or broke."""
+        """Return why a connection could not be opened, or broke."""
         if failed := _failed_request(error):
             return self._error_of(failed)
         return self._protocol_error(_INTERNAL_ERROR, "The server's version of MCP is not supported.")
@@ -308,9 +313,14 @@ class _McpConnection:
         """Remove secrets from a server's message, which may quote what it was sent."""
         for value in self._address.headers.values():
             for secret in (value, value.rpartition(" ")[2]):
-                if len(secret) >= _SHORTEST_SECRET:
+                if len(secret) >= _SECRET_CHARACTERS:
                     message = message.replace(secret, "***")
-        return message[:_LONGEST_MESSAGE]
+        return message[:_MESSAGE_CHARACTERS]
+
+
+def _size(page: list[Json]) -> int:
+    """Return the bytes of a list of tools as JSON."""
+    return sum(map(len, blocks(page)))
 
 
 def _http_error(status: int, message: str) -> McpError:

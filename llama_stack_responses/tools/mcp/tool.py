@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from llama_stack_responses.core.arguments import decoded_arguments
 from llama_stack_responses.core.errors import ApiError, bad_request
-from llama_stack_responses.core.mcp import Approvals, qualified_name
+from llama_stack_responses.core.mcp_calls import qualified_name
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.calls import MCP_APPROVAL_REQUEST, MCP_CALL, MCP_LIST_TOOLS, CallKind
 
 from ...core.types import Json
-from ..tool import DueCall, Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
+from ...logs import get_logger
+from ...store.reading import computed
+from ..choice_handles import handle
+from ..tool import DueCall
+from ..tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
+from ..tool_history import ToolHistory
+from .filters import ToolFilter, approvals
 from .list_budget import ListBudget, ServerBounds
 from .results import outcome_of
 from .servers import McpAddress, McpError, McpSessionFactory
+
+logger = get_logger(__name__)
 
 _INVALID_PARAMS: Final = -32602
 """JSON-RPC's error code for invalid arguments."""
@@ -37,7 +46,8 @@ class McpTool:
         self._declared = declared
         self._label: str = declared["server_label"]
         self._repeatable = servers.repeatable
-        self._approval = servers.require_approval
+        self._allowed = ToolFilter.allowed(declared.get("allowed_tools"))
+        self._always, self._never = approvals(declared.get("require_approval", servers.require_approval))
         self._session = servers.session(_address(declared))
         self.budget = ListBudget(ServerBounds())
         self._functions: dict[str, Function] = {}
@@ -46,67 +56,70 @@ class McpTool:
         """Return a function for each tool that the server has and the request allows."""
         return list(self._functions.values())
 
+    def handles(self) -> Collection[str]:
+        """Return the handle of its label."""
+        return (handle("mcp", self._label),)
+
     def chosen(self, choice: Json) -> Collection[str]:
         """Return all functions if the choice names only the server's label, or the single one that it names."""
         if choice["type"] != "mcp" or choice["server_label"] != self._label:
             return []
-        return [each.name for name, each in self._functions.items() if choice.get("name") in (None, name)]
+        named = self._functions if choice.get("name") is None else (choice["name"],)
+        return [self._functions[name].name for name in named if name in self._functions]
 
-    async def prepare(self, items: Sequence[Json], reporter: ItemReporter) -> None:
+    async def prepare(self, history: ToolHistory, reporter: ItemReporter) -> None:
         """Take the tools from a list in the conversation, or request them from the server and report the list to the
         client.
 
         Raises:
             ApiError: 424, the server returned no list.
         """
-        tools = self._listed(items)
+        tools = self._listed(history)
         if tools is None:
             tools = await self._list(reporter)
-        self._functions = {tool["name"]: self._function(tool) for tool in tools if self._allows(tool)}
+        self._functions = {tool["name"]: self._function(tool) for tool in tools}
 
-    def due(self, items: Sequence[Json]) -> Sequence[DueCall]:
-        """Return the approved calls of this server that have not been made yet."""
-        requests = [each for each in Approvals(items).to_make() if each["server_label"] == self._label]
-        return [self._due(request) for request in requests]
+    def due(self, approved: Sequence[Json]) -> Sequence[DueCall]:
+        """Return the approved calls of this server that have not been run yet."""
+        return [self._due(request) for request in approved if request["server_label"] == self._label]
 
     def release(self) -> None:
         """End the session."""
         self._session.release()
 
-    def _listed(self, items: Sequence[Json]) -> list[Json] | None:
-        """Return the tools that the conversation lists for this server; None if one in the request is absent."""
-        lists = [item for item in items if item["type"] == "mcp_list_tools" and item["server_label"] == self._label]
-        if not lists or lists[-1].get("error"):
+    def _listed(self, history: ToolHistory) -> list[Json] | None:
+        """Return the allowed tools that the conversation lists for this server; None if one in the request is absent.
+
+        Those over the limit are left out: a conversation has to stay continuable.
+        """
+        listed = history.lists.get(self._label)
+        if listed is None or listed.get("error"):
             return None
-        tools: list[Json] = lists[-1]["tools"]
-        return tools if _names(self._declared.get("allowed_tools")) <= {tool["name"] for tool in tools} else None
+        tools: list[Json] = listed["tools"]
+        if not self._allowed.names <= {tool["name"] for tool in tools}:
+            return None
+        allowed = [tool for tool in tools if self._allowed.fits(tool)]
+        taken = self.budget.take(len(allowed))
+        if taken < len(allowed):
+            logger.info("left out tools in the conversation's list of the MCP server %.100r", self._label)
+        return allowed[:taken]
 
     async def _list(self, reporter: ItemReporter) -> list[Json]:
         index = reporter.begin(MCP_LIST_TOOLS, {"server_label": self._label})
         try:
             async with self.budget.turn:
-                tools = [_listing(tool) for tool in await self._session.list_tools(self.budget.take)]
+                tools = [_listing(tool) for tool in await self._session.list_tools(self.budget.spend)]
         except McpError as error:
             reporter.conclude(index, {"error": str(error)}, failed=True)
             message = f"Error retrieving tool list from MCP server: '{self._label}'. {error}"
             raise ApiError(424, message, type="external_connector_error", code="http_error", param="tools") from error
-        tools = [tool for tool in tools if self._allows(tool)]
+        tools = [tool for tool in tools if self._allowed.fits(tool)]
         reporter.conclude(index, {"tools": tools})
         return tools
 
-    def _allows(self, tool: Json) -> bool:
-        allowed = self._declared.get("allowed_tools")
-        if isinstance(allowed, list):
-            return tool["name"] in allowed
-        return not allowed or _fits(tool, allowed)
-
     def _needs_approval(self, tool: Json) -> bool:
         """Whether a call needs the client's approval, by the request or else the configuration."""
-        required = self._declared.get("require_approval", self._approval)
-        if isinstance(required, str):
-            return required == "always"
-        always, never = (required.get(word) or {} for word in ("always", "never"))
-        return not _fits(tool, never) or _fits(tool, always)
+        return not self._never.fits(tool) or self._always.fits(tool)
 
     def _function(self, tool: Json) -> Function:
         name = tool["name"]
@@ -119,7 +132,7 @@ class McpTool:
 
         kind = CallKind(MCP_CALL, lambda *_: {**fields(*_), "approval_request_id": None}, hosted=True)
         if self._needs_approval(tool):
-            kind = CallKind(MCP_APPROVAL_REQUEST, fields, whole=_asked)
+            kind = CallKind(MCP_APPROVAL_REQUEST, fields, whole=_approval_fields)
         return Function(
             chat_function(qualified_name(self._label, name), self._described(tool), tool["input_schema"]),
             kind,
@@ -144,11 +157,12 @@ class McpTool:
             message = f"The approved tool '{request['name']}' is not among those of the MCP server '{self._label}'."
             raise bad_request(message, "tools")
         fields = {"server_label": self._label, "name": request["name"], "approval_request_id": request["id"]}
-        return DueCall(function.name, CallKind(MCP_CALL, lambda *_: fields, hosted=True), request["arguments"])
+        kind = CallKind(MCP_CALL, lambda *_: fields, hosted=True)
+        return DueCall(function.name, kind, request["arguments"], request["id"])
 
     async def _run(self, name: str, invocation: Invocation) -> Outcome:
         try:
-            arguments = invocation.arguments()
+            arguments = await invocation.arguments()
         except ToolError as error:
             of_item = {"type": "mcp_protocol_error", "code": _INVALID_PARAMS, "message": str(error)}
             raise ToolError(str(error), {"error": of_item}) from None
@@ -156,7 +170,7 @@ class McpTool:
             result = await self._session.call_tool(name, arguments)
         except McpError as error:
             raise ToolError(str(error), {"error": error.error}) from error
-        return outcome_of(result)
+        return await computed(partial(outcome_of, result), result)
 
 
 def _address(declared: Json) -> McpAddress:
@@ -176,24 +190,7 @@ def _listing(tool: Json) -> Json:
     }
 
 
-def _names(allowed: Any) -> set[str]:
-    """Return the names in an `allowed_tools`."""
-    names = allowed if isinstance(allowed, list) else (allowed or {}).get("tool_names", ())
-    return set(names)
-
-
-def _fits(tool: Json, wanted: Mapping[str, Any]) -> bool:
-    """Whether a tool matches a filter. An empty filter matches none."""
-    read_only = bool((tool.get("annotations") or {}).get("readOnlyHint"))
-    met = []
-    if "read_only" in wanted:
-        met.append(read_only == wanted["read_only"])
-    if "tool_names" in wanted:
-        met.append(tool["name"] in wanted["tool_names"])
-    return bool(met) and all(met)
-
-
-def _asked(arguments: str) -> Json | None:
+def _approval_fields(arguments: str) -> Json | None:
     """Return the fields of an approval request; None if the arguments are invalid."""
     arguments = arguments.strip() or "{}"
     try:

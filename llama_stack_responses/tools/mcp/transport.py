@@ -22,16 +22,16 @@ from llama_stack_responses.telemetry.trace_context import trace_headers
 
 from ...core.types import Json
 from .answers import AnswerEvents, Body, SessionEvents
-from .failure import BAD_GATEWAY, GATEWAY_TIMEOUT, REFUSED, Broken, Failure, no_protocol, too_large
+from .failure import BAD_GATEWAY, GATEWAY_TIMEOUT, REFUSED, BrokenConnection, Failure, no_protocol, too_large
 from .incoming import IncomingMessages, error_in
 from .versions import http
 
 HTTP_STATUS: Final = "http_status"
-"""The key in an error's `data` for the HTTP status that the error was made from."""
+"""The key in an error's `data` for the HTTP status that the error was built from."""
 
 _CREDENTIALS: Final = "Send credentials that it takes, in the 'authorization' or the 'headers' of the MCP tool."
-_BESIDE: Final = "/-/"
-_HIDDEN: Final = f"{_BESIDE}mcp"
+_RELATIVE: Final = "/-/"
+_HIDDEN: Final = f"{_RELATIVE}mcp"
 _SERVER_ERROR: Final = -32000
 _ERROR_BYTES: Final = 65_536
 _EVENTS: Final = "text/event-stream"
@@ -72,7 +72,7 @@ class McpTransport(http.AsyncBaseTransport):
         self._failed = failed
 
     @property
-    def shown_url(self) -> str:
+    def public_url(self) -> str:
         """The URL without secrets, for use in logs."""
         parts = urlsplit(self._url)
         return f"{parts.scheme}://{parts.netloc}{_HIDDEN}"
@@ -85,7 +85,7 @@ class McpTransport(http.AsyncBaseTransport):
         if request_id is not None:
             self._incoming.expect(request_id)
         try:
-            return await self._asked(request, request_id)
+            return await self._send(request, request_id)
         except Failure as failure:
             return self._failure_answer(request, request_id, failure)
         except UrlRefused as error:
@@ -102,16 +102,16 @@ class McpTransport(http.AsyncBaseTransport):
         path: str = request.url.path
         if path == _HIDDEN:
             url = self._url
-        elif path.startswith(_BESIDE):
+        elif path.startswith(_RELATIVE):
             query = request.url.query.decode("ascii")
-            url = urljoin(self._url, path.removeprefix(_BESIDE) + (f"?{query}" if query else ""))
+            url = urljoin(self._url, path.removeprefix(_RELATIVE) + (f"?{query}" if query else ""))
         else:
             return request
         return http.Request(
             request.method, url, headers=request.headers, stream=request.stream, extensions=request.extensions
         )
 
-    async def _asked(self, request: Any, request_id: Any) -> Any:
+    async def _send(self, request: Any, request_id: Any) -> Any:
         if request.method == "GET":
             self._streams -= 1
             if self._streams < 0:
@@ -155,7 +155,7 @@ class McpTransport(http.AsyncBaseTransport):
 
     def _broke(self, failure: Failure) -> None:
         """Handle a failed stream of the session. The package reopens a broken one, except with the older transport."""
-        if not (self._answers and isinstance(failure, Broken)):
+        if not (self._answers and isinstance(failure, BrokenConnection)):
             self._failed(failure)
 
     async def _stream(self, request: Any, response: Any, kind: str) -> Any:
@@ -197,18 +197,18 @@ class McpTransport(http.AsyncBaseTransport):
 
 
 async def _start_of(response: Any) -> bytes:
-    said = bytearray()
+    content = bytearray()
     async for chunk in response.stream:
-        said += chunk
-        if len(said) > _ERROR_BYTES:
+        content += chunk
+        if len(content) > _ERROR_BYTES:
             break
-    return bytes(said)
+    return bytes(content)
 
 
-def _error_in(said: bytes) -> Json | None:
+def _error_in(content: bytes) -> Json | None:
     """Return the error of a JSON-RPC answer, if it is one."""
     try:
-        return error_in(orjson.loads(said))
+        return error_in(orjson.loads(content))
     except ValueError:
         return None
 

@@ -65,10 +65,10 @@ async def over_streamable_http(url: str, client: http.AsyncClient) -> AsyncItera
 async def over_sse(url: str, client: http.AsyncClient) -> AsyncIterator[SdkSession]:
     """Open a session over the older transport (HTTP with SSE)."""
 
-    def made(*_: Any, **__: Any) -> http.AsyncClient:
+    def client_factory(*_: Any, **__: Any) -> http.AsyncClient:
         return client
 
-    async with _greeted(sse_client(url, httpx_client_factory=made)) as session:
+    async with _greeted(sse_client(url, httpx_client_factory=client_factory)) as session:
         yield session
 
 
@@ -130,5 +130,5 @@ else:
 
 
 def _json(model: Any) -> Json:
-    made: Json = model.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return made
+    dumped: Json = model.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return dumped

@@ -26,7 +26,7 @@ export function setToken(value) {
     if (value) sessionStorage.setItem(KEY, value);
     else sessionStorage.removeItem(KEY);
   } catch {
-    // Only this page's memory has it then.
+    // Then only the memory of this page has it.
   }
 }
 
@@ -130,7 +130,7 @@ function shown(signal) {
 }
 
 /**
- * Follow a stream until `signal` aborts: it is opened again when it ends, and closed while nobody looks at the page.
+ * Follow a stream until `signal` aborts: it is opened again when it ends, and closed while the page is hidden.
  * `on(event, data)` gets the events, `changed(connected)` whether it is open.
  */
 export async function follow(path, { query, signal, on, changed = () => {} }) {

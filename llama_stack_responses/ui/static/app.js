@@ -22,7 +22,7 @@ const PLACES = [
 
 const main = document.getElementById("main");
 let view = null;
-let list = "/ui"; // the list with the filters that it was left with
+let list = "/ui"; // the address of the list with its last filters
 let turn = 0;
 
 /** Show the view of the address. */
@@ -34,7 +34,7 @@ async function show({ focus = true } = {}) {
     if (here) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  // Back to the list as it was left; from the list itself, to all responses.
+  // Back to the list with its last filters; from the list itself, to all responses.
   if (view?.localName === "ui-list") list = view.query.size ? `/ui?${view.query}` : "/ui";
   if (/^\/ui\/?$/.test(path)) list = "/ui";
   document.querySelector('#nav a[data-place="/ui"]').href = list;
@@ -58,7 +58,12 @@ function place(element) {
 
 export function go(address, { replace = false } = {}) {
   history[replace ? "replaceState" : "pushState"](null, "", address);
-  show();
+  return show();
+}
+
+async function search() {
+  await go(list);
+  view.search?.focus();
 }
 
 document.addEventListener("navigate", (event) => go(event.detail));
@@ -79,7 +84,7 @@ let waiting = null;
 
 const GLOBAL = [
   ["?", "Show these keys", () => help()],
-  ["/", "Search", () => go("/ui")],
+  ["/", "Search", search],
   ["g r", "The list of responses", () => go(list)],
   ["g l", "Live", () => go("/ui/live")],
   ["g p", "Playground", () => go("/ui/playground")],
@@ -89,10 +94,8 @@ const GLOBAL = [
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || document.querySelector("dialog[open]")) return;
-  if (typing(event.target)) {
-    if (event.key === "Escape") event.target.blur();
-    return;
-  }
+  if (event.key === "Escape" && event.target.closest?.("input, textarea, select")) return event.target.blur();
+  if (typing(event.target)) return;
   if (event.key === "Enter" && event.target.closest?.("a, button, summary")) return;
   if (event.key === " " && event.target.closest?.("button, summary, input")) return;
   const name = waiting ? `${waiting} ${event.key}` : event.key;
@@ -126,7 +129,7 @@ function nextTheme() {
     if (next === "system") localStorage.removeItem("responses.theme");
     else localStorage.setItem("responses.theme", next);
   } catch {
-    // It holds for this page then.
+    // Then it applies to this page only.
   }
   say(`Theme: ${next}`);
 }

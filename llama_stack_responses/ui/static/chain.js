@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { button, empty, h, icon, View } from "./dom.js";
 import { exactly, line } from "./format.js";
-import { conversation } from "./items.js";
+import { conversation, inOrder, settled } from "./items.js";
 import { facts, idChip, rowStatus, status, time, to } from "./pieces.js";
 import { block, step, toggle, toggleAll } from "./response.js";
 
@@ -21,7 +21,7 @@ class TalkView extends View {
   watch(element, read) {
     const look = async (entries) => {
       if (!entries.at(-1).isIntersecting || !this.more || !(await read())) return;
-      // It may be in sight still, which is no change that the observer would tell.
+      // The observer reports changes only, and it may still be in sight.
       seen.unobserve(element);
       seen.observe(element);
     };
@@ -88,7 +88,7 @@ export class ChainView extends TalkView {
     if (page.gone) this.talk.prepend(h("p", { class: "notice" }, icon("alert"), h("span", null, "Earlier turns are not stored any more, or belong to someone else: ", h("code", null, page.gone))));
   }
 
-  /** Turns that come above must not move what the reader looks at. */
+  /** Turns that are added above must not move what is in sight. */
   async keepPlace(read) {
     const scroller = document.scrollingElement;
     const before = scroller.scrollHeight - scroller.scrollTop;
@@ -102,16 +102,16 @@ export class ChainView extends TalkView {
     return h(
       "article",
       { class: "turn", id: turn.id, "data-here": here ? "yes" : null, "aria-label": `Turn: ${line(summary.words, 80)}` },
-      h("header", { class: "turn-head" }, rowStatus(summary), time(summary.created_at), h("span", null, summary.model), h("span", { class: "spring" }), h("a", { href: to.response(turn.id) }, "Details"), h("a", { href: to.playground(turn.id) }, "Branch from here")),
+      h("header", { class: "turn-head" }, rowStatus(summary), time(summary.created_at), h("span", null, summary.model), h("span", { class: "turn-links" }, h("a", { href: to.response(turn.id) }, "Details"), h("a", { href: to.playground(turn.id) }, "Branch from here"))),
       turn.compacted && !turn.items.some((item) => item.kind === "compaction") && h("div", { class: "divider", role: "separator", "aria-label": "Compacted" }, h("span", null, "The conversation before this was replaced by a summary.")),
-      h("div", { class: "items" }, conversation(turn.items, { waits: summary.waits_for })),
+      h("div", { class: "items" }, conversation(inOrder(turn.items, summary.status), { waits: summary.waits_for })),
       turn.items_left_out > 0 && h("p", { class: "cut" }, `${turn.items_left_out} more items are not shown.`),
       summary.error && h("p", { class: "error-text" }, summary.error),
     );
   }
 
   node(turn) {
-    const label = line(turn.summary.words, 60) || turn.id;
+    const label = line(turn.summary.words, 60) || answerGiven(turn) || turn.id;
     const jump = (event) => {
       event.preventDefault();
       event.stopPropagation();
@@ -138,12 +138,19 @@ export class ChainView extends TalkView {
   }
 }
 
+/** What a turn without words of the user begins with: an answer to an approval or to a call. */
+function answerGiven(turn) {
+  const [first] = turn.items;
+  return first?.kind === "approval" ? line(first.title, 60) : first?.kind === "tool_output" ? "Output of a call" : "";
+}
+
 const branch = (one) => h("a", { href: to.chain(one.id), title: exactly(one.created_at) }, line(one.words, 60) || one.id);
 
 export class ConversationView extends TalkView {
   start() {
     document.title = "Conversation";
     this.next = null;
+    this.held = []; // items whose order the next page may change
     this.more = true;
     this.items = h("div", { class: "items talk" });
     this.end = h("div", { class: "rows-tail" });
@@ -169,7 +176,9 @@ export class ConversationView extends TalkView {
     const page = await get("/v1/ui/conversations/" + encodeURIComponent(this.subject), { signal: this.signal, query: [["after", this.next], ["limit", 50]] });
     this.more = page.has_more;
     this.next = page.next;
-    this.items.append(...conversation(page.data));
+    const items = [...this.held, ...page.data];
+    this.held = page.has_more ? items.splice(settled(items) || items.length) : [];
+    this.items.append(...conversation(inOrder(items)));
     const found = page.conversation;
     this.facts.replaceChildren(facts([["Created", exactly(found.created_at)], ...Object.entries(found.metadata ?? {})]));
     if (!this.items.childNodes.length) this.items.append(empty("No items yet", "The conversation fills as responses name it."));

@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { difference } from "./diff.js";
 import { empty, h, icon, View } from "./dom.js";
 import { count, duration, exactly, line, seconds, STATUS } from "./format.js";
-import { conversation } from "./items.js";
+import { conversation, inOrder } from "./items.js";
 import { fold, status, time, to } from "./pieces.js";
 import { block, step, toggle } from "./response.js";
 
@@ -45,15 +45,15 @@ export class CompareView extends View {
   show(a, b) {
     const [x, y] = [a.summary.id, b.summary.id];
     this.append(
-      h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Two responses"), h("p", { class: "dim" }, line(a.summary.words, 90))), h("div", { class: "actions" }, h("a", { class: "button", href: to.compare(y, x) }, icon("compare"), h("span", null, "Swap")))),
+      h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Two responses"), h("p", { class: "dim" }, [...new Set([a, b].map((one) => line(one.summary.words, 90)))].filter(Boolean).join(" · "))), h("div", { class: "actions" }, h("a", { class: "button", href: to.compare(y, x) }, icon("compare"), h("span", null, "Swap")))),
       h("div", { class: "split-none" }, block("Facts", table(a, b))),
       block("Differences of the answers", diffElement(answer(a), answer(b))),
-      h("div", { class: "pair" }, [a, b].map((one) => h("section", { "aria-label": line(one.summary.words, 60) }, h("h2", null, h("a", { href: to.response(one.summary.id) }, one.summary.id)), h("div", { class: "items" }, conversation(one.items))))),
+      h("div", { class: "pair" }, [a, b].map((one) => h("section", { "aria-label": line(one.summary.words, 60) }, h("h2", null, h("a", { href: to.response(one.summary.id) }, one.summary.id)), h("div", { class: "items" }, conversation(inOrder(one.items, one.facts.status)))))),
     );
   }
 }
 
-/** Return the texts of an output, as they are compared. */
+/** Return the texts of an output for the comparison. */
 function answer(found) {
   const texts = found.items.slice(found.output_from).flatMap((item) => {
     if (item.kind === "tool") return [`[${item.title}]`, item.error ? `error: ${item.error}` : null];

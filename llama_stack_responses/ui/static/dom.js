@@ -53,6 +53,7 @@ const ICONS = {
   previous: "M11 3.5 5.5 8l5.5 4.5ZM4 3.5v9",
   search: "M7 2.8a4.2 4.2 0 1 0 .01 0ZM10.2 10.2 13.5 13.5",
   send: "M2.5 8h10M8.5 4l4 4-4 4",
+  sort: "M5 3v10M2.5 10.5 5 13l2.5-2.5M11 13V3M8.5 5.5 11 3l2.5 2.5",
   spark: "M8 2v4M8 10v4M2 8h4M10 8h4",
   stop: "M4.5 4.5h7v7h-7Z",
   sun: "M8 5.5a2.5 2.5 0 1 0 .01 0ZM8 1.8v1M8 13.2v1M1.8 8h1M13.2 8h1M3.6 3.6l.7.7M11.7 11.7l.7.7M3.6 12.4l.7-.7M11.7 4.3l.7-.7",
@@ -115,7 +116,7 @@ export function markup(html) {
   return parsed.content;
 }
 
-/** Tell screen readers, and the others by a short notice. */
+/** Show a short notice, which screen readers read aloud. */
 export function say(text, { quiet = false } = {}) {
   document.getElementById("say").textContent = text;
   if (quiet) return;
@@ -124,10 +125,10 @@ export function say(text, { quiet = false } = {}) {
   setTimeout(() => toast.remove(), 2600);
 }
 
-/** Take away what was said. */
+/** Remove the notice. */
 export const hush = () => document.getElementById("toasts").replaceChildren();
 
-/** Copy text and say so; where the clipboard is closed (plain HTTP), by a selection. */
+/** Copy text and show a notice; without access to the clipboard (plain HTTP), copy by a selection. */
 export async function copy(text, what = "Copied") {
   try {
     await navigator.clipboard.writeText(text);
@@ -173,6 +174,11 @@ export class View extends HTMLElement {
     this.stopped?.();
   }
 
+  /** Show another view. */
+  go(address) {
+    this.dispatchEvent(new CustomEvent("navigate", { bubbles: true, detail: address }));
+  }
+
   /** Replace the content by a notice of an error, unless the view has gone. */
   fail(error) {
     if (this.signal.aborted || error.name === "AbortError") return;
@@ -193,7 +199,7 @@ export function trouble(error) {
   );
 }
 
-/** Make what stands where nothing is yet: a heading and what to do next. */
+/** Make the content of an empty view: a heading and what to do next. */
 export function empty(title, ...hints) {
   return h("div", { class: "empty" }, h("h2", null, title), hints.map((hint) => (hint instanceof Node ? hint : h("p", null, hint))));
 }

@@ -38,13 +38,19 @@ export class GrowingConversation {
       made.revision = revision;
       return;
     }
-    const element = itemElement(shown(item), { open: this.options.open });
+    const element = itemElement(this.#timed(shown(item)), { open: this.options.open });
     element.dataset.status = item.status ?? "";
     if (made?.element.querySelector("details")?.open) element.querySelector("details").open = true;
     const text = growingText(item);
     this.#made[index] = { item, revision, element, ...(text === null ? {} : attach(element, item, text)) };
     if (made) made.element.replaceWith(element);
     else this.element.append(element);
+  }
+
+  /** Show how long a call ran when it has ended, if that is known. */
+  #timed(item) {
+    const ended = item.status === "completed" || item.status === "failed";
+    return item.kind === "tool" && ended ? { ...item, duration_ms: this.options.durations?.get(item.id) ?? null } : item;
   }
 
   /** Append to the text that is there already, if nothing else has changed: long texts stay cheap. */

@@ -15,6 +15,34 @@ export function conversation(items, options = {}) {
     .map((item) => itemElement(item, { ...options, output: item.call_id ? outputs.get(item.call_id) : null }));
 }
 
+const asks = (item) => item?.kind === "message" && item.role === "user";
+
+/**
+ * Return items with each compaction where it belongs: before the question that its answer follows. The output of a response
+ * has it first, since the server compacts when the question is there. `status` is that of the response that ends the items.
+ */
+export function inOrder(items, status = "completed") {
+  const found = [];
+  for (const [index, item] of items.entries()) {
+    const next = items[index + 1];
+    const alone = next ? asks(next) : status === "completed"; // a request for compaction, of its question too
+    let output = found.length;
+    while (found[output - 1]?.kind === "tools") output -= 1;
+    let question = output;
+    while (asks(found[question - 1])) question -= 1;
+    const before = item.kind === "compaction" && !alone && question < output;
+    found.splice(before ? question : found.length, 0, item);
+  }
+  return found;
+}
+
+/** Return how many items of a page keep their place: those behind them may come after a compaction of the next page. */
+export function settled(items) {
+  let end = items.length;
+  while (asks(items[end - 1]) || ["tools", "compaction"].includes(items[end - 1]?.kind)) end -= 1;
+  return end;
+}
+
 /** Make the element of one item. */
 export function itemElement(item, options = {}) {
   const make = MAKERS[item.kind] ?? other;
@@ -106,8 +134,12 @@ function toolOutput(item) {
   return h("article", { class: "item tool", "aria-label": "Tool result", tabindex: -1 }, fold(line, () => blocks(item.results)));
 }
 
+/** A line across the conversation, which opens the summary that replaced everything above it for the model. */
 function compaction(item) {
-  return h("div", { class: "item divider", role: "separator", "aria-label": item.title || "Compaction", tabindex: -1 }, h("span", null, item.title || "Compacted here"));
+  const note = item.sealed && h("p", { class: "dim small" }, "The summary is encrypted. This server opens it only for the user of the response, and with the secret that sealed it.");
+  const body = item.blocks?.length ? () => blocks(item.blocks) : note ? () => note : null;
+  const title = h("span", { class: "divider" }, item.title);
+  return h("article", { class: "item compaction", "aria-label": "Compaction", tabindex: -1 }, body ? fold(title, body) : title);
 }
 
 function tools(item) {
@@ -121,7 +153,8 @@ function tools(item) {
 
 function approval(item, { waits }) {
   const asked = item.approve === null || item.approve === undefined;
-  const answer = asked ? (waits === null ? "asked for approval" : "waits for approval") : item.approve ? "approved" : "refused";
+  if (!asked) return h("article", { class: "item tool", "aria-label": item.title, tabindex: -1 }, h("p", { class: "answer-line" }, icon("key"), h("span", { class: "what" }, item.title)));
+  const answer = waits === null ? "asked for approval" : "waits for approval";
   const line = [icon("key"), h("span", { class: "what" }, item.title), h("span", { class: "spring" }), h("span", { class: "tag" }, answer)];
   return h(
     "article",

@@ -8,13 +8,20 @@ import { VirtualList } from "./virtual.js";
 
 const PAGE = 50;
 const FIELDS = ["text", "model", "metadata", "conversation", "from", "to", "min_tokens", "min_seconds"];
+const SEARCHES = "Search the first words of questions and answers";
+const ORDERS = { desc: "Newest first", asc: "Oldest first" };
 const EMPTY_PAGES = 20; // pages without a hit after which the search waits for a click
 const phone = matchMedia("(max-width: 720px)");
 
-let kept = null; // what the list showed when it was left, for the way back
+let kept = null; // the state of the list when the user left it, to restore it
 
 /** The first words of an answer without the marks of Markdown. */
 const unmarked = (text) => text.replace(/\[([^\]]*)\]\([^)]*(\)|$)/g, "$1").replace(/[*`#]+|__/g, "");
+
+const EARLIER = "The list does not know which responses of an earlier version wait; their own pages show it.";
+
+/** Whether a query restricts the list. */
+const filtered = (query) => [...query.keys()].some((name) => name !== "order");
 
 const newer = (a, b) => b.created_at - a.created_at || (a.id < b.id ? 1 : -1);
 
@@ -28,11 +35,12 @@ const toLocal = (epoch) => {
 
 export class ListView extends View {
   keys = [
-    ["/", "Search the first words", () => this.search.focus()],
+    ["/", SEARCHES, () => this.search.focus()],
     ["j", "Next response", () => this.move(1)],
     ["k", "Previous response", () => this.move(-1)],
     ["Enter", "Open the response", () => this.open()],
     ["f", "Show or hide the filters", () => this.toggleFilters()],
+    ["o", "Newest or oldest first", () => this.turnOrder()],
     ["c", "Mark for comparison", () => this.mark()],
   ];
 
@@ -76,7 +84,7 @@ export class ListView extends View {
       this.list.draw();
       if (this.position >= 0) this.focusRow(this.position);
     });
-    this.refreshFirst();
+    this.refreshNewest();
   }
 
   // Filters
@@ -86,7 +94,7 @@ export class ListView extends View {
     const submit = () => this.apply();
     const input = (name, label, properties) =>
       h("label", { class: "field" }, h("span", null, label), h("input", { name, value: query.get(name) ?? "", onchange: submit, autocomplete: "off", ...properties }));
-    this.search = h("input", { type: "search", name: "text", value: query.get("text") ?? "", placeholder: "Search the first words", "aria-label": "Search the first words", autocomplete: "off", oninput: () => this.applySoon() });
+    this.search = h("input", { type: "search", name: "text", value: query.get("text") ?? "", placeholder: "First words of questions and answers", "aria-label": SEARCHES, autocomplete: "off", oninput: () => this.applySoon() });
     const used = FIELDS.slice(1).filter((name) => query.get(name)).length;
     this.more_ = h(
       "div",
@@ -101,6 +109,7 @@ export class ListView extends View {
       h("datalist", { id: "models" }),
     );
     this.toggle = button(used ? `Filters (${used})` : "Filters", () => this.toggleFilters(), { icon: "filter", "aria-expanded": String(used > 0), "aria-controls": "filters" });
+    this.sorter = button(ORDERS[this.order], () => this.turnOrder(), { icon: "sort", title: "Change the order (o)" });
     const chosen = new Set(query.getAll("status"));
     const chips = Object.entries(STATUS).map(([value, text]) =>
       h("label", { class: "choice" }, h("input", { type: "checkbox", name: "status", value, checked: chosen.has(value), onchange: submit }), status(value, text)),
@@ -108,15 +117,23 @@ export class ListView extends View {
     chips.push(h("label", { class: "choice" }, h("input", { type: "checkbox", name: "failed_tools", value: "true", checked: query.get("failed_tools") === "true", onchange: submit }), h("span", { class: "status", "data-status": "failed" }, icon("tool"), "Failed tool calls")));
     chips.push(h("label", { class: "choice" }, h("input", { type: "checkbox", name: "waits", value: "true", checked: query.get("waits") === "true", onchange: submit }), status("waits", "Waiting for an answer")));
     this.live = h("span", { class: "connection", "data-state": "wait" }, h("i", { "aria-hidden": "true" }), h("span", null, "Connecting"));
-    this.clear = h("a", { class: "button ghost", href: "/ui", hidden: !query.size }, "Clear");
+    this.clear = h("a", { class: "button ghost", href: "/ui", hidden: !filtered(query) }, "Clear");
     this.form = h(
       "form",
       { class: "filters", role: "search", onsubmit: (event) => (event.preventDefault(), this.apply()) },
-      h("div", { class: "row" }, h("div", { class: "search" }, icon("search"), this.search, h("kbd", { "aria-hidden": "true" }, "/")), this.toggle, this.clear, h("span", { class: "spring" }), this.live),
+      h("div", { class: "row" }, h("div", { class: "search" }, icon("search"), this.search, h("kbd", { "aria-hidden": "true" }, "/")), this.toggle, this.sorter, this.clear, h("span", { class: "spring" }), this.live),
       h("fieldset", { class: "choices" }, h("legend", { class: "hidden-text" }, "Status"), chips),
       this.more_,
     );
     return this.form;
+  }
+
+  get order() {
+    return this.query.get("order") === "asc" ? "asc" : "desc";
+  }
+
+  turnOrder() {
+    this.apply({ order: this.order === "asc" ? "desc" : "asc" });
   }
 
   toggleFilters() {
@@ -135,11 +152,11 @@ export class ListView extends View {
 
   applySoon() {
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.apply(true), 300);
+    this.timer = setTimeout(() => this.apply({ stay: true }), 300);
   }
 
-  /** Take the filters over into the address, which makes the view anew. */
-  apply(stay = false) {
+  /** Write the filters to the address, which makes the view anew. */
+  apply({ stay = false, order = this.order } = {}) {
     clearTimeout(this.timer);
     const form = new FormData(this.form);
     const query = new URLSearchParams();
@@ -147,13 +164,15 @@ export class ListView extends View {
     for (const name of ["text", "model", "conversation", "min_tokens", "min_seconds", "failed_tools", "waits"]) if (form.get(name)?.trim()) query.set(name, form.get(name).trim());
     for (const pair of (form.get("metadata") ?? "").split(",")) if (pair.trim()) query.append("metadata", pair.trim());
     for (const name of ["from", "to"]) if (form.get(name)) query.set(name, toEpoch(form.get(name)));
+    if (order === "asc") query.set("order", order);
     const address = "/ui" + (query.size ? "?" + query : "");
     history.replaceState(null, "", address);
     if (query.toString() === this.query.toString()) return;
     this.query = query;
-    this.clear.hidden = !query.size;
+    this.clear.hidden = !filtered(query);
+    this.sorter.lastChild.textContent = ORDERS[order];
     this.again();
-    if (!stay) say("Filters applied", { quiet: true });
+    if (!stay) say(`${ORDERS[order]}, filters applied`, { quiet: true });
   }
 
   /** Read the list from the beginning. */
@@ -218,9 +237,15 @@ export class ListView extends View {
 
   rest() {
     if (this.more) this.tail();
-    else if (this.rows.length) this.tail(h("p", { class: "dim" }, `${count(this.rows.length)} ${this.rows.length === 1 ? "response" : "responses"}, all that there are`));
-    else if (this.query.size) this.tail(empty("No response matches", "Change the filters, or ", h("p", null, h("a", { class: "button", href: "/ui" }, "show all responses"))));
+    else if (this.rows.length) this.tail(h("p", { class: "dim" }, `${count(this.rows.length)} ${this.rows.length === 1 ? "response" : "responses"}, all that there are`), this.query.get("waits") ? h("p", { class: "dim small" }, EARLIER) : "");
+    else if (filtered(this.query)) this.tail(empty("No response matches", ...this.searched(), "Change the filters, or ", h("p", null, h("a", { class: "button", href: "/ui" }, "show all responses"))));
     else this.tail(welcome());
+  }
+
+  /** Return notes about what the filters cannot find. */
+  searched() {
+    if (this.query.get("text")) return ["The first 120 characters of the last question and of the answer are searched."];
+    return this.query.get("waits") ? [EARLIER] : [];
   }
 
   tail(...nodes) {
@@ -266,14 +291,16 @@ export class ListView extends View {
   changed(event, data) {
     if (event === "ready" && this.lost) {
       this.lost = false;
-      this.refreshFirst();
+      this.refreshNewest();
     }
     if (event === "row") this.merge(data);
     if (event === "removed") this.remove(data.id);
   }
 
-  async refreshFirst() {
-    const page = await get("/v1/ui/responses", { signal: this.signal, query: [...this.query, ["limit", PAGE]] }).catch(() => null);
+  /** Read the newest rows again, in either order: others hardly change. */
+  async refreshNewest() {
+    const filters = [...this.query].filter(([name]) => name !== "order");
+    const page = await get("/v1/ui/responses", { signal: this.signal, query: [...filters, ["limit", PAGE]] }).catch(() => null);
     if (page) for (const row of page.data.reverse()) this.merge(row);
   }
 
@@ -289,11 +316,11 @@ export class ListView extends View {
       return;
     }
     const last = this.rows.at(-1);
-    if (this.more && last && newer(row, last) > 0) return; // its page has not been read yet
+    if (this.more && last && this.before(row, last) > 0) return; // its page has not been read yet
     this.insert({ ...row, fresh: true });
   }
 
-  /** A response that another continues waits no more. */
+  /** A response no longer waits once another continues it. */
   answered(id) {
     const before = this.byId.get(id);
     if (!before?.waits_for) return;
@@ -302,9 +329,14 @@ export class ListView extends View {
     else this.list.refresh(this.rows.indexOf(before));
   }
 
+  /** Less than 0 if `a` stands before `b`. */
+  before(a, b) {
+    return this.order === "asc" ? -newer(a, b) : newer(a, b);
+  }
+
   insert(row) {
     this.byId.set(row.id, row);
-    let index = this.rows.findIndex((found) => newer(row, found) < 0);
+    let index = this.rows.findIndex((found) => this.before(row, found) < 0);
     if (index < 0) index = this.rows.length;
     this.rows.splice(index, 0, row);
     this.shift(index, 1);
@@ -319,7 +351,7 @@ export class ListView extends View {
     this.shift(index, -1);
   }
 
-  /** Keep what the reader looks at in its place when rows above it come or go. */
+  /** Keep the rows in sight in their place when rows above them are added or removed. */
   shift(index, by) {
     const { element, rowHeight } = this.list;
     if (this.position >= index) this.position += by;
@@ -357,7 +389,7 @@ export class ListView extends View {
       return;
     }
     hush();
-    this.dispatchEvent(new CustomEvent("navigate", { bubbles: true, detail: to.compare(this.marked, row.id) }));
+    this.go(to.compare(this.marked, row.id));
   }
 }
 

@@ -62,26 +62,25 @@ export class LiveView extends View {
   }
 
   state({ responses, queued, servers }) {
-    this.note.replaceChildren(h("span", null, `${count(responses.length)} running`), h("span", null, `${count(queued)} queued`), servers ? h("span", null, `${count(servers)} ${servers === 1 ? "server" : "servers"}`) : "");
+    this.note.replaceChildren(h("span", null, `${count(responses.filter((one) => one.status !== "queued").length)} running`), h("span", null, `${count(queued)} queued`), servers ? h("span", null, `${count(servers)} ${servers === 1 ? "server" : "servers"}`) : "");
     const here = new Set(responses.map((one) => one.id));
     for (const [id, card] of this.cards) {
       if (here.has(id)) continue;
       card.remove();
       this.cards.delete(id);
     }
-    for (const one of responses) this.card(one);
+    const focused = document.activeElement?.closest(".live-card")?.dataset.id;
+    this.running.querySelector(".empty")?.remove();
+    responses.forEach((one, index) => this.card(one, index));
+    if (focused) this.cards.get(focused)?.querySelector("a").focus({ preventScroll: true });
     if (!responses.length) this.running.replaceChildren(empty("Nothing runs now", "A response appears here while a model writes it.", h("p", null, h("a", { class: "button", href: to.playground() }, "Ask in the playground"))));
-    else this.running.querySelector(".empty")?.remove();
   }
 
-  card(one) {
-    const old = this.cards.get(one.id);
-    const focused = old?.contains(document.activeElement);
+  card(one, index) {
     const card = makeCard(one);
+    this.cards.get(one.id)?.remove();
     this.cards.set(one.id, card);
-    if (old) old.replaceWith(card);
-    else this.running.append(card);
-    if (focused) card.querySelector("a").focus({ preventScroll: true });
+    this.running.insertBefore(card, this.running.children[index] ?? null);
   }
 
   tick() {
@@ -100,10 +99,10 @@ const since = (at) => duration(Math.max(0, Math.floor(Date.now() / 1000 - at) * 
 function makeCard(one) {
   const facts = [
     ["place", one.queue_place],
-    ["worker", one.worker],
-    ["attempt", one.attempt],
+    ["worker", one.worker && one.worker + (one.worker === one.server && one.this_server ? " (this server)" : "")],
+    ["attempt", one.worker || one.attempt > 1 ? one.attempt : null],
     ["lease", one.lease_seconds === null || one.lease_seconds === undefined ? null : `${Math.round(one.lease_seconds)} s`],
-    ["server", one.server && one.server + (one.this_server ? " (this one)" : "")],
+    ["server", one.server && one.server !== one.worker ? one.server + (one.this_server ? " (this one)" : "") : null],
     ["events", one.events],
     ["items", one.output_items],
   ].filter(([, value]) => value !== null && value !== undefined && value !== "");

@@ -98,7 +98,7 @@ export const cut = () => h("p", { class: "cut" }, "Cut here. The API has the who
 
 export const jsonText = (value) => JSON.stringify(value, null, 2);
 
-/** JSON that may be large: the beginning, and the rest when asked for. */
+/** JSON that may be large: the beginning, and the rest on request. */
 export function jsonBlock(value, label) {
   const text = typeof value === "string" ? value : jsonText(value);
   const limit = 200000;

@@ -4,13 +4,14 @@ import { get, request, stream } from "./api.js";
 import { button, copy, h, icon, say, View } from "./dom.js";
 import { bytes, line } from "./format.js";
 import { GrowingConversation } from "./growing.js";
-import { conversation } from "./items.js";
+import { conversation, inOrder } from "./items.js";
 import { code, fold, jsonText, to } from "./pieces.js";
 import { apply, newState, whole } from "./reducer.js";
-import { step, toggle } from "./response.js";
+import { REASONS, step, toggle } from "./response.js";
 import { LANGUAGES } from "./snippets.js";
 
 const KEY = "responses.playground";
+const narrow = matchMedia("(max-width: 980px)");
 const FILE_LIMIT = 20e6; // bytes of one file, which goes into the request
 const TOOL_EXAMPLE = [{ type: "function", name: "get_weather", parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] } }];
 
@@ -19,6 +20,17 @@ class BadField extends Error {}
 export class PlaygroundView extends View {
   keys = [
     ["/", "Write", () => this.input.focus()],
+    ["Ctrl Enter", "Send, from the message", () => {}],
+    ["x", "Stop the answer", () => this.stop()],
+    ["a", "Attach files", () => this.picker.click()],
+    ["m", "Model", () => this.reach("model")],
+    ["i", "Instructions", () => this.reach("instructions")],
+    ["u", "Tools", () => this.reach("web_search")],
+    ["s", "Settings", () => this.reach("temperature")],
+    ["l", "Next language of the code", () => this.turnLanguage()],
+    ["y", "Copy the code", () => this.copyCode()],
+    ["d", "Details of the last answer", () => [...this.talk.querySelectorAll(".answered")].at(-1)?.click()],
+    ["n", "Start anew", () => this.go(to.playground())],
     ["j", "Next item", () => step(this, 1)],
     ["k", "Previous item", () => step(this, -1)],
     ["Enter", "Open or close the item", () => toggle()],
@@ -33,7 +45,8 @@ export class PlaygroundView extends View {
     this.talk = h("div", { class: "talk", role: "log", "aria-label": "Conversation" });
     this.append(h("h1", { class: "hidden-text" }, "Playground"), h("div", { class: "ground" }, h("section", { "aria-label": "Conversation and question" }, this.origin(), this.talk, this.form()), this.options()));
     this.restore();
-    this.models();
+    narrow.addEventListener("change", () => (this.panel.open = !narrow.matches), { signal: this.signal });
+    this.takeOver().then(() => this.models());
     this.welcome();
     this.showCode();
   }
@@ -55,6 +68,25 @@ export class PlaygroundView extends View {
     this.from.replaceChildren(...(parts.length ? [icon("branch"), ...parts, " ", h("a", { href: to.playground() }, "start anew")] : []));
   }
 
+  /** Take over the model, the instructions and the tools of the response that is continued, and show its turn. */
+  async takeOver() {
+    if (!this.previous || this.conversationId) return;
+    const id = encodeURIComponent(this.previous);
+    try {
+      const [found, response] = await Promise.all(["/v1/ui/responses/", "/v1/responses/"].map((path) => get(path + id, { signal: this.signal })));
+      this.talk.append(turnBefore(found));
+      this.wanted = response.model;
+      const { elements } = this.fields;
+      elements.instructions.value = typeof response.instructions === "string" ? response.instructions : "";
+      elements.tools.value = response.tools?.length ? jsonText(response.tools) : "";
+      elements.vector_store_ids.value = elements.mcp_url.value = "";
+      elements.web_search.checked = elements.code_interpreter.checked = false;
+      if (found.summary.waits_for) this.askForOutputs(response);
+    } catch (error) {
+      if (!this.signal.aborted) this.talk.append(h("p", { class: "notice bad", role: "alert" }, icon("alert"), h("span", null, error.message)));
+    }
+  }
+
   welcome() {
     if (this.previous || this.conversationId) return;
     this.talk.append(h("div", { class: "empty" }, h("h2", null, "Ask a model"), h("p", null, "Choose a model, write, and send. Tools, files and settings are on this page too, and the same request as code.")));
@@ -65,7 +97,7 @@ export class PlaygroundView extends View {
   form() {
     this.input = h("textarea", { name: "input", "aria-label": "Message", placeholder: "Write a message", rows: 3, oninput: () => this.changed(), onkeydown: (event) => event.key === "Enter" && (event.metaKey || event.ctrlKey) && this.send() });
     this.files = h("ul", { class: "files", "aria-label": "Files" });
-    const pick = h("input", { type: "file", multiple: true, class: "hidden-text", tabindex: -1, "aria-label": "Files to attach", onchange: () => this.attach([...pick.files]).then(() => (pick.value = "")) });
+    const pick = (this.picker = h("input", { type: "file", multiple: true, class: "hidden-text", tabindex: -1, "aria-label": "Files to attach", onchange: () => this.attach([...pick.files]).then(() => (pick.value = "")) }));
     this.sender = h("button", { type: "submit", class: "button primary" }, icon("send"), h("span", null, "Send"));
     this.stopper = button("Stop", () => this.stop(), { icon: "stop", hidden: true });
     const form = h(
@@ -73,7 +105,7 @@ export class PlaygroundView extends View {
       { class: "ask", onsubmit: (event) => (event.preventDefault(), this.send()), ondragover: (event) => event.preventDefault(), ondrop: (event) => (event.preventDefault(), this.attach([...event.dataTransfer.files])) },
       this.files,
       this.input,
-      h("div", { class: "row" }, button("Attach", () => pick.click(), { icon: "file" }), pick, h("span", { class: "dim small" }, "Ctrl or ⌘ + Enter sends"), h("span", { class: "spring" }), this.stopper, this.sender),
+      h("div", { class: "row" }, button("Attach", () => pick.click(), { icon: "file" }), pick, h("span", { class: "dim small keys-hint" }, "Ctrl or ⌘ + Enter sends"), h("span", { class: "spring" }), this.stopper, this.sender),
     );
     return form;
   }
@@ -134,7 +166,27 @@ export class PlaygroundView extends View {
     this.codeTabs = h("div", { class: "tabs", role: "group", "aria-label": "Language" });
     this.codeBody = h("div");
     this.language = 0;
-    return h("aside", { class: "panel", "aria-label": "Settings and code" }, this.fields, h("section", { class: "block" }, h("h2", null, "The same as code"), this.codeTabs, this.codeBody));
+    this.chosen = h("span", { class: "hint" });
+    // On a phone, all of it is one line above the conversation, which opens.
+    this.panel = h("details", { class: "fold panel-fold", open: !narrow.matches }, h("summary", null, h("span", { class: "what" }, "Model and tools"), this.chosen), h("div", { class: "panel-body" }, this.fields, h("section", { class: "block" }, h("h2", null, "The same as code"), this.codeTabs, this.codeBody)));
+    return h("aside", { class: "panel", "aria-label": "Settings and code" }, this.panel);
+  }
+
+  /** Move to a field of the settings, wherever it is folded away. */
+  reach(name) {
+    const field = this.fields.elements[name];
+    for (let fold = field.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
+    field.focus();
+  }
+
+  turnLanguage() {
+    this.language = (this.language + 1) % LANGUAGES.length;
+    this.showCode();
+    say(LANGUAGES[this.language][0]);
+  }
+
+  copyCode() {
+    return copy(this.codeText, `Copied as ${LANGUAGES[this.language][0]}`);
   }
 
   async models() {
@@ -164,7 +216,7 @@ export class PlaygroundView extends View {
     try {
       sessionStorage.setItem(KEY, JSON.stringify(Object.fromEntries(new FormData(this.fields))));
     } catch {
-      // Not kept then.
+      // Then it is not kept.
     }
   }
 
@@ -217,7 +269,8 @@ export class PlaygroundView extends View {
   showCode() {
     if (!this.codeBody) return;
     const [name, make, language] = LANGUAGES[this.language];
-    this.codeTabs.replaceChildren(...LANGUAGES.map(([title], index) => button(title, () => ((this.language = index), this.showCode()), { kind: "ghost", "aria-pressed": String(index === this.language) })), h("span", { class: "spring" }), button("", () => copy(this.codeText, `Copied as ${name}`), { icon: "copy", label: "Copy the code", kind: "ghost" }));
+    this.showChosen();
+    this.codeTabs.replaceChildren(...LANGUAGES.map(([title], index) => button(title, () => ((this.language = index), this.showCode()), { kind: "ghost", "aria-pressed": String(index === this.language) })), h("span", { class: "spring" }), button("", () => this.copyCode(), { icon: "copy", label: "Copy the code", kind: "ghost" }));
     try {
       const body = this.body();
       this.codeText = make(body);
@@ -225,6 +278,13 @@ export class PlaygroundView extends View {
     } catch (error) {
       this.codeBody.replaceChildren(h("p", { class: "error-text" }, error.message));
     }
+  }
+
+  showChosen() {
+    const form = new FormData(this.fields);
+    const tools = ["web_search", "code_interpreter", "vector_store_ids", "mcp_url", "tools"].filter((name) => form.get(name)?.trim()).length;
+    const words = [form.get("model"), form.get("instructions")?.trim() && "instructions", tools && `${tools} ${tools === 1 ? "kind" : "kinds"} of tools`];
+    this.chosen.textContent = words.filter(Boolean).join(" · ");
   }
 
   async send(input = null) {
@@ -287,9 +347,9 @@ export class PlaygroundView extends View {
     growing.show(state.ended ? state : whole(response ?? { output: state.output }));
     const failed = response?.error ?? state.error;
     if (failed) this.talk.insertBefore(h("p", { class: "notice bad", role: "alert" }, icon("alert"), h("span", null, failed.message)), end);
-    if (response?.status === "incomplete") this.talk.insertBefore(h("p", { class: "notice warn" }, icon("alert"), h("span", null, `Incomplete: ${response.incomplete_details?.reason ?? "unknown reason"}`)), end);
+    if (response?.status === "incomplete") this.talk.insertBefore(h("p", { class: "notice warn" }, icon("alert"), h("span", null, `Incomplete. ${REASONS[response.incomplete_details?.reason] ?? response.incomplete_details?.reason ?? ""}`)), end);
     const stored = response && body.store !== false;
-    end.replaceChildren(summary(state), ...(stored ? [h("a", { href: to.response(response.id) }, "Details"), h("a", { href: to.replay(response.id) }, "Replay")] : []));
+    end.replaceChildren(summary(state), ...(stored ? [h("a", { class: "answered", href: to.response(response.id) }, "Details"), h("a", { href: to.replay(response.id) }, "Replay")] : []));
     if (stored) await this.goOn(response, growing);
     this.askForOutputs(response);
     say("Answered", { quiet: true });
@@ -330,6 +390,11 @@ export class PlaygroundView extends View {
   }
 }
 
+function turnBefore(found) {
+  const summary = [icon("list"), h("span", { class: "what" }, "The turn before"), h("span", { class: "hint" }, line(found.summary.words, 140))];
+  return h("article", { class: "item tool", "aria-label": "The turn before", tabindex: -1 }, fold(summary, () => h("div", { class: "items" }, conversation(inOrder(found.items, found.facts.status)))));
+}
+
 const dataUrl = (file) =>
   new Promise((resolve, reject) => {
     const reader = new FileReader();
@@ -354,7 +419,11 @@ function toolsOf(value) {
   const stores = (value("vector_store_ids") ?? "").split(",").map((id) => id.trim()).filter(Boolean);
   if (stores.length) tools.push({ type: "file_search", vector_store_ids: stores });
   if (value("mcp_url")) tools.push({ type: "mcp", server_label: "mcp", server_url: value("mcp_url"), require_approval: value("mcp_approval") });
-  return [...tools, ...[parsed("Other tools", value("tools"), [])].flat()];
+  const others = [parsed("Other tools", value("tools"), [])].flat();
+  // Those of the response that is continued: the path of a server may be a secret, so it is not in a response.
+  const hidden = others.find((tool) => tool?.server_url?.endsWith?.("/<redacted>"));
+  if (hidden) throw new BadField(`Other tools: write the whole server_url of ${hidden.server_label}. A response shows only its host.`);
+  return [...tools, ...others];
 }
 
 function format(value) {
@@ -379,7 +448,7 @@ function asked(input) {
       const part = { input_text: (one) => ({ kind: "text", text: one.text }), input_image: (one) => ({ kind: "image", url: one.image_url }), input_file: (one) => ({ kind: "file", name: one.filename }) };
       return { kind: "message", role: "user", blocks: item.content.map((one) => part[one.type](one)) };
     }
-    if (item.type === "mcp_approval_response") return { kind: "approval", type: item.type, title: "Your answer", approve: item.approve };
+    if (item.type === "mcp_approval_response") return { kind: "approval", type: item.type, title: `Your answer: ${item.approve ? "approved" : "refused"}`, approve: item.approve };
     return { kind: "tool_output", type: item.type, call_id: item.call_id, results: [{ kind: "code", text: item.output, language: "" }] };
   });
 }

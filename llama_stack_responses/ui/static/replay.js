@@ -8,11 +8,13 @@ import { conversation } from "./items.js";
 import { fold, idChip, jsonBlock, to } from "./pieces.js";
 import { apply, newState } from "./reducer.js";
 import { VirtualList } from "./virtual.js";
+import { waterfall } from "./waterfall.js";
 
 const SPEEDS = [0.25, 0.5, 1, 2, 4, 16];
 const STEP_MS = 40; // pace of events whose times were not recorded
 const NEAR = 60; // pixels from the end within which the reader follows it
 const SNAPSHOTS = 16; // states kept for steps backwards
+const phone = matchMedia("(max-width: 980px)");
 
 export class ReplayView extends View {
   keys = [
@@ -35,13 +37,21 @@ export class ReplayView extends View {
     this.state = newState();
     this.snapshots = new Map();
     this.append(h("p", { class: "loading" }, "Reading the events…"));
+    const view = this.view();
     try {
       await this.read();
     } catch (error) {
       this.fail(error.code === "response_not_ready" ? Object.assign(error, { message: "The response still runs. Its stream can be replayed when it has ended." }) : error);
       return;
     }
+    this.timing = (await view)?.timing ?? null;
     if (!this.signal.aborted) this.build();
+  }
+
+  /** Return the response as the server renders it; null if that fails, for the events are enough. */
+  view() {
+    this.rendered ??= get("/v1/ui/responses/" + encodeURIComponent(this.subject), { signal: this.signal }).catch(() => (this.rendered = null));
+    return this.rendered;
   }
 
   stopped() {
@@ -69,14 +79,15 @@ export class ReplayView extends View {
       return;
     }
     this.list = new VirtualList({ row: (index) => this.row(index), key: (index) => index, height: 26, label: "Events" });
-    this.growing = new GrowingConversation({ open: true });
+    this.growing = new GrowingConversation({ open: true, durations: new Map(this.timing?.tools.map((tool) => [tool.item_id, tool.end_ms - tool.start_ms])) });
     this.talk = h("section", { class: "talk", "aria-label": "The response so far", tabindex: 0 }, this.growing.element);
+    this.lanes = this.timing && waterfall(this.timing, (id) => this.seekItem(id));
     this.json = h("div", { class: "event-json" });
-    const title = h("div", { class: "head-title" }, h("h1", null, "Replay"), h("p", { class: "row dim" }, idChip(this.subject), h("span", null, `${count(this.events.length)} events`), this.timed ? h("span", null, duration(this.events.at(-1).at)) : h("span", null, "times were not recorded")));
+    const title = h("div", { class: "head-title" }, h("h1", null, "Replay"), h("p", { class: "row dim" }, idChip(this.subject), h("span", null, `${count(this.events.length)} events`), this.timed ? h("span", null, duration(this.timing?.total_ms ?? this.events.at(-1).at)) : h("span", null, "times were not recorded")));
     this.replaceChildren(
       h("header", { class: "head" }, title, h("div", { class: "actions" }, h("a", { class: "button", href: to.response(this.subject) }, icon("list"), h("span", null, "The response")), h("a", { class: "button", href: to.compare(this.subject) }, icon("compare"), h("span", null, "Compare")))),
       this.player(),
-      h("div", { class: "stage" }, h("div", { class: "events" }, this.list.element, this.json), this.talk),
+      h("div", { class: "stage" }, h("div", { class: "events" }, this.list.element, this.lanes && this.lanesFold(), this.json), this.talk),
     );
     this.list.update(this.events.length);
     this.seek(0);
@@ -88,6 +99,20 @@ export class ReplayView extends View {
     this.clock = h("output", { class: "num dim" });
     this.pace = h("select", { "aria-label": "Speed", onchange: () => this.setSpeed(Number(this.pace.value)) }, SPEEDS.map((speed) => h("option", { value: speed, selected: speed === 1 }, `${speed} ×`)));
     return h("div", { class: "player", role: "group", "aria-label": "Player" }, button("", () => this.step(-1), { icon: "previous", label: "Previous event" }), this.playing, button("", () => this.step(1), { icon: "next", label: "Next event" }), this.range, this.clock, this.pace);
+  }
+
+  /** The times of rounds and tools, as the response's page shows them; what runs at the position is marked. */
+  lanesFold() {
+    return h("div", { class: "event-lanes" }, fold([h("span", { class: "what" }, "Timing")], () => [this.lanes, h("p", { class: "dim small" }, "The times of events are those at which they went out. While a call is open, the events of later items wait.")], { open: !phone.matches }));
+  }
+
+  markLanes(now) {
+    for (const lane of this.lanes?.querySelectorAll(".lane") ?? []) lane.toggleAttribute("data-now", this.timed && now !== undefined && Number(lane.dataset.start) <= now.at && now.at <= Number(lane.dataset.end));
+  }
+
+  seekItem(id) {
+    const index = this.events.findIndex(({ event }) => event.item?.id === id || event.item_id === id);
+    if (index >= 0) this.seek(index + 1);
   }
 
   row(index) {
@@ -125,6 +150,7 @@ export class ReplayView extends View {
     const now = this.events[wanted - 1];
     this.range.setAttribute("aria-valuetext", now ? `${wanted} of ${this.events.length}: ${now.event.type}` : "Before the first event");
     this.clock.textContent = `${wanted} / ${this.events.length}` + (this.timed && now ? ` · ${duration(now.at)}` : "");
+    this.markLanes(now);
     this.showJson(now);
   }
 
@@ -143,8 +169,7 @@ export class ReplayView extends View {
   }
 
   async showRendered() {
-    this.rendered ??= get("/v1/ui/responses/" + encodeURIComponent(this.subject), { signal: this.signal });
-    const found = await this.rendered.catch(() => (this.rendered = null)); // what the events made stays
+    const found = await this.view();
     if (!found || this.position !== this.events.length || this.signal.aborted) return;
     const { status } = found.facts;
     const top = this.atEnd ? Infinity : this.talk.scrollTop;

@@ -1,10 +1,10 @@
-// One response: the conversation as people read it, and the facts beside it.
+// One response: the conversation as people read it, and its properties.
 
 import { follow, get, request, stream } from "./api.js";
 import { button, copy, dialog, h, icon, say, trouble, View } from "./dom.js";
 import { bytes, count, duration, exactly, line, seconds, STATUS } from "./format.js";
 import { GrowingConversation } from "./growing.js";
-import { conversation } from "./items.js";
+import { conversation, inOrder } from "./items.js";
 import { code, facts, fold, idChip, jsonBlock, jsonText, plain, rowStatus, time, to } from "./pieces.js";
 import { apply, newState, shown } from "./reducer.js";
 import { isDefault, LANGUAGES, requestOf } from "./snippets.js";
@@ -21,11 +21,11 @@ export class ResponseView extends View {
     ["h", "The whole chain", () => this.go(to.chain(this.subject))],
     ["p", "Continue in the playground", () => this.go(to.playground(this.subject))],
     ["e", "Open or close all folds", () => toggleAll(this)],
+    ["c", "Compare", () => this.go(to.compare(this.subject))],
+    ["y", "Copy as curl, Python or TypeScript", () => this.openCopies()],
+    ["x", "Cancel, while it runs in the background", () => this.querySelector(".cancel")?.click()],
+    ["Delete", "Delete", () => this.remove()],
   ];
-
-  go(address) {
-    this.dispatchEvent(new CustomEvent("navigate", { bubbles: true, detail: address }));
-  }
 
   async start() {
     document.title = "Response";
@@ -54,7 +54,7 @@ export class ResponseView extends View {
       "header",
       { class: "head" },
       h("div", { class: "head-title" }, h("h1", null, line(summary.words, 160) || "Response"), h("p", { class: "row dim" }, rowStatus({ ...summary, status: known.status }), h("span", { title: known.model }, known.model), time(known.created_at), idChip(summary.id), this.owner())),
-      h("div", { class: "actions" }, this.links(), this.copies(), RUNS.has(known.status) && known.background && button("Cancel", () => this.cancel(), { icon: "stop" }), button("", () => this.remove(), { icon: "trash", label: "Delete this response", kind: "ghost" })),
+      h("div", { class: "actions" }, this.links(), this.copies(), RUNS.has(known.status) && known.background && button("Cancel", () => this.cancel(), { icon: "stop", kind: "cancel" }), button("", () => this.remove(), { icon: "trash", label: "Delete this response", kind: "ghost" })),
     );
   }
 
@@ -78,6 +78,12 @@ export class ResponseView extends View {
       h("summary", { class: "button" }, icon("code"), h("span", null, "Copy as")),
       h("div", { class: "menu-list" }, LANGUAGES.map(([name, make]) => button(name, (event) => (event.target.closest("details").removeAttribute("open"), this.copyAs(name, make)), { kind: "ghost" }))),
     );
+  }
+
+  openCopies() {
+    const menu = this.querySelector(".menu");
+    menu.open = true;
+    menu.querySelector(".menu-list button").focus();
   }
 
   async copyAs(name, make) {
@@ -145,10 +151,11 @@ export class ResponseView extends View {
 
   talk() {
     const { items, items_left_out: left, output_from: from } = this.found;
-    const element = h("div", { class: "items" }, conversation(items, { waits: this.found.summary.waits_for }));
-    if (!items.length && !RUNS.has(this.found.facts.status)) element.append(h("p", { class: "dim" }, "This response has no items."));
+    const now = this.found.facts.status;
+    const element = h("div", { class: "items" }, conversation(RUNS.has(now) ? items : inOrder(items, now), { waits: this.found.summary.waits_for }));
+    if (!items.length && !RUNS.has(now)) element.append(h("p", { class: "dim" }, "This response has no items."));
     if (left) element.append(h("p", { class: "cut" }, `${count(left)} more items are not shown. The API has all of them.`));
-    if (from >= items.length && items.length && !RUNS.has(this.found.facts.status) && !this.found.facts.error) element.append(h("p", { class: "dim" }, "The model has answered nothing."));
+    if (from >= items.length && items.length && !RUNS.has(now) && !this.found.facts.error) element.append(h("p", { class: "dim" }, "The model has answered nothing."));
     return (this.items = element);
   }
 
@@ -253,7 +260,7 @@ export class ResponseView extends View {
     }
   }
 
-  /** A foreground response's stream is its client's alone: what its server tells of it once a second is shown. */
+  /** Only its client has a foreground response's stream: this shows what its server reports once a second. */
   watchTail() {
     const growing = new GrowingConversation();
     const note = h("p", { class: "dim small", role: "note" });
@@ -266,7 +273,7 @@ export class ResponseView extends View {
       seen ||= Boolean(own);
       if (own) {
         growing.show(running(own));
-        note.textContent = told(own);
+        note.textContent = liveNote(own);
       }
       else if (event === "state") {
         ended.abort();
@@ -277,9 +284,9 @@ export class ResponseView extends View {
   }
 }
 
-const NEAR = 20000; // characters of the open text that a server tells
+const NEAR = 20000; // characters of the open text that a server reports
 
-/** The state of a running foreground response, as its server tells it, in the form that grows. */
+/** The state of a running foreground response, as its server reports it, in the form that grows. */
 function running(own) {
   const open = own.text ?? own.tail ?? "";
   const part = own.doing === "reasoning" ? { type: "reasoning", summary: [{ type: "summary_text", text: open }] } : { type: "message", role: "assistant", content: [{ type: "output_text", text: open }] };
@@ -288,10 +295,10 @@ function running(own) {
   return state;
 }
 
-const told = (own) =>
+const liveNote = (own) =>
   [own.this_server ? "It runs on this server." : `It runs on the server ${own.server}.`, (own.text ?? "").length >= NEAR && `Of the text that is being written, the last ${count(NEAR)} characters are shown.`, own.output === null && "Its finished items are too large to be shown before its end."].filter(Boolean).join(" ");
 
-const REASONS = {
+export const REASONS = {
   max_output_tokens: "The bound on output tokens was reached.",
   content_filter: "The content filter stopped it.",
   max_messages: "The bound on model rounds was reached.",
@@ -321,11 +328,17 @@ function usage(used) {
   );
 }
 
-/** A setting as text: an object of plain values as its pairs, what is nested as JSON. */
+const INLINE = 60; // characters of JSON that stand in a line
+
+/** A setting as text: an object of plain values as its pairs, what is nested as JSON, behind a fold if it is long. */
 function asText(value) {
   if (typeof value !== "object") return String(value);
   const pairs = Object.entries(value).filter(([, one]) => one !== null);
-  if (Array.isArray(value) || pairs.some(([, one]) => typeof one === "object")) return h("code", { class: "wrap" }, JSON.stringify(value));
+  if (Array.isArray(value) || pairs.some(([, one]) => typeof one === "object")) {
+    const text = JSON.stringify(value);
+    if (text.length <= INLINE) return h("code", { class: "wrap" }, text);
+    return fold([h("span", { class: "hint" }, value.format?.type ?? text)], () => code(jsonText(value), "json", { label: "Setting" }), { kind: "defaults" });
+  }
   return pairs.map(([name, one]) => `${name}: ${one}`).join(", ");
 }
 

@@ -69,7 +69,7 @@ const DEFAULTS = { background: false, tool_choice: "auto", parallel_tool_calls: 
 const SILENT = { billing: { payer: "developer" }, frequency_penalty: 0, presence_penalty: 0, reasoning: { context: "current_turn" }, text: { format: { type: "text" }, verbosity: "medium" } };
 const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 
-/** An object without its empty fields, which say nothing. */
+/** An object without its empty fields. */
 const filled = (value) => (value && typeof value === "object" && !Array.isArray(value) ? Object.fromEntries(Object.entries(value).filter(([, one]) => one !== null)) : value);
 
 const idle = (value) =>

@@ -4,8 +4,9 @@ import { h, svg } from "./dom.js";
 import { count, duration } from "./format.js";
 
 const RATED = 10; // tokens below which a rate says nothing
+const SHORT = 20; // milliseconds of preparation that are not worth a line
 
-const LEGEND = [["queue", "queue"], ["wait", "to first token"], ["model", "model writes"], ["tool", "tool"], ["failed", "failed tool"], ["cut", "cut off"]];
+const LEGEND = [["queue", "queue"], ["prepare", "preparation"], ["wait", "to first token"], ["model", "model writes"], ["tool", "tool"], ["failed", "failed tool"], ["cut", "cut off"]];
 
 const percent = (value) => `${Math.max(0, Math.min(100, value * 100)).toFixed(3)}%`;
 
@@ -17,8 +18,9 @@ function bar(total, spans) {
 }
 
 function row(total, { name, spans, ms, detail, kind, item }) {
+  const [start, end] = [spans[0][1], spans.at(-1)[2]];
   const label = h(item ? "a" : "span", { class: "lane-name", href: item ? "#" + item : null, "data-item": item, title: name }, name);
-  return h("li", { class: "lane", "data-kind": kind }, label, bar(total, spans), h("span", { class: "num" }, duration(ms)), detail && h("span", { class: "lane-detail" }, detail));
+  return h("li", { class: "lane", "data-kind": kind, "data-start": start, "data-end": end }, label, bar(total, spans), h("span", { class: "num" }, duration(ms)), detail && h("span", { class: "lane-detail" }, detail));
 }
 
 function roundRow(round, index, rounds) {
@@ -34,7 +36,7 @@ function roundRow(round, index, rounds) {
     at: round.start_ms,
     name: round.kind === "compaction" ? "Compaction" : `Model round ${number}`,
     kind: "round",
-    spans: [["wait", round.start_ms, first], ["model", first, round.end_ms]],
+    spans: [["wait", round.start_ms, first], ...(round.first_token_ms === null ? [] : [["model", first, round.end_ms]])],
     ms: round.end_ms - round.start_ms,
     detail: [begun, speed, tokens].filter(Boolean).join(" · "),
   };
@@ -54,6 +56,8 @@ const toolRow = (tool) => ({
 export function waterfall(timing, jump) {
   const total = Math.max(timing.total_ms ?? 0, 1, ...timing.rounds.map((round) => round.end_ms), ...timing.tools.map((tool) => tool.end_ms));
   const rows = [...timing.rounds.map(roundRow), ...timing.tools.map(toolRow)].sort((a, b) => a.at - b.at);
+  const [begun, first] = [timing.queue_ms ?? 0, rows[0]?.at ?? 0];
+  if (first - begun > Math.max(SHORT, total / 50)) rows.unshift({ name: "Preparation", kind: "prepare", spans: [["prepare", begun, first]], ms: first - begun, detail: "input, files, tools of MCP servers" });
   if (timing.queue_ms > 0) rows.unshift({ name: "Queue", kind: "queue", spans: [["queue", 0, timing.queue_ms]], ms: timing.queue_ms });
   const element = h("ol", { class: "waterfall", "aria-label": "Timing" }, rows.map((found) => row(total, found)));
   element.addEventListener("click", (event) => {

@@ -99,7 +99,7 @@ class _Choice:
     def _content(self, text: str) -> Json:
         made = self._made({"content": text})
         if self._logprobs is not None:
-            made["logprobs"] = {"content": self._logprobs.take(), "refusal": None}
+            made["logprobs"] = {"content": self._logprobs.drain(), "refusal": None}
         return made
 
     def _end(self, finish: str) -> Json:
@@ -153,7 +153,7 @@ class _Logprobs:
         top = [self._entry(token, logprob) for token, logprob in sampled.top]
         self._waiting.append({**self._entry(sampled.token, sampled.logprob or 0.0), "top_logprobs": top})
 
-    def take(self) -> list[Json]:
+    def drain(self) -> list[Json]:
         waiting, self._waiting = self._waiting, []
         return waiting
 

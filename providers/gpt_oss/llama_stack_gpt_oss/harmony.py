@@ -22,7 +22,7 @@ from openai_harmony import (
 )
 
 from .errors import InvalidRequest
-from .tools import BROWSER, PYTHON, SchemaBudget, Tool, from_arguments, shown
+from .tools import BROWSER, PYTHON, SchemaBudget, Tool, from_arguments, reduced
 
 ANALYSIS, COMMENTARY, FINAL = "analysis", "commentary", "final"
 EFFORTS = {
@@ -200,7 +200,7 @@ def _described(tools: Sequence[Tool]) -> list[ToolDescription]:
     budget = SchemaBudget()
     described = []
     for tool in tools:
-        parameters = shown(tool.parameters, budget) if tool.parameters and tool.parameters.get("properties") else None
+        parameters = reduced(tool.parameters, budget) if tool.parameters and tool.parameters.get("properties") else None
         described.append(ToolDescription.new(tool.name, tool.description, parameters=parameters))
     return described
 

@@ -16,8 +16,9 @@ from .tools import Tool, read_tools
 from .vocabulary import Vocabulary
 
 MOST_STOPS, MOST_CHOICES, MOST_LOGPROBS = 4, 128, 20
-# Parameters that the engine does not support, with the neutral values that are accepted.
-UNSUPPORTED = {"frequency_penalty": (None, 0), "presence_penalty": (None, 0), "logit_bias": (None, {})}
+MOST_BIASES, LARGEST_BIAS, LARGEST_PENALTY = 300, 100, 2
+TOKEN_DIGITS = 9  # of an id
+SHOWN = 40  # characters of an invalid id in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +93,20 @@ class Reader:
         grammar: str | None,
         tools: tuple[Tool, ...],
     ) -> Asked:
-        _refuse_unsupported(params)
+        _refuse_repetition_penalty(params)
         self._check_length(prompt)
         sampling = Params(
             max_tokens=most or self.context,
             temperature=_number(params, "temperature", self._defaults.temperature, 0, 2),
             top_p=_number(params, "top_p", self._defaults.top_p, 0, 1),
+            top_k=_top_k(params),
+            min_p=_number(params, "min_p", 0.0, 0, 1),
             seed=_integer(params, "seed", secrets.randbits(32)),
             top_logprobs=logprobs,
             stop_ids=self._defaults.stop_ids,
             priority=_integer(params, "priority", 0),
             cache_salt=str(_get(params, "cache_salt") or ""),
+            **self._adjustments(params),
         )
         name, choices = secrets.token_hex(12), _integer(params, "n", 1)
         if not 1 <= choices <= MOST_CHOICES:
@@ -118,6 +122,31 @@ class Reader:
             logprobs=logprobs is not None,
             include_usage=bool(options.get("include_usage")),
         )
+
+    def _adjustments(self, params: Any) -> dict[str, Any]:
+        """Return the parameters that change logits.
+
+        Special tokens are not penalised: each message of a turn has the same ones, and Harmony cannot do without them.
+        """
+        names = ("frequency_penalty", "presence_penalty")
+        penalties = {name: _number(params, name, 0.0, -LARGEST_PENALTY, LARGEST_PENALTY) for name in names}
+        special = self._vocabulary.special.values() if any(penalties.values()) else ()
+        return penalties | {"logit_bias": self._logit_bias(params), "unpenalised": frozenset(special)}
+
+    def _logit_bias(self, params: Any) -> tuple[tuple[int, float], ...]:
+        given = _get(params, "logit_bias") or {}
+        if not isinstance(given, Mapping) or len(given) > MOST_BIASES:
+            raise InvalidRequest(f"logit_bias is an object of up to {MOST_BIASES} token ids", param="logit_bias")
+        return tuple((self._biased(str(name)), _bias(value)) for name, value in given.items())
+
+    def _biased(self, name: str) -> int:
+        """Return the token of a key of logit_bias."""
+        token = int(name) if name.isascii() and name.isdigit() and len(name) <= TOKEN_DIGITS else -1
+        if not self._vocabulary.knows(token):
+            raise InvalidRequest(
+                f"logit_bias: {name[:SHOWN]!r} is not the id of a token of the model's vocabulary", param="logit_bias"
+            )
+        return token
 
     def _check_length(self, prompt: Sequence[int]) -> None:
         if len(prompt) >= self.context:
@@ -150,10 +179,12 @@ def _stops(params: Any) -> tuple[str, ...]:
     return stops
 
 
-def _refuse_unsupported(params: Any) -> None:
-    for name, neutral in UNSUPPORTED.items():
-        if _get(params, name) not in neutral:
-            raise InvalidRequest(f"{name} is not supported by gpt-oss's engine", param=name)
+def _refuse_repetition_penalty(params: Any) -> None:
+    if _get(params, "repetition_penalty") not in (None, 1):
+        raise InvalidRequest(
+            "repetition_penalty is not supported by gpt-oss's engine: use frequency_penalty or presence_penalty",
+            param="repetition_penalty",
+        )
 
 
 def _number(params: Any, name: str, default: float, low: float, high: float) -> float:
@@ -163,6 +194,22 @@ def _number(params: Any, name: str, default: float, low: float, high: float) -> 
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise InvalidRequest(f"{name} is a number between {low} and {high}", param=name)
     return float(value)
+
+
+def _bias(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -LARGEST_BIAS <= value <= LARGEST_BIAS:
+        raise InvalidRequest(
+            f"logit_bias: each bias is a number between -{LARGEST_BIAS} and {LARGEST_BIAS}", param="logit_bias"
+        )
+    return float(value)
+
+
+def _top_k(params: Any) -> int:
+    """Return the number of tokens to choose from; 0, as for -1, for all."""
+    value = _integer(params, "top_k", 0)
+    if not -1 <= value < 1 << 31:
+        raise InvalidRequest("top_k is -1, 0 or a number of tokens", param="top_k")
+    return max(value, 0)
 
 
 def _integer(params: Any, name: str, default: int) -> int:

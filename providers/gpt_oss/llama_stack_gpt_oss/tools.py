@@ -8,11 +8,11 @@ from typing import Any
 from .errors import InvalidRequest
 
 BROWSER = frozenset({"browser.search", "browser.open", "browser.find"})
-MOST_SHOWN = 1 << 20
+MOST_CHARACTERS = 1 << 20
 """Maximum total length of a request's tool schemas, with references expanded, in characters."""
 _DEEPEST = 64
 """Maximum nesting of references."""
-_LEVEL = 64
+_LEVEL_CHARACTERS = 64
 """Minimum number of characters that a level of a schema counts as."""
 PYTHON = "python"
 FUNCTIONS = "functions."
@@ -97,19 +97,21 @@ def from_arguments(tool: Tool | None, arguments: str) -> str:
 class SchemaBudget:
     """The characters left for tool schemas."""
 
-    left: int = MOST_SHOWN
+    left: int = MOST_CHARACTERS
 
-    def take(self, level: Json) -> None:
+    def spend(self, level: Json) -> None:
         """Count one level of a schema; InvalidRequest if it exceeds the limit."""
         values = level.get("enum")
         texts = [level.get("description"), *(values if isinstance(values, Sequence) else ()), *level]
-        self.left -= _LEVEL + sum(len(text) for text in texts if isinstance(text, str))
+        self.left -= _LEVEL_CHARACTERS + sum(len(text) for text in texts if isinstance(text, str))
         if self.left < 0:
-            message = f"The schemas of the tools have more than {MOST_SHOWN} characters with references written out."
+            message = (
+                f"The schemas of the tools have more than {MOST_CHARACTERS} characters with references written out."
+            )
             raise InvalidRequest(f"{message} Use fewer references to references.", param="tools")
 
 
-def shown(schema: Json, budget: SchemaBudget) -> dict[str, Any]:
+def reduced(schema: Json, budget: SchemaBudget) -> dict[str, Any]:
     """Convert a JSON schema to the subset that Harmony's renderer supports.
 
     The renderer does not expand references or `anyOf`, requires a type with each `enum`, and puts only the first line
@@ -117,28 +119,28 @@ def shown(schema: Json, budget: SchemaBudget) -> dict[str, Any]:
 
     InvalidRequest: the expanded schema is too long; nested references can double it at each level.
     """
-    return _shown(schema, schema, (), budget)
+    return _reduced(schema, schema, (), budget)
 
 
-def _shown(schema: Any, root: Json, path: tuple[str, ...], budget: SchemaBudget) -> dict[str, Any]:
+def _reduced(schema: Any, root: Json, path: tuple[str, ...], budget: SchemaBudget) -> dict[str, Any]:
     """Convert one level. `path` has the references that led here: cycles and deep nesting become any value."""
     if not isinstance(schema, Mapping):
         return {}
-    budget.take(schema)
+    budget.spend(schema)
     found = dict(schema)
     found.pop("$defs", None)
     reference = found.pop("$ref", "")
     if reference in path or len(path) == _DEEPEST:
         return {}
     if isinstance(reference, str) and reference:
-        return _shown({**_target(reference, root), **found}, root, (*path, reference), budget)
+        return _reduced({**_target(reference, root), **found}, root, (*path, reference), budget)
     _reword(found)
     if isinstance(found.get("oneOf"), Sequence):
-        found["oneOf"] = [_shown(option, root, path, budget) for option in found["oneOf"]]
+        found["oneOf"] = [_reduced(option, root, path, budget) for option in found["oneOf"]]
     if "items" in found:
-        found["items"] = _shown(found["items"], root, path, budget)
+        found["items"] = _reduced(found["items"], root, path, budget)
     if isinstance(found.get("properties"), Mapping):
-        found["properties"] = {name: _shown(each, root, path, budget) for name, each in found["properties"].items()}
+        found["properties"] = {name: _reduced(each, root, path, budget) for name, each in found["properties"].items()}
     return found
 
 

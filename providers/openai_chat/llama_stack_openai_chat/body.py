@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import orjson
@@ -11,22 +11,22 @@ from pydantic import BaseModel
 
 _OPENING: Final = (b"[", b"{", b",")
 _OTHERS: Final = bytes(set(range(256)) - set(b'[{,"'))
-_SLICE: Final = 1 << 16
+_SLICE_BYTES: Final = 1 << 16
 _MOST_DIGITS: Final = 20
 
-_PIECE: Final = 1 << 16
+_PIECE_BYTES: Final = 1 << 16
 """Approximate bytes of a value that is encoded in one call."""
-_LEAST: Final = 8
+_LEAST_BYTES: Final = 8
 """Approximate minimum bytes of a value as JSON."""
 
 
 def pieces(value: Any) -> Iterator[bytes]:
     """Yield a value as JSON in pieces."""
-    if not is_large(value, _PIECE):
+    if not is_large(value, _PIECE_BYTES):
         yield dumps(value)
     elif isinstance(value, str):
         yield b'"'
-        yield from (dumps(value[start : start + _PIECE])[1:-1] for start in range(0, len(value), _PIECE))
+        yield from (dumps(value[start : start + _PIECE_BYTES])[1:-1] for start in range(0, len(value), _PIECE_BYTES))
         yield b'"'
     elif isinstance(value, dict):
         for number, name in enumerate(value):
@@ -42,17 +42,19 @@ def pieces(value: Any) -> Iterator[bytes]:
 
 def is_large(value: Any, most: int) -> bool:
     """Return whether a value takes more than about `most` bytes as JSON; stop as soon as this is known."""
-    left, waiting = most, [value]
+    waiting: list[Iterable[Any]] = [(value,)]
+    left = most
     while waiting and left >= 0:
-        each = waiting.pop()
-        if isinstance(each, str):
-            left -= len(each)
-        elif isinstance(each, list):
-            left -= _LEAST * len(each)
-            waiting += each if left >= 0 else ()
-        elif isinstance(each, dict):
-            left -= _LEAST * len(each)
-            waiting += [*each, *each.values()] if left >= 0 else ()
+        for each in waiting.pop():
+            if isinstance(each, str):
+                left -= len(each)
+            elif isinstance(each, (dict, list)):
+                left -= _LEAST_BYTES * len(each)
+                if left < 0:
+                    break
+                waiting.append(each)
+                if isinstance(each, dict):
+                    waiting.append(each.values())
     return left < 0
 
 
@@ -94,8 +96,8 @@ def loads_few(data: bytes, most: int) -> Any:
 def _has_more(data: bytes, most: int) -> bool:
     plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     found, in_string = 0, False
-    for start in range(0, len(plain), _SLICE):
-        parts = plain[start : start + _SLICE].translate(None, _OTHERS).split(b'"')
+    for start in range(0, len(plain), _SLICE_BYTES):
+        parts = plain[start : start + _SLICE_BYTES].translate(None, _OTHERS).split(b'"')
         # Every second part is outside quotation marks.
         found += sum(map(len, parts[in_string::2]))
         in_string ^= len(parts) % 2 == 0

@@ -58,9 +58,9 @@ class TextOfParts(str):
         if not isinstance(content, list):
             raise TypeError("The content is no text.")
         texts = [text for each in content if isinstance(each, dict) and isinstance(text := each.get("text"), str)]
-        made = cls("".join(texts))
-        made.parts = content
-        return made
+        joined = cls("".join(texts))
+        joined.parts = content
+        return joined
 
     def __bool__(self) -> bool:
         """Return whether there is a part, even one without text."""
@@ -91,12 +91,12 @@ def _shape(model: type[BaseModel], required: Mapping[str, Any] | None = None, **
             if value is not None:
                 values[name] = each(value)
         # The result is the same as that of pydantic's `model_construct`.
-        made = _new(model)
-        _set_values(made, values)
-        _set_fields(made, set(raw))
-        _set_extra(made, extra)
-        _set_private(made, None)
-        return made
+        shape = _new(model)
+        _set_values(shape, values)
+        _set_fields(shape, set(raw))
+        _set_extra(shape, extra)
+        _set_private(shape, None)
+        return shape
 
     return build
 
@@ -115,11 +115,11 @@ def _numbered(build: Build, most: int) -> Build:
     built = _each(build, most)
 
     def numbered(raw: Any) -> list[Any]:
-        made: list[Any] = built(raw)
-        for each in made:
+        entries: list[Any] = built(raw)
+        for each in entries:
             if isinstance(each.index, list | dict):
                 raise TypeError("An index is no number.")
-        return made
+        return entries
 
     return numbered
 

@@ -6,7 +6,7 @@ import re
 import ssl
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
@@ -110,6 +110,13 @@ class Network(BaseModel):
         return {"connect": value, "read": value} if isinstance(value, int | float) else value
 
 
+def _has_valid_port(address: SplitResult) -> bool:
+    try:
+        return address.port != 0
+    except ValueError:  # not a number, or too large
+        return False
+
+
 def _without_nulls(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
@@ -144,7 +151,8 @@ class OpenAIChatConfig(BaseModel):
         if not value.startswith(("http://", "https://")):
             raise ValueError(f"'{value}' does not begin with http:// or https://")
         address = urlsplit(check_header(value))
-        if not address.hostname or address.username is not None or address.query or address.fragment:
+        named = address.hostname and address.username is None and not (address.query or address.fragment)
+        if not named or not _has_valid_port(address):
             raise ValueError("it has to be of the form https://HOST:PORT/PATH; a key goes into 'api_key'")
         return value.rstrip("/")
 

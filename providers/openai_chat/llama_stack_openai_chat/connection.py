@@ -12,19 +12,20 @@ import zlib
 from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, cast
 
 import httptools
 
-_BUFFERED: Final = 1 << 18
+_BUFFERED_BYTES: Final = 1 << 18
 """Maximum buffered bytes of a body; beyond, reading from the socket is paused (backpressure)."""
-_BETWEEN: Final = 1 << 19
+_FRAMING_BYTES: Final = 1 << 19
 """Maximum bytes without body data: heads and chunk framing."""
-_INFLATED: Final = 1 << 22
+_INFLATED_BYTES: Final = 1 << 22
 """Maximum bytes of a decompressed body that wait to be read."""
 
 
-_COPIED: Final = 65_536
+_COPIED_BYTES: Final = 65_536
 """Bytes of a body up to which it is sent in one write with the head."""
 
 
@@ -49,7 +50,7 @@ class Connection(asyncio.Protocol):
     Attributes:
         head: head of the current response, once received.
         busy: whether a response is in progress.
-        heard: whether any byte of it has arrived.
+        received: whether any byte of it has arrived.
         closed: whether the connection is closed.
     """
 
@@ -64,7 +65,7 @@ class Connection(asyncio.Protocol):
 
     def _begin(self) -> None:
         self.head: Head | None = None
-        self.heard = False
+        self.received = False
         self._parser: Any = httptools.HttpResponseParser(self)
         self._coming = Head()
         self._pieces: list[bytes] = []
@@ -91,7 +92,7 @@ class Connection(asyncio.Protocol):
         """
         self._begin()
         self.busy = True
-        if len(body) > _COPIED:
+        if len(body) > _COPIED_BYTES:
             self._transport.write(request)
             self._transport.write(body)
         else:
@@ -121,11 +122,7 @@ class Connection(asyncio.Protocol):
         Raises:
             TimeoutError, OSError: as for `ask`.
         """
-        context = copy_context()
-
-        def pushed(data: bytes) -> bool:
-            return context.run(push, data)
-
+        pushed: Callable[[bytes], bool] = partial(copy_context().run, push)  # type: ignore[call-arg]  # mypy takes `push` for all
         while True:
             if self._pieces:
                 if not pushed(self._buffered()):
@@ -147,8 +144,8 @@ class Connection(asyncio.Protocol):
 
     def _buffered(self) -> bytes:
         """Take the buffered body bytes."""
-        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces.clear()
+        pieces, self._pieces = self._pieces, []
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._size = 0
         if self._paused:
             self._paused = False
@@ -202,7 +199,7 @@ class Connection(asyncio.Protocol):
         if self._error:
             raise self._error
         self._waiter = self._loop.create_future()
-        self._heard_at = self._loop.time()
+        self._received_at = self._loop.time()
         self._timer = self._loop.call_later(self._seconds, self._check_silence)
         try:
             await self._waiter
@@ -212,7 +209,7 @@ class Connection(asyncio.Protocol):
 
     def _check_silence(self) -> None:
         """Fail if nothing has arrived for too long. A wait may see many arrivals, which do not cost a timer each."""
-        left = self._heard_at + self._seconds - self._loop.time()
+        left = self._received_at + self._seconds - self._loop.time()
         if left <= 0:
             self._fail(TimeoutError("the server sent nothing in time"))
         else:
@@ -244,19 +241,20 @@ class Connection(asyncio.Protocol):
             # Unsolicited data: the connection can no longer be trusted.
             self.close()
             return
-        self.heard = True
+        self.received = True
         self._between += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade, zlib.error) as error:
             self._break(f"the server's answer is not HTTP: {error.__context__ or error}")
             return
-        if self._between > _BETWEEN:
+        if self._between > _FRAMING_BYTES:
             self._break("the headers of the server's answer are too long")
             return
         if self._push and not self._stopped:
-            self._heard_at = self._loop.time()
-            self._stopped = bool(self._pieces) and not self._push(self._buffered())
+            self._received_at = self._loop.time()
+            if self._pieces:
+                self._stopped = not self._push(self._buffered())
             if not (self._stopped or self._whole):
                 return
         self._wake()
@@ -303,13 +301,13 @@ class Connection(asyncio.Protocol):
         self._between = 0
         if self._inflater:
             # One read of the socket can hold many chunks of a body, and each can grow a thousandfold.
-            left = max(1, _INFLATED - self._size)
+            left = max(1, _INFLATED_BYTES - self._size)
             body = self._inflater.decompress(body, left)
             if self._inflater.unconsumed_tail:
                 raise ConnectionError("its decompressed size is too large")
         self._pieces.append(body)
         self._size += len(body)
-        if self._size > _BUFFERED and not self._paused:
+        if self._size > _BUFFERED_BYTES and not self._paused:
             self._paused = True
             self._transport.pause_reading()
 

@@ -12,7 +12,7 @@ from .body import loads, loads_few
 from .frames import FrameSplitter
 
 _DONE: Final = b"[DONE]"
-_SMALL: Final = 1 << 16
+_SMALL_BYTES: Final = 1 << 16
 """Size up to which an event is decoded without counting its values."""
 _MOST_VALUES: Final = 1 << 14
 
@@ -23,10 +23,13 @@ class EventReader:
     Args:
         build: builds an object from an event's JSON; raises ValueError if the event is invalid.
         request: returns the request, for use in errors.
+
+    Attributes:
+        build: as the argument.
     """
 
     def __init__(self, build: Callable[[Any], Any], request: Callable[[], httpx2.Request]) -> None:
-        self._build = build
+        self.build = build
         self._request = request
         self._splitter = FrameSplitter()
         self.done = False
@@ -39,11 +42,30 @@ class EventReader:
             openai.APIError: an error came instead of an event.
             ValueError: an event is invalid.
         """
-        for data in self._splitter.feed(piece) if piece else self._splitter.end():
-            if data.startswith(_DONE):
-                self.done = True
+        for data in self.frames(piece):
+            value = self.value(data)
+            if self.done:
                 return
-            event = loads(data) if len(data) <= _SMALL else loads_few(data, _MOST_VALUES)
-            if isinstance(event, dict) and event.get("error"):
-                raise errors.of_frame(event["error"], self._request())
-            yield self._build(event)
+            yield self.build(value)
+
+    def frames(self, piece: bytes) -> list[bytes]:
+        """Return the data of the events completed by a piece of the stream; b"" is the end of the stream.
+
+        Raises:
+            ValueError: an event is too long.
+        """
+        return self._splitter.feed(piece) if piece else self._splitter.end()
+
+    def value(self, data: bytes) -> Any:
+        """Return the JSON of an event, from which `build` builds the object; `done` is set if it is the end instead.
+
+        Raises:
+            openai.APIError, ValueError: as for `read`.
+        """
+        if data.startswith(_DONE):
+            self.done = True
+            return None
+        value = loads(data) if len(data) <= _SMALL_BYTES else loads_few(data, _MOST_VALUES)
+        if isinstance(value, dict) and value.get("error"):
+            raise errors.of_frame(value["error"], self._request())
+        return value

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 _BOM: Final = b"\xef\xbb\xbf"
-_LONGEST: Final = 1 << 20
+_EVENT_BYTES: Final = 1 << 20
 """Maximum size of one event, in bytes."""
-_MOST_SILENT: Final = 1 << 20
+_SILENT_BYTES: Final = 1 << 20
 """Maximum bytes of comments, blank lines and events without data between two events."""
 
 
@@ -63,7 +63,7 @@ class FrameSplitter:
             piece = piece.removeprefix(_BOM)
             self._at_start = False
         self._held += len(piece)
-        if self._held > _LONGEST:
+        if self._held > _EVENT_BYTES:
             raise ValueError("The model server's stream has an event that is too long.")
         if piece.find(b"\n") < 0 and piece.find(b"\r") < 0:
             # A long line is joined once, when its end has arrived.
@@ -91,7 +91,7 @@ class FrameSplitter:
     def _finish(self, events: list[bytes]) -> list[bytes]:
         self._silent = 0 if self._data else self._silent + self._held
         self._held = 0
-        if self._silent > _MOST_SILENT:
+        if self._silent > _SILENT_BYTES:
             raise ValueError("The model server's stream has too many lines without data.")
         if self._data:
             events.append(b"\n".join(self._data))

@@ -56,7 +56,7 @@ class Pool:
                 return connection
         return None
 
-    def keep(self, connection: Connection) -> None:
+    def release(self, connection: Connection) -> None:
         """Return a connection to the pool after its response; close it if it cannot be reused."""
         loop = asyncio.get_running_loop()
         if not connection.rest():

@@ -21,8 +21,8 @@ def ranking_body(model: str, query: Any, documents: list[Any], most: int | None)
     Raises:
         ValueError: there is an image among them.
     """
-    asked: Json = {"model": model, "query": _text(query), "documents": [_text(each) for each in documents]}
-    return dumps(asked if most is None else asked | {"top_n": most})
+    body: Json = {"model": model, "query": _text(query), "documents": [_text(each) for each in documents]}
+    return dumps(body if most is None else body | {"top_n": most})
 
 
 def best_first(answer: Json) -> list[Json]:

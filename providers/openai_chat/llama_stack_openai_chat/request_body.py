@@ -10,9 +10,9 @@ from pydantic import BaseModel
 
 from .body import dumps, is_large, pieces
 
-_INLINE: Final = 1 << 20
+_INLINE_BYTES: Final = 1 << 20
 """Approximate bytes of a request that is encoded in one call."""
-_TURN: Final = 1 << 16
+_TURN_BYTES: Final = 1 << 16
 """Approximate bytes of a larger request that are encoded before others run."""
 
 
@@ -26,18 +26,18 @@ async def request_body(params: BaseModel, defaults: Mapping[str, Any], **fixed: 
         defaults: fields that the request overrides.
         fixed: fields that override the request.
     """
-    asked = params.__dict__ | (params.__pydantic_extra__ or {})
-    return await _encoded({**defaults, **{name: value for name, value in asked.items() if value is not None}, **fixed})
+    fields = params.__dict__ | (params.__pydantic_extra__ or {})
+    return await _encoded({**defaults, **{name: value for name, value in fields.items() if value is not None}, **fixed})
 
 
 async def _encoded(request: Mapping[str, Any]) -> bytes | bytearray:
     """Encode a request. Others run while a large one is encoded."""
-    if not is_large(request, _INLINE):
+    if not is_large(request, _INLINE_BYTES):
         return dumps(request)
     body, rested = bytearray(), 0
     for piece in pieces(request):
         body += piece
-        if len(body) - rested > _TURN:
+        if len(body) - rested > _TURN_BYTES:
             rested = len(body)
             await asyncio.sleep(0)
     return body

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from .events import EventReader
+from .repeated import RepeatedEvent
 
 Receive = Callable[[Any], bool]
 """Takes an event; returns False to have it read instead, with all that follow until the reader asks for more."""
+
+
+class Extender(Protocol):
+    """Takes events that only extend a text of the last event, before they are built."""
+
+    def text_of(self, value: Any) -> str | None:
+        """Return the text in the JSON of an event that only extends the last one; None for any other event."""
+        ...
+
+    def extend(self, text: str) -> bool:
+        """Take the text of such an event; return False to have the event built and passed to `Receive`."""
+        ...
+
 
 _NOTHING: Final = object()
 
@@ -22,32 +36,65 @@ class Delivery:
 
     Attributes:
         receive: takes events as they arrive; None if they are only read.
+        extender: takes the texts of events before `receive` is called; None if all events are built.
         error: why no more events can be decoded; None if there is no error.
     """
 
     def __init__(self, reader: EventReader) -> None:
         self._reader = reader
-        self._events: Iterator[Any] = iter(())
+        self._repeated = RepeatedEvent()
+        self._frames: Iterator[bytes] = iter(())
         self._left: Any = _NOTHING
         self.receive: Receive | None = None
+        self.extender: Extender | None = None
         self.error: Exception | None = None
 
     def feed(self, piece: bytes) -> bool:
         """Push the events that a piece of the stream completes; return whether all of them were taken."""
-        self._events = self._reader.read(piece)
-        self.advance()
-        return self._left is _NOTHING and self.error is None and not self._reader.done
-
-    def advance(self) -> None:
-        """Push the next events, up to one that the receiver leaves, or an error."""
-        self._left, receive = _NOTHING, self.receive
         try:
-            for event in self._events:
-                if receive is None or not receive(event):
-                    self._left = event
-                    return
+            self._frames = iter(self._reader.frames(piece))
+        except ValueError as error:
+            self.error = error
+            return False
+        return self.advance()
+
+    def advance(self) -> bool:
+        """Push the next events, up to one that the receiver leaves, an error or the end; return whether all were taken.
+
+        An event whose text alone differs from the last one's is not decoded.
+        """
+        self._left = _NOTHING
+        extender, repeated = self.extender, self._repeated
+        try:
+            for data in self._frames:
+                if extender and (text := repeated.text(data)) is not None and extender.extend(text):
+                    continue
+                value = self._reader.value(data)
+                if self._reader.done:
+                    return False
+                if not (extender and self._extends(extender, data, value)):
+                    self._pass(self._reader.build(value))
+                if self._left is not _NOTHING:
+                    return False
         except Exception as error:  # noqa: BLE001 - it is raised to the reader of the stream
             self.error = error
+            return False
+        return True
+
+    def _extends(self, extender: Extender, data: bytes, value: Any) -> bool:
+        """Return whether an event only extended the last one."""
+        text = extender.text_of(value)
+        if text is None:
+            self._repeated.forget()
+            return False
+        if not extender.extend(text):
+            return False
+        self._repeated.learn(data, text, extender.text_of)
+        return True
+
+    def _pass(self, event: Any) -> None:
+        if self.receive is None or not self.receive(event):
+            self._left = event
 
     def left(self) -> list[Any]:
         """Return the event that has to be read, in a list; an empty list if there is none.
@@ -74,13 +121,13 @@ class EventStream(AsyncGenerator[Any, None]):
         self._inner = inner
         self._delivery = delivery
 
-    def push_to(self, receive: Receive) -> None:
+    def push_to(self, receive: Receive, extender: Extender | None = None) -> None:
         """Pass each event to `receive` first, in the call that received its bytes, while a reader waits for the next.
 
         Only an event for which it returns False is yielded, and until the reader asks for the next one, nothing is
-        passed on.
+        passed on. An event that `extender` takes is not built, which is most of the work on a small event.
         """
-        self._delivery.receive = receive
+        self._delivery.receive, self._delivery.extender = receive, extender
 
     def __anext__(self) -> Coroutine[Any, Any, Any]:
         return self._inner.__anext__()

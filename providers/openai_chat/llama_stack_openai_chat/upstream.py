@@ -26,32 +26,32 @@ from .stream import Delivery, EventStream
 ROOT: Final = "//"
 """The prefix of paths that are siblings of the base URL's `/v1`."""
 
-_LONGEST_ANSWER: Final = 1 << 26
-LONGEST_VECTORS: Final = 1 << 28
+_ANSWER_BYTES: Final = 1 << 26
+VECTORS_BYTES: Final = 1 << 28
 _MOST_VALUES: Final = 1 << 20
 """Maximum values of a body, except one with vectors: twenty alternatives to each of some thousand tokens."""
-_LONGEST_REFUSAL: Final = 1 << 20
+_REFUSAL_BYTES: Final = 1 << 20
 """Maximum size of a body that is read as a whole, in bytes."""
 _DRAIN_SECONDS: Final = 0.2
 """Time limit for the end of a body after `[DONE]`, so that its connection can be reused."""
 
-_LONGEST_WAIT: Final = 64
+_RETRY_AFTER_CHARACTERS: Final = 64
 """Maximum length of a `retry-after` header, in characters."""
 
 _RETRIED: Final = frozenset({408, 409, 429, 500, 502, 503, 504})
-_FIRST_PAUSE: Final = 0.5
-_LONGEST_PAUSE: Final = 60.0
+_FIRST_PAUSE_SECONDS: Final = 0.5
+_LONGEST_PAUSE_SECONDS: Final = 60.0
 """In seconds. If a server asks for a longer pause, the request is not retried."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Request:
     """A request without its body, which may be large and is not needed once the response has begun."""
 
     method: str
     url: str
 
-    def shown(self) -> httpx2.Request:
+    def without_key(self) -> httpx2.Request:
         """Return the request for use in errors, without the key."""
         return httpx2.Request(self.method, self.url)
 
@@ -91,7 +91,7 @@ class Upstream:
         body: bytes | bytearray,
         key: str | None = None,
         build: Callable[[dict[str, Any]], Any] = dict,
-        most: int = _LONGEST_ANSWER,
+        most: int = _ANSWER_BYTES,
     ) -> Any:
         """Send a request and build the result from the JSON object in the answer.
 
@@ -105,16 +105,16 @@ class Upstream:
         Raises:
             openai.APIError: the request was refused, failed, or has an invalid answer.
         """
-        asked, data = self._asked("POST", path, key, body)
-        content = await self._rest(await self._answer(asked, data), asked, most)
-        answer = _object(content, asked, _MOST_VALUES if most <= _LONGEST_ANSWER else LONGEST_VECTORS)
-        _refuse_error(answer, asked)
+        request, data = self._request("POST", path, key, body)
+        content = await self._rest(await self._answer(request, data), request, most)
+        answer = _object(content, request, _MOST_VALUES if most <= _ANSWER_BYTES else VECTORS_BYTES)
+        _refuse_error(answer, request)
         try:
             return build(answer)
         except (KeyError, TypeError, ValueError) as error:
-            raise errors.no_answer(asked.shown(), "its answer has an unexpected content type") from error
+            raise errors.no_answer(request.without_key(), "its answer has an unexpected content type") from error
 
-    async def open(
+    async def open_stream(
         self, path: str, body: bytes | bytearray, build: Callable[[Any], Any], key: str | None = None
     ) -> EventStream:
         """Open a stream; return the built events once the server has accepted the request.
@@ -125,17 +125,17 @@ class Upstream:
             openai.APIError: the request was refused or failed; also raised while streaming.
             ValueError: raised while streaming: an event is invalid.
         """
-        asked, data = self._asked("POST", path, key, body)
-        connection = await self._answer(asked, data)
+        request, data = self._request("POST", path, key, body)
+        connection = await self._answer(request, data)
         assert connection.head
         kind = connection.head.header(b"content-type").lower()
         if kind.startswith((b"application/json", b"text/html")):
-            answer = _object(await self._rest(connection, asked), asked)
-            _refuse_error(answer, asked)
-            raise errors.no_answer(asked.shown(), "it answers with JSON instead of a stream")
-        reader = EventReader(build, asked.shown)
+            answer = _object(await self._rest(connection, request), request)
+            _refuse_error(answer, request)
+            raise errors.no_answer(request.without_key(), "it answers with JSON instead of a stream")
+        reader = EventReader(build, request.without_key)
         delivery = Delivery(reader)
-        events = EventStream(self._events(connection, asked, reader, delivery), delivery)
+        events = EventStream(self._events(connection, request, reader, delivery), delivery)
         # A generator that was never started runs no `finally`.
         weakref.finalize(events, _abandon, connection, connection.head).atexit = False
         return events
@@ -148,26 +148,29 @@ class Upstream:
         Raises:
             openai.APIError: the request was refused, failed, or has an invalid answer.
         """
-        asked, data = self._asked("GET", "/models", key)
+        request, data = self._request("GET", "/models", key)
         try:
             connection = await self._pool.connect()
             try:
                 await connection.ask(*data)
-                await self._check(connection, asked)
-                answer = _object(await connection.read_all(_LONGEST_ANSWER), asked)
+                await self._check(connection, request)
+                answer = _object(await connection.read_all(_ANSWER_BYTES), request)
             finally:
                 connection.close()
             return {str(model["id"]): _context_length(model) for model in answer["data"]}
         except OSError as error:
-            raise errors.of_connection(error, asked.shown()) from error
+            raise errors.of_connection(error, request.without_key()) from error
         except (AttributeError, KeyError, TypeError) as error:
-            raise errors.no_answer(asked.shown(), f"the answer of {asked.url} is not a list of models") from error
+            message = f"the answer of {request.url} is not a list of models"
+            raise errors.no_answer(request.without_key(), message) from error
 
     async def close(self) -> None:
         """Close the idle connections."""
         self._pool.close()
 
-    def _asked(self, method: str, path: str, key: str | None, body: bytes | bytearray = b"") -> tuple[_Asked, _Data]:
+    def _request(
+        self, method: str, path: str, key: str | None, body: bytes | bytearray = b""
+    ) -> tuple[_Request, _Data]:
         """Return a request and its encoding."""
         key = key or self._key
         base, target = self._base, self._target
@@ -182,26 +185,26 @@ class Upstream:
             head += f"{name}: {check_header(value)}\r\n"
         if method == "POST":
             head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
-        return _Asked(method, base + path), (head.encode() + b"\r\n", body)
+        return _Request(method, base + path), (head.encode() + b"\r\n", body)
 
-    async def _answer(self, asked: _Asked, data: _Data) -> Connection:
+    async def _answer(self, request: _Request, data: _Data) -> Connection:
         """Send a request with retries; return the connection after the head of a successful response."""
         for attempt in range(self._retries):
             try:
-                return await self._attempt(asked, data)
+                return await self._attempt(request, data)
             except (openai.APIConnectionError, openai.APIStatusError) as error:
                 pause = _pause(error, attempt)
                 if pause is None:
                     raise
             await asyncio.sleep(pause)
-        return await self._attempt(asked, data)
+        return await self._attempt(request, data)
 
-    async def _attempt(self, asked: _Asked, data: _Data) -> Connection:
+    async def _attempt(self, request: _Request, data: _Data) -> Connection:
         try:
             connection = await self._sent(data)
-            await self._check(connection, asked)
+            await self._check(connection, request)
         except OSError as error:
-            raise errors.of_connection(error, asked.shown()) from error
+            raise errors.of_connection(error, request.without_key()) from error
         return connection
 
     async def _sent(self, data: _Data) -> Connection:
@@ -215,34 +218,34 @@ class Upstream:
                 await _ask(connection, data)
                 return connection
             except ConnectionError:
-                if connection.heard:
+                if connection.received:
                     raise
         connection = await self._pool.connect()
         await _ask(connection, data)
         return connection
 
-    async def _check(self, connection: Connection, asked: _Asked) -> None:
+    async def _check(self, connection: Connection, request: _Request) -> None:
         """Raise the server's error if the response has an error status."""
         head = connection.head
         assert head
         if 300 <= head.status < 400:
-            self._pool.keep(connection)
+            self._pool.release(connection)
             to = head.header(b"location").decode(errors="replace").partition("?")[0] or "another address"
-            raise errors.no_answer(asked.shown(), f"it redirects to {to}; set 'base_url' to the final address")
+            raise errors.no_answer(request.without_key(), f"it redirects to {to}; set 'base_url' to the final address")
         if head.status >= 300:
-            raise errors.of_status(asked.shown(), head, await self._rest(connection, asked, _LONGEST_REFUSAL))
+            raise errors.of_status(request.without_key(), head, await self._rest(connection, request, _REFUSAL_BYTES))
 
-    async def _rest(self, connection: Connection, asked: _Asked, most: int = _LONGEST_ANSWER) -> bytes:
+    async def _rest(self, connection: Connection, request: _Request, most: int = _ANSWER_BYTES) -> bytes:
         """Read the whole body of a response and return its connection to the pool."""
         try:
             return await connection.read_all(most)
         except OSError as error:
-            raise errors.of_connection(error, asked.shown()) from error
+            raise errors.of_connection(error, request.without_key()) from error
         finally:
-            self._pool.keep(connection)
+            self._pool.release(connection)
 
     async def _events(
-        self, connection: Connection, asked: _Asked, reader: EventReader, delivery: Delivery
+        self, connection: Connection, request: _Request, reader: EventReader, delivery: Delivery
     ) -> AsyncGenerator[Any]:
         """Yield the events that are not pushed."""
         try:
@@ -256,9 +259,9 @@ class Upstream:
             if reader.done:
                 await _drain(connection, self._drain_seconds)
         except OSError as error:
-            raise errors.of_connection(error, asked.shown()) from error
+            raise errors.of_connection(error, request.without_key()) from error
         finally:
-            self._pool.keep(connection)
+            self._pool.release(connection)
 
 
 async def _ask(connection: Connection, data: _Data) -> None:
@@ -274,26 +277,26 @@ async def _drain(connection: Connection, seconds: float) -> None:
     """Read a body to its end, within a short time limit."""
     try:
         async with asyncio.timeout(seconds):
-            await connection.read_all(_LONGEST_REFUSAL)
+            await connection.read_all(_REFUSAL_BYTES)
     except OSError:
         return
 
 
-def _object(content: bytes, asked: _Asked, values: int = _MOST_VALUES) -> dict[str, Any]:
+def _object(content: bytes, request: _Request, values: int = _MOST_VALUES) -> dict[str, Any]:
     """Decode a body that must be a JSON object of at most this many values."""
     try:
         answer = loads_few(content, values)
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
-        raise errors.no_answer(asked.shown(), "its answer is not a JSON object")
+        raise errors.no_answer(request.without_key(), "its answer is not a JSON object")
     return answer
 
 
-def _refuse_error(answer: dict[str, Any], asked: _Asked) -> None:
+def _refuse_error(answer: dict[str, Any], request: _Request) -> None:
     """Raise the error in an answer, if there is one."""
     if answer.get("error"):
-        raise errors.of_answer(asked.shown(), answer["error"])
+        raise errors.of_answer(request.without_key(), answer["error"])
 
 
 def _abandon(connection: Connection, head: object) -> None:
@@ -317,17 +320,17 @@ def _context_length(model: Any) -> int | None:
 
 def _pause(error: openai.APIError, attempt: int) -> float | None:
     """Return the seconds before a retry; None for no retry."""
-    pause: float = _FIRST_PAUSE * 2**attempt
+    pause: float = _FIRST_PAUSE_SECONDS * 2**attempt
     if isinstance(error, openai.APIStatusError):
         if error.status_code not in _RETRIED or isinstance(error, errors.NoAnswerError):
             return None
         pause = _retry_after(error.response.headers.get("retry-after", "")) or pause
-    return pause if pause <= _LONGEST_PAUSE else None
+    return pause if pause <= _LONGEST_PAUSE_SECONDS else None
 
 
 def _retry_after(value: str) -> float | None:
     """Parse a `retry-after` header, a number of seconds or a date."""
-    value = value[:_LONGEST_WAIT]
+    value = value[:_RETRY_AFTER_CHARACTERS]
     try:
         return max(0.0, float(value))
     except ValueError:

@@ -17,21 +17,26 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
-from llama_stack_gpt_oss.engine.kernels import attention, experts, head, linear
-from llama_stack_gpt_oss.engine.kernels.triton_ops import FEW, MANY, SUMMED
+from llama_stack_gpt_oss.engine.kernels import attention, experts, head, inputs, linear, sampling
+from llama_stack_gpt_oss.engine.kernels.triton_ops import CANDIDATES, FEW, MANY, NUMBERS, SUMMED
+from llama_stack_gpt_oss.engine.sampler import PARAMETERS
 
 H100 = GPUTarget("cuda", 90, 32)
 HEADS = {"QUERY_HEADS": 64, "KV_HEADS": 8}
 CHOICE = {"EXPERTS": 32, "CHOSEN": 4}
 BF16 = {"x", "norm", "weight", "bias", "queries", "keys", "values", "mixed", "out", "normed", "sinks", "inner"}
-F32 = {"cos", "sin", "logits", "scores", "partial", "parts", "temperatures", "best_scores", "shares"}
-I64 = {"positions", "slots", "seeds", "tokens"}
-I32 = {"tables", "starts", "lengths", "best_tokens", "order", "counts"}
+F32 = {"cos", "sin", "logits", "scores", "partial", "parts", "temperatures", "best_scores", "shares", "warmths"}
+F32 |= {"left", "fractions", "adjustments"}
+I64 = {"positions", "slots", "seeds", "tokens", "drawn", "unpacked", "chosen"}
+PACKED = {"starts", "lengths", "entries", "addresses", "contents", "packed_tokens", "packed_positions", "row_entries"}
+PACKED |= {"packed_sampled", "owners", "masks"}  # pointers into the packed numbers of a step
+I32 = {"tables", "best_tokens", "order", "counts", "cells", "bases", "numbers"} | PACKED
 U8 = {"blocks", "scales"}
 FLOATS = {"epsilon", "softmax_scale", "limit", "coldest"}
 OPTIONS = {"num_warps", "num_stages", "enable_fp_fusion"}
 SIZES = {"hidden", "intermediate", "width", "strips"}  # integers that are constant for a model
-SLICED = {"slots", "tables"}  # pointers into a step's tensors at an offset, so with any alignment
+FIXED = {"entry_count", "widest", "words"}  # also constant, and no multiples of 16
+SLICED = {"slots"} | PACKED  # pointers into a step's tensors at an offset, so with any alignment
 
 
 def kinds(kernel: Any, constants: Mapping[str, Any]) -> dict[str, str]:
@@ -52,11 +57,11 @@ def kinds(kernel: Any, constants: Mapping[str, Any]) -> dict[str, str]:
 
 def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
     """Return each kernel as it is launched for a decode step of one row, for one of many rows, and for a prompt."""
-    made: dict[str, tuple[Any, dict[str, Any]]] = {}
+    created: dict[str, tuple[Any, dict[str, Any]]] = {}
     for block in (16, 64):
         tile = {"BLOCK_M": block, "WIDE": False}
         grouped = {"WIDE": False, **MANY.options(block)}
-        made |= {
+        created |= {
             f"qkv-{block}": (linear.qkv_kernel, {**HEADS, **tile, "HALF": 32, "BLOCK_P": 16, "BLOCK_K": 64}),
             f"out-{block}": (linear.out_kernel, {**tile, "BLOCK_N": 16, "BLOCK_K": 128}),
             f"route-{block}": (linear.route_kernel, {**tile, "BLOCK_N": 16, "BLOCK_K": 64}),
@@ -72,8 +77,8 @@ def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
             f"down-group-{block}": (experts.down_group_kernel, grouped),
         }
     rows = {**CHOICE, "WIDE": False, **FEW.options(16)}
-    made |= {"up-row": (experts.up_row_kernel, rows), "down-row": (experts.down_row_kernel, rows)}
-    made |= {f"group-{block}": (experts.group_kernel, {**CHOICE, "BLOCK_M": block}) for block in (16, 128)}
+    created |= {"up-row": (experts.up_row_kernel, rows), "down-row": (experts.down_row_kernel, rows)}
+    created |= {f"group-{block}": (experts.group_kernel, {**CHOICE, "BLOCK_M": block}) for block in (16, 128)}
     store = {**HEADS, "SIZE": 64, "PAGE": 64, "WIDE": False}
     for name, window, queries, block, splits in (
         ("decode-all", 0, 1, 16, 16),
@@ -82,11 +87,15 @@ def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
         ("prompt-window", 128, 16, 128, 1),
     ):
         cut = {"WINDOW": window, "BLOCK_Q": queries, "BLOCK_M": block, "SPLITS": splits}
-        made[f"attention-{name}"] = (attention.attention_kernel, {**store, **cut})
-    made["sum"] = (experts.sum_kernel, {"CHOSEN": 4, "BLOCK_N": SUMMED})
-    made["pick"] = (head.pick_kernel, {"BLOCK": 4096})
-    made["merge"] = (attention.merge_kernel, {"QUERY_HEADS": 64, "SIZE": 64, "SPLITS": 16})
-    return made
+        created[f"attention-{name}"] = (attention.attention_kernel, {**store, **cut})
+    created["write"] = (inputs.write_kernel, {"BLOCK": NUMBERS})
+    created["unpack"] = (inputs.unpack_kernel, {"PAGE": 64, "KV_GROUPS": 2, "BLOCK": NUMBERS})
+    redraw = {"PARAMETERS": PARAMETERS, "BLOCK": CANDIDATES, "num_warps": 8, "enable_fp_fusion": False}
+    created["redraw"] = (sampling.redraw_kernel, redraw)
+    created["sum"] = (experts.sum_kernel, {"CHOSEN": 4, "BLOCK_N": SUMMED})
+    created["pick"] = (head.pick_kernel, {"BLOCK": 4096})
+    created["merge"] = (attention.merge_kernel, {"QUERY_HEADS": 64, "SIZE": 64, "SPLITS": 16})
+    return created
 
 
 def build(kernel: Any, constants: dict[str, Any]) -> dict[str, Any]:
@@ -103,9 +112,9 @@ def build(kernel: Any, constants: dict[str, Any]) -> dict[str, Any]:
     attributes = {place: [["tt.divisibility", 16]] for place in aligned}
     source = ASTSource(kernel, signature, {(kernel.arg_names.index(n),): v for n, v in constants.items()}, attributes)
     compiled = triton.compile(source, target=H100, options=options)
-    said = assembled(compiled.asm["ptx"])
-    spills = sum(int(number) for number in re.findall(r"(\d+) bytes spill", said))
-    registers = max(int(number) for number in re.findall(r"Used (\d+) registers", said))
+    assembly = assembled(compiled.asm["ptx"])
+    spills = sum(int(number) for number in re.findall(r"(\d+) bytes spill", assembly))
+    registers = max(int(number) for number in re.findall(r"Used (\d+) registers", assembly))
     return {
         "registers": registers,
         "spills": spills,
@@ -151,7 +160,7 @@ def disassembled(cubin: bytes) -> str:
 def specialized(kernel: Any, signature: Mapping[str, str]) -> list[str]:
     """Return the arguments that change from step to step and select a build by their value or alignment."""
     parameters = {parameter.name: parameter for parameter in kernel.params}
-    values = [name for name, kind in signature.items() if kind == "i32" and name not in SIZES]
+    values = [name for name, kind in signature.items() if kind == "i32" and name not in SIZES | FIXED]
     return [name for name in values if not parameters[name].do_not_specialize] + [
         name for name in SLICED & signature.keys() if not parameters[name].do_not_specialize_on_alignment
     ]

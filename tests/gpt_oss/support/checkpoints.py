@@ -128,7 +128,7 @@ def write_original(folder: Path, tensors: Tensors, size: Size) -> Path:
 
 
 def original_tensors(tensors: Tensors, size: Size) -> Tensors:
-    made = {
+    created = {
         "embedding.weight": tensors["model.embed_tokens.weight"],
         "norm.scale": tensors["model.norm.weight"],
         "unembedding.weight": tensors["lm_head.weight"],
@@ -152,9 +152,9 @@ def original_tensors(tensors: Tensors, size: Size) -> Tensors:
         theirs = f"model.layers.{number}."
         for kind in ("weight", "bias"):
             parts = [tensors[f"{theirs}self_attn.{letter}_proj.{kind}"] for letter in "qkv"]
-            made[f"block.{number}.attn.qkv.{kind}"] = torch.cat(parts)
-        made |= {f"block.{number}.{name}": tensors[theirs + old] for name, old in names.items()}
-    return made
+            created[f"block.{number}.attn.qkv.{kind}"] = torch.cat(parts)
+        created |= {f"block.{number}.{name}": tensors[theirs + old] for name, old in names.items()}
+    return created
 
 
 def hugging_face_config(size: Size) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from llama_stack_gpt_oss.engine.batch import Batch, Fields, pack
 from llama_stack_gpt_oss.engine.cache import PAGE, Cache, Windows
 from llama_stack_gpt_oss.engine.config import read_config
 from llama_stack_gpt_oss.engine.engine import Engine, Request, Runner, Update
@@ -15,6 +16,7 @@ from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.runner import ModelRunner
 from llama_stack_gpt_oss.engine.scheduler import Limits, ScheduledTokens
 from llama_stack_gpt_oss.engine.sequence import Params, Sampled, Sequence, TokenMask
+from llama_stack_gpt_oss.engine.state import Entries, State
 from llama_stack_gpt_oss.engine.weights import load
 
 CPU = torch.device("cpu")
@@ -39,6 +41,9 @@ class Counted:
 
     found: list[Sampled]
     events: list[str]
+
+    def sample(self) -> None:
+        self.events.append("sample")
 
     def sampled(self) -> list[Sampled]:
         self.events.append("read")
@@ -133,3 +138,11 @@ def tokens_of(updates: Series[Update], name: str) -> list[int]:
 def generate(engine: Engine, prompt: list[int], params: Params) -> list[Update]:
     engine.add(Request(("one",), prompt, params))
     return drain(engine)
+
+
+def batch_of(*works: ScheduledTokens) -> Batch:
+    """Return the batch of a step, as the device unpacks it for sequences that it does not know."""
+    state = State(len(works[0].sequence.blocks.tables), len(works), 64 * PAGE, 0, CPU)
+    step = pack(works, *Entries(state).assign(works))
+    packed = torch.tensor(list(step.packed()), dtype=torch.int32)
+    return TorchOps.unpack(Fields(*packed.split(step.sizes())), step, state)

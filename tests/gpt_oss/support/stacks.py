@@ -66,7 +66,7 @@ def reasoning_of(response: Response) -> str:
     return "".join(part.text for item in response.output if item.type == "reasoning" for part in item.content or [])
 
 
-def asked_for_weather(client: openai.OpenAI) -> tuple[Response, ResponseFunctionToolCall]:
+def weather_call(client: openai.OpenAI) -> tuple[Response, ResponseFunctionToolCall]:
     """Return a response that ends in a call the model chose freely, and the call."""
     response = client.responses.create(input="What is the weather in Oslo?", tools=[TOOL], **GREEDY)
     (call,) = [item for item in response.output if item.type == "function_call"]
@@ -75,7 +75,7 @@ def asked_for_weather(client: openai.OpenAI) -> tuple[Response, ResponseFunction
     return response, call
 
 
-def told_the_weather(client: openai.OpenAI, asked: Response, call: ResponseFunctionToolCall, result: str) -> Response:
+def continued_with(client: openai.OpenAI, called: Response, call: ResponseFunctionToolCall, result: str) -> Response:
     """Return the model's response to the result of the call."""
     output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": result}
-    return client.responses.create(input=[output], previous_response_id=asked.id, tools=[TOOL], **GREEDY)
+    return client.responses.create(input=[output], previous_response_id=called.id, tools=[TOOL], **GREEDY)

@@ -14,6 +14,12 @@ from tests.support.variants import open_this_machine, responses_config, variant
 from tests.support.wire import Wire
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Keep tests on one host: the page and its routes are this package's. Those that cross `host/` have `both_hosts`."""
+    if item.get_closest_marker("both_hosts") is None:
+        item.add_marker("one_host")
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A browser of the module: playwright's event loop must not outlive it, for other modules have their own."""
@@ -46,7 +52,7 @@ def showcase(page_stack: LiveStack, upstream_process: UpstreamProcess, mcp: McpS
 
 @pytest.fixture
 def page(browser: Browser, page_stack: LiveStack) -> Iterator[Shown]:
-    """A new page; the test fails if a script fails, the policy refuses something, or another host is asked."""
+    """A new page; the test fails if a script fails, the policy refuses something, or another host gets a request."""
     with browser.page(page_stack.base_url) as page:
         yield page
         page.check_quiet()

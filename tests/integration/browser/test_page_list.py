@@ -1,18 +1,24 @@
 """The list of the built-in page in a real browser: filters, scrolling, live rows, keyboard."""
 
+import asyncio
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
+from llama_stack_responses.store import codec
+from llama_stack_responses.store.records import Put
+from llama_stack_responses.store.sqlite import SqliteRecords
 from tests.support.browser import Browser, Shown
-from tests.support.showcase import Showcase
+from tests.support.showcase import WEATHER, Showcase
 from tests.support.stack import LiveStack
-from tests.support.upstream import Upstream, reply, text
+from tests.support.upstream import Upstream, reply, text, tool_call
 from tests.support.wire import Wire
 
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+pytestmark = pytest.mark.live
 
 FIRST_PAGE = "GET /v1/ui/responses?"
 
@@ -56,11 +62,64 @@ def test_list_of_stored_responses_has_their_facts_newest_first(page: Shown, show
         ("model=seer", "picture"),
         ("metadata=team%3Atravel", "trip"),
         ("text=LONG%20story", "cut"),
+        ("text=The%20Sleeping%20tide", "harbour"),
     ],
 )
 def test_filters_in_the_address_show_matching_rows_only(page: Shown, showcase: Showcase, query: str, name: str) -> None:
     page.goto(f"/ui?{query}")
     lists_only(page, getattr(showcase, name))
+
+
+def test_list_is_turned_to_the_oldest_first_and_back(
+    page: Shown, page_stack: LiveStack, showcase: Showcase, upstream: Upstream
+) -> None:
+    oldest_first = [showcase.root, showcase.harbour, showcase.gulls, showcase.darker]
+    page.goto("/ui?metadata=team%3Apoems")
+    lists_only(page, *oldest_first)
+    page.press("o")
+    page.find("button", "Oldest first")
+    lists_only(page, *oldest_first)
+    assert shown(page) == oldest_first
+    assert page.path == "/ui?metadata=team%3Apoems&order=asc"
+    page.page.reload()
+    lists_only(page, *oldest_first)
+    assert shown(page) == oldest_first
+    page.find(".connection[data-state=on]")
+    upstream.script("writer", reply(text("Later.")))
+    with Wire(page_stack) as wire:
+        response_id = wire.create(model="local/writer", input="One more.", metadata={"team": "poems"})["id"]
+        page.find(f".list-row[data-id={response_id}]")
+        assert shown(page) == [*oldest_first, response_id]
+        wire.http.delete(f"/responses/{response_id}")
+    page.gone(f".list-row[data-id={response_id}]")
+    page.find("button", "Oldest first").click()
+    page.find("button", "Newest first")
+    lists_only(page, *oldest_first)
+    assert shown(page) == oldest_first[::-1]
+    assert page.path == "/ui?metadata=team%3Apoems"
+
+
+def test_list_from_the_oldest_shows_responses_created_while_another_view_was_open(
+    page: Shown, page_stack: LiveStack, upstream: Upstream
+) -> None:
+    upstream.script("late", [reply(text("One.")), reply(text("Two."))])
+    with Wire(page_stack) as wire:
+        responses = [wire.create(model="local/late", input="First?")["id"]]
+        page.goto("/ui?model=late&order=asc")
+        page.find(".dim", "all that there are")
+        page.find(f".list-row[data-id={responses[0]}] a").click()
+        page.find("h1", "First?")
+        responses.append(wire.create(model="local/late", input="Second?")["id"])
+        page.page.go_back()
+        lists_only(page, *responses)
+        for each in responses:
+            wire.http.delete(f"/responses/{each}")
+
+
+def test_search_names_the_searched_texts(page: Shown, showcase: Showcase) -> None:
+    page.goto("/ui?text=no%20such%20words")
+    page.find(".empty", "The first 120 characters of the last question and of the answer are searched.")
+    page.page.get_by_role("searchbox", name="Search the first words of questions and answers").wait_for()
 
 
 def test_search_field_filters_while_typing_and_keeps_the_address(page: Shown, showcase: Showcase) -> None:
@@ -95,8 +154,8 @@ def test_time_filter_takes_the_zone_of_the_viewer(browser: Browser, page_stack: 
         )
         page.page.get_by_label("From").fill(now)
         page.find(".empty", "No response matches")
-        asked = [one for one in page.requests if "from=" in one][-1]
-        [sent] = re.findall(r"from=(\d+)", asked)
+        questions = [one for one in page.requests if "from=" in one][-1]
+        [sent] = re.findall(r"from=(\d+)", questions)
         assert abs(int(sent) - time.time() - 3600) < 120
         page.page.get_by_role("link", name="show all responses").click()
         page.find(".list-row")
@@ -135,12 +194,12 @@ def test_new_and_changed_responses_appear_by_themselves(page: Shown, page_stack:
     page.find(".connection[data-state=on]")
     upstream.script("slow", reply(text("One ", "two."), hold=1))
     with Wire(page_stack) as wire:
-        made = wire.post({"model": "local/slow", "input": "Count to two.", "background": True}).json()["id"]
-        page.find(f".list-row[data-id={made}] .status[data-status=in_progress]")
+        response_id = wire.post({"model": "local/slow", "input": "Count to two.", "background": True}).json()["id"]
+        page.find(f".list-row[data-id={response_id}] .status[data-status=in_progress]")
         upstream.release("slow")
-        page.find(f".list-row[data-id={made}] .status[data-status=completed]")
-        wire.http.delete(f"/responses/{made}")
-    page.gone(f".list-row[data-id={made}]")
+        page.find(f".list-row[data-id={response_id}] .status[data-status=completed]")
+        wire.http.delete(f"/responses/{response_id}")
+    page.gone(f".list-row[data-id={response_id}]")
     assert len([one for one in page.requests if one.startswith(FIRST_PAGE)]) == 1
 
 
@@ -231,6 +290,36 @@ def test_tab_of_responses_keeps_the_filter_of_the_list(page: Shown, showcase: Sh
     page.find("#nav a", "Responses").click()
     page.until("() => document.querySelectorAll('.list-row').length > 1")
     assert page.path == "/ui"
+
+
+async def forget_that_it_waits(database: Path, response_id: str) -> None:
+    """Write the row of a response as versions that did not know what it waits for."""
+    records = SqliteRecords(database, busy_timeout=60.0)
+    [(key, record)] = [
+        found for found in await records.range("l/", "l0", limit=10_000) if found[0].endswith(response_id)
+    ]
+    row = codec.decode(record.value, 2**20)
+    assert row.pop("waits_for") == "client"
+    await records.commit([Put(key, codec.encode(row))])
+    await records.close()
+
+
+def test_response_of_an_earlier_version_waits_on_its_own_page(
+    page: Shown, page_stack: LiveStack, upstream: Upstream
+) -> None:
+    upstream.script("earlier", reply(tool_call(0, "call_1", "get_weather", '{"city": "Oslo"}')))
+    with Wire(page_stack) as wire:
+        response_id = wire.create(model="local/earlier", input="How warm was it?", tools=[WEATHER])["id"]
+        database = page_stack.state_dir / "responses.db"
+        with ThreadPoolExecutor(1) as elsewhere:  # the browser's event loop runs in this thread
+            elsewhere.submit(lambda: asyncio.run(forget_that_it_waits(database, response_id))).result()
+        page.goto("/ui?model=earlier")
+        page.find(f".list-row[data-id={response_id}] .status[data-status=completed]")
+        page.goto("/ui?model=earlier&waits=true")
+        page.find(".empty", "their own pages show it")
+        page.goto(f"/ui/responses/{response_id}")
+        page.find(".head .status[data-status=waits]", "Waits for client")
+        wire.http.delete(f"/responses/{response_id}")
 
 
 def test_row_marked_for_comparison_is_shown_until_it_is_unmarked(page: Shown, showcase: Showcase) -> None:

@@ -45,25 +45,25 @@ def test_response_of_a_killed_server_shows_both_tries(browser: Browser, mortal: 
         reader.read_to_death()
     mortal.start()
     with Wire(mortal) as wire:
-        made = reader.response_id
-        wait_until(lambda: wire.retrieve(made)["status"] == "completed", seconds=90)
-        view = wire.http.get(f"/ui/responses/{made}").json()
+        created = reader.response_id
+        wait_until(lambda: wire.retrieve(created)["status"] == "completed", seconds=90)
+        view = wire.http.get(f"/ui/responses/{created}").json()
         [lost, answered] = view["timing"]["rounds"]
         assert (lost["kind"], answered["kind"], view["timing"]["tries"]) == ("interrupted", "answer", 2)
         assert 0 <= view["timing"]["queue_ms"] <= lost["start_ms"] <= lost["end_ms"] <= answered["start_ms"]
-        requests = wire.http.get(f"/ui/responses/{made}/requests").json()["data"]
+        requests = wire.http.get(f"/ui/responses/{created}/requests").json()["data"]
         assert [(one["round"], one["attempt"]) for one in requests] == [(0, 1), (1, 2)]
         assert [one["request"]["messages"][-1]["content"] for one in requests] == ["Count.", "Count."]
-        events = wire.http.get(f"/ui/responses/{made}/events").json()["data"]
+        events = wire.http.get(f"/ui/responses/{created}/events").json()["data"]
         times = [one["at_ms"] for one in events]
         assert times == sorted(times)
         assert times[0] < lost["end_ms"] <= times[-1]
         with browser.page(mortal.base_url) as page:
-            page.goto(f"/ui/responses/{made}")
+            page.goto(f"/ui/responses/{created}")
             page.find(".lane[data-kind=cut]", "Cut off")
             assert "Tries\n2" in page.find(".facts", "Tries").inner_text()
             page.find("summary", "Chat requests").click()
             page.find(".requests summary", "attempt 2")
             page.check_quiet()
-        wire.http.delete(f"/responses/{made}")
-        assert wire.http.get(f"/ui/responses/{made}/requests").status_code == 404
+        wire.http.delete(f"/responses/{created}")
+        assert wire.http.get(f"/ui/responses/{created}/requests").status_code == 404

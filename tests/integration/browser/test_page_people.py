@@ -70,9 +70,10 @@ def opened(page: Shown, showcase: Showcase, view: str) -> None:
     page.page.evaluate("() => document.querySelectorAll('details.fold').forEach((fold) => (fold.open = true))")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.one_host
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.extended)])
 @pytest.mark.parametrize("view", VIEWS)
-def test_axe_finds_nothing_serious(
+def test_axe_finds_no_serious_violation(
     browser: Browser, page_stack: LiveStack, showcase: Showcase, view: str, scheme: str
 ) -> None:
     with browser.page(page_stack.base_url, color_scheme=scheme, reduced_motion="reduce") as page:
@@ -80,6 +81,7 @@ def test_axe_finds_nothing_serious(
         assert page.axe() == []
 
 
+@pytest.mark.one_host
 @pytest.mark.parametrize("view", VIEWS)
 def test_view_fits_the_width_of_a_phone(browser: Browser, page_stack: LiveStack, showcase: Showcase, view: str) -> None:
     size = {"width": 360, "height": 740}
@@ -90,6 +92,7 @@ def test_view_fits_the_width_of_a_phone(browser: Browser, page_stack: LiveStack,
         assert page.axe() == []
 
 
+@pytest.mark.one_host
 def test_theme_is_switched_and_kept(page: Shown) -> None:
     page.goto("/ui")
     before = page.page.evaluate("() => getComputedStyle(document.body).backgroundColor")
@@ -102,6 +105,7 @@ def test_theme_is_switched_and_kept(page: Shown) -> None:
     assert page.page.evaluate("() => getComputedStyle(document.body).backgroundColor") == after
 
 
+@pytest.mark.one_host
 def test_reduced_motion_stops_all_animations(browser: Browser, page_stack: LiveStack, showcase: Showcase) -> None:
     with browser.page(page_stack.base_url, reduced_motion="reduce") as page:
         opened(page, showcase, "live")
@@ -118,16 +122,17 @@ def victim(page_stack: LiveStack, upstream: Upstream, mcp: McpServers) -> str:
     remote = {"type": "input_image", "image_url": TRACKER}
     content = [{"type": "input_text", "text": HOSTILE}, file, remote]
     with Wire(page_stack) as wire:
-        made = wire.create(
+        response = wire.create(
             model="local/evil",
             instructions=HOSTILE,
             input=[{"role": "user", "content": content}],
             tools=[server],
             metadata={"<script>window.harm=10</script>": HOSTILE[:400]},
         )
-    return str(made["id"])
+    return str(response["id"])
 
 
+@pytest.mark.one_host
 @pytest.mark.parametrize(
     "address",
     [
@@ -163,6 +168,7 @@ def test_hostile_content_never_runs_and_loads_nothing(
         assert page.find("body").is_visible()
 
 
+@pytest.mark.one_host
 def test_file_name_that_turns_its_text_ends_with_its_element(
     browser: Browser, page_stack: LiveStack, victim: str
 ) -> None:
@@ -174,6 +180,7 @@ def test_file_name_that_turns_its_text_ends_with_its_element(
         assert chip.locator("span").first.evaluate("one => getComputedStyle(one).unicodeBidi") == "isolate"
 
 
+@pytest.mark.one_host
 def test_image_of_another_host_is_a_link_and_the_policy_refuses_to_load_it(
     browser: Browser, page_stack: LiveStack, victim: str
 ) -> None:
@@ -212,7 +219,8 @@ def test_page_has_a_strict_policy_and_no_inline_code(page: Shown) -> None:
     assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\bon\w+=|\bstyle=", html)
 
 
-def test_whole_page_is_small_and_asks_no_other_host() -> None:
+@pytest.mark.one_host
+def test_whole_page_is_small_and_requests_no_other_host() -> None:
     files = [path for path in STATIC.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 300_000
     for path in files:
@@ -245,24 +253,24 @@ def sign_in(page: Shown, token: str) -> None:
     page.press("Enter")
 
 
-def test_token_is_asked_for_and_kept_for_the_session_only(
+def test_token_is_requested_and_kept_for_the_session_only(
     browser: Browser, guarded: LiveStack, upstream: Upstream
 ) -> None:
     upstream.script("small", reply(text("Hello, Ada.")))
     with Wire(guarded, token="token-of-ada") as wire:
-        made = wire.create(model="local/small", input="A secret of Ada.")["id"]
+        response_id = wire.create(model="local/small", input="A secret of Ada.")["id"]
     with browser.page(guarded.base_url) as page:
         page.goto("/ui")
         assert page.axe() == []
         sign_in(page, "wrong")
         page.find("dialog .error-text", "did not accept")
         sign_in(page, "token-of-ada")
-        page.find(f".list-row[data-id={made}]")
+        page.find(f".list-row[data-id={response_id}]")
         assert "ada" in page.find(".owner").inner_text()
         stored = page.page.evaluate("() => [JSON.stringify({...localStorage}), document.cookie, location.href]")
         assert "token-of-ada" not in "".join(stored)
         page.page.reload()
-        page.find(f".list-row[data-id={made}]")
+        page.find(f".list-row[data-id={response_id}]")
         assert not [one for one in page.requests if "token-of" in one]
         assert "token-of-ada" not in guarded.log.read_text(errors="replace")
         page.page.get_by_role("button", name="Forget the token").click()
@@ -274,31 +282,51 @@ def test_response_of_a_team_names_its_owner_and_is_in_no_list_of_others(
 ) -> None:
     upstream.script("small", reply(text("Hello, team.")))
     with Wire(guarded, token="token-of-ada") as wire:
-        made = wire.create(model="local/small", input="For the team.")["id"]
+        response_id = wire.create(model="local/small", input="For the team.")["id"]
     with browser.page(guarded.base_url) as page:
         page.goto("/ui")
         sign_in(page, "token-of-carol")
         page.find(".empty", "No responses yet")
-        page.goto(f"/ui/responses/{made}")
+        page.goto(f"/ui/responses/{response_id}")
         assert page.find(".head .tag").inner_text() == "owner: ada"
         assert "ada" in page.find(".facts > div", "Owner").inner_text()
     with browser.page(guarded.base_url) as page:
         page.goto("/ui")
         sign_in(page, "token-of-ada")
-        page.find(f".list-row[data-id={made}] a").click()
+        page.find(f".list-row[data-id={response_id}] a").click()
         page.find(".facts > div", "Owner")
         assert page.page.locator(".head .tag").count() == 0
 
 
-def test_another_user_sees_nothing_of_it(browser: Browser, guarded: LiveStack, upstream: Upstream) -> None:
+def test_summary_of_a_compaction_opens_for_its_user_only(
+    browser: Browser, guarded: LiveStack, upstream: Upstream
+) -> None:
+    answers = [reply(text("Noted. " * 60)), reply(text("The user is called Ada.")), reply(text("Ada."))]
+    upstream.script("small", answers)
+    compacting: Any = [{"type": "compaction", "compact_threshold": 100}]
+    with Wire(guarded, token="token-of-ada") as wire:
+        first = wire.create(model="local/small", input="My name is Ada. " + "And so on. " * 60)["id"]
+        request = {"model": "local/small", "input": "Who am I?", "context_management": compacting}
+        response_id = wire.create(previous_response_id=first, **request)["id"]
+    for token, words in (("token-of-ada", "The user is called Ada."), ("token-of-carol", "The summary is encrypted.")):
+        with browser.page(guarded.base_url) as page:
+            page.goto("/ui")
+            sign_in(page, token)
+            page.find(".list-row, .empty")
+            page.goto(f"/ui/chain/{response_id}")
+            page.find(".compaction summary").click()
+            page.find(".compaction .fold-body", words)
+
+
+def test_another_user_cannot_see_a_response(browser: Browser, guarded: LiveStack, upstream: Upstream) -> None:
     upstream.script("small", reply(text("Hello, Ada.")))
     with Wire(guarded, token="token-of-ada") as wire:
-        made = wire.create(model="local/small", input="A secret of Ada.")["id"]
+        response_id = wire.create(model="local/small", input="A secret of Ada.")["id"]
     with browser.page(guarded.base_url) as page:
         page.goto("/ui")
         sign_in(page, "token-of-bob")
         page.find(".empty", "No responses yet")
         for address in ("/ui/responses/{}", "/ui/chain/{}", "/ui/responses/{}/replay", "/ui/compare?a={}&b={}"):
-            page.goto(address.format(made, made))
+            page.goto(address.format(response_id, response_id))
             page.find("h1", "Not found")
             assert "secret" not in page.find("main").inner_text()

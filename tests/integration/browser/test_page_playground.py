@@ -1,17 +1,27 @@
 """The playground and the live view of the built-in page in a real browser."""
 
 import json
+from typing import Final
 
 import pytest
 
-from tests.support.browser import Shown
+from tests.support.browser import Browser, Shown
 from tests.support.mcp_server import McpServers
 from tests.support.showcase import WEATHER, Showcase
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, reply, text, tool_call
 from tests.support.wire import Json, Wire
 
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+pytestmark = pytest.mark.live
+
+IN_ORDER: Final = """() => {
+  const cards = [...document.querySelectorAll('.live-card')];
+  const places = cards.map((card) => Number(/place (\\d+)/.exec(card.innerText)?.[1] ?? 0));
+  const running = places.filter((place) => !place).length;
+  return running > 0 && places.every((place, index) => index === 0 || places[index - 1] <= place)
+    && document.querySelector('.head').innerText.includes(`${running} running`);
+}"""
+PHONE: Final = {"width": 390, "height": 844}
 
 
 def choose(page: Shown, model: str) -> None:
@@ -36,6 +46,7 @@ def last_body(upstream: Upstream, model: str) -> Json:
     return body
 
 
+@pytest.mark.both_hosts
 def test_answer_streams_into_the_playground_and_is_rendered_at_its_end(page: Shown, upstream: Upstream) -> None:
     upstream.script("poet", reply(text("Salt ", "**wind**", " on stone."), hold=2))
     page.goto("/ui/playground")
@@ -55,8 +66,8 @@ def test_next_question_continues_from_the_last_answer(page: Shown, showcase: Sho
     page.find(".message[data-role=assistant] .md", "Further.")
     ask(page, "And after that?")
     page.until("() => document.querySelectorAll('.message[data-role=assistant] .md').length === 2")
-    said = [message["content"] for message in last_body(upstream, "poet")["messages"] if message["role"] == "user"]
-    assert said == ["Write a haiku about the sea.", "And then?", "And after that?"]
+    texts = [message["content"] for message in last_body(upstream, "poet")["messages"] if message["role"] == "user"]
+    assert texts == ["Write a haiku about the sea.", "And then?", "And after that?"]
 
 
 def test_settings_files_and_tools_reach_the_model(page: Shown, upstream: Upstream) -> None:
@@ -138,19 +149,129 @@ def test_stopped_answer_ends_its_request(page: Shown, upstream: Upstream) -> Non
     upstream.wait_for("poet", ended=True)
 
 
+def test_response_is_continued_with_its_model_instructions_and_tools(
+    page: Shown, page_stack: LiveStack, upstream: Upstream, mcp: McpServers
+) -> None:
+    upstream.script("asker", [reply(tool_call(0, "call_1", "orders__add", '{"a": 1, "b": 2}')), reply(text("Three."))])
+    server = {"type": "mcp", "server_label": "orders", "server_url": mcp.url("mcp"), "require_approval": "always"}
+    with Wire(page_stack) as wire:
+        response_id = wire.create(model="local/asker", input="Add one.", instructions="Be brief.", tools=[server])["id"]
+        page.goto(f"/ui/responses/{response_id}")
+        page.find(".actions a", "Continue").click()
+        page.find(".answer-call", "orders: add").locator("button").click()
+        page.find(".toast", "write the whole server_url of orders")
+        calls = mcp.calls("add")
+        page.page.get_by_label("Other tools, as JSON").fill(json.dumps([server]))
+        page.find(".answer-call button").click()
+        page.find(".message[data-role=assistant] .md", "Three.")
+        assert mcp.calls("add") == calls + 1
+        assert last_body(upstream, "asker")["messages"][0]["content"] == "Be brief."
+        page.find(".item summary", "The turn before").click()
+        page.find(".item .message", "Add one.")
+        page.goto(f"/ui/responses/{response_id}")
+        page.find(".head .status[data-status=completed]")
+
+
+def test_unknown_response_to_continue_is_named(browser: Browser, page_stack: LiveStack) -> None:
+    with browser.page(page_stack.base_url) as page:
+        page.goto("/ui/playground?from=resp_000000000000000000000000")
+        page.find(".notice.bad", "resp_000000000000000000000000")
+
+
+def test_playground_fits_a_phone_with_its_settings_above_the_conversation(
+    browser: Browser, page_stack: LiveStack, upstream: Upstream
+) -> None:
+    upstream.script("poet", reply(text("Salt wind. " * 200)))
+    with browser.page(page_stack.base_url, viewport=PHONE, has_touch=True) as page:
+        page.goto("/ui/playground")
+        page.page.get_by_role("button", name="Send").wait_for()
+        inside = "one => { const box = one.getBoundingClientRect(); return box.top >= 0 && box.bottom <= innerHeight }"
+        opener = page.find(".panel-fold > summary", "Model and tools")
+        parts = [opener, page.find("textarea[name=input]"), page.find("button[type=submit]")]
+        assert [one.evaluate(inside) for one in parts] == [True] * 3
+        assert not page.page.get_by_label("Instructions").is_visible()
+        opener.tap()
+        choose(page, "local/poet")
+        page.page.get_by_role("checkbox", name="Web search").tap()
+        page.find(".panel-fold > summary", "local/poet · 1 kind of tools").tap()
+        page.page.get_by_role("checkbox", name="Web search").wait_for(state="hidden")
+        page.press("u", "Space")
+        assert not page.page.get_by_role("checkbox", name="Web search").is_checked()
+        page.find(".panel-fold > summary").tap()
+        page.page.locator("textarea[name=input]").fill("Write.")
+        page.page.get_by_role("button", name="Send").tap()
+        page.find(".message[data-role=assistant] .md")
+        assert [one.evaluate(inside) for one in parts] == [True] * 3
+        assert page.page.evaluate("() => document.documentElement.scrollWidth") <= PHONE["width"]
+        opener.tap()
+        assert page.axe() == []
+        page.check_quiet()
+
+
+def test_everything_in_the_playground_is_reached_by_keys(
+    browser: Browser, page_stack: LiveStack, upstream: Upstream
+) -> None:
+    upstream.script("poet", [reply(text("One ", "two ", "three"), hold=2), reply(text("Four."))])
+    with browser.page(page_stack.base_url, permissions=["clipboard-read", "clipboard-write"]) as page:
+        page.goto("/ui/playground")
+        choose(page, "local/poet")
+
+        def focused_after(key: str) -> str:
+            page.press(key)
+            name = str(page.page.evaluate("() => document.activeElement.name"))
+            page.press("Escape")
+            return name
+
+        assert [focused_after(key) for key in "misu/"] == [
+            "model",
+            "instructions",
+            "temperature",
+            "web_search",
+            "input",
+        ]
+        page.press("/")
+        page.page.keyboard.type("Count.")
+        page.press("Escape", "l", "y")
+        page.find(".toast", "Copied as Python")
+        assert 'input="Count."' in page.page.evaluate("() => navigator.clipboard.readText()")
+        with page.page.expect_file_chooser() as chooser:
+            page.press("a")
+        chooser.value.set_files({"name": "word.txt", "mimeType": "text/plain", "buffer": b"heron"})
+        page.find(".files .chip", "word.txt")
+        page.press("/", "Control+Enter")
+        page.find(".growing .message", "One two")
+        page.press("Escape", "x")
+        page.find(".talk", "Stopped.")
+        page.press("/")
+        page.page.keyboard.type("Again.")
+        page.press("Control+Enter")
+        page.find(".message[data-role=assistant] .md", "Four.")
+        page.press("Escape", "d")
+        page.find("h1", "Again.")
+        page.page.go_back()
+        page.find(".context", "Goes on from")
+        page.press("n")
+        page.find(".empty", "Ask a model")
+        assert page.path == "/ui/playground"
+        page.press("?")
+        page.find("dialog", "Attach files")
+        page.check_quiet()
+
+
+@pytest.mark.both_hosts
 def test_live_view_shows_a_response_while_it_grows(page: Shown, page_stack: LiveStack, upstream: Upstream) -> None:
     page.goto("/ui/live")
     page.find(".empty", "Nothing runs now")
     upstream.script("slow", reply(text("Half of ", "the answer, ", "and the rest."), hold=2))
     with Wire(page_stack) as wire:
-        made = wire.post({"model": "local/slow", "input": "Speak slowly.", "background": True}).json()["id"]
-        card = page.find(f".live-card[data-id={made}]")
+        response_id = wire.post({"model": "local/slow", "input": "Speak slowly.", "background": True}).json()["id"]
+        card = page.find(f".live-card[data-id={response_id}]")
         page.find(".live-card .live-tail", "Half of the answer,")
         words = card.inner_text()
         assert "Speak slowly." in words
         assert all(name in words for name in ("worker", "attempt", "lease"))
         upstream.release("slow")
-    page.gone(f".live-card[data-id={made}]")
+    page.gone(f".live-card[data-id={response_id}]")
 
 
 def test_charts_follow_the_rates_of_the_server(page: Shown, page_stack: LiveStack, upstream: Upstream) -> None:
@@ -169,10 +290,11 @@ def test_queued_jobs_are_listed_with_their_places(page: Shown, page_stack: LiveS
     upstream.script("slow", reply(text("One ", "two."), hold=1))
     page.goto("/ui/live")
     with Wire(page_stack) as wire:
-        made = [
+        responses = [
             wire.post({"model": "local/slow", "input": f"Job {number}", "background": True}).json()["id"]
             for number in range(60)
         ]
         page.until("() => /place \\d+/.test(document.querySelector('.running').innerText)")
-        for one in made:
+        page.until(IN_ORDER)
+        for one in responses:
             wire.http.post(f"/responses/{one}/cancel")

@@ -5,19 +5,21 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from itertools import batched
 from pathlib import Path
 
 import pytest
 
 from tests.support.browser import Browser, Shown
 from tests.support.clients import installed
+from tests.support.mcp_server import McpServers
 from tests.support.seed import seed
 from tests.support.showcase import Showcase
 from tests.support.stack import LiveStack
-from tests.support.upstream import Upstream, reply, text
+from tests.support.upstream import Upstream, reply, text, tool_call
 from tests.support.wire import Wire
 
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+pytestmark = pytest.mark.live
 
 
 def copied(browser: Browser, stack: LiveStack, response_id: str, language: str) -> str:
@@ -31,6 +33,7 @@ def copied(browser: Browser, stack: LiveStack, response_id: str, language: str) 
         return str(page.page.evaluate("() => navigator.clipboard.readText()"))
 
 
+@pytest.mark.both_hosts
 def test_response_with_tools_reads_as_a_conversation(page: Shown, showcase: Showcase) -> None:
     page.goto(f"/ui/responses/{showcase.trip}")
     page.find("h1", "Compare the weather in Lisbon")
@@ -45,7 +48,7 @@ def test_response_with_tools_reads_as_a_conversation(page: Shown, showcase: Show
     assert link.get_attribute("rel") == "noopener noreferrer nofollow"
 
 
-def test_failed_call_says_why_in_its_line_and_opens_to_its_arguments(page: Shown, showcase: Showcase) -> None:
+def test_failed_call_shows_its_error_in_its_line_and_opens_to_its_arguments(page: Shown, showcase: Showcase) -> None:
     page.goto(f"/ui/responses/{showcase.trip}")
     failed = page.find(".tool[data-failed=yes]")
     assert "The station in Reykjavík does not answer" in failed.locator(".under").inner_text()
@@ -65,11 +68,91 @@ def test_facts_of_a_response_have_usage_timing_and_settings(page: Shown, showcas
     assert "spring" in words
     lanes = panel.locator(".lane")
     names = lanes.locator(".lane-name").all_inner_texts()
-    assert [name for name in names if name != "Queue"] == ["Model round 1", "weather", "fail", "Model round 2"]
+    first, *tools, last = [name for name in names if name not in ("Queue", "Preparation")]
+    # Tools that run at the same time are in the order in which they start.
+    assert (first, sorted(tools), last) == ("Model round 1", ["fail", "weather"], "Model round 2")
     assert re.search(r"first token after .+ tokens/s", panel.locator(".lane-detail").last.inner_text())
     assert panel.locator("svg rect").count() >= 6
     panel.locator("a.lane-name", has_text="fail").click()
     page.until("() => document.activeElement.dataset.failed === 'yes'")
+
+
+def test_waterfall_shows_queue_and_preparation_and_no_empty_lanes(page: Shown) -> None:
+    page.goto("/ui")
+    first = {"start_ms": 300, "first_token_ms": None, "end_ms": 400, "kind": "answer"}
+    timing = {"total_ms": 400, "queue_ms": 100, "rounds": [first], "tools": [], "truncated": False}
+    shown = page.page.evaluate(
+        "async (timing) => { const { waterfall } = await import('/ui/waterfall.js');"
+        " const made = waterfall(timing); return [...made.querySelectorAll('.lane-name, .lane .num, .legend span')]"
+        ".map((one) => one.textContent) }",
+        timing,
+    )
+    lanes = ["Queue", "100 ms", "Preparation", "200 ms", "Model round 1", "100 ms"]
+    assert shown == [*lanes, "queue", "preparation", "to first token"]
+
+
+def test_long_setting_is_a_line_that_opens(page: Shown, showcase: Showcase) -> None:
+    page.goto(f"/ui/responses/{showcase.person}")
+    setting = page.find(".facts > div", "json_schema")
+    assert setting.bounding_box()["height"] < 60  # type: ignore[index]
+    setting.locator("summary").click()
+    assert '"additionalProperties": false' in setting.locator("pre").inner_text()
+
+
+def test_numbers_of_a_list_that_begins_late_are_whole(page: Shown, page_stack: LiveStack, upstream: Upstream) -> None:
+    upstream.script("sum", reply(text("4712. Done.")))
+    with Wire(page_stack) as wire:
+        response_id = wire.create(model="local/sum", input="How many?")["id"]
+        page.goto(f"/ui/chain/{response_id}")
+        assert page.find(".md ol").evaluate("one => getComputedStyle(one).listStylePosition") == "inside"
+        wire.http.delete(f"/responses/{response_id}")
+
+
+def test_answer_to_an_approval_is_one_line_that_names_its_call_and_its_turn(
+    page: Shown, page_stack: LiveStack, upstream: Upstream, mcp: McpServers
+) -> None:
+    upstream.script("asker", [reply(tool_call(0, "call_1", "orders__add", '{"a": 1, "b": 2}')), reply(text("Three."))])
+    server = {"type": "mcp", "server_label": "orders", "server_url": mcp.url("mcp"), "require_approval": "always"}
+    with Wire(page_stack) as wire:
+        requested = wire.create(model="local/asker", input="Add.", tools=[server])
+        [request] = [item for item in requested["output"] if item["type"] == "mcp_approval_request"]
+        answer = [{"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": True}]
+        response_id = wire.create(
+            model="local/asker", previous_response_id=requested["id"], input=answer, tools=[server]
+        )["id"]
+        call = 'Approved: add {"a": 1, "b": 2}'
+        page.goto(f"/ui/chain/{response_id}")
+        page.find(".turn[data-here=yes] .answer-line", call)
+        assert page.find(".tree [aria-current]").inner_text() == call
+        page.goto(f"/ui/responses/{response_id}")
+        page.find(".answer-line", call)
+        for each in (response_id, requested["id"]):
+            wire.http.delete(f"/responses/{each}")
+
+
+@pytest.mark.parametrize("earlier", [0, 47], ids=["short", "on_two_pages"])
+def test_compaction_in_a_conversation_stands_before_its_question(
+    page: Shown, page_stack: LiveStack, upstream: Upstream, earlier: int
+) -> None:
+    upstream.script("memory", [reply(text("Noted. " * 60)), reply(text("Called **Ada**.")), reply(text("Ada."))])
+    with Wire(page_stack) as wire:
+        conversation = wire.http.post("/conversations", json={}).json()["id"]
+        for some in batched([{"type": "message", "role": "assistant", "content": "Earlier."}] * earlier, 20):
+            wire.http.post(f"/conversations/{conversation}/items", json={"items": some})
+        request = {"model": "local/memory", "conversation": conversation}
+        compacting = [{"type": "compaction", "compact_threshold": 100}]
+        first = wire.create(input="My name is Ada. " + "And so on. " * 60, **request)["id"]
+        second = wire.create(input="What is my name?", context_management=compacting, **request)["id"]
+        page.goto(f"/ui/conversations/{conversation}")
+        page.find(".message")
+        page.page.evaluate("() => window.scrollTo(0, document.body.scrollHeight)")
+        page.find(".compaction summary").click()
+        assert page.find(".compaction strong").inner_text() == "Ada"
+        kinds = "all => all.map((one) => one.dataset.role ?? one.dataset.kind)"
+        found = page.page.eval_on_selector_all(".item", kinds)
+        assert found == ["assistant"] * earlier + ["user", "assistant", "compaction", "user", "assistant"]
+        for each in (first, second):
+            wire.http.delete(f"/responses/{each}")
 
 
 def test_raw_json_is_the_object_of_the_api(page: Shown, page_stack: LiveStack, showcase: Showcase) -> None:
@@ -125,17 +208,47 @@ def test_items_are_moved_through_and_opened_by_keys(page: Shown, showcase: Showc
     assert page.path == f"/ui/chain/{showcase.trip}"
 
 
+def test_everything_on_the_page_of_a_response_is_reached_by_keys(
+    browser: Browser, page_stack: LiveStack, showcase: Showcase, upstream: Upstream
+) -> None:
+    upstream.script("endless", reply(text("First ", "second"), hold=1))
+    with Wire(page_stack) as wire, browser.page(page_stack.base_url, permissions=["clipboard-write"]) as page:
+        response_id = wire.post({"model": "local/endless", "input": "Count to nine.", "background": True}).json()["id"]
+        page.goto(f"/ui/responses/{response_id}")
+        page.find(".growing .message", "First")
+        page.press("x")
+        page.find(".notice", "Cancelled")
+        page.press("y", "Enter")
+        page.find(".toast", "Copied as curl")
+        page.press("c")
+        page.find("h1", "Compare with")
+        page.page.go_back()
+        page.find(".notice", "Cancelled")
+        page.press("Delete")
+        page.find("dialog", "Delete this response?")
+        page.press("Tab", "Enter")
+        page.find(".list-row")
+        assert wire.get(f"/{response_id}").status_code == 404
+        page.goto(f"/ui/responses/{showcase.trip}")
+        page.find(".talk")
+        page.press("/")
+        page.until("() => document.activeElement.name === 'text'")
+        page.page.keyboard.type("sleeping tide")
+        page.until("() => document.querySelectorAll('.list-row').length === 1")
+        page.find(f".list-row[data-id={showcase.harbour}]")
+
+
 def test_request_copied_as_curl_makes_the_same_request(
     browser: Browser, page_stack: LiveStack, showcase: Showcase, upstream: Upstream
 ) -> None:
     upstream.script("writer", reply(text("Again.")))
     command = copied(browser, page_stack, showcase.harbour, "curl")
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True)
-    made = json.loads(done.stdout)
+    created = json.loads(done.stdout)
     with Wire(page_stack) as wire:
-        wire.http.delete(f"/responses/{made['id']}")  # other tests count this chain
-    assert made["previous_response_id"] == showcase.root
-    assert made["metadata"] == {"team": "poems"}
+        wire.http.delete(f"/responses/{created['id']}")  # other tests count this chain
+    assert created["previous_response_id"] == showcase.root
+    assert created["metadata"] == {"team": "poems"}
     last = upstream.requests("writer")[-1].body["messages"][-1]
     assert last["content"] == "And one about a harbour at night."
 
@@ -178,14 +291,14 @@ def test_request_copied_as_typescript_makes_the_same_request(
 def test_response_is_deleted_after_a_question(page: Shown, page_stack: LiveStack, upstream: Upstream) -> None:
     upstream.script("gone", reply(text("Soon gone.")))
     with Wire(page_stack) as wire:
-        made = wire.create(model="local/gone", input="Be brief.")["id"]
-        page.goto(f"/ui/responses/{made}")
+        response_id = wire.create(model="local/gone", input="Be brief.")["id"]
+        page.goto(f"/ui/responses/{response_id}")
         page.page.get_by_role("button", name="Delete this response").click()
         page.find("dialog", "cannot be brought back")
         page.page.get_by_role("button", name="Delete", exact=True).click()
         page.find(".list-row")
         assert page.path == "/ui"
-        assert wire.get(f"/{made}").status_code == 404
+        assert wire.get(f"/{response_id}").status_code == 404
 
 
 def test_background_response_grows_on_its_page_and_is_cancelled(
@@ -193,21 +306,22 @@ def test_background_response_grows_on_its_page_and_is_cancelled(
 ) -> None:
     upstream.script("endless", reply(text("First ", "second ", "third"), hold=2))
     with Wire(page_stack) as wire:
-        made = wire.post({"model": "local/endless", "input": "Count.", "background": True}).json()["id"]
-        page.goto(f"/ui/responses/{made}")
+        response_id = wire.post({"model": "local/endless", "input": "Count.", "background": True}).json()["id"]
+        page.goto(f"/ui/responses/{response_id}")
         page.find(".growing .message", "First second")
         page.page.get_by_role("button", name="Cancel").click()
         page.find(".notice", "Cancelled")
-        assert wire.retrieve(made)["status"] == "cancelled"
+        assert wire.retrieve(response_id)["status"] == "cancelled"
 
 
-def test_missing_response_says_so_and_leads_back(browser: Browser, page_stack: LiveStack) -> None:
+def test_missing_response_is_named_and_links_back(browser: Browser, page_stack: LiveStack) -> None:
     with browser.page(page_stack.base_url) as page:
         page.goto("/ui/responses/resp_000000000000000000000000")
         page.find("h1", "Not found")
         assert page.find(".empty a", "All responses").get_attribute("href") == "/ui"
 
 
+@pytest.mark.both_hosts
 def test_chain_shows_all_turns_and_its_branches_as_a_tree(page: Shown, showcase: Showcase) -> None:
     page.goto(f"/ui/chain/{showcase.darker}")
     page.find(".turn[data-here=yes]", "what nobody reads")
@@ -217,6 +331,15 @@ def test_chain_shows_all_turns_and_its_branches_as_a_tree(page: Shown, showcase:
     page.find(".tree ul a", "And one about a harbour at night.").click()
     page.find(".turn[data-here=yes]", "for the sleeping tide")
     assert page.path == f"/ui/chain/{showcase.harbour}"
+
+
+def test_links_of_a_turn_stay_together_on_a_phone(page: Shown, showcase: Showcase) -> None:
+    page.page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"/ui/chain/{showcase.darker}")
+    links = page.find(".turn[data-here=yes] .turn-head").locator("a")
+    boxes = [one.bounding_box() for one in links.all()]
+    assert len({box["y"] for box in boxes if box}) == 1
+    assert max(box["x"] + box["width"] for box in boxes if box) > 370
 
 
 def test_branches_of_a_turn_are_in_one_column_and_in_the_same_order_from_each(page: Shown, showcase: Showcase) -> None:
@@ -242,8 +365,8 @@ def test_long_chain_is_read_to_its_beginning_while_its_top_is_in_sight(page: Sho
     page.until("() => document.querySelectorAll('.turn').length === 70")
     page.find(".turn", "Question 0?")
     with Wire(page_stack) as wire:
-        for made in page.page.eval_on_selector_all(".turn", "turns => turns.map((turn) => turn.id)"):
-            wire.http.delete(f"/responses/{made}")
+        for created in page.page.eval_on_selector_all(".turn", "turns => turns.map((turn) => turn.id)"):
+            wire.http.delete(f"/responses/{created}")
 
 
 def test_chain_of_a_root_lists_its_successors(page: Shown, showcase: Showcase) -> None:
@@ -277,6 +400,7 @@ def test_conversation_object_is_shown_as_one_conversation(page: Shown, showcase:
     assert "names" in page.find(".panel").inner_text()
 
 
+@pytest.mark.both_hosts
 def test_replay_steps_through_the_events_in_both_directions(page: Shown, showcase: Showcase) -> None:
     page.goto(f"/ui/responses/{showcase.harbour}/replay")
     page.find(".event")
@@ -329,6 +453,26 @@ def test_replay_follows_the_text_and_ends_with_the_rendered_response(page: Shown
     assert page.find(".player output").inner_text().startswith(f"{last} / {last}")
     page.press("ArrowLeft")
     page.gone(".growing .message .md")
+
+
+def test_replay_has_the_times_of_the_page_of_the_response(page: Shown, showcase: Showcase) -> None:
+    def shown(place: str) -> list[str]:
+        return page.page.locator(f"{place} .lane").all_inner_texts()
+
+    page.goto(f"/ui/responses/{showcase.trip}")
+    total = page.find(".panel .block h2", "Timing").locator(".num").inner_text()
+    lanes, ran = shown(".panel"), page.page.locator(".tool summary > .num").all_inner_texts()
+    page.goto(f"/ui/responses/{showcase.trip}/replay")
+    page.find(".event-lanes .lane")
+    assert shown(".event-lanes") == lanes
+    assert page.find(".head-title .row").inner_text().endswith(total)
+    page.press("End", "ArrowLeft")
+    page.until("() => !document.querySelector('.growing .md')")
+    assert page.page.locator(".growing .tool summary > .num").all_inner_texts() == ran
+    page.find(".event-lanes .lane a", "fail").click()
+    page.find(".event[aria-current]", "output_item.added")
+    page.find(".event", "reasoning_summary_text.done").click()
+    assert page.page.locator(".event-lanes .lane[data-now] .lane-name").all_inner_texts() == ["Model round 2"]
 
 
 def test_replay_on_a_phone_has_no_hole_below_a_short_text(page: Shown, showcase: Showcase) -> None:

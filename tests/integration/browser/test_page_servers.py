@@ -17,7 +17,8 @@ from tests.support.valkey import Valkey
 from tests.support.variants import responses_config, variant
 from tests.support.wire import Wire
 
-pytestmark = pytest.mark.live
+# Servers share a store and its notifications, which do not depend on the host.
+pytestmark = [pytest.mark.live, pytest.mark.one_host]
 
 SERVERS: Final[dict[str, Callable[[Path], Any]]] = {"redis": Valkey, "postgres": Postgres}
 KINDS: Final = ["sqlite"] if find_spec("ogx") else ["sqlite", "redis", "postgres"]
@@ -60,10 +61,10 @@ def test_response_of_the_other_server_appears_in_the_list_by_itself(
     with browser.page(one.base_url) as page, Wire(other) as wire:
         page.goto("/ui")
         page.find(".connection[data-state=on]")
-        made = wire.create(model="local/m", input="Made elsewhere.")["id"]
-        page.find(f".list-row[data-id={made}]", "Made elsewhere.")
-        wire.http.delete(f"/responses/{made}")
-        page.gone(f".list-row[data-id={made}]")
+        response_id = wire.create(model="local/m", input="Made elsewhere.")["id"]
+        page.find(f".list-row[data-id={response_id}]", "Made elsewhere.")
+        wire.http.delete(f"/responses/{response_id}")
+        page.gone(f".list-row[data-id={response_id}]")
         page.check_quiet()
 
 

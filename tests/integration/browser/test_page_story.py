@@ -9,7 +9,7 @@ import pytest
 from tests.support.browser import Browser, Shown
 from tests.support.mcp_server import McpServers
 from tests.support.stack import Host, LiveStack
-from tests.support.story import Story, story_stack, tell
+from tests.support.story import Story, make_story, story_stack
 from tests.support.upstream import UpstreamProcess, reply, text, tool_call
 from tests.support.web import Web
 from tests.support.wire import Wire
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.live
 
 
 @pytest.fixture(scope="module")
-def told_stack(
+def furnished_stack(
     host: Host,
     stack_env: dict[str, str],
     upstream_process: UpstreamProcess,
@@ -31,16 +31,16 @@ def told_stack(
 
 
 @pytest.fixture(scope="module")
-def story(told_stack: LiveStack, upstream_process: UpstreamProcess, mcp: McpServers, internet: Web) -> Story:
+def story(furnished_stack: LiveStack, upstream_process: UpstreamProcess, mcp: McpServers, internet: Web) -> Story:
     """What happened."""
-    with Wire(told_stack) as wire:
-        return tell(wire, upstream_process.client, mcp, internet)
+    with Wire(furnished_stack) as wire:
+        return make_story(wire, upstream_process.client, mcp, internet)
 
 
 @pytest.fixture
-def start(browser: Browser, told_stack: LiveStack, story: Story) -> Iterator[Shown]:
-    """The page at its start; the test fails if a script fails, the policy refuses something, or another host is asked."""
-    with browser.page(told_stack.base_url) as page:
+def start(browser: Browser, furnished_stack: LiveStack, story: Story) -> Iterator[Shown]:
+    """The page at its start; the test fails if a script fails, the policy refuses something, or another host gets a request."""
+    with browser.page(furnished_stack.base_url) as page:
         page.goto("/ui")
         page.find(".list-row")
         yield page
@@ -90,6 +90,17 @@ def test_page_shows_slow_response_and_its_times(start: Shown) -> None:
     assert re.match(r"first token after 3\.\d+ s", details[-1])
 
 
+def test_replay_shows_that_the_call_ended_before_the_wait_for_the_model(start: Shown, story: Story) -> None:
+    start.goto(f"/ui/responses/{story.slow}/replay")
+    start.find(".event")
+    ended = start.page.eval_on_selector_all(
+        ".event",
+        "all => all.filter((one) => one.textContent.includes('output_item.donemcp_call'))"
+        ".map((one) => one.lastElementChild.textContent)",
+    )
+    assert re.fullmatch(r"\d+ ms", ended[0])
+
+
 def test_page_shows_chat_request_of_second_round(start: Shown, story: Story) -> None:
     start.find(".list-row a", "Does the ferry to Oslo leave?").click()
     start.find("summary", "Chat requests").click()
@@ -128,12 +139,23 @@ def test_page_shows_cited_sources(start: Shown) -> None:
 
 def test_page_shows_compaction_of_conversation(start: Shown, story: Story) -> None:
     start.find(".list-row a", "What is my name?").click()
-    start.find("[role=separator]", "replaced by a summary")
+    start.find(".compaction", "replaced by a summary")
     assert "Compaction" in start.find(".waterfall").inner_text()
+    kinds = "all => all.map((one) => one.dataset.role ?? one.dataset.kind)"
+    assert start.page.eval_on_selector_all(".items > .item", kinds) == ["compaction", "user", "assistant"]
     start.find("a.button", "Chain").click()
-    order = "() => [...document.querySelectorAll('.turn .message, .turn [role=separator]')].map((one) => one.role ?? one.dataset.role)"
-    start.find(".turn[data-here=yes] [role=separator]")
-    assert start.page.evaluate(order) == ["user", "assistant", "user", "separator", "assistant"]
+    divider = start.find(".turn[data-here=yes] .compaction")
+    assert start.page.eval_on_selector_all(".turn .item", kinds) == [
+        "user",
+        "assistant",
+        "compaction",
+        "user",
+        "assistant",
+    ]
+    assert divider.locator(".block").count() == 0
+    divider.locator("summary").click()
+    assert divider.locator(".md strong").inner_text() == "Ada Berg"
+    assert start.axe() == []
 
 
 def test_page_shows_calls_that_wait_for_approval(start: Shown) -> None:
@@ -141,7 +163,7 @@ def test_page_shows_calls_that_wait_for_approval(start: Shown) -> None:
     assert "4711" in start.find(".tool", "waits for approval").locator(".what").inner_text()
 
 
-def test_filter_of_waiting_responses_finds_approval_that_nobody_gave(start: Shown) -> None:
+def test_filter_of_waiting_responses_finds_unanswered_approval(start: Shown) -> None:
     tick(start, "Waiting for an answer")
     only_row(start)
     start.find("h1", "Add one to the order.")
@@ -149,24 +171,24 @@ def test_filter_of_waiting_responses_finds_approval_that_nobody_gave(start: Show
 
 
 def test_list_shows_client_call_as_waiting_until_a_response_continues_it(
-    start: Shown, told_stack: LiveStack, upstream_process: UpstreamProcess
+    start: Shown, furnished_stack: LiveStack, upstream_process: UpstreamProcess
 ) -> None:
     upstream_process.client.script("stock", [reply(tool_call(0, "call_7", "count", "{}")), reply(text("Nine."))])
     tools = [{"type": "function", "name": "count", "parameters": {"type": "object", "properties": {}}}]
-    with Wire(told_stack) as wire:
-        made = wire.create(model="local/stock", input="Count the parcels.", tools=tools)["id"]
-        row = f".list-row[data-id={made}]"
+    with Wire(furnished_stack) as wire:
+        response_id = wire.create(model="local/stock", input="Count the parcels.", tools=tools)["id"]
+        row = f".list-row[data-id={response_id}]"
         start.find(f"{row} .status[data-status=waits]", "Waits for client")
         start.find(f"{row} a").click()
         start.find(".tool .tag", "waits for the client")
         start.page.go_back()
         start.find(f"{row} .status[data-status=waits]")
         answer = [{"type": "function_call_output", "call_id": "call_7", "output": "9"}]
-        later = wire.create(model="local/stock", input=answer, previous_response_id=made)["id"]
+        later = wire.create(model="local/stock", input=answer, previous_response_id=response_id)["id"]
         start.find(f"{row} .status[data-status=completed]")
         start.page.reload()
         start.find(f"{row} .status[data-status=completed]")
-        for each in (later, made):
+        for each in (later, response_id):
             wire.http.delete(f"/responses/{each}")
 
 
@@ -199,18 +221,18 @@ def test_page_shows_input_before_the_question(start: Shown) -> None:
 
 
 def test_failed_tool_call_is_marked_in_the_list_of_a_phone(
-    browser: Browser, told_stack: LiveStack, story: Story
+    browser: Browser, furnished_stack: LiveStack, story: Story
 ) -> None:
-    with browser.page(told_stack.base_url, viewport={"width": 360, "height": 740}) as page:
+    with browser.page(furnished_stack.base_url, viewport={"width": 360, "height": 740}) as page:
         page.goto("/ui?failed_tools=true")
         assert page.find(f".list-row[data-id={story.failing}] .cell-tools").inner_text().startswith("1 of 1")
         assert page.page.evaluate("() => document.documentElement.scrollWidth") <= 360
 
 
 def test_long_words_and_other_scripts_stay_within_a_phone(
-    browser: Browser, told_stack: LiveStack, story: Story
+    browser: Browser, furnished_stack: LiveStack, story: Story
 ) -> None:
-    with browser.page(told_stack.base_url, viewport={"width": 360, "height": 740}) as page:
+    with browser.page(furnished_stack.base_url, viewport={"width": 360, "height": 740}) as page:
         for path in (
             f"/ui/responses/{story.odd}",
             f"/ui/chain/{story.odd}",

@@ -14,9 +14,10 @@ from .attacker import Attacker, Attacks, ended
 
 ATTACKS: Final = Attacks()
 READERS: Final = 60
+MANY_READERS: Final = 120
 INSTRUCTIONS: Final = "word " * 2_000_000
 """Text of which the kernel's buffers, up to 4 MiB for a connection, hold a part only."""
-MANY: Final = 36
+MANY: Final = 70
 ANSWER_BYTES: Final = 96 * 2**20
 """The limit on large answers to one user of the attacked stack."""
 OVER_LIMIT: Final = b"HTTP/1.1 429 "
@@ -61,9 +62,9 @@ def stalled_downloads_of_a_file(at: Attacker) -> None:
 @ATTACKS.add(replay="?stream=true", whole="", items="/input_items")
 def stalled_readers_of_a_large_response(at: Attacker, case: str) -> None:
     at.upstream.script("long", reply(text(*[WORDS] * CHUNKS)))
-    said = {"type": "input_text", "text": WORDS * CHUNKS}
-    made = ended(at.ask(said, model="local/long"))
-    stall(at, f"/v1/responses/{made['id']}{case}")
+    part = {"type": "input_text", "text": WORDS * CHUNKS}
+    response = ended(at.ask(part, model="local/long"))
+    stall(at, f"/v1/responses/{response['id']}{case}", readers=MANY_READERS)
 
 
 @ATTACKS.add(unstreamed={}, with_a_key={"idempotency-key": "k"}, canceled={"background": True})
@@ -80,6 +81,6 @@ def stalled_readers_of_large_new_responses(at: Attacker, case: Json) -> None:
         return answers[-1].status_code != 429  # while the bodies before it still count for the user
 
     wait_until(is_created)
-    made = checked(answers[-1])
-    wait_until(lambda: at.wire.retrieve(made["id"])["status"] == "completed")
-    stall(at, f"/v1/responses/{made['id']}/cancel", body={}, readers=MANY)
+    created = checked(answers[-1])
+    wait_until(lambda: at.wire.retrieve(created["id"])["status"] == "completed")
+    stall(at, f"/v1/responses/{created['id']}/cancel", body={}, readers=MANY)

@@ -71,9 +71,16 @@ class Attacker:
         found: str = answer.json()["id"]
         return found
 
-    def connect(self) -> socket.socket:
-        """Open a connection to the stack, for a `with` block."""
-        return socket.create_connection(("127.0.0.1", self.stack.port), 60)
+    def connect(self, buffer: int | None = None) -> socket.socket:
+        """Open a connection to the stack, for a `with` block. `buffer` is the size of the kernel's buffers in bytes."""
+        connection = socket.socket()
+        if buffer is not None:
+            # Before it is connected: a window that shrinks later makes the kernel drop what the other side sends.
+            for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+                connection.setsockopt(socket.SOL_SOCKET, option, buffer)
+        connection.settimeout(60)
+        connection.connect(("127.0.0.1", self.stack.port))
+        return connection
 
     @contextmanager
     def raw(self, line: str, *headers: str | bytes) -> Iterator[socket.socket]:

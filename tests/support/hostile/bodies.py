@@ -1,7 +1,7 @@
 """Transfer of request bodies: endless, incomplete, or aborted by the client."""
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from itertools import repeat
 from typing import Final
@@ -12,6 +12,7 @@ from .attacker import Attacker, Attacks, client_error, refused
 
 ATTACKS: Final = Attacks()
 BLOCK: Final = b"x" * 2**20
+JSON: Final = {"content-type": "application/json"}
 FORM: Final = "content-type: multipart/form-data; boundary=b"
 FILE_PART: Final = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
 
@@ -70,6 +71,32 @@ def file_names(at: Attacker) -> None:
     client_error(at.wire.http.get(path))
 
 
+MOST: Final = 100 * 2**20
+"""Bytes that an endless request sends at most."""
+
+
+@ATTACKS.add(
+    url=(b"GET /", BLOCK),
+    headers=(b"GET / HTTP/1.1\r\n", b"a:b\r\n" * 200_000),
+    trailers=(request("GET /v1/ui/stats", {"transfer-encoding": "chunked"}, b"0\r\n"), b"a:b\r\n" * 200_000),
+    pipelined=(b"", b"GET / HTTP/1.1\r\n\r\n" * 50_000),
+)
+def requests_without_end(at: Attacker, case: tuple[bytes, bytes]) -> None:
+    """They need no authentication. The server closes the connection before it has read most of them."""
+    begin, more = case
+    with at.connect() as connection:
+        assert not sends_all(connection, (begin, *repeat(more, MOST // len(more))))
+
+
+def sends_all(connection: socket.socket, pieces: Iterable[bytes]) -> bool:
+    """Send these pieces; return False if the connection ends before."""
+    with suppress(ConnectionError):
+        for piece in pieces:
+            connection.sendall(piece)
+        return True
+    return False
+
+
 LEAVERS: Final = 200
 
 
@@ -87,7 +114,6 @@ def clients_that_leave_a_websocket(at: Attacker, case: bytes) -> None:
 
 
 HELD: Final = 100
-JSON: Final = {"content-type": "application/json"}
 
 
 @ATTACKS.add(
@@ -117,6 +143,6 @@ def status(connection: socket.socket) -> int:
     """Return the status of the final response, after any interim one."""
     with suppress(ConnectionError):
         while piece := connection.recv(65_536):
-            if said := piece.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n"):
-                return int(said.split(b" ", 2)[1])
+            if text := piece.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n"):
+                return int(text.split(b" ", 2)[1])
     return 0

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import Any, Final
 
-from tests.support.pdf import pdf, pdf_bomb
+from tests.support.pdf import pdf, pdf_bomb, slow_pdf
 from tests.support.waiting import wait_until
 from tests.support.web import Answer
 
@@ -26,9 +26,16 @@ def attached(content: bytes, name: str, media_type: str) -> Any:
 
 @ATTACKS.add(one=1, many=12)
 def slow_documents(at: Attacker, case: int) -> None:
-    slow = pdf_bomb(300_000_000)
+    """Reading ends at the limit on the time of one file, or at that of all files of the request."""
+    slow = slow_pdf(2_000_000)
     files = [attached(slow + b"%d" % number, f"{number}.pdf", "application/pdf") for number in range(case)]
-    refused(at.ask(*files))
+    assert "seconds" in refused(at.ask(*files))["message"]
+
+
+@ATTACKS.add()
+def document_that_is_a_decompression_bomb(at: Attacker) -> None:
+    """The limit on memory, and that of the library, end the reading."""
+    refused(at.ask(attached(pdf_bomb(300_000_000), "a.pdf", "application/pdf")))
 
 
 @ATTACKS.add(files="input_file", images="input_image")
@@ -40,14 +47,14 @@ def files_of_many_requests_that_stall_while_they_are_fetched(at: Attacker, case:
     field = "file_url" if case == "input_file" else "image_url"
     parts = [{"type": case, field: at.web.url(f"/{number}")} for number in range(4)]
     with ThreadPoolExecutor(many) as pool:
-        asked = [pool.submit(at.ask, *parts, model="local/offline") for _ in range(many)]
+        pending = [pool.submit(at.ask, *parts, model="local/offline") for _ in range(many)]
         try:
             # Accepted requests wait for the rest of their files.
-            wait_until(lambda: sum(each.done() for each in asked) >= many - 8)
+            wait_until(lambda: sum(each.done() for each in pending) >= many - 8)
             at.others_turn()
         finally:
             going_on.set()
-    answers = [each.result() for each in asked]
+    answers = [each.result() for each in pending]
     for answer in answers:
         refused(answer, 400, 429)
     assert sum(answer.status_code == 429 for answer in answers) >= many - 8
@@ -73,4 +80,7 @@ def broken_documents(at: Attacker, case: bytes) -> None:
     no_type="x" * 10_000,
 )
 def text_file_in_an_odd_charset(at: Attacker, case: str) -> None:
-    judged(at.ask(attached(PUNYCODE, "a.txt", case)))
+    answers = [at.ask(attached(content, "a.txt", case)) for content in (PUNYCODE, PUNYCODE[:60_000])]
+    for answer in answers:
+        judged(answer)
+        assert "seconds" not in answer.text

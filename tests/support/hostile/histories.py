@@ -22,10 +22,10 @@ TIMES: Final = 20
 
 def long_chain(at: Attacker) -> str:
     """Return the id of a response whose history exceeds the limit."""
-    made = ended(at.ask(PART))
+    response = ended(at.ask(PART))
     for _ in range(4):
-        made = ended(at.ask(PART, previous_response_id=made["id"]))
-    response_id: str = made["id"]
+        response = ended(at.ask(PART, previous_response_id=response["id"]))
+    response_id: str = response["id"]
     return response_id
 
 
@@ -87,10 +87,12 @@ def many_references_to_large_items(at: Attacker, case: str) -> None:
 def sealed_items_that_multiply(at: Attacker) -> None:
     """A few kilobytes hold megabytes of reasoning, for as long as the model server thinks."""
     at.upstream.script("thinks", reply(reasoning(*["why " * 20_000] * 10), text("So.")))
-    made = ended(at.ask(model="local/thinks", include=["reasoning.encrypted_content"]))
-    [sealed] = [item for item in made["output"] if item["type"] == "reasoning"]
+    response = ended(at.ask(model="local/thinks", include=["reasoning.encrypted_content"]))
+    [sealed] = [item for item in response["output"] if item["type"] == "reasoning"]
     assert len(sealed["encrypted_content"]) < 50_000
-    given = [{**sealed, "id": f"rs_{number}"} for number in range(24)]
+    # Without the visible reasoning, so that the body stays small.
+    seal = {"type": "reasoning", "summary": [], "encrypted_content": sealed["encrypted_content"]}
+    given = [{**seal, "id": f"rs_{number}"} for number in range(24)]
     body = {"model": "local/slow", "input": [*given, {"role": "user", "content": "?"}], "stream": True}
     at.upstream.script("slow", reply(text("never"), hold=0, end="hang"))
     served = 0

@@ -1,6 +1,6 @@
 """Host names whose lookup takes for ever, in every place of a request that may name a URL.
 
-The C library reads the file in HOSTALIASES to look up a name without dots. The file is a named pipe that nobody opens
+The C library reads the file in HOSTALIASES to look up a name without dots. The file is a named pipe that no process opens
 for writing, so such a lookup blocks its thread until the stack ends, and sends nothing to the network. Therefore these
 attacks are the last ones.
 """
@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from .attacker import DONE, Attacker, Attacks, refused
+from .attacker import DONE, Attacker, Attacks, ended, refused
 from .pages import find
 
 ATTACKS: Final = Attacks()
@@ -45,11 +45,13 @@ def page(at: Attacker, url: str) -> None:
 
 @ATTACKS.add(file=file, image=image, mcp=mcp, page=page)
 def host_names_that_are_never_found(at: Attacker, case: object) -> None:
+    """The lookups have a share for each user, and threads of their own: those of large requests remain free."""
     at.upstream.script("offline", DONE)
     find(at.web, "/page")
     assert callable(case)
     with ThreadPoolExecutor(AT_ONCE) as users:
         asking = [users.submit(case, at, SLOW.format(number=number)) for number in range(AT_ONCE)]
         at.others_turn()
+        ended(at.ask(instructions="x" * 2_000_000))
         for each in asking:
             each.result()

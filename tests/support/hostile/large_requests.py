@@ -15,8 +15,8 @@ ITEMS: Final = 20_000
 
 def call(number: int) -> list[Json]:
     """Return a call and its output."""
-    made = {"type": "function_call", "call_id": f"c{number}", "name": "f", "arguments": "{}"}
-    return [made, {"type": "function_call_output", "call_id": f"c{number}", "output": "x"}]
+    function_call = {"type": "function_call", "call_id": f"c{number}", "name": "f", "arguments": "{}"}
+    return [function_call, {"type": "function_call_output", "call_id": f"c{number}", "output": "x"}]
 
 
 PARTS: Final = [{"type": "input_text", "text": "x"}] * 100

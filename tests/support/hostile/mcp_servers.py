@@ -22,17 +22,18 @@ def use(at: Attacker) -> httpx.Response:
     return at.ask(model="local/calls", tools=[tool])
 
 
-def answered(at: Attacker, method: str, answer: Any) -> None:
-    """Require that the server's answer to a method is rejected: as an error for the client or for the call."""
+def answered(at: Attacker, method: str, answer: Any, why: str = "") -> Hostile:
+    """Require that the server's answer to a method is rejected, as an error for the client or for the call, and why."""
     hostile = Hostile(at.web, PATH)
     hostile.answers[method] = answer
     response = use(at)
     if method != "tools/call":
         refused(response, 424)
-        return
+        return hostile
     [call] = [item for item in ended(response)["output"] if item["type"] == "mcp_call"]
     assert call["status"] == "failed"
-    assert call["error"]
+    assert why in call["error"]["message"]
+    return hostile
 
 
 @ATTACKS.add(**ENDLESS_STREAMS)
@@ -45,16 +46,28 @@ def mcp_greeting_or_list_of_tools_in_a_line_without_end(at: Attacker, case: str)
     answered(at, case, lambda _: Answer(endless(ENDLESS_STREAMS["line"]), 200, EVENTS))
 
 
-@ATTACKS.add(pages=100, large=200_000)
-def mcp_list_of_tools_without_end(at: Attacker, case: int) -> None:
-    tool = {"name": "add", "description": "x" * case, "inputSchema": {"type": "object"}}
-    answered(at, "tools/list", lambda _: {"tools": [tool] * 5, "nextCursor": "again"})
+@ATTACKS.add(pages=(100, 32), large=(100_000, 3))
+def mcp_list_of_tools_without_end(at: Attacker, case: tuple[int, int]) -> None:
+    """The maximum number of pages that are requested from the server."""
+    size, most = case
+    tool = {"name": "add", "description": "x" * size, "inputSchema": {"type": "object"}}
+    before = Hostile(at.web, PATH).methods.count("tools/list")
+    hostile = answered(at, "tools/list", lambda _: {"tools": [tool] * 5, "nextCursor": "again"})
+    assert 1 < hostile.methods.count("tools/list") - before <= most
 
 
-@ATTACKS.add(**OVERFULL, text=b'"' + b"x" * 3_000_000, digits=b"1" * 900_000, escapes=b'"' + b"\\u0000" * 150_000)
+@ATTACKS.add(**OVERFULL, text=b'"' + b"x" * 3_000_000)
 def mcp_answer_with_too_much_in_it(at: Attacker, case: bytes) -> None:
-    answered(at, "tools/call", lambda asked: Answer(overfull(asked, case), 200, JSON))
-    answered(at, "tools/call", lambda asked: events(b"data: " + overfull(asked, case) + b"\n\n"))
+    why = "larger than this server allows"
+    answered(at, "tools/call", lambda request: Answer(overfull(request, case), 200, JSON), why)
+    answered(at, "tools/call", lambda request: events(b"data: " + overfull(request, case) + b"\n\n"), why)
+
+
+@ATTACKS.add(digits=b"1" * 900_000, escapes=b'"' + b"\\u0000" * 150_000)
+def mcp_answer_that_is_no_json(at: Attacker, case: bytes) -> None:
+    why = "does not follow"
+    answered(at, "tools/call", lambda request: Answer(overfull(request, case), 200, JSON), why)
+    answered(at, "tools/call", lambda request: events(b"data: " + overfull(request, case) + b"\n\n"), why)
 
 
 @ATTACKS.add(ping="ping", sampling="sampling/createMessage")
@@ -65,14 +78,14 @@ def mcp_requests_without_end(at: Attacker, case: str) -> None:
 
 @ATTACKS.add()
 def mcp_results_of_many_calls_that_are_large_together(at: Attacker) -> None:
-    Hostile(at.web, PATH).answers["tools/call"] = partial(said, "x" * 900_000)
+    Hostile(at.web, PATH).answers["tools/call"] = partial(text_result, "x" * 900_000)
     at.upstream.script("calls", [*[calling("s__add", {})] * 8, DONE])
     tool = {"type": "mcp", "server_label": "s", "server_url": at.web.url(PATH), "require_approval": "never"}
     calls = [item for item in ended(at.ask(model="local/calls", tools=[tool]))["output"] if item["type"] == "mcp_call"]
     assert {call["status"] for call in calls} == {"completed", "failed"}
 
 
-def said(words: str, _: Json) -> Json:
+def text_result(words: str, _: Json) -> Json:
     """Return a result with this text."""
     return {"content": [{"type": "text", "text": words}]}
 
@@ -85,6 +98,7 @@ def servers(at: Attacker, count: int) -> list[Json]:
 
 @ATTACKS.add(few_too_many=33, all_tools=1_024)
 def many_mcp_servers(at: Attacker, case: int) -> None:
+    """They are counted when the request is checked, and again with those of its history before any is connected to."""
     hostile = Hostile(at.web, PATH)
     before = len(hostile.methods)
     refused(at.ask(tools=servers(at, case)), 400)

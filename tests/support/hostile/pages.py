@@ -29,12 +29,16 @@ def find(web: Web, path: str) -> None:
     web.answers["/searxng/search"] = Answer(found, headers={"content-type": "application/json"})
 
 
-def read_page(at: Attacker, answer: Answer) -> None:
-    """Let a page be read as a file and opened by the model."""
+def read_page(at: Attacker, answer: Answer) -> str:
+    """Let a page be read as a file and opened by the model; return the answer to the first, and what the model reads."""
     at.web.answers["/page"] = answer
-    judged(at.ask({"type": "input_file", "file_url": at.web.url("/page")}))
+    read = at.ask({"type": "input_file", "file_url": at.web.url("/page")})
+    judged(read)
     find(at.web, "/page")
     at.call("open_page", {"page": at.web.url("/page")}, tools=[{"type": "web_search"}])
+    messages = at.upstream.requests("calls")[-1].body["messages"]
+    [opened] = [message["content"] for message in messages if message["role"] == "tool"]
+    return f"{read.text}\n{opened}"
 
 
 @ATTACKS.add(
@@ -45,26 +49,29 @@ def read_page(at: Attacker, answer: Answer) -> None:
     long_header=('text/plain;"' + ";" * 50_000, b"x"),
 )
 def page_in_an_odd_charset(at: Attacker, case: tuple[str, bytes]) -> None:
-    read_page(at, Answer(case[1], headers={"content-type": case[0]}))
+    """The charset is ignored: with it, reading would be ended by the limit on its time."""
+    assert "seconds" not in read_page(at, Answer(case[1], headers={"content-type": case[0]}))
 
 
 @cache
 def zeros(wbits: int) -> bytes:
     """Return 64 MiB of zeros, compressed."""
-    made = zlib.compressobj(1, zlib.DEFLATED, wbits)
-    return b"".join([*(made.compress(bytes(2**20)) for _ in range(64)), made.flush()])
+    compressor = zlib.compressobj(1, zlib.DEFLATED, wbits)
+    return b"".join([*(compressor.compress(bytes(2**20)) for _ in range(64)), compressor.flush()])
 
 
 @ATTACKS.add(gzip=31, deflate=15)
 def page_that_is_a_decompression_bomb(at: Attacker, case: int) -> None:
     kind = "gzip" if case == 31 else "deflate"
-    read_page(at, Answer(zeros(case), headers={"content-type": "text/html", "content-encoding": kind}))
+    text = read_page(at, Answer(zeros(case), headers={"content-type": "text/html", "content-encoding": kind}))
+    assert text.count("It is larger than") == 2
 
 
 @ATTACKS.add()
 def page_compressed_twice(at: Attacker) -> None:
     body = gzip.compress(zeros(31))
-    read_page(at, Answer(body, headers={"content-type": "text/html", "content-encoding": "gzip, gzip"}))
+    text = read_page(at, Answer(body, headers={"content-type": "text/html", "content-encoding": "gzip, gzip"}))
+    assert text.count("a compression that was not requested") == 2
 
 
 @ATTACKS.add(
@@ -82,7 +89,8 @@ def page_with_odd_html(at: Attacker, case: bytes) -> None:
 @ATTACKS.add()
 def page_without_end(at: Attacker) -> None:
     at.web.answers["/page"] = lambda _: Answer(repeat(BLOCK), headers={"content-type": "text/plain"})
-    judged(at.ask({"type": "input_file", "file_url": at.web.url("/page")}))
+    error = refused(at.ask({"type": "input_file", "file_url": at.web.url("/page")}))
+    assert "It is larger than" in error["message"]
 
 
 TRAPPED: Final = (

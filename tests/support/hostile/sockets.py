@@ -1,14 +1,15 @@
 """WebSockets: broken frames, and messages with unusual content."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import chain, repeat
 from socket import SHUT_WR, socket
-from typing import Any, Final
+from typing import Final
 
+import pytest
 from websockets.exceptions import ConnectionClosed
 
 from tests.support.socket_client import handshake
@@ -16,6 +17,7 @@ from tests.support.waiting import wait_until
 from tests.support.websocket_client import WebSocketClient
 from tests.support.wire import output_text
 
+from .answers import BUFFER
 from .attacker import Attacker, Attacks
 
 ATTACKS: Final = Attacks()
@@ -26,7 +28,15 @@ BINARY: Final = 0x2
 PING: Final = 0x9
 END: Final = 0x80
 CONNECTIONS: Final = 40
+TOO_BIG: Final = 1009
 TRY_AGAIN_LATER: Final = 1013
+FRAME_BYTES: Final = 16 * 2**20
+FRAGMENTS: Final = b"too many fragments"
+SLOW: Final = b"too slowly"
+SIZE: Final = TOO_BIG.to_bytes(2)
+"""What the close frame has for each limit on a message."""
+PINGS: Final = 300_000
+"""Pings of 39 MB together."""
 
 
 def frame(opcode: int, payload: bytes = b"", *, last: bool = True, length: int | None = None) -> bytes:
@@ -71,19 +81,44 @@ def broken_websocket_frames(at: Attacker, case: bytes) -> None:
 
 
 @ATTACKS.add(
-    pings=repeat(frame(PING, b"x" * 100) * 1_000, 20),
-    empty_pieces=chain([frame(TEXT, last=False)], repeat(frame(0x0, last=False) * 10_000, 30)),
-    small_pieces=chain([frame(TEXT, last=False)], repeat(frame(0x0, b" ", last=False) * 10_000, 30)),
-    large_pieces=chain([frame(TEXT, last=False)], repeat(frame(0x0, b" " * 2**20, last=False), 40)),
-    half_a_message=[frame(TEXT, b"[" * 2**20, length=15 * 2**20)],
+    empty_pieces=(FRAGMENTS, chain([frame(TEXT, last=False)], repeat(frame(0x0, last=False) * 10_000, 30))),
+    small_pieces=(FRAGMENTS, chain([frame(TEXT, last=False)], repeat(frame(0x0, b" ", last=False) * 10_000, 30))),
+    large_pieces=(SIZE, chain([frame(TEXT, last=False)], repeat(frame(0x0, b" " * 2**20, last=False), 40))),
+    half_a_message=(SLOW, [frame(TEXT, b"[" * 2**16, length=15 * 2**20)]),
 )
-def websocket_frames_without_end(at: Attacker, case: Any) -> None:
-    with opened(at) as connection, suppress(ConnectionError):
-        connection.setblocking(True)
-        connection.settimeout(5)  # unread pongs stop the server from reading
-        with suppress(TimeoutError):
-            for piece in case:
+def websocket_frames_without_end(at: Attacker, case: tuple[bytes, Iterable[bytes]]) -> None:
+    """The server closes the connection and says which limit is exceeded.
+
+    Without that limit another one would close it later: the time limit of a message, uvicorn's pings, or the limit on
+    what messages hold.
+    """
+    why, pieces = case
+    with opened(at) as connection:
+        with suppress(ConnectionError):
+            for piece in pieces:
                 connection.sendall(piece)
+        at.others_turn()
+        assert why in received(connection)
+
+
+def received(connection: socket) -> bytes:
+    """Return what the server sends until it closes the connection."""
+    data = b""
+    with suppress(ConnectionError):
+        while piece := connection.recv(65_536):
+            data += piece
+    return data
+
+
+@ATTACKS.add()
+def websocket_pings_whose_answers_are_not_read(at: Attacker) -> None:
+    """The server stops reading while the answers wait; it resets the connection at the time limit of a message.
+
+    The kernel's buffers hold far less than what is sent. Without both limits the server would take all of it.
+    """
+    with opened(at, BUFFER) as connection:
+        with pytest.raises(ConnectionError):
+            connection.sendall(frame(PING, b"x" * 125) * PINGS)
         at.others_turn()
 
 
@@ -110,14 +145,14 @@ def send_for_a_while(data: bytes, connection: socket) -> None:
 
 
 @contextmanager
-def opened(at: Attacker) -> Iterator[socket]:
+def opened(at: Attacker, buffer: int | None = None) -> Iterator[socket]:
     """Open a connection and complete the handshake."""
-    with at.connect() as connection:
+    with at.connect(buffer) as connection:
         connection.sendall(handshake(at.headers))
-        said = b""
-        while b"\r\n\r\n" not in said:
-            said += connection.recv(1)
-        assert said.startswith(b"HTTP/1.1 101"), said
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += connection.recv(1)
+        assert head.startswith(b"HTTP/1.1 101"), head
         yield connection
 
 
@@ -170,17 +205,33 @@ def odd_message_is_refused(at: Attacker, case: str | bytes) -> bool:
 
 
 @ATTACKS.add(
-    empty=lambda _: "{}",
-    lanes=lambda number: json.dumps({"type": "response.create", "stream_id": f"lane-{number}"}),
-    requests=lambda _: json.dumps({"type": "response.create", "model": "local/done", "input": "x", "store": False}),
-    binary=lambda _: b"x",
+    empty=(lambda _: "{}", "invalid_value"),
+    binary=(lambda _: b"x", None),
+    lanes=(
+        lambda number: json.dumps({"type": "response.create", "stream_id": f"lane-{number}"}),
+        "websocket_stream_limit_reached",
+    ),
+    requests=(
+        lambda _: json.dumps({"type": "response.create", "model": "local/done", "input": "x", "store": False}),
+        "rate_limit_exceeded",
+    ),
 )
-def thousands_of_websocket_messages(at: Attacker, case: Callable[[int], str | bytes]) -> None:
-    """None of the answers is read."""
-    with WebSocketClient(at.stack, at.token) as websocket, suppress(ConnectionClosed, TimeoutError):
+def thousands_of_websocket_messages(at: Attacker, case: tuple[Callable[[int], str | bytes], str | None]) -> None:
+    """No answer is read until all are sent. What exceeds a limit of the connection is refused."""
+    message, code = case
+    with WebSocketClient(at.stack, at.token) as websocket:
         for number in range(3_000):
-            websocket.socket.send(case(number))
+            websocket.socket.send(message(number))
         at.others_turn()
+        while code_of(websocket.socket.recv(60)) != code:
+            pass  # until a message is refused: without the limit, there is a timeout
+
+
+def code_of(message: str | bytes) -> str | None:
+    """Return the code of an event that is an error; empty for another event."""
+    event = json.loads(message)
+    found: str | None = event["error"]["code"] if event["type"] == "error" else ""
+    return found
 
 
 @ATTACKS.add()
@@ -203,6 +254,10 @@ def unstored_histories_on_many_connections(at: Attacker) -> None:
 
 @ATTACKS.add(larger_than_a_frame=17 * 2**20, text=15 * 2**20)
 def huge_websocket_message(at: Attacker, case: int) -> None:
-    with WebSocketClient(at.stack, at.token) as websocket, suppress(ConnectionClosed):
-        websocket.socket.send("x" * case)
-        assert json.loads(websocket.socket.recv(60))["status"] in (400, 413)
+    with WebSocketClient(at.stack, at.token) as websocket:
+        try:
+            websocket.socket.send("x" * case)
+            status = json.loads(websocket.socket.recv(60))["status"]
+        except ConnectionClosed as closed:
+            status = closed.rcvd.code if closed.rcvd else None
+    assert status in ((TOO_BIG, None) if case > FRAME_BYTES else (400, 413))

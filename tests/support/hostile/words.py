@@ -35,10 +35,11 @@ def prompts_that_multiply(at: Attacker, case: tuple[str, Json]) -> None:
 @ATTACKS.add()
 def references_that_multiply(at: Attacker) -> None:
     body = {"items": [{"role": "user", "content": "x" * 1_000_000}]}
-    made = at.wire.http.post("/conversations", json={}).json()
-    [item] = at.wire.http.post(f"/conversations/{made['id']}/items", json=body).json()["data"]
+    created = at.wire.http.post("/conversations", json={}).json()
+    [item] = at.wire.http.post(f"/conversations/{created['id']}/items", json=body).json()["data"]
     references = [{"type": "item_reference", "id": item["id"]}] * 5_000
-    judged(at.wire.post({"model": "local/done", "input": references, "conversation": made["id"]}))
+    error = refused(at.wire.post({"model": "local/done", "input": references, "conversation": created["id"]}))
+    assert "Duplicate item" in error["message"]
 
 
 ODD_JSON: Final[dict[str, bytes]] = {
@@ -113,7 +114,9 @@ def odd_characters_in_every_field(at: Attacker, case: str) -> None:
 @ATTACKS.add()
 def odd_characters_in_ids_and_queries(at: Attacker) -> None:
     for odd in ("%00", "%ff", "a" * 5_000, "..%2f..", "%0d%0a", "resp_%00"):
-        for path in (f"/responses/{odd}", f"/conversations/{odd}", f"/containers/{odd}", f"/containers/{odd}/files"):
+        for path in (f"/responses/{odd}", f"/conversations/{odd}"):
+            refused(at.wire.http.get(path), 404 if "%2f" in odd else 400)
+        for path in (f"/containers/{odd}", f"/containers/{odd}/files"):
             refused(at.wire.http.get(path), 400, 404)
         for name in ("after", "limit", "include[]"):
             for path in ("/responses", "/containers"):

@@ -25,6 +25,7 @@ from llama_stack_responses.core.stream.deltas import (
     ToolCall,
     Usage,
 )
+from llama_stack_responses.core.surrogates import without_surrogates
 
 try:
     from llama_stack_api.inference.models import OpenAIChatCompletionChunk as HostChunk
@@ -224,6 +225,52 @@ def test_refusal_field_becomes_refusal(make: Maker) -> None:
     assert read(make, [chunk({"refusal": "No"}), chunk({"refusal": "."})]) == [Refusal("No"), Refusal(".")]
 
 
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"thinking_blocks": [{"type": "thinking", "thinking": "a", "signature": "s\ud800"}]},
+        {"content": [{"type": "reasoning", "summary": [{"text": "a", "signature": "s\ud800"}]}]},
+        {"tool_calls": [{"id": "c", "extra_content": {"google": {"thought_signature": "s\ud800"}}}]},
+    ],
+    ids=["thinking block", "summary", "call"],
+)
+def test_unpaired_surrogate_in_signature_is_replaced(delta: Json) -> None:
+    found = [each.signature for each in read(as_client, [chunk(delta)]) if isinstance(each, Reasoning)]
+    assert found[-1] == "s\ufffd"
+
+
+@pytest.mark.parametrize(("signature", "kept"), [("s" * 100_000, True), ("é" * 1_025, False)])
+def test_long_signature_is_kept_if_it_is_ascii(signature: str, kept: bool) -> None:
+    blocks = [{"type": "thinking", "thinking": "a", "signature": signature}]
+    deltas = read(as_client, [chunk({"thinking_blocks": blocks})])
+    assert deltas == [Reasoning("a"), *[Reasoning("", signature=signature)] * kept]
+
+
+@pytest.mark.parametrize("field", ["title", "url"])
+def test_citation_with_long_text_that_is_not_ascii_is_left_out(field: str) -> None:
+    places = {"start_index": 0, "end_index": 1}
+    cited = [{"url": "u", "title": "t", **places}, {"url": "u", "title": "t", **places, field: "é" * 1_025}]
+    annotations = [{"type": "url_citation", "url_citation": each} for each in cited]
+    assert len(read(as_client, [chunk({"annotations": annotations})])) == 1
+
+
+@pytest.mark.parametrize("member", ["function", "custom"])
+def test_surrogates_in_large_arguments_are_mended_in_pieces(member: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def mending(text: str) -> str:
+        sizes.append(len(text))
+        return without_surrogates(text)
+
+    monkeypatch.setattr("llama_stack_responses.chat.surrogates.without_surrogates", mending)
+    written = "\ud800a" * 50_000
+    call = {member: {"name": "f", "arguments" if member == "function" else "input": written}}
+    deltas = read(as_client, [chunk({"tool_calls": [call]})])
+    whole = "".join(delta.arguments for delta in deltas if isinstance(delta, ToolCall))
+    assert whole.count("\ufffda") == 50_000
+    assert max(sizes) <= 4_097
+
+
 def test_unknown_fields_are_ignored() -> None:
     delta = {"content": "a", "audio": {"id": "x"}, "extra_content": {"google": {"thought_signature": "s"}}, "x": 1}
     assert read(as_client, [chunk(delta)]) == [Text("a")]
@@ -254,14 +301,14 @@ def fragment(
 
 def calls(deltas: Iterable[Delta]) -> list[tuple[str, str, str]]:
     """Return each call as (id, name, arguments), joined by key, in order of their beginning."""
-    made: dict[Any, list[str]] = {}
+    created: dict[Any, list[str]] = {}
     for delta in deltas:
         assert isinstance(delta, ToolCall)
-        call = made.setdefault(delta.key, ["", "", ""])
+        call = created.setdefault(delta.key, ["", "", ""])
         call[0] = call[0] or delta.call_id
         call[1] += delta.name if delta.name != call[1] else ""
         call[2] += delta.arguments
-    return [(call[0], call[1], call[2]) for call in made.values()]
+    return [(call[0], call[1], call[2]) for call in created.values()]
 
 
 def called(chunks: Sequence[Sequence[Json]], make: Maker = as_client) -> list[tuple[str, str, str]]:
@@ -270,7 +317,7 @@ def called(chunks: Sequence[Sequence[Json]], make: Maker = as_client) -> list[tu
 
 @any_maker
 def test_fragments_of_parallel_calls_are_separated(make: Maker) -> None:
-    made = called(
+    created = called(
         [
             [fragment(0, "a", "f", "")],
             [fragment(1, "b", "g", "")],
@@ -280,7 +327,7 @@ def test_fragments_of_parallel_calls_are_separated(make: Maker) -> None:
         ],
         make,
     )
-    assert made == [("a", "f", "[0]"), ("b", "g", "[1]")]
+    assert created == [("a", "f", "[0]"), ("b", "g", "[1]")]
 
 
 @openai_maker
@@ -289,13 +336,13 @@ def test_null_names_and_arguments_are_ignored(make: Maker) -> None:
 
 
 def test_call_may_begin_without_function() -> None:
-    made = called([[{"index": 0, "id": "a"}], [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]])
-    assert made == [("a", "f", "{}")]
+    created = called([[{"index": 0, "id": "a"}], [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]])
+    assert created == [("a", "f", "{}")]
 
 
 def test_late_call_id_is_used() -> None:
-    made = called([[fragment(0, None, "f")], [fragment(0, "a", None, "{")], [fragment(0, None, None, "}")]])
-    assert made == [("a", "f", "{}")]
+    created = called([[fragment(0, None, "f")], [fragment(0, "a", None, "{")], [fragment(0, None, None, "}")]])
+    assert created == [("a", "f", "{}")]
 
 
 def test_calls_without_ids_are_separated_by_index() -> None:
@@ -308,7 +355,7 @@ def test_late_name_is_used() -> None:
 
 @pytest.mark.parametrize("index", [0, None])
 def test_repeated_index_with_new_id_begins_new_call(index: int | None) -> None:
-    made = called(
+    created = called(
         [
             [fragment(index, "a", "f", "{")],
             [fragment(index, None, None, "}")],
@@ -316,33 +363,33 @@ def test_repeated_index_with_new_id_begins_new_call(index: int | None) -> None:
             [fragment(index, None, None, "]")],
         ]
     )
-    assert made == [("a", "f", "{}"), ("b", "f", "[]")]
+    assert created == [("a", "f", "{}"), ("b", "f", "[]")]
 
 
 def test_whole_calls_in_one_chunk_with_same_index_are_separated() -> None:
-    made = called([[fragment(0, "a", "f", "{}"), fragment(0, "b", "g", "[]")]])
-    assert made == [("a", "f", "{}"), ("b", "g", "[]")]
+    created = called([[fragment(0, "a", "f", "{}"), fragment(0, "b", "g", "[]")]])
+    assert created == [("a", "f", "{}"), ("b", "g", "[]")]
 
 
 def test_whole_calls_in_one_chunk_without_index_or_id_are_separated() -> None:
-    made = called([[fragment(None, None, "f", "{}"), fragment(None, None, "g", "[]")]])
-    assert made == [("", "f", "{}"), ("", "g", "[]")]
+    created = called([[fragment(None, None, "f", "{}"), fragment(None, None, "g", "[]")]])
+    assert created == [("", "f", "{}"), ("", "g", "[]")]
 
 
 def test_whole_calls_with_same_index_without_ids_are_separated() -> None:
-    made = called([[fragment(0, "", "f", "{}")], [fragment(0, "", "g", "[]")], [fragment(0, "", "f", "{}")]])
-    assert made == [("", "f", "{}"), ("", "g", "[]"), ("", "f", "{}")]
+    created = called([[fragment(0, "", "f", "{}")], [fragment(0, "", "g", "[]")], [fragment(0, "", "f", "{}")]])
+    assert created == [("", "f", "{}"), ("", "g", "[]"), ("", "f", "{}")]
 
 
 @pytest.mark.parametrize("index", [0, None])
 def test_whole_calls_of_one_function_without_ids_are_separated(index: int | None) -> None:
-    made = called([[fragment(index, "", "f", '{"a":1}')], [fragment(index, "", "f", '{"a":2}')]])
-    assert made == [("", "f", '{"a":1}'), ("", "f", '{"a":2}')]
+    created = called([[fragment(index, "", "f", '{"a":1}')], [fragment(index, "", "f", '{"a":2}')]])
+    assert created == [("", "f", '{"a":1}'), ("", "f", '{"a":2}')]
 
 
 def test_name_repeated_in_every_fragment_is_one_call() -> None:
-    made = called([[fragment(0, "", "f", '{"a":')], [fragment(0, "", "f", "{}")], [fragment(0, "", "f", "}")]])
-    assert made == [("", "f", '{"a":{}}')]
+    created = called([[fragment(0, "", "f", '{"a":')], [fragment(0, "", "f", "{}")], [fragment(0, "", "f", "}")]])
+    assert created == [("", "f", '{"a":{}}')]
 
 
 def test_arguments_as_object_become_json_text() -> None:
@@ -357,15 +404,15 @@ def test_surrogate_pairs_cut_in_two_are_joined() -> None:
         Text("\U0001f600"),
         Reasoning("\U0001f600"),
     ]
-    made = called(
+    created = called(
         [[fragment(0, "a", "f", "\ud83d")], [fragment(1, "b", "g", "x")], [fragment(0, None, None, "\ude00")]]
     )
-    assert made == [("a", "f", "\U0001f600"), ("b", "g", "x")]
+    assert created == [("a", "f", "\U0001f600"), ("b", "g", "x")]
 
 
 def test_id_repeated_in_every_fragment_is_one_call() -> None:
-    made = called([[fragment(0, "a", "f", "{")], [fragment(0, "a", None, "1")], [fragment(0, "a", None, "}")]])
-    assert made == [("a", "f", "{1}")]
+    created = called([[fragment(0, "a", "f", "{")], [fragment(0, "a", None, "1")], [fragment(0, "a", None, "}")]])
+    assert created == [("a", "f", "{1}")]
 
 
 def test_calls_as_plain_dicts_are_read() -> None:
@@ -436,9 +483,9 @@ FINISH_REASONS: Final[dict[str, FinishReason]] = {
 }
 
 
-@pytest.mark.parametrize(("said", "meant"), FINISH_REASONS.items())
-def test_finish_reasons_are_mapped(said: str, meant: FinishReason) -> None:
-    assert ended([chunk({"content": "a"}), chunk(finish=said)]).reason == meant
+@pytest.mark.parametrize(("reason", "meant"), FINISH_REASONS.items())
+def test_finish_reasons_are_mapped(reason: str, meant: FinishReason) -> None:
+    assert ended([chunk({"content": "a"}), chunk(finish=reason)]).reason == meant
 
 
 @any_maker
@@ -509,6 +556,12 @@ def test_null_bytes_of_token_are_filled_in(make: Maker) -> None:
     assert entry["top_logprobs"][0]["bytes"] == [0xC3, 0xBC]
 
 
+def test_texts_of_tokens_are_bounded() -> None:
+    top = {"token": "u", "logprob": -1.5, "bytes": [117] * 1_000}
+    [entry] = shown(as_client, logprob("t" * 1_000, -0.5, None, [top])) or []
+    assert (len(entry["token"]), len(entry["bytes"]), len(entry["top_logprobs"][0]["bytes"])) == (256, 256, 256)
+
+
 @pytest.mark.parametrize("value", [-float("inf"), float("nan"), -10_000.0, None])
 def test_infinite_and_missing_logprobs_become_finite(value: float | None) -> None:
     top = {"token": "b", "logprob": value, "bytes": None}
@@ -518,12 +571,12 @@ def test_infinite_and_missing_logprobs_become_finite(value: float | None) -> Non
 
 @any_maker
 def test_character_in_several_tokens_keeps_all_logprobs(make: Maker) -> None:
-    def said(text: str, *entries: Json) -> Json:
+    def chunk_of(text: str, *entries: Json) -> Json:
         return chunk({"content": text}, logprobs={"content": list(entries), "refusal": None})
 
     first, second = logprob("\ufffd", -0.5, [0xF0, 0x9F]), logprob("\ufffd", -0.25, [0x98, 0x80])
     hidden = logprob("<tool>", -1.0, list(b"<tool>"))
-    [delta] = read(make, [said("", hidden), said("", first), said("😀", second)])
+    [delta] = read(make, [chunk_of("", hidden), chunk_of("", first), chunk_of("😀", second)])
     assert isinstance(delta, Text)
     assert [entry["bytes"] for entry in delta.logprobs or ()] == [[0xF0, 0x9F], [0x98, 0x80]]
 
@@ -570,22 +623,22 @@ def test_logprobs_with_inline_thinking_belong_to_text() -> None:
 
 def test_url_citation_becomes_annotation() -> None:
     citation = {"url": "u", "title": "t", "start_index": 0, "end_index": 1}
-    said = {"type": "url_citation", "url_citation": citation}
-    [text, annotation] = read(as_client, [chunk({"content": "a", "annotations": [said]})])
+    sent = {"type": "url_citation", "url_citation": citation}
+    [text, annotation] = read(as_client, [chunk({"content": "a", "annotations": [sent]})])
     assert text == Text("a")
     assert annotation == Annotation({"type": "url_citation", **citation})
 
 
 @pytest.mark.parametrize(
-    "said",
+    "annotation",
     [
         {"type": "file_citation", "file_citation": {}},
         {"type": "url_citation", "url_citation": None},
         {"type": "url_citation", "url_citation": {"url": "u", "title": None, "start_index": 0, "end_index": 1}},
     ],
 )
-def test_incomplete_annotations_are_dropped(said: Json) -> None:
-    assert read(as_client, [chunk({"annotations": [said]})]) == []
+def test_incomplete_annotations_are_dropped(annotation: Json) -> None:
+    assert read(as_client, [chunk({"annotations": [annotation]})]) == []
 
 
 # Inline thinking
@@ -663,11 +716,11 @@ def test_arbitrary_chunks_give_nonempty_deltas(chunks: list[Json], thinking: boo
     deltas = read(as_client, chunks, profile)
     for delta in deltas:
         assert isinstance(delta, ToolCall | Annotation) or (not isinstance(delta, Finish) and delta.text)
-    said = "".join(
+    text = "".join(
         call["function"]["arguments"] or ""
         for each in chunks
         for choice in each["choices"]
         for call in choice["delta"].get("tool_calls") or ()
     )
-    assert sorted("".join(delta.arguments for delta in deltas if isinstance(delta, ToolCall))) == sorted(said)
+    assert sorted("".join(delta.arguments for delta in deltas if isinstance(delta, ToolCall))) == sorted(text)
     json.dumps([delta.text for delta in deltas if isinstance(delta, Text | Reasoning | Refusal)])

@@ -1,4 +1,4 @@
-"""A large chunk becomes many small deltas, which are made one after another, and hostile fields become errors."""
+"""A large chunk becomes many small deltas, which are built one after another, and hostile fields become errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.chat.chunks import ChunkReader, OutputLimitReached
-from llama_stack_responses.chat.pieces import FEW, PIECE
+from llama_stack_responses.chat.pieces import FEW, PIECE_CHARACTERS
 from llama_stack_responses.chat.profile import InlineThinking, Profile
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.stream.deltas import (
@@ -54,12 +54,12 @@ def tokens(*texts: str, tops: int = 0) -> Any:
 )
 def test_long_text_is_read_in_pieces_while_they_are_taken(delta: Json, kind: type) -> None:
     reading = reader()
-    made = reading.read(chunk(delta))
-    assert isinstance(made, Iterator)
-    assert reading.said <= (FEW + 1) * PIECE
-    pieces: list[Any] = list(made)
+    created = reading.read(chunk(delta))
+    assert isinstance(created, Iterator)
+    assert reading.said <= (FEW + 1) * PIECE_CHARACTERS
+    pieces: list[Any] = list(created)
     assert {type(piece) for piece in pieces} == {kind}
-    assert max(len(piece.text) for piece in pieces) == PIECE
+    assert max(len(piece.text) for piece in pieces) == PIECE_CHARACTERS
     assert "".join(piece.text for piece in pieces) == LONG
     assert reading.said == len(LONG)
 
@@ -76,8 +76,8 @@ def test_long_arguments_are_fragments_of_one_call() -> None:
 @pytest.mark.parametrize("count", [17, 64, 1_000])
 def test_text_of_many_tokens_keeps_them_with_their_text(count: int) -> None:
     texts = [f"t{number} " for number in range(count)]
-    made = list(reader().read(chunk({"content": "".join(texts)}, logprobs=tokens(*texts))))
-    pieces = [piece for piece in made if isinstance(piece, Text)]
+    created = list(reader().read(chunk({"content": "".join(texts)}, logprobs=tokens(*texts))))
+    pieces = [piece for piece in created if isinstance(piece, Text)]
     assert "".join(piece.text for piece in pieces) == "".join(texts)
     for piece in pieces:
         assert "".join(each["token"] for each in piece.logprobs or ()) == piece.text
@@ -85,8 +85,8 @@ def test_text_of_many_tokens_keeps_them_with_their_text(count: int) -> None:
 
 def test_tokens_that_do_not_fit_their_text_are_all_kept() -> None:
     texts = ["longer"] * 40
-    made = list(reader().read(chunk({"content": "x" * 100}, logprobs=tokens(*texts))))
-    pieces = [piece for piece in made if isinstance(piece, Text)]
+    created = list(reader().read(chunk({"content": "x" * 100}, logprobs=tokens(*texts))))
+    pieces = [piece for piece in created if isinstance(piece, Text)]
     assert "".join(piece.text for piece in pieces) == "x" * 100
     assert sum(len(piece.logprobs or ()) for piece in pieces) == 40
 
@@ -98,11 +98,11 @@ def test_tokens_without_text_are_bounded() -> None:
 
 
 def test_round_ends_at_its_limit_within_a_chunk() -> None:
-    reading = reader(most=20 * PIECE)
-    made = reading.read(chunk({"content": LONG}))
-    list(islice(made, 20))
+    reading = reader(most=20 * PIECE_CHARACTERS)
+    created = reading.read(chunk({"content": LONG}))
+    list(islice(created, 20))
     reading.check_size()
-    next(iter(made))
+    next(iter(created))
     with pytest.raises(OutputLimitReached):
         reading.check_size()
 
@@ -110,9 +110,9 @@ def test_round_ends_at_its_limit_within_a_chunk() -> None:
 def test_calls_of_a_round_are_bounded() -> None:
     reading = reader()
     calls = [{"index": number, "function": {"name": "f", "arguments": "{}"}} for number in range(2_000)]
-    made: list[Delta] = []
+    created: list[Delta] = []
     with pytest.raises(OutputLimitReached):
-        made.extend(reading.read(chunk({"tool_calls": calls})))
+        created.extend(reading.read(chunk({"tool_calls": calls})))
     assert [delta.reason for delta in reading.end() if isinstance(delta, Finish)] == ["length"]
 
 
@@ -159,9 +159,9 @@ def test_annotation_that_cannot_be_sent_is_dropped(citation: Json) -> None:
 
 
 def test_annotation_with_half_a_surrogate_pair_is_repaired() -> None:
-    [made] = reader().read(chunk({"annotations": [{"url_citation": {**BLOCK["url_citation"], "title": "\ud800"}}]}))
-    assert isinstance(made, Annotation)
-    assert made.value["title"] == "\ufffd"
+    [created] = reader().read(chunk({"annotations": [{"url_citation": {**BLOCK["url_citation"], "title": "\ud800"}}]}))
+    assert isinstance(created, Annotation)
+    assert created.value["title"] == "\ufffd"
 
 
 @pytest.mark.parametrize("number", ["5", [], -1, 1.5, None])
@@ -192,6 +192,6 @@ def test_finish_reason_of_another_type_ends_the_round(reason: Any) -> None:
 
 def test_bytes_of_a_token_that_are_a_number_are_not_allocated() -> None:
     entry = {"token": "a", "bytes": 10**12, "logprob": "low", "top_logprobs": []}
-    [made] = reader().read(chunk({"content": "a"}, logprobs=SimpleNamespace(content=[entry])))
-    assert isinstance(made, Text)
-    assert made.logprobs == [{"token": "a", "bytes": [97], "logprob": -9999.0, "top_logprobs": []}]
+    [created] = reader().read(chunk({"content": "a"}, logprobs=SimpleNamespace(content=[entry])))
+    assert isinstance(created, Text)
+    assert created.logprobs == [{"token": "a", "bytes": [97], "logprob": -9999.0, "top_logprobs": []}]

@@ -60,7 +60,7 @@ def called(content: str | None, *call_ids: str, **more: Any) -> Json:
     return {"role": "assistant", "content": content, "tool_calls": [chat_call(each) for each in call_ids], **more}
 
 
-def made(*items: Json, profile: Profile = PLAIN, **options: Any) -> list[Json]:
+def chat(*items: Json, profile: Profile = PLAIN, **options: Any) -> list[Json]:
     return chat_messages(items, profile, **options)
 
 
@@ -68,7 +68,7 @@ def made(*items: Json, profile: Profile = PLAIN, **options: Any) -> list[Json]:
 
 
 def test_conversation_becomes_messages() -> None:
-    assert made(user("a"), answer("b"), user("c"), instructions="Be kind.") == [
+    assert chat(user("a"), answer("b"), user("c"), instructions="Be kind.") == [
         {"role": "system", "content": "Be kind."},
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": "b"},
@@ -77,36 +77,36 @@ def test_conversation_becomes_messages() -> None:
 
 
 def test_parts_of_user_message_stay_separate() -> None:
-    assert made(user("a", "b"))[0]["content"] == [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert chat(user("a", "b"))[0]["content"] == [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
 
 
 def test_prompt_cache_breakpoints_stay_on_their_parts() -> None:
     mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}
-    [message] = made(user({"type": "input_text", "text": "a", **mark}))
+    [message] = chat(user({"type": "input_text", "text": "a", **mark}))
     assert message["content"] == [{"type": "text", "text": "a", **mark}]
     image = {"type": "input_image", "image_url": "https://x/y.png", **mark}
-    [message] = made(user("a", image))
+    [message] = chat(user("a", image))
     assert message["content"][1] == {"type": "image_url", "image_url": {"url": "https://x/y.png"}, **mark}
 
 
 def test_refusal_becomes_assistant_message() -> None:
     refused = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
-    assert made(user("a"), refused)[1] == {"role": "assistant", "content": "No."}
+    assert chat(user("a"), refused)[1] == {"role": "assistant", "content": "No."}
 
 
 def test_consecutive_assistant_messages_are_joined() -> None:
     items = [user("a"), answer("Let me see.", phase="commentary"), answer("b", "c")]
-    assert made(*items)[1:] == [{"role": "assistant", "content": "Let me see.\n\nbc"}]
+    assert chat(*items)[1:] == [{"role": "assistant", "content": "Let me see.\n\nbc"}]
 
 
 def test_empty_assistant_messages_are_left_out() -> None:
-    assert made(user("a"), answer(""), answer(), user("b")) == made(user("a"), user("b"))
+    assert chat(user("a"), answer(""), answer(), user("b")) == chat(user("a"), user("b"))
 
 
 def test_items_are_not_modified() -> None:
     items = [user("a"), thought("hm"), call("1"), output("1", [{"type": "input_text", "text": "x"}]), answer("b")]
     before = deepcopy(items)
-    made(*items, profile=Profile(reasoning_replay="think_tags"))
+    chat(*items, profile=Profile(reasoning_replay="think_tags"))
     assert items == before
 
 
@@ -115,7 +115,7 @@ def test_items_are_not_modified() -> None:
 
 def test_consecutive_calls_join_one_message_with_text() -> None:
     items = [user("a"), answer("Look."), call("1"), call("2"), output("1"), output("2"), answer("b")]
-    assert made(*items)[1:] == [
+    assert chat(*items)[1:] == [
         called("Look.", "1", "2"),
         tool("1"),
         tool("2"),
@@ -125,7 +125,7 @@ def test_consecutive_calls_join_one_message_with_text() -> None:
 
 def test_calls_of_several_rounds_stay_separate() -> None:
     items = [user("a"), call("1"), output("1"), call("2"), output("2")]
-    assert made(*items)[1:] == [called(None, "1"), tool("1"), called(None, "2"), tool("2")]
+    assert chat(*items)[1:] == [called(None, "1"), tool("1"), called(None, "2"), tool("2")]
 
 
 @pytest.mark.parametrize(
@@ -138,12 +138,12 @@ def test_calls_of_several_rounds_stay_separate() -> None:
     ],
 )
 def test_outputs_follow_their_calls_directly(order: list[Json]) -> None:
-    assert made(user("a"), *order)[1:4] == [called(None, "1", "2"), tool("1", "first"), tool("2", "second")]
+    assert chat(user("a"), *order)[1:4] == [called(None, "1", "2"), tool("1", "first"), tool("2", "second")]
 
 
 def test_late_output_does_not_split_later_messages() -> None:
     items = [call("1"), user("wait"), answer("a"), output("1"), answer("b")]
-    assert made(*items) == [
+    assert chat(*items) == [
         called(None, "1"),
         tool("1"),
         {"role": "user", "content": "wait"},
@@ -153,12 +153,12 @@ def test_late_output_does_not_split_later_messages() -> None:
 
 def test_repeated_call_ids_across_turns_are_matched() -> None:
     items = [call("1"), output("1", "first"), answer("a"), user("b"), call("1"), output("1", "second")]
-    assert [message["content"] for message in made(*items) if message["role"] == "tool"] == ["first", "second"]
+    assert [message["content"] for message in chat(*items) if message["role"] == "tool"] == ["first", "second"]
 
 
 def test_second_output_of_call_is_not_used_for_later_call() -> None:
     items = [call("1"), output("1", "first"), output("1", "again"), answer("a"), call("1"), output("1", "second")]
-    assert [message["content"] for message in made(*items) if message["role"] == "tool"] == ["first", "second"]
+    assert [message["content"] for message in chat(*items) if message["role"] == "tool"] == ["first", "second"]
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_second_output_of_call_is_not_used_for_later_call() -> None:
     ids=["an object", "nothing", "blanks", "cut off", "a list", "no number", "too deep"],
 )
 def test_invalid_arguments_are_wrapped_in_object(arguments: str, sent: str) -> None:
-    messages = made(user("q"), call("1") | {"arguments": arguments}, output("1"))
+    messages = chat(user("q"), call("1") | {"arguments": arguments}, output("1"))
     assert messages[1]["tool_calls"][0]["function"]["arguments"] == sent
 
 
@@ -186,7 +186,7 @@ THINKING: Final = [user("a"), thought("old"), answer("b"), user("c"), thought("n
 
 def replayed(profile: Profile, *, all_reasoning: bool = False, field: str = "reasoning_content") -> list[str | None]:
     """Return the reasoning of each assistant message."""
-    messages = made(*THINKING, profile=profile, all_reasoning=all_reasoning)
+    messages = chat(*THINKING, profile=profile, all_reasoning=all_reasoning)
     return [message.get(field) for message in messages if message["role"] == "assistant"]
 
 
@@ -218,22 +218,22 @@ def test_reasoning_is_not_sent_if_profile_excludes_it() -> None:
 )
 def test_reasoning_is_sent_between_think_tags(tags: InlineThinking | None, start: str, end: str) -> None:
     profile = Profile(reasoning_replay="think_tags", inline_thinking=tags)
-    [_, first, _, second, _] = made(*THINKING, profile=profile, all_reasoning=True)
+    [_, first, _, second, _] = chat(*THINKING, profile=profile, all_reasoning=True)
     assert first["content"] == f"{start}\nold\n{end}\n\nb"
     assert second["content"] == f"{start}\nnew\n{end}\n\n"
 
 
 def test_summary_replaces_missing_reasoning() -> None:
     items = [thought("long", "short"), call("1"), output("1"), thought(None, "short"), call("2"), output("2")]
-    assert [message.get("reasoning_content") for message in made(*items)[::2]] == ["long", "short"]
+    assert [message.get("reasoning_content") for message in chat(*items)[::2]] == ["long", "short"]
 
 
 def test_reasoning_without_text_adds_no_field() -> None:
-    assert made(user("a"), thought(None), answer("b"))[1] == {"role": "assistant", "content": "b"}
+    assert chat(user("a"), thought(None), answer("b"))[1] == {"role": "assistant", "content": "b"}
 
 
 def test_reasoning_alone_adds_no_message() -> None:
-    assert [message["role"] for message in made(user("a"), thought("hm"), user("b"), thought("hm"))] == ["user", "user"]
+    assert [message["role"] for message in chat(user("a"), thought("hm"), user("b"), thought("hm"))] == ["user", "user"]
 
 
 # System messages
@@ -242,7 +242,7 @@ SYSTEMS: Final = [says("developer", "D1"), says("system", "S1"), user("a"), says
 
 
 def systems(profile: Profile) -> list[tuple[str, str]]:
-    messages = made(*SYSTEMS, profile=profile, instructions="I")
+    messages = chat(*SYSTEMS, profile=profile, instructions="I")
     assert [message["content"] for message in messages if message["role"] == "user"] == ["a", "b"]
     return [(message["role"], message["content"]) for message in messages]
 
@@ -273,7 +273,7 @@ def test_system_messages_are_kept() -> None:
 
 
 def test_single_later_system_message_is_moved_to_front() -> None:
-    messages = made(user("a"), says("system", "S"), profile=Profile(system_messages="merge_all"))
+    messages = chat(user("a"), says("system", "S"), profile=Profile(system_messages="merge_all"))
     assert [message["role"] for message in messages] == ["system", "user"]
 
 
@@ -286,7 +286,7 @@ AUDIO: Final[Json] = {"type": "input_audio", "input_audio": {"data": "AA==", "fo
 
 
 def content(part: Json, profile: Profile = PLAIN) -> Json:
-    [message] = made(user("see", part), profile=profile)
+    [message] = chat(user("see", part), profile=profile)
     text, media = message["content"]
     assert text == {"type": "text", "text": "see"}
     return dict(media)
@@ -298,7 +298,7 @@ def test_image_is_mapped_with_detail() -> None:
 
 
 def test_image_alone_is_list_of_parts() -> None:
-    assert made(user(IMAGE))[0]["content"] == [CHAT_IMAGE]
+    assert chat(user(IMAGE))[0]["content"] == [CHAT_IMAGE]
 
 
 def test_file_is_mapped() -> None:
@@ -311,7 +311,7 @@ def test_audio_is_mapped() -> None:
 
 
 def test_media_of_developer_follow_in_user_message() -> None:
-    assert made(says("developer", "Like this: ", IMAGE), user("a")) == [
+    assert chat(says("developer", "Like this: ", IMAGE), user("a")) == [
         {"role": "system", "content": "Like this: (see the attachment in the next message)"},
         {"role": "user", "content": [CHAT_IMAGE]},
         {"role": "user", "content": "a"},
@@ -320,14 +320,14 @@ def test_media_of_developer_follow_in_user_message() -> None:
 
 def test_text_parts_of_tool_output_are_joined() -> None:
     parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
-    assert made(call("1"), output("1", parts))[1] == tool("1", "a\nb")
-    assert made(call("1"), output("1", []))[1] == tool("1", "")
+    assert chat(call("1"), output("1", parts))[1] == tool("1", "a\nb")
+    assert chat(call("1"), output("1", []))[1] == tool("1", "")
 
 
 def test_media_of_tool_outputs_follow_in_user_message() -> None:
     seen: list[Json] = [{"type": "input_text", "text": "a"}, IMAGE]
     items = [call("1"), call("2"), output("1", seen), output("2", [IMAGE])]
-    _, first, second, after = made(*items)
+    _, first, second, after = chat(*items)
     assert first["content"] == "a\n(see the attachment in the next message)"
     assert second["content"] == "(see the attachment in the next message)"
     assert after == {"role": "user", "content": [CHAT_IMAGE, CHAT_IMAGE]}
@@ -335,7 +335,7 @@ def test_media_of_tool_outputs_follow_in_user_message() -> None:
 
 def test_media_stay_in_tool_message_if_profile_allows() -> None:
     seen: list[Json] = [{"type": "input_text", "text": "a"}, IMAGE]
-    messages = made(call("1"), output("1", seen), profile=Profile(tool_media="tool_message"))
+    messages = chat(call("1"), output("1", seen), profile=Profile(tool_media="tool_message"))
     assert messages[1:] == [tool("1", [{"type": "text", "text": "a"}, CHAT_IMAGE])]
 
 
@@ -398,9 +398,9 @@ def test_arbitrary_conversations_fit_chat_templates(
     assert [message["content"] for message in messages if message["role"] == "user"] == users
     calls = [item["call_id"] for item in items if item["type"] == "function_call"]
     assert [each["id"] for message in messages for each in message.get("tool_calls", ())] == calls
-    said = "".join(message["content"] or "" for message in messages if message["role"] == "assistant")
+    joined = "".join(message["content"] or "" for message in messages if message["role"] == "assistant")
     texts = [item["content"][0]["text"] for item in items if item.get("role") == "assistant"]
-    assert [text for text in texts if text not in said] == []
+    assert [text for text in texts if text not in joined] == []
 
 
 def assert_calls_are_answered_at_once(messages: Sequence[Json]) -> None:

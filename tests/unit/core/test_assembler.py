@@ -90,7 +90,7 @@ class Driver:
 
 
 def run(*deltas: Delta, status: Status = "completed", show_logprobs: bool = False) -> list[Json]:
-    """Return the output of one response made of these deltas."""
+    """Return the output of one response built from these deltas."""
     driver = Driver(show_logprobs=show_logprobs)
     driver.feed(*deltas)
     output: list[Json] = driver.end(status)["output"]
@@ -659,10 +659,10 @@ def assert_arguments(rounds: Sequence[list[Delta]], output: Sequence[Json], hidd
                 calls[delta.key] = calls.get(delta.key, "") + delta.arguments
                 names[delta.key] = names.get(delta.key, "") + delta.name
         wanted += [arguments for key, arguments in calls.items() if arguments or names[key]]
-    made = [item["arguments"] for item in output if item["type"] == "function_call"]
-    made += [each.arguments for each in hidden]
+    created = [item["arguments"] for item in output if item["type"] == "function_call"]
+    created += [each.arguments for each in hidden]
     # A call without arguments gets an empty object.
-    assert sorted(text.strip() or "{}" for text in made) == sorted(text.strip() or "{}" for text in wanted)
+    assert sorted(text.strip() or "{}" for text in created) == sorted(text.strip() or "{}" for text in wanted)
 
 
 @settings(max_examples=60)

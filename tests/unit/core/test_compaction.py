@@ -83,7 +83,7 @@ def test_summary_replaces_earlier_items(items: list[Json], seen: list[str]) -> N
         (continued([ASKED, OPEN, CALL], read), True),
     ],
 )
-def test_has_news_tells_whether_to_summarise(items: list[Json], news: bool) -> None:
+def test_has_news_is_whether_to_summarise(items: list[Json], news: bool) -> None:
     assert has_news(items, read) is news
 
 
@@ -116,11 +116,11 @@ def test_open_message_is_kept_as_sent() -> None:
 
 def test_open_message_is_shown_as_read() -> None:
     assert shown_message([SEEN, CALL, OUTPUT]) == SEEN["content"]
-    told = as_message(Summary("S", SEEN["content"]))
-    assert [part["type"] for part in told["content"]] == ["input_text", "input_image"]
-    assert shown_message([told, CALL, OUTPUT]) == SEEN["content"]
+    output = as_message(Summary("S", SEEN["content"]))
+    assert [part["type"] for part in output["content"]] == ["input_text", "input_image"]
+    assert shown_message([output, CALL, OUTPUT]) == SEEN["content"]
     # A message shown together with its resolved content is not repeated.
-    assert continued([PICTURE, OPEN, told, CALL], read) == [told, CALL]
+    assert continued([PICTURE, OPEN, output, CALL], read) == [output, CALL]
 
 
 def test_summary_decodes_to_itself() -> None:

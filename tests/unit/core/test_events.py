@@ -93,7 +93,7 @@ CONSTRUCTORS: Final = {
 }
 
 
-def made(constructor: Callable[..., Json]) -> Json:
+def event_of(constructor: Callable[..., Json]) -> Json:
     arguments = {name: ARGUMENTS.get(name) for name in inspect.signature(constructor).parameters}
     if "part" in arguments:
         arguments["part"] = next(part for name, part in PARTS.items() if constructor.__name__.startswith(name))
@@ -108,7 +108,7 @@ def models() -> dict[str, type[BaseModel]]:
 
 @pytest.mark.parametrize("constructor", CONSTRUCTORS.values(), ids=CONSTRUCTORS)
 def test_event_has_keys_of_its_model(constructor: Callable[..., Json]) -> None:
-    event = made(constructor)
+    event = event_of(constructor)
     fields = {field.alias or name for name, field in models()[event["type"]].model_fields.items()}
     more = ALLOWED_KEYS.get(models()[event["type"]], frozenset())
     assert set(event) == fields - LEFT_OUT.get(event["type"], set()) | more
@@ -116,20 +116,20 @@ def test_event_has_keys_of_its_model(constructor: Callable[..., Json]) -> None:
 
 @pytest.mark.parametrize("constructor", CONSTRUCTORS.values(), ids=CONSTRUCTORS)
 def test_event_is_valid_for_its_type(constructor: Callable[..., Json]) -> None:
-    event = made(constructor)
+    event = event_of(constructor)
     validate_event(event)
     assert event["sequence_number"] == 7
 
 
 @pytest.mark.parametrize("constructor", CONSTRUCTORS.values(), ids=CONSTRUCTORS)
 def test_event_argument_sets_field_of_same_name(constructor: Callable[..., Json]) -> None:
-    event = made(constructor)
+    event = event_of(constructor)
     for name in inspect.signature(constructor).parameters.keys() & event.keys() - {"part"}:
         assert event[name] == ARGUMENTS[name]
 
 
 def test_every_event_type_is_built_once_or_listed() -> None:
-    built = [made(constructor)["type"] for constructor in CONSTRUCTORS.values()]
+    built = [event_of(constructor)["type"] for constructor in CONSTRUCTORS.values()]
     assert len(built) == len(set(built))
     assert models().keys() - set(built) == NOT_BUILT
 

@@ -17,12 +17,12 @@ class Stream:
         self.numbered = 0
         self.passed: list[Event] = []
 
-    def put(self, *made: Event) -> list[str]:
+    def put(self, *created: Event) -> list[str]:
         """Put events in, and return those that pass, as output index and last word of the type."""
-        for event in made:
+        for event in created:
             event["sequence_number"] = self.numbered
             self.numbered += 1
-        passed = self.order.take(list(made))
+        passed = self.order.feed(list(created))
         self.passed += passed
         return [f"{event.get('output_index', '')}{event['type'].rpartition('.')[2]}" for event in passed]
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_stack_responses.core.json_blocks import BLOCK, blocks, check, ordered_blocks
-from llama_stack_responses.store import codec
+from llama_stack_responses.core.json_blocks import BLOCK_BYTES, blocks, check, ordered_blocks, ordered_dumps
 from llama_stack_responses.wire import sse
 
 VALUE = st.recursive(
@@ -35,19 +34,19 @@ ODD = {"numbers": [2**70] * 3, "ä": ["\ud83d", "ä"] * 20_000, "z": 1, "b": {"y
 
 @given(VALUE, st.integers(1, 50))
 def test_joined_ordered_blocks_equal_ordered_json(value: Any, size: int) -> None:
-    assert b"".join(ordered_blocks(value, size, 3)) == codec.dumps(value, ordered=True)
+    assert b"".join(ordered_blocks(value, size, 3)) == ordered_dumps(value)
 
 
 @pytest.mark.parametrize("value", [LARGE, ODD, {"b": LARGE, "a": ODD}])
 def test_ordered_blocks_of_large_or_odd_value_equal_ordered_json(value: Any) -> None:
     pieces = list(ordered_blocks(value))
-    assert b"".join(pieces) == codec.dumps(value, ordered=True)
+    assert b"".join(pieces) == ordered_dumps(value)
     assert len(pieces) > 1
 
 
 def test_large_value_is_never_encoded_whole() -> None:
     pieces = list(blocks({name: LARGE[name] for name in ("text", "many")}))
-    assert max(map(len, pieces)) < 4 * BLOCK
+    assert max(map(len, pieces)) < 4 * BLOCK_BYTES
     assert b"".join(pieces) == orjson.dumps({name: LARGE[name] for name in ("text", "many")})
 
 
@@ -65,7 +64,7 @@ def test_joined_blocks_equal_encoded_events(sizes: list[int]) -> None:
     events = [{"type": "response.x", "delta": "y" * size} for size in sizes]
     pieces = list(sse.pieces(events))
     assert b"".join(pieces) == sse.encode(events)
-    assert max(map(len, pieces)) <= 2 * BLOCK
+    assert max(map(len, pieces)) <= 2 * BLOCK_BYTES
 
 
 MEGABYTES = "x" * 3 * 2**20

@@ -10,15 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.mcp import (
-    Approvals,
-    check_approvals,
-    echoed,
-    holds_secrets,
-    qualified_name,
-    secrets_apart,
-    secrets_back,
-)
+from llama_stack_responses.core.mcp_approvals import Approvals, check_approvals
+from llama_stack_responses.core.mcp_calls import qualified_name
+from llama_stack_responses.core.mcp_secrets import echoed, holds_secrets, secrets_apart, secrets_back
 from llama_stack_responses.core.schema.request import parse_create
 
 Json = dict[str, Any]
@@ -50,7 +44,7 @@ def answer(approve: bool = True, **more: Any) -> Json:
     return {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": approve, **more}
 
 
-def made(status: str = "completed") -> Json:
+def mcp_call(status: str = "completed") -> Json:
     return {"type": "mcp_call", "id": "mcp_1", "approval_request_id": "mcpr_1", "status": status}
 
 
@@ -167,19 +161,19 @@ def test_secrets_in_additional_tools_item_are_refused() -> None:
 # Approvals
 
 
-def test_approved_call_is_to_be_made() -> None:
+def test_approved_call_is_due() -> None:
     approvals = Approvals([USER, REQUEST, answer()])
     assert (approvals.to_make(), approvals.refusal(REQUEST)) == ([REQUEST], None)
 
 
 @pytest.mark.parametrize("status", ["completed", "incomplete"])
-def test_finished_call_is_not_made_again(status: str) -> None:
-    approvals = Approvals([USER, REQUEST, answer(), made(status)])
+def test_finished_call_is_not_due_again(status: str) -> None:
+    approvals = Approvals([USER, REQUEST, answer(), mcp_call(status)])
     assert (approvals.to_make(), approvals.refusal(REQUEST)) == ([], None)
 
 
 @pytest.mark.parametrize(
-    ("behind", "told"),
+    ("behind", "expected"),
     [
         ([], "The user has not approved or refused"),
         ([answer(False)], "The user did not approve this call, so it was not made."),
@@ -187,10 +181,10 @@ def test_finished_call_is_not_made_again(status: str) -> None:
         ([answer(), SAID], "was interrupted"),
     ],
 )
-def test_model_gets_reason_why_call_was_not_made(behind: list[Json], told: str) -> None:
+def test_model_gets_reason_why_call_did_not_run(behind: list[Json], expected: str) -> None:
     approvals = Approvals([USER, REQUEST, *behind])
     assert approvals.to_make() == []
-    assert told in (approvals.refusal(REQUEST) or "")
+    assert expected in (approvals.refusal(REQUEST) or "")
 
 
 @pytest.mark.parametrize(

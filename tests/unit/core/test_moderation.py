@@ -8,19 +8,9 @@ import pytest
 from openai.types.responses.response import Moderation
 from pydantic import TypeAdapter
 
-from llama_stack_responses.core.moderation import (
-    NO_OUTPUT,
-    NOT_YET,
-    Policy,
-    asked_texts,
-    failure,
-    made_texts,
-    merged,
-    policy_of,
-    refusal,
-    result,
-    without_refused,
-)
+from llama_stack_responses.core.moderated_texts import input_texts, output_texts, without_refused
+from llama_stack_responses.core.moderation_policy import Policy, policy_of
+from llama_stack_responses.core.moderation_results import NO_OUTPUT, NOT_YET, failure, merged, refusal, result
 from llama_stack_responses.core.schema.request import parse_create
 from tests.support.moderation import AWAY
 
@@ -30,7 +20,7 @@ SAFE: Final = result("m", {"hate": 0.1}, flagged=False)
 UNSAFE: Final = result("n", {"hate": 0.05, "violence": 0.9}, True, ["violence"])
 
 
-def asked(**fields: Any) -> Policy | None:
+def policy_for(**fields: Any) -> Policy | None:
     return policy_of(parse_create({"model": "m", "input": "hi", **fields}))
 
 
@@ -54,7 +44,7 @@ def asked(**fields: Any) -> Policy | None:
     ],
 )
 def test_moderation_policy_is_read_from_request(fields: Json, policy: Policy | None) -> None:
-    assert asked(**fields) == policy
+    assert policy_for(**fields) == policy
 
 
 @pytest.mark.parametrize("one", [SAFE, UNSAFE, merged([SAFE, UNSAFE]), failure(AWAY), NOT_YET, NO_OUTPUT])
@@ -83,7 +73,7 @@ def test_refusal_names_categories() -> None:
 # Texts
 
 
-def said(role: str, text: str, **more: Any) -> Json:
+def message(role: str, text: str, **more: Any) -> Json:
     kind = "output_text" if role == "assistant" else "input_text"
     return {"type": "message", "role": role, "content": [{"type": kind, "text": text}], **more}
 
@@ -92,7 +82,7 @@ def called(call_id: str) -> Json:
     return {"type": "function_call", "call_id": call_id, "name": "f", "arguments": '{"a":1}'}
 
 
-def told(call_id: str, output: Any = "Snow.") -> Json:
+def call_output(call_id: str, output: Any = "Snow.") -> Json:
     return {"type": "function_call_output", "call_id": call_id, "output": output}
 
 
@@ -100,36 +90,36 @@ def test_texts_of_input_are_checked() -> None:
     shell = {"type": "shell_call_output", "call_id": "2", "output": [{"stdout": "out", "stderr": "err", "outcome": {}}]}
     image = {"type": "input_image", "image_url": "data:image/png;base64,bad"}
     items = [
-        said("system", "Be kind."),
-        said("user", "hi"),
+        message("system", "Be kind."),
+        message("user", "hi"),
         {"type": "message", "role": "user", "content": [image, {"type": "input_text", "text": " "}]},
         called("1"),
-        told("1", [{"type": "input_text", "text": "Snow."}, image]),
+        call_output("1", [{"type": "input_text", "text": "Snow."}, image]),
         shell,
         {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Hm."}]},
     ]
     request = parse_create({"model": "m", "input": "hi"})
-    assert asked_texts(request, items) == ["Be kind.", "hi", "Snow.", "out", "err"]
-    assert asked_texts(request, [*items, said("user", "bad"), NO, said("user", "so")])[-2:] == ["err", "so"]
+    assert input_texts(request, items) == ["Be kind.", "hi", "Snow.", "out", "err"]
+    assert input_texts(request, [*items, message("user", "bad"), NO, message("user", "so")])[-2:] == ["err", "so"]
 
 
 def test_texts_of_prompt_variables_are_checked() -> None:
     variables = {"a": "Ada", "b": {"type": "input_text", "text": "Ben"}, "c": {"type": "input_image", "file_id": "f"}}
     request = parse_create({"model": "m", "prompt": {"id": "p", "variables": variables}})
-    assert asked_texts(request, []) == ["Ada", "Ben"]
+    assert input_texts(request, []) == ["Ada", "Ben"]
 
 
 def test_texts_of_output_are_checked() -> None:
     thought = {"summary": [{"type": "summary_text", "text": "Short."}], "content": [{"text": "Long."}]}
     output = [
         {"type": "reasoning", "encrypted_content": "x", **thought},
-        said("assistant", "Hello"),
+        message("assistant", "Hello"),
         called("1"),
         {"type": "custom_tool_call", "call_id": "2", "name": "g", "input": "abc"},
         {"type": "code_interpreter_call", "code": "print(1)", "outputs": [{"type": "logs", "logs": "1"}]},
         {"type": "web_search_call", "action": {"query": "otters"}},
     ]
-    assert made_texts(output) == ["Long.", "Short.", "Hello", '{"a":1}', "abc", "print(1)"]
+    assert output_texts(output) == ["Long.", "Short.", "Hello", '{"a":1}', "abc", "print(1)"]
 
 
 # Refused items
@@ -143,19 +133,23 @@ NO: Final[Json] = {
 
 
 def test_refused_message_is_not_sent_again() -> None:
-    before, after = [said("user", "a"), said("assistant", "b")], [said("user", "c")]
-    assert without_refused([*before, said("user", "bad"), said("user", "worse"), NO, *after]) == [*before, *after]
+    before, after = [message("user", "a"), message("assistant", "b")], [message("user", "c")]
+    assert without_refused([*before, message("user", "bad"), message("user", "worse"), NO, *after]) == [*before, *after]
     assert without_refused([NO]) == []
 
 
 def test_refused_output_is_not_sent_again_nor_its_call() -> None:
-    before = [said("user", "a"), called("1"), told("1")]
-    assert without_refused([*before, called("2"), told("2", "bad"), NO]) == before
+    before = [message("user", "a"), called("1"), call_output("1")]
+    assert without_refused([*before, called("2"), call_output("2", "bad"), NO]) == before
 
 
 def test_later_output_replaces_refused_one() -> None:
-    call, better = called("2"), told("2", "better")
-    assert without_refused([said("user", "a"), call, told("2", "bad"), NO, better]) == [said("user", "a"), call, better]
+    call, better = called("2"), call_output("2", "better")
+    assert without_refused([message("user", "a"), call, call_output("2", "bad"), NO, better]) == [
+        message("user", "a"),
+        call,
+        better,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -163,15 +157,15 @@ def test_later_output_replaces_refused_one() -> None:
     [
         NO | {"status": "completed"},
         NO | {"content": [{"type": "output_text", "text": "b"}, *NO["content"]]},
-        said("assistant", "b", status="incomplete"),
+        message("assistant", "b", status="incomplete"),
     ],
 )
 def test_other_incomplete_answers_are_kept(answer: Json) -> None:
-    items = [said("user", "a"), answer]
+    items = [message("user", "a"), answer]
     assert without_refused(items) == items
 
 
 def test_items_before_answer_are_kept() -> None:
-    system, thought = said("system", "s"), {"type": "reasoning", "summary": []}
-    assert without_refused([system, said("user", "a"), NO]) == [system]
-    assert without_refused([said("user", "a"), thought, NO]) == [said("user", "a"), thought]
+    system, thought = message("system", "s"), {"type": "reasoning", "summary": []}
+    assert without_refused([system, message("user", "a"), NO]) == [system]
+    assert without_refused([message("user", "a"), thought, NO]) == [message("user", "a"), thought]

@@ -9,7 +9,7 @@ from llama_stack_responses.core.schema.new_container import new_container
 
 
 @pytest.mark.parametrize(
-    ("asked", "minutes"),
+    ("body", "minutes"),
     [
         ({}, None),
         ({"expires_after": {"anchor": "last_active_at", "minutes": 5}}, 5),
@@ -17,12 +17,12 @@ from llama_stack_responses.core.schema.new_container import new_container
         ({"memory_limit": "4g", "network_policy": {"type": "disabled"}, "unknown": 1}, None),
     ],
 )
-def test_container_request_is_accepted(asked: dict[str, Any], minutes: int | None) -> None:
-    assert new_container({"name": "notes", **asked}) == ("notes", minutes)
+def test_container_request_is_accepted(body: dict[str, Any], minutes: int | None) -> None:
+    assert new_container({"name": "notes", **body}) == ("notes", minutes)
 
 
 @pytest.mark.parametrize(
-    ("asked", "param", "code"),
+    ("body", "param", "code"),
     [
         ({"name": None}, "name", "invalid_type"),
         ({"expires_after": {"anchor": "birth", "minutes": 5}}, "expires_after.anchor", "invalid_value"),
@@ -33,7 +33,7 @@ def test_container_request_is_accepted(asked: dict[str, Any], minutes: int | Non
         ({"network_policy": {"type": "allowlist"}}, "network_policy", "unsupported_value"),
     ],
 )
-def test_unsupported_container_is_refused(asked: dict[str, Any], param: str, code: str) -> None:
+def test_unsupported_container_is_refused(body: dict[str, Any], param: str, code: str) -> None:
     with pytest.raises(ApiError) as refused:
-        new_container({"name": "notes", **asked})
+        new_container({"name": "notes", **body})
     assert (refused.value.status, refused.value.param, refused.value.code) == (400, param, code)

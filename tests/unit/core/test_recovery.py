@@ -211,10 +211,10 @@ def test_progress_of_repeated_hosted_call_is_emitted_once() -> None:
         "action": {"type": "search", "query": "q"},
     }
     waiting = [ServerCall("web_search", "call_1", "{}", 0)]
-    told = [events.web_search_call_searching(7, "ws_1", 0)]
-    for happened, said in ((told, []), ([], told)):
+    emitted = [events.web_search_call_searching(7, "ws_1", 0)]
+    for happened, expected in ((emitted, []), ([], emitted)):
         assembler = fresh([dict(item)])
         assembler.resume(7, Usage(), (), waiting, happened)
-        assert assembler.calls.advance(0, "searching") == said
+        assert assembler.calls.advance(0, "searching") == expected
         done = [event["type"] for event in assembler.calls.conclude(0, {})]
         assert done == ["response.web_search_call.completed", "response.output_item.done"]

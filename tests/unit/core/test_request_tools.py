@@ -21,10 +21,13 @@ from openai.types.responses.response_create_params import ToolChoice
 from openai.types.responses.tool_param import LocalShell
 
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.schema.client_tools import CLIENT_TOOL_NAMES
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.schema.search_tools import SEARCH_TOOLS
-from llama_stack_responses.core.schema.shapes import RequestLimits
+from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS, RequestLimits
+from llama_stack_responses.inputs.large_work import LargeWork
+from llama_stack_responses.inputs.parser import RequestParser
 
 Json = dict[str, Any]
 
@@ -49,6 +52,7 @@ FILE_SEARCH: Final[Json] = {
         "hybrid_search": {"embedding_weight": 1.0, "text_weight": 0.5},
     },
 }
+MCP_SERVER: Final[Json] = {"type": "mcp", "server_label": "s", "server_url": "https://example.com"}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 WHOLE: Json = {
     "type": "function",
@@ -236,6 +240,107 @@ def test_tools_must_be_array(declared: Any) -> None:
 
 def test_too_many_tools_are_refused() -> None:
     assert refused([function("a"), function("b")], max_tools=1).code == "array_above_max_length"
+
+
+def test_tools_of_namespaces_count() -> None:
+    members = [function(f"f{number}") for number in range(2)]
+    declared = [{"type": "namespace", "name": each, "description": "", "tools": members} for each in "ab"]
+    assert len(tools(*declared)) == 2
+    error = refused(declared, max_tools=3)
+    assert (error.param, error.code) == ("tools", "array_above_max_length")
+
+
+@pytest.mark.parametrize(
+    "headers", [{f"x-{number}": "" for number in range(65)}, {f"x-{n}": "x" * 16_384 for n in range(4)}]
+)
+def test_too_many_or_long_headers_of_mcp_server_are_refused(headers: Json) -> None:
+    server = {"type": "mcp", "server_label": "s", "server_url": "https://example.com"}
+    accepted = {name: headers[name] for name in list(headers)[:-1]}
+    assert tools({**server, "headers": accepted})[0]["headers"] == accepted
+    assert refused([{**server, "headers": headers}]).param == "tools[0].headers"
+
+
+def test_long_description_of_mcp_server_is_refused() -> None:
+    server = {"type": "mcp", "server_label": "s", "server_url": "https://example.com"}
+    assert tools({**server, "server_description": "x" * 4_096})
+    error = refused([{**server, "server_description": "x" * 4_097}])
+    assert (error.param, error.code) == ("tools[0].server_description", "string_above_max_length")
+
+
+def test_too_many_domains_are_refused() -> None:
+    def search(count: int) -> Json:
+        return {"type": "web_search", "filters": {"allowed_domains": ["a.example"] * count}}
+
+    assert tools(search(100))
+    assert refused([search(101)]).param == "tools[0].filters.allowed_domains"
+
+
+def file_search(filters: Json) -> Json:
+    return {"type": "file_search", "vector_store_ids": ["vs_1"], "filters": filters}
+
+
+def nested(depth: int) -> Json:
+    filters: Json = {"type": "eq", "key": "a", "value": 1}
+    for _ in range(depth - 1):
+        filters = {"type": "and", "filters": [filters]}
+    return filters
+
+
+def many(number: int) -> Json:
+    return {"type": "or", "filters": [{"type": "in", "key": "a", "value": ["x"] * number}]}
+
+
+def long(length: int) -> Json:
+    return {"type": "eq", "key": "a", "value": "x" * length}
+
+
+@pytest.mark.parametrize(
+    ("accepted", "too_large"),
+    [(nested(16), nested(17)), (nested(16), nested(100)), (many(1_000), many(1_024)), (long(65_000), long(65_536))],
+    ids=["depth", "great depth", "values", "characters"],
+)
+def test_large_filters_of_file_search_are_refused(accepted: Json, too_large: Json) -> None:
+    assert tools(file_search(accepted))[0]["filters"] == accepted
+    error = refused([file_search(too_large)])
+    assert (error.param, error.code) == ("tools[0].filters", "invalid_value")
+    assert "the filters are too large" in error.message
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        [{**MCP_SERVER, "headers": {f"x-{number}": "" for number in range(65)}}],
+        [{**MCP_SERVER, "headers": {f"x-{n}": "x" * 16_384 for n in range(5)}}],
+        [{**MCP_SERVER, "server_description": "x" * 4_097}],
+        [{"type": "web_search", "filters": {"allowed_domains": ["a.example"] * 101}}],
+        [{"type": "apply_patch"}] * 17,
+        [{"type": "tool_search"}, {"type": "tool_search", "description": "b"}],
+        [{**MCP_SERVER, "server_label": f"s{number}"} for number in range(33)],
+        [function(f"f{number}") for number in range(1_025)],
+        [file_search(nested(17))],
+    ],
+    ids=lambda stored: f"{stored[0]['type']} {len(stored)}",
+)
+def test_stored_request_over_limits_of_new_ones_is_accepted(stored: list[Json]) -> None:
+    refused(stored)
+    parser = RequestParser(frozenset(), DEFAULT_LIMITS, LargeWork(lambda: ANONYMOUS), refuse_unknown=True)
+    assert parser.parse_stored({"model": "m", "input": "x", "tools": stored}).tools == [
+        each if each["type"] != "function" else {**each, "parameters": None, "strict": None} for each in stored
+    ]
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        ([{"type": "apply_patch"}] * 17, "a response can have 16"),
+        ([{"type": "tool_search", "description": "a"}, {"type": "tool_search"}], "one tool of the type 'tool_search'"),
+    ],
+)
+def test_too_many_tools_without_name_are_refused(declared: list[Json], words: str) -> None:
+    assert tools(*declared[1:])
+    error = refused(declared)
+    assert error.param == f"tools[{len(declared) - 1}].type"
+    assert words in error.message
 
 
 def test_too_many_mcp_servers_are_refused() -> None:

@@ -81,16 +81,16 @@ REQUESTS: dict[str, Json] = {
 
 @pytest.mark.parametrize("fields", REQUESTS.values(), ids=REQUESTS)
 def test_response_matches_openai_type(fields: Json) -> None:
-    made = response(**fields)
-    model = Response.model_validate(made, strict=True)
+    created = response(**fields)
+    model = Response.model_validate(created, strict=True)
     assert_declared(model)
     typed = {field.alias or name for name, field in Response.model_fields.items()}
-    assert made.keys() == typed | ALLOWED_KEYS[Response]
+    assert created.keys() == typed | ALLOWED_KEYS[Response]
 
 
 def test_request_fields_are_echoed() -> None:
     for fields in REQUESTS.values():
-        made = response(**fields)
+        created = response(**fields)
         for name, value in fields.items():
             if name not in {
                 "stream",
@@ -100,7 +100,7 @@ def test_request_fields_are_echoed() -> None:
                 "prompt_cache_options",
                 *REQUESTS["empty"],
             }:
-                assert made[name] == value, name
+                assert created[name] == value, name
 
 
 def test_response_has_defaults() -> None:
@@ -163,9 +163,9 @@ def test_responses_do_not_share_output() -> None:
     assert new_response(request, id=ID, created_at=0)["output"] == []
 
 
-@pytest.mark.parametrize("made", [usage_of(Usage()), usage_of(SOME)], ids=["zero", "some"])
-def test_usage_matches_openai_type(made: Json) -> None:
-    model = ResponseUsage.model_validate(made, strict=True)
+@pytest.mark.parametrize("created", [usage_of(Usage()), usage_of(SOME)], ids=["zero", "some"])
+def test_usage_matches_openai_type(created: Json) -> None:
+    model = ResponseUsage.model_validate(created, strict=True)
     assert_declared(model)
     assert model.total_tokens == model.input_tokens + model.output_tokens
 

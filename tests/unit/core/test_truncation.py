@@ -107,17 +107,17 @@ def test_whole_turns_of_any_end_of_conversation_are_valid(items: list[Json], fir
 
 def test_whole_turns_begin_with_first_user_message_or_compaction() -> None:
     compaction = {"type": "compaction", "id": "cmp_1", "encrypted_content": "x"}
-    said = [THOUGHT, message("assistant", "1"), message("user", "2"), message("assistant", "3"), message("user", "4")]
-    assert whole_turns(said) == said[2:]
-    assert whole_turns([said[0], compaction, *said[1:]]) == [compaction, *said[1:]]
-    assert whole_turns(said[:2]) == []
+    texts = [THOUGHT, message("assistant", "1"), message("user", "2"), message("assistant", "3"), message("user", "4")]
+    assert whole_turns(texts) == texts[2:]
+    assert whole_turns([texts[0], compaction, *texts[1:]]) == [compaction, *texts[1:]]
+    assert whole_turns(texts[:2]) == []
 
 
 def test_whole_turns_leave_out_outputs_and_approvals_without_calls_and_requests() -> None:
-    asked = message("user", "?")
+    question = message("user", "?")
     request = {"type": "mcp_approval_request", "id": "mcpr_1"}
     answer = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1"}
-    assert whole_turns([asked, output("1"), asked, call("2"), output("2")]) == [asked, call("2"), output("2")]
-    assert whole_turns([call("1"), asked, output("1"), asked]) == [asked]
-    assert whole_turns([asked, answer, asked]) == [asked]
-    assert whole_turns([asked, request, answer]) == [asked, request, answer]
+    assert whole_turns([question, output("1"), question, call("2"), output("2")]) == [question, call("2"), output("2")]
+    assert whole_turns([call("1"), question, output("1"), question]) == [question]
+    assert whole_turns([question, answer, question]) == [question]
+    assert whole_turns([question, request, answer]) == [question, request, answer]

@@ -8,7 +8,7 @@ import pytest
 
 from llama_stack_responses.documents.document import Document, Unreadable
 from llama_stack_responses.documents.pdf import PdfLimits, Pdfs
-from llama_stack_responses.documents.texts import Reader, Texts
+from llama_stack_responses.documents.texts import ReadContext, Texts
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from llama_stack_responses.process_pool.time_budget import TimeBudget
 from tests.support.pdf import pdf
@@ -41,8 +41,8 @@ def texts_of(pool: WorkerPool, characters: int, processor: FakeProcessor | None 
     return Texts(pool, Pdfs(PdfLimits(3, characters, 60.0), pool), characters, processor, seconds)
 
 
-def reader(*, keep: bool = True, seconds: float = 60.0) -> Reader:
-    return Reader(OWNER, TimeBudget(seconds), keep)
+def context(*, keep: bool = True, seconds: float = 60.0) -> ReadContext:
+    return ReadContext(OWNER, TimeBudget(seconds), keep)
 
 
 def document(content: bytes, media_type: str = "", charset: str | None = None) -> Document:
@@ -63,7 +63,7 @@ def document(content: bytes, media_type: str = "", charset: str | None = None) -
     ],
 )
 async def test_text_file_of_any_media_type_is_read(pool: WorkerPool, given: Document, text: str) -> None:
-    assert await texts_of(pool, 100).of(given, reader()) == text
+    assert await texts_of(pool, 100).of(given, context()) == text
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ async def test_text_file_of_any_media_type_is_read(pool: WorkerPool, given: Docu
     ],
 )
 async def test_unknown_charset_is_ignored(pool: WorkerPool, charset: str, text: str) -> None:
-    assert await texts_of(pool, 100).of(document(text.encode(), "text/plain", charset), reader()) == text
+    assert await texts_of(pool, 100).of(document(text.encode(), "text/plain", charset), context()) == text
 
 
 @pytest.mark.parametrize(
@@ -96,32 +96,32 @@ async def test_unknown_charset_is_ignored(pool: WorkerPool, charset: str, text: 
 )
 async def test_file_without_text_is_refused(pool: WorkerPool, given: Document, why: str) -> None:
     with pytest.raises(Unreadable, match=why):
-        await texts_of(pool, 100).of(given, reader())
+        await texts_of(pool, 100).of(given, context())
 
 
 async def test_processor_of_stack_reads_files_other_than_text(pool: WorkerPool) -> None:
     processor = FakeProcessor("half a \ud83d")
     texts = texts_of(pool, 100, processor)
-    assert await texts.of(document(ZIP), reader()) == "half a �"
-    assert await texts.of(document(pdf("Hello")), reader()) == "half a �"
-    assert await texts.of(document(b"text"), reader()) == "text"
+    assert await texts.of(document(ZIP), context()) == "half a �"
+    assert await texts.of(document(pdf("Hello")), context()) == "half a �"
+    assert await texts.of(document(b"text"), context()) == "text"
     assert len(processor.given) == 2
 
 
 async def test_unstored_files_are_not_given_to_processor_that_stores(pool: WorkerPool) -> None:
     keeper, processor = FakeProcessor(keeps=True), FakeProcessor()
-    assert await texts_of(pool, 100, keeper).of(document(pdf("Hello")), reader(keep=False)) == "Hello"
+    assert await texts_of(pool, 100, keeper).of(document(pdf("Hello")), context(keep=False)) == "Hello"
     with pytest.raises(Unreadable, match="'store' is false"):
-        await texts_of(pool, 100, keeper).of(document(ZIP), reader(keep=False))
+        await texts_of(pool, 100, keeper).of(document(ZIP), context(keep=False))
     assert keeper.given == []
-    assert await texts_of(pool, 100, processor).of(document(ZIP), reader(keep=False)) == "Read."
-    assert await texts_of(pool, 100, keeper).of(document(ZIP), reader()) == "Read."
+    assert await texts_of(pool, 100, processor).of(document(ZIP), context(keep=False)) == "Read."
+    assert await texts_of(pool, 100, keeper).of(document(ZIP), context()) == "Read."
 
 
 async def test_same_file_is_read_once(pool: WorkerPool) -> None:
     processor = FakeProcessor()
     texts = texts_of(pool, 100, processor)
-    assert [await texts.of(document(ZIP), reader()) for _ in range(2)] == ["Read."] * 2
+    assert [await texts.of(document(ZIP), context()) for _ in range(2)] == ["Read."] * 2
     assert len(processor.given) == 1
 
 
@@ -129,7 +129,7 @@ async def test_cached_texts_are_bounded_in_size(pool: WorkerPool) -> None:
     processor = FakeProcessor("x" * 6_000_000)
     texts = texts_of(pool, 10_000_000, processor)
     for number in (1, 2, 1, 3, 1, 2):
-        await texts.of(document(ZIP + bytes([number])), reader())
+        await texts.of(document(ZIP + bytes([number])), context())
     # The second is evicted for the third, and then the third for the second.
     assert len(processor.given) == 4
 
@@ -141,7 +141,7 @@ async def test_processor_is_stopped_after_timeout(pool: WorkerPool) -> None:
             return ""
 
     with pytest.raises(Unreadable, match=r"within 0\.01 seconds"):
-        await texts_of(pool, 100, Stalled(), seconds=0.01).of(document(ZIP), reader())
+        await texts_of(pool, 100, Stalled(), seconds=0.01).of(document(ZIP), context())
 
 
 async def test_processor_is_shared_fairly_between_owners() -> None:
@@ -154,10 +154,10 @@ async def test_processor_is_shared_fairly_between_owners() -> None:
     pool = WorkerPool(PoolLimits(at_once=2, at_once_per_user=1))
     texts, queue = texts_of(pool, 100, Stalled()), pool._queue
     flood = [
-        asyncio.create_task(texts.of(Document("stalled", "", ZIP + bytes([number])), reader())) for number in range(3)
+        asyncio.create_task(texts.of(Document("stalled", "", ZIP + bytes([number])), context())) for number in range(3)
     ]
     await until(lambda: queue._running.total() + sum(map(len, queue._waiting.values())) == len(flood))
-    assert await texts.of(document(ZIP), Reader(("", "bob"), TimeBudget(60))) == "Read."
+    assert await texts.of(document(ZIP), ReadContext(("", "bob"), TimeBudget(60))) == "Read."
     assert not any(each.done() for each in flood)
     for each in flood:
         each.cancel()
@@ -170,7 +170,7 @@ async def test_time_budget_of_request_limits_processor() -> None:
             await asyncio.Event().wait()
             return ""
 
-    texts, of_request = texts_of(WorkerPool(PoolLimits()), 100, Stalled()), reader(seconds=0.01)
+    texts, of_request = texts_of(WorkerPool(PoolLimits()), 100, Stalled()), context(seconds=0.01)
     for _ in range(2):
         with pytest.raises(Unreadable, match=r"0\.01 seconds together \(setting 'files.request_seconds'\)"):
             await texts.of(document(ZIP), of_request)

@@ -52,9 +52,9 @@ def test_public_address_is_allowed(address: str) -> None:
 
 
 def test_configured_networks_are_allowed() -> None:
-    guard = AddressPolicy([ip_network("10.0.0.0/8"), ip_network("fd00::/8")])
+    policy = AddressPolicy([ip_network("10.0.0.0/8"), ip_network("fd00::/8")])
     allowed = ["10.1.2.3", "::ffff:10.1.2.3", "fd00::1", "192.168.0.1"]
-    assert [guard.allows(ip_address(each)) for each in allowed] == [True, True, True, False]
+    assert [policy.allows(ip_address(each)) for each in allowed] == [True, True, True, False]
 
 
 @pytest.mark.parametrize("scheme", ["file", "ftp", "gopher", "ws", ""])
@@ -95,10 +95,10 @@ async def test_address_is_judged_without_dns_lookup() -> None:
     async def resolve(host: str, port: int) -> Sequence[str]:
         raise AssertionError(host)
 
-    guard = AddressPolicy(resolve=resolve)
-    assert await guard.addresses("http", "0x8.8.2056", 80) == ["8.8.8.8"]
+    policy = AddressPolicy(resolve=resolve)
+    assert await policy.addresses("http", "0x8.8.2056", 80) == ["8.8.8.8"]
     with pytest.raises(UrlRefused, match="no public address"):
-        await guard.addresses("http", "localhost.", 80)
+        await policy.addresses("http", "localhost.", 80)
 
 
 @pytest.mark.parametrize("error", [socket.gaierror(), UnicodeError(), ValueError("embedded null character")])
@@ -125,5 +125,5 @@ async def test_impossible_host_or_port_is_refused_without_dns_lookup(host: str, 
 
 
 async def test_only_allowed_addresses_of_host_are_used() -> None:
-    guard = resolving("2606:4700::1111", "127.0.0.1", "8.8.8.8", "8.8.8.8")
-    assert await guard.addresses("https", "a.example", 443) == ["8.8.8.8", "2606:4700::1111"]
+    policy = resolving("2606:4700::1111", "127.0.0.1", "8.8.8.8", "8.8.8.8")
+    assert await policy.addresses("https", "a.example", 443) == ["8.8.8.8", "2606:4700::1111"]

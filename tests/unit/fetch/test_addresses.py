@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from llama_stack_responses.config import Fetching
+from llama_stack_responses.config.services import Fetching
 from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.fetch.addresses import is_metadata, is_public, translated
 
@@ -165,9 +165,9 @@ def test_translated_metadata_service_is_refused_under_any_prefix(address: str) -
 
 def test_allowed_network_does_not_allow_tunnels_into_it() -> None:
     """A 6to4, Teredo or ISATAP address leads to a router on the way, not to the network."""
-    guard = AddressPolicy([ip_network("10.0.0.0/8")])
+    policy = AddressPolicy([ip_network("10.0.0.0/8")])
     address = IPv4Address("10.1.2.3")
-    allowed = [form for form in EMBEDDINGS if guard.allows(embedded(address, form))]
+    allowed = [form for form in EMBEDDINGS if policy.allows(embedded(address, form))]
     assert allowed == ["mapped", "nat64"]
 
 
@@ -209,16 +209,16 @@ def test_forbidden_ipv4_address_is_refused_under_nat64_prefix(address: IPv4Addre
 
 @pytest.mark.parametrize("prefix", [*PREFIXES, IPv6Network("64:ff9b:1::/48")])
 def test_address_under_nat64_prefix_is_judged_by_its_ipv4_address(prefix: IPv6Network) -> None:
-    guard = AddressPolicy([ip_network("10.0.0.0/8")], [prefix])
+    policy = AddressPolicy([ip_network("10.0.0.0/8")], [prefix])
     judged = ["8.8.8.8", "10.1.2.3", "192.168.0.1", "169.254.169.254"]
-    allowed = [each for each in judged if guard.allows(nat64_address(IPv4Address(each), prefix))]
+    allowed = [each for each in judged if policy.allows(nat64_address(IPv4Address(each), prefix))]
     assert allowed == ["8.8.8.8", "10.1.2.3"]
 
 
 def test_nat64_address_with_nonzero_octet_8_is_refused() -> None:
-    guard = AddressPolicy(nat64=[IPv6Network("2a00:65::/32")])
-    assert guard.allows(IPv6Address("2a00:65:808:808::1"))
-    assert not guard.allows(IPv6Address("2a00:65:808:808:100::"))
+    policy = AddressPolicy(nat64=[IPv6Network("2a00:65::/32")])
+    assert policy.allows(IPv6Address("2a00:65:808:808::1"))
+    assert not policy.allows(IPv6Address("2a00:65:808:808:100::"))
 
 
 def test_address_under_two_nat64_prefixes_must_pass_both() -> None:

@@ -100,7 +100,7 @@ async def test_redirect_target_is_checked_by_policy(web: Web, fetcher: Fetcher, 
     web.answers["/a"] = Answer(status=302, headers={"location": location.format(port=web.port)})
     with pytest.raises(UrlRefused, match=why):
         await fetcher.get(web.url("/a"), uncounted)
-    assert [asked.path for asked in web.seen] == ["/a"]
+    assert [request.path for request in web.seen] == ["/a"]
 
 
 @pytest.mark.parametrize(
@@ -177,12 +177,12 @@ async def test_redirect_to_same_host_resolves_it_again() -> None:
 async def test_next_address_is_tried_if_connection_is_refused() -> None:
     with Web() as web:
         web.say("/a", "here")
-        guard = AddressPolicy([ip_network("127.0.0.0/8")], resolve=resolving(["127.0.0.3", "127.0.0.1"])._resolve)
-        assert (await Fetcher(guard, LIMITS).get(web.url("/a", "two.example"), uncounted)).body == b"here"
+        policy = AddressPolicy([ip_network("127.0.0.0/8")], resolve=resolving(["127.0.0.3", "127.0.0.1"])._resolve)
+        assert (await Fetcher(policy, LIMITS).get(web.url("/a", "two.example"), uncounted)).body == b"here"
 
 
 async def test_certificate_is_verified_for_host_name(tmp_path: Path) -> None:
-    certificates = Certificates.made_in(tmp_path, ["good.example"])
+    certificates = Certificates.create_in(tmp_path, ["good.example"])
     with Web(certificate=certificates.of_server()) as web:
         web.say("/a", "safe")
         fetcher = Fetcher(resolving(["127.0.0.1"], ["127.0.0.1"]), LIMITS, trusting(certificates))
@@ -193,14 +193,14 @@ async def test_certificate_is_verified_for_host_name(tmp_path: Path) -> None:
 
 async def test_connection_is_not_reused_for_other_host(tmp_path: Path) -> None:
     """The second name has the same address but no certificate there, and an open connection does not change that."""
-    certificates = Certificates.made_in(tmp_path, ["good.example"])
+    certificates = Certificates.create_in(tmp_path, ["good.example"])
     with Web(certificate=certificates.of_server()) as web:
         web.answers["/a"] = Answer(status=302, headers={"location": web.url("/b", "other.example")})
         web.say("/b", "not for other.example")
         fetcher = Fetcher(resolving(["127.0.0.1"], ["127.0.0.1"]), LIMITS, trusting(certificates))
         with pytest.raises(UrlRefused, match="could not be fetched"):
             await fetcher.get(web.url("/a", "good.example"), uncounted)
-        assert [asked.path for asked in web.seen] == ["/a"]
+        assert [request.path for request in web.seen] == ["/a"]
 
 
 async def test_gzip_body_is_decoded(web: Web, fetcher: Fetcher) -> None:

@@ -48,7 +48,7 @@ def pages() -> WebPages:
 async def test_page_is_reduced_to_main_text(web: Web, pages: WebPages) -> None:
     web.answers["/old"] = Answer(status=302, headers={"location": "/otters"})
     web.say("/otters", OTTERS)
-    page = await pages.of(OWNER).open(web.url("/old"))
+    page = await pages.of(OWNER).fetch(web.url("/old"))
     assert (page.url, page.title) == (web.url("/otters"), "Otters & others")
     assert page.text.splitlines() == [
         "Otters",
@@ -60,7 +60,7 @@ async def test_page_is_reduced_to_main_text(web: Web, pages: WebPages) -> None:
 @pytest.mark.parametrize("media_type", ["text/plain", "text/markdown", "application/json", "application/ld+json"])
 async def test_plain_text_stays_unchanged(web: Web, pages: WebPages, media_type: str) -> None:
     web.say("/a", "{\n\n\n\n}", media_type)
-    assert await pages.of(OWNER).open(web.url("/a")) == WebPage(web.url("/a"), "127.0.0.1", "{\n\n}")
+    assert await pages.of(OWNER).fetch(web.url("/a")) == WebPage(web.url("/a"), "127.0.0.1", "{\n\n}")
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,12 @@ async def test_plain_text_stays_unchanged(web: Web, pages: WebPages, media_type:
 )
 async def test_page_is_decoded_by_charset(web: Web, pages: WebPages, content_type: str, body: bytes) -> None:
     web.answers["/a"] = Answer(body, headers={"content-type": content_type} if content_type else {})
-    assert (await pages.of(OWNER).open(web.url("/a"))).text.strip() == "flügge"
+    assert (await pages.of(OWNER).fetch(web.url("/a"))).text.strip() == "flügge"
 
 
 async def test_unknown_charset_is_ignored(web: Web, pages: WebPages) -> None:
     web.say("/a", "otters", "text/plain; charset=klingon")
-    assert (await pages.of(OWNER).open(web.url("/a"))).text == "otters"
+    assert (await pages.of(OWNER).fetch(web.url("/a"))).text == "otters"
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ async def test_unknown_charset_is_ignored(web: Web, pages: WebPages) -> None:
 async def test_page_without_text_is_refused(web: Web, pages: WebPages, media_type: str, body: bytes, why: str) -> None:
     web.answers["/a"] = Answer(body, headers={"content-type": media_type})
     with pytest.raises(UrlRefused, match=why):
-        await pages.of(OWNER).open(web.url("/a"))
+        await pages.of(OWNER).fetch(web.url("/a"))
 
 
 @pytest.mark.parametrize("media_type", ["text/plain", "text/html"])
@@ -104,19 +104,19 @@ async def test_charset_outside_encoding_standard_is_ignored(web: Web, pages: Web
     # Decoding these as punycode takes minutes.
     body = b"<html><body><p>Otters hold hands.</p><!--" + b"9" * 2_000_000
     web.answers["/a"] = Answer(body, headers={"content-type": f"{media_type}; charset=punycode"})
-    assert "Otters hold hands." in (await pages.of(OWNER).open(web.url("/a"))).text
+    assert "Otters hold hands." in (await pages.of(OWNER).fetch(web.url("/a"))).text
 
 
 async def test_slow_extraction_times_out(web: Web) -> None:
     fetcher = Fetcher(AddressPolicy([ip_network("127.0.0.1/32")]), FetchLimits(10_000_000, 20, 3))
     web.say("/a", "<html><body>" + "<p>Otters hold <b>hands</b> while they sleep.</p>" * 100_000)
     with pytest.raises(UrlRefused, match=r"within 0\.001 seconds"):
-        await WebPages(fetcher, WorkerPool(PoolLimits()), 0.001, contents()).of(OWNER).open(web.url("/a"))
+        await WebPages(fetcher, WorkerPool(PoolLimits()), 0.001, contents()).of(OWNER).fetch(web.url("/a"))
 
 
 async def test_long_page_is_cut(web: Web, pages: WebPages) -> None:
     web.say("/a", "x" * 1_000_001, "text/plain")
-    assert len((await pages.of(OWNER).open(web.url("/a"))).text) == 1_000_000
+    assert len((await pages.of(OWNER).fetch(web.url("/a"))).text) == 1_000_000
 
 
 async def test_pages_being_read_count_against_user_quota(web: Web) -> None:
@@ -126,16 +126,16 @@ async def test_pages_being_read_count_against_user_quota(web: Web) -> None:
     web.answers["/slow"] = Answer([b"x" * 2_000_000, going_on, b"x"], headers={"content-type": "text/plain"})
     web.say("/a", "x" * 1_500_000, "text/plain")
     opened = pages.of(OWNER)
-    first = asyncio.create_task(opened.open(web.url("/slow")))
+    first = asyncio.create_task(opened.fetch(web.url("/slow")))
     # All of the first piece except the rest of a chunk, and the connection.
     await until(lambda: held.held >= 2_450_000)
     with pytest.raises(UrlRefused, match="You have too many files and pages open at the same time"):
-        await pages.of(OWNER).open(web.url("/a"))
-    await pages.of(Owner("bob")).open(web.url("/a"))
+        await pages.of(OWNER).fetch(web.url("/a"))
+    await pages.of(Owner("bob")).fetch(web.url("/a"))
     going_on.set()
     await first
     opened.release()
-    await pages.of(OWNER).open(web.url("/a"))
+    await pages.of(OWNER).fetch(web.url("/a"))
 
 
 async def test_cancelled_page_is_no_longer_counted(web: Web) -> None:
@@ -143,7 +143,7 @@ async def test_cancelled_page_is_no_longer_counted(web: Web) -> None:
     fetcher = Fetcher(AddressPolicy([ip_network("127.0.0.1/32")]), FetchLimits(10_000_000, 20, 3))
     pages, going_on = WebPages(fetcher, WorkerPool(PoolLimits()), 60, held), Event()
     web.answers["/slow"] = Answer([b"x" * 2_000_000, going_on], headers={"content-type": "text/plain"})
-    reading = asyncio.create_task(pages.of(OWNER).open(web.url("/slow")))
+    reading = asyncio.create_task(pages.of(OWNER).fetch(web.url("/slow")))
     await until(lambda: held.held >= 1_900_000)
     reading.cancel()
     await asyncio.wait([reading])
@@ -155,10 +155,10 @@ async def test_kept_pages_count_until_they_are_released(web: Web, pages: WebPage
     web.say("/a", "x" * 500_000, "text/plain")
     web.say("/b", "y" * 300_000, "text/plain")
     opened = pages.of(OWNER)
-    await opened.open(web.url("/a"))
+    await opened.fetch(web.url("/a"))
     assert 500_000 <= pages.contents.held < 510_000
-    assert await opened.open(web.url("/a")) is await opened.open(web.url("/a"))
-    await asyncio.gather(opened.open(web.url("/b")), opened.open(web.url("/b")))
+    assert await opened.fetch(web.url("/a")) is await opened.fetch(web.url("/a"))
+    await asyncio.gather(opened.fetch(web.url("/b")), opened.fetch(web.url("/b")))
     assert 800_000 <= pages.contents.held < 810_000
     opened.release()
     assert pages.contents.held == 0
@@ -169,11 +169,11 @@ async def test_kept_pages_count_against_user_quota(web: Web) -> None:
     pages = WebPages(fetcher, WorkerPool(PoolLimits()), 60, contents(1_500_000))
     web.say("/a", "x" * 800_000, "text/plain")
     first, second = pages.of(OWNER), pages.of(OWNER)
-    await first.open(web.url("/a"))
+    await first.fetch(web.url("/a"))
     with pytest.raises(UrlRefused, match="You have too many files and pages open at the same time"):
-        await second.open(web.url("/a"))
+        await second.fetch(web.url("/a"))
     first.release()
-    await second.open(web.url("/a"))
+    await second.fetch(web.url("/a"))
     second.release()
     assert pages.contents.held == 0
 
@@ -182,11 +182,11 @@ async def test_oldest_kept_page_is_dropped(web: Web, pages: WebPages) -> None:
     opened = pages.of(OWNER)
     for number in range(17):
         web.say(f"/{number}", "x" * 10_000, "text/plain")
-        await opened.open(web.url(f"/{number}"))
+        await opened.fetch(web.url(f"/{number}"))
     assert 160_000 <= pages.contents.held < 170_000
-    await opened.open(web.url("/16"))
+    await opened.fetch(web.url("/16"))
     assert len(web.seen) == 17
-    await opened.open(web.url("/0"))
+    await opened.fetch(web.url("/0"))
     assert len(web.seen) == 18
     opened.release()
 
@@ -194,5 +194,5 @@ async def test_oldest_kept_page_is_dropped(web: Web, pages: WebPages) -> None:
 async def test_refused_page_is_not_counted(web: Web, pages: WebPages) -> None:
     web.answers["/a"] = Answer(b"", headers={"content-type": "text/html"})
     with pytest.raises(UrlRefused):
-        await pages.of(OWNER).open(web.url("/a"))
+        await pages.of(OWNER).fetch(web.url("/a"))
     assert pages.contents.held == 0

@@ -10,7 +10,7 @@ import uvloop
 
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.fetch.address_policy import AddressPolicy, UrlRefused
-from llama_stack_responses.fetch.resolver import LookupLimits, Resolver, of_system
+from llama_stack_responses.fetch.resolver import LookupLimits, Resolver, system_addresses
 from tests.support.waiting import until
 
 ADA, BOB = Owner("ada"), Owner("bob")
@@ -55,7 +55,7 @@ class Names:
 
 
 class Users:
-    """The user in whose name lookups are made."""
+    """The user to whom lookups count."""
 
     def __init__(self, names: Names, **limits: Any) -> None:
         self.current = ADA
@@ -163,4 +163,4 @@ def test_slow_names_do_not_delay_lookups_of_event_loop() -> None:
 
 
 def test_system_resolves_this_machine() -> None:
-    assert "127.0.0.1" in of_system("localhost", 80)
+    assert "127.0.0.1" in system_addresses("localhost", 80)

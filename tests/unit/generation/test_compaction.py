@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llama_stack_responses.chat.estimate import estimated_tokens
-from llama_stack_responses.chat.inference import Receive
+from llama_stack_responses.chat.inference import Extender, Receive
 from llama_stack_responses.chat.refusals import too_long
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.stream.replay import replay
@@ -37,8 +37,12 @@ class Conversation(GenerationHarness):
     """A question at the end of a conversation that may be compacted."""
 
     def __init__(self, *rounds: Round, threshold: int | None = 100, length: int | None = None, **fields: Any) -> None:
-        asked = {"input": [*TURNS, QUESTION], "instructions": "Be kind.", "context_management": at(threshold)} | fields
-        super().__init__(*rounds, makers={}, **asked)
+        request = {
+            "input": [*TURNS, QUESTION],
+            "instructions": "Be kind.",
+            "context_management": at(threshold),
+        } | fields
+        super().__init__(*rounds, makers={}, **request)
         self.inference.length = length
 
     async def checked(self) -> Json:
@@ -66,8 +70,8 @@ async def test_history_over_threshold_is_replaced_by_summary() -> None:
     compaction = final["output"][0]
     assert compaction.keys() == {"id", "type", "encrypted_content"}
     assert "spoke" not in str(final)
-    asked, answered = harness.inference.requests
-    assert asked.keys() & {"tools", "tool_choice", "response_format"} == set()
+    request, answered = harness.inference.requests
+    assert request.keys() & {"tools", "tool_choice", "response_format"} == set()
     first = harness.seen(0)
     assert first[0] == "Be kind."
     assert [each.split()[0] for each in first[1:3]] == ["First", "Second"]
@@ -140,18 +144,18 @@ async def test_compaction_between_rounds_keeps_user_message() -> None:
 async def test_compaction_between_rounds_keeps_image() -> None:
     """The image is kept in this turn, and in later turns that continue from the compaction alone."""
     image = {"type": "input_image", "image_url": "https://a.b/c.png"}
-    asked = {"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, image]}
+    question = {"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, image]}
     wordy = [chunk({"content": LONG}), call("h", "1"), finish("tool_calls")]
-    harness = Conversation(wordy, SUMMARY, [call("f", "2"), finish("tool_calls")], input=[asked], tools=[FUNCTION])
+    harness = Conversation(wordy, SUMMARY, [call("f", "2"), finish("tool_calls")], input=[question], tools=[FUNCTION])
     final = await harness.checked()
     assert kinds(final) == ["message", "compaction", "function_call"]
     shown = {"type": "image_url", "image_url": {"url": image["image_url"]}}
-    [_, told] = harness.inference.requests[2]["messages"]
-    assert told["content"][1:] == [{"type": "text", "text": "What is it?"}, shown]
+    [_, message] = harness.inference.requests[2]["messages"]
+    assert message["content"][1:] == [{"type": "text", "text": "What is it?"}, shown]
     result = {"type": "function_call_output", "call_id": "2", "output": "x"}
     again = Conversation(ANSWER, input=[*final["output"][1:], result], threshold=2_000)
     await again.checked()
-    assert again.inference.requests[0]["messages"][1] == told
+    assert again.inference.requests[0]["messages"][1] == message
 
 
 async def test_summary_alone_is_not_compacted_again() -> None:
@@ -203,11 +207,11 @@ async def test_token_limit_includes_summary() -> None:
 
 
 async def test_context_length_is_not_requested_without_compaction() -> None:
-    class Asked(FakeInference):
+    class NoContextLength(FakeInference):
         async def context_length(self, model: str) -> int | None:
-            raise AssertionError("nobody wants to know")
+            raise AssertionError("must not be called")
 
-    await GenerationHarness(makers={}, inference=Asked(ANSWER), input=[*TURNS, QUESTION]).end()
+    await GenerationHarness(makers={}, inference=NoContextLength(ANSWER), input=[*TURNS, QUESTION]).end()
 
 
 class Small(FakeInference):
@@ -217,7 +221,9 @@ class Small(FakeInference):
         super().__init__()
         self.largest = 0
 
-    async def open(self, request: Json, receive: Receive | None = None) -> AsyncGenerator[Any]:
+    async def open_stream(
+        self, request: Json, receive: Receive | None = None, extender: Extender | None = None
+    ) -> AsyncGenerator[Any]:
         """Refuse a request that is too long; otherwise call, answer or summarise depending on the last message."""
         tokens = estimated_tokens(request) * 5 // 4
         if tokens > 1_500:
@@ -226,7 +232,7 @@ class Small(FakeInference):
         last = request["messages"][-1]["content"]
         calls = request.get("tools") and last.startswith("Question")
         self._rounds.append([call("f", "1"), finish("tool_calls")] if calls else [text(f"So {last[:12]}"), finish()])
-        return await super().open(request, receive)
+        return await super().open_stream(request, receive, extender)
 
 
 @pytest.mark.parametrize("threshold", [800, 100_000])

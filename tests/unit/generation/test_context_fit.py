@@ -32,8 +32,8 @@ class Conversation(GenerationHarness):
     """A question at the end of a long conversation."""
 
     def __init__(self, *rounds: Round, length: int | None = None, **fields: Any) -> None:
-        asked = {"input": [*TURNS, QUESTION], "truncation": "auto", "instructions": "Be kind."} | fields
-        super().__init__(*rounds, makers={}, **asked)
+        request = {"input": [*TURNS, QUESTION], "truncation": "auto", "instructions": "Be kind."} | fields
+        super().__init__(*rounds, makers={}, **request)
         self.inference.length = length
 
     @property

@@ -202,8 +202,14 @@ async def test_call_with_endless_name_is_refused() -> None:
     nameless = chunk({"tool_calls": [{"index": 0, "function": {"name": "x" * 100}}]})
     named = chunk({"tool_calls": [{"index": 0, "function": {"name": "y" * 100}}]})
     harness = Harness(Endless(nameless, named), tools=FUNCTIONS)
-    with pytest.raises(ApiError, match="a name of over 1024 characters"):
+    with pytest.raises(ApiError, match="a name or an id of over 1024 characters"):
         await harness.generation.run()
+
+
+async def test_call_with_long_id_is_refused() -> None:
+    call = chunk({"tool_calls": [{"index": 0, "id": "x" * 1_025, "function": {"name": "f"}}]})
+    with pytest.raises(ApiError, match="a name or an id of over 1024 characters"):
+        await Harness(Endless(call), tools=FUNCTIONS).generation.run()
 
 
 async def test_logprobs_of_incomplete_characters_are_bounded() -> None:

@@ -38,14 +38,14 @@ async def test_take_returns_all_ready_events() -> None:
     event_buffer = EventBuffer(wanted=True)
     event_buffer.put(events(0, 1))
     event_buffer.put(events(2))
-    assert await event_buffer.take(SILENCE) == events(0, 1, 2)
+    assert await event_buffer.get(SILENCE) == events(0, 1, 2)
     event_buffer.put(events(3))
-    assert await event_buffer.take(SILENCE) == events(3)
+    assert await event_buffer.get(SILENCE) == events(3)
 
 
 async def test_take_waits_for_first_event() -> None:
     event_buffer = EventBuffer(wanted=True)
-    reader = await started(event_buffer.take(SILENCE))
+    reader = await started(event_buffer.get(SILENCE))
     event_buffer.put([])
     await turns()
     assert not reader.done()
@@ -56,36 +56,36 @@ async def test_take_waits_for_first_event() -> None:
 
 async def test_take_returns_empty_list_after_timeout() -> None:
     event_buffer = EventBuffer(wanted=True)
-    assert await event_buffer.take(0.01) == []
+    assert await event_buffer.get(0.01) == []
     event_buffer.put(events(0))
-    assert await event_buffer.take(0.01) == events(0)
+    assert await event_buffer.get(0.01) == events(0)
 
 
 async def test_take_returns_none_after_last_event() -> None:
     event_buffer = EventBuffer(wanted=True)
     event_buffer.put(events(0))
     event_buffer.end()
-    assert await event_buffer.take(SILENCE) == events(0)
-    assert await event_buffer.take(SILENCE) is None
-    assert await event_buffer.take(SILENCE) is None
+    assert await event_buffer.get(SILENCE) == events(0)
+    assert await event_buffer.get(SILENCE) is None
+    assert await event_buffer.get(SILENCE) is None
 
 
 async def test_end_wakes_waiting_reader() -> None:
     event_buffer = EventBuffer(wanted=True)
-    reader = await started(event_buffer.take(SILENCE))
+    reader = await started(event_buffer.get(SILENCE))
     event_buffer.end()
     assert await reader is None
 
 
 async def test_cancelled_reader_leaves_events_to_next_reader() -> None:
     event_buffer = EventBuffer(wanted=True)
-    reader = await started(event_buffer.take(0.2))
+    reader = await started(event_buffer.get(0.2))
     reader.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reader
     event_buffer.put(events(0))
     await asyncio.sleep(0.25)
-    assert await event_buffer.take(SILENCE) == events(0)
+    assert await event_buffer.get(SILENCE) == events(0)
 
 
 async def test_writer_over_limit_waits_for_reader() -> None:
@@ -96,7 +96,7 @@ async def test_writer_over_limit_waits_for_reader() -> None:
     event_buffer.put(events(2))
     writer = await started(event_buffer.drained())
     assert not writer.done()
-    assert await event_buffer.take(SILENCE) == events(0, 1, 2)
+    assert await event_buffer.get(SILENCE) == events(0, 1, 2)
     await writer
     assert not event_buffer.full
 
@@ -105,11 +105,11 @@ async def test_writer_that_refills_buffer_waits_again() -> None:
     event_buffer = EventBuffer(wanted=True, limit=1)
     event_buffer.put(events(0))
     writer = await started(event_buffer.drained())
-    await event_buffer.take(SILENCE)
+    await event_buffer.get(SILENCE)
     event_buffer.put(events(1))
     await turns()
     assert not writer.done()
-    await event_buffer.take(SILENCE)
+    await event_buffer.get(SILENCE)
     await writer
 
 
@@ -119,7 +119,7 @@ async def test_unwanted_events_are_dropped() -> None:
     assert not event_buffer.full
     await event_buffer.drained()
     event_buffer.end()
-    assert await event_buffer.take(SILENCE) is None
+    assert await event_buffer.get(SILENCE) is None
 
 
 async def test_unwanted_events_are_not_held_for_their_order() -> None:
@@ -145,7 +145,7 @@ async def test_concurrent_writer_keeps_order_and_limit() -> None:
 
     writer = asyncio.create_task(write())
     seen: list[Json] = []
-    while (batch := await event_buffer.take(SILENCE)) is not None:
+    while (batch := await event_buffer.get(SILENCE)) is not None:
         most = max(most, len(batch))
         seen += batch
         await turns(2)
@@ -169,7 +169,7 @@ class Client:
 
 async def test_events_of_one_iteration_are_passed_on_without_waking_reader() -> None:
     event_buffer, client = EventBuffer(wanted=True), Client()
-    reader = await started(event_buffer.take(SILENCE, client.write))
+    reader = await started(event_buffer.get(SILENCE, client.write))
     event_buffer.put(events(0))
     event_buffer.put(events(1))
     await turns()
@@ -183,7 +183,7 @@ async def test_events_of_one_iteration_are_passed_on_without_waking_reader() -> 
 
 async def test_events_that_cannot_be_passed_on_wake_reader_in_order() -> None:
     event_buffer, client = EventBuffer(wanted=True), Client()
-    reader = await started(event_buffer.take(SILENCE, client.write))
+    reader = await started(event_buffer.get(SILENCE, client.write))
     event_buffer.put(events(0))
     await turns()
     client.accepts = False
@@ -195,12 +195,12 @@ async def test_events_that_cannot_be_passed_on_wake_reader_in_order() -> None:
     event_buffer.put(events(3))
     await turns()
     assert client.batches == [events(0)], "the reader is busy with what it took"
-    assert await event_buffer.take(SILENCE, client.write) == events(3)
+    assert await event_buffer.get(SILENCE, client.write) == events(3)
 
 
 async def test_last_events_reach_reader_with_end() -> None:
     event_buffer, client = EventBuffer(wanted=True), Client()
-    reader = await started(event_buffer.take(SILENCE, client.write))
+    reader = await started(event_buffer.get(SILENCE, client.write))
     event_buffer.put(events(0))
     event_buffer.end()
     taken = await reader
@@ -210,7 +210,7 @@ async def test_last_events_reach_reader_with_end() -> None:
 async def test_writer_waits_while_nothing_can_be_passed_on() -> None:
     event_buffer, client = EventBuffer(wanted=True, limit=2), Client()
     client.accepts = False
-    reader = await started(event_buffer.take(SILENCE, client.write))
+    reader = await started(event_buffer.get(SILENCE, client.write))
     event_buffer.put(events(0, 1))
     assert event_buffer.full
     writer = await started(event_buffer.drained())
@@ -220,7 +220,7 @@ async def test_writer_waits_while_nothing_can_be_passed_on() -> None:
 
 async def test_passed_events_break_silence(loop_clock: LoopClock) -> None:
     event_buffer, client = EventBuffer(wanted=True), Client()
-    reader = await started(event_buffer.take(15.0, client.write))
+    reader = await started(event_buffer.get(15.0, client.write))
     for number in range(4):
         await loop_clock.passes(10.0)
         event_buffer.put(events(number))
@@ -235,6 +235,6 @@ async def test_failing_write_wakes_reader() -> None:
         raise ValueError
 
     event_buffer = EventBuffer(wanted=True)
-    reader = await started(event_buffer.take(SILENCE, write))
+    reader = await started(event_buffer.get(SILENCE, write))
     event_buffer.put(events(0))
     assert await reader == events(0)

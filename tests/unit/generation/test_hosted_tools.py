@@ -13,7 +13,7 @@ from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.generation.loop import LoopLimits
 from llama_stack_responses.tools.registry import client_tools
-from llama_stack_responses.tools.tool import Outcome, ToolError
+from llama_stack_responses.tools.tool_function import Outcome, ToolError
 from llama_stack_responses.tools.toolset import Toolset
 from tests.support.generation_harness import COMPLETED, GenerationHarness
 from tests.support.inference import Round, call, finish, text
@@ -103,14 +103,14 @@ async def test_concurrent_calls_are_streamed_in_sequence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "expected"),
     [(ToolError("There is nothing."), "There is nothing."), (KeyError("x"), "The tool failed (KeyError).")],
 )
-async def test_failing_tool_gives_failed_item_and_error_for_model(answer: Exception, told: str) -> None:
+async def test_failing_tool_gives_failed_item_and_error_for_model(answer: Exception, expected: str) -> None:
     harness = HostedToolsHarness([CALL, finish("tool_calls")], ANSWER, tools=FakeTools(answer))
     response = check_stream(await harness.end())
     assert [item.get("status") for item in response["output"]] == ["failed", "completed"]
-    assert harness.tool_outputs() == [told]
+    assert harness.tool_outputs() == [expected]
 
 
 async def test_slow_tool_is_stopped_after_timeout() -> None:
@@ -119,6 +119,20 @@ async def test_slow_tool_is_stopped_after_timeout() -> None:
     response = check_stream(await harness.end())
     assert response["output"][0]["status"] == "failed"
     assert harness.tool_outputs() == ["The tool did not answer within 0.01 seconds."]
+
+
+@pytest.mark.parametrize("shown", [False, True])
+async def test_results_of_all_calls_are_bounded_together(shown: bool) -> None:
+    """Past the bound, no further call is run."""
+    large = Outcome("", {"results": ["x" * 600]}) if shown else Outcome("x" * 600)
+    rounds = [[call("lookup", str(number), '{"query": "q"}'), finish("tool_calls")] for number in range(4)]
+    limits = LoopLimits(8, 30.0, 30.0, tool_output_bytes=1_500)
+    tools = FakeTools(large, large, large)
+    harness = HostedToolsHarness(*rounds, ANSWER, tools=tools, limits=limits)
+    response = check_stream(await harness.end())
+    assert [item["status"] for item in response["output"]] == ["completed"] * 2 + ["failed"] * 2 + ["completed"]
+    assert [each[:11] for each in harness.tool_outputs()] == [large.output[:11]] * 2 + ["The results"] * 2
+    assert len(tools.ran) == 3
 
 
 async def test_second_parallel_call_is_refused_if_disallowed() -> None:
@@ -193,9 +207,9 @@ async def test_each_tool_output_is_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("repeatable", "told", "status"), [(True, "42", "completed"), (False, "interrupted", "failed")]
+    ("repeatable", "expected", "status"), [(True, "42", "completed"), (False, "interrupted", "failed")]
 )
-async def test_interrupted_call_is_repeated_only_if_repeatable(repeatable: bool, told: str, status: str) -> None:
+async def test_interrupted_call_is_repeated_only_if_repeatable(repeatable: bool, expected: str, status: str) -> None:
     cut_off = FakeTools(asyncio.Event())
     first = HostedToolsHarness([CALL, finish("tool_calls")], tools=cut_off)
     work = asyncio.create_task(first.generation.run())
@@ -207,7 +221,7 @@ async def test_interrupted_call_is_repeated_only_if_repeatable(repeatable: bool,
     number = first.assembler.numbered
     second.assembler.resume(number, second.assembler.used, first.steps[-1].said, first.steps[-1].waiting)
     assert await second.generation.run() == COMPLETED
-    assert told in second.tool_outputs()[0]
+    assert expected in second.tool_outputs()[0]
     assert second.assembler.response["output"][0]["status"] == status
     assert len(tools.ran) == repeatable
 
@@ -223,8 +237,8 @@ async def test_many_calls_of_a_round_run_some_at_a_time() -> None:
     gate = asyncio.Event()
     tools = FakeTools(*[gate] * 40, *[Outcome("found")] * 40)
     calls = [call("lookup", str(number), '{"query": "q"}', index=number) for number in range(40)]
-    made = HostedToolsHarness([*calls, finish("tool_calls")], ANSWER, tools=tools)
-    running = asyncio.create_task(made.generation.run())
+    generation = HostedToolsHarness([*calls, finish("tool_calls")], ANSWER, tools=tools)
+    running = asyncio.create_task(generation.generation.run())
     await until(lambda: len(tools.ran) >= 32)
     assert len(tools.ran) < 40
     gate.set()

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.chat.inference import Receive
+from llama_stack_responses.chat.inference import Extender, Receive
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.deltas import Text
 from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.fair_yield import FairYield
 from llama_stack_responses.generation.event_buffer import EventBuffer
-from llama_stack_responses.generation.fair_yield import FairYield
 from llama_stack_responses.generation.loop import Ending, LoopLimits
 from llama_stack_responses.generation.stop_point import StopPoint
 from llama_stack_responses.tools.registry import client_tools
@@ -76,7 +76,7 @@ class Harness:
 
     async def types(self) -> list[str]:
         """Return the types of the events so far."""
-        return [event["type"] for event in await self.event_buffer.take(0.01) or ()]
+        return [event["type"] for event in await self.event_buffer.get(0.01) or ()]
 
 
 def messages(request: Json) -> list[Json]:
@@ -144,10 +144,10 @@ async def test_each_earlier_round_is_sent_once() -> None:
     hidden = [[text(str(number)), call("h", "same id"), finish("tool_calls")] for number in range(3)]
     harness = Harness(*hidden, [text("end"), finish()])
     assert await harness.generation.run() == COMPLETED
-    said = [
+    texts = [
         message["content"] for message in messages(harness.inference.requests[-1]) if message["role"] == "assistant"
     ]
-    assert said == ["0", "1", "2"]
+    assert texts == ["0", "1", "2"]
     ids = [each["id"] for message in messages(harness.inference.requests[-1]) for each in message.get("tool_calls", ())]
     assert len(set(ids)) == 3
 
@@ -220,7 +220,7 @@ THOUGHT = [
 
 
 @pytest.mark.parametrize(
-    ("asked", "profile", "replayed"),
+    ("context", "profile", "replayed"),
     [
         (None, "current_turn", False),
         (None, "all_turns", True),
@@ -229,9 +229,9 @@ THOUGHT = [
         ("current_turn", "all_turns", False),
     ],
 )
-async def test_reasoning_context_selects_replayed_reasoning(asked: str | None, profile: Any, replayed: bool) -> None:
+async def test_reasoning_context_selects_replayed_reasoning(context: str | None, profile: Any, replayed: bool) -> None:
     model = Profile(reasoning_context=profile)
-    harness = Harness([text("a"), finish()], profile=model, input=THOUGHT, reasoning={"context": asked})
+    harness = Harness([text("a"), finish()], profile=model, input=THOUGHT, reasoning={"context": context})
     await harness.generation.run()
     assert ("reasoning_content" in messages(harness.inference.requests[0])[1]) == replayed
 
@@ -311,7 +311,7 @@ MANY_DELTAS = call("f", "1", '{"x": "' + "y" * 100_000 + '"}')
 )
 @pytest.mark.parametrize("limit", [4, 1024])
 async def test_pushed_and_read_chunks_make_same_events(chunks: list[Any], limit: int) -> None:
-    made = []
+    created = []
     for pushes in (bool, lambda _: False, lambda number: number % 2 == 0, lambda number: number % 3 > 0):
         setting = Harness(chunks, tools=FUNCTIONS, limit=limit, pushes=pushes)
         work = asyncio.create_task(setting.generation.run())
@@ -320,14 +320,14 @@ async def test_pushed_and_read_chunks_make_same_events(chunks: list[Any], limit:
             types += await setting.types()
             await asyncio.sleep(0)
         assert await work == COMPLETED
-        made.append((setting.output, types + await setting.types()))
-    assert all(each == made[0] for each in made)
+        created.append((setting.output, types + await setting.types()))
+    assert all(each == created[0] for each in created)
 
 
 class AtHand(FakeInference):
     """A model whose chunks have all arrived already."""
 
-    async def _stream(self, steps: Sequence[Step], receive: Receive | None) -> AsyncGenerator[Any]:
+    async def _stream(self, steps: Sequence[Step], receive: Receive | None, _: Extender | None) -> AsyncGenerator[Any]:
         assert receive
         for step in steps:
             if not receive(step):
@@ -358,7 +358,7 @@ async def test_stalled_reader_stalls_provider_without_timeout(loop_clock: LoopCl
     assert harness.inference.sent < 12
     taken = 0
     while not work.done():
-        batch = await harness.event_buffer.take(0.01) or []
+        batch = await harness.event_buffer.get(0.01) or []
         assert len(batch) <= 12
         taken += len(batch)
         await asyncio.sleep(0)

@@ -46,10 +46,10 @@ async def test_summary_follows_reasoning(behind: Delta) -> None:
         behind,
         Finish("stop", Usage(11, 12)),
     ]
-    [asked] = harness.inference.requests
-    assert asked["model"] == "small"
-    assert asked["messages"][1] == {"role": "user", "content": "Let me see."}
-    assert asked["max_completion_tokens"] == 1024
+    [request] = harness.inference.requests
+    assert request["model"] == "small"
+    assert request["messages"][1] == {"role": "user", "content": "Let me see."}
+    assert request["max_completion_tokens"] == 1024
     assert harness.inference.closed == 1
 
 

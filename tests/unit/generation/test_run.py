@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.assembler import Assembler
+from llama_stack_responses.core.stream.fragments import Fragments
 from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.core.thoughts import Thought
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.loop import LoopLimits
-from llama_stack_responses.generation.run import Run
+from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
 from tests.support.generations import make_generation
-from tests.support.inference import FakeInference, Round, call, finish, text
+from tests.support.inference import FakeInference, Round, call, finish, reasoning, text
 from tests.support.strict import check_finished, check_stream, validate_response
 
 Json = dict[str, Any]
@@ -37,6 +40,7 @@ class Harness:
         rounds: the provider's answers.
         keep: called after the response was recorded in `kept`.
         refusal_seconds: how long `begin` waits for a refusal.
+        seal: seals reasoning.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class Harness:
         limit: int = 1024,
         stream: bool = True,
         refusal_seconds: float = PATIENCE,
+        seal: Callable[[Sequence[Thought]], str] | None = None,
         **fields: Any,
     ) -> None:
         request = parse_create({"model": "m", "input": "hi", "stream": stream, **fields})
@@ -56,7 +61,7 @@ class Harness:
         self.events: list[Json] = []
         self._keep = keep
         toolset = Toolset(request, client_tools())
-        self.assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of)
+        self.assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of, seal=seal)
         self.event_buffer = EventBuffer(wanted=stream, limit=limit)
         turn = make_generation(
             request,
@@ -67,11 +72,11 @@ class Harness:
             event_buffer=self.event_buffer,
             limits=LoopLimits(rounds=8, idle_seconds=30.0, tool_seconds=30.0),
         )
-        self.run = Run(turn, self.assembler, self.event_buffer, self._note, self._drop, refusal_seconds)
+        self.run = ForegroundRun(turn, self.assembler, self.event_buffer, self._note, self._drop, refusal_seconds)
 
     async def read(self) -> Json:
         """Read all events. Return the final response, after checking the invariants of every finished response."""
-        while (batch := await self.event_buffer.take(PATIENCE)) is not None:
+        while (batch := await self.event_buffer.get(PATIENCE)) is not None:
             assert batch, "silence"
             self.events += batch
         await self.run.settled()
@@ -91,6 +96,82 @@ class Harness:
 async def turns(count: int) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+# Large items
+
+THINKS: Final = [reasoning("why " * 500) for _ in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("rest", "status"),
+    [
+        ([text("So."), finish()], "completed"),
+        ([finish()], "completed"),
+        ([call("f", "c1"), finish("tool_calls")], "completed"),
+        ([ApiError(502, "The provider broke.")], "failed"),
+    ],
+    ids=["text", "end", "call", "error"],
+)
+async def test_large_reasoning_is_sealed_once_in_a_thread(rest: list[Any], status: str) -> None:
+    threads: list[int] = []
+
+    def seal(thoughts: Sequence[Thought]) -> str:
+        threads.append(threading.get_ident())
+        return "".join(thought.text for thought in thoughts)
+
+    tools = [{"type": "function", "name": "f", "parameters": {}}]
+    harness = Harness([*THINKS, *rest], seal=seal, tools=tools)
+    final = await harness.read()
+    assert final["status"] == status
+    assert final["output"][0]["encrypted_content"] == "why " * 50_000
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()
+
+
+async def test_small_reasoning_is_sealed_at_once() -> None:
+    threads: list[int] = []
+
+    def seal(_: Sequence[Thought]) -> str:
+        threads.append(threading.get_ident())
+        return "sealed"
+
+    harness = Harness([*THINKS[:10], text("So."), finish()], seal=seal)
+    assert (await harness.read())["output"][0]["encrypted_content"] == "sealed"
+    assert threads == [threading.get_ident()]
+
+
+async def test_abandoned_response_seals_large_reasoning_in_a_thread() -> None:
+    threads: list[int] = []
+
+    def seal(_: Sequence[Thought]) -> str:
+        threads.append(threading.get_ident())
+        return "sealed"
+
+    harness = Harness([*THINKS, asyncio.Event()], seal=seal)
+    await turns(500)
+    assert harness.assembler.preparation()
+    for _ in range(3):
+        harness.run.abandon()
+        await turns(2)
+    final = await harness.read()
+    assert (final["status"], final["output"][0]["encrypted_content"]) == ("cancelled", "sealed")
+    assert threading.get_ident() not in threads
+
+
+async def test_text_of_many_deltas_is_joined_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    join = Fragments.join
+
+    def noted(fragments: Fragments) -> None:
+        threads.append(threading.get_ident())
+        join(fragments)
+
+    monkeypatch.setattr(Fragments, "join", noted)
+    final = await Harness([*[text("word " * 800) for _ in range(50)], finish()]).read()
+    assert final["output"][0]["content"][0]["text"] == "word " * 40_000
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()
 
 
 # Completed
@@ -122,10 +203,10 @@ async def test_response_is_stored_before_terminal_event() -> None:
     await harness.run.begin()
     await turns(30)
     assert len(harness.kept) == 1
-    events = await harness.event_buffer.take(PATIENCE) or []
+    events = await harness.event_buffer.get(PATIENCE) or []
     assert events[-1]["type"] == "response.output_item.done"
     kept.set()
-    [terminal] = await harness.event_buffer.take(PATIENCE) or []
+    [terminal] = await harness.event_buffer.get(PATIENCE) or []
     assert terminal["type"] == "response.completed"
 
 
@@ -207,7 +288,7 @@ async def test_internal_error_fails_response(monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setattr(harness.run._generation, "_add_output", broken)
     await harness.run.begin()
     final = await harness.read()
-    assert final["error"]["message"] == "The server failed while it made the response (ZeroDivisionError)."
+    assert final["error"]["message"] == "The server failed while it generated the response (ZeroDivisionError)."
     assert harness.kept == [final]
     assert "ZeroDivisionError" in caplog.text
 
@@ -229,7 +310,7 @@ async def test_unknown_store_outcome_ends_stream_without_terminal_event() -> Non
     harness = Harness(HELLO, keep=failing(OutcomeUnknown("Nobody knows.")))
     await harness.run.begin()
     events: list[Json] = []
-    while batch := await harness.event_buffer.take(PATIENCE):
+    while batch := await harness.event_buffer.get(PATIENCE):
         events += batch
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert events[-2]["type"] == "response.output_item.done"

@@ -13,18 +13,18 @@ class Connection:
 
     def __init__(self, at_hand: int = 3, end: int = 1_000_000) -> None:
         self.open = True
-        self.said = 0
+        self.sent = 0
         self._at_hand = at_hand
         self._end = end
         self.numbers = self._numbers()
 
     async def _numbers(self) -> AsyncGenerator[int]:
         try:
-            while self.said < self._end:
-                if self.said >= self._at_hand:
+            while self.sent < self._end:
+                if self.sent >= self._at_hand:
                     await asyncio.Event().wait()
-                self.said += 1
-                yield self.said
+                self.sent += 1
+                yield self.sent
         finally:
             self.open = False
             await asyncio.sleep(0)  # closing a connection takes a moment
@@ -46,7 +46,7 @@ async def test_stream_left_between_chunks_closes_connection() -> None:
     async with closing(hosted(connection)) as chunks:
         assert await anext(chunks) == 1
     assert not connection.open
-    assert connection.said == 3
+    assert connection.sent == 3
 
 
 async def test_stream_left_before_first_chunk_closes_connection() -> None:
@@ -91,7 +91,7 @@ async def test_generator_that_never_waits_is_closed() -> None:
     connection = Connection(at_hand=1_000_000)
     await close_stream(connection.numbers)
     assert not connection.open
-    assert connection.said < 2_000
+    assert connection.sent < 2_000
 
 
 async def test_hang_up_can_be_cancelled() -> None:

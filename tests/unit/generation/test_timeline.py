@@ -10,6 +10,7 @@ import pytest
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.stream.deltas import Usage
 from llama_stack_responses.generation import pace as pacing
+from llama_stack_responses.generation import timeline as timing
 from llama_stack_responses.generation.activity import Activity, Running
 from llama_stack_responses.generation.pace import Pace
 from llama_stack_responses.generation.timeline import Earlier, Timeline
@@ -17,7 +18,7 @@ from llama_stack_responses.store import codec
 from llama_stack_responses.ui.responses import times_of
 
 
-class Told:
+class FakeRound:
     """A round or a tool call that took ten milliseconds."""
 
     def __init__(self, usage: Usage | None = None, first_chunk: float | None = None) -> None:
@@ -26,8 +27,8 @@ class Told:
         self.seconds = 0.01
 
 
-def told(usage: Usage | None = None, first_chunk: float | None = None) -> Any:
-    return Told(usage, first_chunk)
+def round_of(usage: Usage | None = None, first_chunk: float | None = None) -> Any:
+    return FakeRound(usage, first_chunk)
 
 
 class Clock:
@@ -47,7 +48,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_round_is_recorded_with_its_first_chunk_and_tokens() -> None:
     timeline = Timeline()
-    with timeline.round(told(Usage(5, 7, 1), 0.004), "answer"):
+    with timeline.round(round_of(Usage(5, 7, 1), 0.004), "answer"):
         pass
     [[start, first, end, *rest]] = timeline.marks()["rounds"]
     assert (first - start, end - start) == (4, 10)
@@ -57,7 +58,7 @@ def test_round_is_recorded_with_its_first_chunk_and_tokens() -> None:
 
 def test_failed_tool_call_is_recorded() -> None:
     timeline = Timeline()
-    with pytest.raises(ValueError, match="x"), timeline.tool(told(), {"id": "mcp_1", "type": "mcp_call"}, "find"):
+    with pytest.raises(ValueError, match="x"), timeline.tool(round_of(), {"id": "mcp_1", "type": "mcp_call"}, "find"):
         raise ValueError("x")
     [[start, end, *rest]] = timeline.marks()["tools"]
     assert end - start == 10
@@ -65,10 +66,11 @@ def test_failed_tool_call_is_recorded() -> None:
     assert (timeline.counts.tool_calls, timeline.counts.failed_tool_calls) == (1, 1)
 
 
-def test_recording_continues_after_another_worker() -> None:
+def test_recording_continues_after_another_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "perf_counter", lambda: 100.0)
     first, second = Timeline(), Timeline()
     first.resume(2.0, None)
-    with first.round(told(Usage(1, 1)), "answer"):
+    with first.round(round_of(Usage(1, 1)), "answer"):
         pass
     second.resume(9.0, codec.decode(codec.encode(first.progress())), Earlier(2.0, 2, 1, 0))
     marks = second.marks()
@@ -154,14 +156,31 @@ def times(pace: Pace, count: int) -> list[int]:
     return [time_of(number) for number in range(count)]
 
 
-def test_pace_tells_when_each_event_came(clock: Clock) -> None:
+def test_pace_has_the_time_of_each_event(clock: Clock) -> None:
     pace = Pace(1.0)
     for now, count in ((0.0, 2), (0.01, 3), (0.1, 5), (0.5, 6)):
         clock.now = now
         pace.note(count)
     clock.now = 0.6
-    # The third event came before the next time was due.
-    assert times(pace, 8) == [1000, 1000, 1100, 1100, 1100, 1500, 1600, 1600]
+    assert times(pace, 8) == [1000, 1000, 1010, 1100, 1100, 1500, 1600, 1600]
+
+
+def test_events_before_a_pause_do_not_count_as_ready_after_it(clock: Clock) -> None:
+    pace = Pace()
+    for now, count in ((0.0, 1), (0.01, 2), (0.02, 3), (0.03, 4), (3.0, 5), (3.01, 6)):
+        clock.now = now
+        pace.note(count)
+    clock.now = 4.0
+    # Times that come close together are one.
+    assert times(pace, 7) == [0, 30, 30, 30, 3000, 3010, 4000]
+
+
+def test_events_before_a_pause_are_part_of_the_noted_pace(clock: Clock) -> None:
+    pace = Pace()
+    for now, count in ((0.0, 1), (0.01, 2)):
+        clock.now = now
+        pace.note(count)
+    assert pace.noted() == [1, 0, 1, 10]
 
 
 def test_pace_of_a_long_stream_takes_bounded_space(clock: Clock) -> None:

@@ -62,10 +62,10 @@ class Provider(OpenAIMixin):  # type: ignore[misc]  # the host has no types
     config: Any = None
     answer: Any = None
     overwrite_completion_id: bool = False
-    _asked: int = PrivateAttr(default=0)
+    _requests: int = PrivateAttr(default=0)
 
     async def openai_chat_completion(self, params: Any) -> Any:
-        self._asked += 1
+        self._requests += 1
         return await super().openai_chat_completion(params)
 
     async def _get_provider_model_id(self, model: str) -> str:
@@ -93,8 +93,8 @@ class LaterProvider(BaseModel):
         return openai.AsyncOpenAI(api_key="key", base_url="http://model-server/v1", http_client=http, max_retries=0)
 
     async def openai_chat_completion(self, params: Any) -> Any:
-        asked = {"model": params.model, "messages": params.messages, "stream": params.stream}
-        return await self._postprocess_chunk(await self.client.chat.completions.create(**asked), params.stream)
+        body = {"model": params.model, "messages": params.messages, "stream": params.stream}
+        return await self._postprocess_chunk(await self.client.chat.completions.create(**body), params.stream)
 
     async def _postprocess_chunk(self, resp: Any, stream: bool | None) -> Any:
         return resp
@@ -180,7 +180,7 @@ async def test_provider_keeps_its_state() -> None:
     await read(streams.of(provider))
     provider.answer = streamed(Body(DONE))
     await read(streams.of(provider))
-    assert provider._asked == 2
+    assert provider._requests == 2
     assert type(streams.of(provider)) is type(streams.of(provider))
 
 

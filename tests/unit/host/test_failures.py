@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any, Final
 
 import orjson
@@ -36,7 +37,7 @@ PARTS: Final[dict[str, Callable[[Failing], Awaitable[Any]]]] = {
     "vector store": lambda part: HostVectorStores(part).check("vs_1"),
     "prompt store": lambda part: HostPrompts(part).get(PROMPT, None),
     "list of connectors": lambda part: HostConnectors(part).url("c"),
-    "list of tools": lambda part: HostToolRuntime(part).has("web_search"),
+    "list of tools": lambda part: HostToolRuntime(SimpleNamespace(routing_table=part), bytes).has("web_search"),
 }
 
 

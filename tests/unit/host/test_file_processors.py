@@ -31,8 +31,8 @@ class Processor:
         self.thread = threading.get_ident()
         if self.problem:
             raise self.problem
-        said = [f"{file.filename} {file.content_type}", (await file.read()).decode()]
-        return SimpleNamespace(chunks=[SimpleNamespace(content=each) for each in said])
+        texts = [f"{file.filename} {file.content_type}", (await file.read()).decode()]
+        return SimpleNamespace(chunks=[SimpleNamespace(content=each) for each in texts])
 
 
 def test_pypdf_processor_is_not_used() -> None:

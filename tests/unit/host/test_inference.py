@@ -10,7 +10,7 @@ import openai
 import pytest
 from llama_stack.core.routers import inference as host
 
-from llama_stack_responses.chat.inference import Receive
+from llama_stack_responses.chat.inference import Extender, Receive
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.host.inference import HostInference
 from llama_stack_responses.wire.responses import failure
@@ -34,7 +34,7 @@ async def sent(chat: Json, *listed: str, provider: Provider | None = None) -> Js
     """Return the request that the provider receives."""
     provider = provider or Provider()
     router = host.InferenceRouter(Table(provider, *listed))
-    async for _ in await HostInference(router, store_chat_completions=False).open(chat):
+    async for _ in await HostInference(router, store_chat_completions=False).open_stream(chat):
         pass
     [params] = provider.requests
     return {name: getattr(params, name) for name in params.model_fields_set}
@@ -77,7 +77,7 @@ class Busy(Provider):
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("header", "expected"),
     [
         ("7", "7"),
         ("1.5", "1.5"),
@@ -89,11 +89,11 @@ class Busy(Provider):
         ("Mon, 01 Jan 2001 00:00:00 GMT", "0"),
     ],
 )
-async def test_invalid_retry_after_is_not_passed_on(asked: str, told: str | None) -> None:
+async def test_invalid_retry_after_is_not_passed_on(header: str, expected: str | None) -> None:
     with pytest.raises(ApiError) as caught:
-        await sent(CHAT, "m", provider=Busy(asked))
+        await sent(CHAT, "m", provider=Busy(header))
     assert caught.value.status == 429
-    assert failure(caught.value).headers.get("retry-after") == told
+    assert failure(caught.value).headers.get("retry-after") == expected
 
 
 class Pushed(AsyncGenerator[Any, None]):
@@ -103,8 +103,8 @@ class Pushed(AsyncGenerator[Any, None]):
         self._chunks = list(chunks)
         self._receive: Receive = lambda _: False
 
-    def push_to(self, receive: Receive) -> None:
-        self._receive = receive
+    def push_to(self, receive: Receive, extender: Extender | None) -> None:
+        self._receive, self._extender = receive, extender
 
     async def asend(self, _: None) -> Any:
         while self._chunks:
@@ -152,7 +152,7 @@ async def test_router_gets_only_chunks_that_it_measures(monkeypatch: pytest.Monk
         return True
 
     router = host.InferenceRouter(Table(provider))
-    read = [each async for each in await HostInference(router, store_chat_completions=False).open(CHAT, receive)]
+    read = [each async for each in await HostInference(router, store_chat_completions=False).open_stream(CHAT, receive)]
     hm, m, hel, lo, oh, finished, usage = provider.chunks
     assert pushed == [hm, m, lo, oh]
     assert read == [hel, finished, usage]
@@ -167,4 +167,4 @@ async def test_router_that_stores_completions_gets_every_chunk() -> None:
     provider = Pushing()
     router = host.InferenceRouter(Table(provider), store=Store())
     inference = HostInference(router, store_chat_completions=True)
-    assert [each async for each in await inference.open(CHAT, lambda _: True)] == provider.chunks
+    assert [each async for each in await inference.open_stream(CHAT, lambda _: True)] == provider.chunks

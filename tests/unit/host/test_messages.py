@@ -51,7 +51,9 @@ class Store:
 
 async def test_provider_can_replace_image_urls() -> None:
     provider, chat = Downloads(), deepcopy(CHAT)
-    async for _ in await HostInference(InferenceRouter(Table(provider)), store_chat_completions=False).open(chat):
+    async for _ in await HostInference(InferenceRouter(Table(provider)), store_chat_completions=False).open_stream(
+        chat
+    ):
         pass
     expected = deepcopy(MESSAGES)
     expected[1]["content"][0]["image_url"]["url"] = "data:image/png;base64,cG5n"
@@ -64,7 +66,7 @@ async def test_inference_store_of_host_keeps_messages() -> None:
     store = Store()
     router = InferenceRouter(Table(Downloads()), store)
     chat = {**CHAT, "messages": MESSAGES[2:]}
-    async for _ in await HostInference(router, store_chat_completions=True).open(chat):
+    async for _ in await HostInference(router, store_chat_completions=True).open_stream(chat):
         pass
     await asyncio.wait_for(store.done.wait(), 60)
     assert [json.loads(message) for message in store.kept] == MESSAGES[2:]

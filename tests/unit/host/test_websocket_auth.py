@@ -42,7 +42,7 @@ class Quota:
 class Access:
     """Access of the only user, ada."""
 
-    def who(self) -> Owner:
+    def current_user(self) -> Owner:
         return Owner("ada")
 
     def provider_credentials(self) -> Json:
@@ -50,7 +50,7 @@ class Access:
 
 
 def gate() -> HostAuthorizer:
-    return HostAuthorizer(Access())  # type: ignore[arg-type]  # the rest is not asked
+    return HostAuthorizer(Access())  # type: ignore[arg-type]  # the rest is not called
 
 
 def handshake(*middleware: Middleware, headers: Headers | None = None) -> Scope:
@@ -69,8 +69,8 @@ async def test_each_websocket_request_passes_middleware() -> None:
         assert (caller.owner, caller.keys) == (Owner("ada"), {"key": "hers"})
     with pytest.raises(HandshakeRefused) as refused:
         await guarded.admit(scope, "POST")
-    asked = {"type": "http", "scheme": "https", "path": "/v1/responses"}
-    assert seen == [{**asked, "method": method} for method in ("GET", "POST", "POST")]
+    request = {"type": "http", "scheme": "https", "path": "/v1/responses"}
+    assert seen == [{**request, "method": method} for method in ("GET", "POST", "POST")]
     assert (refused.value.status, refused.value.body) == (429, body)
     assert refused.value.headers == {"content-type": "application/json", "retry-after": "9"}
     error = refused.value.error

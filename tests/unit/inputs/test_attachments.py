@@ -14,7 +14,8 @@ import pytest
 
 from llama_stack_responses.admission import Admission, Reservation
 from llama_stack_responses.chat.profile import Profile
-from llama_stack_responses.config import Fetching, FileInputs, ResponsesConfig
+from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.config.services import Fetching, FileInputs
 from llama_stack_responses.core.errors import ApiError, bad_request
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.core.schema.request import parse_create
@@ -92,12 +93,12 @@ async def resolved(
 ) -> list[Json]:
     """Return the items as the model receives them. The first `history` items come from what the request continues."""
     config = ResponsesConfig(fetch=FETCHING, files=FileInputs(**limits))
-    asked = {"model": "m", "input": items[history:], **(continued or {})}
-    contents = Admission(config.files.of_contents)
-    pool, guard = WorkerPool(config.files.of_workers), AddressPolicy(FETCHING.allowed_networks)
-    attachments = open_attachments(stored_files or StoredFiles(**SHELF), config, pool, contents, guard)
-    with contents.lease(ANONYMOUS) as held:
-        return await attachments.resolved(items, profile or Profile(), parse_create(asked), ANONYMOUS, held)
+    request = {"model": "m", "input": items[history:], **(continued or {})}
+    contents = Admission(config.files.content_quota)
+    pool, address_policy = WorkerPool(config.files.pool_limits), AddressPolicy(FETCHING.allowed_networks)
+    attachments = open_attachments(stored_files or StoredFiles(**SHELF), config, pool, contents, address_policy)
+    with contents.reserve(ANONYMOUS) as held:
+        return await attachments.resolved(items, profile or Profile(), parse_create(request), ANONYMOUS, held)
 
 
 async def refused(items: list[Json], profile: Profile | None = None, **options: Any) -> ApiError:
@@ -185,12 +186,12 @@ async def test_same_source_is_read_once() -> None:
     ],
 )
 async def test_unreadable_file_names_its_parameter(part: Json, field: str) -> None:
-    asked = [user({"type": "input_text", "text": "Hi"}), user({"type": "input_text", "text": "Hi"}, part)]
-    assert (await refused(asked)).param == f"input[1].content[1].{field}"
+    questions = [user({"type": "input_text", "text": "Hi"}), user({"type": "input_text", "text": "Hi"}, part)]
+    assert (await refused(questions)).param == f"input[1].content[1].{field}"
     output = {"type": "function_call_output", "call_id": "c", "output": [part]}
     assert (await refused([output])).param == f"input[0].output[0].{field}"
     for continued in ({"previous_response_id": "resp_1"}, {"conversation": "conv_1"}):
-        assert [(await refused([*asked, user()], history=2, continued=continued)).param] == list(continued)
+        assert [(await refused([*questions, user()], history=2, continued=continued)).param] == list(continued)
 
 
 @pytest.mark.parametrize(
@@ -239,16 +240,16 @@ class AttachmentsHarness:
 
     def __init__(self, stored_files: StoredFiles, **limits: Any) -> None:
         config = ResponsesConfig(fetch=FETCHING, files=FileInputs(**limits))
-        self.contents = Admission(config.files.of_contents)
-        pool, guard = WorkerPool(config.files.of_workers), AddressPolicy(FETCHING.allowed_networks)
-        self._attachments = open_attachments(stored_files, config, pool, self.contents, guard)
+        self.contents = Admission(config.files.content_quota)
+        pool, address_policy = WorkerPool(config.files.pool_limits), AddressPolicy(FETCHING.allowed_networks)
+        self._attachments = open_attachments(stored_files, config, pool, self.contents, address_policy)
 
     async def read(
         self, held: Reservation, *parts: Json, profile: Profile | None = None, owner: Owner = ANONYMOUS
     ) -> None:
         """Read the files that a request of these parts names."""
-        asked = parse_create({"model": "m", "input": [user(*parts)]})
-        await self._attachments.resolved(asked.input_items, profile or Profile(), asked, owner, held)
+        request = parse_create({"model": "m", "input": [user(*parts)]})
+        await self._attachments.resolved(request.input_items, profile or Profile(), request, owner, held)
 
 
 MILLION = 1_000_000
@@ -258,20 +259,20 @@ PICTURE = Document("a.png", "image/png", PNG + bytes(4 * MILLION))
 async def test_contents_count_for_their_user_until_released() -> None:
     harness = AttachmentsHarness(StoredFiles(image=PICTURE), max_bytes=5 * MILLION, bytes_per_user=15 * MILLION)
     ada, bob = Owner("ada"), Owner("bob")
-    with harness.contents.lease(ada) as held:
+    with harness.contents.reserve(ada) as held:
         await harness.read(held, image(file_id="image"), owner=ada)
         # Its base64; the file itself is no longer counted.
         assert harness.contents.held == pytest.approx(4 * MILLION * 4 / 3, rel=0.01)
         before = harness.contents.held
-        with harness.contents.lease(ada) as another:
+        with harness.contents.reserve(ada) as another:
             await harness.read(another, image(file_id="image"), owner=ada)
-            with harness.contents.lease(ada) as third, pytest.raises(ApiError) as caught:
+            with harness.contents.reserve(ada) as third, pytest.raises(ApiError) as caught:
                 await harness.read(third, image(file_id="image"), owner=ada)
         assert (caught.value.status, caught.value.code) == (429, "rate_limit_exceeded")
         assert caught.value.param == "input[0].content[0].file_id"
         assert "too many files and pages open at the same time" in caught.value.message
         assert harness.contents.held == before
-        with harness.contents.lease(bob) as theirs:
+        with harness.contents.reserve(bob) as theirs:
             await harness.read(theirs, image(file_id="image"), owner=bob)
     assert harness.contents.held == 0
 
@@ -282,11 +283,11 @@ async def test_contents_of_all_users_are_limited_together() -> None:
     )
     users = [Owner(name) for name in ("ada", "bob", "eve")]
     with ExitStack() as opened:
-        leases = [opened.enter_context(harness.contents.lease(each)) for each in users]
-        for lease, owner in zip(leases[:2], users, strict=False):
-            await harness.read(lease, image(file_id="image"), owner=owner)
+        reservations = [opened.enter_context(harness.contents.reserve(each)) for each in users]
+        for reservation, owner in zip(reservations[:2], users, strict=False):
+            await harness.read(reservation, image(file_id="image"), owner=owner)
         with pytest.raises(ApiError) as caught:
-            await harness.read(leases[2], image(file_id="image"), owner=users[2])
+            await harness.read(reservations[2], image(file_id="image"), owner=users[2])
     assert (caught.value.status, caught.value.code) == (503, "server_overloaded")
     assert harness.contents.held == 0
 
@@ -309,7 +310,7 @@ async def test_too_large_stored_file_is_not_read() -> None:
 async def test_aborted_file_is_no_longer_counted(web: Web, ends: str) -> None:
     harness, going_on = AttachmentsHarness(StoredFiles(**SHELF)), Event()
     web.answers["/slow"] = Answer([bytes(MILLION), going_on, b"", b"x" * (64 * 2**20)])
-    with harness.contents.lease(ANONYMOUS) as held:
+    with harness.contents.reserve(ANONYMOUS) as held:
         reading = asyncio.create_task(harness.read(held, file(file_url=web.url("/slow"))))
         await until(lambda: harness.contents.held >= MILLION * 0.9)
         if ends == "cancelled":
@@ -325,7 +326,7 @@ async def test_text_counts_instead_of_file_it_was_read_from() -> None:
     harness = AttachmentsHarness(
         StoredFiles(text=Document("a.pdf", "application/pdf", pdf("Otters sleep.") + bytes(MILLION)))
     )
-    with harness.contents.lease(ANONYMOUS) as held:
+    with harness.contents.reserve(ANONYMOUS) as held:
         await harness.read(held, file(file_id="text"), file(file_id="text"))
         assert 0 < harness.contents.held < 1000
     assert harness.contents.held == 0

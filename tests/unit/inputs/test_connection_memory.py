@@ -17,7 +17,7 @@ ANNA = Owner("anna")
 
 
 def chains_of(limit: int, per_user: int = 10**9) -> ConnectionMemory:
-    return ConnectionMemory(limit, Admission(Quota("histories", 10**9, per_user)).lease(ANNA))
+    return ConnectionMemory(limit, Admission(Quota("histories", 10**9, per_user)).reserve(ANNA))
 
 
 def item(number: int, size: int = 0) -> Json:
@@ -29,7 +29,7 @@ async def keep(
 ) -> RememberedTurn:
     """Store a response of one input item and one output item, and return its link."""
     response = {"id": f"resp_{number}", "output": [item(2 * number + 1)]}
-    await memory.keep(response, [item(2 * number, size)], {}, before, base)
+    await memory.remember(response, [item(2 * number, size)], {}, before, base)
     found = memory.find(f"resp_{number}")
     assert found
     return found
@@ -48,10 +48,10 @@ async def test_chain_has_all_items_in_order() -> None:
 
 async def test_tool_outputs_are_remembered_with_items() -> None:
     memory = chains_of(10_000)
-    told = {"name": "search", "arguments": "{}", "output": "found"}
-    await memory.keep({"id": "resp_0", "output": [item(1)]}, [], {"item_1": told}, None, None)
+    output = {"name": "search", "arguments": "{}", "output": "found"}
+    await memory.remember({"id": "resp_0", "output": [item(1)]}, [], {"item_1": output}, None, None)
     assert (link := memory.find("resp_0"))
-    assert link.unstored == [item(1) | {"exchange": told}]
+    assert link.unstored == [item(1) | {"exchange": output}]
 
 
 async def test_oldest_responses_are_forgotten_first() -> None:
@@ -68,7 +68,7 @@ async def test_response_counts_with_items_it_builds_on() -> None:
     for number in range(4):
         link = await keep(memory, number, link, size=1_000)
     response: Json = {"id": "resp_4", "output": []}
-    await memory.keep(response, [item(9, 2_000)], {}, link, None)
+    await memory.remember(response, [item(9, 2_000)], {}, link, None)
     assert [memory.find(f"resp_{number}") for number in range(5)] == [None] * 5
 
 
@@ -89,13 +89,13 @@ async def test_remembered_responses_are_limited_in_number() -> None:
 
 async def test_values_count_with_their_size_in_memory() -> None:
     memory = chains_of(100_000)
-    await memory.keep({"id": "resp_0", "output": []}, [{"id": "item_0", "many": [[]] * 1_000}], {}, None, None)
+    await memory.remember({"id": "resp_0", "output": []}, [{"id": "item_0", "many": [[]] * 1_000}], {}, None, None)
     assert memory.find("resp_0") is None
 
 
 async def test_connections_of_one_user_share_a_limit() -> None:
     histories = Admission(Quota("histories", 10**9, 300_000))
-    first, second = (ConnectionMemory(10**9, histories.lease(ANNA)) for _ in range(2))
+    first, second = (ConnectionMemory(10**9, histories.reserve(ANNA)) for _ in range(2))
     await keep(first, 0, size=100_000)
     await keep(second, 1, size=100_000)
     await first.check([item(9)])
@@ -103,7 +103,7 @@ async def test_connections_of_one_user_share_a_limit() -> None:
     with pytest.raises(ApiError, match="You have too many histories open") as refused:
         await second.check([item(9)])
     assert refused.value.status == 429
-    await ConnectionMemory(10**9, histories.lease(Owner("ben"))).check([item(9)])
+    await ConnectionMemory(10**9, histories.reserve(Owner("ben"))).check([item(9)])
     # A longer history takes the place of older ones of its connection only.
     await keep(first, 3, link, size=100_000)
     assert [bool(first.find(f"resp_{number}")) for number in (0, 2, 3)] == [False, True, True]
@@ -117,10 +117,10 @@ async def test_connections_of_one_user_share_a_limit() -> None:
 
 async def test_closed_connection_holds_nothing() -> None:
     histories = Admission(Quota("histories", 10**9, 10**9))
-    memory = ConnectionMemory(10**9, histories.lease(ANNA))
+    memory = ConnectionMemory(10**9, histories.reserve(ANNA))
     link = await keep(memory, 0, size=10_000)
     assert histories.held > 10_000
     memory.close()
     assert histories.held == 0
-    await memory.keep({"id": "resp_1", "output": [item(3)]}, [], {}, link, None)
+    await memory.remember({"id": "resp_1", "output": [item(3)]}, [], {}, link, None)
     assert (memory.find("resp_1"), histories.held) == (None, 0)

@@ -36,8 +36,8 @@ def reference(item: Json) -> Json:
 async def test_references_are_replaced_in_place() -> None:
     items, between = [user("a"), user("b")], user("between")
     history, _ = await history_reader(items, 10_000)
-    asked = [reference(items[1]), between, reference(items[0])]
-    assert await history.dereference(ADA, asked) == [items[1], between, items[0]]
+    questions = [reference(items[1]), between, reference(items[0])]
+    assert await history.dereference(ADA, questions) == [items[1], between, items[0]]
 
 
 async def test_duplicate_reference_is_refused_before_loading() -> None:

@@ -42,8 +42,8 @@ def message(*parts: str | Json) -> Json:
 
 async def filled(text: str, variables: str = "", **given: Any) -> list[Json]:
     """Return the messages that result from a prompt with these variables and the given values."""
-    asked = request({"id": "p", "variables": given})
-    instructions = (await with_prompt(asked, Drawer(text, variables=variables), PLENTY)).instructions
+    requested = request({"id": "p", "variables": given})
+    instructions = (await with_prompt(requested, Drawer(text, variables=variables), PLENTY)).instructions
     assert isinstance(instructions, list)
     return instructions
 
@@ -55,20 +55,20 @@ async def refused(prompts: Drawer | None, prompt: Json, characters: int = PLENTY
 
 
 async def test_request_without_prompt_stays_same_object() -> None:
-    asked = request(None, instructions="Be kind.")
-    assert await with_prompt(asked, None, PLENTY) is asked
+    requested = request(None, instructions="Be kind.")
+    assert await with_prompt(requested, None, PLENTY) is requested
 
 
 async def test_text_variables_are_filled_in() -> None:
-    said = await filled(
+    text = await filled(
         "{{ who }}, {{who}} and {{what}}.", "who what", who="I", what={"type": "input_text", "text": "you"}
     )
-    assert said == [message("I, I and you.")]
+    assert text == [message("I, I and you.")]
 
 
 async def test_filled_in_text_is_not_template() -> None:
-    said = await filled("{{a}} {{b}} {not} {{ this one }}", "a b", a="{{b}} \\1 {a}", b="x")
-    assert said == [message("{{b}} \\1 {a} x {not} {{ this one }}")]
+    text = await filled("{{a}} {{b}} {not} {{ this one }}", "a b", a="{{b}} \\1 {a}", b="x")
+    assert text == [message("{{b}} \\1 {a} x {not} {{ this one }}")]
 
 
 async def test_image_variables_stand_in_their_places() -> None:
@@ -81,8 +81,8 @@ async def test_variable_without_place_may_be_missing() -> None:
 
 
 async def test_instructions_follow_prompt() -> None:
-    made = await with_prompt(request({"id": "p"}, instructions="Be kind."), Drawer("Hello"), PLENTY)
-    assert made.instructions == [message("Hello"), message("Be kind.")]
+    created = await with_prompt(request({"id": "p"}, instructions="Be kind."), Drawer("Hello"), PLENTY)
+    assert created.instructions == [message("Hello"), message("Be kind.")]
 
 
 async def test_response_names_version_of_prompt() -> None:
@@ -94,8 +94,8 @@ async def test_response_names_version_of_prompt() -> None:
 
 
 async def test_empty_prompt_adds_no_message() -> None:
-    made = await with_prompt(request({"id": "p"}), Drawer(""), PLENTY)
-    assert (made.instructions, made.prompt) == ([], {"id": "p", "variables": {}, "version": "1"})
+    created = await with_prompt(request({"id": "p"}), Drawer(""), PLENTY)
+    assert (created.instructions, created.prompt) == ([], {"id": "p", "variables": {}, "version": "1"})
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,8 @@ TEXT = {"type": "input_text", "text": "x" * 100}
 @pytest.mark.parametrize("variable", ["x" * 100, TEXT])
 async def test_repeated_variable_is_filled_in_up_to_limit(variable: Any) -> None:
     prompts, prompt = Drawer("{{a}}" * 10, variables="a"), {"id": "p", "variables": {"a": variable}}
-    made = await with_prompt(request(prompt), prompts, characters=10 * 105)
-    assert made.instructions == [message("x" * 1000)]
+    created = await with_prompt(request(prompt), prompts, characters=10 * 105)
+    assert created.instructions == [message("x" * 1000)]
     error = await refused(prompts, prompt, characters=10 * 105 - 1)
     assert (error.status, error.param, error.code) == (400, "prompt.variables", "string_above_max_length")
     assert all(each in error.message for each in ("'prompt.variables'", "1050 characters", "1049"))

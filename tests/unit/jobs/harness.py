@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
-from llama_stack_responses.admission import Admission
+from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.access import Action, Kind
 from llama_stack_responses.core.listing import with_ids
-from llama_stack_responses.core.moderation import asked_texts, policy_of
+from llama_stack_responses.core.moderated_texts import input_texts
+from llama_stack_responses.core.moderation_policy import policy_of
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.replay import replay
@@ -29,8 +30,10 @@ from llama_stack_responses.inputs.prompts import Prompts, with_prompt
 from llama_stack_responses.intervals import Intervals
 from llama_stack_responses.jobs.background import BackgroundJobs
 from llama_stack_responses.jobs.event_log import EventLog
+from llama_stack_responses.jobs.held_inputs import HeldInputs
+from llama_stack_responses.jobs.job import Job
 from llama_stack_responses.jobs.notifier import Notifier
-from llama_stack_responses.jobs.queue import JobQueue, Lease
+from llama_stack_responses.jobs.queue import JobQueue
 from llama_stack_responses.jobs.runner import JobRunner
 from llama_stack_responses.jobs.secrets import JobSecrets
 from llama_stack_responses.jobs.worker import WorkerLimits
@@ -88,7 +91,7 @@ class OneUser:
     def __init__(self) -> None:
         self.acted: list[tuple[Owner, Mapping[str, Any]]] = []
 
-    def who(self) -> Owner:
+    def current_user(self) -> Owner:
         return ANNA
 
     def provider_credentials(self) -> Mapping[str, Any]:
@@ -163,7 +166,7 @@ class ProcessHarness:
             NoFiles(),
             ResponsesConfig(),
             WorkerPool(PoolLimits()),
-            Admission(ResponsesConfig().files.of_contents),
+            Admission(ResponsesConfig().files.content_quota),
             AddressPolicy(),
         )
         self.factory = GenerationFactory(
@@ -176,14 +179,16 @@ class ProcessHarness:
             lengths,
             TokenCounts(self.inference, []),
             checks(moderator),
-            LargeWork(self.access.who),
+            LargeWork(self.access.current_user),
         )
         self.sealer = Sealer([SECRET])
         self.notifier = Notifier()
         self.jobs = JobQueue(records, 100)
         self.event_log = EventLog(records, self.notifier, intervals.event_poll_seconds)
 
-    def background_jobs(self, *, size: int = 2, waiting: int = 100, share: int = 100) -> BackgroundJobs:
+    def background_jobs(
+        self, *, size: int = 2, waiting: int = 100, share: int = 100, held_bytes: int = 2**30
+    ) -> BackgroundJobs:
         """Return the background jobs of this process, not yet started."""
         return BackgroundJobs(
             self.records,
@@ -191,6 +196,7 @@ class ProcessHarness:
             self.access,
             self.factory,
             limits=WorkerLimits(size, share, waiting, waiting),
+            input_quota=Quota("inputs", held_bytes, held_bytes),
             event_log_seconds=KEEP,
             parse=parse_create,
             sealer=self.sealer,
@@ -211,13 +217,17 @@ class ProcessHarness:
         request = await with_prompt(parse_create(body), prompts, 10_000)
         items = with_ids(request.input_items)
         policy = policy_of(request)
-        moderation = await self.factory.checks.of_input(policy, asked_texts(request, items)) if policy else None
+        moderation = (
+            await self.factory.checks.check_input(policy, "\n\n".join(input_texts(request, items))) if policy else None
+        )
         response = self.factory.begin(request, moderation) | {"id": response_id, "status": "queued"}
         events = self.factory.context(request, response, ANNA).assembler.enqueue()
         kept = body | {"input": "..."}
         await background.submit(response, kept, events, owner=ANNA, keys=keys or {}, base=None, input_items=items)
 
-    async def open(self, background: BackgroundJobs, response_id: str = ID, *, patience: float | None = None) -> None:
+    async def open(
+        self, background: BackgroundJobs, response_id: str = ID, *, acceptance_seconds: float | None = None
+    ) -> None:
         """Begin a response that a client waits for, with another record stored in the same commit."""
         body = {"model": "m", "input": "hi"}
         request = parse_create(body)
@@ -225,20 +235,21 @@ class ProcessHarness:
         items = with_ids(request.input_items)
         extra_ops = [Put("y/key", b"")]
         history: Json = {"base": None, "input_items": items}
-        await background.open(response, body, owner=ANNA, keys={}, extra_ops=extra_ops, patience=patience, **history)
+        await background.submit_and_run(
+            response, body, owner=ANNA, keys={}, extra_ops=extra_ops, acceptance_seconds=acceptance_seconds, **history
+        )
 
-    async def claim(self, worker: str = "w1") -> Lease:
-        lease = await self.jobs.claim(worker)
-        assert lease is not None
-        return lease
+    async def claim(self, worker: str = "w1") -> Job:
+        job = await self.jobs.claim(worker)
+        assert job is not None
+        return job
 
-    def runner(self, lease: Lease) -> JobRunner:
+    def runner(self, job: Job) -> JobRunner:
         return JobRunner(
-            lease,
+            job,
             records=self.records,
             jobs=self.jobs,
             event_log=self.event_log,
-            notifier=self.notifier,
             archive=self.archive,
             access=self.access,
             factory=self.factory,
@@ -246,6 +257,7 @@ class ProcessHarness:
             event_log_seconds=KEEP,
             intervals=self.intervals,
             secrets=JobSecrets(self.sealer),
+            held_inputs=HeldInputs(Quota("inputs", 2**30, 2**30)),
         )
 
     async def run_job(self, worker: str = "w1") -> None:
@@ -261,8 +273,8 @@ class ProcessHarness:
             return await self.jobs.find(response_id) is not None
 
         async def fence() -> Condition | None:
-            lease = await self.jobs.find(response_id)
-            return lease.fence if lease else None
+            job = await self.jobs.find(response_id)
+            return job.fence if job else None
 
         seen: list[Json] = []
         async for events in self.event_log.follow(response_id, -1, PATIENCE, lasts, fence):
@@ -283,7 +295,7 @@ class ProcessHarness:
         return final
 
 
-def said(response: Json, status: str | None = None) -> list[str]:
+def texts_of(response: Json, status: str | None = None) -> list[str]:
     """Return the texts of a response's messages."""
     return [
         part["text"]

@@ -18,7 +18,7 @@ def notifier() -> Notifier:
 
 
 async def test_notification_before_wait_ends_one_wait(notifier: Notifier) -> None:
-    with notifier.listen("a") as subscription:
+    with notifier.subscribe("a") as subscription:
         notifier.notify("a")
         notifier.notify("a")
         assert await subscription.wait(AGES)
@@ -26,7 +26,7 @@ async def test_notification_before_wait_ends_one_wait(notifier: Notifier) -> Non
 
 
 async def test_notification_during_wait_wakes_all_subscribers_of_name(notifier: Notifier) -> None:
-    with notifier.listen("a") as one, notifier.listen("a") as other, notifier.listen("b") as stranger:
+    with notifier.subscribe("a") as one, notifier.subscribe("a") as other, notifier.subscribe("b") as stranger:
         waits = [asyncio.create_task(subscription.wait(AGES)) for subscription in (one, other)]
         await asyncio.sleep(0)
         notifier.notify("a")
@@ -39,7 +39,7 @@ async def test_notification_during_wait_wakes_all_subscribers_of_name(notifier: 
 @pytest.mark.parametrize("fallback_poll", [0.0, AGES])
 async def test_wait_for_remote_notification_falls_back_to_polling(fallback_poll: float) -> None:
     notifier = Notifier(fallback_poll)
-    with notifier.listen("a") as subscription:
+    with notifier.subscribe("a") as subscription:
         notifier.notify_remote("a")
         assert await subscription.wait(AGES)
         if not fallback_poll:
@@ -51,11 +51,11 @@ async def test_wait_for_remote_notification_falls_back_to_polling(fallback_poll:
 
 
 async def test_names_lists_subscribed_names_and_notifies_on_change(notifier: Notifier) -> None:
-    with notifier.listen(NAMES) as changes:
+    with notifier.subscribe(NAMES) as changes:
         assert await changes.wait(AGES)
-        with notifier.listen("a"):
+        with notifier.subscribe("a"):
             assert await changes.wait(AGES)
-            with notifier.listen("a"), notifier.listen("b"):
+            with notifier.subscribe("a"), notifier.subscribe("b"):
                 assert notifier.names == {"a", "b"}
                 assert await changes.wait(AGES)
             assert await changes.wait(AGES)

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from llama_stack_responses.admission import Quota
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.generation.loop import LoopLimits
 from llama_stack_responses.inputs.prompts import PromptVersion
 from llama_stack_responses.jobs import runner
+from llama_stack_responses.jobs.held_inputs import HeldInputs
+from llama_stack_responses.jobs.job import BEGUN
 from llama_stack_responses.jobs.queue import TRIES
 from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.store import codec
-from llama_stack_responses.store.records import Condition, Op, writes_of
+from llama_stack_responses.store.records import Condition, Op, Record, writes_of
 from tests.support.inference import Round, call, finish, text
 from tests.support.records import WatchedRecords
-from tests.unit.jobs.harness import ANNA, ID, KEEP, PATIENCE, ROUNDS, SAID, ProcessHarness, said, turns
+from tests.unit.jobs.harness import ANNA, ID, KEEP, PATIENCE, ROUNDS, SAID, ProcessHarness, texts_of, turns, until
 
 type Json = dict[str, Any]
 
@@ -37,10 +41,51 @@ async def test_background_response_completes(records: WatchedRecords) -> None:
     harness = await queued(records, *ROUNDS)
     await harness.run_job()
     final = await harness.result()
-    assert (final["status"], said(final)) == ("completed", SAID)
+    assert (final["status"], texts_of(final)) == ("completed", SAID)
     assert final["completed_at"] >= final["created_at"]
     assert final["usage"]["output_tokens"] == 18
     assert harness.access.acted == [(ANNA, {})]
+
+
+async def test_job_is_begun_once_there_is_room_for_its_response_and_input(records: WatchedRecords) -> None:
+    waits, go_on = asyncio.Event(), asyncio.Event()
+
+    class Full(HeldInputs):
+        async def read(self, *args: Any) -> Any:
+            waits.set()
+            await go_on.wait()
+            return await super().read(*args)
+
+    harness = await queued(records, *ROUNDS)
+    job = harness.runner(await harness.claim())
+    job._held_inputs = Full(Quota("inputs", 2**20, 2**20))
+    running = asyncio.create_task(job.run())
+    await asyncio.wait_for(waits.wait(), PATIENCE)
+    types = [event["type"] for event in await harness.event_log.read_all(ID, -1)]
+    assert (types, job._event_buffer.ready()) == (["response.created", "response.queued"], [])
+    go_on.set()
+    await asyncio.wait_for(running, PATIENCE)
+    assert texts_of(await harness.result()) == SAID
+
+
+@pytest.mark.parametrize("large", [False, True])
+async def test_only_large_request_is_parsed_outside_event_loop(
+    records: WatchedRecords, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    named = [{"type": "function", "name": f"f{number}"} for number in range(1_000 if large else 1)]
+    harness = await queued(records, *ROUNDS, tools=named)
+    job = harness.runner(await harness.claim())
+    read, in_loop = job._parse, list[bool]()
+
+    def parse(body: Json) -> Any:
+        in_loop.append(threading.current_thread() is threading.main_thread())
+        return read(body)
+
+    monkeypatch.setattr(job, "_parse", parse)
+    async with asyncio.timeout(PATIENCE):
+        await job.run()
+    assert in_loop == [not large]
+    assert (await harness.result())["status"] == "completed"
 
 
 async def test_job_uses_sealed_provider_keys_of_user(records: WatchedRecords) -> None:
@@ -51,7 +96,7 @@ async def test_job_uses_sealed_provider_keys_of_user(records: WatchedRecords) ->
         # A worker's heartbeat and similar rows have no value.
         assert "canary" not in str(codec.decode(record.value) if row[0] in "jkr" else record.value)
     await harness.run_job()
-    assert said(await harness.result()) == SAID
+    assert texts_of(await harness.result()) == SAID
     assert harness.access.acted == [(ANNA, {"api_key": "sk-canary"})]
 
 
@@ -66,8 +111,8 @@ async def test_job_keeps_prompt_text_from_time_of_request(records: WatchedRecord
     # The worker has no access to prompts.
     await harness.run_job()
     final = await harness.result()
-    heard = [{"role": "system", "content": "Speak Greek.\n\nBe kind."}, {"role": "user", "content": "hi"}]
-    assert [request["messages"][:2] for request in harness.inference.requests] == [heard] * len(ROUNDS)
+    expected = [{"role": "system", "content": "Speak Greek.\n\nBe kind."}, {"role": "user", "content": "hi"}]
+    assert [request["messages"][:2] for request in harness.inference.requests] == [expected] * len(ROUNDS)
     assert final["prompt"] == {"id": "p", "variables": {"language": "Greek"}, "version": "3"}
     assert [item["content"][0]["text"] for item in final["instructions"]] == ["Speak Greek.", "Be kind."]
 
@@ -78,7 +123,7 @@ async def test_job_fails_if_sealed_keys_cannot_be_opened(records: WatchedRecords
     harness.sealer = Sealer([bytes(32)])
     await harness.run_job()
     final = await harness.result()
-    assert (final["status"], said(final), harness.inference.requests) == ("failed", [], [])
+    assert (final["status"], texts_of(final), harness.inference.requests) == ("failed", [], [])
     assert "a secret that this server does not have" in final["error"]["message"]
 
 
@@ -100,6 +145,25 @@ async def test_response_is_stored_before_readers_get_terminal_event(records: Wat
     assert stored.response == events[-1]["response"]
     await working
     assert await harness.result() == stored.response
+
+
+async def test_finished_job_does_not_read_its_event_log_again(records: WatchedRecords) -> None:
+    read: set[str] = set()
+
+    class NotedRecords(WatchedRecords):
+        async def range(
+            self, start: str, end: str, *, limit: int, reverse: bool = False, most: int | None = None
+        ) -> list[tuple[str, Record]]:
+            found = await super().range(start, end, limit=limit, reverse=reverse, most=most)
+            read.update(key for key, _ in found if key.startswith(f"e/{ID}/"))
+            return found
+
+    harness = ProcessHarness(NotedRecords(records), *ROUNDS)
+    await harness.submit(harness.background_jobs())
+    await harness.run_job()
+    # The events of the queued response were stored before the job began.
+    assert read == {f"e/{ID}/{BEGUN - 1:08d}"}
+    assert texts_of((await harness.result()), "completed") == SAID
 
 
 async def test_event_log_of_finished_job_expires(records: WatchedRecords) -> None:
@@ -137,7 +201,7 @@ async def test_provider_error_fails_job(
     harness = await queued(records, *rounds)
     await harness.run_job()
     final = await harness.result()
-    assert (final["status"], final["error"]["message"], said(final)) == ("failed", message, texts)
+    assert (final["status"], final["error"]["message"], texts_of(final)) == ("failed", message, texts)
 
 
 async def test_internal_error_fails_job(
@@ -151,7 +215,7 @@ async def test_internal_error_fails_job(
     monkeypatch.setattr("llama_stack_responses.generation.loop.Generation._add_output", broken)
     await harness.run_job()
     final = await harness.result()
-    assert final["error"]["message"] == "The server failed while it made the response (ZeroDivisionError)."
+    assert final["error"]["message"] == "The server failed while it generated the response (ZeroDivisionError)."
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -159,17 +223,17 @@ async def test_job_with_request_no_longer_valid_fails(records: WatchedRecords, m
     harness = await queued(records, *ROUNDS, metadata={"a": "b"})
     first = harness.runner
 
-    def strict(lease: Any) -> runner.JobRunner:
-        made = first(lease)
-        read = made._parse
+    def strict(job: Any) -> runner.JobRunner:
+        created = first(job)
+        read = created._parse
 
         def parse(body: Json) -> Any:
             if "metadata" in body:
                 raise ApiError(400, "No metadata here.")
             return read(body)
 
-        monkeypatch.setattr(made, "_parse", parse)
-        return made
+        monkeypatch.setattr(created, "_parse", parse)
+        return created
 
     monkeypatch.setattr(harness, "runner", strict)
     for _ in range(TRIES):
@@ -190,8 +254,8 @@ HOW = ["killed", "stopped", "handed over"]
 
 async def lose(harness: ProcessHarness, how: str, steps: int) -> asyncio.Task[None] | None:
     """Lose a worker after `steps` iterations of the event loop. Return the task of a worker that continues."""
-    lease = await harness.claim("dies")
-    first = harness.runner(lease)
+    job = await harness.claim("dies")
+    first = harness.runner(job)
     task = asyncio.create_task(first.run())
     await turns(steps)
     if how == "stopped":
@@ -212,9 +276,9 @@ async def test_job_that_progresses_survives_any_number_of_lost_workers(records: 
     await queued(records)
     for done in range(2 * TRIES):
         harness = ProcessHarness(records, ROUNDS[0], [text("cut"), asyncio.Event()])
-        lease = await harness.claim("dies")
-        assert lease.job.verdict is None
-        task = asyncio.create_task(harness.runner(lease).run())
+        job = await harness.claim("dies")
+        assert job.state.verdict is None
+        task = asyncio.create_task(harness.runner(job).run())
         async with asyncio.timeout(PATIENCE):
             while (checkpoint := await harness.jobs.checkpoint(ID)) is None or checkpoint.rounds == done:
                 await turns(1)
@@ -224,7 +288,7 @@ async def test_job_that_progresses_survives_any_number_of_lost_workers(records: 
     last = ProcessHarness(records, ROUNDS[-1])
     await last.run_job()
     final = await last.result()
-    assert (final["status"], said(final)) == ("completed", [SAID[0]] * 2 * TRIES + [SAID[-1]])
+    assert (final["status"], texts_of(final)) == ("completed", [SAID[0]] * 2 * TRIES + [SAID[-1]])
 
 
 @pytest.mark.extended
@@ -241,24 +305,24 @@ async def test_worker_lost_at_any_step_completes_job_without_repeating_rounds(
     done = checkpoint.rounds if checkpoint else 0
     second = ProcessHarness(records, *ROUNDS[done:])
     if checkpoint:
-        lease = await second.claim("lives")
-        assert lease.job.tries == (1 if how == "handed over" else 2)
+        job = await second.claim("lives")
+        assert job.state.tries == (1 if how == "handed over" else 2)
         async with asyncio.timeout(PATIENCE):
-            await second.runner(lease).run()
-        assert len(second.inference.requests) == len(ROUNDS) - done, "a finished round was made again"
+            await second.runner(job).run()
+        assert len(second.inference.requests) == len(ROUNDS) - done, "a finished round was repeated"
     if rest:
         async with asyncio.timeout(PATIENCE):
             await rest
     final = await second.result()
     assert final["status"] == "completed"
     # Items of an unfinished round that were already read stay; the repeated round emits them again.
-    assert list(dict.fromkeys(said(final, "completed"))) == SAID
+    assert list(dict.fromkeys(texts_of(final, "completed"))) == SAID
     assert final["usage"]["output_tokens"] == 18
     if reader:
         async with asyncio.timeout(PATIENCE):
             assert await reader == await second.event_log.read_all(ID, -1)
     else:
-        assert said(final) == SAID
+        assert texts_of(final) == SAID
     assert first.inference.streaming == second.inference.streaming == 0
 
 
@@ -290,14 +354,14 @@ async def test_job_cancelled_at_any_step_ends_cancelled_or_completed(records: Wa
     first = harness.runner(await harness.claim())
     task = asyncio.create_task(first.run())
     await turns(steps)
-    lease = await harness.jobs.take_over(ID, "w2", "cancelled")
-    if lease:
-        await ProcessHarness(records).runner(lease).run()
+    job = await harness.jobs.claim_to_end(ID, "w2", "cancelled")
+    if job:
+        await ProcessHarness(records).runner(job).run()
     async with asyncio.timeout(PATIENCE):
         await task
     final = await harness.result()
-    assert final["status"] == ("cancelled" if lease else "completed")
-    assert said(final, "completed") == SAID[: len(said(final, "completed"))]
+    assert final["status"] == ("cancelled" if job else "completed")
+    assert texts_of(final, "completed") == SAID[: len(texts_of(final, "completed"))]
     assert await reader == await harness.event_log.read_all(ID, -1)
 
 
@@ -307,14 +371,14 @@ async def test_runner_that_lost_lease_closes_provider_stream(records: WatchedRec
     task = asyncio.create_task(first.run())
     await turns(40)
     assert harness.inference.streaming == 1
-    first.on_lease_lost()
+    first.on_job_lost()
     await task
     assert harness.inference.streaming == 0
-    lease = await harness.jobs.find(ID)
-    assert lease == first.lease
+    job = await harness.jobs.find(ID)
+    assert job == first.job
 
 
-@pytest.mark.parametrize("how", ["on_lease_lost", "hand_over"])
+@pytest.mark.parametrize("how", ["on_job_lost", "hand_over"])
 async def test_runner_ended_before_start_sends_no_request(records: WatchedRecords, how: str) -> None:
     harness = await queued(records, [text("a"), asyncio.Event()])
     first = harness.runner(await harness.claim())
@@ -323,9 +387,32 @@ async def test_runner_ended_before_start_sends_no_request(records: WatchedRecord
     async with asyncio.timeout(PATIENCE):
         await task
     assert harness.inference.requests == []
-    lease = await harness.jobs.find(ID)
-    assert lease is not None
-    assert lease.job.worker == ("w1" if how == "on_lease_lost" else None)
+    job = await harness.jobs.find(ID)
+    assert job is not None
+    assert job.state.worker == ("w1" if how == "on_job_lost" else None)
+
+
+async def test_provider_error_after_hand_over_does_not_fail_job(records: WatchedRecords) -> None:
+    class Unbound(asyncio.Event):
+        """A pause of the provider's answer that a cancellation ends with an error of the connection."""
+
+        async def wait(self) -> Literal[True]:
+            try:
+                return await super().wait()
+            except asyncio.CancelledError:
+                raise ConnectionResetError from None
+
+    harness = await queued(records, [text("a"), Unbound()])
+    first = harness.runner(await harness.claim())
+    task = asyncio.create_task(first.run())
+    await until(lambda: harness.inference.sent == 1)
+    await turns(10)
+    first.hand_over()
+    async with asyncio.timeout(PATIENCE):
+        await task
+    job = await harness.jobs.find(ID)
+    assert job is not None
+    assert job.state.worker is None
 
 
 async def test_concluding_job_is_finished_not_handed_over(records: WatchedRecords) -> None:
@@ -336,7 +423,7 @@ async def test_concluding_job_is_finished_not_handed_over(records: WatchedRecord
         await turns(1)
     first.hand_over()
     await task
-    assert said(await harness.result()) == SAID
+    assert texts_of(await harness.result()) == SAID
 
 
 # Continuation by the next worker
@@ -385,11 +472,11 @@ async def test_cancelled_job_keeps_output_and_usage(records: WatchedRecords) -> 
     first = await queued(records, ROUNDS[0], [text("And"), asyncio.Event()])
     reader = asyncio.create_task(first.read())
     await lose(first, "killed", 100)
-    lease = await first.jobs.take_over(ID, "w2", "cancelled")
-    assert lease is not None
-    await first.runner(lease).run()
+    job = await first.jobs.claim_to_end(ID, "w2", "cancelled")
+    assert job is not None
+    await first.runner(job).run()
     final = await first.result()
-    assert (final["status"], said(final)) == ("cancelled", [SAID[0], "And"])
+    assert (final["status"], texts_of(final)) == ("cancelled", [SAID[0], "And"])
     assert final["output"][-1]["status"] == "incomplete"
     assert final["usage"]["output_tokens"] == 5
     assert (await reader)[-1]["type"] == "response.incomplete"
@@ -413,8 +500,8 @@ async def test_call_cut_by_lost_worker_is_repeated_with_new_call_id(records: Wat
 
 async def test_round_with_whole_client_call_that_was_read_is_not_repeated(records: WatchedRecords) -> None:
     tools: list[Json] = [{"type": "function", "name": name, "parameters": {}} for name in ("f", "g")]
-    made: Round = [call("f", "c1", '{"a": 1}'), call("g", "c2", '{"b"', index=1), asyncio.Event()]
-    first = await queued(records, made, tools=tools)
+    created: Round = [call("f", "c1", '{"a": 1}'), call("g", "c2", '{"b"', index=1), asyncio.Event()]
+    first = await queued(records, created, tools=tools)
     reader = asyncio.create_task(first.read())
     await lose(first, "killed", 100)
     second = ProcessHarness(records)
@@ -432,14 +519,14 @@ async def test_whole_client_call_that_no_client_read_is_dropped(records: Watched
     await lose(first, "killed", 100)
     second = ProcessHarness(records, [text("Hello"), finish()])
     await second.run_job()
-    assert said(await second.result()) == ["Hello"]
+    assert texts_of(await second.result()) == ["Hello"]
 
 
 async def test_job_of_deleted_response_is_removed(records: WatchedRecords) -> None:
     harness = await queued(records, *ROUNDS)
-    lease = await harness.claim()
+    job = await harness.claim()
     await harness.archive.delete(ID)
-    await harness.runner(lease).run()
+    await harness.runner(job).run()
     assert harness.inference.requests == []
     assert await harness.jobs.find(ID) is None
     assert [key for key, _ in await records.range("t/", "t0", limit=10)]
@@ -451,8 +538,8 @@ async def test_job_of_deleted_response_is_removed(records: WatchedRecords) -> No
 @pytest.mark.parametrize("steps", range(0, 60, 2))
 async def test_job_waits_out_store_outage(records: WatchedRecords, steps: int) -> None:
     harness = await queued(records, *ROUNDS)
-    lease = await harness.claim()
-    task = asyncio.create_task(harness.runner(lease).run())
+    job = await harness.claim()
+    task = asyncio.create_task(harness.runner(job).run())
     await turns(steps)
     records.away = True
     await turns(60)
@@ -460,7 +547,7 @@ async def test_job_waits_out_store_outage(records: WatchedRecords, steps: int) -
     async with asyncio.timeout(PATIENCE):
         await task
     final = await harness.result()
-    assert (final["status"], said(final)) == ("completed", SAID)
+    assert (final["status"], texts_of(final)) == ("completed", SAID)
     assert len(harness.inference.requests) == len(ROUNDS)
 
 
@@ -483,16 +570,16 @@ class Unsure(WatchedRecords):
 
     Args:
         prefix: how the key begins.
-        made: whether the commit is applied.
+        committed: whether the commit is applied.
         meanwhile: called before the error is raised.
     """
 
     def __init__(
-        self, records: WatchedRecords, prefix: str, *, made: bool, meanwhile: Callable[[], Awaitable[object]]
+        self, records: WatchedRecords, prefix: str, *, committed: bool, meanwhile: Callable[[], Awaitable[object]]
     ) -> None:
         super().__init__(records)
         self._prefix: str | None = prefix
-        self._made = made
+        self._committed = committed
         self._meanwhile = meanwhile
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
@@ -501,15 +588,15 @@ class Unsure(WatchedRecords):
             await super().commit(ops, conditions)
             return
         self._prefix = None
-        if self._made:
+        if self._committed:
             await super().commit(ops, conditions)
         await self._meanwhile()
         raise ApiError(503, "The connection was lost.")
 
 
-@pytest.mark.parametrize("made", [True, False])
+@pytest.mark.parametrize("committed", [True, False])
 async def test_server_ending_during_final_commit_leaves_finished_or_queued_job(
-    records: WatchedRecords, made: bool
+    records: WatchedRecords, committed: bool
 ) -> None:
     first = await queued(records, *ROUNDS)
     reader = asyncio.create_task(first.read())
@@ -519,15 +606,15 @@ async def test_server_ending_during_final_commit_leaves_finished_or_queued_job(
     async def end() -> None:
         working[0].hand_over()
 
-    unsure = ProcessHarness(Unsure(records, "t/", made=made, meanwhile=end), *ROUNDS)
+    unsure = ProcessHarness(Unsure(records, "t/", committed=committed, meanwhile=end), *ROUNDS)
     working.append(unsure.runner(await unsure.claim()))
     async with asyncio.timeout(PATIENCE):
         await working[0].run()
-    assert (await first.jobs.find(ID) is None) == made
-    if not made:
+    assert (await first.jobs.find(ID) is None) == committed
+    if not committed:
         await ProcessHarness(records, ROUNDS[2]).run_job()
     final = await first.result()
-    assert (final["status"], said(final, "completed")) == ("completed", SAID)
+    assert (final["status"], texts_of(final, "completed")) == ("completed", SAID)
     assert await reader == await first.event_log.read_all(ID, -1)
 
 
@@ -545,10 +632,10 @@ async def test_reader_during_unconfirmed_removal_of_cut_events_sees_final_stream
         await turns(5)
 
     key = f"e/{ID}/{cut[-1]['sequence_number']:08d}"
-    second = ProcessHarness(Unsure(records, key, made=True, meanwhile=come), [text("Hello"), finish()])
+    second = ProcessHarness(Unsure(records, key, committed=True, meanwhile=come), [text("Hello"), finish()])
     await second.run_job()
     final = await second.result()
-    assert said(final) == ["Hello"]
+    assert texts_of(final) == ["Hello"]
     assert await readers[0] == await second.event_log.read_all(ID, -1)
 
 
@@ -566,8 +653,8 @@ async def test_conversation_is_compacted_once_despite_lost_worker(
     records: WatchedRecords, steps: int, read: bool
 ) -> None:
     at_100 = [{"type": "compaction", "compact_threshold": 100}]
-    asked = [*TURNS, {"role": "user", "content": "hi"}]
-    first = await queued(records, SUMMARY, ANSWER, input=asked, context_management=at_100)
+    questions = [*TURNS, {"role": "user", "content": "hi"}]
+    first = await queued(records, SUMMARY, ANSWER, input=questions, context_management=at_100)
     reader = asyncio.create_task(first.read()) if read else None
     await lose(first, "killed", steps)
     checkpoint = await first.jobs.checkpoint(ID)

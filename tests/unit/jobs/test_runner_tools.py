@@ -10,7 +10,7 @@ import pytest
 
 from llama_stack_responses.store.records import Records
 from llama_stack_responses.tools.registry import client_tools
-from llama_stack_responses.tools.tool import Outcome
+from llama_stack_responses.tools.tool_function import Outcome
 from tests.support.inference import Round, call, finish, text
 from tests.support.records import WatchedRecords
 from tests.support.strict import check_stream
@@ -63,7 +63,7 @@ async def test_worker_killed_at_any_step_completes_tool_calls_without_repeating_
     second = JobHarness(records, *ROUNDS[done:], repeatable=repeatable)
     if checkpoint:
         await second.harness.run_job("lives")
-        assert len(second.harness.inference.requests) == len(ROUNDS) - done, "a finished round was made again"
+        assert len(second.harness.inference.requests) == len(ROUNDS) - done, "a finished round was repeated"
     final = await second.harness.result()
     assert final["status"] == "completed"
     assert final["usage"]["output_tokens"] == 18
@@ -131,9 +131,9 @@ async def test_next_worker_numbers_events_after_joined_deltas_without_gap(record
     await second.harness.run_job()
     await second.harness.result()
     async with asyncio.timeout(PATIENCE):
-        told = await reader
-    check_stream(told)
-    assert "word " * 50 in [event.get("delta") for event in told]
+        event_list = await reader
+    check_stream(event_list)
+    assert "word " * 50 in [event.get("delta") for event in event_list]
 
 
 async def test_tool_outputs_are_stored_in_history_not_in_response(records: WatchedRecords) -> None:
@@ -145,8 +145,8 @@ async def test_tool_outputs_are_stored_in_history_not_in_response(records: Watch
     stored = await harness.harness.archive.load(ID)
     assert stored
     history = await harness.harness.archive.history(stored.history)
-    told = [item["exchange"] for item in history if "exchange" in item]
-    assert [(each["name"], each["output"]) for each in told] == [("lookup", "found")] * 3
+    exchanges = [item["exchange"] for item in history if "exchange" in item]
+    assert [(each["name"], each["output"]) for each in exchanges] == [("lookup", "found")] * 3
 
 
 async def test_cancelled_job_closes_tool_calls_that_ran(records: WatchedRecords) -> None:
@@ -157,9 +157,9 @@ async def test_cancelled_job_closes_tool_calls_that_ran(records: WatchedRecords)
     checkpoint = await harness.harness.jobs.checkpoint(ID)
     assert checkpoint
     assert len(checkpoint.waiting) == 1
-    lease = await harness.harness.jobs.take_over(ID, "w2", "cancelled")
-    assert lease
-    await JobHarness(records, repeatable=True).harness.runner(lease).run()
+    job = await harness.harness.jobs.claim_to_end(ID, "w2", "cancelled")
+    assert job
+    await JobHarness(records, repeatable=True).harness.runner(job).run()
     final = await harness.harness.result()
     assert final["status"] == "cancelled"
     searches = [item["status"] for item in final["output"] if item["type"] == "web_search_call"]

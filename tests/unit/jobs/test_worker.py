@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
+import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,7 +23,7 @@ from llama_stack_responses.store.records import Condition, Op, Put
 from tests.support.inference import Round, finish, text
 from tests.support.records import WatchedRecords
 from tests.support.wire import output_text
-from tests.unit.jobs.harness import HURRIED, ID, PATIENCE, ROUNDS, SAID, ProcessHarness, said, shared, turns, until
+from tests.unit.jobs.harness import HURRIED, ID, PATIENCE, ROUNDS, SAID, ProcessHarness, shared, texts_of, turns, until
 
 type Json = dict[str, Any]
 
@@ -110,6 +113,12 @@ async def start(records: WatchedRecords) -> AsyncIterator[Start]:
         await process.background.worker.stop()
 
 
+def lines_about_job(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the log lines that name the job."""
+    lines = [record.getMessage() for record in caplog.records]
+    return [line for line in lines if ID in line]
+
+
 async def until_ended(harness: ProcessHarness, response_id: str = ID) -> None:
     """Wait until the job is gone."""
     async with asyncio.timeout(PATIENCE):
@@ -126,8 +135,69 @@ async def test_queued_job_completes(records: WatchedRecords, start: Start) -> No
     batches = here.background.events.follow(ID, -1, PATIENCE)
     events = [event async for batch in batches for event in batch]
     final = await here.result()
-    assert (final["status"], said(final)) == ("completed", SAID)
+    assert (final["status"], texts_of(final)) == ("completed", SAID)
     assert events == await here.event_log.read_all(ID, -1)
+
+
+async def test_job_whose_input_has_no_room_waits_until_another_ends(start: Start) -> None:
+    gate = asyncio.Event()
+    here = start([text("a"), gate, finish()], HELLO, size=2, held_bytes=60_000)
+    for name in ("resp_1", "resp_2"):
+        await here.submit(here.background, name, input="x" * 40_000)
+    await until(lambda: here.background.worker.running == 2 and here.inference.streaming == 1)
+    await turns(1_000)
+    assert len(here.inference.requests) == 1
+    gate.set()
+    for name in ("resp_1", "resp_2"):
+        await until_ended(here, name)
+        assert (await here.result(name))["status"] == "completed"
+
+
+async def test_job_whose_input_cannot_be_read_yet_blocks_no_other_and_is_counted_once(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = start(HELLO, HELLO, size=2, held_bytes=100_000)
+    history, names, fails = here.archive.history, list[str | None](), True
+
+    async def read(name: str | None, allowance: Any = None, hold: Callable[[int], object] | None = None) -> list[Json]:
+        names.append(name)
+        if fails and name == names[0]:
+            assert hold
+            hold(10_000)
+            raise ApiError(503, "The query took too long.")
+        return await history(name, allowance, hold)
+
+    monkeypatch.setattr(here.archive, "history", read)
+    await here.submit(here.background, "resp_1", input="first")
+    await until(lambda: len(names) > 20)
+    await here.submit(here.background, "resp_2", input="x" * 40_000)
+    await until_ended(here, "resp_2")
+    fails = False
+    await until_ended(here, "resp_1")
+    for name in ("resp_1", "resp_2"):
+        assert (await here.result(name))["status"] == "completed"
+
+
+async def test_job_whose_input_alone_exceeds_the_limit_runs(start: Start) -> None:
+    here = start(HELLO, held_bytes=1_000)
+    await here.submit(here.background, input="x" * 40_000)
+    await until_ended(here)
+    assert (await here.result())["status"] == "completed"
+
+
+async def test_input_of_cancelled_job_is_released_without_garbage_collection(start: Start) -> None:
+    gc.disable()
+    try:
+        here = start([text("a"), asyncio.Event(), finish()])
+        await here.submit(here.background)
+        await until(lambda: here.inference.streaming == 1)
+        [runner_of_job] = here.background.worker._runners.values()
+        generation = weakref.ref(runner_of_job._generation)
+        del runner_of_job
+        await here.background.cancel(ID)
+        await until(lambda: generation() is None)
+    finally:
+        gc.enable()
 
 
 async def test_health_check_fails_when_worker_task_has_ended(start: Start) -> None:
@@ -147,7 +217,7 @@ async def test_job_queued_by_other_process_completes(records: WatchedRecords, st
     await there.submit(there.background)
     here = start(*ROUNDS)
     await until_ended(here)
-    assert said(await here.result()) == SAID
+    assert texts_of(await here.result()) == SAID
 
 
 async def test_worker_runs_no_more_jobs_than_its_size(start: Start) -> None:
@@ -176,7 +246,7 @@ async def test_owner_runs_no_more_jobs_than_its_share(records: WatchedRecords, s
     async with here.jobs.enqueued("resp_b", Owner("bert"), {"model": "m", "input": "hi"}) as ops:
         await records.commit(ops)
     here.background._notifier.notify(QUEUE)
-    while (waiting := await here.jobs.find("resp_b")) and waiting.job.worker is None:
+    while (waiting := await here.jobs.find("resp_b")) and waiting.state.worker is None:
         await turns(1)
     assert len(here.inference.requests) == 2
     gate.set()
@@ -189,7 +259,7 @@ async def test_each_job_runs_once_across_processes(records: WatchedRecords, star
     await asyncio.gather(*(processes[n % 3].submit(processes[n % 3].background, f"resp_{n}") for n in range(12)))
     for number in range(12):
         await until_ended(processes[0], f"resp_{number}")
-        assert said(await processes[0].result(f"resp_{number}")) == ["Hello"]
+        assert texts_of(await processes[0].result(f"resp_{number}")) == ["Hello"]
     assert sum(len(process.inference.requests) for process in processes) == 12
 
 
@@ -206,8 +276,9 @@ async def test_full_queue_refuses_job_and_stores_nothing(records: WatchedRecords
 
 
 async def test_job_of_dead_process_continues_in_other_process(
-    records: WatchedRecords, clock: Clock, start: Start
+    records: WatchedRecords, clock: Clock, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "llama_stack_responses.jobs")
     dies = start(ROUNDS[0], [text("And"), asyncio.Event()])
     await dies.submit(dies.background)
     reader = asyncio.create_task(dies.read())
@@ -219,30 +290,35 @@ async def test_job_of_dead_process_continues_in_other_process(
     clock.now += DEFAULT.lease_seconds + 1
     await until_ended(lives)
     final = await lives.result()
-    assert said(final, "completed") == SAID
+    assert texts_of(final, "completed") == SAID
     async with asyncio.timeout(PATIENCE):
         assert await reader == await lives.event_log.read_all(ID, -1)
+    dead = dies.background._worker_id
+    assert lines_about_job(caplog) == [
+        f"requeued a job, the lease of its worker expired: {ID} (worker {dead})",
+        f"resumed a job: {ID} (start 2, round 2)",
+    ]
 
 
 async def test_worker_without_renewed_lease_does_not_recover_jobs_yet(records: WatchedRecords, start: Start) -> None:
-    await takes_nobody_for_dead(records, start, replace(HURRIED, outage_seconds=0.0))
+    await takes_over_no_live_job(records, start, replace(HURRIED, outage_seconds=0.0))
 
 
 async def test_worker_that_just_started_does_not_recover_jobs_yet(records: WatchedRecords, start: Start) -> None:
-    await takes_nobody_for_dead(records, start, replace(HURRIED, grace_seconds=PATIENCE))
+    await takes_over_no_live_job(records, start, replace(HURRIED, grace_seconds=PATIENCE))
 
 
-async def takes_nobody_for_dead(records: WatchedRecords, start: Start, intervals: Intervals) -> None:
+async def takes_over_no_live_job(records: WatchedRecords, start: Start, intervals: Intervals) -> None:
     """Assert that a worker leaves the job of an expired lease alone while it renews its own lease repeatedly."""
     harness = Process(records)
     await harness.submit(harness.background)
-    lease = await harness.claim("other")
+    job = await harness.claim("other")
     here = start(*ROUNDS, intervals=intervals)
     life = f"p/{here.background._worker_id}"
     async with asyncio.timeout(PATIENCE):
         while (found := (await records.get_many([life])).get(life)) is None or found.version < 5:
             await turns(1)
-    assert await harness.jobs.find(ID) == lease
+    assert await harness.jobs.find(ID) == job
 
 
 async def test_stopping_process_hands_over_its_job(records: WatchedRecords, start: Start) -> None:
@@ -252,12 +328,39 @@ async def test_stopping_process_hands_over_its_job(records: WatchedRecords, star
     async with asyncio.timeout(PATIENCE):
         await first.background.worker.stop()
     assert first.inference.streaming == 0
-    lease = await first.jobs.find(ID)
-    assert lease is not None
-    assert (lease.job.worker, lease.job.tries) == (None, 0)
+    job = await first.jobs.find(ID)
+    assert job is not None
+    assert (job.state.worker, job.state.tries) == (None, 0)
     second = start(*ROUNDS[1:])
     await until_ended(second)
-    assert said(await second.result(), "completed") == SAID
+    assert texts_of(await second.result(), "completed") == SAID
+
+
+async def test_job_claimed_during_hand_over_is_released_unstarted(clock: Clock) -> None:
+    claimed, go_on = asyncio.Event(), asyncio.Event()
+
+    class LateReply(WatchedRecords):
+        """Records whose reply to a claim waits."""
+
+        async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+            await super().commit(ops, conditions)
+            if any(isinstance(op, Put) and op.key.startswith("h/") for op in ops):
+                claimed.set()
+                await go_on.wait()
+
+    process = Process(LateReply(shared(clock=clock)), HELLO)
+    await process.submit(process.background)
+    process.background.start()
+    await asyncio.wait_for(claimed.wait(), PATIENCE)
+    process.background.worker.hand_over()
+    go_on.set()
+    async with asyncio.timeout(PATIENCE):
+        while (job := await process.jobs.find(ID)) and job.state.worker:
+            await turns(1)
+    assert job is not None
+    assert job.state.tries == 0
+    assert process.inference.sent == 0
+    await process.background.worker.stop()
 
 
 async def test_process_stops_during_store_outage(records: WatchedRecords, start: Start) -> None:
@@ -270,12 +373,16 @@ async def test_process_stops_during_store_outage(records: WatchedRecords, start:
     assert first.inference.streaming == 0
 
 
-async def test_worker_whose_job_was_taken_over_closes_provider_stream(records: WatchedRecords, start: Start) -> None:
+async def test_worker_whose_job_was_taken_over_closes_provider_stream(
+    records: WatchedRecords, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "llama_stack_responses.jobs")
     here = start([text("And"), asyncio.Event()])
     await here.submit(here.background)
     await until(lambda: here.inference.streaming == 1)
-    assert await here.jobs.take_over(ID, "somebody", "cancelled")
+    assert await here.jobs.claim_to_end(ID, "other", "cancelled")
     await until(lambda: here.inference.streaming == 0)
+    assert f"lease of a job lost, another worker has it: {ID}" in lines_about_job(caplog)
 
 
 # Lost replies and lost leases
@@ -288,7 +395,7 @@ async def test_claimed_job_runs_although_reply_was_lost(records: WatchedRecords,
     here = start(*ROUNDS, on=deaf)
     await until_ended(here)
     assert deaf.unheard == 1
-    assert said(await here.result()) == SAID
+    assert texts_of(await here.result()) == SAID
 
 
 async def lose_the_store(here: Process, records: WatchedRecords, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,14 +408,20 @@ async def lose_the_store(here: Process, records: WatchedRecords, monkeypatch: py
 
 
 async def test_worker_that_lost_its_lease_resumes_its_jobs(
-    records: WatchedRecords, start: Start, monkeypatch: pytest.MonkeyPatch
+    records: WatchedRecords, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "llama_stack_responses.jobs")
     here = start(ROUNDS[0], [text("And"), asyncio.Event()], *ROUNDS[1:])
     await here.submit(here.background)
     await until(lambda: here.inference.sent == 6)
     await lose_the_store(here, records, monkeypatch)
     await until_ended(here)
-    assert said(await here.result(), "completed") == SAID
+    assert texts_of(await here.result(), "completed") == SAID
+    assert lines_about_job(caplog) == [
+        f"dropped a job, the lease of this worker expired: {ID}",
+        f"requeued a job that this worker did not run: {ID}",
+        f"resumed a job: {ID} (start 2, round 2)",
+    ]
 
 
 def has_sent(process: Process, deltas: int) -> bool:
@@ -327,7 +440,7 @@ async def test_store_outages_in_one_round_do_not_count_as_tries(
         await lose_the_store(here, records, monkeypatch)
     await until_ended(here)
     final = await here.result()
-    assert (final["status"], said(final, "completed")) == ("completed", ["Hello"])
+    assert (final["status"], texts_of(final, "completed")) == ("completed", ["Hello"])
 
 
 async def test_job_waits_out_short_store_outage(records: WatchedRecords, start: Start) -> None:
@@ -340,7 +453,7 @@ async def test_job_waits_out_short_store_outage(records: WatchedRecords, start: 
     await until(lambda: here.inference.streaming == 0)
     records.away = False
     await until_ended(here)
-    assert said(await here.result()) == ["Hello"]
+    assert texts_of(await here.result()) == ["Hello"]
     assert len(here.inference.requests) == 1
 
 
@@ -357,11 +470,11 @@ async def test_crashing_job_is_retried_then_failed(
         await here.submit(here.background)
 
         async with asyncio.timeout(PATIENCE):
-            while (lease := await here.jobs.find(ID)) and lease.job.tries <= jobs.TRIES:
+            while (job := await here.jobs.find(ID)) and job.state.tries <= jobs.TRIES:
                 await turns(1)
     await until_ended(here)
     final = await here.result()
-    assert (final["status"], said(final)) == ("failed", [])
+    assert (final["status"], texts_of(final)) == ("failed", [])
     assert here.inference.requests == []
     assert "ZeroDivisionError" in caplog.text
 
@@ -378,7 +491,7 @@ async def test_cancel_ends_job_in_any_process(records: WatchedRecords, start: St
         await (here if where == "here" else there).background.cancel(ID)
     await until(lambda: here.inference.streaming == 0)
     final = await here.result()
-    assert (final["status"], said(final, "completed")) == ("cancelled", SAID[:1])
+    assert (final["status"], texts_of(final, "completed")) == ("cancelled", SAID[:1])
 
 
 async def test_cancelled_queued_job_never_runs(records: WatchedRecords) -> None:
@@ -404,8 +517,8 @@ async def test_cancel_takes_effect_although_client_disconnects(start: Start, ste
     await here.submit(here.background)
     await until(lambda: here.inference.streaming == 1)
     await leave(here, steps)
-    lease = await here.jobs.find(ID)
-    if lease is not None and lease.job.verdict is None:
+    job = await here.jobs.find(ID)
+    if job is not None and job.state.verdict is None:
         await here.background.cancel(ID)  # the request to cancel had not begun
     await until_ended(here)
     assert (await here.result())["status"] == "cancelled"
@@ -417,9 +530,9 @@ async def test_interrupted_cancel_is_finished_without_waiting_for_recovery(
     here = start(size=0, intervals=replace(HURRIED, heartbeat_seconds=DEFAULT.lease_seconds - 1))
     await here.submit(here.background)
     await leave(here, 6)
-    lease = await here.jobs.find(ID)
-    assert lease is not None
-    assert lease.job.verdict == "cancelled"
+    job = await here.jobs.find(ID)
+    assert job is not None
+    assert job.state.verdict == "cancelled"
     await until_ended(here)
 
 
@@ -506,32 +619,32 @@ async def test_readers_are_released_when_process_ends_during_store_outage(
 
 
 async def test_awaited_response_runs_while_worker_is_full(start: Start) -> None:
-    lease = asyncio.Event()
-    busy = start([text("on"), lease, finish()], HELLO, size=1)
+    resume = asyncio.Event()
+    busy = start([text("on"), resume, finish()], HELLO, size=1)
     await busy.submit(busy.background, "resp_2")
     await until(lambda: busy.inference.streaming == 1)
     await busy.open(busy.background)
     await until_ended(busy)
-    assert said(await busy.result(background=False)) == ["Hello"]
-    lease.set()
+    assert texts_of(await busy.result(background=False)) == ["Hello"]
+    resume.set()
     await until_ended(busy, "resp_2")
 
 
 async def test_awaited_response_takes_no_worker_slot(start: Start) -> None:
-    lease = asyncio.Event()
-    busy = start([text("on"), lease, finish()], HELLO, size=1)
+    resume = asyncio.Event()
+    busy = start([text("on"), resume, finish()], HELLO, size=1)
     await busy.open(busy.background)
     await busy.submit(busy.background, "resp_2")
     await until_ended(busy, "resp_2")
-    lease.set()
+    resume.set()
     await until_ended(busy)
-    assert said(await busy.result(background=False)) == ["on"]
+    assert texts_of(await busy.result(background=False)) == ["on"]
 
 
 async def test_awaited_responses_are_limited_per_process(start: Start) -> None:
-    lease = asyncio.Event()
-    busy = start(*[[text("on"), lease, finish()]] * 4, size=1, waiting=2)
-    opened = [busy.open(busy.background, f"resp_{number}", patience=0.01) for number in range(4)]
+    resume = asyncio.Event()
+    busy = start(*[[text("on"), resume, finish()]] * 4, size=1, waiting=2)
+    opened = [busy.open(busy.background, f"resp_{number}", acceptance_seconds=0.01) for number in range(4)]
     found = await asyncio.gather(*opened, return_exceptions=True)
     refused = [each for each in found if isinstance(each, ApiError)]
     assert [(each.status, each.code) for each in refused] == [(429, "rate_limit_exceeded")] * 2
@@ -539,8 +652,8 @@ async def test_awaited_responses_are_limited_per_process(start: Start) -> None:
     with pytest.raises(
         ApiError, match="responses with an Idempotency-Key"
     ):  # two are running, whether clients wait or not
-        await busy.open(busy.background, "resp_5", patience=0.01)
-    lease.set()
+        await busy.open(busy.background, "resp_5", acceptance_seconds=0.01)
+    resume.set()
     for number in range(4):
         await until_ended(busy, f"resp_{number}")
     await busy.open(busy.background, "resp_4")
@@ -583,7 +696,7 @@ async def test_refusal_reaches_client_during_store_outage(
 async def test_late_refusal_fails_response(records: WatchedRecords, start: Start) -> None:
     accept = asyncio.Event()
     process = start(ApiError(429, "Slow down."), accept=accept)
-    await process.open(process.background, patience=0.01)
+    await process.open(process.background, acceptance_seconds=0.01)
     accept.set()
     await until_ended(process)
     assert (await process.result(background=False))["error"]["message"] == "Slow down."
@@ -599,7 +712,7 @@ async def test_response_of_dead_server_is_run_by_other_server(clock: Clock, star
     clock.now += DEFAULT.lease_seconds + 1
     other = start(HELLO)
     await until_ended(other)
-    assert said(await other.result(background=False)) == ["Hello"]
+    assert texts_of(await other.result(background=False)) == ["Hello"]
 
 
 async def test_begun_waits_until_provider_accepts_in_other_process(start: Start) -> None:
@@ -614,7 +727,7 @@ async def test_begun_waits_until_provider_accepts_in_other_process(start: Start)
     await begun
     await acceptance
     await other.background.events.ended(ID)
-    assert said(await other.result(background=False)) == ["Hello"]
+    assert texts_of(await other.result(background=False)) == ["Hello"]
 
 
 async def test_begun_and_ended_waiters_are_released_when_server_ends(start: Start) -> None:

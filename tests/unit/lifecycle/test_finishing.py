@@ -20,11 +20,11 @@ async def test_wait_ends_with_the_last_response() -> None:
     done = finishing.begin()
     assert done is not None
     running.discard(1)
-    finishing.look()
+    finishing.check()
     assert not done.done()
     running.discard(2)
-    finishing.look()
-    finishing.look()
+    finishing.check()
+    finishing.check()
     await done
     assert finishing.begin() is None
 
@@ -38,5 +38,5 @@ async def test_wait_ends_after_the_time_limit() -> None:
 
 async def test_end_of_a_response_before_the_shutdown_changes_nothing() -> None:
     finishing = Finishing(set(), 1.0)
-    finishing.look()
+    finishing.check()
     assert not finishing.begun

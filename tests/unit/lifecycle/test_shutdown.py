@@ -6,16 +6,16 @@ from llama_stack_responses.lifecycle.shutdown import ShutdownCoordinator
 
 
 async def test_shutdown_waits_for_last_registration_to_end() -> None:
-    closing, heard = ShutdownCoordinator(), []
-    with closing.register(lambda: heard.append("a")):
-        with closing.register(lambda: heard.append("b")):
+    closing, received = ShutdownCoordinator(), []
+    with closing.register(lambda: received.append("a")):
+        with closing.register(lambda: received.append("b")):
             gone = closing.begin()
             assert gone is not None
-            assert sorted(heard) == ["a", "b"]
+            assert sorted(received) == ["a", "b"]
             assert closing.begin() is None
         assert not gone.done()
     assert gone.done()
-    assert len(heard) == 2
+    assert len(received) == 2
 
 
 async def test_shutdown_without_registrations_needs_no_wait() -> None:
@@ -25,10 +25,10 @@ async def test_shutdown_without_registrations_needs_no_wait() -> None:
 
 
 async def test_late_registration_is_notified_at_once() -> None:
-    closing, heard = ShutdownCoordinator(), []
+    closing, received = ShutdownCoordinator(), []
     closing.begin()
-    with closing.register(lambda: heard.append("late")):
-        assert heard == ["late"]
+    with closing.register(lambda: received.append("late")):
+        assert received == ["late"]
 
 
 async def test_cancelled_shutdown_wait_does_not_fail_registration() -> None:

@@ -23,27 +23,27 @@ def number(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
 
 
 async def test_signal_reaches_new_and_previous_handler(number: signal.Signals) -> None:
-    heard: list[str] = []
-    told = asyncio.Event()
-    signal.signal(number, lambda *_: heard.append("before"))
-    install_signal_handlers(told.set, 1.0)
+    received: list[str] = []
+    notified = asyncio.Event()
+    signal.signal(number, lambda *_: received.append("before"))
+    install_signal_handlers(notified.set, 1.0)
     for _ in range(2):
         os.kill(os.getpid(), number)
-        await asyncio.wait_for(told.wait(), 60)
-        told.clear()
-    assert heard == ["before", "before"]
+        await asyncio.wait_for(notified.wait(), 60)
+        notified.clear()
+    assert received == ["before", "before"]
 
 
 def test_signal_after_loop_closed_reaches_previous_handler_only(number: signal.Signals) -> None:
-    heard: list[str] = []
-    signal.signal(number, lambda *_: heard.append("before"))
+    received: list[str] = []
+    signal.signal(number, lambda *_: received.append("before"))
 
     async def listen() -> None:
-        install_signal_handlers(lambda: heard.append("told"), 1.0)
+        install_signal_handlers(lambda: received.append("signal"), 1.0)
 
     asyncio.run(listen())
     signal.raise_signal(number)
-    assert heard == ["before"]
+    assert received == ["before"]
 
 
 class Connection:
@@ -79,51 +79,51 @@ async def _listen() -> None:
 
 
 async def test_previous_handler_waits_for_goodbye(number: signal.Signals) -> None:
-    heard: list[str] = []
-    told, goodbye = asyncio.Event(), asyncio.get_running_loop().create_future()
-    signal.signal(number, lambda *_: heard.append("before"))
+    received: list[str] = []
+    notified, goodbye = asyncio.Event(), asyncio.get_running_loop().create_future()
+    signal.signal(number, lambda *_: received.append("before"))
 
-    def tell() -> asyncio.Future[None]:
-        told.set()
+    def notify() -> asyncio.Future[None]:
+        notified.set()
         return goodbye
 
-    install_signal_handlers(tell, 30.0)
+    install_signal_handlers(notify, 30.0)
     os.kill(os.getpid(), number)
-    await asyncio.wait_for(told.wait(), 60)
+    await asyncio.wait_for(notified.wait(), 60)
     await asyncio.sleep(0)
-    assert heard == []
+    assert received == []
     goodbye.set_result(None)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert heard == ["before"]
+    assert received == ["before"]
 
 
 async def test_wait_for_goodbye_times_out(number: signal.Signals) -> None:
-    heard = asyncio.Event()
-    signal.signal(number, lambda *_: heard.set())
+    received = asyncio.Event()
+    signal.signal(number, lambda *_: received.set())
     install_signal_handlers(asyncio.get_running_loop().create_future, 0.01)
     os.kill(os.getpid(), number)
-    await asyncio.wait_for(heard.wait(), 60)
+    await asyncio.wait_for(received.wait(), 60)
 
 
 @pytest.mark.parametrize("second", [False, True])
 async def test_shutdown_begins_after_the_work_or_a_second_signal(number: signal.Signals, second: bool) -> None:
-    heard: list[str] = []
-    asked, ended, work = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop().create_future()
+    received: list[str] = []
+    requested, ended, work = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop().create_future()
     signal.signal(number, lambda *_: ended.set())
 
     def finish() -> asyncio.Future[None]:
-        asked.set()
+        requested.set()
         return work
 
-    install_signal_handlers(lambda: heard.append("begun"), 30.0, finish)
+    install_signal_handlers(lambda: received.append("begun"), 30.0, finish)
     os.kill(os.getpid(), number)
-    await asyncio.wait_for(asked.wait(), 60)
+    await asyncio.wait_for(requested.wait(), 60)
     await asyncio.sleep(0)
-    assert not heard
+    assert not received
     if second:
         os.kill(os.getpid(), number)
     else:
         work.set_result(None)
     await asyncio.wait_for(ended.wait(), 60)
-    assert heard == ["begun"]
+    assert received == ["begun"]

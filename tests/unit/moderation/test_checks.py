@@ -8,8 +8,9 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.moderation import NO_OUTPUT, NOT_YET, Mode, Policy
-from llama_stack_responses.moderation.checks import PIECE, Checks
+from llama_stack_responses.core.moderation_policy import Mode, Policy
+from llama_stack_responses.core.moderation_results import NO_OUTPUT, NOT_YET
+from llama_stack_responses.moderation.checks import PIECE_CHARACTERS, Checks
 from llama_stack_responses.moderation.moderator import NoModerator
 from tests.support.moderation import AWAY, FakeModerator, checks
 
@@ -18,7 +19,7 @@ Json = dict[str, Any]
 BLOCKED: Final = Policy("guardrails", ["a", "b"], "block", "block")
 
 
-def asked(mode: Mode) -> Policy:
+def policy(mode: Mode) -> Policy:
     return Policy("moderation", ["m"], mode, mode)
 
 
@@ -26,15 +27,17 @@ async def test_all_configured_checks_run() -> None:
     moderator = FakeModerator()
     found = await checks(moderator).check(BLOCKED, "good", "input")
     assert (found["flagged"], found["model"]) == (False, "a, b")
-    assert moderator.asked == [("guardrails", "a", "input"), ("guardrails", "b", "input")]
+    assert moderator.checks == [("guardrails", "a", "input"), ("guardrails", "b", "input")]
 
 
-@pytest.mark.parametrize("place", [0, PIECE - 2, PIECE, 3 * PIECE, 10 * PIECE - 3])
+@pytest.mark.parametrize(
+    "place", [0, PIECE_CHARACTERS - 2, PIECE_CHARACTERS, 3 * PIECE_CHARACTERS, 10 * PIECE_CHARACTERS - 3]
+)
 async def test_long_text_is_checked_without_gaps(place: int) -> None:
     moderator = FakeModerator()
-    text = "." * place + "bad" + "." * (10 * PIECE - place - 3)
-    assert (await checks(moderator).check(asked("score"), text, "output"))["flagged"]
-    assert max(map(len, moderator.checked)) == PIECE
+    text = "." * place + "bad" + "." * (10 * PIECE_CHARACTERS - place - 3)
+    assert (await checks(moderator).check(policy("score"), text, "output"))["flagged"]
+    assert max(map(len, moderator.checked)) == PIECE_CHARACTERS
 
 
 async def test_blank_text_is_not_checked() -> None:
@@ -48,12 +51,12 @@ async def test_blank_text_is_not_checked() -> None:
     [("block", "bad", NO_OUTPUT), ("block", "good", NOT_YET), ("score", "bad", NOT_YET)],
 )
 async def test_input_check_sets_input_and_output_results(mode: Mode, text: str, output: Json) -> None:
-    found = await checks().of_input(asked(mode), ["hi", text])
+    found = await checks().check_input(policy(mode), f"hi\n\n{text}")
     assert (found["input"]["flagged"], found["output"]) == (text == "bad", output)
 
 
 async def test_failed_scoring_is_reported_and_not_fatal(caplog: pytest.LogCaptureFixture) -> None:
-    found = await checks(FakeModerator({0: AWAY})).of_input(asked("score"), ["hi"])
+    found = await checks(FakeModerator({0: AWAY})).check_input(policy("score"), "hi")
     assert found["input"] == {"type": "error", "code": "moderation_unavailable", "message": "The moderator is away."}
     assert found["output"] == NOT_YET
     assert "The moderator is away" in caplog.text
@@ -62,7 +65,7 @@ async def test_failed_scoring_is_reported_and_not_fatal(caplog: pytest.LogCaptur
 @pytest.mark.parametrize(("mode", "error"), [("block", AWAY), ("score", ApiError(400, "Who?", param="moderation"))])
 async def test_failed_blocking_check_is_raised(mode: Mode, error: ApiError) -> None:
     with pytest.raises(ApiError) as raised:
-        await checks(FakeModerator({0: error})).of_input(asked(mode), ["hi"])
+        await checks(FakeModerator({0: error})).check_input(policy(mode), "hi")
     assert raised.value is error
 
 
@@ -80,6 +83,6 @@ async def test_hanging_check_times_out() -> None:
 @pytest.mark.parametrize("kind", ["moderation", "guardrails"])
 async def test_moderation_without_moderator_is_refused(kind: Any) -> None:
     with pytest.raises(ApiError, match="this stack has none") as raised:
-        await Checks(NoModerator(), 1, 1).of_input(Policy(kind, ["m"], "score", "score"), ["hi"])
+        await Checks(NoModerator(), 1, 1).check_input(Policy(kind, ["m"], "score", "score"), "hi")
     assert (raised.value.status, raised.value.param, raised.value.code) == (400, kind, "unsupported_parameter")
     await NoModerator().close()

@@ -37,7 +37,7 @@ def answering(status: int, body: Any) -> Any:
     return handler
 
 
-async def asked(server: HttpServer, name: str | None = "words-1", **config: Any) -> Json:
+async def checked(server: HttpServer, name: str | None = "words-1", **config: Any) -> Json:
     endpoint = Endpoint(f"{server.url}/", **config)
     try:
         return await endpoint.check("moderation", name, "hi", "input")
@@ -47,7 +47,7 @@ async def asked(server: HttpServer, name: str | None = "words-1", **config: Any)
 
 async def test_endpoint_sends_text_and_reads_result() -> None:
     async with serving(answering(200, FLAGGED)) as server:
-        assert await asked(server, api_key="k") == {
+        assert await checked(server, api_key="k") == {
             "type": "moderation_result",
             "model": "words-1-2026",
             "flagged": True,
@@ -64,7 +64,7 @@ async def test_endpoint_sends_text_and_reads_result() -> None:
 @pytest.mark.parametrize(("model", "sent"), [(None, {"input": "hi"}), ("m", {"input": "hi", "model": "m"})])
 async def test_default_model_is_used(model: str | None, sent: Json) -> None:
     async with serving(answering(200, {"results": [{"flagged": False}]})) as server:
-        assert (await asked(server, None, model=model))["model"] == (model or "default")
+        assert (await checked(server, None, model=model))["model"] == (model or "default")
         [request] = server.requests
     assert orjson.loads(request.body) == sent
     assert "authorization" not in request.headers
@@ -74,7 +74,7 @@ async def test_default_model_is_used(model: str | None, sent: Json) -> None:
 async def test_refused_moderation_request_is_400(status: int) -> None:
     async with serving(answering(status, {"error": {"message": "secret"}})) as server:
         with pytest.raises(ApiError, match=f"refused to check with 'words-1' \\({status}\\)") as raised:
-            await asked(server)
+            await checked(server)
     assert (raised.value.status, raised.value.param) == (400, "moderation.model")
 
 
@@ -82,7 +82,7 @@ async def test_refused_moderation_request_is_400(status: int) -> None:
 async def test_failing_moderation_server_is_502(status: int) -> None:
     async with serving(answering(status, {"error": {"message": "secret"}})) as server:
         with pytest.raises(ApiError, match=f"status {status}") as raised:
-            await asked(server)
+            await checked(server)
     assert raised.value.status == 502
 
 
@@ -92,7 +92,7 @@ async def test_failing_moderation_server_is_502(status: int) -> None:
 async def test_malformed_moderation_answer_is_502(body: Any) -> None:
     async with serving(answering(200, body)) as server:
         with pytest.raises(ApiError, match="not in the form") as raised:
-            await asked(server)
+            await checked(server)
     assert raised.value.status == 502
 
 
@@ -117,7 +117,7 @@ async def bomb(peer: Peer) -> None:
 async def test_oversized_moderation_answer_is_refused_while_read(handler: Any) -> None:
     async with serving(handler) as server:
         with pytest.raises(ApiError, match="not in the form") as raised:
-            await asked(server)
+            await checked(server)
         await server.until_left(1)
     assert raised.value.status == 502
 
@@ -126,5 +126,5 @@ async def test_unreachable_moderation_server_is_502() -> None:
     async with serving(answering(200, FLAGGED)) as server:
         gone = server
     with pytest.raises(ApiError, match="cannot be reached") as raised:
-        await asked(gone)
+        await checked(gone)
     assert raised.value.status == 502

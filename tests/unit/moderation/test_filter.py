@@ -7,7 +7,8 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.moderation import NO_OUTPUT, NOT_YET, Mode, Policy, result
+from llama_stack_responses.core.moderation_policy import Mode, Policy
+from llama_stack_responses.core.moderation_results import NO_OUTPUT, NOT_YET, result
 from llama_stack_responses.core.stream.deltas import (
     Annotation,
     Delta,
@@ -20,6 +21,7 @@ from llama_stack_responses.core.stream.deltas import (
 )
 from llama_stack_responses.moderation.filter import ModerationFilter
 from tests.support.moderation import AWAY, FakeModerator, checks
+from tests.support.thread_calls import calls_of_this_thread
 
 Json = dict[str, Any]
 
@@ -51,6 +53,17 @@ class Harness:
     async def shown(self, *deltas: Delta) -> list[Delta]:
         """Return the deltas that come out for `deltas`."""
         return [shown for delta in deltas for shown in [each async for each in self.guard.feed(delta)]]
+
+
+@pytest.mark.parametrize(("length", "in_loop"), [(100, True), (100_000, False)])
+@pytest.mark.parametrize("mode", ["block", "score"])
+async def test_large_output_is_joined_in_a_thread(mode: Mode, length: int, in_loop: bool) -> None:
+    output = [message("a" * length), message("b")]
+    harness = Harness(mode, output=output)
+    with calls_of_this_thread() as called:
+        await harness.guard.moderation(output)
+    assert ("_joined_texts.<locals>.joined" in called) == in_loop
+    assert harness.moderator.checked[-1].endswith("a\n\nb")
 
 
 async def test_text_is_held_until_checked() -> None:

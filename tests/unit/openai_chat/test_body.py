@@ -43,15 +43,15 @@ def body(request: BaseModel, defaults: dict[str, Any] | None = None) -> Any:
 
 
 def test_only_set_fields_are_sent() -> None:
-    asked = Request(model="m", stream=True, service_tier=Tier.FLEX, top_k=5, min_p=None)
-    assert body(asked) == {"model": "m", "messages": [], "stream": True, "service_tier": "flex", "top_k": 5}
+    request = Request(model="m", stream=True, service_tier=Tier.FLEX, top_k=5, min_p=None)
+    assert body(request) == {"model": "m", "messages": [], "stream": True, "service_tier": "flex", "top_k": 5}
 
 
 def test_unvalidated_fields_are_sent_unchanged() -> None:
     audio = {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}
     messages = [{"role": "tool", "tool_call_id": "c", "content": [audio]}, {"role": "assistant", "content": None}]
-    asked = Request.model_construct(model="m", messages=messages, reasoning_effort="max")
-    assert body(asked) == {"model": "m", "messages": messages, "reasoning_effort": "max"}
+    request = Request.model_construct(model="m", messages=messages, reasoning_effort="max")
+    assert body(request) == {"model": "m", "messages": messages, "reasoning_effort": "max"}
 
 
 def test_empty_fields_of_validated_parts_are_not_sent() -> None:
@@ -75,8 +75,8 @@ LARGE: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("name", LARGE)
 async def test_others_run_while_large_request_is_encoded(name: str) -> None:
-    asked = Request.model_construct(model="m", messages=LARGE[name], stream=True)
-    encoding, turns = asyncio.create_task(request_body(asked, {"top_k": 5})), 0
+    request = Request.model_construct(model="m", messages=LARGE[name], stream=True)
+    encoding, turns = asyncio.create_task(request_body(request, {"top_k": 5})), 0
     while not encoding.done():
         turns += 1
         await asyncio.sleep(0)
@@ -85,9 +85,9 @@ async def test_others_run_while_large_request_is_encoded(name: str) -> None:
 
 
 async def test_request_of_ordinary_size_is_encoded_at_once() -> None:
-    asked = Request(model="m", messages=[{"role": "user", "content": "x" * 500_000}])
+    request = Request(model="m", messages=[{"role": "user", "content": "x" * 500_000}])
     with pytest.raises(StopIteration):
-        request_body(asked, {}).send(None)
+        request_body(request, {}).send(None)
 
 
 @given(
@@ -99,9 +99,9 @@ def test_arbitrary_json_is_encoded_and_decoded_unchanged(value: Any) -> None:
     assert loads(dumps(value)) == value
 
 
-@pytest.mark.parametrize("said", [b'"\\ud83d"', b"[NaN, -Infinity]"])
-def test_json_with_lone_surrogate_or_nan_is_read(said: bytes) -> None:
-    assert repr(loads(said)) == repr(json.loads(said))
+@pytest.mark.parametrize("encoded", [b'"\\ud83d"', b"[NaN, -Infinity]"])
+def test_json_with_lone_surrogate_or_nan_is_read(encoded: bytes) -> None:
+    assert repr(loads(encoded)) == repr(json.loads(encoded))
 
 
 def test_deeply_nested_json_raises_error() -> None:

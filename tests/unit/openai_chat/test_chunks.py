@@ -51,9 +51,7 @@ WHOLE: dict[str, Json] = {
         },
     ),
     "two choices": chunk(choices=[{"index": 0, "delta": {"content": "a"}}, {"index": 1, "delta": {"content": "b"}}]),
-    "what nobody knows": chunk(
-        {"content": "a", "thinking_blocks": [{"thinking": "hm"}]}, provider="x", timings={"n": 1}
-    ),
+    "unknown fields": chunk({"content": "a", "thinking_blocks": [{"thinking": "hm"}]}, provider="x", timings={"n": 1}),
     "a finish reason of its own": chunk(choices=[{"index": 0, "delta": {}, "finish_reason": "eos"}]),
 }
 

@@ -41,8 +41,8 @@ async def test_results_are_sorted_by_score() -> None:
         assert [(each.index, each.relevance_score) for each in found.data] == [(0, 0.75), (1, 0.25)]
         [seen] = server.requests
         assert seen.line == "POST /v1/rerank HTTP/1.1"
-        asked = {"model": "bge-reranker", "query": "which?", "documents": ["one", "two"], "top_n": 2}
-        assert orjson.loads(seen.body) == asked
+        body = {"model": "bge-reranker", "query": "which?", "documents": ["one", "two"], "top_n": 2}
+        assert orjson.loads(seen.body) == body
 
 
 @pytest.mark.parametrize("answer", [{}, {"results": None}, {"results": [{"index": 0}]}])

@@ -53,8 +53,8 @@ async def test_tokens_are_counted_by_vllm(path: str) -> None:
         assert await count_tokens(upstream, CHAT) == 7
         [seen] = server.requests
         assert seen.line == f"POST {path.removesuffix('/v1')}/tokenize HTTP/1.1"
-        asked = {"model": "m", "messages": MESSAGES, "tools": [], "add_generation_prompt": True}
-        assert orjson.loads(seen.body) == asked
+        request = {"model": "m", "messages": MESSAGES, "tools": [], "add_generation_prompt": True}
+        assert orjson.loads(seen.body) == request
         assert seen.headers["authorization"] == "Bearer sk-1"
 
 

@@ -77,7 +77,7 @@ class Wire(asyncio.Transport):
         return self._closed
 
 
-def made(config: OpenAIChatConfig, drain_seconds: float = 0.2) -> Upstream:
+def client_of(config: OpenAIChatConfig, drain_seconds: float = 0.2) -> Upstream:
     """Return a client with a separate connection pool."""
     return Upstream(config, Pool(config), drain_seconds)
 
@@ -85,7 +85,7 @@ def made(config: OpenAIChatConfig, drain_seconds: float = 0.2) -> Upstream:
 @asynccontextmanager
 async def upstream(server: HttpServer, drain_seconds: float = 0.2, **config: Any) -> AsyncIterator[Upstream]:
     """Yield a client of this server."""
-    client = made(OpenAIChatConfig(base_url=server.url, **config), drain_seconds)
+    client = client_of(OpenAIChatConfig(base_url=server.url, **config), drain_seconds)
     try:
         yield client
     finally:
@@ -94,7 +94,7 @@ async def upstream(server: HttpServer, drain_seconds: float = 0.2, **config: Any
 
 async def opened(client: Upstream, body: bytes = b"{}", key: str | None = None) -> AsyncGenerator[Any]:
     """Return a stream of the server's events, unchanged."""
-    return await client.open(CHAT, body, lambda raw: raw, key)
+    return await client.open_stream(CHAT, body, lambda raw: raw, key)
 
 
 async def read(client: Upstream, key: str | None = None) -> list[Any]:
@@ -195,7 +195,7 @@ async def test_begun_answer_is_not_retried() -> None:
 def test_client_works_in_several_event_loops() -> None:
     """The host starts up in another event loop than the one that serves."""
     port = free_port()
-    client = made(OpenAIChatConfig(base_url=f"http://127.0.0.1:{port}/v1"))
+    client = client_of(OpenAIChatConfig(base_url=f"http://127.0.0.1:{port}/v1"))
 
     async def once() -> None:
         async with serving(streams, port=port):
@@ -281,10 +281,10 @@ async def test_large_body_is_sent_without_copy_and_small_one_with_head(monkeypat
 async def test_connection_with_paused_reading_is_not_reused() -> None:
     connection, wire = Connection(SECONDS), Wire()
     connection.connection_made(wire)
-    asked = asyncio.create_task(connection.ask(b"GET / HTTP/1.1\r\n\r\n"))
+    pending = asyncio.create_task(connection.ask(b"GET / HTTP/1.1\r\n\r\n"))
     await wire.written.wait()
     connection.data_received(OPENING + in_chunk(b"x" * (1 << 20)) + END)
-    assert (await asked).status == 200
+    assert (await pending).status == 200
     assert not wire.is_reading()
     assert not connection.rest()
     assert wire.is_closing()
@@ -362,7 +362,7 @@ async def pushing(wire: Wire, receive: Receive, most: int = 100) -> tuple[Connec
             return connection
 
     config = OpenAIChatConfig(base_url="http://localhost/v1")
-    opening = asyncio.create_task(Upstream(config, Wired(config)).open(CHAT, b"{}", lambda raw: raw))
+    opening = asyncio.create_task(Upstream(config, Wired(config)).open_stream(CHAT, b"{}", lambda raw: raw))
     await wire.written.wait()
     connection.data_received(OPENING)
     stream = await opening
@@ -389,6 +389,34 @@ async def test_event_is_pushed_in_call_that_receives_its_bytes() -> None:
     connection.data_received(DONE + END)
     assert [each async for each in stream] == []
     assert [each["n"] for each in receive.taken] == [1, 2, 3, 5, 6]
+
+
+class Extending(Pushed):
+    """A receiver that also takes texts of events that have nothing else; each text before the event that is built."""
+
+    def text_of(self, value: Any) -> str | None:
+        return value["t"] if set(value) == {"t"} else None
+
+    def extend(self, text: str) -> bool:
+        if text in self._left:
+            return False
+        self.taken.append(text)
+        return True
+
+
+async def test_text_of_repeated_event_is_pushed_without_event() -> None:
+    receive = Extending("d", {"t": "d"})
+    connection, stream = await pushing(Wire(), receive)
+    stream.push_to(receive, receive)
+    reading = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    connection.data_received(b"".join(event(each) for each in ({"t": "a"}, {"t": "b"}, {"t": "c", "n": 1}, {"t": "c"})))
+    assert receive.taken == ["a", "b", {"t": "c", "n": 1}, "c"]
+    connection.data_received(event({"t": "d"}) + event({"t": "e"}))
+    assert await reading == {"t": "d"}, "an event whose text is refused is built"
+    connection.data_received(event({"t": "f"}) + DONE + END)
+    assert [each async for each in stream] == []
+    assert receive.taken[4:] == ["e", "f"]
 
 
 async def test_event_is_pushed_in_context_of_reader() -> None:
@@ -489,7 +517,7 @@ async def test_error_status_raises_error_of_openai_package(status: int, kind: ty
             await peer.send(whole(status, {"error": error}, "retry-after: 7"))
 
     async with serving(refuses) as server, upstream(server) as client:
-        for call in (client.open(CHAT, b"{}", lambda raw: raw), client.post(CHAT, b"{}")):
+        for call in (client.open_stream(CHAT, b"{}", lambda raw: raw), client.post(CHAT, b"{}")):
             with pytest.raises(kind) as raised:
                 await call
             assert type(raised.value) is kind
@@ -680,7 +708,7 @@ async def test_invalid_answer_is_502(answer: bytes, words: str) -> None:
             await peer.send(answer)
 
     async with serving(answers) as server, upstream(server, max_retries=3) as client:
-        for call in (client.open(CHAT, b"{}", lambda raw: raw), client.post(CHAT, b"{}")):
+        for call in (client.open_stream(CHAT, b"{}", lambda raw: raw), client.post(CHAT, b"{}")):
             with pytest.raises(openai.InternalServerError, match=words) as raised:
                 await call
             assert raised.value.status_code == 502
@@ -802,7 +830,7 @@ async def test_malformed_list_of_models_raises_error(answer: Any) -> None:
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     """A certificate authority of the tests, unknown to the system."""
-    return Certificates.made_in(tmp_path_factory.mktemp("certificates"))
+    return Certificates.create_in(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.mark.parametrize("name", ["unknown", "known", "unchecked", "no client", "client"])
@@ -854,22 +882,22 @@ async def test_proxy_is_taken_from_settings_or_environment(monkeypatch: pytest.M
             monkeypatch.setenv("no_proxy", "127.0.0.1" if how == "bypassed" else "")
         async with upstream(target, network=network) as client:
             assert await read(client) == BOTH
-        asked, other = (target, proxy) if how == "bypassed" else (proxy, target)
+        expected, other = (target, proxy) if how == "bypassed" else (proxy, target)
         assert other.connections == 0
         address = "/v1" if how == "bypassed" else target.url
-        assert asked.requests[0].line == f"POST {address}/chat/completions HTTP/1.1"
+        assert expected.requests[0].line == f"POST {address}/chat/completions HTTP/1.1"
 
 
 @pytest.mark.parametrize("user", ["", "ada:p%40ss@"])
 async def test_https_is_tunnelled_through_proxy(certificates: Certificates, user: str) -> None:
     """The proxy learns only where to connect."""
-    asked: list[Json] = []
+    requests: list[Json] = []
 
     async with serving(streams, certificates.of_server()) as target:
 
         async def connects(peer: Peer) -> None:
             seen = await peer.request()
-            asked.append({"line": seen.line, "authorization": seen.headers.get("proxy-authorization")})
+            requests.append({"line": seen.line, "authorization": seen.headers.get("proxy-authorization")})
             reader, writer = await asyncio.open_connection("127.0.0.1", int(target.url.split(":")[2].split("/")[0]))
             await peer.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
             try:
@@ -886,7 +914,7 @@ async def test_https_is_tunnelled_through_proxy(certificates: Certificates, user
                 assert [await read(client, key="sk-1") for _ in range(2)] == [BOTH] * 2
     host = target.url.removeprefix("https://").removesuffix("/v1")
     expected = "Basic YWRhOnBAc3M=" if user else None  # ada:p@ss
-    assert asked == [{"line": f"CONNECT {host} HTTP/1.1", "authorization": expected}]
+    assert requests == [{"line": f"CONNECT {host} HTTP/1.1", "authorization": expected}]
     assert [seen.headers["authorization"] for seen in target.requests] == ["Bearer sk-1"] * 2
 
 
@@ -906,7 +934,7 @@ async def test_refusing_proxy_raises_connection_error(certificates: Certificates
 
     async with serving(refuses) as proxy:
         network = {"proxy": {"url": proxy.url.removesuffix("/v1")}, "tls": {"verify": certificates.path("ca.pem")}}
-        client = made(OpenAIChatConfig.model_validate({"base_url": "https://127.0.0.1:9/v1", "network": network}))
+        client = client_of(OpenAIChatConfig.model_validate({"base_url": "https://127.0.0.1:9/v1", "network": network}))
         with pytest.raises(openai.APIConnectionError, match="407"):
             await opened(client)
         await over(proxy)
@@ -915,7 +943,7 @@ async def test_refusing_proxy_raises_connection_error(certificates: Certificates
 def test_unknown_kind_of_proxy_is_refused() -> None:
     config = {"base_url": "http://localhost/v1", "network": {"proxy": {"url": "socks5://localhost:9"}}}
     with pytest.raises(ValueError, match="http://HOST:PORT"):
-        made(OpenAIChatConfig.model_validate(config))
+        client_of(OpenAIChatConfig.model_validate(config))
 
 
 # -- settings ----------------------------------------------------------------------
@@ -931,6 +959,8 @@ def test_invalid_settings_are_refused(tmp_path: Path) -> None:
         {"base_url": "localhost:8000"},
         {"base_url": "http://ada:secret@localhost/v1"},
         {"base_url": "http://localhost/v1?x=1"},
+        {"base_url": "http://localhost:99999/v1"},
+        {"base_url": "http://localhost:0/v1"},
         {"network": {"headers": {"X-Team": "blue\r\nX-Admin: yes"}}},
         {"network": {"headers": {"X Team": "blue"}}},
         {"network": {"headers": {"Content-Length": "5"}}},

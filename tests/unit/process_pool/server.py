@@ -1,4 +1,4 @@
-"""A server with one endless task: it prints the process id of its template and waits to be killed."""
+"""A server with one endless task: it prints the process id of its fork server and waits to be killed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ async def main(module: str) -> None:
     pool = WorkerPool(PoolLimits())
     waiting = asyncio.create_task(pool.run(Task(module, b"", 3600, 100, {"deed": "wait"}), 1))
     await pool.run(Task(module, b"", 60, 100), 2)
-    assert pool.template
-    print(pool.template.pid, flush=True)
+    assert pool.fork_server
+    print(pool.fork_server.pid, flush=True)
     await waiting
 
 

@@ -53,7 +53,7 @@ def runs(pid: int) -> bool:
 
 
 def workers_of(pool: WorkerPool) -> list[int]:
-    return children(pool.template.pid) if pool.template else []
+    return children(pool.fork_server.pid) if pool.fork_server else []
 
 
 async def test_task_runs_in_other_process(pool: WorkerPool) -> None:
@@ -129,8 +129,8 @@ async def test_time_budget_of_request_limits_its_tasks(pool: WorkerPool) -> None
 
 async def test_killed_template_is_replaced(pool: WorkerPool) -> None:
     await pool.run(task(), 1)
-    assert pool.template
-    killed = pool.template.pid
+    assert pool.fork_server
+    killed = pool.fork_server.pid
     os.kill(killed, signal.SIGKILL)
     await until(lambda: not runs(killed))
     with pytest.raises(ApiError) as refused:
@@ -148,17 +148,17 @@ async def test_module_that_cannot_be_imported_is_503(pool: WorkerPool) -> None:
 
 async def test_template_runs_only_while_needed() -> None:
     pool = WorkerPool(PoolLimits(idle_seconds=0.0))
-    assert pool.template is None
+    assert pool.fork_server is None
     await pool.run(task(), 1)
-    await until(lambda: pool.template is None)
+    await until(lambda: pool.fork_server is None)
     await pool.close()
 
 
 async def test_closed_pool_leaves_no_process(pool: WorkerPool) -> None:
     running = asyncio.create_task(pool.run(task("wait"), 1))
     await until(lambda: bool(workers_of(pool)))
-    assert pool.template
-    pids = [pool.template.pid, *workers_of(pool)]
+    assert pool.fork_server
+    pids = [pool.fork_server.pid, *workers_of(pool)]
     await pool.close()
     assert not any(map(runs, pids))
     running.cancel()
@@ -169,8 +169,8 @@ def test_killed_server_leaves_no_process() -> None:
     path = {"PYTHONPATH": ":".join(each for each in sys.path if each)}
     with subprocess.Popen([sys.executable, server, TASKS], stdout=subprocess.PIPE, env=os.environ | path) as process:
         assert process.stdout
-        template = int(process.stdout.readline())
-        pids = [template, *children(template)]
+        fork_server = int(process.stdout.readline())
+        pids = [fork_server, *children(fork_server)]
         assert len(pids) > 1
         process.kill()
     wait_until(lambda: not any(map(runs, pids)))

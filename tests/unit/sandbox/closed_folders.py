@@ -13,7 +13,7 @@ from typing import Any
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
-from llama_stack_responses.sandbox.containers import Containers, Entry, files, open_file, write_file
+from llama_stack_responses.sandbox.containers import ContainerEntry, Containers, files, open_file, write_file
 from llama_stack_responses.sandbox.slots import ContainerSlots
 from llama_stack_responses.sandbox.volume import DiskVolume
 from tests.unit.sandbox.test_container import BOUNDS, jail, volumes
@@ -36,7 +36,7 @@ time.sleep(20)
 """
 
 
-async def used(entry: Entry) -> dict[str, Any]:
+async def used(entry: ContainerEntry) -> dict[str, Any]:
     """Return what the container's routes and calls give after its code has closed its folders."""
     container = entry.container
     assert not (await container.run(CLOSE)).failed
@@ -62,11 +62,11 @@ async def used(entry: Entry) -> dict[str, Any]:
 
 
 async def main(folder: Path, *, in_memory: bool) -> dict[str, Any]:
-    made = Containers(
+    containers = Containers(
         jail(), BOUNDS, volumes(in_memory=in_memory), folder, idle_seconds=60, places=ContainerSlots(2, 3)
     )
-    found = await used(await made.create(ANONYMOUS))
-    await made.close()
+    found = await used(await containers.create(ANONYMOUS))
+    await containers.close()
     return found
 
 

@@ -36,7 +36,7 @@ def volumes(*, in_memory: bool = True, most_files: int = 300, launcher: Path = L
 
 
 @asynccontextmanager
-async def made(folder: Path, *, in_memory: bool) -> AsyncIterator[Container]:
+async def container_in(folder: Path, *, in_memory: bool) -> AsyncIterator[Container]:
     container = Container(jail(), volumes(in_memory=in_memory).make(folder), BOUNDS)
     assert isinstance(container.volume, MemoryVolume) == in_memory
     yield container
@@ -45,14 +45,14 @@ async def made(folder: Path, *, in_memory: bool) -> AsyncIterator[Container]:
 
 @pytest.fixture
 async def container(tmp_path: Path) -> AsyncIterator[Container]:
-    async with made(tmp_path, in_memory=True) as container:
+    async with container_in(tmp_path, in_memory=True) as container:
         yield container
 
 
 @pytest.fixture
 async def on_disk(tmp_path: Path) -> AsyncIterator[Container]:
     """A container whose files are on disk."""
-    async with made(tmp_path, in_memory=False) as container:
+    async with container_in(tmp_path, in_memory=False) as container:
         yield container
 
 
@@ -203,10 +203,10 @@ async def test_failed_change_of_user_is_reported() -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, program, "start", plan, "/no/such/program", stderr=asyncio.subprocess.PIPE
     )
-    _, said = await process.communicate()
+    _, error = await process.communicate()
     assert process.returncode == 1
     assert re.fullmatch(
-        r"This server runs as root and could not .* user 65534: .* Run it as an ordinary user, .*\n", said.decode()
+        r"This server runs as root and could not .* user 65534: .* Run it as an ordinary user, .*\n", error.decode()
     )
 
 
@@ -309,8 +309,8 @@ async def test_temporary_folders_are_limited_with_files_on_disk(on_disk: Contain
 
 
 async def test_system_without_memory_volumes_uses_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    made = volumes(launcher=tmp_path / "none")
-    assert [isinstance(made.make(tmp_path), DiskVolume) for _ in range(2)] == [True, True]
+    created = volumes(launcher=tmp_path / "none")
+    assert [isinstance(created.make(tmp_path), DiskVolume) for _ in range(2)] == [True, True]
     assert "container files are on disk without a quota" in caplog.text
 
 

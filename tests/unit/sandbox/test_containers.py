@@ -16,9 +16,9 @@ import pytest
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.sandbox.containers import (
+    ContainerEntry,
     ContainerFile,
     Containers,
-    Entry,
     NoContainer,
     files,
     open_file,
@@ -40,7 +40,7 @@ class Clock:
         return self.now
 
 
-async def content_of(entry: Entry, file: ContainerFile) -> bytes | None:
+async def content_of(entry: ContainerEntry, file: ContainerFile) -> bytes | None:
     """Return the content of a file, or None if it cannot be opened."""
     opened = await open_file(entry, file)
     if opened is None:
@@ -56,7 +56,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def containers(tmp_path: Path, clock: Clock) -> AsyncIterator[Containers]:
-    made = Containers(
+    created = Containers(
         jail(),
         BOUNDS,
         volumes(most_files=20_000),
@@ -65,8 +65,8 @@ async def containers(tmp_path: Path, clock: Clock) -> AsyncIterator[Containers]:
         places=ContainerSlots(2, 3),
         clock=clock,
     )
-    yield made
-    await made.close()
+    yield created
+    await created.close()
     assert not any((tmp_path / "containers").glob("*"))
 
 
@@ -173,36 +173,40 @@ async def test_links_never_lead_out_of_container(containers: Containers, tmp_pat
 
 @pytest.mark.parametrize("places", [ContainerSlots(4, 9), ContainerSlots(9, 4)], ids=["all", "one owner"])
 async def test_concurrent_creations_stay_within_limit(tmp_path: Path, places: ContainerSlots) -> None:
-    made = Containers(jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, places=places)
-    found = await asyncio.gather(*(made.create(ANNA) for _ in range(12)), return_exceptions=True)
+    created = Containers(jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, places=places)
+    found = await asyncio.gather(*(created.create(ANNA) for _ in range(12)), return_exceptions=True)
     assert sum(isinstance(each, TooManyContainers) for each in found) == 8
-    assert len(made.of(ANNA)) == 4
-    await made.close()
+    assert len(created.of(ANNA)) == 4
+    await created.close()
 
 
 async def test_owner_limit_ignores_groups_and_leaves_places_to_others(tmp_path: Path) -> None:
-    made = Containers(jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, places=ContainerSlots(4, 2))
-    await made.create(ANNA)
-    await made.create(Owner("anna", {"teams": ["a"]}))
+    created = Containers(
+        jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, places=ContainerSlots(4, 2)
+    )
+    await created.create(ANNA)
+    await created.create(Owner("anna", {"teams": ["a"]}))
     with pytest.raises(TooManyContainers, match="You have 2 containers, which is the maximum"):
-        await made.create(Owner("anna", {"teams": ["b"]}))
-    await made.create(Owner("anna", {}, "another tenant"))
-    await made.create(Owner("bert"))
+        await created.create(Owner("anna", {"teams": ["b"]}))
+    await created.create(Owner("anna", {}, "another tenant"))
+    await created.create(Owner("bert"))
     with pytest.raises(TooManyContainers, match="This server has reached"):
-        await made.create(Owner("carl"))
-    await made.close()
+        await created.create(Owner("carl"))
+    await created.close()
 
 
 async def test_anonymous_owner_may_have_all_containers(tmp_path: Path) -> None:
-    made = Containers(jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, places=ContainerSlots(3, 1))
+    created = Containers(
+        jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, places=ContainerSlots(3, 1)
+    )
     for _ in range(3):
-        await made.create(ANONYMOUS)
-    await made.close()
+        await created.create(ANONYMOUS)
+    await created.close()
 
 
 async def test_failed_or_cancelled_creation_takes_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "containers"
-    made = Containers(jail(), BOUNDS, volumes(), root, idle_seconds=60, places=ContainerSlots(1, 1))
+    created = Containers(jail(), BOUNDS, volumes(), root, idle_seconds=60, places=ContainerSlots(1, 1))
     begun, go_on, make = threading.Event(), threading.Event(), FolderLock.make
 
     def slow(folder: Path) -> FolderLock:
@@ -211,7 +215,7 @@ async def test_failed_or_cancelled_creation_takes_no_place(tmp_path: Path, monke
         return make(folder)
 
     monkeypatch.setattr(FolderLock, "make", slow)
-    creating = asyncio.create_task(made.create(ANNA))
+    creating = asyncio.create_task(created.create(ANNA))
     await until(begun.is_set)
     creating.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -221,12 +225,12 @@ async def test_failed_or_cancelled_creation_takes_no_place(tmp_path: Path, monke
     monkeypatch.setattr(FolderLock, "make", make)
     monkeypatch.setattr(Volumes, "make", refuse)
     with pytest.raises(PermissionError):
-        await made.create(ANNA)
+        await created.create(ANNA)
     monkeypatch.undo()
-    await made.create(ANNA)
-    made.start()
+    await created.create(ANNA)
+    created.start()
     await until(lambda: len(list(root.glob("*"))) == 1)
-    await made.close()
+    await created.close()
 
 
 def refuse(*_: Any) -> None:
@@ -296,18 +300,20 @@ async def test_unreadable_folder_of_killed_server_is_removed(tmp_path: Path) -> 
     left = root / "cntr_left"
     (left / "inner").mkdir(parents=True)
     left.chmod(0)
-    made = Containers(jail(), BOUNDS, volumes(), root, idle_seconds=60, places=ContainerSlots(2, 2))
-    made.start()
+    created = Containers(jail(), BOUNDS, volumes(), root, idle_seconds=60, places=ContainerSlots(2, 2))
+    created.start()
     await until(lambda: not left.exists())
-    await made.close()
+    await created.close()
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
 async def test_upload_over_limit_is_refused(tmp_path: Path, in_memory: bool) -> None:
     root = tmp_path / "containers"
-    made = Containers(jail(), BOUNDS, volumes(in_memory=in_memory), root, idle_seconds=60, places=ContainerSlots(2, 2))
+    created = Containers(
+        jail(), BOUNDS, volumes(in_memory=in_memory), root, idle_seconds=60, places=ContainerSlots(2, 2)
+    )
     try:
-        entry = await made.create(ANNA)
+        entry = await created.create(ANNA)
         await write_file(entry, "a", BytesIO(bytes(9 * 2**20)))
         with pytest.raises(
             ApiError, match="'b' does not fit into the container, whose files may take 16 MiB and 300 fi"
@@ -319,21 +325,21 @@ async def test_upload_over_limit_is_refused(tmp_path: Path, in_memory: bool) -> 
         with pytest.raises(ApiError, match="does not fit"):
             await write_file(entry, "b", BytesIO(b""))
     finally:
-        await made.close()
+        await created.close()
     assert not any(root.iterdir())
 
 
 async def test_concurrent_uploads_stay_within_limit(tmp_path: Path) -> None:
     root = tmp_path / "containers"
-    made = Containers(jail(), BOUNDS, volumes(in_memory=False), root, idle_seconds=60, places=ContainerSlots(2, 2))
+    created = Containers(jail(), BOUNDS, volumes(in_memory=False), root, idle_seconds=60, places=ContainerSlots(2, 2))
     try:
-        entry = await made.create(ANNA)
+        entry = await created.create(ANNA)
         uploads = (write_file(entry, f"file {number}", BytesIO(bytes(9 * 2**20))) for number in range(6))
         done = await asyncio.gather(*uploads, return_exceptions=True)
         assert [type(each) for each in done].count(ContainerFile) == 1
         assert [each.bytes for each in await files(entry)] == [9 * 2**20]
     finally:
-        await made.close()
+        await created.close()
 
 
 async def test_files_with_very_long_paths_are_not_listed(containers: Containers) -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from llama_stack_responses.config import CodeInterpreter
+from llama_stack_responses.config.services import CodeInterpreter
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.sandbox import control_group
-from llama_stack_responses.sandbox.containers import Containers, Entry
+from llama_stack_responses.sandbox.containers import ContainerEntry, Containers
 from llama_stack_responses.sandbox.control_group import ControlGroups, Share, usable
 from llama_stack_responses.sandbox.factory import open_containers
 from llama_stack_responses.sandbox.processes import Processes
@@ -71,8 +71,8 @@ def test_unusable_configured_group_is_reported(tmp_path: Path) -> None:
 
 
 def test_limits_are_written_without_swap(tmp_path: Path) -> None:
-    made = ControlGroups(group(tmp_path)).make("cntr_a", SHARE)
-    written = {place.name: place.read_text() for place in made.place.iterdir()}
+    groups = ControlGroups(group(tmp_path)).make("cntr_a", SHARE)
+    written = {place.name: place.read_text() for place in groups.place.iterdir()}
     assert written == {
         "memory.max": str(64 * MIB),
         "memory.oom.group": "1",
@@ -107,20 +107,20 @@ needs_groups = pytest.mark.skipif(not real(), reason="this process has no contro
 
 @pytest.fixture
 async def containers(tmp_path: Path) -> AsyncIterator[Containers]:
-    made = Containers(
+    created = Containers(
         jail(), BOUNDS, volumes(), tmp_path / "c", idle_seconds=60, places=ContainerSlots(2, 2), groups=real()
     )
-    yield made
-    await made.close()
+    yield created
+    await created.close()
 
 
 @pytest.fixture
-async def entry(containers: Containers) -> Entry:
+async def entry(containers: Containers) -> ContainerEntry:
     return await containers.create(Owner("anna", {}))
 
 
 @needs_groups
-async def test_all_processes_of_container_are_in_its_group(containers: Containers, entry: Entry) -> None:
+async def test_all_processes_of_container_are_in_its_group(containers: Containers, entry: ContainerEntry) -> None:
     await entry.container.run("1")
     assert entry.container._running
     assert entry.container.group
@@ -144,7 +144,7 @@ time.sleep(200)
 
 
 @needs_groups
-async def test_kernel_limits_memory_that_checks_miss(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_kernel_limits_memory_that_checks_miss(entry: ContainerEntry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Processes, "memory_bytes", lambda *_: 0)
     entry.container._bounds = replace(BOUNDS, seconds=200)
     ran = await entry.container.run(HIDDEN)
@@ -153,7 +153,9 @@ async def test_kernel_limits_memory_that_checks_miss(entry: Entry, monkeypatch: 
 
 
 @needs_groups
-async def test_group_of_dead_server_is_removed_with_its_processes(containers: Containers, entry: Entry) -> None:
+async def test_group_of_dead_server_is_removed_with_its_processes(
+    containers: Containers, entry: ContainerEntry
+) -> None:
     group, groups = entry.container.group, real()
     assert group
     assert groups
@@ -167,7 +169,7 @@ async def test_group_of_dead_server_is_removed_with_its_processes(containers: Co
 
 
 @needs_groups
-async def test_processor_time_is_limited(entry: Entry) -> None:
+async def test_processor_time_is_limited(entry: ContainerEntry) -> None:
     code = "import os, time\nfor _ in range(2): os.fork()\nend = time.time() + 4\nwhile time.time() < end: pass"
     await entry.container.run(code)
     assert entry.container.group

@@ -1,4 +1,4 @@
-"""File names in containers: those given by clients and those made by code."""
+"""File names in containers: those of clients and those of code."""
 
 import os
 from collections.abc import AsyncIterator
@@ -12,29 +12,38 @@ from hypothesis import strategies as st
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.sandbox.containers import Containers, Entry, _file_name, files, open_file, write_file
+from llama_stack_responses.sandbox.containers import (
+    ContainerEntry,
+    Containers,
+    _file_name,
+    files,
+    open_file,
+    write_file,
+)
 from llama_stack_responses.sandbox.slots import ContainerSlots
 from tests.unit.sandbox.test_container import BOUNDS, jail, volumes
 
 
 @pytest.fixture
-async def entry(tmp_path: Path) -> AsyncIterator[Entry]:
-    made = Containers(jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, places=ContainerSlots(2, 3))
-    yield await made.create(Owner("anna", {}))
-    await made.close()
+async def entry(tmp_path: Path) -> AsyncIterator[ContainerEntry]:
+    containers = Containers(
+        jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, places=ContainerSlots(2, 3)
+    )
+    yield await containers.create(Owner("anna", {}))
+    await containers.close()
 
 
 @pytest.mark.parametrize(
     "name", ["..", "a/..", "a\\..", "a\0b", "a\nb", "\x1b[2J", "x" * 256, "\u00e4" * 128, "\udcff.txt", "\u202ea"]
 )
-async def test_impossible_file_name_is_400(entry: Entry, name: str) -> None:
+async def test_impossible_file_name_is_400(entry: ContainerEntry, name: str) -> None:
     with pytest.raises(ApiError, match="The file cannot have this name") as caught:
         await write_file(entry, name, BytesIO(b"a"))
     assert (caught.value.status, caught.value.param) == (400, "file")
     assert await files(entry) == []
 
 
-async def test_file_name_of_existing_folder_is_400(entry: Entry) -> None:
+async def test_file_name_of_existing_folder_is_400(entry: ContainerEntry) -> None:
     (entry.container.folder / "made").mkdir()
     with pytest.raises(ApiError, match="a folder of this name is in the container already: 'made'"):
         await write_file(entry, "made", BytesIO(b"a"))
@@ -70,7 +79,7 @@ def test_arbitrary_file_name_is_valid_or_refused(name: str) -> None:
         ("\u00e4 b.txt".encode(), "\u00e4 b.txt"),
     ],
 )
-async def test_oddly_named_file_is_listed_and_read(entry: Entry, name: bytes, shown: str) -> None:
+async def test_oddly_named_file_is_listed_and_read(entry: ContainerEntry, name: bytes, shown: str) -> None:
     """JSON cannot encode a name that is not UTF-8, so neither a client nor a model server would receive it."""
     (entry.container.folder / os.fsdecode(name)).write_bytes(b"inside")
     [file] = await files(entry)
@@ -82,7 +91,7 @@ async def test_oddly_named_file_is_listed_and_read(entry: Entry, name: bytes, sh
         assert content.read() == b"inside"
 
 
-async def test_oddly_named_files_have_separate_ids(entry: Entry) -> None:
+async def test_oddly_named_files_have_separate_ids(entry: ContainerEntry) -> None:
     for name in (b"\xff", b"\xfe", b"?"):
         (entry.container.folder / os.fsdecode(name)).write_bytes(b"")
     assert len({file.id for file in await files(entry)}) == 3

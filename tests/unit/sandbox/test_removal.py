@@ -1,4 +1,4 @@
-"""Folders made by hostile code are removed completely, and listed within bounds."""
+"""Folders of hostile code are removed completely, and listed within bounds."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from typing import Any, Final
 
 import pytest
@@ -16,9 +17,11 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.calls import FUNCTION
+from llama_stack_responses.core.stream.deltas import Finish, Reasoning, Refusal, Text, ToolCall
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.core.stream.transcript import Transcript
+from llama_stack_responses.core.thoughts import Thought
 from llama_stack_responses.sealing.reasoning import PrivateReasoning, reasoning_sealer
 from llama_stack_responses.sealing.sealed_items import Opened, SealedItems
 from llama_stack_responses.sealing.sealer import Sealer
@@ -44,7 +47,7 @@ async def check(seals: PrivateReasoning, items: Sequence[Json]) -> None:
 
 
 def output(*chunks: ChatCompletionChunk, seals: PrivateReasoning | None = None, summaries: bool = False) -> list[Json]:
-    """Return the items made of a model's chunks, after checking that their events rebuild them."""
+    """Return the items built from a model's chunks, after checking that their events rebuild them."""
     reader = ChunkReader(Profile(), 100_000, summaries=summaries)
     request = parse_create({"model": "m", "input": "hi"})
     assembler = Assembler(
@@ -75,16 +78,16 @@ def replayed(items: list[Json], profile: Profile, seals: PrivateReasoning | None
 
 
 def test_sealed_reasoning_is_restored_for_model() -> None:
-    thought, said = output(reasoning("Let me "), reasoning("see."), text("Hello"), finish())
+    thought, answer = output(reasoning("Let me "), reasoning("see."), text("Hello"), finish())
     assert thought["content"] == [{"type": "reasoning_text", "text": "Let me see."}]
     assert "see" not in thought["encrypted_content"]
-    message = replayed([sent_back(thought), said], Profile())
+    message = replayed([sent_back(thought), answer], Profile())
     assert message == {"role": "assistant", "content": "Hello", "reasoning_content": "Let me see."}
 
 
 @pytest.mark.parametrize("kept", ["all", "the seal", "the summary"])
 def test_reasoning_shown_as_summary_is_restored_completely(kept: str) -> None:
-    thought, said = output(reasoning("Let me "), reasoning("see."), text("Hello"), finish(), summaries=True)
+    thought, answer = output(reasoning("Let me "), reasoning("see."), text("Hello"), finish(), summaries=True)
     assert thought["summary"] == [{"type": "summary_text", "text": "Let me see."}]
     assert "content" not in thought
     back = {
@@ -92,30 +95,30 @@ def test_reasoning_shown_as_summary_is_restored_completely(kept: str) -> None:
         "the seal": sent_back(thought) | {"summary": []},
         "the summary": {key: value for key, value in thought.items() if key != "encrypted_content"},
     }[kept]
-    assert replayed([back, said], Profile())["reasoning_content"] == "Let me see."
+    assert replayed([back, answer], Profile())["reasoning_content"] == "Let me see."
 
 
 def test_signatures_of_reasoning_shown_as_summary_are_kept() -> None:
     blocks = [{"type": "thinking", "thinking": each, "signature": f"s{each}"} for each in "ab"]
-    thought, said = output(chunk({"thinking_blocks": blocks}), text("Hello"), finish(), summaries=True)
+    thought, answer = output(chunk({"thinking_blocks": blocks}), text("Hello"), finish(), summaries=True)
     assert thought["summary"] == [{"type": "summary_text", "text": "ab"}]
-    message = replayed([sent_back(thought), said], Profile(reasoning_replay="thinking_blocks"))
+    message = replayed([sent_back(thought), answer], Profile(reasoning_replay="thinking_blocks"))
     assert message["thinking_blocks"] == blocks
 
 
 def test_provider_summary_does_not_replace_reasoning() -> None:
     own = chunk({"reasoning_details": [{"type": "reasoning.summary", "summary": "Short."}]})
-    thought, said = output(own, reasoning("Long."), text("Hello"), finish(), summaries=True)
+    thought, answer = output(own, reasoning("Long."), text("Hello"), finish(), summaries=True)
     assert (thought["summary"][0]["text"], thought["content"][0]["text"]) == ("Short.", "Long.")
-    assert replayed([sent_back(thought), said], Profile())["reasoning_content"] == "Long."
-    thought, said = output(own, text("Hello"), finish(), summaries=True)
-    assert replayed([sent_back(thought), said], Profile())["reasoning_content"] == "Short."
+    assert replayed([sent_back(thought), answer], Profile())["reasoning_content"] == "Long."
+    thought, answer = output(own, text("Hello"), finish(), summaries=True)
+    assert replayed([sent_back(thought), answer], Profile())["reasoning_content"] == "Short."
 
 
 def test_sealed_reasoning_overrides_other_content_of_item() -> None:
-    thought, said = output(reasoning("Secret."), text("Hello"), finish())
+    thought, answer = output(reasoning("Secret."), text("Hello"), finish())
     forged = thought | {"content": [{"type": "reasoning_text", "text": "Forged."}]}
-    assert replayed([forged, said], Profile())["reasoning_content"] == "Secret."
+    assert replayed([forged, answer], Profile())["reasoning_content"] == "Secret."
 
 
 SIGNED: Final = [
@@ -127,21 +130,21 @@ SIGNED: Final = [
 
 
 def test_signed_blocks_keep_their_order() -> None:
-    thought, said = output(*SIGNED, text("Hello"), finish())
+    thought, answer = output(*SIGNED, text("Hello"), finish())
     assert [part["text"] for part in thought["content"]] == ["One.Two."]
-    message = replayed([sent_back(thought), said], Profile(reasoning_replay="thinking_blocks"))
+    message = replayed([sent_back(thought), answer], Profile(reasoning_replay="thinking_blocks"))
     assert message["thinking_blocks"] == [
         {"type": "thinking", "thinking": "One.", "signature": "s1"},
         {"type": "thinking", "thinking": "Two.", "signature": "s2"},
     ]
     assert "reasoning_content" not in message
-    assert replayed([thought, said], Profile())["reasoning_content"] == "One.Two."
+    assert replayed([thought, answer], Profile())["reasoning_content"] == "One.Two."
 
 
 def test_blocks_in_one_chunk_keep_their_signatures() -> None:
     blocks = [{"thinking": "One.", "signature": "s1"}, {"thinking": "Two.", "signature": "s2"}]
-    thought, said = output(chunk({"reasoning_content": "One.Two.", "thinking_blocks": blocks}), text("a"), finish())
-    message = replayed([thought, said], Profile(reasoning_replay="thinking_blocks"))
+    thought, answer = output(chunk({"reasoning_content": "One.Two.", "thinking_blocks": blocks}), text("a"), finish())
+    message = replayed([thought, answer], Profile(reasoning_replay="thinking_blocks"))
     assert [block["signature"] for block in message["thinking_blocks"]] == ["s1", "s2"]
     assert [block["thinking"] for block in message["thinking_blocks"]] == ["One.", "Two."]
 
@@ -194,13 +197,99 @@ async def test_items_without_seal_pass_check() -> None:
 
 
 def test_stored_reasoning_survives_loss_of_secret() -> None:
-    thought, said = output(reasoning("Hm."), text("Hello"), finish(), seals=private(OLD))
-    assert replayed([thought, said], Profile(), private(NEW))["reasoning_content"] == "Hm."
+    thought, answer = output(reasoning("Hm."), text("Hello"), finish(), seals=private(OLD))
+    assert replayed([thought, answer], Profile(), private(NEW))["reasoning_content"] == "Hm."
+
+
+@pytest.mark.parametrize("length", [10, 98_303, 98_304, 98_305, 1_000_000])
+async def test_reasoning_of_any_length_is_sealed_and_opened(length: int) -> None:
+    texts = [Thought(Random(length).randbytes(length).hex(), "s1"), Thought("\U0001f9a6" * 9, None, "c1")]
+    seals, opened = private(), Opened()
+    item = {"type": "reasoning", "encrypted_content": seals.seal(texts)}
+    await SealedItems(seals.sealer, 2**30).open([item], ANNA, opened, verify=True)
+    assert opened.content["reasoning", item["encrypted_content"]] == texts
+    assert PrivateReasoning(seals.sealer, ANNA).read(item) == texts
+
+
+@pytest.mark.parametrize("length", [1, 100_000])
+async def test_sealed_signature_with_unpaired_surrogate_is_opened(length: int) -> None:
+    """Earlier versions sealed signatures as the provider sent them."""
+    signature = "s" * length
+    seals, opened = private(), Opened()
+    item = {"type": "reasoning", "encrypted_content": seals.seal([Thought("why", f"{signature}\ud800"), Thought("so")])}
+    expected = [Thought("why", f"{signature}\ufffd"), Thought("so")]
+    await SealedItems(seals.sealer, 2**30).open([item], ANNA, opened, verify=True)
+    assert opened.content["reasoning", item["encrypted_content"]] == expected
+    assert PrivateReasoning(seals.sealer, ANNA).read(item) == expected
+
+
+SIGNED_PARTS: Final = [
+    *[Reasoning("why " * 1_000) for _ in range(30)],
+    Reasoning("", signature="s1"),
+    *[Reasoning("so " * 1_000) for _ in range(30)],
+    Reasoning("In short.", summary=True),
+    Reasoning("", signature="s2", call_id="c1"),
+]
+
+
+@pytest.mark.parametrize("closing", [Text("Hello"), ToolCall(0, "f", "c1", "{}"), Finish("stop"), Refusal("No."), None])
+def test_large_reasoning_prepared_in_advance_is_sealed_once_with_the_same_content(closing: Any) -> None:
+    def seal(thoughts: Sequence[Thought]) -> str:
+        sealed.append(list(thoughts))
+        return f"seal {len(sealed)}"
+
+    found = []
+    for prepares in (False, True):
+        sealed: list[list[Thought]] = []
+        created = new_response(parse_create({"model": "m", "input": "hi"}), id="resp_1", created_at=1)
+        assembler = Assembler(created, lambda _: FUNCTION, seal=seal)
+        for delta in SIGNED_PARTS:
+            assert assembler.preparation(delta) is None
+            assembler.feed(delta)
+        if prepares:
+            work = assembler.preparation(closing)
+            assert work
+            work()
+            assert len(sealed) == 1
+            assert assembler.preparation(closing) is None
+        if closing:
+            assembler.feed(closing)
+        assembler.close("completed")
+        [thoughts] = sealed
+        item = {name: value for name, value in assembler.response["output"][0].items() if name != "id"}
+        assert item["encrypted_content"] == "seal 1"
+        found.append((thoughts, item))
+    assert found[0] == found[1]
+
+
+def test_reasoning_that_continues_after_its_preparation_is_sealed_again() -> None:
+    seals = private()
+    created = new_response(parse_create({"model": "m", "input": "hi"}), id="resp_1", created_at=1)
+    assembler = Assembler(created, lambda _: FUNCTION, seal=seals.seal)
+    assembler.feed(Reasoning("why " * 30_000))
+    work = assembler.preparation()
+    assert work
+    work()
+    assembler.feed(Reasoning("The end."))
+    assembler.feed(Finish("stop"))
+    [item] = assembler.response["output"]
+    assert seals.read(item) == [Thought("why " * 30_000 + "The end.")]
+
+
+def test_whitespace_before_json_does_not_let_large_reasoning_be_sealed() -> None:
+    """The reasoning may continue: sealing it after each piece of whitespace would take quadratic time."""
+    created = new_response(parse_create({"model": "m", "input": "hi"}), id="resp_1", created_at=1)
+    assembler = Assembler(created, lambda _: FUNCTION, structured=True, seal=private().seal)
+    assembler.feed(Reasoning("why " * 30_000))
+    assert assembler.preparation(Text("\n")) is None
+    assert len(assembler.feed(Text("\n"))) == 0
+    assert assembler.preparation(Text("{}"))
 
 
 def test_missing_secret_is_generated_with_warning(caplog: pytest.LogCaptureFixture) -> None:
     sealer = reasoning_sealer(Sealer([]))
     assert sealer.ready
-    assert "No 'secrets' are configured" in caplog.text
+    assert not sealer.configured
+    assert "no 'secrets' are configured" in caplog.text
     configured = Sealer([NEW])
     assert reasoning_sealer(configured) is configured

@@ -1,4 +1,4 @@
-"""Summaries that clients carry: only the user that they were made for can send them back."""
+"""Summaries that clients carry: only the user that they were sealed for can send them back."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,10 +30,10 @@ def item(seal: str) -> dict[str, Any]:
 
 
 async def test_sealed_summary_is_restored() -> None:
-    made = item(private().seal(Summary("They spoke.", MESSAGE)))
-    assert "spoke" not in made["encrypted_content"]
-    await check(private(), [made])
-    assert private().read(made) == Summary("They spoke.", MESSAGE)
+    created = item(private().seal(Summary("They spoke.", MESSAGE)))
+    assert "spoke" not in created["encrypted_content"]
+    await check(private(), [created])
+    assert private().read(created) == Summary("They spoke.", MESSAGE)
 
 
 @pytest.mark.parametrize("which", ["altered", "foreign", "elsewhere", "unsealed", "of reasoning"])
@@ -41,12 +41,12 @@ async def test_foreign_or_damaged_summary_is_refused(which: str) -> None:
     seal = private(OLD).seal(Summary("They spoke."))
     if which == "of reasoning":
         seal = Sealer([OLD]).seal(b"x", purpose="reasoning", owner=Owner("anna"))
-    made = item(f"{seal[:-8]}AAAAAAA=" if which == "altered" else "abc" if which == "unsealed" else seal)
+    created = item(f"{seal[:-8]}AAAAAAA=" if which == "altered" else "abc" if which == "unsealed" else seal)
     reader = private(NEW) if which == "elsewhere" else private(OLD, owner="ben" if which == "foreign" else "anna")
     with pytest.raises(ApiError) as caught:
-        await check(reader, [{"type": "reasoning"}, made])
+        await check(reader, [{"type": "reasoning"}, created])
     assert (caught.value.status, caught.value.code) == (400, "invalid_encrypted_content")
-    assert reader.read(made) is None
+    assert reader.read(created) is None
 
 
 async def test_empty_summary_is_ignored() -> None:

@@ -1,20 +1,20 @@
 """The stream of a followed response begins at once, and marks its end only if it is complete."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.service.responses import ServerClosing
+from llama_stack_responses.service.response_reader import ServerClosing
 from llama_stack_responses.wire import sse
 from llama_stack_responses.wire.responses import followed
 
 EVENT = {"type": "response.queued", "sequence_number": 1}
 
 
-async def answered(batches: AsyncIterator[list[Any]]) -> list[bytes]:
+async def answered(batches: AsyncGenerator[list[Any]]) -> list[bytes]:
     """Return the bodies that are sent."""
     sent: list[Any] = []
 
@@ -30,7 +30,7 @@ async def answered(batches: AsyncIterator[list[Any]]) -> list[bytes]:
 
 
 async def test_followed_stream_ends_with_done() -> None:
-    async def batches() -> AsyncIterator[list[Any]]:
+    async def batches() -> AsyncGenerator[list[Any]]:
         yield []
         yield [EVENT]
 
@@ -38,21 +38,21 @@ async def test_followed_stream_ends_with_done() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "said"),
+    ("reason", "expected"),
     [(ServerClosing(), []), (ApiError(503, "The store\nis away."), [b": The store is away.\n\n"])],
 )
-async def test_interrupted_followed_stream_sends_reason_and_no_done(reason: Exception, said: list[bytes]) -> None:
-    async def batches() -> AsyncIterator[list[Any]]:
+async def test_interrupted_followed_stream_sends_reason_and_no_done(reason: Exception, expected: list[bytes]) -> None:
+    async def batches() -> AsyncGenerator[list[Any]]:
         yield [EVENT]
         raise reason
 
-    assert await answered(batches()) == [sse.encode([EVENT]), *said]
+    assert await answered(batches()) == [sse.encode([EVENT]), *expected]
 
 
 async def test_followed_stream_sends_headers_before_first_event() -> None:
     begun = asyncio.Event()
 
-    async def batches() -> AsyncIterator[list[Any]]:
+    async def batches() -> AsyncGenerator[list[Any]]:
         await begun.wait()
         yield [EVENT]
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.generation.run import Run
+from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
 from tests.support.inference import FakeInference, Round, finish, text
@@ -38,14 +38,14 @@ def records() -> WatchedRecords:
 @pytest.fixture
 async def start(records: WatchedRecords) -> AsyncIterator[Start]:
     """Start a server whose model has these rounds."""
-    made: list[OpenAIResponsesImpl] = []
+    created: list[OpenAIResponsesImpl] = []
 
     def started(*rounds: Round) -> OpenAIResponsesImpl:
-        made.append(server(records, FakeInference(*rounds), Everybody()))
-        return made[-1]
+        created.append(server(records, FakeInference(*rounds), Everybody()))
+        return created[-1]
 
     yield started
-    for each in made:
+    for each in created:
         await each.shutdown()
 
 
@@ -57,7 +57,7 @@ async def test_files_are_held_until_response_ends(start: Start) -> None:
     going_on = asyncio.Event()
     impl = start([text("I"), going_on, finish()])
     run = await impl.create(ASKED)
-    assert isinstance(run, Run)
+    assert isinstance(run, ForegroundRun)
     await run.begin()
     assert held(impl) > 19_000
     going_on.set()
@@ -65,11 +65,11 @@ async def test_files_are_held_until_response_ends(start: Start) -> None:
     assert held(impl) == 0
 
 
-@pytest.mark.parametrize("end", [Run.abandon, Run.shut_down])
-async def test_files_of_aborted_response_are_released(start: Start, end: Callable[[Run], None]) -> None:
+@pytest.mark.parametrize("end", [ForegroundRun.abandon, ForegroundRun.shut_down])
+async def test_files_of_aborted_response_are_released(start: Start, end: Callable[[ForegroundRun], None]) -> None:
     impl = start([text("I"), asyncio.Event(), finish()])
     run = await impl.create(ASKED)
-    assert isinstance(run, Run)
+    assert isinstance(run, ForegroundRun)
     end(run)
     await run.settled()
     assert held(impl) == 0
@@ -78,7 +78,7 @@ async def test_files_of_aborted_response_are_released(start: Start, end: Callabl
 async def test_files_of_refused_response_are_released(start: Start) -> None:
     impl = start(ApiError(429, "Slow down."))
     run = await impl.create(ASKED)
-    assert isinstance(run, Run)
+    assert isinstance(run, ForegroundRun)
     with pytest.raises(ApiError, match="Slow down"):
         await run.finish()
     assert held(impl) == 0

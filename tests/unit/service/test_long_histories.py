@@ -12,10 +12,11 @@ from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.thoughts import Thought
-from llama_stack_responses.generation.run import Run
+from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.sealing.reasoning import PrivateReasoning
 from llama_stack_responses.sealing.sealer import Sealer
-from llama_stack_responses.service.responses import DetachedResponse, OpenAIResponsesImpl
+from llama_stack_responses.service.detached import DetachedResponse
+from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.memory import MemoryRecords
 from tests.support.inference import FakeInference, finish, text
@@ -35,14 +36,14 @@ def inference() -> FakeInference:
 @pytest.fixture
 async def impl(inference: FakeInference) -> AsyncIterator[OpenAIResponsesImpl]:
     config = ResponsesConfig.model_validate({"limits": {"history_bytes": LIMIT}})
-    made = server(MemoryRecords(), inference, Everybody(), config=config)
-    yield made
-    await made.shutdown()
+    created = server(MemoryRecords(), inference, Everybody(), config=config)
+    yield created
+    await created.shutdown()
 
 
 async def ask(impl: OpenAIResponsesImpl, question: str = WORDS, **fields: Any) -> Json:
     run = await impl.create({"model": "m", "input": question, **fields})
-    assert isinstance(run, Run)
+    assert isinstance(run, ForegroundRun)
     return await run.finish()
 
 
@@ -66,13 +67,13 @@ def refused(error: ApiError, param: str) -> None:
 
 async def test_history_over_limit_is_refused(impl: OpenAIResponsesImpl, inference: FakeInference) -> None:
     last = await long_chain(impl)
-    asked = len(inference.requests)
+    count = len(inference.requests)
     with pytest.raises(ApiError) as raised:
         await ask(impl, "And?", previous_response_id=last["id"])
     refused(raised.value, "previous_response_id")
-    assert len(inference.requests) == asked
-    assert (await impl.retrieve(last["id"]))["id"] == last["id"]
-    assert len((await impl.input_items(last["id"], limit=20, after=None, order="desc")).data) == 5
+    assert len(inference.requests) == count
+    assert (await impl.reader.retrieve(last["id"]))["id"] == last["id"]
+    assert len((await impl.reader.input_items(last["id"], limit=20, after=None, order="desc")).data) == 5
 
 
 async def test_conversation_over_limit_is_refused(impl: OpenAIResponsesImpl) -> None:
@@ -83,11 +84,11 @@ async def test_conversation_over_limit_is_refused(impl: OpenAIResponsesImpl) -> 
     assert len((await impl.conversations.list_items(conversation, limit=20, after=None, order="asc")).data) == 3
 
 
-def asked_for(inference: FakeInference) -> list[tuple[str, str]]:
+def last_request(inference: FakeInference) -> list[tuple[str, str]]:
     """Return role and first word of each message of the last chat request."""
     shown = [(each["role"], each["content"]) for each in inference.requests[-1]["messages"]]
-    texts = [(role, said if isinstance(said, str) else said[0]["text"]) for role, said in shown]
-    return [(role, said.split()[0]) for role, said in texts]
+    texts = [(role, content if isinstance(content, str) else content[0]["text"]) for role, content in shown]
+    return [(role, content.split()[0]) for role, content in texts]
 
 
 async def chain_with_system_message(impl: OpenAIResponsesImpl, turns: int, **fields: Any) -> Json:
@@ -105,16 +106,16 @@ async def test_oldest_turns_of_history_over_limit_are_left_out_with_truncation(
     impl: OpenAIResponsesImpl, inference: FakeInference
 ) -> None:
     last = await chain_with_system_message(impl, 3, truncation="auto")
-    made = await ask(impl, "And?", previous_response_id=last["id"], truncation="auto")
-    assert asked_for(inference) == [*NEWEST, ("user", "And?")]
+    created = await ask(impl, "And?", previous_response_id=last["id"], truncation="auto")
+    assert last_request(inference) == [*NEWEST, ("user", "And?")]
     # The stored history is whole, and goes on.
-    assert len((await impl.input_items(made["id"], limit=20, after=None, order="asc")).data) == 10
-    await ask(impl, "More?", previous_response_id=made["id"], truncation="auto")
-    assert asked_for(inference) == [*NEWEST, ("user", "And?"), ("assistant", "Answer."), ("user", "More?")]
+    assert len((await impl.reader.input_items(created["id"], limit=20, after=None, order="asc")).data) == 10
+    await ask(impl, "More?", previous_response_id=created["id"], truncation="auto")
+    assert last_request(inference) == [*NEWEST, ("user", "And?"), ("assistant", "Answer."), ("user", "More?")]
     held: list[int] = []
     body = {"model": "m", "input": "And?", "previous_response_id": last["id"], "truncation": "auto"}
     run = await impl.create(body, hold=held.append)
-    assert isinstance(run, Run)
+    assert isinstance(run, ForegroundRun)
     await run.finish()
     assert len(WORDS) * 2 < sum(held) <= LIMIT
 
@@ -123,22 +124,22 @@ async def test_oldest_turns_of_history_over_limit_are_left_out_in_background(
     impl: OpenAIResponsesImpl, inference: FakeInference
 ) -> None:
     last = await chain_with_system_message(impl, 3, truncation="auto")
-    impl.archive._recent_bytes = LIMIT
+    impl.archive._histories._recent_bytes = LIMIT
     body = {"model": "m", "input": "And?", "previous_response_id": last["id"], "background": True, "truncation": "auto"}
-    made = await impl.create(body)
-    assert isinstance(made, DetachedResponse)
-    await impl.finish(made.response["id"])
-    assert asked_for(inference) == [*NEWEST, ("user", "And?")]
+    created = await impl.create(body)
+    assert isinstance(created, DetachedResponse)
+    await impl.finish(created.response["id"])
+    assert last_request(inference) == [*NEWEST, ("user", "And?")]
 
 
 async def test_oldest_turns_of_conversation_over_limit_are_left_out_with_truncation(
     impl: OpenAIResponsesImpl, inference: FakeInference
 ) -> None:
-    said = [{"role": "user", "content": f"{number} {WORDS}"} for number in range(4)]
-    items = [{"role": "system", "content": "Kindly"}, *said]
+    texts = [{"role": "user", "content": f"{number} {WORDS}"} for number in range(4)]
+    items = [{"role": "system", "content": "Kindly"}, *texts]
     conversation: str = (await impl.conversations.create({"items": items}))["id"]
     await ask(impl, "And?", conversation=conversation, truncation="auto")
-    assert asked_for(inference) == [("system", "Kindly"), ("user", "2"), ("user", "3"), ("user", "And?")]
+    assert last_request(inference) == [("system", "Kindly"), ("user", "2"), ("user", "3"), ("user", "And?")]
     assert len((await impl.conversations.list_items(conversation, limit=20, after=None, order="asc")).data) == 7
 
 
@@ -159,13 +160,13 @@ async def test_history_over_limit_is_neither_counted_nor_compacted(impl: OpenAIR
 
 
 async def test_references_to_items_stored_with_large_ones_are_limited(impl: OpenAIResponsesImpl) -> None:
-    said: list[str] = []
+    texts: list[str] = []
     for _ in range(4):
         # An input that is repeated is stored separately.
-        items = [{"role": "user", "content": f"{len(said)}{WORDS}"}, {"role": "user", "content": "small"}]
-        made = await ask(impl, items)  # type: ignore[arg-type]
-        said.append((await impl.input_items(made["id"], limit=1, after=None, order="desc")).data[0]["id"])
-    references = [{"type": "item_reference", "id": each} for each in said]
+        items = [{"role": "user", "content": f"{len(texts)}{WORDS}"}, {"role": "user", "content": "small"}]
+        created = await ask(impl, items)  # type: ignore[arg-type]
+        texts.append((await impl.reader.input_items(created["id"], limit=1, after=None, order="desc")).data[0]["id"])
+    references = [{"type": "item_reference", "id": each} for each in texts]
     await ask(impl, references[:2])  # type: ignore[arg-type]
     with pytest.raises(ApiError, match=f"more than {LIMIT} bytes together") as raised:
         await ask(impl, references)  # type: ignore[arg-type]
@@ -191,8 +192,8 @@ async def test_history_counts_as_held_before_it_is_decoded(impl: OpenAIResponses
 
 
 async def test_items_that_conversation_refers_to_count_as_held(impl: OpenAIResponsesImpl) -> None:
-    made = await ask(impl, f"0{WORDS}")
-    [item] = (await impl.input_items(made["id"], limit=1, after=None, order="asc")).data
+    created = await ask(impl, f"0{WORDS}")
+    [item] = (await impl.reader.input_items(created["id"], limit=1, after=None, order="asc")).data
     body = {"items": [{"type": "item_reference", "id": item["id"]}]}
     held: list[int] = []
     conversation = await impl.conversations.create(body, held.append)
@@ -215,7 +216,7 @@ async def test_page_of_responses_counts_before_it_is_decoded(
     for number in range(2):
         await ask(impl, f"{number}{WORDS}", instructions=f"{number}{WORDS}")
     held: list[int] = []
-    page = await impl.list(limit=5, after=None, order="asc", model=None, hold=held.append)
+    page = await impl.reader.list(limit=5, after=None, order="asc", model=None, hold=held.append)
     assert len(page.data) == 2
     assert sum(held) > 4 * len(WORDS)
 
@@ -232,35 +233,35 @@ async def test_page_of_responses_counts_before_it_is_decoded(
 
     monkeypatch.setattr(codec, "parse", spy)
     with pytest.raises(ApiError, match="too much"):
-        await impl.list(limit=5, after=None, order="asc", model=None, hold=refuse)
+        await impl.reader.list(limit=5, after=None, order="asc", model=None, hold=refuse)
     assert max(parsed, default=0) < len(WORDS)
 
 
 async def test_page_of_responses_is_cut_by_size_of_inputs(impl: OpenAIResponsesImpl) -> None:
-    impl.archive._page_bytes = LIMIT
+    impl.archive._loader._page_bytes = LIMIT
     ids = []
     for number in range(5):
         ids.append((await ask(impl, f"{number}{WORDS}"))["id"])
         # Responses of the same millisecond are listed in the order of their random ids.
         await asyncio.sleep(0.002)
-    page = await impl.list(limit=20, after=None, order="asc", model=None)
+    page = await impl.reader.list(limit=20, after=None, order="asc", model=None)
     assert ([each["id"] for each in page.data], page.has_more) == (ids[:3], True)
     assert [len(each["input"]) for each in page.data] == [1, 1, 1]
-    rest = await impl.list(limit=20, after=ids[2], order="asc", model=None)
+    rest = await impl.reader.list(limit=20, after=ids[2], order="asc", model=None)
     assert ([each["id"] for each in rest.data], rest.has_more) == (ids[3:], False)
 
 
 async def test_every_read_of_a_whole_response_counts_its_size(impl: OpenAIResponsesImpl) -> None:
     """Retrieving, cancelling, and waiting for a detached response, also for one that a repeated key finds."""
     body = {"model": "m", "input": "x", "instructions": WORDS}
-    made = await impl.create(body, "key")
-    assert isinstance(made, DetachedResponse)
-    response_id = made.response["id"]
+    created = await impl.create(body, "key")
+    assert isinstance(created, DetachedResponse)
+    response_id = created.response["id"]
     background = await impl.create({**body, "background": True})
     assert isinstance(background, DetachedResponse)
     for read in (
         lambda hold: impl.finish(response_id, hold),
-        lambda hold: impl.retrieve(response_id, hold),
+        lambda hold: impl.reader.retrieve(response_id, hold),
         lambda hold: impl.create(body, "key", hold),
         lambda hold: impl.cancel(background.response["id"], hold),
     ):
@@ -284,7 +285,7 @@ async def test_sealed_item_of_a_request_is_opened_once_and_counted(
     monkeypatch.setattr(Sealer, "open", watched)
     body = {"model": "m", "input": [given, {"role": "user", "content": "x"}], "store": False}
     run = await impl.create(body, hold=held.append)
-    assert isinstance(run, Run)
+    assert isinstance(run, ForegroundRun)
     await run.finish()
     assert opened == [seal]
     assert sum(held) > 40_000

@@ -9,27 +9,27 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.intervals import DEFAULT, Intervals
-from llama_stack_responses.service.readiness import Check, Readiness, ReadinessReport, State
+from llama_stack_responses.service.readiness import Readiness, ReadinessCheck, ReadinessReport, State
 
 LONG = replace(DEFAULT, ready_cache_seconds=3600.0)
 NO_CACHE = replace(DEFAULT, ready_cache_seconds=0.0)
 
 
-def saying(answer: bool | None) -> Check:
+def saying(answer: bool | None) -> ReadinessCheck:
     async def check() -> bool | None:
         return answer
 
     return check
 
 
-def raising(error: Exception) -> Check:
+def raising(error: Exception) -> ReadinessCheck:
     async def check() -> bool | None:
         raise error
 
     return check
 
 
-def readiness(*, stopping: Callable[[], bool] = lambda: False, **checks: Check) -> Readiness:
+def readiness(*, stopping: Callable[[], bool] = lambda: False, **checks: ReadinessCheck) -> Readiness:
     return Readiness(checks, stopping, NO_CACHE)
 
 
@@ -40,7 +40,7 @@ async def test_server_whose_parts_answer_is_ready() -> None:
 
 
 @pytest.mark.parametrize("check", [saying(False), raising(ApiError(503, "Away.")), raising(RuntimeError("defect"))])
-async def test_server_with_a_part_that_does_not_answer_is_not_ready(check: Check) -> None:
+async def test_server_with_a_part_that_does_not_answer_is_not_ready(check: ReadinessCheck) -> None:
     report = await readiness(store=saying(True), worker=check).report()
     assert report == ReadinessReport("not_ready", {"store": "ok", "worker": "unavailable"})
     assert not report.ready
@@ -71,15 +71,15 @@ async def test_requests_share_one_check_until_its_report_expires(intervals: Inte
         await go.wait()
         return True
 
-    asked = Readiness({"store": counts}, lambda: False, intervals)
-    tasks = [asyncio.create_task(asked.report()) for _ in range(50)]
+    probe = Readiness({"store": counts}, lambda: False, intervals)
+    tasks = [asyncio.create_task(probe.report()) for _ in range(50)]
     await asyncio.sleep(0)
     tasks[0].cancel()  # the first client disconnects; the check goes on
     go.set()
     reports = await asyncio.gather(*tasks[1:])
     assert all(report.ready for report in reports)
     assert count == 1
-    await asked.report()
+    await probe.report()
     assert count == checked
 
 
@@ -90,11 +90,11 @@ async def test_only_changes_of_a_state_are_logged(caplog: pytest.LogCaptureFixtu
     async def next_one() -> bool | None:
         return next(answers) == "ok"
 
-    asked = readiness(store=next_one)
-    with caplog.at_level(logging.WARNING):
+    probe = readiness(store=next_one)
+    with caplog.at_level(logging.INFO):
         for _ in states:
-            await asked.report()
-    assert [record.getMessage() for record in caplog.records] == [
-        "readiness: store is unavailable",
-        "readiness: store is ok",
+            await probe.report()
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "readiness: store is unavailable"),
+        ("INFO", "readiness: store is ok"),
     ]

@@ -14,11 +14,11 @@ from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.events import Event
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.service.replays import Replays
-from llama_stack_responses.store.archive import StoredResponse
+from llama_stack_responses.store.stored_response import StoredResponse
 
 SIZE = 100_000
 
-type Lease = Callable[[], Reservation]
+type Reserve = Callable[[], Reservation]
 
 
 def stored(response_id: str = "resp_1", status: str = "completed", version: int = 1) -> StoredResponse:
@@ -26,8 +26,8 @@ def stored(response_id: str = "resp_1", status: str = "completed", version: int 
     text = {"type": "output_text", "text": "x" * SIZE, "annotations": [], "logprobs": []}
     item = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [text]}
     response = new_response(parse_create({"model": "m", "input": "x"}), id=response_id, created_at=1)
-    made = response | {"status": status, "output": [item]}
-    return StoredResponse(made, ANONYMOUS, None, None, version, size=SIZE + 1_000)
+    created = response | {"status": status, "output": [item]}
+    return StoredResponse(created, ANONYMOUS, None, None, version, size=SIZE + 1_000)
 
 
 class Store:
@@ -52,11 +52,15 @@ class Store:
 
 
 async def begin(
-    replays: Replays, lease: Lease, response: StoredResponse | None = None, after: int = -1, store: Store | None = None
+    replays: Replays,
+    reserve: Reserve,
+    response: StoredResponse | None = None,
+    after: int = -1,
+    store: Store | None = None,
 ) -> AsyncIterator[list[Event]]:
     """Begin a replay."""
     response, store = response or stored(), store or Store()
-    return await replays.events(response.response["id"], response.version, lambda: store.load(response), after, lease)
+    return await replays.events(response.response["id"], response.version, lambda: store.load(response), after, reserve)
 
 
 @pytest.fixture
@@ -66,9 +70,9 @@ def admission() -> Admission:
 
 
 @pytest.fixture
-def lease(admission: Admission) -> Lease:
+def reserve(admission: Admission) -> Reserve:
     """Make leases of one user."""
-    return lambda: admission.lease(ANONYMOUS)
+    return lambda: admission.reserve(ANONYMOUS)
 
 
 async def read(events: AsyncIterator[list[Event]]) -> list[Event]:
@@ -76,9 +80,9 @@ async def read(events: AsyncIterator[list[Event]]) -> list[Event]:
     return [event async for each in events for event in each]
 
 
-async def test_readers_of_one_response_share_its_bytes(admission: Admission, lease: Lease) -> None:
+async def test_readers_of_one_response_share_its_bytes(admission: Admission, reserve: Reserve) -> None:
     replays = Replays()
-    readers = [await begin(replays, lease) for _ in range(60)]
+    readers = [await begin(replays, reserve) for _ in range(60)]
     assert SIZE < admission.held < 2 * SIZE
     last = readers.pop()
     readers.clear()
@@ -88,19 +92,19 @@ async def test_readers_of_one_response_share_its_bytes(admission: Admission, lea
     assert admission.held == 0
 
 
-async def test_concurrent_readers_load_the_response_once(admission: Admission, lease: Lease) -> None:
+async def test_concurrent_readers_load_the_response_once(admission: Admission, reserve: Reserve) -> None:
     replays, store = Replays(), Store()
-    readers = await asyncio.gather(*(begin(replays, lease, store=store) for _ in range(60)))
+    readers = await asyncio.gather(*(begin(replays, reserve, store=store) for _ in range(60)))
     assert store.loaded == 1
     assert admission.held < 2 * SIZE
     assert (await read(readers[-1]))[-1]["type"] == "response.completed"
 
 
-async def test_failed_load_is_repeated_for_the_readers_that_wait(lease: Lease) -> None:
+async def test_failed_load_is_repeated_for_the_readers_that_wait(reserve: Reserve) -> None:
     replays, store = Replays(), Store()
     store.errors = [ApiError(503, "The store is away.")]
     first, *others = await asyncio.gather(
-        *(begin(replays, lease, store=store) for _ in range(3)), return_exceptions=True
+        *(begin(replays, reserve, store=store) for _ in range(3)), return_exceptions=True
     )
     assert isinstance(first, ApiError)
     assert store.loaded == 2
@@ -109,39 +113,39 @@ async def test_failed_load_is_repeated_for_the_readers_that_wait(lease: Lease) -
         assert (await read(other))[-1]["type"] == "response.completed"
 
 
-async def test_cancelled_load_is_repeated_for_the_readers_that_wait(lease: Lease) -> None:
+async def test_cancelled_load_is_repeated_for_the_readers_that_wait(reserve: Reserve) -> None:
     replays, store = Replays(), Store()
-    first, other = (asyncio.create_task(begin(replays, lease, store=store)) for _ in range(2))
+    first, other = (asyncio.create_task(begin(replays, reserve, store=store)) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
     assert (await read(await other))[-1]["type"] == "response.completed"
     assert store.loaded == 2
 
 
-async def test_other_response_needs_its_own_room(admission: Admission, lease: Lease) -> None:
+async def test_other_response_needs_its_own_room(admission: Admission, reserve: Reserve) -> None:
     replays = Replays()
-    first = await begin(replays, lease)
+    first = await begin(replays, reserve)
     with pytest.raises(ApiError, match="You have too many large answers open") as refused:
-        await begin(replays, lease, stored("resp_2"))
+        await begin(replays, reserve, stored("resp_2"))
     assert refused.value.status == 429
     del first
     assert admission.held == 0
-    assert await read(await begin(replays, lease, stored("resp_2")))
+    assert await read(await begin(replays, reserve, stored("resp_2")))
 
 
 async def test_changed_response_is_not_shared() -> None:
     wide = Admission(Quota("large answers", 10 * SIZE, 10 * SIZE))
     replays = Replays()
-    first = await begin(replays, lambda: wide.lease(ANONYMOUS))
-    second = await begin(replays, lambda: wide.lease(ANONYMOUS), stored(status="incomplete", version=2))
+    first = await begin(replays, lambda: wide.reserve(ANONYMOUS))
+    second = await begin(replays, lambda: wide.reserve(ANONYMOUS), stored(status="incomplete", version=2))
     events = await read(second)
     assert events[-1]["response"]["status"] == "incomplete"
     assert wide.held > SIZE
     del first
 
 
-async def test_reconnecting_reader_gets_remaining_events(lease: Lease) -> None:
+async def test_reconnecting_reader_gets_remaining_events(reserve: Reserve) -> None:
     replays = Replays()
-    whole = await read(await begin(replays, lease))
-    rest = await read(await begin(replays, lease, after=4))
+    whole = await read(await begin(replays, reserve))
+    rest = await read(await begin(replays, reserve, after=4))
     assert rest == whole[5:]

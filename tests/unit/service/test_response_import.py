@@ -19,7 +19,7 @@ def found(
     number: int, continues: int | None = None, owner: Owner = ANONYMOUS, created_at: int = 1000, **body: Any
 ) -> FoundResponse:
     """Return the response of one turn as OGX stores it: with only its own input."""
-    said = {"type": "message", "role": "assistant", "id": f"msg_{number}", "status": "completed"}
+    part = {"type": "message", "role": "assistant", "id": f"msg_{number}", "status": "completed"}
     return FoundResponse(
         id=named(number),
         owner=owner,
@@ -27,7 +27,7 @@ def found(
         body={
             "status": "completed",
             "model": "m",
-            "output": [{**said, "content": [{"type": "output_text", "text": f"answer {number}", "annotations": []}]}],
+            "output": [{**part, "content": [{"type": "output_text", "text": f"answer {number}", "annotations": []}]}],
             **body,
         },
         input=[{"type": "message", "role": "user", "content": f"question {number}"}],

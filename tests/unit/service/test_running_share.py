@@ -13,7 +13,7 @@ from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.generation.connection_options import ConnectionOptions
-from llama_stack_responses.generation.run import Run
+from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.inputs.connection_memory import ConnectionMemory
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
@@ -29,7 +29,7 @@ class Users(Everybody):
 
     owner = Owner("ada")
 
-    def who(self) -> Owner:
+    def current_user(self) -> Owner:
         return self.owner
 
 
@@ -50,28 +50,28 @@ async def impl(users: Users, go: asyncio.Event) -> AsyncIterator[OpenAIResponses
     answer: Any = [text("Hello"), go, finish()]
     inference = FakeInference(*[answer] * 20)
     config = ResponsesConfig.model_validate({"limits": {"responses": 3, "responses_per_user": 2}})
-    made = server(MemoryRecords(), inference, users, config=config)
-    yield made
+    created = server(MemoryRecords(), inference, users, config=config)
+    yield created
     go.set()
-    await made.shutdown()
+    await created.shutdown()
 
 
-async def unstreamed(impl: OpenAIResponsesImpl) -> Run:
-    made = await impl.create(BODY)
-    assert isinstance(made, Run)
-    return made
+async def unstreamed(impl: OpenAIResponsesImpl) -> ForegroundRun:
+    created = await impl.create(BODY)
+    assert isinstance(created, ForegroundRun)
+    return created
 
 
-async def streamed(impl: OpenAIResponsesImpl) -> Run:
-    made = await impl.create(BODY | {"stream": True})
-    assert isinstance(made, Run)
-    return made
+async def streamed(impl: OpenAIResponsesImpl) -> ForegroundRun:
+    created = await impl.create(BODY | {"stream": True})
+    assert isinstance(created, ForegroundRun)
+    return created
 
 
-async def on_connection(impl: OpenAIResponsesImpl) -> Run:
+async def on_connection(impl: OpenAIResponsesImpl) -> ForegroundRun:
     return await impl.create_on_connection(
         BODY | {"stream": True, "store": False},
-        ConnectionOptions(ConnectionMemory(0, ROOM.lease(ANONYMOUS)), generate=True),
+        ConnectionOptions(ConnectionMemory(0, ROOM.reserve(ANONYMOUS)), generate=True),
     )
 
 

@@ -18,7 +18,7 @@ from llama_stack_responses.core.access import Action, Kind
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.generation.dependencies import Dependencies
-from llama_stack_responses.generation.run import Run
+from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.inputs.attachments import open_attachments
 from llama_stack_responses.inputs.files import NoFiles, uploaded_with
 from llama_stack_responses.intervals import DEFAULT, Intervals
@@ -28,7 +28,7 @@ from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Op, Record, Records, writes_of
 from llama_stack_responses.telemetry.telemetry import Telemetry
-from llama_stack_responses.tools.registry import Services
+from llama_stack_responses.tools.registry import HostedToolServices
 from tests.support.inference import FakeInference, finish, text
 from tests.support.records import WatchedRecords
 
@@ -66,7 +66,7 @@ class CountingRecords(WatchedRecords):
 class Everybody:
     """One user with all permissions."""
 
-    def who(self) -> Owner:
+    def current_user(self) -> Owner:
         return ANONYMOUS
 
     def provider_credentials(self) -> Mapping[str, Any]:
@@ -93,9 +93,9 @@ def server(
 ) -> OpenAIResponsesImpl:
     """Return a server without HTTP and without a host."""
     config = config or ResponsesConfig()
-    contents = Admission(config.files.of_contents)
-    services = Services(lambda: ANONYMOUS, uploaded_with(NoFiles(), contents, lambda: ANONYMOUS))
-    pool = WorkerPool(config.files.of_workers)
+    contents = Admission(config.files.content_quota)
+    services = HostedToolServices(lambda: ANONYMOUS, uploaded_with(NoFiles(), contents, lambda: ANONYMOUS))
+    pool = WorkerPool(config.files.pool_limits)
     attachments = open_attachments(NoFiles(), config, pool, contents, AddressPolicy())
     dependencies = Dependencies(inference, attachments, None, services, NoModerator(), Telemetry(), pool)
     return OpenAIResponsesImpl(config, records, dependencies, access, intervals)
@@ -105,9 +105,9 @@ def server(
 async def impl(ledger: CountingRecords) -> AsyncIterator[OpenAIResponsesImpl]:
     """A server whose model answers at once."""
     inference = FakeInference(*([text(f"Answer {number}."), finish()] for number in range(ROUNDS)))
-    made = server(ledger, inference, Everybody())
-    yield made
-    await made.shutdown()
+    created = server(ledger, inference, Everybody())
+    yield created
+    await created.shutdown()
 
 
 async def ask(impl: OpenAIResponsesImpl, ledger: CountingRecords, question: str, **fields: Any) -> Json:
@@ -115,9 +115,9 @@ async def ask(impl: OpenAIResponsesImpl, ledger: CountingRecords, question: str,
     ledger.read.clear()
     ledger.written.clear()
     run = await impl.create({"model": "m", "input": question, **fields})
-    assert isinstance(run, Run)
+    assert isinstance(run, ForegroundRun)
     if fields.get("stream"):
-        while await run.event_buffer.take(60) is not None:
+        while await run.event_buffer.get(60) is not None:
             pass
     return await run.finish()
 

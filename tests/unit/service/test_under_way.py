@@ -13,7 +13,7 @@ from llama_stack_responses.admission import Admission, Quota, Reservation
 from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.generation.connection_options import ConnectionOptions
-from llama_stack_responses.generation.run import Run
+from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.inputs.connection_memory import ConnectionMemory
 from llama_stack_responses.intervals import Intervals
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
@@ -21,8 +21,8 @@ from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Op, Unanswered, writes_of
 from llama_stack_responses.websocket.session import _nested
 from llama_stack_responses.wire import sse
-from llama_stack_responses.wire.exchange import Exchange
-from llama_stack_responses.wire.responses import RunAsEvents, RunAsJson
+from llama_stack_responses.wire.request_cycle import RequestCycle
+from llama_stack_responses.wire.responses import RunEventsResponse, RunJsonResponse
 from tests.support.inference import FakeInference, Round, finish, text
 from tests.support.records import WatchedRecords
 from tests.support.strict import validate_response
@@ -59,7 +59,7 @@ class Lossy(WatchedRecords):
             raise Unanswered("The connection was lost.")
 
 
-class Nobody(Everybody):
+class Anonymous(Everybody):
     """A user without access to others' responses."""
 
     def allows(self, *_: object) -> bool:
@@ -93,30 +93,30 @@ async def start(records: Lossy, gate: asyncio.Event) -> AsyncIterator[Callable[.
     records.away = False
     gate.set()
     for each in started:
-        for run in list(each._runs):
+        for run in list(each._foreground._runs):
             await run.settled()
         await each.shutdown()
 
 
-async def begun(impl: OpenAIResponsesImpl, **fields: Any) -> tuple[Run, Json]:
+async def begun(impl: OpenAIResponsesImpl, **fields: Any) -> tuple[ForegroundRun, Json]:
     """Return an unfinished response, and its content in the first event."""
     run = await impl.create({**ASKED, **fields})
-    assert isinstance(run, Run)
+    assert isinstance(run, ForegroundRun)
     await run.begin()
-    events = await run.event_buffer.take(60)
+    events = await run.event_buffer.get(60)
     assert events
     return run, events[0]["response"]
 
 
 def no_lease() -> Reservation:
     """Fail: no events are held."""
-    raise AssertionError("a lease was asked for")
+    raise AssertionError("a reservation was created")
 
 
-async def rest(run: Run) -> list[Json]:
+async def rest(run: ForegroundRun) -> list[Json]:
     """Return the remaining events."""
     seen: list[Json] = []
-    while (events := await run.event_buffer.take(60)) is not None:
+    while (events := await run.event_buffer.get(60)) is not None:
         seen += events
     return seen
 
@@ -130,13 +130,13 @@ async def test_response_in_progress_can_be_retrieved_from_every_server(
     here, there = start(), start()
     run, created = await begun(here)
     for impl in (here, there):
-        found = await impl.retrieve(created["id"])
+        found = await impl.reader.retrieve(created["id"])
         validate_response(found)
         assert found == created
         assert (found["status"], found["tools"][0]["description"]) == ("in_progress", TOOL["description"])
     gate.set()
     final = (await rest(run))[-1]["response"]
-    assert await there.retrieve(created["id"]) == final
+    assert await there.reader.retrieve(created["id"]) == final
 
 
 async def test_response_stays_in_progress_after_its_server_died(
@@ -145,13 +145,13 @@ async def test_response_stays_in_progress_after_its_server_died(
     here, there = start(), start()
     _, created = await begun(here)
     await here.jobs._heartbeat.end()
-    assert (await there.retrieve(created["id"]))["status"] == "in_progress"
+    assert (await there.reader.retrieve(created["id"]))["status"] == "in_progress"
 
 
 async def test_response_in_progress_is_hidden_from_other_users(start: Callable[..., OpenAIResponsesImpl]) -> None:
-    here, other = start(), start(Nobody())
+    here, other = start(), start(Anonymous())
     _, created = await begun(here)
-    for call in (other.retrieve, other.delete, other.cancel):
+    for call in (other.reader.retrieve, other.delete, other.cancel):
         with pytest.raises(ApiError) as refused:
             await call(created["id"])
         assert refused.value.status == 404
@@ -166,7 +166,7 @@ async def test_unstored_response_in_progress_is_not_found(
     here = start()
     _, created = await begun(here, store=False)
     with pytest.raises(ApiError) as refused:
-        await here.retrieve(created["id"])
+        await here.reader.retrieve(created["id"])
     assert refused.value.status == 404
 
 
@@ -176,8 +176,8 @@ async def test_unsupported_calls_on_response_in_progress_are_refused(start: Call
     response_id = created["id"]
     refusals: dict[str | None, list[Callable[[], Awaitable[object]]]] = {
         "response_not_ready": [
-            lambda: here.follow(response_id, -1, 60, no_lease),
-            lambda: here.input_items(response_id, limit=10, after=None, order="asc"),
+            lambda: here.reader.follow(response_id, -1, 60, no_lease),
+            lambda: here.reader.input_items(response_id, limit=10, after=None, order="asc"),
         ],
         "previous_response_not_ready": [lambda: here.create({**ASKED, "previous_response_id": response_id})],
         None: [lambda: here.cancel(response_id)],
@@ -198,13 +198,13 @@ async def test_response_deleted_in_progress_fails_for_its_reader(
     gate.set()
     last = (await rest(run))[-1]
     assert last["type"] == "response.failed"
-    assert last["response"]["error"]["message"] == "The response was deleted while it was made."
+    assert last["response"]["error"]["message"] == "The response was deleted while it was generated."
     await run.settled()
     await here.jobs.foreground.flush_unstored()
     with pytest.raises(ApiError) as refused:
-        await there.retrieve(created["id"])
+        await there.reader.retrieve(created["id"])
     assert refused.value.status == 404
-    assert [key for key, _ in await records.range("!", "~", limit=99) if key[0] != "p"] == []
+    assert [key for key, _ in await records.range("!", "~", limit=99) if not key.startswith(("p/", "se/"))] == []
 
 
 # Unknown outcomes
@@ -218,7 +218,7 @@ def lossy(records: Lossy, gate: asyncio.Event) -> Lossy:
     return records
 
 
-async def answered(answer: RunAsEvents | RunAsJson) -> tuple[dict[bytes, bytes], list[bytes]]:
+async def answered(answer: RunEventsResponse | RunJsonResponse) -> tuple[dict[bytes, bytes], list[bytes]]:
     """Return the headers and bodies that are sent."""
     sent: list[Any] = []
 
@@ -232,7 +232,9 @@ async def answered(answer: RunAsEvents | RunAsJson) -> tuple[dict[bytes, bytes],
         raise AssertionError("neither a large answer nor a client that does not read")
 
     scope: dict[str, Any] = {"type": "http", "headers": []}
-    with Exchange(scope, receive, send, request_id="req", unread_seconds=60, break_off=refuse, answers=refuse):
+    with RequestCycle(
+        scope, receive, send, request_id="req", unread_seconds=60, abort_connection=refuse, answers=refuse
+    ):
         await answer(scope, receive, send)
     return dict(sent[0]["headers"]), [message["body"] for message in sent[1:] if message["body"]]
 
@@ -242,8 +244,8 @@ async def test_stream_with_unknown_outcome_ends_with_error_not_done(
 ) -> None:
     here = start()
     run = await here.create(ASKED)
-    assert isinstance(run, Run)
-    _, bodies = await answered(RunAsEvents(run))
+    assert isinstance(run, ForegroundRun)
+    _, bodies = await answered(RunEventsResponse(run))
     response_id = run.response["id"]
     frames = b"".join(bodies).decode().strip().split("\n\n")
     last = orjson.loads(frames[-1].partition("data: ")[2])
@@ -253,7 +255,7 @@ async def test_stream_with_unknown_outcome_ends_with_error_not_done(
     assert sse.DONE not in bodies
     lossy.away = False
     await here.jobs.foreground.flush_unstored()
-    assert (await here.retrieve(response_id))["status"] == "completed"
+    assert (await here.reader.retrieve(response_id))["status"] == "completed"
 
 
 async def test_unstreamed_unknown_outcome_is_503_without_retry(
@@ -261,8 +263,8 @@ async def test_unstreamed_unknown_outcome_is_503_without_retry(
 ) -> None:
     here = start()
     run = await here.create({**ASKED, "stream": False})
-    assert isinstance(run, Run)
-    headers, [body] = await answered(RunAsJson(run))
+    assert isinstance(run, ForegroundRun)
+    headers, [body] = await answered(RunJsonResponse(run))
     assert headers[b"x-should-retry"] == b"false"
     assert b"retry-after" not in headers
     error = orjson.loads(body)["error"]
@@ -274,12 +276,12 @@ async def test_unknown_outcome_on_websocket_is_error_event(
     start: Callable[..., OpenAIResponsesImpl], lossy: Lossy
 ) -> None:
     run = await start().create_on_connection(
-        ASKED, ConnectionOptions(ConnectionMemory(1000, Admission(Quota("histories", 10**6, 10**6)).lease(ANONYMOUS)))
+        ASKED, ConnectionOptions(ConnectionMemory(1000, Admission(Quota("histories", 10**6, 10**6)).reserve(ANONYMOUS)))
     )
     last = (await rest(run))[-1]
     assert isinstance(run.error, OutcomeUnknown)
-    told = _nested(last, run.error)
-    assert (told["type"], told["status"], told["error"]["code"]) == ("error", 503, "outcome_unknown")
+    event = _nested(last, run.error)
+    assert (event["type"], event["status"], event["error"]["code"]) == ("error", 503, "outcome_unknown")
     assert run.response["status"] == "failed"
 
 

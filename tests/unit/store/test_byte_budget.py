@@ -1,4 +1,4 @@
-"""Pieces of work hold no more bytes together than the budget has, in the order in which they asked."""
+"""Pieces of work hold no more bytes together than the budget has, in the order of their requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llama_stack_responses.store.byte_budget import ByteBudget
 
 
 class Work:
-    """A piece of work that holds bytes until it is told to end."""
+    """A piece of work that holds bytes until a test ends it."""
 
     def __init__(self, budget: ByteBudget, size: int) -> None:
         self._budget = budget

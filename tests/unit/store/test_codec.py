@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.json_blocks import dumps
 from llama_stack_responses.store import codec
 
 JSON = st.recursive(
@@ -108,6 +109,26 @@ def test_large_value_is_decoded_in_pieces(value: Any, monkeypatch: pytest.Monkey
     monkeypatch.setattr(orjson, "loads", spy)
     assert codec.decode(encoded) == value
     assert max(sizes) < 200_000
+
+
+@pytest.mark.parametrize("odd", ["", "\ud800", 2**70], ids=["plain", "surrogate", "integer"])
+def test_large_value_is_encoded_in_blocks_as_at_once(odd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    value = {"z": ["\u00e9x" * 400_000, {"b": [1.5, None, {"a": "y" * 900_000}]}], "a": odd}
+    sizes: list[int] = []
+    whole = dumps(value)
+    orjson_dumps = orjson.dumps
+
+    def measured(value: Any, *args: Any, **options: Any) -> bytes:
+        encoded = orjson_dumps(value, *args, **options)
+        sizes.append(len(encoded))
+        return encoded
+
+    monkeypatch.setattr(orjson, "dumps", measured)
+    text = codec.text_of(value)
+    assert (bytes(text.json), text.lenient) == (whole, odd != "")
+    assert codec.decode(codec.encode(value)) == value
+    if odd == "":
+        assert max(sizes) < 2**18
 
 
 def test_damaged_large_value_is_unreadable() -> None:

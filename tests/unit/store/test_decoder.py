@@ -15,7 +15,7 @@ import pytest
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.codec import TooLarge, UnreadableError
 from llama_stack_responses.store.decoder import Decoder
-from llama_stack_responses.store.reading import INLINE, ReadAllowance
+from llama_stack_responses.store.reading import INLINE_BYTES, ReadAllowance
 
 TOTAL: Final = 4 * 2**20
 DENSE: Final = Random(1).randbytes(2**19).hex()
@@ -47,7 +47,7 @@ def same(values: Sequence[bytes]) -> Sequence[bytes]:
     return values
 
 
-@pytest.mark.parametrize("text", ["short", "x" * INLINE, SPARSE, DENSE, SPARSE * 8, DENSE * 8])
+@pytest.mark.parametrize("text", ["short", "x" * INLINE_BYTES, SPARSE, DENSE, SPARSE * 8, DENSE * 8])
 async def test_value_of_any_size_is_decoded(text: str) -> None:
     assert await Decoder(TOTAL).decode([codec.encode([text]), codec.encode("another")]) == [[text], "another"]
     [(value, size)] = await Decoder(TOTAL).decode_until([codec.encode([text]), codec.encode("another")], 1)
@@ -115,7 +115,7 @@ async def test_small_work_does_not_wait_for_large_work(monkeypatch: pytest.Monke
     large = [asyncio.create_task(decoder.decode([codec.encode(DENSE)])) for _ in range(20)]
     try:
         async with asyncio.timeout(60):
-            assert await decoder.decode([codec.encode(DENSE[: 2 * INLINE])]) == [DENSE[: 2 * INLINE]]
+            assert await decoder.decode([codec.encode(DENSE[: 2 * INLINE_BYTES])]) == [DENSE[: 2 * INLINE_BYTES]]
         assert not any(task.done() for task in large)
     finally:
         goes_on.set()

@@ -121,18 +121,18 @@ async def test_acknowledged_response_survives_server_death() -> None:
         keys = Keys()
         archive = Archive(KeyValueRecords(keys.connect), clock=lambda: CREATED)
         await archive.save(kept, owner=owner, base=None, input_items=[user("q")])
-        made = response(assistant("made"))
+        created = response(assistant("made"))
         keys.left = calls
         try:
-            await archive.save(made, owner=owner, base=None, input_items=[user("other")])
+            await archive.save(created, owner=owner, base=None, input_items=[user("other")])
             answered = True
         except ApiError:
             answered = False
         keys.left = MANY
         archive = Archive(KeyValueRecords(keys.connect), clock=lambda: CREATED)
-        for each in (kept, made):
+        for each in (kept, created):
             stored = await archive.load(each["id"])
-            assert stored is not None or (each is made and not answered)
+            assert stored is not None or (each is created and not answered)
             if stored:
                 assert stored.response == each
                 assert len(await archive.history(stored.history)) == 2

@@ -14,7 +14,7 @@ class Shared:
 
     def __init__(self, max_records: int = 1000, max_bytes: int = 1_000_000) -> None:
         self.owner = ANONYMOUS
-        self.records = MemoryRecords(max_records, max_bytes, who=lambda: self.owner)
+        self.records = MemoryRecords(max_records, max_bytes, current_user=lambda: self.owner)
 
     async def put(self, owner: Owner, *keys: str, size: int = 0) -> None:
         self.owner = owner
@@ -62,7 +62,7 @@ async def test_owner_of_most_bytes_loses_the_oldest() -> None:
     await shared.put(ALICE, *(f"a{number}" for number in range(30)), size=50)
     await shared.put(BOB, "b1", "b2", "b3", "b4", size=4_000)
     assert await keys(shared.records) == sorted([*(f"a{number}" for number in range(30)), "b3", "b4"])
-    # One value over the limit costs nobody else anything.
+    # One value over the limit removes nothing of other users.
     await shared.put(BOB, "b5", size=20_000)
     assert await keys(shared.records) == sorted(f"a{number}" for number in range(30))
 

@@ -50,9 +50,22 @@ def test_commit_needing_too_many_locks_locks_whole_store() -> None:
     assert locks("s", [], [Empty("k/")], 64) is None
 
 
+def test_commit_needing_many_locks_locks_groups_in_place_of_their_keys() -> None:
+    """A new item of a conversation writes a pointer, and a key in a group of its own."""
+    writes: list[Write] = [Put(key, b"") for number in range(30) for key in (f"i/{number}", f"j/{number}/row")]
+    conditions: list[Condition] = [VersionIs("c/1", 1), VersionIs("j/0/other", None)]
+    assert locks("s", writes, conditions, 61) == named(
+        ("c/1", S), *((f"{kind}/{number}", X) for number in range(30) for kind in "ij")
+    )
+    assert locks("s", writes, conditions, 60) is None
+    singly = locks("s", writes, conditions, 92)
+    assert singly is not None
+    assert len(singly) == 92
+
+
 async def test_concurrent_commits_stay_within_lock_budget() -> None:
     budget, held, most = LockBudget(2), 0, 0
-    assert budget.limit == 64
+    assert budget.limit == 128
 
     async def commit(count: int) -> None:
         nonlocal held, most

@@ -22,7 +22,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.store import sqlite, sqlite_file, sqlite_threads
 from llama_stack_responses.store.records import Conflict, Ensure, Put, Record, VersionIs
 from llama_stack_responses.store.sqlite import SqliteRecords
-from llama_stack_responses.store.thread_pool import Task
+from llama_stack_responses.store.thread_pool import ThreadTask
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[3]
@@ -124,8 +124,8 @@ async def test_kill_loses_no_acknowledged_commit(tmp_path: Path) -> None:
         child.stdout.readline()
         await asyncio.sleep(pauses.uniform(0, 0.4))
         child.send_signal(signal.SIGKILL)
-        said = (await asyncio.to_thread(child.communicate))[0]
-        keys = [key for key in said.split("\n")[:-1] if key]
+        output = (await asyncio.to_thread(child.communicate))[0]
+        keys = [key for key in output.split("\n")[:-1] if key]
         records = SqliteRecords(path)
         found = await records.get_many(keys)
         assert {key: record.value for key, record in found.items()} == {key: key.encode() * 40 for key in keys}
@@ -210,7 +210,7 @@ async def test_waiting_commits_share_transaction(
     sizes = []
     transaction = sqlite_threads.WriteHandler._transaction
 
-    def counted(writer: sqlite_threads.WriteHandler, jobs: list[Task[sqlite3.Connection]]) -> bool:
+    def counted(writer: sqlite_threads.WriteHandler, jobs: list[ThreadTask[sqlite3.Connection]]) -> bool:
         sizes.append(len(jobs))
         return transaction(writer, jobs)
 
@@ -272,7 +272,7 @@ async def test_close_ends_all_threads(records: SqliteRecords) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("records-")]
 
 
-async def test_cancelled_waiting_commit_is_not_made_and_others_are(records: SqliteRecords, tmp_path: Path) -> None:
+async def test_cancelled_waiting_commit_is_not_applied_and_others_are(records: SqliteRecords, tmp_path: Path) -> None:
     await records.commit([Put("a", b"")])
     with locked(tmp_path):
         calls = [asyncio.ensure_future(records.commit([Put(f"k/{n}", b"")])) for n in range(6)]
@@ -331,3 +331,27 @@ async def test_no_statement_scans_whole_table(records: SqliteRecords, tmp_path: 
         checked += 1
     connection.close()
     assert checked == 8
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_file_that_is_moved_or_replaced_while_it_is_open_is_503_until_it_is_back(
+    replaced: bool, records: SqliteRecords, tmp_path: Path
+) -> None:
+    """The system keeps a deleted file until it is closed, and all that is written to it would be lost."""
+    file, moved = tmp_path / "records.db", tmp_path / "moved.db"
+    await records.commit([Put("a", b"kept")])
+    file.rename(moved)
+    if replaced:
+        file.write_bytes(moved.read_bytes())
+    for _ in range(2):
+        with pytest.raises(ApiError, match="moved, deleted or replaced while it was open") as error:
+            await records.commit([Put("b", b"lost")])
+        assert (error.value.status, error.value.retry_after) == (503, 1)
+        with pytest.raises(ApiError, match="moved, deleted or replaced"):
+            await records.get_many(["a"])
+        with pytest.raises(ApiError, match="moved, deleted or replaced"):
+            await records.range("!", "~", limit=1000)
+    assert file.exists() == replaced
+    moved.replace(file)
+    await records.commit([Put("c", b"")])
+    assert [key for key, _ in await records.range("!", "~", limit=9)] == ["a", "c"]

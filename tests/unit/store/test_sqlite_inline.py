@@ -17,7 +17,7 @@ from llama_stack_responses.store.sqlite import SqliteRecords
 from llama_stack_responses.store.sqlite_file import WAL_BYTES, SqliteFile
 from llama_stack_responses.store.sqlite_inline import Inline
 from llama_stack_responses.store.sqlite_threads import WriteHandler
-from llama_stack_responses.store.thread_pool import Task, ThreadPool, job_of
+from llama_stack_responses.store.thread_pool import ThreadPool, ThreadTask, job_of
 from tests.support.waiting import until
 
 LARGE = b"x" * 200_000
@@ -55,7 +55,7 @@ class Bench:
 
     async def commit(self) -> str:
         """Commit something. Return the name of the thread that ran it."""
-        job: Task[sqlite3.Connection] = job_of(lambda _: threading.current_thread().name)
+        job: ThreadTask[sqlite3.Connection] = job_of(lambda _: threading.current_thread().name)
         self.inline.commit(job, 1)
         return str(await job.future)
 
@@ -70,9 +70,9 @@ class Bench:
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    made = Bench(tmp_path / "records.db", tmp_path / "records.db")
-    yield made
-    await made.close()
+    created = Bench(tmp_path / "records.db", tmp_path / "records.db")
+    yield created
+    await created.close()
 
 
 def threads() -> set[str]:
@@ -207,7 +207,7 @@ async def test_two_event_loops_can_use_store_at_once(records: SqliteRecords) -> 
     await asyncio.gather(asyncio.to_thread(in_another), write(2))
 
 
-async def test_waiting_commit_is_made_on_close(tmp_path: Path) -> None:
+async def test_waiting_commit_is_applied_on_close(tmp_path: Path) -> None:
     records = SqliteRecords(tmp_path / "records.db")
     waiting = asyncio.ensure_future(records.commit([Put("a", b"")]))
     await asyncio.sleep(0)
@@ -245,25 +245,25 @@ async def test_ended_event_loop_does_not_block_store(tmp_path: Path) -> None:
 async def test_loop_ended_during_checkpoint_does_not_block_later_checkpoints(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[asyncio.AbstractEventLoop] = []
+    requests: list[asyncio.AbstractEventLoop] = []
 
     def never(_: object) -> asyncio.Future[None]:
-        asked.append(asyncio.get_running_loop())
-        return asked[-1].create_future()
+        requests.append(asyncio.get_running_loop())
+        return requests[-1].create_future()
 
     monkeypatch.setattr(SqliteFile, "wal_size", lambda _: WAL_BYTES + 1)
     monkeypatch.setattr(bench.writer, "submit", never)
     await asyncio.to_thread(lambda: asyncio.run(bench.commit()))
     await bench.commit()
     await bench.commit()
-    assert asked[1:] == [asyncio.get_running_loop()]
+    assert requests[1:] == [asyncio.get_running_loop()]
 
 
 async def test_close_leaves_commits_of_other_loops_to_them(bench: Bench) -> None:
     waits, closed = threading.Event(), threading.Event()
 
     async def commit() -> tuple[str, str]:
-        job: Task[sqlite3.Connection] = job_of(lambda _: threading.current_thread().name)
+        job: ThreadTask[sqlite3.Connection] = job_of(lambda _: threading.current_thread().name)
         bench.inline.commit(job, 1)
         waits.set()
         closed.wait(60)
@@ -273,8 +273,8 @@ async def test_close_leaves_commits_of_other_loops_to_them(bench: Bench) -> None
     await asyncio.to_thread(waits.wait, 60)
     bench.inline.close()
     closed.set()
-    made, asked = await other
-    assert made == asked
+    committed_in, submitted_in = await other
+    assert committed_in == submitted_in
 
 
 async def test_long_read_of_other_connection_delays_no_commit(records: SqliteRecords, tmp_path: Path) -> None:

@@ -44,18 +44,18 @@ def client(upstream: Upstream) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def chunks(upstream: Upstream, model: str = "m", **asked: Any) -> list[Json]:
+def chunks(upstream: Upstream, model: str = "m", **fields: Any) -> list[Json]:
     """Return the chunks of one stream as JSON, in order. Raise httpx's error if it breaks off."""
-    body = {"model": model, "messages": ASK, "stream": True, **asked}
+    body = {"model": model, "messages": ASK, "stream": True, **fields}
     with httpx.stream("POST", f"{upstream.base_url}/chat/completions", json=body, timeout=60, verify=False) as answer:
         lines = [line.removeprefix("data: ") for line in answer.iter_lines() if line.startswith("data: ")]
     assert lines.pop() == "[DONE]"
     return [json.loads(line) for line in lines]
 
 
-def raw_request(upstream: Upstream, model: str, **asked: Any) -> socket.socket:
+def raw_request(upstream: Upstream, model: str, **fields: Any) -> socket.socket:
     """Send a chat request on a connection that the test controls."""
-    body = json.dumps({"model": model, "messages": ASK, **asked}).encode()
+    body = json.dumps({"model": model, "messages": ASK, **fields}).encode()
     url = httpx.URL(upstream.url)
     connection = socket.create_connection((url.host, url.port or 0))
     connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
@@ -110,6 +110,18 @@ def test_held_stream_continues_after_release(upstream: Upstream, client: openai.
     assert upstream.wait_for("m", chunks=2)[0].ended == "streaming"
     upstream.release("m")
     assert [chunk.choices[0].delta.content for chunk in stream] == ["c", None]
+    assert upstream.wait_for("m", ended=True)[0].ended == "completed"
+
+
+def test_stepped_stream_sends_a_chunk_for_each_step(upstream: Upstream, client: openai.OpenAI) -> None:
+    upstream.script("m", reply(text("a", "b", "c"), stepped=1))
+    stream = iter(client.chat.completions.create(model="m", messages=ASK, stream=True))
+    said = [next(stream).choices[0].delta.content for _ in range(2)]
+    for sent in (1, 2):
+        assert upstream.requests("m")[0].chunks_sent == sent
+        upstream.step("m")
+        said.append(next(stream).choices[0].delta.content)
+    assert said == ["", "a", "b", "c"]
     assert upstream.wait_for("m", ended=True)[0].ended == "completed"
 
 

@@ -26,15 +26,15 @@ def values(reader: InMemoryMetricReader) -> dict[str, Any]:
 
 
 class Store:
-    """What the store knows, and how often it was asked."""
+    """The state of a store, and how often it was read."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.reads = 0
         self.answers = asyncio.Event()
         self.answers.set()
 
     async def load(self) -> StoreLoad:
-        self.asked += 1
+        self.reads += 1
         await self.answers.wait()
         return StoreLoad(4, 1.5, 1000)
 
@@ -52,14 +52,14 @@ async def test_gauges_are_collected_in_another_thread_with_one_question_to_the_s
         "llama_stack_responses.responses.running": 3,
         "llama_stack_responses.connections.open": 2,
     }
-    assert store.asked == 1
+    assert store.reads == 1
 
 
-async def test_store_is_not_asked_until_an_exporter_collects() -> None:
+async def test_store_is_not_read_until_an_exporter_collects() -> None:
     store = Store()
     shown(store)
     await asyncio.sleep(0)
-    assert store.asked == 0
+    assert store.reads == 0
 
 
 async def test_store_that_does_not_answer_leaves_its_gauges_without_value() -> None:
@@ -75,4 +75,4 @@ async def test_collection_in_the_event_loop_does_not_wait_for_itself() -> None:
     store = Store()
     found = values(shown(store))
     assert found["llama_stack_responses.connections.open"] == 2
-    assert store.asked == 0
+    assert store.reads == 0

@@ -30,19 +30,19 @@ THRESHOLD = 0.1
 PLACE = r"\S+:\d+ \S+"
 
 
-class Told:
+class Reported:
     def __init__(self) -> None:
         self.delays: list[float] = []
         self.holds: list[float] = []
 
 
 @contextmanager
-def monitored(threshold: float = THRESHOLD, report_after: float = 10.0) -> Iterator[Told]:
-    told = Told()
-    monitor = LoopMonitor(threshold, told.delays.append, told.holds.append, report_after)
+def monitored(threshold: float = THRESHOLD, report_after: float = 10.0) -> Iterator[Reported]:
+    reported = Reported()
+    monitor = LoopMonitor(threshold, reported.delays.append, reported.holds.append, report_after)
     monitor.start()
     try:
-        yield told
+        yield reported
     finally:
         monitor.stop()
 
@@ -79,10 +79,10 @@ def computes_without_a_pause() -> None:
 async def test_hold_is_logged_with_function_and_duration(
     hold: Callable[[], None], doing: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with monitored() as told:
-        await until(lambda: len(told.delays) > 2)
+    with monitored() as reported:
+        await until(lambda: len(reported.delays) > 2)
         asyncio.get_running_loop().call_soon(hold)
-        await until(lambda: any(each > 0.5 for each in told.holds))
+        await until(lambda: any(each > 0.5 for each in reported.holds))
         await until(lambda: hold.__name__ in caplog.text)
     [line] = [each for each in caplog.messages if hold.__name__ in each]
     assert line.startswith("event loop was blocked for ")
@@ -94,18 +94,18 @@ async def test_hold_is_logged_with_function_and_duration(
 async def test_endless_hold_is_logged_while_it_lasts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with monitored(report_after=0.5) as told:
-        await until(lambda: len(told.delays) > 2)
+    with monitored(report_after=0.5) as reported:
+        await until(lambda: len(reported.delays) > 2)
         wait_until(lambda: "blocked for more than" in caplog.text)  # this blocks the loop itself
-        await until(lambda: bool(told.holds))
+        await until(lambda: bool(reported.holds))
     assert caplog.text.count("blocked for more than") == 1
     assert "wait_until" in caplog.text
 
 
 async def test_idle_loop_is_not_reported_as_held() -> None:
-    with monitored(1.0) as told:
-        await until(lambda: len(told.delays) > 3)
-    assert told.holds == []
+    with monitored(1.0) as reported:
+        await until(lambda: len(reported.delays) > 3)
+    assert reported.holds == []
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ async def beats(delays):
     await asyncio.sleep(0.1)
     return delays
 
-# The delay of a beat is that of which nobody is to blame, too.
+# A delay without a cause in the code is counted too.
 real = LoopMonitor._beat
 def beat(self):
     import time
@@ -167,8 +167,8 @@ def test_stopped_process_is_not_reported_as_hold() -> None:
         process.send_signal(signal.SIGSTOP)
         time.sleep(3)
         process.send_signal(signal.SIGCONT)
-        said, _ = process.communicate(timeout=60)
-    assert said == "went on\n"
+        output, _ = process.communicate(timeout=60)
+    assert output == "went on\n"
 
 
 def test_frames_shared_by_most_samples_are_named() -> None:
@@ -199,7 +199,6 @@ def test_hold_log_lines_are_limited_and_dropped_ones_counted(caplog: pytest.LogC
 async def test_delays_and_holds_are_measured() -> None:
     reader = InMemoryMetricReader()
     monitor = Telemetry(meters=MeterProvider([reader])).monitor_loop(0.02)
-    time.sleep(1.0)  # noqa: ASYNC251 (it holds the loop)
     found: dict[str, float] = {}
 
     def measured() -> bool:
@@ -207,8 +206,11 @@ async def test_delays_and_holds_are_measured() -> None:
         for metric in data.resource_metrics[0].scope_metrics[0].metrics if data else ():
             [point] = metric.data.data_points
             found[metric.name] = getattr(point, "sum", 0) or getattr(point, "value", 0)
-        return "llama_stack_responses.event_loop.holds" in found
+        return found.get("llama_stack_responses.event_loop.holds", 0) > 0
 
+    assert not measured()
+    assert found == {"llama_stack_responses.event_loop.holds": 0}, "exported before the first hold"
+    time.sleep(1.0)  # noqa: ASYNC251 (it holds the loop)
     await until(measured)
     assert found["llama_stack_responses.event_loop.delay"] > 0.5
     monitor.stop()

@@ -91,11 +91,11 @@ def begun(model: str = "local/m", **fields: Any) -> Json:
 
 
 def one_round(telemetry: Telemetry) -> None:
-    with telemetry.response(begun()) as whole, telemetry.round("local/m", whole) as told:
-        told.asked(CHAT)
+    with telemetry.response(begun()) as whole, telemetry.round("local/m", whole) as round_:
+        round_.set_request(CHAT)
         for _ in range(2):
-            told.observe(text("So"))
-        told.ended(Finish("stop", Usage(7, 2, 1, 0, 1)), SAID)
+            round_.observe(text("So"))
+        round_.ended(Finish("stop", Usage(7, 2, 1, 0, 1)), SAID)
         whole.ended(begun(), "completed", 1)
     with telemetry.tool(CALL, "mcp_call") as called:
         called.ended([{"type": "text", "text": "an animal"}])
@@ -114,8 +114,8 @@ def test_spans_contain_content_if_configured(value: str) -> None:
     watched = Watched(**{content.SWITCH: value})
     one_round(watched.telemetry)
     chat, _, called = watched.spans
-    asked = json.loads(chat.attributes["gen_ai.input.messages"])
-    assert asked == [
+    request = json.loads(chat.attributes["gen_ai.input.messages"])
+    assert request == [
         {"role": "system", "parts": [{"type": "text", "content": "Be kind."}]},
         {"role": "user", "parts": [{"type": "text", "content": "Look."}, {"type": "image_url"}]},
         {"role": "assistant", "parts": [{"type": "tool_call", "id": "call_0", "name": "f", "arguments": "{}"}]},
@@ -137,10 +137,10 @@ def test_spans_contain_content_if_configured(value: str) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_span_of_round_tells_whether_it_was_streamed(stream: bool) -> None:
+def test_span_of_round_has_whether_it_was_streamed(stream: bool) -> None:
     watched = Watched()
-    with watched.telemetry.response(begun()) as whole, watched.telemetry.round("local/m", whole) as told:
-        told.asked(CHAT | {"stream": stream})
+    with watched.telemetry.response(begun()) as whole, watched.telemetry.round("local/m", whole) as round_:
+        round_.set_request(CHAT | {"stream": stream})
     assert watched.spans[0].attributes["gen_ai.request.stream"] is stream
 
 
@@ -203,8 +203,8 @@ def test_model_that_answered_keeps_its_name_in_metrics() -> None:
     telemetry = watched.telemetry
 
     def answer() -> None:
-        with telemetry.response(begun()) as whole, telemetry.round("local/m", whole) as told:
-            told.observe(text("So"))
+        with telemetry.response(begun()) as whole, telemetry.round("local/m", whole) as round_:
+            round_.observe(text("So"))
             raise ApiError(400, "What now?")
 
     with pytest.raises(ApiError):

@@ -215,4 +215,4 @@ async def test_links_of_earlier_page_are_followed(web: Web) -> None:
     harness = browsing(web, *opening, calls(("browser.open", {"cursor": 0, "id": 0})), ANSWER)
     await harness.run()
     assert "Fish 0." in harness.inference.requests[-1]["messages"][-1]["content"]
-    assert [asked.path for asked in web.seen].count("/0") == 1
+    assert [request.path for request in web.seen].count("/0") == 1

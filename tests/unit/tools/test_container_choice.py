@@ -17,7 +17,7 @@ from llama_stack_responses.sandbox.containers import Containers
 from llama_stack_responses.sandbox.containers import files as files_of
 from llama_stack_responses.sandbox.slots import ContainerSlots
 from llama_stack_responses.tools.hosted.container_choice import ContainerAccess, ContainerChoice
-from llama_stack_responses.tools.tool import ToolError
+from llama_stack_responses.tools.tool_function import ToolError
 from tests.unit.sandbox.test_container import BOUNDS, jail, volumes
 
 
@@ -59,7 +59,7 @@ async def test_files_for_container_count_until_written(tmp_path: Path) -> None:
 
         await put("small", "small")
         assert contents.held == 0
-        with contents.lease(ANONYMOUS).take(200):
+        with contents.reserve(ANONYMOUS).add(200):
             with pytest.raises(ToolError, match="You have too many files and pages open at the same time"):
                 await put("small")
             assert contents.held == 200

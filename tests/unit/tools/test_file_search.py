@@ -18,7 +18,7 @@ ANSWER: Round = [text("Done."), finish()]
 
 
 class Stores:
-    """Stores that return the same passages for every query, however many are asked for."""
+    """Stores that return the same passages for every query, however many are requested."""
 
     def __init__(self, *passages: Passage) -> None:
         self.passages = passages
@@ -30,9 +30,9 @@ class Stores:
         return list(self.passages)
 
 
-def passage(number: int, said: str, attributes: Mapping[str, str | float | bool] | None = None) -> Passage:
+def passage(number: int, output: str, attributes: Mapping[str, str | float | bool] | None = None) -> Passage:
     """Return a passage; higher numbers are less relevant."""
-    return Passage(f"file-{number}", f"{number}.txt", 1 / (number + 1), attributes or {}, said)
+    return Passage(f"file-{number}", f"{number}.txt", 1 / (number + 1), attributes or {}, output)
 
 
 async def searched(*passages: Passage, **options: Any) -> tuple[list[Json], str]:
@@ -48,17 +48,19 @@ async def searched(*passages: Passage, **options: Any) -> tuple[list[Json], str]
     return results, turn.inference.requests[1]["messages"][-1]["content"]
 
 
-async def test_more_passages_than_asked_for_are_left_out() -> None:
-    results, said = await searched(*(passage(number, f"text {number}") for number in range(500)), max_num_results=3)
+async def test_more_passages_than_requested_are_left_out() -> None:
+    results, output = await searched(*(passage(number, f"text {number}") for number in range(500)), max_num_results=3)
     assert [each["text"] for each in results] == ["text 0", "text 1", "text 2"]
-    assert "text 3" not in said
+    assert "text 3" not in output
 
 
 async def test_texts_of_passages_are_bounded_each_and_together() -> None:
-    results, said = await searched(*(passage(number, f"{number} " * 10**6) for number in range(50)), max_num_results=50)
+    results, output = await searched(
+        *(passage(number, f"{number} " * 10**6) for number in range(50)), max_num_results=50
+    )
     assert {len(each["text"]) for each in results} == {65_536}
     assert len(results) == 16
-    assert len(said) < 1_100_000
+    assert len(output) < 1_100_000
 
 
 async def test_attributes_and_names_of_passages_are_bounded() -> None:
@@ -70,22 +72,22 @@ async def test_attributes_and_names_of_passages_are_bounded() -> None:
     assert len(result["filename"]) == 512
 
 
-async def test_store_of_host_that_returns_more_than_asked_for_is_read_to_count() -> None:
-    made: list[int] = []
+async def test_store_of_host_that_returns_more_than_requested_is_read_to_count() -> None:
+    created: list[int] = []
 
     class Found:
         score, file_id, filename, attributes = 1.0, "file-1", "a.txt", None
 
         @property
         def content(self) -> list[Any]:
-            made.append(1)
+            created.append(1)
             return [SimpleNamespace(text="text")]
 
     class Router:
         async def openai_search_vector_store(self, *_: Any) -> Any:
             return SimpleNamespace(data=[Found()] * 1_000)
 
-    assert len(await HostVectorStores(Router()).search("vs_1", "otters", {"max_num_results": 3})) == len(made) == 3
+    assert len(await HostVectorStores(Router()).search("vs_1", "otters", {"max_num_results": 3})) == len(created) == 3
 
 
 def test_citation_markers_in_foreign_text_are_replaced() -> None:

@@ -1,13 +1,16 @@
-"""The calls that are accepted, and what the model is told about refused ones."""
+"""The calls that are accepted, and the error that the model sees for refused ones."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.schema.item_tools import Selection, ToolRoom
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.calls import FUNCTION, ServerCall
@@ -18,7 +21,7 @@ from llama_stack_responses.generation.tool_execution import ToolExecution
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.client.function import FunctionTool
 from llama_stack_responses.tools.registry import client_tools
-from llama_stack_responses.tools.tool import Function
+from llama_stack_responses.tools.tool_function import Function, Invocation
 from llama_stack_responses.tools.toolset import Toolset
 
 Json = dict[str, Any]
@@ -37,7 +40,7 @@ NO_STAGEHAND: Any = None
 """No tool here emits events during preparation."""
 
 
-class Asked(FunctionTool):
+class RecordingTool(FunctionTool):
     """A function tool that counts the calls of `functions`."""
 
     times = 0
@@ -47,60 +50,70 @@ class Asked(FunctionTool):
         return super().functions()
 
 
-def made(tools: list[Json], choice: str | Json | None, *, parallel: bool = True) -> Toolset:
+def toolset_of(tools: list[Json], choice: str | Json | None, *, parallel: bool = True) -> Toolset:
     request = CreateRequest(model="m", tools=tools, tool_choice=choice, parallel_tool_calls=parallel)
     return Toolset(request, client_tools())
 
 
 @pytest.mark.parametrize("choice", [None, "auto", "required"])
 def test_calls_of_declared_tools_are_accepted(choice: str | Json | None) -> None:
-    toolset = made(TOOLS, choice)
+    toolset = toolset_of(TOOLS, choice)
     assert [toolset.kind_of(name) for name in ("f", "g", "f")] == [FUNCTION] * 3
 
 
-def test_call_of_unknown_tool_is_refused() -> None:
-    toolset = made(TOOLS, None)
+async def test_call_of_unknown_tool_is_refused() -> None:
+    toolset = toolset_of(TOOLS, None)
     assert toolset.kind_of("h") is None
     assert toolset.kind_of("") is None
-    assert toolset.refusal(ServerCall("h", "1", "{}")) == "There is no tool named 'h'. Tools that may be called: f, g."
+    assert (
+        await toolset.refusal(ServerCall("h", "1", "{}"))
+        == "There is no tool named 'h'. Tools that may be called: f, g."
+    )
 
 
-def test_disallowed_tool_is_offered_but_its_call_refused() -> None:
-    toolset = made(TOOLS, allowed("g"))
+async def test_disallowed_tool_is_offered_but_its_call_refused() -> None:
+    toolset = toolset_of(TOOLS, allowed("g"))
     assert len(toolset.offer()[0]) == 2
     assert toolset.kind_of("f") is None
     assert toolset.kind_of("g") is FUNCTION
-    told = toolset.refusal(ServerCall("f", "1", "{}"))
-    assert told == "The tool 'f' cannot be called in this turn. Tools that may be called: g."
+    refusal = await toolset.refusal(ServerCall("f", "1", "{}"))
+    assert refusal == "The tool 'f' cannot be called in this turn. Tools that may be called: g."
 
 
 def test_required_call_of_allowed_tools_offers_only_those() -> None:
-    toolset = made(TOOLS, allowed("g") | {"mode": "required"})
+    toolset = toolset_of(TOOLS, allowed("g") | {"mode": "required"})
     seen, choice = toolset.offer()
     assert ([each["function"]["name"] for each in seen], choice) == (["g"], "required")
 
 
 @pytest.mark.parametrize(("choice", "goes"), [("none", []), ({"type": "function", "name": "g"}, ["g"])])
 def test_tool_choice_is_enforced_on_calls(choice: str | Json, goes: list[str]) -> None:
-    toolset = made(TOOLS, choice)
+    toolset = toolset_of(TOOLS, choice)
     assert [name for name in ("f", "g") if toolset.kind_of(name)] == goes
 
 
 def test_tool_chosen_by_name_is_accepted_once() -> None:
-    toolset = made(TOOLS, {"type": "function", "name": "g"})
+    toolset = toolset_of(TOOLS, {"type": "function", "name": "g"})
     assert toolset.kind_of("g") is FUNCTION
     assert toolset.kind_of("g") is None
 
 
 def test_only_one_call_is_accepted_if_not_parallel() -> None:
-    toolset = made(TOOLS, None, parallel=False)
+    toolset = toolset_of(TOOLS, None, parallel=False)
     assert toolset.kind_of("h") is None
     assert toolset.kind_of("g") is FUNCTION
     assert toolset.kind_of("f") is None
 
 
-def test_refusal_without_tools_names_none() -> None:
-    assert made([], None).refusal(ServerCall("h", "1", "{}")).endswith("may be called: none.")
+async def test_refusal_without_tools_names_none() -> None:
+    assert (await toolset_of([], None).refusal(ServerCall("h", "1", "{}"))).endswith("may be called: none.")
+
+
+async def test_refusal_names_first_of_many_tools() -> None:
+    toolset = toolset_of([function(f"f{number:04}") for number in range(1_000)], None)
+    refusal = await toolset.refusal(ServerCall("h", "1", "{}"))
+    assert refusal.endswith("f0048, f0049, and 950 more.")
+    assert len(refusal) < 500
 
 
 def test_function_is_mapped_to_chat_request() -> None:
@@ -121,9 +134,9 @@ def test_function_without_parameters_gets_empty_schema() -> None:
     }
 
 
-async def test_function_tool_is_asked_once_for_its_functions() -> None:
+async def test_functions_of_a_function_tool_are_built_once() -> None:
     request = CreateRequest(model="m", tools=[function("f")])
-    tool = Asked(request.tools[0], request)
+    tool = RecordingTool(request.tools[0], request)
     toolset = Toolset(request, {"function": lambda *_: tool})
     assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of)
     await toolset.prepare([], ToolExecution(toolset, assembler, EventBuffer(wanted=False), 1, Telemetry()))
@@ -150,6 +163,52 @@ def test_unavailable_tool_is_refused_with_name_of_setting(policy: Any) -> None:
     assert "'unavailable_tools: {file_search: omit}': see docs/guides/tools.md." in caught.value.message
 
 
+class Unprepared(FunctionTool):
+    """A tool that turns out to be unavailable when it is prepared."""
+
+    async def prepare(self, *_: Any) -> None:
+        Unavailable().instead("web_search", "tools")
+
+
+async def test_unavailable_tools_of_earlier_items_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "llama_stack_responses")
+    toolset = Toolset(CreateRequest(model="m", tools=[function("f")]), {**client_tools(), "web_search": Unprepared})
+    await toolset.prepare(
+        [additional({"type": "web_search", "name": "w"}, {"type": "file_search"}, *TOOLS)], NO_STAGEHAND
+    )
+    assert [each["function"]["name"] for each in toolset.offer()[0]] == ["f", "g"]
+    line = "left out an unavailable tool of the conversation, of type "
+    assert caplog.messages == [f"{line}file_search", f"{line}web_search"]
+
+
+@pytest.mark.parametrize("kind", ["file_search", "web_search"])
+async def test_unavailable_tools_of_new_items_are_refused(kind: str) -> None:
+    items = [additional({"type": kind, "name": "w"})]
+    toolset = Toolset(CreateRequest(model="m", input_items=items), {"web_search": Unprepared})
+    with pytest.raises(ApiError, match="This stack has no provider for tools of the type"):
+        await toolset.prepare(items, NO_STAGEHAND)
+
+
+@pytest.mark.parametrize("large", [False, True])
+async def test_only_large_arguments_are_read_outside_event_loop(monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
+    in_loop: list[bool] = []
+
+    def read(arguments: str) -> Json:
+        in_loop.append(threading.current_thread() is threading.main_thread())
+        return {"length": len(arguments)}
+
+    class Searching(FunctionTool):
+        def functions(self) -> Sequence[Function]:
+            return [replace(each, kind=replace(each.kind, whole=read)) for each in super().functions()]
+
+    toolset = Toolset(CreateRequest(model="m", tools=[function("f")]), {"function": Searching})
+    monkeypatch.setattr("llama_stack_responses.tools.tool_function.decoded_arguments", read)
+    call = ServerCall("f", "1", "x" * (40_000 if large else 10))
+    assert await toolset.misread(call) is None
+    assert await Invocation(call, {}, NO_STAGEHAND).arguments() == {"length": len(call.arguments)}
+    assert in_loop == [not large] * 2
+
+
 SEARCHES: list[Json] = [{"type": "web_search_preview"}]
 
 
@@ -172,3 +231,124 @@ async def test_choice_allowing_omitted_tool_is_accepted(choice: Any) -> None:
     toolset = omitting([*SEARCHES, *TOOLS], choice, "omit")
     await toolset.prepare([], NO_STAGEHAND)
     assert len(toolset.offer()[0]) == 2
+
+
+@pytest.mark.parametrize(("name", "called"), [("a.b", "n__a_b"), ("a_b", "n__a_b_2")])
+def test_choice_distinguishes_names_of_namespace_that_are_one_for_the_model(name: str, called: str) -> None:
+    space = {"type": "namespace", "name": "n", "description": "", "tools": [function("a.b"), function("a_b")]}
+    toolset = toolset_of([space], allowed(name))
+    assert toolset.names[("n", name)] == called
+    assert [each for each in ("n__a_b", "n__a_b_2") if toolset.kind_of(each)] == [called]
+
+
+class Compared(FunctionTool):
+    """A function tool that counts the calls of `chosen`, of all such tools."""
+
+    times = 0
+
+    def chosen(self, choice: Json) -> Collection[str]:
+        Compared.times += 1
+        return super().chosen(choice)
+
+
+def test_each_allowed_tool_is_compared_with_tools_of_its_name_only() -> None:
+    names = [f"f{number}" for number in range(100)]
+    request = CreateRequest(model="m", tools=[*map(function, names)], tool_choice=allowed(*names[10:], *names[10:]))
+    Compared.times = 0
+    toolset = Toolset(request, {"function": Compared})
+    assert Compared.times == 90
+    assert (toolset.kind_of("f9"), toolset.kind_of("f10")) == (None, FUNCTION)
+
+
+SEARCH: Json = {"type": "tool_search"}
+
+
+def additional(*tools: Json) -> Json:
+    return {"type": "additional_tools", "tools": list(tools)}
+
+
+def client_search(description: str) -> Json:
+    return {"type": "tool_search", "execution": "client", "description": description}
+
+
+def offered(toolset: Toolset) -> list[str]:
+    return [each["function"].get("description") or each["function"]["name"] for each in toolset.offer()[0]]
+
+
+async def test_newest_tool_search_of_items_counts() -> None:
+    toolset = toolset_of([], None)
+    await toolset.prepare([additional(client_search("old")), additional(client_search("new"))], NO_STAGEHAND)
+    assert offered(toolset) == ["new"]
+
+
+async def test_declared_tool_search_comes_before_those_of_items() -> None:
+    toolset = toolset_of([client_search("declared")], None)
+    await toolset.prepare([additional(client_search("new"))], NO_STAGEHAND)
+    assert offered(toolset) == ["declared"]
+
+
+async def test_many_tools_of_items_are_selected_in_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[int] = set()
+    select = ToolRoom.select
+
+    def selecting(*args: Any) -> Selection:
+        threads.add(threading.get_ident())
+        return select(*args)
+
+    monkeypatch.setattr(ToolRoom, "select", selecting)
+    items = [additional(*(function(f"f{number}") for number in range(1_000)))] * 5
+    await toolset_of([], None).prepare(items, NO_STAGEHAND)
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+
+
+async def test_newest_unnamed_tools_of_items_count() -> None:
+    made_of: list[str] = []
+
+    def make(entry: Json, request: CreateRequest) -> FunctionTool:
+        made_of.append(entry["description"])
+        return FunctionTool(function(entry["description"]), request)
+
+    toolset = Toolset(CreateRequest(model="m"), {"web_search": make})
+    items = [additional({"type": "web_search", "description": f"w{number}"}) for number in range(20)]
+    # The oldest is named again in the newest item, so it is among the newest.
+    await toolset.prepare([*items, items[0]], NO_STAGEHAND)
+    assert made_of == ["w0", *(f"w{number}" for number in range(5, 20))]
+
+
+async def test_tool_in_many_items_is_built_once() -> None:
+    made_of: list[str] = []
+
+    def make(entry: Json, request: CreateRequest) -> FunctionTool:
+        made_of.append(entry["name"])
+        return FunctionTool(entry, request)
+
+    request = CreateRequest(model="m", tools=[function("f", defer_loading=True), SEARCH])
+    toolset = Toolset(request, {**client_tools(), "function": make})
+    found = {"type": "additional_tools", "tools": [*request.tools, function("g")]}
+    await toolset.prepare([found, {**found, "tools": [function("g", description="again")]}] * 50, NO_STAGEHAND)
+    assert made_of == ["f", "g"]
+    offered = {each["function"]["name"]: each["function"] for each in toolset.offer()[0]}
+    assert {"f", "g"} <= offered.keys()
+    assert "description" not in offered["g"]
+
+
+async def test_parts_of_declared_namespace_do_not_count_again() -> None:
+    members = [function(f"f{number}", defer_loading=True) for number in range(4)]
+    space = {"type": "namespace", "name": "n", "description": "", "tools": members}
+    request = CreateRequest(model="m", tools=[space, SEARCH])
+    toolset = Toolset(request, client_tools(), most=6)
+    found = [{"type": "additional_tools", "tools": [{**space, "tools": members[at : at + 2]}]} for at in range(3)]
+    more = {"type": "additional_tools", "tools": [{**space, "tools": [function("new"), members[0]]}]}
+    await toolset.prepare([*found, more], NO_STAGEHAND)
+    names = [each["function"]["name"] for each in toolset.offer()[0]]
+    assert sorted(names) == ["n__f0", "n__f1", "n__f2", "n__f3", "n__new", "tool_search"]
+    beyond = {"type": "additional_tools", "tools": [{**space, "tools": [function("a"), function("b")]}]}
+    await toolset.prepare([beyond], NO_STAGEHAND)
+    assert len(toolset.offer()[0]) == 6
+
+
+async def test_newest_named_tools_of_items_count() -> None:
+    toolset = Toolset(CreateRequest(model="m", tools=[function("declared")]), client_tools(), most=3)
+    await toolset.prepare([additional(function(name)) for name in ("a", "b", "c", "a")], NO_STAGEHAND)
+    assert offered(toolset) == ["declared", "a", "c"]

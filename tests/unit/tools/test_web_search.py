@@ -18,7 +18,7 @@ from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
 from llama_stack_responses.fetch.pages import WebPages
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from llama_stack_responses.tools.hosted.web_search import wrapped
-from llama_stack_responses.tools.tool import ToolError
+from llama_stack_responses.tools.tool_function import ToolError
 from tests.support.inference import Round, finish, text
 from tests.support.web import Answer, Web
 from tests.unit.tools.tools_harness import ToolsHarness, calls
@@ -35,7 +35,7 @@ class Runtime:
     """A tool runtime of the stack whose web search finds the given results."""
 
     def __init__(self, *found: tuple[str, str, str] | Exception, has: bool = True) -> None:
-        self.asked: list[Json] = []
+        self.invocations: list[Json] = []
         self._found = found
         self._has = has
 
@@ -43,7 +43,7 @@ class Runtime:
         return self._has and name == "web_search"
 
     async def invoke(self, name: str, arguments: Json) -> str:
-        self.asked.append(arguments)
+        self.invocations.append(arguments)
         if arguments["query"] == "bad":
             raise ToolError("It is down.")
         found = [each for each in self._found if not isinstance(each, Exception)]
@@ -79,7 +79,7 @@ async def test_search_runs_queries_and_emits_events() -> None:
     [item] = items(await harness.run())
     assert item["status"] == "completed"
     assert item["action"] == {"type": "search", "query": "otters", "queries": ["otters", "sea otters"]}
-    assert runtime.asked == [{"query": "otters"}, {"query": "sea otters"}]
+    assert runtime.invocations == [{"query": "otters"}, {"query": "sea otters"}]
     about_it = [event["type"] for event in harness.events if event.get("output_index") == 0]
     assert about_it == [
         "response.output_item.added",
@@ -88,9 +88,9 @@ async def test_search_runs_queries_and_emits_events() -> None:
         "response.web_search_call.completed",
         "response.output_item.done",
     ]
-    [told] = harness.tool_outputs()
-    assert "【1】 Otters\nhttps://otters.example/\nOtters hold hands." in told
-    assert "【2】 Fish [9]\nhttps://www.fish.example/a%20b\nFish swim [1]." in told
+    [outputs] = harness.tool_outputs()
+    assert "【1】 Otters\nhttps://otters.example/\nOtters hold hands." in outputs
+    assert "【2】 Fish [9]\nhttps://www.fish.example/a%20b\nFish swim [1]." in outputs
     assert set(harness.offered()) == {"web_search", "open_page", "find_in_page"}
 
 
@@ -114,7 +114,7 @@ async def test_search_is_restricted_by_filters_location_and_size() -> None:
     include = ["web_search_call.results"]
     harness = searching(runtime, calls(("web_search", {"queries": ["a"]})), ANSWER, tool=tool, include=include)
     [item] = items(await harness.run())
-    assert runtime.asked == [
+    assert runtime.invocations == [
         {
             "query": "a",
             "allowed_domains": ["fish.example"],
@@ -132,7 +132,7 @@ async def test_search_is_restricted_by_filters_location_and_size() -> None:
     assert "fish.example" in harness.offered()["web_search"]["description"]
 
 
-async def test_search_without_results_tells_model() -> None:
+async def test_search_without_results_is_reported_to_model() -> None:
     harness = searching(Runtime(), calls(("web_search", {"queries": ["a"]})), ANSWER)
     [item] = items(await harness.run())
     assert item["status"] == "completed"
@@ -211,9 +211,9 @@ async def test_long_page_is_shown_in_parts(web: Web) -> None:
         Runtime(), calls(("open_page", {"page": web.url("/long")})), ANSWER, tool={"search_context_size": "low"}
     )
     await harness.run()
-    [told] = harness.tool_outputs()
-    assert "Lines 1 to 12 of 60. Call open_page with 'line': 13 for what follows." in told
-    assert len(told) < 6_500
+    [outputs] = harness.tool_outputs()
+    assert "Lines 1 to 12 of 60. Call open_page with 'line': 13 for what follows." in outputs
+    assert len(outputs) < 6_500
 
 
 async def test_pages_that_cannot_be_opened_fail(web: Web) -> None:
@@ -237,10 +237,10 @@ async def test_pages_that_cannot_be_opened_fail(web: Web) -> None:
         ("failed", "7"),
         ("failed", None),
     ]
-    told = harness.tool_outputs()
-    assert "no such page" in told[0]
-    assert "no public address" in told[1]
-    assert "404" in told[2]
+    outputs = harness.tool_outputs()
+    assert "no such page" in outputs[0]
+    assert "no public address" in outputs[1]
+    assert "404" in outputs[2]
 
 
 async def test_pages_of_other_domains_are_not_opened(web: Web) -> None:

@@ -12,7 +12,7 @@ from llama_stack_responses.core.exchanges import with_exchanges
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.transcript import Transcript
-from llama_stack_responses.tools.registry import Services, tool_makers
+from llama_stack_responses.tools.registry import HostedToolServices, tool_makers
 from tests.support.generation_harness import GenerationHarness
 from tests.support.inference import Round, call, finish
 from tests.support.strict import check_stream
@@ -20,9 +20,9 @@ from tests.support.strict import check_stream
 Json = dict[str, Any]
 
 
-def calls(*made: tuple[str, Json]) -> Round:
+def calls(*entries: tuple[str, Json]) -> Round:
     """Return a round in which the model makes these calls, `(name, arguments)`."""
-    named = [(name, orjson.dumps(arguments).decode()) for name, arguments in made]
+    named = [(name, orjson.dumps(arguments).decode()) for name, arguments in entries]
     chunks = [call(name, f"c{number}", text, index=number) for number, (name, text) in enumerate(named)]
     return [*chunks, finish("tool_calls")]
 
@@ -45,7 +45,7 @@ class ToolsHarness(GenerationHarness):
     """
 
     def __init__(self, services: Json, rounds: Sequence[Round], *, history: Sequence[Json] = (), **fields: Any) -> None:
-        makers = tool_makers(Services(who=lambda: ANONYMOUS, uploaded=_no_file, **services))
+        makers = tool_makers(HostedToolServices(current_user=lambda: ANONYMOUS, uploaded=_no_file, **services))
         super().__init__(*rounds, makers=makers, history=history, **fields)
         self.events: list[Json] = []
 

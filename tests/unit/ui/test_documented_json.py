@@ -25,7 +25,7 @@ ROUTES: Final = [
 
 
 def documented(route: str) -> Any:
-    """Return the first JSON block of a route, with examples in the place of words."""
+    """Return the first JSON block of a route, with examples instead of words."""
     section = REFERENCE.partition(f"## `GET /v1/ui/{route}`\n")[2].partition("\n## ")[0]
     found = re.search(r"```json\n(.*?)```", section, re.DOTALL)
     assert found, route
@@ -35,7 +35,7 @@ def documented(route: str) -> Any:
 def whole(value: Any) -> Any:
     """Fill in the rows of the list that the examples refer to; items that they refer to are left out."""
     if isinstance(value, list):
-        return [made for each in value if not isinstance(each, str) and (made := whole(each)) != {}]
+        return [created for each in value if not isinstance(each, str) and (created := whole(each)) != {}]
     if not isinstance(value, dict):
         return value
     if value.get("...") == "a row of the list":

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llama_stack_responses.core.stream.calls import FORMS
 from llama_stack_responses.core.types import Json
 from llama_stack_responses.ui.blocks import Budget
-from llama_stack_responses.ui.items import _KINDS, MOST_ITEMS, Reading, shown
+from llama_stack_responses.ui.items import _KINDS, MOST_ITEMS, Reading, item_views
 
 PICTURE = "data:image/png;base64,iVBORw0KGgo="
 ANY_JSON: Any = st.recursive(
@@ -22,12 +23,13 @@ ANY_JSON: Any = st.recursive(
 FIELDS = (
     *("action", "actions", "arguments", "approve", "code", "content", "error", "id", "input", "name", "operation"),
     *("output", "outputs", "queries", "results", "role", "server_label", "status", "summary", "tools"),
+    "approval_request_id",
 )
 
 
 def view(item: Json, **options: Any) -> Json:
-    [made] = shown([item], Reading(Budget(), **options))
-    return made
+    [created] = item_views([item], Reading(Budget(), **options))
+    return created
 
 
 def parts(*content: Json, role: str = "user") -> list[Json]:
@@ -37,9 +39,9 @@ def parts(*content: Json, role: str = "user") -> list[Json]:
 
 @given(st.sampled_from([*_KINDS, "unknown"]), st.dictionaries(st.sampled_from(FIELDS), ANY_JSON))
 def test_any_fields_make_an_item(kind: str, fields: Json) -> None:
-    made = view({**fields, "type": kind})
-    assert made["kind"]
-    json.dumps(made)
+    created = view({**fields, "type": kind})
+    assert created["kind"]
+    json.dumps(created)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +60,10 @@ def test_only_small_pictures_are_shown(url: str, shown_url: str | None, link: st
     assert (image["url"], image["link"]) == (shown_url, link)
 
 
+def test_each_call_has_a_view_of_its_own() -> None:
+    assert [kind for kind in FORMS if kind.endswith("_call") and _KINDS.get(kind, ("",))[0] != "tool"] == []
+
+
 def test_citations_link_to_the_web_only() -> None:
     annotations = [{"type": "url_citation", "url": url, "title": "t"} for url in ("http://h", "javascript:1")]
     [block] = parts({"type": "output_text", "text": "x", "annotations": annotations}, role="assistant")
@@ -69,15 +75,21 @@ def test_hosted_call_shows_arguments_result_and_failure() -> None:
         "type": "mcp_call", "id": "mcp_1", "server_label": "shop", "name": "find", "status": "failed",
         "arguments": '{"q":"x"}', "output": '{"n":1}', "error": {"type": "http_error", "message": "Not there"},
     }  # fmt: skip
-    made = view(call, durations={"mcp_1": 12.0})
-    assert made["arguments"] == {"text": '{\n  "q": "x"\n}', "language": "json", "truncated": False}
-    assert made["results"][0]["text"] == '{\n  "n": 1\n}'
-    assert made["title"] == 'find {"q": "x"}'
+    created = view(call, durations={"mcp_1": 12.0})
+    assert created["arguments"] == {"text": '{\n  "q": "x"\n}', "language": "json", "truncated": False}
+    assert created["results"][0]["text"] == '{\n  "n": 1\n}'
+    assert created["title"] == 'find {"q": "x"}'
     expected = (True, "Not there", "shop", "server", 12.0)
-    assert (made["failed"], made["error"], made["server"], made["run_by"], made["duration_ms"]) == expected
+    assert (
+        created["failed"],
+        created["error"],
+        created["server"],
+        created["run_by"],
+        created["duration_ms"],
+    ) == expected
 
 
-def test_failed_tool_of_an_mcp_server_says_its_own_words() -> None:
+def test_failed_tool_of_an_mcp_server_shows_its_own_error() -> None:
     content = [
         {"type": "text", "text": "No such city"},
         {"type": "image", "data": "x"},
@@ -101,6 +113,38 @@ def test_structured_output_is_json() -> None:
 
 def test_view_is_bounded() -> None:
     items = [{"type": "message", "role": "user", "content": "x" * 100_000}] * (MOST_ITEMS + 5)
-    made = shown(items, Reading(Budget()))
-    assert len(made) == MOST_ITEMS
-    assert len(json.dumps(made)) < 5_000_000
+    created = item_views(items, Reading(Budget()))
+    assert len(created) == MOST_ITEMS
+    assert len(json.dumps(created)) < 5_000_000
+
+
+def test_commands_of_a_shell_are_apart_in_its_line() -> None:
+    action = {"commands": ["ls -la", "cat notes.txt"]}
+    assert view({"type": "shell_call", "action": action})["title"] == "shell ls -la; cat notes.txt"
+
+
+def test_summary_that_does_not_open_is_shown_as_sealed() -> None:
+    item = {"type": "compaction", "encrypted_content": "seal"}
+    assert view(item) | {"title": ""} == {**head("compaction"), "title": "", "blocks": [], "sealed": True}
+    [block] = view(item, summaries={"seal": "All of it."})["blocks"]
+    assert (block["kind"], block["text"]) == ("markdown", "All of it.")
+    assert view({"type": "compaction"})["sealed"] is False
+
+
+@pytest.mark.parametrize(("approve", "answer"), [(True, "Approved"), (False, "Refused")])
+def test_answer_to_an_approval_names_its_call(approve: bool, answer: str) -> None:
+    item = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": approve}
+    request = {"type": "mcp_approval_request", "name": "add", "server_label": "orders", "arguments": '{"a":1,"b":2}'}
+    created = view(item, requests={"mcpr_1": request})
+    assert created["title"] == f'{answer}: add {{"a": 1, "b": 2}}'
+    assert (created["name"], created["server"], created["arguments"], created["approve"]) == (
+        "add",
+        "orders",
+        None,
+        approve,
+    )
+    assert view(item)["title"] == answer
+
+
+def head(kind: str) -> Json:
+    return {"type": kind, "id": None, "kind": kind, "status": None}

@@ -15,11 +15,11 @@ from llama_stack_responses.core import json_decoding
 from llama_stack_responses.core.types import Json
 from llama_stack_responses.process_pool.pool import PoolLimits, Task, WorkerPool
 from llama_stack_responses.process_pool.time_budget import TimeBudget
-from llama_stack_responses.ui.blocks import MARKDOWN, Budget, as_json
-from llama_stack_responses.ui.items import Reading, shown
+from llama_stack_responses.ui.blocks import MARKDOWN_CHARACTERS, Budget, as_json
+from llama_stack_responses.ui.items import Reading, item_views
 from llama_stack_responses.ui.rendering import Renderer
 
-SLOW = "[" * MARKDOWN
+SLOW = "[" * MARKDOWN_CHARACTERS
 """A text whose rendering takes quadratic time."""
 
 
@@ -39,7 +39,7 @@ def message(*texts: str) -> Json:
 
 
 async def rendered(pool: WorkerPool, *items: Json, **options: Any) -> list[Json]:
-    view = shown(items, Reading(Budget()))
+    view = item_views(items, Reading(Budget()))
     await Renderer(pool, **options).render(view, "alice")
     return view
 
@@ -81,7 +81,7 @@ async def test_bomb_of_markdown_ends_within_bounds(pool: WorkerPool, bomb: str) 
 
 
 async def test_text_too_long_to_render_is_plain(pool: WorkerPool) -> None:
-    [view] = await rendered(pool, message("x" * (MARKDOWN + 1)))
+    [view] = await rendered(pool, message("x" * (MARKDOWN_CHARACTERS + 1)))
     assert view["blocks"][0]["kind"] == "text"
 
 
@@ -108,7 +108,7 @@ async def test_answer_of_other_form_makes_texts_plain(text: str) -> None:
     assert [block["kind"] for block in view["blocks"]] == ["text", "text"]
 
 
-async def test_large_html_is_decoded_beside_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_html_is_decoded_outside_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     go, pieces = threading.Event(), json_decoding.loads
 
     def wait(document: bytes | bytearray) -> Any:
@@ -130,8 +130,8 @@ def test_value_of_megabytes_is_encoded_as_far_as_it_is_shown(monkeypatch: pytest
     dumps = orjson.dumps
 
     def spy(value: Any) -> bytes:
-        encoded.append(len(made := dumps(value)))
-        return made
+        encoded.append(len(encoded_value := dumps(value)))
+        return encoded_value
 
     monkeypatch.setattr(orjson, "dumps", spy)
     block = as_json({"a": ["wörd" * 1_000] * 2_000}, Budget())

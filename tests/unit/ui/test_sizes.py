@@ -15,6 +15,7 @@ from llama_stack_responses.core.errors import not_found
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
+from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.archive import Archive
@@ -33,7 +34,7 @@ ADA = Owner("ada")
 class Access:
     """The access of one user."""
 
-    def who(self) -> Owner:
+    def current_user(self) -> Owner:
         return ADA
 
     def allows(self, *_: Any) -> bool:
@@ -45,11 +46,12 @@ class Impl:
 
     def __init__(self, pool: WorkerPool) -> None:
         self.pool = pool
+        self.sealer = Sealer([])
         self.config = ResponsesConfig()
         self.access = Access()
         self.archive = Archive(MemoryRecords(max_bytes=2**30, max_records=10**6), retention=None)
-        self.large_work = LargeWork(self.access.who)
-        self.jobs = self
+        self.large_work = LargeWork(self.access.current_user)
+        self.jobs = self.reader = self
         self.reads = 0
 
     async def find(self, response_id: str, *_: Any) -> Any:
@@ -66,30 +68,30 @@ class Impl:
 @pytest.fixture
 async def impl() -> AsyncIterator[Impl]:
     pool = WorkerPool(PoolLimits())
-    made = Impl(pool)
-    yield made
-    made.large_work.close()
+    created = Impl(pool)
+    yield created
+    created.large_work.close()
     await pool.close()
 
 
 def views(impl: Impl) -> tuple[Views, ChainViews]:
     whole = cast("OpenAIResponsesImpl", impl)
-    made = Views(whole)
-    return made, ChainViews(whole, made, Lists(impl.archive, whole.jobs))
+    created = Views(whole)
+    return created, ChainViews(whole, created, Lists(impl.archive, whole.jobs))
 
 
 async def save(impl: Impl, *output: Json, previous: str | None = None) -> str:
-    made = response(*output, id=new_id("resp"), previous_response_id=previous)
+    created = response(*output, id=new_id("resp"), previous_response_id=previous)
     base = await impl.archive.load(previous) if previous else None
     history = base.history if base else None
-    await impl.archive.save(made, owner=ADA, base=history, input_items=[user("Why?")])
-    response_id: str = made["id"]
+    await impl.archive.save(created, owner=ADA, base=history, input_items=[user("Why?")])
+    response_id: str = created["id"]
     return response_id
 
 
 async def test_view_of_ten_megabytes_is_bounded(impl: Impl) -> None:
-    made = await save(impl, *[assistant("word **bold** " * 7000) for _ in range(110)])
-    view = await views(impl)[0].response(made)
+    created = await save(impl, *[assistant("word **bold** " * 7000) for _ in range(110)])
+    view = await views(impl)[0].response(created)
     assert len(json.dumps(view)) < 12_000_000
     assert view["items"][1]["blocks"][0]["kind"] == "markdown"
     assert view["items"][-1]["blocks"][0] == {"kind": "text", "text": "", "truncated": True}
@@ -107,25 +109,25 @@ async def test_page_of_a_long_chain_reads_only_its_turns(impl: Impl) -> None:
 
 
 async def test_page_of_recorded_requests_ends_once_it_is_large(impl: Impl) -> None:
-    made = response(assistant("Because."), id=new_id("resp"))
+    created = response(assistant("Because."), id=new_id("resp"))
     requests = [codec.encode({"round": number, "request": "word " * 600_000}) for number in range(12)]
     await impl.archive.save(
-        made, owner=ADA, base=None, input_items=[user("Why?")], recording=Recording(requests=requests)
+        created, owner=ADA, base=None, input_items=[user("Why?")], recording=Recording(requests=requests)
     )
     held: list[int] = []
-    page = await views(impl)[0].requests(made["id"], -1, 20, held.append)
+    page = await views(impl)[0].requests(created["id"], -1, 20, held.append)
     assert ([each["round"] for each in page["data"]], page["has_more"], page["next"]) == ([0, 1], True, 1)
     assert 6_000_000 < sum(held) < 7_000_000
     rest: list[int] = []
     while page["has_more"]:
-        page = await views(impl)[0].requests(made["id"], page["next"], 20)
+        page = await views(impl)[0].requests(created["id"], page["next"], 20)
         rest += [each["round"] for each in page["data"]]
     assert rest == list(range(2, 12))
 
 
 async def test_pages_of_events_of_one_user_take_one_thread(impl: Impl, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each may take seconds of a thread, of which a server has few."""
-    made = await save(impl, assistant("Because."))
+    created = await save(impl, assistant("Because."))
     entered, may_end = list[int](), Event()
 
     def slow(*_: Any) -> Json:
@@ -134,7 +136,7 @@ async def test_pages_of_events_of_one_user_take_one_thread(impl: Impl, monkeypat
         return {"data": len(entered)}
 
     monkeypatch.setattr(responses, "_events", slow)
-    asking = [asyncio.create_task(views(impl)[0].events(made, -1, 10)) for _ in range(40)]
+    asking = [asyncio.create_task(views(impl)[0].events(created, -1, 10)) for _ in range(40)]
     try:
         await until(lambda: bool(entered))
         assert await asyncio.wait_for(asyncio.to_thread(lambda: "served"), 30) == "served"

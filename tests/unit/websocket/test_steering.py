@@ -39,8 +39,8 @@ class SteeringHarness:
 
     def steer(self, given: Any = "go left", target: str = "resp_1", **more: Any) -> Json:
         """Return the event that answers the input, after checking it."""
-        told = {"type": "response.steer", "previous_response_id": target, "input": given, **more}
-        event, lane = self.steering.steer(told, len(json.dumps(told)))
+        message = {"type": "response.steer", "previous_response_id": target, "input": given, **more}
+        event, lane = self.steering.steer(message, len(json.dumps(message)))
         assert problems(ResponsesServerEvent, event) == [] or event["steer"].get("input") is not None
         assert lane == ("a" if target == "resp_1" else None)
         return event
@@ -62,8 +62,8 @@ def test_accepted_steers_begin_next_response_in_order() -> None:
     assert [answer["type"] for answer in answers] == ["response.steer.accepted"] * 2
     assert [answer["sequence_number"] for answer in answers] == [0, 1]
     assert harness.stop_point.wanted
-    told, successor = harness.steering.ended(STEERED)
-    assert told == []
+    output, successor = harness.steering.ended(STEERED)
+    assert output == []
     assert successor
     assert successor.body == BODY | {
         "prompt": PROMPT,
@@ -77,8 +77,8 @@ def test_accepted_steers_begin_next_response_in_order() -> None:
 def test_steered_response_that_completes_has_successor() -> None:
     harness = SteeringHarness()
     harness.steer()
-    told, successor = harness.steering.ended(COMPLETED)
-    assert (told, bool(successor)) == ([], True)
+    output, successor = harness.steering.ended(COMPLETED)
+    assert (output, bool(successor)) == ([], True)
     harness.fails("response_already_completed")
 
 
@@ -92,10 +92,10 @@ def test_steer_of_response_waiting_for_client_is_pending() -> None:
     """The queued input precedes the input that the response waited for, in its lane, once that is accepted."""
     harness = SteeringHarness()
     ids = [harness.steer(given)["steer"]["id"] for given in ("go left", "or right")]
-    told, successor = harness.steering.ended(COMPLETED | {"output": [CALL]})
+    result, successor = harness.steering.ended(COMPLETED | {"output": [CALL]})
     assert successor is None
     stub = {"type": "function_call_output", "call_id": "call_1", "name": "f"}
-    for event, steer_id in zip(told, ids, strict=True):
+    for event, steer_id in zip(result, ids, strict=True):
         assert problems(ResponsesServerEvent, event) == []
         assert event["type"] == "response.steer.pending"
         assert event["steer"] == {"id": steer_id, "previous_response_id": "resp_1"}
@@ -168,8 +168,8 @@ def test_pending_steers_are_limited() -> None:
     large.fails("too_many_pending_steers", "x" * 3_000)
     large.steering.ended(STEERED)
     large.steering.began("resp_2", None, BODY, StopPoint())
-    told = {"type": "response.steer", "previous_response_id": "resp_2", "input": "x" * 3_000}
-    event, _ = large.steering.steer(told, 3_100)
+    output = {"type": "response.steer", "previous_response_id": "resp_2", "input": "x" * 3_000}
+    event, _ = large.steering.steer(output, 3_100)
     assert event["type"] == "response.steer.accepted"
 
 

@@ -10,7 +10,7 @@ import pytest
 from fastapi import Request, Response
 from starlette.types import Message
 
-from llama_stack_responses.core.json_blocks import BLOCK
+from llama_stack_responses.core.json_blocks import BLOCK_BYTES
 from llama_stack_responses.wire.files import FileInBlocks
 from tests.support.asgi import App, Body, ask, scope_of
 from tests.support.waiting import until
@@ -28,12 +28,12 @@ class Files:
 
     async def answer(self, request: Request) -> Response:
         """Send the file."""
-        self.app.traffic.hold_download(request.scope)
+        self.app.limits.hold_download(request.scope)
         self.opened.append(self.path.open("rb"))
         return FileInBlocks(self.opened[-1], self.size, {})
 
 
-@pytest.mark.parametrize("size", [0, 1, BLOCK, 3 * BLOCK + 1])
+@pytest.mark.parametrize("size", [0, 1, BLOCK_BYTES, 3 * BLOCK_BYTES + 1])
 async def test_file_is_sent_whole(tmp_path: Path, size: int) -> None:
     path, app = tmp_path / "file", App()
     path.write_bytes(b"x" * size)
@@ -46,8 +46,8 @@ async def test_file_is_sent_whole(tmp_path: Path, size: int) -> None:
 
 async def test_stalled_download_reads_one_block_ahead_and_survives_deletion(tmp_path: Path) -> None:
     path, app = tmp_path / "file", App()
-    path.write_bytes(b"x" * 10 * BLOCK)
-    files, sent, go = Files(path, app, 10 * BLOCK), [], asyncio.Event()
+    path.write_bytes(b"x" * 10 * BLOCK_BYTES)
+    files, sent, go = Files(path, app, 10 * BLOCK_BYTES), [], asyncio.Event()
 
     async def send(message: Message) -> None:
         sent.append(message.get("body", b""))
@@ -57,10 +57,10 @@ async def test_stalled_download_reads_one_block_ahead_and_survives_deletion(tmp_
     serving = asyncio.ensure_future(app.serve(files.answer)(scope_of(method="GET"), Body(then="end").receive, send))
     await until(lambda: len(sent) == 2)
     path.unlink()
-    assert files.opened[0].tell() <= 2 * BLOCK
+    assert files.opened[0].tell() <= 2 * BLOCK_BYTES
     go.set()
     await serving
-    assert b"".join(sent) == b"x" * 10 * BLOCK
+    assert b"".join(sent) == b"x" * 10 * BLOCK_BYTES
 
 
 async def test_file_shorter_than_announced_closes_connection(tmp_path: Path) -> None:
@@ -72,10 +72,10 @@ async def test_file_shorter_than_announced_closes_connection(tmp_path: Path) -> 
 
 async def test_client_disconnect_stops_reading_file(tmp_path: Path) -> None:
     path, app = tmp_path / "file", App()
-    path.write_bytes(b"x" * 1000 * BLOCK)
-    files = Files(path, app, 1000 * BLOCK)
+    path.write_bytes(b"x" * 1000 * BLOCK_BYTES)
+    files = Files(path, app, 1000 * BLOCK_BYTES)
     answer = await ask(app.serve(files.answer), Body(then="leave"), method="GET")
-    assert len(answer.body) < 100 * BLOCK
+    assert len(answer.body) < 100 * BLOCK_BYTES
     assert files.opened[0].closed
 
 

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from llama_stack_responses.wire import forms
 from llama_stack_responses.wire.forms import uploaded
-from llama_stack_responses.wire.responses import Json
+from llama_stack_responses.wire.responses import JsonResponse
 from tests.support.asgi import App, Body, ask
 from tests.support.waiting import until
 
@@ -41,7 +41,7 @@ def served(app: App) -> ASGIApp:
 
     async def upload(request: Request) -> Response:
         async with uploaded(request, app.bodies, LIMIT) as found:
-            return Json({"name": found.name, "size": len(found.content.read())})
+            return JsonResponse({"name": found.name, "size": len(found.content.read())})
 
     return app.serve(upload)
 
@@ -77,7 +77,7 @@ async def test_fields_without_file_are_bounded_too(served: ASGIApp) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected"),
     [
         (b"", "not a well-formed"),
         (b"no form at all", "not a well-formed"),
@@ -92,10 +92,10 @@ async def test_fields_without_file_are_bounded_too(served: ASGIApp) -> None:
     ],
     ids=["empty", "no form", "cut off", "no part", "no file", "another", "two", "many", "long head", "many heads"],
 )
-async def test_invalid_form_is_refused(app: App, served: ASGIApp, body: bytes, said: str) -> None:
+async def test_invalid_form_is_refused(app: App, served: ASGIApp, body: bytes, expected: str) -> None:
     answer = await ask(served, Body([body]), TYPE)
     assert answer.status == 400
-    assert said in answer.error["message"]
+    assert expected in answer.error["message"]
     assert app.bodies.held == 0
 
 
@@ -108,11 +108,11 @@ async def test_body_without_form_type_is_refused_unread(served: ASGIApp, kind: s
 
 @pytest.mark.parametrize("then", ["leave", "silence"])
 async def test_interrupted_upload_leaves_no_file(then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Any] = []
+    created: list[Any] = []
 
     def temporary() -> Any:
-        made.append((tmp_path / "upload").open("w+b"))
-        return made[-1]
+        created.append((tmp_path / "upload").open("w+b"))
+        return created[-1]
 
     monkeypatch.setattr(forms, "TemporaryFile", temporary)
     app = App({"request_bytes": LIMIT, "bodies": {"seconds": 0.05}})
@@ -123,7 +123,7 @@ async def test_interrupted_upload_leaves_no_file(then: str, tmp_path: Path, monk
 
     answer = await ask(app.serve(upload), Body([part(b"x" * 1000)], then), TYPE)
     assert answer.status == {"leave": 499, "silence": 408}[then]
-    assert made[0].closed
+    assert created[0].closed
     assert app.bodies.held == 0
 
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import gc
+from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import Any
 
 import orjson
 import pytest
 from fastapi import Request, Response
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Send
 
-from llama_stack_responses.core.json_blocks import BLOCK
-from llama_stack_responses.wire.responses import Json, followed
+from llama_stack_responses.core.json_blocks import BLOCK_BYTES
+from llama_stack_responses.wire.responses import JsonResponse, followed
 from llama_stack_responses.wire.websocket import encoded
 from tests.support.asgi import App, Body, scope_of
 
 TEXT = "wörd " * 600_000
-BLOCKS = 3_600_000 // (2 * BLOCK)
+BLOCKS = 3_600_000 // (2 * BLOCK_BYTES)
 EVENT: dict[str, Any] = {"type": "response.completed", "sequence_number": 1, "response": {"output": [TEXT]}}
 
 
@@ -38,11 +41,11 @@ async def test_others_run_between_blocks_of_answer_to_client_that_reads_at_once(
     async def send(message: Message) -> None:
         sent.append(message.get("body", b""))  # without waiting, as to a fast client
 
-    async def batches() -> AsyncIterator[list[dict[str, Any]]]:
+    async def batches() -> AsyncGenerator[list[dict[str, Any]]]:
         yield [EVENT]
 
     async def answer(_: Request) -> Response:
-        return followed(batches()) if streams else Json(EVENT)
+        return followed(batches()) if streams else JsonResponse(EVENT)
 
     served = App().serve(answer)
     turns = await other_turns(sent, asyncio.create_task(_call(served, send)))
@@ -52,6 +55,39 @@ async def test_others_run_between_blocks_of_answer_to_client_that_reads_at_once(
 
 async def _call(served: ASGIApp, send: Send) -> None:
     await served(scope_of(), Body().receive, send)
+
+
+@pytest.mark.parametrize("leaves", ["while it is written to", "with an error"])
+async def test_stream_whose_client_has_left_holds_no_events_without_the_garbage_collector(leaves: str) -> None:
+    closed, gone = asyncio.Event(), asyncio.Event()
+
+    async def batches() -> AsyncGenerator[list[dict[str, Any]]]:
+        try:
+            while True:
+                yield [EVENT]
+        finally:
+            closed.set()
+
+    async def receive() -> Message:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            return
+        if leaves == "with an error":
+            raise OSError
+        gone.set()
+        await asyncio.Event().wait()
+
+    gc.disable()
+    try:
+        version = "2.4" if leaves == "with an error" else "2.3"
+        with suppress(ClientDisconnect):
+            await followed(batches())({"type": "http", "asgi": {"spec_version": version}}, receive, send)
+        assert closed.is_set()
+    finally:
+        gc.enable()
 
 
 async def test_others_run_while_large_event_of_websocket_is_encoded() -> None:

@@ -12,7 +12,7 @@ from openai.types.responses import ResponsesServerEvent
 from starlette.types import Message
 from starlette.websockets import WebSocket
 
-from llama_stack_responses.admission import Admission, Level
+from llama_stack_responses.admission import Admission, InFlightCounter
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
@@ -22,12 +22,12 @@ from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.generation.connection_options import ConnectionOptions
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.loop import LoopLimits
-from llama_stack_responses.generation.run import Run
+from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.lifecycle.shutdown import ShutdownCoordinator
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
 from llama_stack_responses.websocket.session import Caller
-from llama_stack_responses.wire.traffic import Traffic
+from llama_stack_responses.wire.route_limits import RouteLimits
 from llama_stack_responses.wire.websocket import HandshakeRefused, socket_route
 from tests.support.clock import LoopClock
 from tests.support.conform import problems
@@ -49,13 +49,13 @@ class Responses:
     ) -> None:
         answers = {"streams_per_user": connections}
         self.config = ResponsesConfig.model_validate({"limits": {"websocket": limits, "answers": answers}})
-        self.traffic = Traffic(self.config.limits, Owner, lambda _: None, Admission(self.config.limits.of_streams))
-        self.sockets = Level()
+        self.limits = RouteLimits(self.config.limits, Owner, lambda _: None, Admission(self.config.limits.stream_quota))
+        self.sockets = InFlightCounter()
         self.shutdown_coordinator = ShutdownCoordinator()
         self.access = self
         self.inference = FakeInference(*rounds)
         self.problem = problem
-        self.runs: list[Run] = []
+        self.runs: list[ForegroundRun] = []
 
     def start(self) -> None:
         """Do nothing: the tests need no background tasks."""
@@ -64,7 +64,9 @@ class Responses:
         """Do nothing: there is only one user."""
         return nullcontext()
 
-    async def create_on_connection(self, body: Json, connection: ConnectionOptions, hold: object = None) -> Run:
+    async def create_on_connection(
+        self, body: Json, connection: ConnectionOptions, hold: object = None
+    ) -> ForegroundRun:
         """Return the run of a request."""
         if self.problem:
             raise self.problem
@@ -82,7 +84,7 @@ class Responses:
             limits=LoopLimits(8, 1000.0, 1000.0),
             stop_point=connection.stop_point,
         )
-        self.runs.append(Run(turn, assembler, event_buffer, self._keep, self._drop))
+        self.runs.append(ForegroundRun(turn, assembler, event_buffer, self._keep, self._drop))
         return self.runs[-1]
 
     async def _keep(self, _: Json) -> None: ...
@@ -123,7 +125,7 @@ class Client:
         websocket = WebSocket(scope, self._incoming.get, self._send)
         serving: Any = responses
         self.talk = asyncio.ensure_future(
-            socket_route(serving, gatekeeper or Gatekeeper(), responses.traffic)(websocket)
+            socket_route(serving, gatekeeper or Gatekeeper(), responses.limits)(websocket)
         )
 
     def say(self, event: Json) -> None:
@@ -346,4 +348,4 @@ async def test_messages_are_released_after_processing() -> None:
     await client.sees(lambda events: any(event["type"] == "response.completed" for event in events))
     client.leave()
     await client.talk
-    await until(lambda: responses.traffic.bodies.held == 0)
+    await until(lambda: responses.limits.bodies.held == 0)

@@ -1,28 +1,29 @@
-"""The input of one step, as tensors."""
+"""The input of one step: packed on the host into one array of integers, and unpacked on the device."""
 
-from collections.abc import Mapping
+from array import array
 from collections.abc import Sequence as Series
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any
+from typing import NamedTuple
 
 import torch
 
-from .cache import PAGE
-from .sampler import row_seed, wants_logits
+from .sampler import wants_logits
 from .scheduler import ScheduledTokens
-from .sequence import Sequence
+
+UNREAD = -1  # a token that the host has not read: it is the last one that the sequence's entry has drawn
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows are tokens, grouped by sequence.
+    """Rows are tokens, grouped by sequence. An entry is a sequence's index in the `State` of the device.
 
     tokens, positions [rows]: token ids, and their indexes in the sequence.
     slots [kv_groups, rows]: indexes into the KV cache (block * PAGE + offset), for each KV group.
-    starts [sequences + 1]: first row of each sequence. lengths [sequences]: number of its keys, including these rows.
-    tables [kv_groups, sequences, blocks] int32: block tables; entries outside all rows' windows are undefined.
-    sampled [wanted]: the rows that sample a next token.
+    starts [sequences + 1] int32: first row of each sequence. lengths [sequences] int32: number of its keys, including
+    these rows. entries [sequences] int32.
+    tables [kv_groups, entries, blocks] int32: block tables; entries outside all rows' windows are undefined.
+    sampled [wanted]: the rows that sample a next token. owners [wanted]: the entries of their sequences.
     temperatures, seeds [wanted]: sampling parameters for `sampler.draw`. kept: whether logits are returned.
     decodes: number of leading sequences with one row each. longest: maximum number of rows of the other sequences; 0
     for a decode step.
@@ -33,8 +34,10 @@ class Batch:
     slots: torch.Tensor
     starts: torch.Tensor
     lengths: torch.Tensor
+    entries: torch.Tensor
     tables: torch.Tensor
     sampled: torch.Tensor
+    owners: torch.Tensor
     temperatures: torch.Tensor
     seeds: torch.Tensor
     kept: bool
@@ -42,69 +45,117 @@ class Batch:
     longest: int
 
 
+class Fields[T](NamedTuple):
+    """The packed parts of a step: lists on the host, and int32 tensors on the device.
+
+    tokens (UNREAD for those on the device only), positions and row_entries have an item for each row; starts, lengths,
+    entries, sampled and owners are those of `Batch`; addresses and values are the changed cells of the `State`.
+    """
+
+    tokens: T
+    positions: T
+    row_entries: T
+    starts: T
+    lengths: T
+    entries: T
+    sampled: T
+    owners: T
+    addresses: T
+    values: T
+
+
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """The tokens sampled by a step: `tokens` [wanted] on the device.
+class StepInput:
+    """A step on the host. The last three fields are those of `Batch`."""
 
-    places: for each sequence, the index of the token in the sequence, and its row in `tokens`.
-    """
+    fields: Fields[list[int]]
+    kept: bool
+    decodes: int
+    longest: int
 
-    tokens: torch.Tensor
-    places: Mapping[Sequence, tuple[int, int]]
+    @property
+    def is_decode(self) -> bool:
+        """Whether each row is the last one of its sequence."""
+        return not self.longest and len(self.fields.sampled) == len(self.fields.tokens)
+
+    def sizes(self) -> list[int]:
+        return [len(field) for field in self.fields]
+
+    def batch(self, fields: Fields[torch.Tensor], tables: torch.Tensor, **unpacked: torch.Tensor) -> Batch:
+        """Return the batch of the step's fields on the device, and of what was unpacked from them."""
+        return Batch(
+            starts=fields.starts,
+            lengths=fields.lengths,
+            entries=fields.entries,
+            tables=tables,
+            kept=self.kept,
+            decodes=self.decodes,
+            longest=self.longest,
+            **unpacked,
+        )
+
+    def packed(self) -> array[int]:
+        numbers = array("i")
+        for field in self.fields:
+            numbers.extend(field)
+        return numbers
 
 
-def make_batch(scheduled: Series[ScheduledTokens], drawn: Drawn, device: torch.device) -> Batch:
-    """Build the tensors of a step on the host and copy each to the device once.
-
-    Tokens sampled by the previous step are copied on the device: the host may not know them yet.
-    """
+def pack(
+    scheduled: Series[ScheduledTokens], numbers: Series[int], addresses: list[int], values: list[int]
+) -> StepInput:
+    """Return the step of sequences with the given entries, and with the changed cells of the state."""
     tokens: list[int] = []
     positions: list[int] = []
-    starts = [0]
-    known: list[tuple[int, int]] = []  # rows whose token is on the device, and its row there
-    for work in scheduled:
-        places = range(work.start, work.start + work.count)
-        place, row = drawn.places.get(work.sequence, (-1, -1))
-        if place in places:
-            known.append((len(tokens) + place - work.start, row))
-        mine = work.sequence.tokens[work.start : work.start + work.count]
-        tokens += mine + [0] * (work.count - len(mine))
-        positions += places
+    row_entries: list[int] = []
+    starts, lengths = [0], []
+    sampled: list[int] = []
+    owners: list[int] = []
+    kept = False
+    for work, number in zip(scheduled, numbers, strict=True):
+        sequence, start, count = work.sequence, work.start, work.count
+        known = sequence.tokens
+        if count == 1:  # most rows: their host time is part of each step
+            tokens.append(known[start] if start < len(known) else UNREAD)
+            positions.append(start)
+            row_entries.append(number)
+        else:
+            mine = known[start : start + count]
+            tokens += mine
+            tokens += [UNREAD] * (count - len(mine))
+            positions += range(start, start + count)
+            row_entries += [number] * count
         starts.append(len(tokens))
-    kv_groups = range(len(scheduled[0].sequence.blocks.tables))
-    slots, tables = zip(*(_slots_and_tables(scheduled, kv_group) for kv_group in kv_groups), strict=True)
+        lengths.append(start + count)
+        if start + count == len(known) + sequence.unread:
+            sampled.append(len(tokens) - 1)
+            owners.append(number)
+            kept = kept or wants_logits(sequence)
     decodes = sum(1 for _ in takewhile(lambda work: work.count == 1, scheduled))
-    last = [(work, end - 1) for work, end in zip(scheduled, starts[1:], strict=True) if work.last]
+    longest = max((work.count for work in scheduled[decodes:]), default=0)
+    entries = list(numbers)
+    fields = Fields(tokens, positions, row_entries, starts, lengths, entries, sampled, owners, addresses, values)
+    return StepInput(fields, kept, decodes, longest)
 
-    def send(values: Series[Any], dtype: torch.dtype = torch.long) -> torch.Tensor:
-        return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)
 
-    ids = send(tokens)
-    if known:
-        rows, sources = zip(*known, strict=True)
-        ids.index_copy_(0, send(list(rows)), drawn.tokens[send(list(sources))])
-    return Batch(
-        tokens=ids,
-        positions=send(positions),
-        slots=send(slots),
-        starts=send(starts, torch.int32),
-        lengths=send([work.start + work.count for work in scheduled], torch.int32),
-        tables=send(tables, torch.int32),
-        sampled=send([row for _, row in last]),
-        temperatures=send([work.sequence.params.temperature for work, _ in last], torch.float32),
-        seeds=send([row_seed(work.sequence.params.seed, work.start + work.count) for work, _ in last]),
-        kept=any(wants_logits(work.sequence) for work, _ in last),
-        decodes=decodes,
-        longest=max((work.count for work in scheduled[decodes:]), default=0),
+def padded(step: StepInput, rows: int, changes: int, spare: int, unused: int) -> StepInput:
+    """Pad a decode step to numbers of rows and changed cells: to rows of the spare entry, and to an unused cell."""
+    fields, more = step.fields, rows - len(step.fields.tokens)
+    blanks = changes - len(fields.addresses)
+    everyone, spares = list(range(rows)), [spare] * more
+    return replace(
+        step,
+        fields=Fields(
+            tokens=fields.tokens + [0] * more,
+            positions=fields.positions + [0] * more,
+            row_entries=fields.row_entries + spares,
+            starts=[*everyone, rows],
+            lengths=fields.lengths + [1] * more,
+            entries=fields.entries + spares,
+            sampled=everyone,
+            owners=fields.owners + spares,
+            addresses=fields.addresses + [unused] * blanks,
+            values=fields.values + [0] * blanks,
+        ),
+        decodes=rows,
     )
-
-
-def _slots_and_tables(scheduled: Series[ScheduledTokens], kv_group: int) -> tuple[list[int], list[list[int]]]:
-    pages = [work.sequence.blocks.tables[kv_group].pages for work in scheduled]
-    slots = [
-        mine[place // PAGE] * PAGE + place % PAGE
-        for work, mine in zip(scheduled, pages, strict=True)
-        for place in range(work.start, work.start + work.count)
-    ]
-    widest = max(map(len, pages))
-    return slots, [mine + [0] * (widest - len(mine)) for mine in pages]

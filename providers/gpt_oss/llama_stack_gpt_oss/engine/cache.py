@@ -125,11 +125,15 @@ class BlockTable:
 
 @dataclass(slots=True)
 class KVCacheBlocks:
-    """The blocks of one sequence: a table for each KV group, and the keys of its full, computed blocks."""
+    """The blocks of one sequence: a table for each KV group, and the keys of its full, computed blocks.
+
+    due: number of computed tokens from which `Cache.commit` has something to do.
+    """
 
     salt: Key = b""
     tables: tuple[BlockTable, ...] = ()
     keys: list[Key] = field(default_factory=list)
+    due: int = 0
 
     @property
     def places(self) -> int:
@@ -147,7 +151,7 @@ class Cache:
         self.pages = Pages(pages)
         self.windows = windows
 
-    def open(self, tokens: Sequence[int], salt: str) -> tuple[KVCacheBlocks, int]:
+    def allocate(self, tokens: Sequence[int], salt: str) -> tuple[KVCacheBlocks, int]:
         """Allocate the longest cached prefix; return its blocks and its number of tokens.
 
         A prefix is cached if all blocks that the next token attends to are. The prefix never includes the last token,
@@ -161,6 +165,8 @@ class Cache:
     def grow(self, blocks: KVCacheBlocks, tokens: int) -> bool:
         """Allocate blocks for `tokens` tokens in all; return False, with nothing changed, if too few are available."""
         missing = places_filled(tokens) - blocks.places
+        if missing <= 0:
+            return True
         if missing * len(blocks.tables) > self.pages.available:
             return False
         for table in blocks.tables:
@@ -172,6 +178,8 @@ class Cache:
 
         Their full blocks become shareable, and blocks that have left a window are freed.
         """
+        if computed < blocks.due:
+            return
         while (len(blocks.keys) + 1) * PAGE <= computed:
             place = len(blocks.keys)
             key = next_key(blocks.last_key, tokens[place * PAGE : (place + 1) * PAGE])
@@ -180,9 +188,17 @@ class Cache:
             blocks.keys.append(key)
         for table, window in zip(blocks.tables, self.windows, strict=True):
             unseen = places_unseen(computed, window)
+            if unseen <= table.first:
+                continue
             for page in table.pages[table.first : unseen]:
                 self.pages.release(page)
             table.first = unseen
+        leaving = [
+            (table.first + 1) * PAGE + window - 1
+            for table, window in zip(blocks.tables, self.windows, strict=True)
+            if window is not None
+        ]
+        blocks.due = min([(len(blocks.keys) + 1) * PAGE, *leaving])
 
     def close(self, blocks: KVCacheBlocks) -> None:
         """Free all blocks, last to first, so that the end of a prefix is evicted before its beginning."""

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Series
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from .cache import Cache, longest_sequence
 from .errors import RequestError
@@ -25,8 +25,7 @@ class Request:
     grammar: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(NamedTuple):
     """A new token of one sequence. `cached`: number of prompt tokens found in the KV cache."""
 
     id: str
@@ -37,7 +36,11 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """The engine's current state. Rates cover the last RATE_SECONDS, counters the time since the start."""
+    """The engine's current state. Rates cover the last RATE_SECONDS, counters the time since the start.
+
+    queue_age_seconds: how long the longest of the waiting sequences has waited. queue_seconds: how long the admitted
+    ones waited in all. step_tokens: tokens that the steps computed.
+    """
 
     running: int
     waiting: int
@@ -49,10 +52,17 @@ class Metrics:
     tokens_per_second: float
     preemptions: int
     steps: int
+    queue_age_seconds: float = 0.0
+    queue_seconds: float = 0.0
+    admitted: int = 0
+    step_tokens: int = 0
 
 
 class Step(Protocol):
     """A started step."""
+
+    def sample(self) -> None:
+        """Start sampling the tokens that depend on earlier ones. All earlier steps have been read."""
 
     def sampled(self) -> list[Sampled]:
         """Wait for the step; return the sampled tokens of the sequences scheduled up to their last token, in order."""
@@ -94,6 +104,7 @@ class Engine:
         self._arrivals = 0
         self._generated = 0
         self._steps = 0
+        self._step_tokens = 0
         self._recent: deque[tuple[float, int]] = deque()
 
     @property
@@ -125,17 +136,18 @@ class Engine:
     def step(self) -> list[Update]:
         """Start a step, and return the tokens of the previous one, which are processed while the device computes.
 
-        So one extra token is sampled after a sequence's stop token; it is discarded.
+        So one extra token is sampled after a sequence's stop token; it is discarded. A grammar accepts the previous
+        token and computes its mask meanwhile too.
         """
-        updates = self._read() if self._a_mask_waits() else []
         scheduled = self._scheduler.schedule()
         started = self._start(scheduled) if scheduled else None
-        updates += self._read()
-        for work in scheduled:
-            if not work.sequence.gone:
-                self._scheduler.computed(work)
+        updates = self._read()
+        if started is not None:
+            started.step.sample()
+        self._scheduler.computed(scheduled)
         self._started = started
         self._steps += len(scheduled) > 0
+        self._step_tokens += sum(work.count for work in scheduled)
         self._count(len(updates))
         return updates
 
@@ -152,6 +164,10 @@ class Engine:
             tokens_per_second=self._rate(),
             preemptions=self._scheduler.preemptions,
             steps=self._steps,
+            queue_age_seconds=self._scheduler.queue_age(),
+            queue_seconds=self._scheduler.queue_seconds,
+            admitted=self._scheduler.admitted,
+            step_tokens=self._step_tokens,
         )
 
     def _sequence(self, request: Request, number: int, name: str, leader: Sequence | None) -> Sequence:
@@ -177,10 +193,6 @@ class Engine:
         for sequence in drawing:
             sequence.unread += 1
         return started
-
-    def _a_mask_waits(self) -> bool:
-        """Whether a mask must accept the pending token before it can compute the next one."""
-        return self._started is not None and any(each.mask is not None for each in self._started.drawing)
 
     def _read(self) -> list[Update]:
         started, self._started = self._started, None

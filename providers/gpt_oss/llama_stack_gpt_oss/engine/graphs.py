@@ -1,16 +1,18 @@
 """Decode steps as CUDA graphs: one launch instead of hundreds."""
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
 import torch
 
-from .batch import Batch
-from .cache import PAGE
+from .batch import Batch, StepInput, padded
 from .model import Model
 from .ops import Head
+from .staging import Staging
+from .state import State
+from .warm_up import WarmUpStep, scratch_step
 
 WARM_UPS = 2  # steps before a capture, to compile kernels and settle the allocator
 
@@ -21,32 +23,6 @@ def graph_sizes(sequences: int) -> tuple[int, ...]:
     while sizes[-1] < sequences:
         sizes.append(sizes[-1] + max(8, sizes[-1] // 64 * 8))
     return (*(size for size in sizes if size < sequences), sequences)
-
-
-def padded(batch: Batch, rows: int, widest: int, scratch: int) -> Batch:
-    """Pad a decode step to the captured number of rows and blocks; padding rows write to a scratch block."""
-    more = rows - len(batch.tokens)
-    kv_groups, sequences, pages = batch.tables.shape
-    tables = batch.tables.new_full((kv_groups, rows, widest), scratch)
-    tables[:, :sequences, :pages] = batch.tables
-
-    def fill(tensor: torch.Tensor, value: int) -> torch.Tensor:
-        return torch.cat((tensor, tensor.new_full((*tensor.shape[:-1], more), value)), dim=-1)
-
-    return Batch(
-        tokens=fill(batch.tokens, 0),
-        positions=fill(batch.positions, 0),
-        slots=fill(batch.slots, scratch * PAGE),
-        starts=torch.arange(rows + 1, dtype=batch.starts.dtype, device=batch.starts.device),
-        lengths=fill(batch.lengths, 1),
-        tables=tables,
-        sampled=torch.arange(rows, device=batch.sampled.device),
-        temperatures=fill(batch.temperatures, 0),
-        seeds=fill(batch.seeds, 0),
-        kept=batch.kept,
-        decodes=rows,
-        longest=0,
-    )
 
 
 class Record(Protocol):
@@ -81,47 +57,82 @@ def recorder(device: torch.device) -> Record | None:
     return CudaGraphs() if device.type == "cuda" else None
 
 
+class Steps:
+    """Computes steps. Each is one copy of its packed numbers to the device, and the kernels that read them there."""
+
+    def __init__(self, model: Model, state: State, staging: Staging) -> None:
+        self._model = model
+        self._state = state
+        self._staging = staging
+
+    def forward(self, step: StepInput) -> tuple[Head, Batch]:
+        """Compute a step, and keep its tokens in the state. The result is valid until the next step."""
+        return self._compute(step, self._staging.send(step.packed()))
+
+    def _compute(self, step: StepInput, packed: torch.Tensor) -> tuple[Head, Batch]:
+        batch = self._model.unpack(packed, step, self._state)
+        head = self._model.forward(batch)
+        self._state.drawn.index_copy_(0, batch.owners, head.tokens)
+        return head, batch
+
+
 class _Recorded:
-    """One captured step and its input tensors."""
+    """One captured step: the tensor that it reads its numbers from, its output, and the function that replays it."""
 
-    def __init__(self, model: Model, batch: Batch, record: Record) -> None:
-        self._batch = batch
-        self._head, self._compute = record(partial(model.forward, batch))
+    batch: Batch
 
-    def replay(self, batch: Batch) -> Head:
-        for field in fields(Batch):
-            place = getattr(self._batch, field.name)
-            if isinstance(place, torch.Tensor):
-                place.copy_(getattr(batch, field.name), non_blocking=True)
-        self._compute()
-        return self._head
+    def __init__(self, packed: torch.Tensor, compute: Callable[[], tuple[Head, Batch]], record: Record) -> None:
+        def head() -> Head:
+            head, self.batch = compute()  # of the capture, last: the tensors that the replays write
+            return head
+
+        self.packed = packed
+        self.head, self.replay = record(head)
 
 
-class DecodeSteps:
+class DecodeSteps(Steps):
     """Captures a decode step for each batch size, with or without logits, on first use.
 
+    The step's numbers are unpacked inside the graph. Cells for which a graph has no room are written before it: it has
+    one for each row and KV group, since a row needs at most one more block.
     sequences: the maximum number of sequences in a step.
     """
 
-    def __init__(self, model: Model, context: int, sequences: int, record: Record) -> None:
-        self._model = model
+    def __init__(self, model: Model, state: State, staging: Staging, sequences: int, record: Record) -> None:
+        super().__init__(model, state, staging)
         self.sizes = graph_sizes(sequences)
-        self._widest = -(-context // PAGE)
+        self._kv_groups = len(model.config.kv_groups)
         self._record = record
         self._recorded: dict[tuple[int, bool], _Recorded] = {}
 
-    def forward(self, batch: Batch) -> Head:
-        """Compute a step like `Model.forward`, which also runs prefill steps and batches over the largest size.
-
-        The result is valid until the next step.
-        """
-        rows = len(batch.tokens)
+    def forward(self, step: StepInput) -> tuple[Head, Batch]:
+        rows = len(step.fields.tokens)
         size = next((size for size in self.sizes if size >= rows), None)
-        if size is None or batch.longest or len(batch.sampled) != rows:
-            return self._model.forward(batch)
-        whole = padded(batch, size, self._widest, self._model.scratch)
-        kind = (size, batch.kept)
+        if size is None or not step.is_decode:
+            return super().forward(step)
+        room = size * self._kv_groups
+        if len(step.fields.addresses) > room:
+            step = self._write_cells(step)
+        whole = padded(step, size, room, self._state.spare, self._state.unused)
+        kind = (size, step.kept)
         if kind not in self._recorded:
-            self._recorded[kind] = _Recorded(self._model, whole, self._record)
-        head = self._recorded[kind].replay(whole)
-        return Head(head.tokens[:rows], None if head.logits is None else head.logits[:rows])
+            self._recorded[kind] = self._capture(size, room, step.kept)
+        recorded = self._recorded[kind]
+        self._staging.send(whole.packed(), recorded.packed)
+        recorded.replay()
+        head = recorded.head
+        return Head(head.tokens[:rows], None if head.logits is None else head.logits[:rows]), recorded.batch
+
+    def _capture(self, rows: int, room: int, kept: bool) -> _Recorded:
+        """Capture a step of the spare entry only: the capture computes it several times."""
+        spare = self._state.spare
+        step = padded(scratch_step(WarmUpStep((1,) * rows, kept), spare), rows, room, spare, self._state.unused)
+        packed = self._staging.send(step.packed())
+        return _Recorded(packed, partial(self._compute, step, packed), self._record)
+
+    def _write_cells(self, step: StepInput) -> StepInput:
+        """Write the changed cells in a copy of their own; return the step without them."""
+        addresses, values = step.fields.addresses, step.fields.values
+        sent = self._staging.send([*addresses, *values])
+        self._state.cells.index_copy_(0, sent[: len(addresses)].long(), sent[len(addresses) :])
+        return replace(step, fields=step.fields._replace(addresses=[], values=[]))

@@ -5,10 +5,12 @@ from collections.abc import Iterator
 import torch
 
 from . import rope
-from .batch import Batch
+from .batch import Batch, Fields, StepInput
 from .cache import PAGE
 from .config import ModelConfig
 from .ops import Head, Ops, Store
+from .sampler import Restricted
+from .state import State
 from .weights import Weights
 
 
@@ -25,6 +27,14 @@ class Model:
         memory = torch.zeros(shape, dtype=like.dtype, device=like.device)
         self._stores = list(_stores(config, memory))
         self._rope = rope.tables(config, context, like.device)
+
+    def unpack(self, packed: torch.Tensor, step: StepInput, state: State) -> Batch:
+        """Return the batch of a step whose packed numbers are on the device."""
+        return self._ops.unpack(Fields(*packed.split(step.sizes())), step, state)
+
+    def redraw(self, head: Head, batch: Batch, restricted: Restricted) -> None:
+        """Sample the restricted rows of a computed batch again."""
+        self._ops.redraw(head, batch, restricted)
 
     def forward(self, batch: Batch) -> Head:
         """Compute the batch's tokens into the KV cache, and sample the next token of the `sampled` rows."""

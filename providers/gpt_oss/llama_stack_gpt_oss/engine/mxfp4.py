@@ -8,6 +8,8 @@ import torch
 VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 BIAS = 127
 GROUP = 32  # values per scale
+# Halfway between two magnitudes, or the f32 below, as a value on a boundary goes down and ties go to the even mantissa.
+BOUNDARIES = (0.25, 0.75 - 2**-24, 1.25, 1.75 - 2**-23, 2.5, 3.5 - 2**-22, 5.0)
 
 
 def decode(blocks: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -17,6 +19,31 @@ def decode(blocks: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> to
     """
     pairs, powers = _tables(dtype, blocks.device)
     return (pairs[blocks.int()].flatten(-2) * powers[scales.int()].unsqueeze(-1)).flatten(-2)
+
+
+def encode(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Encode finite values [..., groups * 32] f32 as blocks and scales: exactly if they are representable.
+
+    The scale is the one that represents a group's largest value, or the next one, whichever has the smaller error.
+    """
+    groups = values.unflatten(-1, (-1, GROUP))
+    low = (torch.frexp(groups.abs().amax(-1, keepdim=True)).exponent - 3).clamp(-BIAS, BIAS - 1)
+    codes, error = _rounded(groups, low)
+    others, other_error = _rounded(groups, low + 1)
+    better = other_error < error
+    codes = torch.where(better, others, codes)
+    blocks = codes[..., 0::2] | codes[..., 1::2] << 4
+    return blocks.to(torch.uint8), (low + better + BIAS).squeeze(-1).to(torch.uint8)
+
+
+def _rounded(groups: torch.Tensor, exponents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the nibbles of values under these scales, and the squared error of each group."""
+    scaled = torch.ldexp(groups, -exponents)
+    boundaries = torch.tensor(BOUNDARIES, device=groups.device)
+    codes = torch.bucketize(scaled.abs(), boundaries, out_int32=True)
+    made = torch.tensor(VALUES[:8], device=groups.device)[codes]
+    error = torch.ldexp((scaled.abs() - made).square().sum(-1, keepdim=True), 2 * exponents)
+    return codes | torch.signbit(scaled).int() << 3, error
 
 
 @cache

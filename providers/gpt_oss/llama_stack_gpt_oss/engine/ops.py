@@ -5,8 +5,10 @@ from typing import Protocol
 
 import torch
 
-from .batch import Batch
+from .batch import Batch, Fields, StepInput
 from .config import ModelConfig
+from .sampler import Restricted
+from .state import State
 from .weights import Layer, Weights
 
 
@@ -57,6 +59,9 @@ class Ops(Protocol):
 
     config: ModelConfig
 
+    def unpack(self, fields: Fields[torch.Tensor], step: StepInput, state: State) -> Batch:
+        """Write the changed cells of the state, and return the batch of the packed step."""
+
     def qkv(
         self, x: torch.Tensor, layer: Layer, rope: tuple[torch.Tensor, torch.Tensor], batch: Batch, store: Store
     ) -> torch.Tensor:
@@ -81,3 +86,6 @@ class Ops(Protocol):
 
     def head(self, x: torch.Tensor, weights: Weights, batch: Batch) -> Head:
         """Norm, compute logits and sample, for the wanted rows only: x [wanted, hidden]."""
+
+    def redraw(self, head: Head, batch: Batch, restricted: Restricted) -> None:
+        """Sample the restricted rows again and replace their tokens: `sampler.redraw`."""

@@ -5,28 +5,75 @@ from collections.abc import Sequence as Series
 
 import torch
 
-from .batch import Drawn, make_batch
+from .adjustments import Adjustments
+from .batch import Batch, pack
 from .errors import TooLittleMemoryError
-from .graphs import DecodeSteps, Record, recorder
+from .graphs import DecodeSteps, Record, Steps, recorder
 from .model import Model
-from .sampler import Report, redraw, sampled
+from .ops import Head
+from .sampler import Report, restrictions, sampled
 from .sampler import report as report_logprobs
 from .scheduler import ScheduledTokens
 from .sequence import Sampled, Sequence
-from .warm_up import demanding_sequences, warm_up_batches, warm_up_steps
+from .staging import Staging
+from .state import Entries, State
+from .warm_up import demanding_sequences, scratch_step, warm_up_steps
+
+
+class Sampler:
+    """Samples rows again that masks, min_p, top_k or top_p restrict or penalties and biases change.
+
+    It computes log probabilities too.
+    """
+
+    def __init__(self, model: Model, state: State, staging: Staging) -> None:
+        self._model = model
+        self._state = state
+        self._staging = staging
+        self._adjustments = Adjustments(state.spare + 1, model.config.vocabulary, staging.device)
+
+    def sample(self, head: Head, batch: Batch, sequences: Series[Sequence], entries: Series[int]) -> Report | None:
+        """Replace the tokens of restricted rows, here and in the state. All earlier tokens have been read."""
+        if head.logits is None:
+            return None
+        packed = restrictions(sequences, entries, self._adjustments)
+        if packed.rows:
+            numbers = self._staging.send(packed.numbers)
+            self._model.redraw(head, batch, packed.sent(numbers, self._adjustments.table))
+            self._state.drawn.index_copy_(0, batch.owners[: len(head.tokens)], head.tokens)
+        return report_logprobs(head.logits, head.tokens, sequences)
 
 
 class Step:
     """A started step. Its sampled tokens are copied to the host asynchronously."""
 
-    def __init__(self, tokens: torch.Tensor, made: Report | None, sequences: Series[Sequence]) -> None:
+    def __init__(
+        self, head: Head, batch: Batch, sequences: Series[Sequence], entries: Series[int], sampler: Sampler
+    ) -> None:
+        self._head = head
+        self._batch = batch
         self._sequences = sequences
+        self._entries = entries
+        self._sampler = sampler
+        self._tokens: torch.Tensor | None = None
+        self._report: Report | None = None
+        self._there: torch.cuda.Event | None = None
+
+    @torch.inference_mode()
+    def sample(self) -> None:
+        """Start sampling restricted rows and the copy to the host, unless that was done."""
+        if self._tokens is not None:
+            return
+        made = self._sampler.sample(self._head, self._batch, self._sequences, self._entries)
+        tokens = self._head.tokens
         self._tokens = _brought(tokens)
         self._report = made and Report(_brought(made.chosen), _brought(made.ids), _brought(made.values))
         self._there = torch.cuda.current_stream(tokens.device).record_event() if tokens.is_cuda else None
 
     def sampled(self) -> list[Sampled]:
         """Wait for this step only, not for later ones."""
+        self.sample()
+        assert self._tokens is not None
         if self._there is not None:
             self._there.synchronize()
         return sampled(self._tokens, self._report, self._sequences)
@@ -41,13 +88,17 @@ class ModelRunner:
     def __init__(
         self, model: Model, device: torch.device, context: int, sequences: int = 64, record: Record | None = None
     ) -> None:
-        """Create a runner for steps of at most `sequences` sequences."""
+        """Create a runner for steps of at most `sequences` sequences of up to `context` tokens."""
         self.device = device
         record = record or recorder(device)
-        self._model = model
-        self._decodes = DecodeSteps(model, context, sequences, record) if record else None
-        self._forward = self._decodes.forward if self._decodes else model.forward
-        self._drawn = Drawn(torch.empty(0, dtype=torch.long, device=device), {})
+        self._context = context
+        self._state = State(len(model.config.kv_groups), sequences, context, model.scratch, device)
+        self._entries = Entries(self._state)
+        staging = Staging(device)
+        self._sampler = Sampler(model, self._state, staging)
+        self._decodes = DecodeSteps(model, self._state, staging, sequences, record) if record else None
+        self._steps = self._decodes or Steps(model, self._state, staging)
+        self._started: Step | None = None
 
     @torch.inference_mode()
     def warm_up(self, step_tokens: int, report: Callable[[int, int], None]) -> None:
@@ -57,17 +108,15 @@ class ModelRunner:
         """
         if self._decodes is None:
             return
-        sizes = self._decodes.sizes
+        steps = warm_up_steps(self._decodes.sizes, step_tokens, self._context)
         try:
-            for done, batch in enumerate(warm_up_batches(self._model, sizes, step_tokens), 1):
-                head = self._forward(batch)
-                if head.logits is not None:
-                    sequences = demanding_sequences(len(head.tokens))
-                    redraw(head.tokens, head.logits, batch.temperatures, batch.seeds, sequences)
-                    report_logprobs(head.logits, head.tokens, sequences)
+            for done, step in enumerate(steps, 1):
+                packed = scratch_step(step, self._state.spare)
+                head, batch = self._steps.forward(packed)
+                self._sampler.sample(head, batch, demanding_sequences(len(head.tokens)), packed.fields.owners)
                 if self.device.type == "cuda":
                     torch.cuda.synchronize(self.device)
-                report(done, warm_up_steps(sizes))
+                report(done, len(steps))
         except torch.OutOfMemoryError as error:
             raise TooLittleMemoryError(
                 f"{self.device} has too little memory for steps of {step_tokens:,} tokens next to the KV cache:"
@@ -77,17 +126,13 @@ class ModelRunner:
     @torch.inference_mode()
     def start(self, scheduled: Series[ScheduledTokens]) -> Step:
         """Start computing the scheduled tokens, and the next token of each sequence scheduled up to its last token."""
-        batch = make_batch(scheduled, self._drawn, self.device)
-        head = self._forward(batch)
-        last = [work for work in scheduled if work.last]
-        ready = [work.sequence for work in last]
-        made = None
-        if head.logits is not None:
-            redraw(head.tokens, head.logits, batch.temperatures, batch.seeds, ready)
-            made = report_logprobs(head.logits, head.tokens, ready)
-        places = {work.sequence: (work.start + work.count, row) for row, work in enumerate(last)}
-        self._drawn = Drawn(head.tokens, places)
-        return Step(head.tokens, made, ready)
+        if self._started is not None:
+            self._started.sample()  # its tokens are the input of this step
+        packed = pack(scheduled, *self._entries.assign(scheduled))
+        head, batch = self._steps.forward(packed)
+        drawing = [work.sequence for work in scheduled if work.last]
+        self._started = Step(head, batch, drawing, packed.fields.owners, self._sampler)
+        return self._started
 
     def run(self, scheduled: Series[ScheduledTokens]) -> list[Sampled]:
         return self.start(scheduled).sampled()

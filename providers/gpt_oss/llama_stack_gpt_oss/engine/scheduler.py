@@ -1,6 +1,7 @@
 """The scheduler: decides which tokens of which sequences the next step computes."""
 
 import bisect
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ class Limits:
     waiting: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that would take twice as long to create, for each sequence in each step
 class ScheduledTokens:
     """Tokens `start` to `start + count` of a sequence. `last`, valid before the start: a token is sampled."""
 
@@ -28,7 +29,7 @@ class ScheduledTokens:
 
     @property
     def last(self) -> bool:
-        return self.start + self.count == self.sequence.length
+        return self.start + self.count == len(self.sequence.tokens) + self.sequence.unread
 
 
 class Scheduler:
@@ -41,10 +42,12 @@ class Scheduler:
         self._cache = cache
         self._limits = limits
         self.waiting: list[Sequence] = []
-        self.running: list[Sequence] = []
+        self.running: list[Sequence] = []  # by rank
         self.preemptions = 0
         self.prompt_tokens = 0
         self.cached_tokens = 0
+        self.queue_seconds = 0.0
+        self.admitted = 0
 
     def add(self, sequences: Iterable[Sequence]) -> None:
         """Queue all sequences, or raise QueueFullError and queue none."""
@@ -55,7 +58,7 @@ class Scheduler:
                 f"{len(self.waiting)} requests are queued already, and the maximum is {self._limits.waiting}"
             )
         for sequence in new:
-            bisect.insort(self.waiting, sequence, key=lambda each: each.rank)
+            self._queue(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Remove a sequence permanently, whether it waits or runs."""
@@ -66,26 +69,49 @@ class Scheduler:
             self.waiting.remove(sequence)
         self._cache.close(sequence.blocks)
 
+    def queue_age(self) -> float:
+        """Return how many seconds the longest of the waiting sequences has waited."""
+        now = time.monotonic()
+        return now - min((each.queued_at for each in self.waiting), default=now)
+
     def schedule(self) -> list[ScheduledTokens]:
         """Schedule the next step: decoding sequences first, then running prefills, then new sequences."""
-        budget = self._limits.step_tokens
+        budget, preemptions = self._limits.step_tokens, self.preemptions
         scheduled: list[ScheduledTokens] = []
-        unfinished = [sequence for sequence in self.running if not sequence.complete]
-        for sequence in sorted(unfinished, key=lambda each: (each.length - each.computed > 1, each.rank)):
-            if sequence not in self.running or not budget:
+        for sequence, missing in self._unfinished():
+            if not budget:
+                break
+            if self.preemptions != preemptions and sequence not in self.running:
                 continue  # it was preempted for one before it
-            count = min(budget, sequence.length - sequence.computed)
-            if self._make_room(sequence, sequence.computed + count, scheduled):
-                scheduled.append(ScheduledTokens(sequence, sequence.computed, count))
+            start, count = sequence.computed, min(budget, missing)
+            if self._cache.grow(sequence.blocks, start + count) or self._make_room(sequence, start + count, scheduled):
+                scheduled.append(ScheduledTokens(sequence, start, count))
                 budget -= count
         scheduled.extend(self._admit(budget))
         return scheduled
 
-    def computed(self, work: ScheduledTokens) -> None:
+    def computed(self, scheduled: Iterable[ScheduledTokens]) -> None:
         """Record a started step whose input tokens have all been read: later steps find them in the KV cache."""
-        sequence = work.sequence
-        sequence.computed = work.start + work.count
-        self._cache.commit(sequence.blocks, sequence.tokens, sequence.computed)
+        for work in scheduled:
+            sequence = work.sequence
+            if sequence.gone:
+                continue
+            sequence.computed = work.start + work.count
+            self._cache.commit(sequence.blocks, sequence.tokens, sequence.computed)
+
+    def _unfinished(self) -> list[tuple[Sequence, int]]:
+        """Return the running sequences that are not complete, with how many tokens are to compute: decodes first.
+
+        It runs in each step for each sequence, so it calls nothing.
+        """
+        decodes: list[tuple[Sequence, int]] = []
+        prefills: list[tuple[Sequence, int]] = []
+        for sequence in self.running:
+            length = len(sequence.tokens) + sequence.unread
+            if length - sequence.prompt_tokens < sequence.params.max_tokens:
+                missing = length - sequence.computed
+                (prefills if missing > 1 else decodes).append((sequence, missing))
+        return decodes + prefills
 
     def _admit(self, budget: int) -> Iterator[ScheduledTokens]:
         for sequence in list(self.waiting):
@@ -93,16 +119,18 @@ class Scheduler:
                 return
             if sequence.waits_for_leader:
                 continue
-            sequence.blocks, found = self._cache.open(sequence.tokens, sequence.params.cache_salt)
+            sequence.blocks, found = self._cache.allocate(sequence.tokens, sequence.params.cache_salt)
             count = min(budget, sequence.length - found)
             if not self._cache.grow(sequence.blocks, found + count):
                 self._cache.close(sequence.blocks)
                 return
             self.waiting.remove(sequence)
-            self.running.append(sequence)
+            bisect.insort(self.running, sequence, key=lambda each: each.rank)
             sequence.computed = found
+            self.queue_seconds += time.monotonic() - sequence.queued_at
             if sequence.cached is None:
                 sequence.cached = found
+                self.admitted += 1
                 self.prompt_tokens += sequence.prompt_tokens
                 self.cached_tokens += found
             yield ScheduledTokens(sequence, found, count)
@@ -123,4 +151,8 @@ class Scheduler:
         self.running.remove(victim)
         self._cache.close(victim.blocks)
         victim.computed = 0
-        bisect.insort(self.waiting, victim, key=lambda each: each.rank)
+        self._queue(victim)
+
+    def _queue(self, sequence: Sequence) -> None:
+        sequence.queued_at = time.monotonic()
+        bisect.insort(self.waiting, sequence, key=lambda each: each.rank)

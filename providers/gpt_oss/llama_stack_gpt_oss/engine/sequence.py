@@ -1,7 +1,7 @@
 """The state of a sequence in the engine."""
 
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from .cache import KVCacheBlocks
 
@@ -22,7 +22,9 @@ class TokenMask(Protocol):
 class Params:
     """Sampling parameters of a sequence.
 
-    seed: equal seeds give equal tokens in any batch.
+    seed: equal seeds give equal tokens in any batch. top_k, min_p: 0 for no restriction.
+    logit_bias: pairs of a token and what is added to its logit. frequency_penalty is subtracted from a token's logit
+    for each time that the token was generated, presence_penalty once; neither counts the tokens in `unpenalised`.
     top_logprobs: number of alternatives to report with each token's log probability; None for no report.
     priority: lower goes first. cache_salt: prefixes are shared only among equal salts.
     """
@@ -30,6 +32,12 @@ class Params:
     max_tokens: int
     temperature: float = 1.0
     top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    unpenalised: frozenset[int] = frozenset()
     seed: int = 0
     top_logprobs: int | None = None
     stop_ids: frozenset[int] = frozenset()
@@ -37,8 +45,7 @@ class Params:
     cache_salt: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
+class Sampled(NamedTuple):
     """One sampled token; with log probability and alternatives if requested."""
 
     token: int
@@ -51,7 +58,7 @@ class Sequence:
     """A sequence. `tokens` has the prompt and the sampled tokens; the first `computed` of them are in the KV cache.
 
     unread: further tokens sampled, or being sampled, on the device. gone: finished or cancelled.
-    leader: a sequence with the same prompt that computes it first.
+    leader: a sequence with the same prompt that computes it first. queued_at: when it last joined the queue.
     """
 
     id: str
@@ -67,6 +74,7 @@ class Sequence:
     cached: int | None = None
     finish: Finish | None = None
     gone: bool = False
+    queued_at: float = 0.0
 
     @property
     def generated(self) -> int:
@@ -76,11 +84,6 @@ class Sequence:
     def length(self) -> int:
         """Number of tokens, including unread ones."""
         return len(self.tokens) + self.unread
-
-    @property
-    def complete(self) -> bool:
-        """Whether all of its tokens are sampled, read or not."""
-        return self.length - self.prompt_tokens >= self.params.max_tokens
 
     @property
     def rank(self) -> tuple[int, int]:

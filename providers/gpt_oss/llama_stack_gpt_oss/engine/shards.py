@@ -15,7 +15,7 @@ from .errors import CheckpointError
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32, "F16": torch.float16, "U8": torch.uint8}
-LONGEST_HEADER = 100_000_000
+HEADER_BYTES = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def _read_header(file: Path) -> dict[str, Place]:
     size = file.stat().st_size
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
-        if size < 8 or length > min(size - 8, LONGEST_HEADER):
+        if size < 8 or length > min(size - 8, HEADER_BYTES):
             raise CheckpointError(f"{file} is damaged: it has {size:,} bytes and no readable header; download it again")
         raw = opened.read(length)
     try:

@@ -1,11 +1,13 @@
-"""The weights on their device, loaded from files of either published layout."""
+"""The weights on their device, loaded from files of either published layout, or of a fine-tune without MXFP4."""
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
+from . import mxfp4
 from .config import ModelConfig
 from .errors import CheckpointError, TooLittleMemoryError
 from .memory import free_bytes, gigabytes
@@ -14,6 +16,7 @@ from .progress import Progress
 from .shards import INDEX, SINGLE, Shards
 
 Shape = tuple[int, ...]
+EXPERTS = ("up", "down")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +58,14 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A tensor of the checkpoint and its shape; consecutive parts are concatenated to one tensor of the model."""
+    """A tensor of the checkpoint and its shape; consecutive parts are concatenated to one tensor of the model.
+
+    wide: it has weights of experts that are not in MXFP4, and become it.
+    """
 
     name: str
     shape: Shape
+    wide: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +94,7 @@ def find_layout(folder: Path) -> Path:
 def load(
     folder: Path, config: ModelConfig, device: torch.device, dtype: torch.dtype, report: Callable[[Progress], None]
 ) -> Weights:
-    """Load a checkpoint. All headers are checked before any weights are read; experts stay in MXFP4.
+    """Load a checkpoint. All headers are checked before any weights are read; experts stay in MXFP4, or become it.
 
     CheckpointError: a tensor is missing or has another shape. TooLittleMemoryError: the weights do not fit.
     """
@@ -96,7 +103,10 @@ def load(
         _check(shards, plan, folder)
         total = sum(_size(shards, part, dtype) for part in plan.parts())
         _check_memory(total, device)
-        return _Loader(shards, device, dtype, report, total, config.layers).load(plan)
+        weights = _Loader(shards, device, dtype, report, total, config.layers).load(plan)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # the copies of quantised experts: their memory is for the KV cache
+    return weights
 
 
 class _Loader:
@@ -114,6 +124,7 @@ class _Loader:
         self._dtype = dtype
         self._report = report
         self._progress = Progress(0, total, 0, layers)
+        self._squares = self._squared_errors = 0.0
 
     def load(self, plan: _Plan) -> Weights:
         embedding = self._tensor(plan.top["embedding"])
@@ -121,11 +132,35 @@ class _Loader:
         return Weights(embedding, layers, self._tensor(plan.top["norm"]), self._tensor(plan.top["unembedding"]))
 
     def _layer(self, parts: dict[str, tuple[Part, ...]]) -> Layer:
-        made = {name: self._tensor(of) for name, of in parts.items()}
-        up = Experts(made.pop("up_blocks"), made.pop("up_scales"), made.pop("up_bias"))
-        down = Experts(made.pop("down_blocks"), made.pop("down_scales"), made.pop("down_bias"))
+        made = {name: self._tensor(of) for name, of in parts.items() if not name.startswith(EXPERTS)}
+        up, down = (
+            self._experts({name: of for name, of in parts.items() if name.startswith(each)}) for each in EXPERTS
+        )
         self._advance(0, layers=1)
         return Layer(**made, up=up, down=down)
+
+    def _experts(self, parts: dict[str, tuple[Part, ...]]) -> Experts:
+        """Return a projection of blocks, scales and bias, or of weights and bias."""
+        if len(parts) == 2:
+            ((wide,), bias) = parts.values()
+            return Experts(*self._quantised(wide), self._tensor(bias))
+        return Experts(*(self._tensor(of) for of in parts.values()))
+
+    def _quantised(self, part: Part) -> tuple[torch.Tensor, torch.Tensor]:
+        """Quantise weights [experts, inputs, rows] one expert after the other, as their copies take memory."""
+        experts, inputs, rows = part.shape
+        blocks = torch.empty(experts, rows, inputs // GROUP, GROUP // 2, dtype=torch.uint8, device=self._device)
+        scales = torch.empty(blocks.shape[:-1], dtype=torch.uint8, device=self._device)
+        for expert, view in enumerate(self._shards.view(part.name)):
+            values = view.to(self._device, torch.float32).T.contiguous()
+            blocks[expert], scales[expert] = mxfp4.encode(values)
+            error = mxfp4.decode(blocks[expert], scales[expert], torch.float32) - values
+            self._squares += values.square().sum().item()
+            self._squared_errors += error.square().sum().item()
+            if not math.isfinite(self._squares):
+                raise CheckpointError(f"{part.name} has values that are infinite, no numbers, or too large")
+            self._advance(blocks[expert].nbytes + scales[expert].nbytes)
+        return blocks, scales
 
     def _tensor(self, parts: tuple[Part, ...]) -> torch.Tensor:
         """Concatenate the parts, copied from the mapped files, in one tensor on the device."""
@@ -145,7 +180,12 @@ class _Loader:
 
     def _advance(self, size: int, layers: int = 0) -> None:
         old = self._progress
-        self._progress = Progress(old.bytes_done + size, old.bytes_total, old.layers_done + layers, old.layers_total)
+        self._progress = replace(
+            old,
+            bytes_done=old.bytes_done + size,
+            layers_done=old.layers_done + layers,
+            quantisation_error=math.sqrt(self._squared_errors / self._squares) if self._squares else None,
+        )
         self._report(self._progress)
 
 
@@ -153,7 +193,8 @@ def _size(shards: Shards, part: Part, dtype: torch.dtype) -> int:
     place = shards.places[part.name]
     if place.dtype == torch.uint8:
         return place.end - place.start
-    return (place.end - place.start) // place.dtype.itemsize * dtype.itemsize
+    count = (place.end - place.start) // place.dtype.itemsize
+    return count // 2 + count // GROUP if part.wide else count * dtype.itemsize
 
 
 def _check(shards: Shards, plan: _Plan, folder: Path) -> None:
@@ -166,10 +207,10 @@ def _check(shards: Shards, plan: _Plan, folder: Path) -> None:
                 f"{part.name} in {place.file} has the shape {list(place.shape)}, where config.json asks for"
                 f" {list(part.shape)}: the two do not belong together"
             )
-        packed = part.name.endswith(("blocks", "scales"))
+        packed = part.name.endswith(("blocks", "scales")) and not part.wide
         if packed != (place.dtype == torch.uint8):
             raise CheckpointError(
-                f"{part.name} in {place.file} is {place.dtype}: only MXFP4 checkpoints of gpt-oss load"
+                f"{part.name} in {place.file} is {place.dtype}: experts are in MXFP4, or none of them is"
             )
 
 
@@ -192,11 +233,22 @@ def _plan(shards: Shards, config: ModelConfig) -> _Plan:
         "norm": ("norm.scale" if original else "model.norm.weight", (config.hidden,)),
         "unembedding": ("unembedding.weight" if original else "lm_head.weight", (config.vocabulary, config.hidden)),
     }
-    layer = _original_layer if original else _hugging_face_layer
     return _Plan(
         top={field: (Part(name, shape),) for field, (name, shape) in top.items()},
-        layers=tuple(layer(number, config) for number in range(config.layers)),
+        layers=tuple(_layer_parts(shards, number, config) for number in range(config.layers)),
     )
+
+
+def _layer_parts(shards: Shards, number: int, config: ModelConfig) -> dict[str, tuple[Part, ...]]:
+    if "embedding.weight" in shards.places:
+        return _original_layer(number, config)
+    name = f"model.layers.{number}.mlp.experts.gate_up_proj"
+    if name in shards.places:
+        return _fine_tuned_layer(number, config, "")
+    blocks = shards.places.get(f"{name}_blocks")
+    if blocks is not None and blocks.dtype != torch.uint8:  # transformers 5 writes dequantised weights by this name
+        return _fine_tuned_layer(number, config, "_blocks")
+    return _hugging_face_layer(number, config)
 
 
 def _hugging_face_layer(number: int, config: ModelConfig) -> dict[str, tuple[Part, ...]]:
@@ -219,6 +271,20 @@ def _hugging_face_layer(number: int, config: ModelConfig) -> dict[str, tuple[Par
         "qkv_bias": tuple(Part(f"{attention}{letter}_proj.bias", (width,)) for letter, width in widths),
         **{field: (Part(name, shapes[field]),) for field, name in names.items()},
     }
+
+
+def _fine_tuned_layer(number: int, config: ModelConfig, suffix: str) -> dict[str, tuple[Part, ...]]:
+    """Return the layer of a fine-tune without MXFP4, whose experts' weights have inputs before rows."""
+    parts, experts = _hugging_face_layer(number, config), f"model.layers.{number}.mlp.experts."
+    for field, name, shape in (
+        ("up", "gate_up_proj", (config.experts, config.hidden, 2 * config.intermediate)),
+        ("down", "down_proj", (config.experts, config.intermediate, config.hidden)),
+    ):
+        bias = parts.pop(f"{field}_bias")
+        del parts[f"{field}_blocks"], parts[f"{field}_scales"]
+        parts[f"{field}_weights"] = (Part(f"{experts}{name}{suffix}", shape, wide=True),)
+        parts[f"{field}_bias"] = bias
+    return parts
 
 
 def _original_layer(number: int, config: ModelConfig) -> dict[str, tuple[Part, ...]]:

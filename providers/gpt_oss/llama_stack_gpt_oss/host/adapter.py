@@ -7,6 +7,7 @@ from typing import Any
 
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from opentelemetry import metrics
 
 from llama_stack_gpt_oss.answers import ChatFold, chat_chunks, fold_text, text_chunks
 from llama_stack_gpt_oss.checkpoint import local_folder
@@ -16,6 +17,7 @@ from llama_stack_gpt_oss.engine.errors import EngineError
 from llama_stack_gpt_oss.errors import InvalidRequest
 from llama_stack_gpt_oss.process.client import EngineClient
 from llama_stack_gpt_oss.requests import Asked, Reader
+from llama_stack_gpt_oss.telemetry import EngineTelemetry
 from llama_stack_gpt_oss.vocabulary import Vocabulary, read_vocabulary
 
 from .errors import broken_off, refused
@@ -56,13 +58,15 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
     async def start(self) -> None:
         """Return when the engine is ready; raise an error with one sentence if it fails."""
         folder = await asyncio.to_thread(local_folder, self._config.checkpoint)
-        self._client = EngineClient(self._config.engine(folder), self._config.stall_seconds)
+        settings = self._config.engine(folder)
+        self._client = EngineClient(settings, self._config.stall_seconds)
         starting = asyncio.create_task(asyncio.to_thread(self._client.start))
         try:
             self._vocabulary = await asyncio.to_thread(_vocabulary, self._config.checkpoint)
         finally:
             ready = await starting
         self._reader = Reader(self._vocabulary, read_generation_defaults(folder), ready.context)
+        EngineTelemetry(metrics.get_meter("llama_stack_gpt_oss"), settings.socket, self._config.model)
 
     # Requests
 

@@ -20,7 +20,7 @@ from ..engine.sequence import TokenMask
 from ..engine.weights import find_layout, load
 from .settings import EngineSettings
 
-SHORTEST_CONTEXT = 1024
+SHORTEST_CONTEXT_TOKENS = 1024
 
 
 def assemble(settings: EngineSettings, report: Callable[[Progress], None]) -> Engine:
@@ -80,7 +80,7 @@ def _pages(
     size, step = page_bytes(config, dtype), settings.step_tokens
     most = settings.sequences * pages_needed(context, config.kv_groups, step)
     pages = min(most, pages_that_fit(device, settings.memory_share, size))
-    shortest = min(context, settings.context or SHORTEST_CONTEXT)
+    shortest = min(context, settings.context or SHORTEST_CONTEXT_TOKENS)
     needed = pages_needed(shortest, config.kv_groups, step)
     if pages < needed:
         raise TooLittleMemoryError(

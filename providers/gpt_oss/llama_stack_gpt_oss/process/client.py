@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from ..engine.engine import Metrics, Request, Update
 from ..engine.errors import EngineError, QueueFullError, RequestError
-from .frames import BAD_REQUEST, line, pack_request, unpack_update
+from .frames import BAD_REQUEST, line, pack_request, unpack_metrics, unpack_update
 from .launch import Launcher, Line, Ready
 from .settings import EngineSettings
 
-LONGEST_LINE: Final = 1 << 26
+LINE_BYTES: Final = 1 << 26
 
 
 class EngineDiedError(EngineError):
@@ -57,7 +57,7 @@ class _Connection:
             case {"metrics": raw, "tag": tag}:
                 future = self.metrics.pop(tag, None)
                 if future is not None and not future.done():
-                    future.set_result(Metrics(**raw))
+                    future.set_result(unpack_metrics(raw))
 
     def deliver(self, name: str, news: "Update | Cancelled | EngineError") -> None:
         """Deliver to a mailbox. Updates of a cancelled request have none and are dropped."""
@@ -171,7 +171,7 @@ class EngineClient:
         if found is None:
             found = await asyncio.to_thread(self._launcher.connect)
         found.socket.setblocking(False)
-        reader, writer = await asyncio.open_unix_connection(sock=found.socket, limit=LONGEST_LINE)
+        reader, writer = await asyncio.open_unix_connection(sock=found.socket, limit=LINE_BYTES)
         connection = _Connection(reader, writer, found.ready)
         for text in found.rest.splitlines():
             connection.handle(json.loads(text))

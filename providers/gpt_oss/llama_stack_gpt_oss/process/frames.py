@@ -1,28 +1,33 @@
 """The protocol between the engine process and its clients. Each line is a JSON object with one of these shapes:
 
 to the engine
-    {"generate": {"ids", "prompt", "params", "grammar"}}     see Request
+    {"generate": {"ids", "prompt", "params", "grammar"}}     see Request; params: without those that have their default
     {"cancel": [id, ...]}
     {"metrics": tag}
 from the engine
-    {"loading": {"bytes_done", "bytes_total", "layers_done", "layers_total",
-                 "warm_up_steps_done", "warm_up_steps_total"}}
+    {"loading": {...}}                                        see Progress
     {"ready": {"pid", "context", "pages"}}
     {"failed": sentence}                                      it cannot serve, and ends
     {"updates": [[id, token, logprob, top, finish, cached], ...]}
     {"refused": {"ids", "kind", "message"}}                   kind: queue_full, request
     {"metrics": {...}, "tag"}                                 see Metrics
+
+A client and the engine that it finds may be of different versions, around an upgrade. So a default never changes, a
+request is refused only if it uses a parameter that the engine does not know, and unknown metrics are ignored.
 """
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, Final
 
-from ..engine.engine import Request, Update
+from ..engine.engine import Metrics, Request, Update
+from ..engine.errors import RequestError
 from ..engine.sequence import Params, Sampled
 
 QUEUE_FULL: Final = "queue_full"
 BAD_REQUEST: Final = "request"
+DEFAULTS: Final = {field.name: field.default for field in fields(Params)}
+METRICS: Final = {field.name for field in fields(Metrics)}
 
 
 def line(frame: dict[str, Any]) -> bytes:
@@ -31,13 +36,24 @@ def line(frame: dict[str, Any]) -> bytes:
 
 
 def pack_request(request: Request) -> dict[str, Any]:
-    params = {**asdict(request.params), "stop_ids": sorted(request.params.stop_ids)}
+    params = {name: value for name, value in asdict(request.params).items() if value != DEFAULTS[name]}
+    params["stop_ids"] = sorted(request.params.stop_ids)
+    if request.params.unpenalised:
+        params["unpenalised"] = sorted(request.params.unpenalised)
     return {"ids": request.ids, "prompt": request.prompt, "params": params, "grammar": request.grammar}
 
 
 def unpack_request(raw: dict[str, Any]) -> Request:
-    params = Params(**{**raw["params"], "stop_ids": frozenset(raw["params"]["stop_ids"])})
-    return Request(tuple(raw["ids"]), raw["prompt"], params, raw["grammar"])
+    """Raise RequestError if a parameter is unknown."""
+    if unknown := sorted(raw["params"].keys() - DEFAULTS):
+        names = ", ".join(unknown)
+        raise RequestError(
+            f"The gpt-oss engine is of an older version and does not know {names}: restart all servers that share it"
+        )
+    params = dict(raw["params"])
+    params |= {name: frozenset(params.get(name, ())) for name in ("stop_ids", "unpenalised")}
+    params["logit_bias"] = tuple((token, bias) for token, bias in params.get("logit_bias", ()))
+    return Request(tuple(raw["ids"]), raw["prompt"], Params(**params), raw["grammar"])
 
 
 def pack_update(update: Update) -> list[Any]:
@@ -48,3 +64,7 @@ def pack_update(update: Update) -> list[Any]:
 def unpack_update(raw: list[Any]) -> Update:
     name, token, logprob, top, finish, cached = raw
     return Update(name, Sampled(token, logprob, tuple((int(i), float(p)) for i, p in top)), finish, cached)
+
+
+def unpack_metrics(raw: dict[str, Any]) -> Metrics:
+    return Metrics(**{name: value for name, value in raw.items() if name in METRICS})

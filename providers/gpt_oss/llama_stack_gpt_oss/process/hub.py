@@ -10,9 +10,9 @@ from typing import Any
 
 from .frames import line
 
-CHUNK = 1 << 18
-MOST_UNSENT = 1 << 26  # maximum backlog of a client, in bytes
-LONGEST_LINE = 1 << 26
+CHUNK_BYTES = 1 << 18
+UNSENT_BYTES = 1 << 26  # maximum backlog of a client, in bytes
+LINE_BYTES = 1 << 26
 
 
 @dataclass(eq=False, slots=True)
@@ -53,7 +53,7 @@ class Hub:
             return
         peer.unsent += line(frame)
         self._flush(peer)
-        if len(peer.unsent) > MOST_UNSENT:
+        if len(peer.unsent) > UNSENT_BYTES:
             self._shut(peer)
 
     def broadcast(self, frame: dict[str, Any]) -> None:
@@ -72,7 +72,7 @@ class Hub:
 
     def _read(self, peer: Peer) -> Iterator[tuple[Peer, dict[str, Any] | None]]:
         try:
-            received = peer.socket.recv(CHUNK)
+            received = peer.socket.recv(CHUNK_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -82,7 +82,7 @@ class Hub:
         peer.received = rest
         for text in lines:
             yield peer, json.loads(text)
-        if not received or len(rest) > LONGEST_LINE:
+        if not received or len(rest) > LINE_BYTES:
             self._close(peer)
             yield peer, None
 

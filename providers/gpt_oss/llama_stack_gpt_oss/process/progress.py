@@ -23,7 +23,9 @@ class ProgressBar:
             share = progress.bytes_done / max(progress.bytes_total, 1)
             gigabytes = f"{progress.bytes_done / 1e9:.1f} of {progress.bytes_total / 1e9:.1f} GB"
             layers = f"{progress.layers_done} of {progress.layers_total} layers"
-            self._draw("loading", share, f"{gigabytes}, {layers}")
+            error = progress.quantisation_error
+            quantised = "" if error is None else f", experts quantised to MXFP4 with an error of {error:.1%}"
+            self._draw("loading", share, f"{gigabytes}, {layers}{quantised}")
 
     def _draw(self, activity: str, share: float, amounts: str) -> None:
         shown = activity, int(share * (STEPS if not self._out.isatty() else 100))

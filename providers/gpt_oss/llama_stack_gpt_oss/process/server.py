@@ -59,12 +59,12 @@ class EngineServer:
                 self._hub.send(peer, {"metrics": asdict(self._engine.metrics()), "tag": tag})
 
     def _generate(self, peer: Peer, raw: dict[str, Any]) -> None:
-        request = unpack_request(raw)
         try:
+            request = unpack_request(raw)
             self._engine.add(request)
         except EngineError as error:
             kind = QUEUE_FULL if isinstance(error, QueueFullError) else BAD_REQUEST
-            self._hub.send(peer, {"refused": {"ids": request.ids, "kind": kind, "message": str(error)}})
+            self._hub.send(peer, {"refused": {"ids": raw["ids"], "kind": kind, "message": str(error)}})
         else:
             self._owners |= dict.fromkeys(request.ids, peer)
 

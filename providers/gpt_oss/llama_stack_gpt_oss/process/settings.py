@@ -10,7 +10,7 @@ from os import open as open_folder
 from pathlib import Path
 from typing import Literal, Self
 
-LONGEST_ADDRESS = 100  # bytes; the kernel's limit is 107
+ADDRESS_BYTES = 100  # bytes; the kernel's limit is 107
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class EngineSettings:
 @contextmanager
 def address(socket: Path) -> Iterator[str]:
     """Yield the path to bind or connect to; one that is too long is replaced by a short one through its open folder."""
-    if len(str(socket).encode()) <= LONGEST_ADDRESS:
+    if len(str(socket).encode()) <= ADDRESS_BYTES:
         yield str(socket)
         return
     folder = open_folder(socket.parent, O_RDONLY | O_DIRECTORY)

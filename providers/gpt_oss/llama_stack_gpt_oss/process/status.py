@@ -2,8 +2,7 @@
 
     python -m llama_stack_gpt_oss.process.status STATE_DIR
 
-prints a line of JSON for each serving engine: running, waiting, pages and pages_used, prompt_tokens and cached_tokens,
-generated_tokens, tokens_per_second over the last seconds, preemptions, steps.
+prints a line of JSON for each serving engine, with the fields of `Metrics`.
 """
 
 import json
@@ -15,13 +14,13 @@ from typing import Any
 from .frames import line
 from .settings import address
 
-SECONDS = 30.0
+ANSWER_SECONDS = 30.0
 
 
-def read_metrics(path: Path) -> dict[str, Any]:
+def read_metrics(path: Path, seconds: float = ANSWER_SECONDS) -> dict[str, Any]:
     """Request the metrics of the engine at a socket; OSError if there is none, TimeoutError if it does not answer."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(SECONDS)
+        connection.settimeout(seconds)
         with address(path) as name:
             connection.connect(name)
         connection.sendall(line({"metrics": 0}))

@@ -19,7 +19,7 @@ from llama_stack_openai_chat.pool import Pool
 from llama_stack_openai_chat.ranking import best_first, ranking_body
 from llama_stack_openai_chat.request_body import request_body
 from llama_stack_openai_chat.tokens import count_tokens
-from llama_stack_openai_chat.upstream import LONGEST_VECTORS, Upstream
+from llama_stack_openai_chat.upstream import VECTORS_BYTES, Upstream
 
 from .platform import (
     PROVIDER_DATA_VAR,
@@ -42,6 +42,7 @@ from .platform import (
 logger = logging.getLogger(__name__)
 
 _CHAT: Final = "/chat/completions"
+_ASKS_FOR_KEY: Final = "The model server asks for a key, and the configuration has none: users have to send theirs."
 
 
 class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: ignore[misc]  # the host has no types
@@ -72,7 +73,7 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
         """Return a chat completion, or the stream of its chunks once the server has accepted the request."""
         body, key = await self._body(params), self._own_key()
         if params.stream:
-            return await self._upstream.open(_CHAT, body, chat_chunk, key)
+            return await self._upstream.open_stream(_CHAT, body, chat_chunk, key)
         answer: ChatCompletion = await self._upstream.post(_CHAT, body, key, partial(whole, ChatCompletion))
         return answer
 
@@ -82,7 +83,9 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
         """Return the same stream with the reasoning of each chunk, as the host's own Responses API requires."""
         if not params.stream:
             raise NotImplementedError("Reasoning is separated in streams only.")
-        return _with_reasoning(await self._upstream.open(_CHAT, await self._body(params), chat_chunk, self._own_key()))
+        return _with_reasoning(
+            await self._upstream.open_stream(_CHAT, await self._body(params), chat_chunk, self._own_key())
+        )
 
     async def count_chat_tokens(self, params: OpenAIChatCompletionRequestWithExtraBody) -> int | None:
         """Count the tokens of a chat request's prompt; None if the server has no tokenizer endpoint."""
@@ -94,16 +97,14 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
         """Return a text completion, or the stream of its chunks."""
         body, key = await self._body(params), self._own_key()
         if params.stream:
-            return await self._upstream.open("/completions", body, _piece, key)
+            return await self._upstream.open_stream("/completions", body, _piece, key)
         answer: Completion = await self._upstream.post("/completions", body, key, partial(whole, Completion))
         return answer
 
     async def openai_embeddings(self, params: OpenAIEmbeddingsRequestWithExtraBody) -> OpenAIEmbeddingsResponse:
         """Return the embeddings of texts."""
         build = OpenAIEmbeddingsResponse.model_validate
-        return await self._upstream.post(
-            "/embeddings", await self._body(params), self._own_key(), build, LONGEST_VECTORS
-        )
+        return await self._upstream.post("/embeddings", await self._body(params), self._own_key(), build, VECTORS_BYTES)
 
     async def rerank(self, request: RerankRequest) -> RerankResponse:
         """Rank documents by their relevance to a query."""
@@ -128,7 +129,7 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
         except (openai.APIError, ValueError) as error:
             if key is not None or self._listed is not None:
                 raise
-            logger.warning("No models of the provider '%s' are listed. %s", self.__provider_id__, why_unlisted(error))
+            logger.warning("no models of a provider are listed: '%s'. %s", self.__provider_id__, why_unlisted(error))
             return []
         if key is None:
             self._listed = lengths
@@ -159,12 +160,15 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
         """Do nothing: models are not stored here."""
 
     async def health(self) -> HealthResponse:
-        """Report whether the server answers: with its models, or by asking for a key where only users have keys."""
+        """Report whether the server answers with its models.
+
+        Where only users have keys, it may ask for one: then nothing can be said without a user.
+        """
         try:
             await self._upstream.models()
         except (openai.APIError, ValueError) as error:
             if self._config.api_key is None and isinstance(error, openai.AuthenticationError):
-                return HealthResponse(status=HealthStatus.OK)
+                return HealthResponse(status=HealthStatus.NOT_IMPLEMENTED, message=_ASKS_FOR_KEY)
             return HealthResponse(status=HealthStatus.ERROR, message=f"Health check failed: {error}")
         return HealthResponse(status=HealthStatus.OK)
 

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from llama_stack_responses.tools.mcp.answers import AnswerEvents, Body, SessionEvents
-from llama_stack_responses.tools.mcp.failure import Broken, Failure
+from llama_stack_responses.tools.mcp.failure import BrokenConnection, Failure
 from llama_stack_responses.tools.mcp.incoming import IncomingLimits, IncomingMessages
 from llama_stack_responses.tools.mcp.large_texts import LargeTexts
 from llama_stack_responses.tools.mcp.versions import http
@@ -83,17 +83,17 @@ async def test_stream_over_limit_is_not_resumed() -> None:
 
 @pytest.mark.parametrize(("endpoint", "count"), [(True, 1), (False, 0)])
 async def test_endpoint_event_passes_once_on_older_transport_only(endpoint: bool, count: int) -> None:
-    made = body(Response([b"event: endpoint\ndata: /m\n\n"] * 3), endpoint=endpoint)
+    created = body(Response([b"event: endpoint\ndata: /m\n\n"] * 3), endpoint=endpoint)
     failures: list[Failure] = []
-    assert len([piece async for piece in SessionEvents(made, failures.append)]) == count
+    assert len([piece async for piece in SessionEvents(created, failures.append)]) == count
     assert failures == []
 
 
 async def test_broken_session_is_reported_once() -> None:
     failures: list[Failure] = []
-    made = body(Response([], http.ReadError("broken")))
-    assert [piece async for piece in SessionEvents(made, failures.append)] == []
-    assert [type(each) for each in failures] == [Broken]
+    created = body(Response([], http.ReadError("broken")))
+    assert [piece async for piece in SessionEvents(created, failures.append)] == []
+    assert [type(each) for each in failures] == [BrokenConnection]
 
 
 async def test_body_in_single_bytes_is_read_completely() -> None:
@@ -101,6 +101,6 @@ async def test_body_in_single_bytes_is_read_completely() -> None:
 
 
 async def test_answers_of_session_are_limited_together() -> None:
-    made = body(Response([b"x" * 5_000] * 5), size=100_000)
+    created = body(Response([b"x" * 5_000] * 5), size=100_000)
     with pytest.raises(Failure, match="more in one session"):
-        await made.read()
+        await created.read()

@@ -19,9 +19,9 @@ def texts() -> LargeTexts:
 
 @pytest.fixture
 def incoming(texts: LargeTexts) -> IncomingMessages:
-    made = IncomingMessages(IncomingLimits(answer_bytes=1_000_000, answer_values=1_000, session_bytes=1_000), texts)
-    made.expect(1)
-    return made
+    messages = IncomingMessages(IncomingLimits(answer_bytes=1_000_000, answer_values=1_000, session_bytes=1_000), texts)
+    messages.expect(1)
+    return messages
 
 
 def answer(result: Any, request_id: Any = 1) -> bytes:

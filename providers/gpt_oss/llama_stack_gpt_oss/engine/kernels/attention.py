@@ -3,9 +3,61 @@
 import triton
 import triton.language as tl
 
+from .linear import product
+
+
+@triton.jit
+def _pages_of_split(
+    begin,
+    end,
+    length,
+    block,
+    split,
+    WINDOW: tl.constexpr,  # noqa: N803
+    PAGE: tl.constexpr,  # noqa: N803
+    BLOCK_Q: tl.constexpr,  # noqa: N803
+    SPLITS: tl.constexpr,  # noqa: N803
+):
+    """Return the first page that a split of a block of queries reads, and the page after the last."""
+    last = tl.minimum(length, length - (end - begin) + (block + 1) * BLOCK_Q)  # keys that any of the rows sees
+    first_page = 0
+    if WINDOW > 0:
+        first_page = tl.maximum(0, length - (end - begin) + block * BLOCK_Q - WINDOW + 1) // PAGE
+    # A block of queries past the sequence's end reads no keys.
+    past_page = tl.where(begin + block * BLOCK_Q < end, (last + PAGE - 1) // PAGE, first_page)
+    per_split = (past_page - first_page + SPLITS - 1) // SPLITS
+    from_page = first_page + split * per_split
+    return from_page, tl.minimum(from_page + per_split, past_page)
+
+
+@triton.jit
+def _add_page(scores, v, highest, weights, total, WIDE: tl.constexpr):  # noqa: N803
+    """Add a page's values to the weighted sum, as Flash-Attention does; return highest, weights and total.
+
+    The weights are those of the softmax, divided by exp(highest), so that they do not overflow.
+    """
+    now = tl.maximum(highest, tl.max(scores, axis=1))
+    safe = tl.where(now == float("-inf"), 0.0, now)
+    shrink = tl.exp(highest - safe)
+    shares = tl.exp(scores - safe[:, None])
+    weights = weights * shrink + tl.sum(shares, axis=1)
+    if WIDE:  # noqa: SIM108 -- resolved at compile time
+        added = tl.dot(shares, v.to(tl.float32), input_precision="ieee")
+    else:
+        added = tl.dot(shares.to(v.dtype), v)
+    return now, weights, total * shrink[:, None] + added
+
+
+@triton.jit
+def _with_sink(highest, weights, total, sink):
+    """Return the weighted mean of the values; the sink is a score without a value."""
+    top = tl.maximum(highest, sink)
+    shrink = tl.exp(highest - top)
+    return total * (shrink / (weights * shrink + tl.exp(sink - top)))[:, None]
+
 
 # Arguments that change from step to step must not select another build of a kernel: it would compile in a request.
-@triton.jit(do_not_specialize=["first_sequence", "widest"], do_not_specialize_on_alignment=["tables"])
+@triton.jit(do_not_specialize=["first_sequence"], do_not_specialize_on_alignment=["starts", "lengths", "entries"])
 def attention_kernel(
     queries,
     keys,
@@ -14,6 +66,7 @@ def attention_kernel(
     tables,
     starts,
     lengths,
+    entries,
     mixed,
     partial,
     first_sequence,
@@ -40,6 +93,7 @@ def attention_kernel(
     block, split = tl.program_id(2) // SPLITS, tl.program_id(2) % SPLITS
     begin, end = tl.load(starts + sequence), tl.load(starts + sequence + 1)
     length = tl.load(lengths + sequence)
+    table = tables + tl.load(entries + sequence) * widest
     member = tl.arange(0, BLOCK_M)
     row = begin + block * BLOCK_Q + member // GROUP
     head = kv_head * GROUP + member % GROUP
@@ -48,52 +102,27 @@ def attention_kernel(
     dims = tl.arange(0, SIZE)
     q = tl.load(queries + (row * QUERY_HEADS + head)[:, None] * SIZE + dims[None, :], mask=alive[:, None], other=0.0)
 
-    last = tl.minimum(length, length - (end - begin) + (block + 1) * BLOCK_Q)  # keys that any of the rows sees
-    first_page = 0
-    if WINDOW > 0:
-        first_page = tl.maximum(0, length - (end - begin) + block * BLOCK_Q - WINDOW + 1) // PAGE
-    # A block of queries past the sequence's end reads no keys.
-    past_page = tl.where(begin + block * BLOCK_Q < end, (last + PAGE - 1) // PAGE, first_page)
-    per_split = (past_page - first_page + SPLITS - 1) // SPLITS
-    from_page = first_page + split * per_split
-    to_page = tl.minimum(from_page + per_split, past_page)
-
+    from_page, to_page = _pages_of_split(begin, end, length, block, split, WINDOW, PAGE, BLOCK_Q, SPLITS)
     highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     weights = tl.zeros([BLOCK_M], tl.float32)
     total = tl.zeros([BLOCK_M, SIZE], tl.float32)
     for number in range(from_page, to_page):
-        page = tl.load(tables + sequence * widest + number).to(tl.int64)
+        page = tl.load(table + number).to(tl.int64)
         offsets = tl.arange(0, PAGE)
         spot = number * PAGE + offsets
         places = ((page * PAGE + offsets) * KV_HEADS + kv_head)[:, None] * SIZE + dims[None, :]
         written = (spot < length)[:, None]
         k = tl.load(keys + places, mask=written, other=0.0)
         v = tl.load(values + places, mask=written, other=0.0)
-        if WIDE:
-            scores = tl.dot(q.to(tl.float32), tl.trans(k.to(tl.float32)), input_precision="ieee")
-        else:
-            scores = tl.dot(q, tl.trans(k))
         seen = (spot[None, :] <= place[:, None]) & alive[:, None]
         if WINDOW > 0:
             seen = seen & (spot[None, :] > place[:, None] - WINDOW)
-        scores = tl.where(seen, scores * softmax_scale, float("-inf"))
-        now = tl.maximum(highest, tl.max(scores, axis=1))
-        safe = tl.where(now == float("-inf"), 0.0, now)
-        shrink = tl.exp(highest - safe)
-        shares = tl.exp(scores - safe[:, None])
-        weights = weights * shrink + tl.sum(shares, axis=1)
-        if WIDE:  # noqa: SIM108 -- resolved at compile time
-            added = tl.dot(shares, v.to(tl.float32), input_precision="ieee")
-        else:
-            added = tl.dot(shares.to(v.dtype), v)
-        total = total * shrink[:, None] + added
-        highest = now
+        scores = tl.where(seen, product(q, k, WIDE) * softmax_scale, float("-inf"))
+        highest, weights, total = _add_page(scores, v, highest, weights, total, WIDE)
 
     if SPLITS == 1:
         sink = tl.load(sinks + head, mask=alive, other=0.0).to(tl.float32)
-        top = tl.maximum(highest, sink)
-        shrink = tl.exp(highest - top)
-        result = total * (shrink / (weights * shrink + tl.exp(sink - top)))[:, None]
+        result = _with_sink(highest, weights, total, sink)
         target = mixed + (row * QUERY_HEADS + head)[:, None] * SIZE + dims[None, :]
         tl.store(target, result.to(mixed.dtype.element_ty), mask=alive[:, None])
     else:

@@ -220,6 +220,14 @@ def up_row_kernel(
     )
 
 
+@triton.jit
+def _members(order, begin, end, BLOCK_M: tl.constexpr):  # noqa: N803
+    """Return the pairs [BLOCK_M] from `begin` on of an expert's `order`, and whether each is before `end`."""
+    members = begin + tl.arange(0, BLOCK_M)
+    alive = members < end
+    return tl.load(order + members, mask=alive, other=0), alive
+
+
 @triton.jit(do_not_specialize=["count"])
 def up_group_kernel(
     normed,
@@ -243,9 +251,7 @@ def up_group_kernel(
     expert = tl.program_id(1)
     begin, end = tl.program_id(2) * BLOCK_M, tl.load(counts + expert)
     if begin < end:
-        members = begin + tl.arange(0, BLOCK_M)
-        alive = members < end
-        pair = tl.load(order + expert * count + members, mask=alive, other=0)
+        pair, alive = _members(order + expert * count, begin, end, BLOCK_M)
         _gate_and_up(
             normed,
             pair // CHOSEN,
@@ -357,9 +363,7 @@ def down_group_kernel(
     expert = tl.program_id(1)
     begin, end = tl.program_id(2) * BLOCK_M, tl.load(counts + expert)
     if begin < end:
-        members = begin + tl.arange(0, BLOCK_M)
-        alive = members < end
-        pair = tl.load(order + expert * count + members, mask=alive, other=0)
+        pair, alive = _members(order + expert * count, begin, end, BLOCK_M)
         share = tl.load(shares + pair, mask=alive, other=0.0)[:, None]
         _down(
             inner,

@@ -28,6 +28,37 @@ def _gumbel(tokens, seeds):
     return -tl.log(tl.where(share < 1.0 / 32, near, -tl.log(1.0 - share)))
 
 
+@triton.jit
+def _logits(
+    x,
+    norm,
+    weight,
+    outputs,
+    rows,
+    row_mask,
+    strip,
+    hidden,
+    epsilon,
+    BLOCK_M: tl.constexpr,  # noqa: N803
+    BLOCK_N: tl.constexpr,  # noqa: N803
+    BLOCK_K: tl.constexpr,  # noqa: N803
+    WIDE: tl.constexpr,  # noqa: N803
+):
+    """Return the logits of a strip of the vocabulary, [rows, outputs] in f32."""
+    scale = scale_of_rows(x, rows, row_mask, hidden, epsilon, BLOCK_M, BLOCK_K)
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for start in range(0, hidden, BLOCK_K):
+        columns = start + tl.arange(0, BLOCK_K)
+        part = normed_part(x, norm, scale, rows, row_mask, columns, hidden)
+        block = tl.load(
+            weight + outputs[:, None].to(tl.int64) * hidden + columns[None, :],
+            mask=strip[:, None] & (columns < hidden)[None, :],
+            other=0.0,
+        )
+        total += product(part, block, WIDE)
+    return total
+
+
 @triton.jit(do_not_specialize=["count"])
 def head_kernel(
     x,
@@ -56,17 +87,7 @@ def head_kernel(
     outputs = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     row_mask, strip = rows < count, outputs < width
-    scale = scale_of_rows(x, rows, row_mask, hidden, epsilon, BLOCK_M, BLOCK_K)
-    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for start in range(0, hidden, BLOCK_K):
-        columns = start + tl.arange(0, BLOCK_K)
-        part = normed_part(x, norm, scale, rows, row_mask, columns, hidden)
-        block = tl.load(
-            weight + outputs[:, None].to(tl.int64) * hidden + columns[None, :],
-            mask=strip[:, None] & (columns < hidden)[None, :],
-            other=0.0,
-        )
-        total += product(part, block, WIDE)
+    total = _logits(x, norm, weight, outputs, rows, row_mask, strip, hidden, epsilon, BLOCK_M, BLOCK_N, BLOCK_K, WIDE)
     if KEEP:
         places = rows[:, None].to(tl.int64) * width + outputs[None, :]
         tl.store(logits + places, total, mask=row_mask[:, None] & strip[None, :])

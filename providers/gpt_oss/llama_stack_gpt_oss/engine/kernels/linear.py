@@ -39,6 +39,50 @@ def product(a, b, WIDE: tl.constexpr):  # noqa: N803
     return tl.dot(a.to(tl.bfloat16), tl.trans(b))
 
 
+@triton.jit
+def _projected_pairs(
+    x,
+    norm,
+    weight,
+    bias,
+    rows,
+    row_mask,
+    first_row,
+    hidden,
+    epsilon,
+    HALF: tl.constexpr,  # noqa: N803
+    BLOCK_M: tl.constexpr,  # noqa: N803
+    BLOCK_P: tl.constexpr,  # noqa: N803
+    BLOCK_K: tl.constexpr,  # noqa: N803
+    WIDE: tl.constexpr,  # noqa: N803
+):
+    """Return the projections of the normed rows by `first_row` of the weight, and by the rows HALF behind."""
+    scale = scale_of_rows(x, rows, row_mask, hidden, epsilon, BLOCK_M, BLOCK_K)
+    first = tl.zeros([BLOCK_M, BLOCK_P], tl.float32)
+    second = tl.zeros([BLOCK_M, BLOCK_P], tl.float32)
+    for start in range(0, hidden, BLOCK_K):
+        columns = start + tl.arange(0, BLOCK_K)
+        inside = columns < hidden
+        normed = normed_part(x, norm, scale, rows, row_mask, columns, hidden)
+        places = first_row[:, None] * hidden + columns[None, :]
+        one = tl.load(weight + places, mask=inside[None, :], other=0.0)
+        two = tl.load(weight + places + HALF * hidden, mask=inside[None, :], other=0.0)
+        first += product(normed, one, WIDE)
+        second += product(normed, two, WIDE)
+    first += tl.load(bias + first_row).to(tl.float32)[None, :]
+    second += tl.load(bias + first_row + HALF).to(tl.float32)[None, :]
+    return first, second
+
+
+@triton.jit
+def _rotated(first, second, cos, sin, place, row_mask, pairs, HALF: tl.constexpr):  # noqa: N803
+    """Return the pairs of numbers, rotated by the angles of their rows' positions."""
+    table = place[:, None] * HALF + pairs[None, :]
+    c = tl.load(cos + table, mask=row_mask[:, None], other=0.0)
+    s = tl.load(sin + table, mask=row_mask[:, None], other=0.0)
+    return first * c - second * s, second * c + first * s
+
+
 # Arguments that change from step to step must not select another build of a kernel: it would compile in a request.
 @triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=["slots"])
 def qkv_kernel(
@@ -69,29 +113,13 @@ def qkv_kernel(
     pairs = tl.program_id(1) * BLOCK_P + tl.arange(0, BLOCK_P)
     rows = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     row_mask = rows < count
-    scale = scale_of_rows(x, rows, row_mask, hidden, epsilon, BLOCK_M, BLOCK_K)
     first_row = head * 2 * HALF + pairs
-    first = tl.zeros([BLOCK_M, BLOCK_P], tl.float32)
-    second = tl.zeros([BLOCK_M, BLOCK_P], tl.float32)
-    for start in range(0, hidden, BLOCK_K):
-        columns = start + tl.arange(0, BLOCK_K)
-        inside = columns < hidden
-        normed = normed_part(x, norm, scale, rows, row_mask, columns, hidden)
-        places = first_row[:, None] * hidden + columns[None, :]
-        one = tl.load(weight + places, mask=inside[None, :], other=0.0)
-        two = tl.load(weight + places + HALF * hidden, mask=inside[None, :], other=0.0)
-        first += product(normed, one, WIDE)
-        second += product(normed, two, WIDE)
-    first += tl.load(bias + first_row).to(tl.float32)[None, :]
-    second += tl.load(bias + first_row + HALF).to(tl.float32)[None, :]
+    first, second = _projected_pairs(
+        x, norm, weight, bias, rows, row_mask, first_row, hidden, epsilon, HALF, BLOCK_M, BLOCK_P, BLOCK_K, WIDE
+    )
     if head < QUERY_HEADS + KV_HEADS:
         place = tl.load(positions + rows, mask=row_mask, other=0)
-        table = place[:, None] * HALF + pairs[None, :]
-        c = tl.load(cos + table, mask=row_mask[:, None], other=0.0)
-        s = tl.load(sin + table, mask=row_mask[:, None], other=0.0)
-        turned = first * c - second * s
-        second = second * c + first * s
-        first = turned
+        first, second = _rotated(first, second, cos, sin, place, row_mask, pairs, HALF)
     if head < QUERY_HEADS:
         target = queries + (rows * QUERY_HEADS + head)[:, None] * 2 * HALF + pairs[None, :]
     else:

@@ -4,11 +4,13 @@ import torch
 from torch.nn import functional
 
 from .. import mxfp4
-from ..batch import Batch
+from ..batch import Batch, Fields, StepInput
+from ..cache import PAGE, places_filled
 from ..config import ModelConfig
 from ..ops import Head, Routed, Store
 from ..reference import rotate, swiglu
-from ..sampler import draw
+from ..sampler import WORD, Restricted, draw, redraw, row_seed
+from ..state import State
 from ..weights import Experts, Layer, Weights
 
 
@@ -17,6 +19,24 @@ class TorchOps:
 
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
+
+    @staticmethod
+    def unpack(fields: Fields[torch.Tensor], step: StepInput, state: State) -> Batch:
+        state.cells.index_copy_(0, fields.addresses.long(), fields.values)
+        positions, entries = fields.positions.long(), fields.row_entries.long()
+        sampled, owners = fields.sampled.long(), fields.owners.long()
+        pages = state.tables[:, entries, positions // PAGE].long()
+        return step.batch(
+            fields,
+            state.tables,
+            tokens=torch.where(fields.tokens < 0, state.drawn[entries], fields.tokens),
+            positions=positions,
+            slots=pages * PAGE + positions % PAGE,
+            sampled=sampled,
+            owners=owners,
+            temperatures=state.temperatures[owners],
+            seeds=row_seed(state.seeds[owners].long() & WORD, positions[sampled] + 1),
+        )
 
     def qkv(
         self, x: torch.Tensor, layer: Layer, rope: tuple[torch.Tensor, torch.Tensor], batch: Batch, store: Store
@@ -35,11 +55,11 @@ class TorchOps:
     def attention(
         self, queries: torch.Tensor, layer: Layer, window: int | None, batch: Batch, store: Store
     ) -> torch.Tensor:
-        starts, lengths = batch.starts.tolist(), batch.lengths.tolist()
+        starts = batch.starts.tolist()
         parts = []
-        for number, length in enumerate(lengths):
+        for number, (length, entry) in enumerate(zip(batch.lengths.tolist(), batch.entries.tolist(), strict=True)):
             rows = queries[starts[number] : starts[number + 1]]
-            pages = batch.tables[store.kv_group, number].long()
+            pages = batch.tables[store.kv_group, entry, : places_filled(length)].long()
             keys, values = (each[pages].flatten(0, 1)[:length] for each in (store.keys, store.values))
             parts.append(self._attend(rows, keys, values, layer.sinks, window))
         return torch.cat(parts)
@@ -92,6 +112,10 @@ class TorchOps:
         warm = bool(batch.temperatures.any())  # noise for a whole vocabulary is expensive
         tokens = draw(logits, batch.temperatures, batch.seeds) if warm else logits.argmax(-1)
         return Head(tokens, logits if batch.kept else None)
+
+    def redraw(self, head: Head, batch: Batch, restricted: Restricted) -> None:
+        assert head.logits is not None
+        redraw(head.tokens, head.logits, batch.temperatures, batch.seeds, restricted)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         wide = x.float()

@@ -6,16 +6,19 @@ from typing import Any
 import torch
 import triton
 
-from ..batch import Batch
+from ..batch import Batch, Fields, StepInput
 from ..cache import PAGE
 from ..config import ModelConfig
 from ..ops import Groups, Head, Routed, Store
-from ..sampler import COLDEST
+from ..sampler import COLDEST, PARAMETERS, Restricted
+from ..state import State
 from ..weights import Layer, Weights
 from .attention import attention_kernel, merge_kernel
 from .experts import down_group_kernel, down_row_kernel, group_kernel, sum_kernel, up_group_kernel, up_row_kernel
 from .head import head_kernel, pick_kernel
+from .inputs import unpack_kernel, write_kernel
 from .linear import out_kernel, qkv_kernel, route_kernel
+from .sampling import redraw_kernel
 
 FEW_ROWS = 8  # up to this number, each row reads its own experts' weights
 LEAST_SPLITS, MOST_SPLITS = 8, 32  # of the keys in a decode
@@ -24,6 +27,9 @@ SCORES = 4096  # router scores that a program loads at a time
 STRIP = 64  # tokens of the vocabulary per program
 FUSION = True  # of products and sums: stated, since Triton's default changes from version to version
 SUMMED = 512  # outputs of the experts per program that sums them
+ALIGNED = 16  # numbers: each row of a tensor of them begins at a multiple, so that kernels see one alignment
+NUMBERS = 128  # numbers of a step's input per program
+CANDIDATES = 2048  # tokens of the vocabulary that a program of restricted sampling loads at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,49 @@ class TritonOps:
         self.config = config
         self._wide = wide
         self._processors = processors
+
+    def unpack(self, fields: Fields[torch.Tensor], step: StepInput, state: State) -> Batch:
+        rows, wanted = len(fields.tokens), len(fields.sampled)
+        kv_groups, entries, widest = state.tables.shape
+        _write_cells(state.cells, fields.addresses, fields.values)
+        row_stride, wanted_stride = ALIGNED * triton.cdiv(rows, ALIGNED), ALIGNED * triton.cdiv(wanted, ALIGNED)
+        numbers = torch.empty(2 + kv_groups, row_stride, dtype=torch.long, device=state.cells.device)
+        chosen = numbers.new_empty(3, wanted_stride)
+        temperatures = numbers.new_empty(wanted, dtype=torch.float32)
+        unpack_kernel[(triton.cdiv(max(rows, wanted), NUMBERS),)](
+            fields.tokens,
+            fields.positions,
+            fields.row_entries,
+            fields.sampled,
+            fields.owners,
+            state.tables,
+            state.temperatures,
+            state.seeds,
+            state.drawn,
+            numbers,
+            chosen,
+            temperatures,
+            rows,
+            wanted,
+            row_stride,
+            wanted_stride,
+            entries,
+            widest,
+            PAGE=PAGE,
+            KV_GROUPS=kv_groups,
+            BLOCK=NUMBERS,
+        )
+        return step.batch(
+            fields,
+            state.tables,
+            tokens=numbers[0, :rows],
+            positions=numbers[1, :rows],
+            slots=numbers[2:, :rows],
+            sampled=chosen[0, :wanted],
+            owners=chosen[1, :wanted],
+            temperatures=temperatures,
+            seeds=chosen[2, :wanted],
+        )
 
     def qkv(
         self, x: torch.Tensor, layer: Layer, rope: tuple[torch.Tensor, torch.Tensor], batch: Batch, store: Store
@@ -142,6 +191,7 @@ class TritonOps:
             batch.tables[store.kv_group],
             batch.starts,
             batch.lengths,
+            batch.entries,
             mixed,
             partial,
             0 if block_q == 1 else batch.decodes,
@@ -159,15 +209,20 @@ class TritonOps:
             enable_fp_fusion=FUSION,
         )
         if splits > 1:
-            merge_kernel[(grid[0], config.query_heads)](
-                partial,
-                layer.sinks,
-                mixed,
-                QUERY_HEADS=config.query_heads,
-                SIZE=config.head_size,
-                SPLITS=splits,
-                enable_fp_fusion=FUSION,
-            )
+            self._merge(partial, layer, mixed, splits)
+
+    def _merge(self, partial: torch.Tensor, layer: Layer, mixed: torch.Tensor, splits: int) -> None:
+        """Launch for the parts of the decodes."""
+        config = self.config
+        merge_kernel[(len(partial), config.query_heads)](
+            partial,
+            layer.sinks,
+            mixed,
+            QUERY_HEADS=config.query_heads,
+            SIZE=config.head_size,
+            SPLITS=splits,
+            enable_fp_fusion=FUSION,
+        )
 
     def out(self, mixed: torch.Tensor, x: torch.Tensor, layer: Layer) -> torch.Tensor:
         rows, made, block = len(x), torch.empty_like(x), _rows_block(len(x))
@@ -322,6 +377,30 @@ class TritonOps:
         )
         return Head(tokens, logits if batch.kept else None)
 
+    def redraw(self, head: Head, batch: Batch, restricted: Restricted) -> None:
+        assert head.logits is not None
+        count, width = len(restricted.parameters), head.logits.shape[-1]
+        left = head.logits.new_empty(count, width)
+        _write_cells(restricted.table.view(torch.int32), restricted.addresses, restricted.values)
+        redraw_kernel[(count,)](
+            head.logits,
+            left,
+            head.tokens,
+            batch.temperatures,
+            batch.seeds,
+            restricted.parameters,
+            restricted.parameters.view(torch.float32),
+            restricted.masks,
+            restricted.table,
+            width,
+            restricted.masks.shape[-1],
+            COLDEST,
+            PARAMETERS=PARAMETERS,
+            BLOCK=CANDIDATES,
+            num_warps=8,
+            enable_fp_fusion=False,  # as in the head kernel
+        )
+
     def grouped(self, scores: torch.Tensor) -> Groups:
         """Group rows by expert, so that each expert's weights are read once for all its rows."""
         rows, experts, chosen = len(scores), self.config.experts, self.config.experts_per_token
@@ -338,3 +417,9 @@ class TritonOps:
 def _rows_block(rows: int) -> int:
     """Return the rows per program: at least 16, the minimum for tensor cores."""
     return min(64, max(16, triton.next_power_of_2(rows)))
+
+
+def _write_cells(cells: torch.Tensor, addresses: torch.Tensor, values: torch.Tensor) -> None:
+    count = len(addresses)
+    if count:
+        write_kernel[(triton.cdiv(count, NUMBERS),)](cells, addresses, values, count, BLOCK=NUMBERS)

@@ -1,0 +1,1 @@
+"""The sections of the benchmark of the gpt-oss engine. They need torch and Triton only."""

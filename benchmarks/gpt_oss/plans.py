@@ -1,0 +1,129 @@
+"""Shapes and amounts of a run, and random weights."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from llama_stack_gpt_oss.engine.config import ModelConfig, Yarn
+from llama_stack_gpt_oss.engine.weights import Experts, Layer, Weights
+
+YARN = Yarn(theta=150000.0, factor=32.0, original_context=4096, beta_fast=32.0, beta_slow=1.0)
+GPT_OSS_20B = ModelConfig(
+    vocabulary=201088,
+    hidden=2880,
+    intermediate=2880,
+    head_size=64,
+    query_heads=64,
+    kv_heads=8,
+    experts=32,
+    experts_per_token=4,
+    windows=(128, None) * 12,
+    context=131072,
+    swiglu_limit=7.0,
+    norm_epsilon=1e-5,
+    yarn=YARN,
+)
+GPT_OSS_120B = replace(GPT_OSS_20B, experts=128, windows=(128, None) * 18)
+TINY = replace(
+    GPT_OSS_20B,
+    vocabulary=128,
+    hidden=64,
+    intermediate=64,
+    query_heads=4,
+    kv_heads=2,
+    experts=8,
+    windows=(16, None),
+    context=1024,
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The amounts of a run. `steps` decode steps are timed after `warm` untimed ones.
+
+    rows: of the kernels that are compared and timed. batches: pairs of answers and tokens of context. large: batches
+    of the 120b. sampled: answers with each way of sampling. host: answers, tokens of context and steps without kernels.
+    repeats: timed launches of a kernel. copied: bytes of a copy.
+    """
+
+    config: ModelConfig
+    rows: Sequence[int]
+    timed_rows: Sequence[int]
+    batches: Sequence[tuple[int, int]]
+    large: Sequence[tuple[int, int]]
+    sampled: Sequence[int]
+    prompts: Sequence[int]
+    host: tuple[int, int, int]
+    chunk: int
+    steps: int
+    warm: int
+    repeats: int
+    copied: int
+    tiny: bool = False
+
+
+REAL = Plan(
+    config=GPT_OSS_20B,
+    rows=(1, 8, 9, 16, 17, 33, 64, 65, 2048),
+    timed_rows=(1, 8, 64, 2048),
+    batches=(*((batch, 1024) for batch in (1, 2, 8, 32, 64, 128)), (1, 8192), (64, 8192), (1, 32768), (1, 131000)),
+    large=((1, 1024), (8, 1024), (64, 1024)),
+    sampled=(1, 64),
+    prompts=(2048, 16384),
+    host=(64, 8192, 300),
+    chunk=4096,
+    steps=100,
+    warm=10,
+    repeats=50,
+    copied=1 << 32,
+)
+SMALL = Plan(
+    config=TINY,
+    rows=(1, 9),
+    timed_rows=(9,),
+    batches=((1, 100), (2, 100)),
+    large=((1, 100),),
+    sampled=(2,),
+    prompts=(128,),
+    host=(4, 200, 5),
+    chunk=64,
+    steps=2,
+    warm=1,
+    repeats=1,
+    copied=1 << 20,
+    tiny=True,
+)
+
+
+def random_weights(config: ModelConfig, device: torch.device) -> Weights:
+    """Create small random weights, so that nothing overflows; experts in MXFP4, as on disk."""
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+
+    def dense(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, dtype=dtype, device=device) * 0.02
+
+    def experts(rows: int, inputs: int) -> Experts:
+        shape = (config.experts, rows, inputs // 32)
+        blocks = torch.randint(256, (*shape, 16), dtype=torch.uint8, device=device)
+        scales = torch.randint(118, 122, shape, dtype=torch.uint8, device=device)
+        return Experts(blocks, scales, dense(config.experts, rows))
+
+    def layer() -> Layer:
+        width = config.query_width + 2 * config.kv_width
+        return Layer(
+            attention_norm=dense(config.hidden) + 1,
+            qkv=dense(width, config.hidden),
+            qkv_bias=dense(width),
+            sinks=dense(config.query_heads),
+            out=dense(config.hidden, config.query_width),
+            out_bias=dense(config.hidden),
+            mlp_norm=dense(config.hidden) + 1,
+            router=dense(config.experts, config.hidden),
+            router_bias=dense(config.experts),
+            up=experts(2 * config.intermediate, config.hidden),
+            down=experts(config.hidden, config.intermediate),
+        )
+
+    words = (config.vocabulary, config.hidden)
+    return Weights(dense(*words), tuple(layer() for _ in range(config.layers)), dense(config.hidden) + 1, dense(*words))

@@ -1,0 +1,288 @@
+"""Whole steps: decoding, sampling, prompts, the start, and what the host does for a step."""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+
+from llama_stack_gpt_oss.engine.cache import PAGE, Cache
+from llama_stack_gpt_oss.engine.engine import Engine, Request
+from llama_stack_gpt_oss.engine.graphs import CudaGraphs, Record
+from llama_stack_gpt_oss.engine.kernels import choose
+from llama_stack_gpt_oss.engine.model import Model
+from llama_stack_gpt_oss.engine.ops import Head
+from llama_stack_gpt_oss.engine.runner import ModelRunner, Step
+from llama_stack_gpt_oss.engine.scheduler import Limits, ScheduledTokens
+from llama_stack_gpt_oss.engine.sequence import Params, Sequence, TokenMask
+from llama_stack_gpt_oss.engine.weights import Weights
+
+from .measures import Row, copy_bandwidth, pages_of, sequences, step_bytes, timed
+from .plans import GPT_OSS_120B, TINY, Plan, random_weights
+
+GREEDY = Params(max_tokens=1, temperature=0.0)
+WAYS = {
+    "greedy": GREEDY,
+    "temperature": replace(GREEDY, temperature=1.0),
+    "top_p": replace(GREEDY, temperature=1.0, top_p=0.9),
+    "min_p and top_k": replace(GREEDY, temperature=1.0, min_p=0.05, top_k=40),
+    "penalties": replace(GREEDY, temperature=1.0, frequency_penalty=0.5),
+    "log probabilities": replace(GREEDY, temperature=1.0, top_logprobs=5),
+}
+
+
+class EveryThird:
+    """A mask that allows every third token, like a grammar whose mask is at hand."""
+
+    def __init__(self, vocabulary: int) -> None:
+        bits = sum(1 << token for token in range(0, vocabulary, 3))
+        self._bits = bits.to_bytes(-(-vocabulary // 8), "little")
+
+    def allowed(self) -> bytes:
+        return self._bits
+
+    def accept(self, token: int) -> None:
+        """Do nothing."""
+
+
+def no_mask(grammar: str) -> TokenMask:
+    raise ValueError(grammar)
+
+
+def eager(compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
+    """Compute a captured step anew at each replay, in place of a graph."""
+    place = compute()
+
+    def again() -> None:
+        made = compute()
+        place.tokens.copy_(made.tokens)
+        if place.logits is not None and made.logits is not None:
+            place.logits.copy_(made.logits)
+
+    return place, again
+
+
+class Replays:
+    """Captures steps, and keeps the function that replays the last one: its kernels without the host."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._record: Record = CudaGraphs() if device.type == "cuda" else eager
+        self.last: Callable[[], None] = lambda: None
+
+    def __call__(self, compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
+        head, self.last = self._record(compute)
+        return head, self.last
+
+
+@dataclass
+class Running:
+    """Sequences that decode, one token each step, and how the engine drives their steps."""
+
+    runner: ModelRunner
+    sequences: list[Sequence]
+
+    def start(self) -> Step:
+        step = self.runner.start([ScheduledTokens(each, each.length - 1, 1) for each in self.sequences])
+        for each in self.sequences:
+            each.unread += 1
+        return step
+
+    def read(self, step: Step) -> None:
+        for each, sampled in zip(self.sequences, step.sampled(), strict=True):
+            each.append(sampled.token)
+
+    def steps(self, count: int) -> float:
+        """Run steps, each started before the previous one is read; return the seconds of the host in all starts."""
+        started = time.perf_counter()
+        step, host = self.start(), time.perf_counter() - started
+        for _ in range(count - 1):
+            started = time.perf_counter()
+            following = self.start()
+            host += time.perf_counter() - started
+            self.read(step)
+            started = time.perf_counter()
+            following.sample()
+            host += time.perf_counter() - started
+            step = following
+        self.read(step)
+        return host
+
+    def measured(self, plan: Plan) -> Row:
+        """Return the seconds of a step and of the host's part of it."""
+        hosts: list[float] = []
+        device = self.runner.device
+        timed(lambda: self.steps(plan.warm), device)
+        seconds = timed(lambda: hosts.append(self.steps(plan.steps)), device) / plan.steps
+        return {
+            "tokens_per_second": len(self.sequences) / seconds,
+            "step_milliseconds": seconds * 1000,
+            "host_milliseconds": hosts[0] * 1000 / plan.steps,
+        }
+
+
+def running(plan: Plan, runner: ModelRunner, batch: int, context: int, params: Params) -> Running:
+    room = plan.warm + plan.steps + 1
+    return Running(runner, sequences(plan.config, batch, context, replace(params, max_tokens=room)))
+
+
+def model_of(plan: Plan, weights: Weights, device: torch.device, batches: list[tuple[int, int]]) -> tuple[Model, int]:
+    """Return a model with a KV cache for any of the batches, and the longest of their contexts."""
+    room = plan.warm + plan.steps + 1 + PAGE
+    context = max(tokens for _, tokens in batches) + room
+    pages = max(pages_of(plan.config, batch, tokens + room) for batch, tokens in batches)
+    return Model(plan.config, weights, choose(plan.config, device, weights.embedding.dtype), pages, context), context
+
+
+def decode(plan: Plan, device: torch.device) -> Iterator[Row]:
+    """Yield the speed of decoding for each batch and context, and its share of the floor."""
+    yield from _decode(plan, device, plan.batches)
+
+
+def decode_120b(plan: Plan, device: torch.device) -> Iterator[Row]:
+    """Yield the same for the 120b."""
+    config = plan.config if plan.tiny else GPT_OSS_120B
+    yield from _decode(replace(plan, config=config), device, plan.large)
+
+
+@torch.inference_mode()
+def _decode(plan: Plan, device: torch.device, batches: Iterable[tuple[int, int]]) -> Iterator[Row]:
+    weights, bandwidth = random_weights(plan.config, device), copy_bandwidth(device, plan.copied)
+    for batch, context in batches:
+        model, longest = model_of(plan, weights, device, [(batch, context)])
+        replays = Replays(device)
+        runner = ModelRunner(model, device, longest, batch, replays)
+        found = running(plan, runner, batch, context, GREEDY).measured(plan)
+        step = batch / float(found["tokens_per_second"])
+        floor = step_bytes(plan.config, weights, batch, context) / bandwidth
+        row: Row = {"batch": batch, "context": context, **found, "floor_milliseconds": floor * 1000}
+        seconds = timed(partial(repeated, replays.last, plan.steps), device) / plan.steps
+        yield row | {"share": floor / step, "replay_milliseconds": seconds * 1000}
+        del model, runner, replays
+
+
+def repeated(run: Callable[[], None], times: int) -> None:
+    for _ in range(times):
+        run()
+
+
+def sampling(plan: Plan, device: torch.device) -> Iterator[Row]:
+    """Yield the speed of decoding with each way of sampling."""
+    weights, context = random_weights(plan.config, device), plan.batches[0][1]
+    model, longest = model_of(plan, weights, device, [(max(plan.sampled), context)])
+    runner = ModelRunner(model, device, longest, max(plan.sampled))
+    for batch in plan.sampled:
+        for name, params in WAYS.items():
+            yield {"batch": batch, "sampling": name, **running(plan, runner, batch, context, params).measured(plan)}
+        bound = running(plan, runner, batch, context, WAYS["temperature"])
+        for sequence in bound.sequences:
+            sequence.mask = EveryThird(plan.config.vocabulary)
+        yield {"batch": batch, "sampling": "grammar", **bound.measured(plan)}
+
+
+def prefill(plan: Plan, device: torch.device) -> Iterator[Row]:
+    """Yield the speed of one prompt in chunks; the second of two runs."""
+    weights = random_weights(plan.config, device)
+    model, longest = model_of(plan, weights, device, [(1, max(plan.prompts))])
+    runner = ModelRunner(model, device, longest)
+    for tokens in plan.prompts:
+        (sequence,) = sequences(plan.config, 1, tokens, GREEDY)
+        chunks = [
+            ScheduledTokens(sequence, start, min(plan.chunk, tokens - start)) for start in range(0, tokens, plan.chunk)
+        ]
+
+        def run(chunks: list[ScheduledTokens] = chunks) -> None:
+            for chunk in chunks:
+                runner.run([chunk])
+
+        timed(run, device)
+        yield {"tokens": tokens, "chunk": plan.chunk, "tokens_per_second": tokens / timed(run, device)}
+
+
+def start(plan: Plan, device: torch.device) -> Iterator[Row]:
+    """Yield the time of copies to the device, and of the warm-up: kernels are compiled, and graphs captured."""
+    source = torch.empty(plan.copied // 4, dtype=torch.uint8)
+    target = torch.empty_like(source, device=device)
+    seconds = timed(lambda: target.copy_(source), device)
+    yield {"part": "copy to the device", "gb_per_second": len(source) / seconds / 1e9}
+    weights = random_weights(plan.config, device)
+    model, longest = model_of(plan, weights, device, [(64, 1024 if not plan.tiny else 128)])
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["TRITON_CACHE_DIR"] = cache  # of this section's process: no other section has compiled to it
+        for number in (1, 2):  # the second one finds compiled kernels
+            record = None if device.type == "cuda" else eager
+            runner = ModelRunner(model, device, longest, 2 if plan.tiny else 64, record)
+            seconds = timed(partial(runner.warm_up, plan.chunk, lambda *_: None), device)
+            yield {"part": f"warm-up {number}", "seconds": seconds}
+
+
+def agreement(plan: Plan, device: torch.device) -> Iterator[Row]:
+    """Yield how many tokens agree: of graphs with eager steps, and of a cached prefix with a computed one."""
+    weights = random_weights(plan.config, device)
+    prompts = [torch.randint(plan.config.vocabulary, (150 + 70 * number,)).tolist() for number in range(4)]
+    model, longest = model_of(plan, weights, device, [(8, 512)])
+    params = Params(max_tokens=4 if plan.tiny else 32, temperature=1.0)
+
+    def engine(record: Record | None) -> Engine:
+        limits = Limits(8, 256, 8)
+        runner = ModelRunner(model, device, longest, 8, record)
+        return Engine(runner, Cache(model.scratch, plan.config.kv_groups), limits, 512, no_mask)
+
+    first, other = engine(None), engine(eager)
+    found = [generated(first, prompts, params), generated(other, prompts, params), generated(first, prompts, params)]
+    for name, tokens in (("graphs and eager steps", found[1]), ("computed and cached prefixes", found[2])):
+        equal = sum(one == two for one, two in zip(found[0], tokens, strict=True))
+        yield {"compared": name, "tokens": len(tokens), "equal": equal}
+
+
+def generated(engine: Engine, prompts: list[list[int]], params: Params) -> list[int]:
+    """Return the tokens of all prompts, answered together."""
+    for number, prompt in enumerate(prompts):
+        engine.add(Request((f"{number}",), prompt, replace(params, seed=number)))
+    answers: dict[str, list[int]] = {f"{number}": [] for number in range(len(prompts))}
+    while engine.busy:
+        for update in engine.step():
+            answers[update.id].append(update.sampled.token)
+    return [token for answer in answers.values() for token in answer]
+
+
+def host(plan: Plan, _: torch.device) -> Iterator[Row]:
+    """Yield the time of the host for a step of the whole engine, without kernels, on a CPU."""
+    batch, context, steps = plan.host
+    cpu = torch.device("cpu")
+    config = replace(TINY, vocabulary=256, context=2 * context)
+    room = steps + PAGE
+    plan = replace(plan, config=config, warm=0, steps=room)
+    model, longest = model_of(plan, random_weights(config, cpu), cpu, [(batch, context)])
+    limits = Limits(batch, context, 0)
+    with without_kernels(model):
+        runner = ModelRunner(model, cpu, longest, batch, lambda compute: (compute(), lambda: None))
+        engine = Engine(runner, Cache(model.scratch, config.kv_groups), limits, longest, no_mask)
+        for number in range(batch):
+            prompt = torch.randint(config.vocabulary, (context,)).tolist()
+            engine.add(Request((f"{number}",), prompt, Params(max_tokens=room, temperature=1.0, seed=number)))
+            engine.step()
+        seconds = sorted(timed(engine.step, cpu) for _ in range(steps))
+    yield {
+        "batch": batch,
+        "context": context,
+        "median_milliseconds": seconds[steps // 2] * 1000,
+        "slowest_milliseconds": seconds[-1] * 1000,
+    }
+
+
+@contextmanager
+def without_kernels(model: Model) -> Iterator[None]:
+    """Replace the model's computation by tokens of zeros."""
+
+    def forward(batch: object) -> Head:
+        return Head(torch.zeros(len(batch.sampled), dtype=torch.long), None)  # type: ignore[attr-defined]
+
+    before, model.forward = model.forward, forward  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        model.forward = before  # type: ignore[method-assign]

@@ -1,0 +1,111 @@
+"""The commands `backup` and `restore`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Final
+
+from ..config import ResponsesConfig
+from ..core.errors import ApiError
+from ..store.backup_file import BackupWriter, read_backup
+from ..store.records import Ensure, Put, Records, Snapshots
+from .command_error import CommandError
+from .commands import with_store
+from .new_file import new_file, refuse_existing
+from .tables import print_fields
+
+_ROWS: Final = 200
+_BYTES: Final = 4 * 2**20
+"""Size of a commit of `restore`."""
+
+_OWN: Final = ("p/", "se/", "u/", "z/turn")
+"""Rows that servers write by themselves, also to a store without responses: leases, secrets in use and hints."""
+
+
+def backup(given: Namespace) -> None:
+    """Run `backup`: write all rows of the store, as they are at one moment, to a new file."""
+    target: Path = given.file
+
+    async def work(records: Records, _: ResponsesConfig) -> None:
+        if not isinstance(records, Snapshots):
+            raise CommandError("This store cannot be backed up.")
+        with new_file(target) as file:
+            writer = BackupWriter(file)
+            async with aclosing(records.snapshot()) as batches:
+                async for rows in batches:
+                    for row in rows:
+                        writer.add(row)
+            writer.end()
+            size = file.tell()
+        print_fields({"file": str(target), "rows": writer.rows, "bytes": size}, as_json=given.json)
+
+    refuse_existing(target)
+    with_store(given.config, work)
+
+
+def restore(given: Namespace) -> None:
+    """Run `restore`: write the rows of a backup to an empty store, or with `--merge` those that are missing."""
+
+    async def work(records: Records, _: ResponsesConfig) -> None:
+        if not given.merge and await _has_rows(records):
+            raise CommandError("The store is not empty: name an empty one, or add the missing rows with --merge.")
+        now = await records.now()
+        try:
+            with given.file.open("rb") as file:
+                live = (row for row in read_backup(file) if row.expires_at is None or row.expires_at > now)
+                written = await _write(records, live, merge=given.merge)
+        except BaseException:
+            # Also after Ctrl-C, which is silent otherwise.
+            print("The backup is not restored completely: repeat the command with --merge.", file=sys.stderr)
+            raise
+        print_fields({"file": str(given.file), "rows": written}, as_json=given.json)
+
+    try:
+        _check(given.file)
+        with_store(given.config, work, new=True)
+    except OSError as error:
+        raise CommandError(f"Cannot read {given.file}: {error.strerror or error}.") from error
+
+
+async def _write(records: Records, rows: Iterable[Put], *, merge: bool) -> int:
+    """Write rows, with `merge` only those that are missing; return how many there are."""
+    written = 0
+    for batch in _batches(rows):
+        await records.commit([Ensure(row.key, row.value, row.expires_at) for row in batch] if merge else batch)
+        written += len(batch)
+    return written
+
+
+def _check(path: Path) -> None:
+    """Read a backup to its end, so that a damaged one makes no store, and nothing is written from it."""
+    try:
+        with path.open("rb") as file:
+            for _row in read_backup(file):
+                """Its checksum is that of all rows."""
+    except ApiError as error:
+        raise CommandError(error.message) from error
+
+
+async def _has_rows(records: Records) -> bool:
+    start = "!"
+    while rows := await records.range(start, "~", limit=_ROWS, most=_BYTES):
+        if any(not key.startswith(_OWN) for key, _ in rows):
+            return True
+        start = rows[-1][0] + "\0"
+    return False
+
+
+def _batches(rows: Iterable[Put]) -> Iterator[Sequence[Put]]:
+    batch, size = list[Put](), 0
+    for row in rows:
+        batch.append(row)
+        size += len(row.value)
+        if len(batch) == _ROWS or size >= _BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,305 @@
+"""The commands that look at a store, and those that delete and export."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Awaitable, Callable
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from ..config import ResponsesConfig
+from ..config.stores import HostStore, PostgresStore, RedisStore, Store
+from ..core.errors import ApiError
+from ..core.owner import Owner
+from ..core.types import Json
+from ..interrupts import end_in_order
+from ..logs import print_no_lines
+from ..store.factory import open_records
+from ..store.records import Persistent, Records
+from .command_error import CommandError
+from .follow import Follower
+from .imported_host import import_host
+from .new_file import new_file, refuse_existing
+from .settings import quick_settings
+from .tables import duration, moment, print_fields, print_json, print_rows
+from .view import StoreView, owner_fields
+
+_CHECK_STATE: Final = "check STATE_DIR, and the user that runs the server"
+
+type Work = Callable[[Records, ResponsesConfig], Awaitable[None]]
+
+_COLUMNS: Final = {
+    "id": "RESPONSE",
+    "created": "CREATED",
+    "status": "STATUS",
+    "model": "MODEL",
+    "owner": "OWNER",
+    "tokens": "TOKENS",
+    "words": "INPUT",
+}
+_CHAIN: Final = {name: title for name, title in _COLUMNS.items() if name != "owner"} | {"answer": "ANSWER"}
+_QUEUE: Final = {"id": "RESPONSE", "state": "STATE", "waited": "WAITED", "owner": "OWNER", "worker": "WORKER"}
+
+
+def with_store(config: Path, work: Work, *, new: bool = False) -> None:
+    """Open the store that a stack's configuration names, and do this work on it.
+
+    Args:
+        new: whether a store that does not exist is created.
+
+    Raises:
+        CommandError: the configuration is wrong, or the store does not answer.
+    """
+    if not config.is_file():
+        raise CommandError(f"There is no file {config}: name the stack's configuration with --config.", 2)
+    settings = quick_settings(config, os.environ)
+    # The command's own error says what failed.
+    print_no_lines()
+    end_in_order()
+    asyncio.run(_with_store(config, settings, work, new=new))
+
+
+async def _with_store(config: Path, settings: ResponsesConfig | None, work: Work, *, new: bool) -> None:
+    if settings:
+        records = open_records(settings.store, _no_backend)
+    else:
+        records, settings = _opened_by_host(config, new=new)
+    try:
+        # A look into a wrong database would find nothing and make a store there, and a backup of it would be empty.
+        if not new and isinstance(records, Persistent) and not await records.exists():
+            raise CommandError(f"There is no {_place(settings.store)}.")
+        await work(records, settings)
+    except ApiError as error:
+        raise CommandError(error.message) from error
+    finally:
+        await records.close()
+
+
+def _place(store: Store) -> str:
+    """Name a store, and what to check if it is not there."""
+    match store:
+        case RedisStore():
+            return f"store with the prefix {store.prefix!r} in this Redis: check REDIS_URL, or its url and prefix"
+        case PostgresStore():
+            schema = f"store in the schema {store.schema_name!r} of this database"
+            return f"{schema}: check DATABASE_URL, or its url and schema_name"
+        case HostStore():
+            return f"store with the prefix {store.prefix!r} in the backend {store.backend!r}: {_CHECK_STATE}"
+        case _:
+            return f"store {getattr(store, 'path', '')}: {_CHECK_STATE}"
+
+
+def _opened_by_host(config: Path, *, new: bool) -> tuple[Records, ResponsesConfig]:
+    import_host()
+    from ..host.configuration import MissingFile, WrongConfiguration, open_configured
+
+    try:
+        records, settings = open_configured(config, new=new)
+    except WrongConfiguration as error:
+        raise CommandError(str(error), 2) from error
+    except MissingFile as error:
+        raise CommandError(f"There is no store {error}: {_CHECK_STATE}.") from error
+    if isinstance(settings.store, HostStore):
+        print("The store 'host' is for one process: stop the server first.", file=sys.stderr)
+    return records, settings
+
+
+def _no_backend(_: str) -> Any:
+    raise AssertionError("the host opens its own stores")
+
+
+def list_responses(given: Namespace) -> None:
+    """Run `list`: the newest responses of all owners, or of one."""
+
+    owner = _owner(given)
+
+    async def work(records: Records, _: ResponsesConfig) -> None:
+        rows = await StoreView(records).newest(given.limit, owner, _wanted(given))
+        print_rows([_row(row, given) for row in rows], _COLUMNS, as_json=given.json)
+
+    with_store(given.config, work)
+
+
+def show(given: Namespace) -> None:
+    """Run `show`: one response with its owner and its whole input."""
+
+    async def work(records: Records, _: ResponsesConfig) -> None:
+        found = await StoreView(records).show(given.id)
+        if found is None:
+            raise CommandError(f"There is no response {given.id!r} in this store.")
+        if given.json:
+            print_json(found)
+        else:
+            # ASCII only: what is stored may contain characters that control a terminal.
+            print(json.dumps(found, indent=2, ensure_ascii=True))
+
+    with_store(given.config, work)
+
+
+def chain(given: Namespace) -> None:
+    """Run `chain`: a response and those that it continues."""
+
+    async def work(records: Records, _: ResponsesConfig) -> None:
+        rows = await StoreView(records).chain(given.id)
+        if not rows:
+            raise CommandError(f"There is no response {given.id!r} in this store.")
+        print_rows([_row(row, given) for row in rows], _CHAIN, as_json=given.json)
+
+    with_store(given.config, work)
+
+
+def tail(given: Namespace) -> None:
+    """Run `tail`: the newest responses, and then those that are new or change, until it is interrupted."""
+
+    owner = _owner(given)
+
+    async def work(records: Records, _: ResponsesConfig) -> None:
+        follower, wanted = Follower(records, owner), _wanted(given)
+        head, pause = True, given.every
+        rows = await follower.first(given.limit, wanted)
+        while True:
+            if rows or head:
+                print_rows([_row(row, given) for row in rows], _COLUMNS, as_json=given.json, head=head)
+                sys.stdout.flush()
+            await asyncio.sleep(pause)
+            head, began = False, time.monotonic()
+            rows = await follower.changed(wanted)
+            # The looks at a busy store take at most a fifth of the time.
+            pause = max(given.every, 4 * (time.monotonic() - began))
+
+    with_store(given.config, work)
+
+
+def stats(given: Namespace) -> None:
+    """Run `stats`: how much is stored and queued."""
+
+    async def work(records: Records, _: ResponsesConfig) -> None:
+        found = await StoreView(records).stats()
+        dates = {} if given.json else {name: moment(found[name]) for name in ("oldest", "newest")}
+        print_fields(found | dates, as_json=given.json)
+
+    with_store(given.config, work)
+
+
+def queue(given: Namespace) -> None:
+    """Run `queue`: the jobs that wait and run."""
+
+    async def work(records: Records, _: ResponsesConfig) -> None:
+        rows = [
+            {
+                "id": each.response_id,
+                "state": each.state,
+                "waited": each.seconds if given.json else duration(each.seconds),
+                "owner": _named(each.owner, given),
+                "worker": each.worker,
+            }
+            for each in await StoreView(records).queue()
+        ]
+        print_rows(rows, _QUEUE, as_json=given.json)
+
+    with_store(given.config, work)
+
+
+def delete(given: Namespace) -> None:
+    """Run `delete`: single responses, or everything of an owner."""
+    owner = _owner(given)
+    if bool(given.ids) == bool(owner):
+        raise CommandError("Name the responses to delete, or an --owner, and not both.", 2)
+
+    async def work(records: Records, _: ResponsesConfig) -> None:
+        view = StoreView(records)
+        ids = given.ids or [each async for each in view.responses_of(owner or Owner())]
+        talks = [each.id async for each in view.conversations_of(owner)] if owner else []
+        if not given.yes:
+            _refuse_missing([each for each in given.ids if not await view.archive.entry(each)])
+            raise CommandError(
+                f"This deletes {len(ids)} responses and {len(talks)} conversations: repeat it with --yes.", 2
+            )
+        gone = [each for each in ids if await view.delete(each)]
+        for each in talks:
+            await view.archive.conversations.delete(each)
+        print_fields({"deleted responses": len(gone), "deleted conversations": len(talks)}, as_json=given.json)
+        _refuse_missing([each for each in given.ids if each not in gone])
+
+    with_store(given.config, work)
+
+
+def _refuse_missing(ids: list[str]) -> None:
+    if ids:
+        raise CommandError(f"Not stored, or still in progress: {', '.join(ids)}.")
+
+
+def export(given: Namespace) -> None:
+    """Run `export`: everything of an owner, as lines of JSON."""
+    owner = _owner(given)
+    if owner is None:
+        raise CommandError("Name the --owner whose responses and conversations to export.", 2)
+
+    async def work(records: Records, _: ResponsesConfig) -> None:
+        if given.out is None:
+            await _export(StoreView(records), owner, sys.stdout)
+            return
+        with new_file(given.out) as file:
+            out = TextIOWrapper(file, encoding="utf-8")
+            await _export(StoreView(records), owner, out)
+            out.flush()
+            out.detach()
+
+    if given.out is not None:
+        refuse_existing(given.out)
+    with_store(given.config, work)
+
+
+async def _export(view: StoreView, owner: Owner, out: TextIO) -> None:
+    async for response_id in view.responses_of(owner):
+        if found := await view.show(response_id):
+            out.write(json.dumps({"type": "response", **found}) + "\n")
+    async for conversation in view.conversations_of(owner):
+        fields = {"id": conversation.id, "created_at": conversation.created_at, "metadata": dict(conversation.metadata)}
+        line = {"type": "conversation", "owner": owner_fields(conversation.owner), "conversation": fields}
+        out.write(f'{json.dumps(line)[:-1]}, "items": [')
+        separator = ""
+        async for item in view.items_of(conversation):
+            out.write(separator + json.dumps(item))
+            separator = ", "
+        out.write("]}\n")
+
+
+def _owner(given: Namespace) -> Owner | None:
+    """Return the owner that is named; an empty name is the owner of a stack without authentication.
+
+    Raises:
+        CommandError: only a tenant is named.
+    """
+    if given.owner is None and given.tenant:
+        raise CommandError("Name the --owner in the --tenant.", 2)
+    return None if given.owner is None else Owner(given.owner, tenant=given.tenant)
+
+
+def _wanted(given: Namespace) -> Callable[[Json], bool]:
+    wanted = {name: value for name in ("status", "model") if (value := getattr(given, name)) is not None}
+    return lambda row: all(row[name] == value for name, value in wanted.items())
+
+
+def _row(row: Json, given: Namespace) -> Json:
+    """Return the visible fields of a list's row."""
+    if given.json:
+        return {name: value for name, value in row.items() if name != "version"} | {"owner": owner_fields(row["owner"])}
+    counts = [str(row[name]) for name in ("input_tokens", "output_tokens") if row[name] is not None]
+    return row | {
+        "created": moment(row["created_at"]),
+        "owner": _named(row["owner"], given),
+        "tokens": "+".join(counts) or None,
+    }
+
+
+def _named(owner: Owner, given: Namespace) -> Any:
+    if given.json:
+        return owner_fields(owner)
+    return f"{owner.principal} ({owner.tenant})" if owner.tenant else owner.principal or None

@@ -1,0 +1,71 @@
+"""The changes in a store, for `tail`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..core.owner import Owner
+from ..core.types import Json
+from ..store.layout import second
+from ..store.records import Records
+from .view import StoreView, Wanted
+
+_WINDOW_SECONDS: Final = 3600.0
+"""Seconds of creation that each look reads again."""
+
+_MOST_ROWS: Final = 20_000
+"""Most rows that a look reads, of all owners."""
+
+_LEAST_ROWS: Final = 50
+"""Rows that a look reads of each owner at least."""
+
+
+class Follower:
+    """Finds the responses of the last hour that are new, or whose status is.
+
+    A response in the foreground is stored at its end, below those that were created after it, and one in the background
+    changes its status in its place. So each look reads the whole window again, and compares.
+
+    Args:
+        records: the store.
+        owner: only this owner's; None for all.
+        most: how many rows a look reads; owners have equal shares, and the newest rows of each are read.
+        least: how many rows each owner's share has at least.
+    """
+
+    def __init__(self, records: Records, owner: Owner | None, most: int = _MOST_ROWS, least: int = _LEAST_ROWS) -> None:
+        self._records = records
+        self._view = StoreView(records)
+        self._owner = owner
+        self._most = most
+        self._least = least
+        self._statuses: dict[str, str] = {}
+        # By owner: the order of the oldest row of a full share. What is older was not compared, so it is not new.
+        self._floors: dict[str, str] = {}
+
+    async def first(self, limit: int, wanted: Wanted) -> list[Json]:
+        """Return the newest wanted rows, oldest first. What is stored now is not new for `changed`."""
+        await self._compared()
+        rows = await self._view.newest(limit, self._owner, wanted)
+        self._statuses |= {row["id"]: row["status"] for row in rows}
+        return rows[::-1]
+
+    async def changed(self, wanted: Wanted) -> list[Json]:
+        """Return the wanted rows that are new or have another status since the last call, oldest first."""
+        rows = sorted(filter(wanted, await self._compared()), key=lambda row: str(row["order"]))
+        return [await self._view.with_owner(row) for row in rows]
+
+    async def _compared(self) -> list[Json]:
+        """Read the window; return the rows whose status is not that of the last look."""
+        since = second(await self._records.now() - _WINDOW_SECONDS)
+        parts = [each async for owners in self._view.buckets(self._owner, since) for each in owners]
+        share = max(self._most // max(len(parts), 1), self._least)
+        self._floors = {of: order for of, order in self._floors.items() if order > since}
+        before, self._statuses, found = self._statuses, {}, list[Json]()
+        for of, digits in parts:
+            rows = await self._view.rows(of, digits, share, since=max(since, self._floors.get(of, "")))
+            if len(rows) == share:
+                self._floors[of] = rows[-1]["order"]
+            self._statuses |= {row["id"]: row["status"] for row in rows}
+            found += (row for row in rows if before.get(row["id"]) != row["status"])
+        return found

@@ -1,0 +1,257 @@
+"""The stored data of all owners."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ..core.owner import Owner
+from ..core.types import Json
+from ..jobs import fair_order
+from ..jobs.event_log import EventLog
+from ..jobs.job import JobState
+from ..jobs.notifier import Notifier
+from ..jobs.queue import JobQueue
+from ..store.archive import Archive
+from ..store.codec import TooLarge
+from ..store.conversations import Conversation
+from ..store.hashing import Hasher
+from ..store.layout import BUCKET
+from ..store.reading import ReadAllowance
+from ..store.records import Conflict, Delete, Op, Records, after_prefix, pages_of
+
+type Wanted = Callable[[Json], bool]
+
+_PAGE_ROWS: Final = 500
+
+_INPUT_BYTES: Final = 2**29
+"""More than the default limits allow for one response."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """A job.
+
+    Attributes:
+        response_id: the id of its response.
+        owner: the owner.
+        state: `waiting`, `running`, or `stalled`, its worker has no lease.
+        worker: the worker that holds it.
+        seconds: how long it has waited; None unless it waits.
+    """
+
+    response_id: str
+    owner: Owner
+    state: str
+    worker: str | None
+    seconds: float | None
+
+
+class StoreView:
+    """Reads and deletes what a store holds, of any owner.
+
+    Args:
+        records: the store.
+        page: rows that one read takes.
+        input_bytes: maximum size of an input that is read whole.
+    """
+
+    def __init__(self, records: Records, page: int = _PAGE_ROWS, input_bytes: int = _INPUT_BYTES) -> None:
+        self._records = records
+        self._page = page
+        self._input_bytes = input_bytes
+        # What has expired is listed until a server deletes it.
+        self.archive = Archive(records, retention=None)
+
+    async def newest(self, limit: int, owner: Owner | None, wanted: Wanted) -> list[Json]:
+        """Return the newest rows of lists, newest first, each with `owner` and `order`.
+
+        Args:
+            owner: only this owner's; None for all.
+            wanted: returns whether a row is wanted.
+        """
+        found: list[Json] = []
+        async for owners in self.buckets(owner):
+            bucket: list[Json] = []
+            for of, digits in owners:
+                bucket += await self.rows(of, digits, limit - len(found), wanted)
+            found += sorted(bucket, key=lambda row: str(row["order"]), reverse=True)
+            if len(found) >= limit:
+                break
+        return [await self.with_owner(row) for row in found[:limit]]
+
+    async def buckets(self, owner: Owner | None, since: str = "") -> AsyncIterator[list[tuple[str, str]]]:
+        """Yield the keys of owners with responses in each bucket of time, and the bucket, newest first.
+
+        Args:
+            owner: only this owner; None for all.
+            since: only buckets with this order and greater ones.
+        """
+        of, oldest = Hasher(owner).owner if owner else None, since[:BUCKET]
+        end = after_prefix("x/")
+        while last := await self._records.range(f"x/{oldest}", end, limit=1, reverse=True):
+            digits = last[0][0].split("/")[1]
+            owners = [key.split("/")[2] async for rows in pages_of(self._records, f"x/{digits}/") for key, _ in rows]
+            yield [(each, digits) for each in owners if of in (None, each)]
+            end = f"x/{digits}/"
+
+    async def rows(
+        self, of: str, digits: str, limit: int, wanted: Wanted = lambda _: True, since: str = ""
+    ) -> list[Json]:
+        """Return the newest wanted rows of one owner in one bucket, newest first, each with `order`.
+
+        Args:
+            of: the owner's key.
+            digits: the bucket.
+            since: only rows with this order and greater ones.
+        """
+        found: list[Json] = []
+        start, end = f"l/{of}/{max(digits, since)}", after_prefix(f"l/{of}/{digits}")
+        if start >= end:
+            return found
+        while len(found) < limit:
+            page = await self._records.range(start, end, limit=min(self._page, limit), reverse=True)
+            # By id: the row of a response that is gone is left out.
+            orders = {key.rpartition("/")[2]: key.split("/")[2] for key, _ in page}
+            rows = await self.archive.listing.rows(page)
+            found += (row | {"order": orders[row["id"]]} for row in rows if wanted(row))
+            if len(page) < min(self._page, limit):
+                break
+            end = page[-1][0]
+        return found[:limit]
+
+    async def with_owner(self, row: Json) -> Json:
+        """Return the row of a list with its `owner`."""
+        entry = await self.archive.entry(row["id"])
+        return row | {"owner": entry.owner if entry else Owner("(gone)")}
+
+    async def show(self, response_id: str) -> Json | None:
+        """Return a response with its owner and its input, or as it is while it runs; None if it is unknown.
+
+        `input_cut` says that only the newest turns of a large input are returned, or none.
+        """
+        stored = await self.archive.load(response_id)
+        if stored is None:
+            running = await self.archive.running(response_id)
+            if running is None:
+                return None
+            return {"owner": owner_fields(running.owner), "response": running.response, "input": None}
+        items, whole = await self._input(stored.input)
+        cut = {} if whole else {"input_cut": True}
+        return {"owner": owner_fields(stored.owner), "response": stored.response, "input": items, **cut}
+
+    async def _input(self, name: str | None) -> tuple[Sequence[Json], bool]:
+        """Return the items of a history or, if it is too large, its newest turns; and whether it is whole."""
+        try:
+            return await self.archive.history(name, ReadAllowance(self._input_bytes)), True
+        except TooLarge:
+            pass
+        try:
+            return await self.archive.recent(name, ReadAllowance(self._input_bytes)), False
+        except TooLarge:
+            return [], False
+
+    async def chain(self, response_id: str) -> list[Json]:
+        """Return the rows of a response and of those that it continues, newest first; empty if it is unknown."""
+        found: list[Json] = []
+        left: str | None = response_id
+        seen: set[str] = set()
+        while left and left not in seen:
+            seen.add(left)
+            entry = await self.archive.entry(left)
+            if entry is None or (row := await self.archive.listing.row(entry.owner, entry.order, left)) is None:
+                break
+            found.append(row | {"owner": entry.owner})
+            left = entry.response.get("previous_response_id")
+        return found
+
+    async def queue(self) -> list[QueuedJob]:
+        """Return all jobs: those that wait, in their order, and then those that workers hold."""
+        now, found = await self._records.now(), list[QueuedJob]()
+        async for rows in pages_of(self._records, "q/", self._page):
+            for key, _ in rows:
+                _, order, response_id = key.split("/")
+                if state := await self._job_state(response_id):
+                    seconds = max(now - fair_order.queued_at(order), 0.0)
+                    found.append(QueuedJob(response_id, state.owner, "waiting", None, seconds))
+        async for rows in pages_of(self._records, "h/", self._page):
+            for key, _ in rows:
+                _, worker, response_id = key.split("/")
+                alive = await self._records.get_many([f"p/{worker}"])
+                if (state := await self._job_state(response_id)) and state.worker == worker:
+                    found.append(QueuedJob(response_id, state.owner, "running" if alive else "stalled", worker, None))
+        return found
+
+    async def _job_state(self, response_id: str) -> JobState | None:
+        record = (await self._records.get_many([f"j/{response_id}"])).get(f"j/{response_id}")
+        return JobState.decode(record) if record else None
+
+    async def stats(self) -> Json:
+        """Count the stored objects."""
+        owners: set[str] = set()
+        counts = dict.fromkeys(("responses", "conversations", "waiting", "held by workers", "workers", "foreground"), 0)
+        oldest, newest = "", ""
+        async for rows in pages_of(self._records, "l/", self._page):
+            for key, _ in rows:
+                _, of, order, _ = key.split("/")
+                owners.add(of)
+                oldest, newest = min(oldest or order, order), max(newest, order)
+            counts["responses"] += len(rows)
+        for name, prefix in (
+            ("conversations", "c/"),
+            ("waiting", "q/"),
+            ("held by workers", "h/"),
+            ("workers", "p/"),
+            ("foreground", "o/"),
+        ):
+            async for rows in pages_of(self._records, prefix, self._page):
+                counts[name] += len(rows)
+        moments = {"oldest": _second(oldest), "newest": _second(newest)}
+        return {**counts, "owners": len(owners), **moments, "bytes": await self._records.size()}
+
+    async def responses_of(self, owner: Owner) -> AsyncIterator[str]:
+        """Yield the ids of an owner's responses, oldest first."""
+        async for rows in pages_of(self._records, f"l/{Hasher(owner).owner}/", self._page):
+            for key, _ in rows:
+                yield key.rpartition("/")[2]
+
+    async def conversations_of(self, owner: Owner) -> AsyncIterator[Conversation]:
+        """Yield an owner's conversations. All owners' are read, because the store has no list of them."""
+        async for rows in pages_of(self._records, "c/", self._page):
+            for key, record in rows:
+                conversation = Conversation.decode(key.removeprefix("c/"), record)
+                if conversation.owner.identity == owner.identity:
+                    yield conversation
+
+    async def items_of(self, conversation: Conversation) -> AsyncIterator[Json]:
+        """Yield a conversation's items, oldest first, and hold one page of them at a time."""
+        async for page in self.archive.conversations.pages(conversation.id, conversation.end):
+            for item in page:
+                yield item
+
+    async def delete(self, response_id: str) -> bool:
+        """Delete a response, and its job and event log; return False if it is not stored.
+
+        A worker that runs it can no longer write, and drops it.
+        """
+        while True:
+            job = await JobQueue(self._records, 0).find(response_id)
+            waiting: list[Op] = [Delete(f"q/{job.state.order}/{response_id}")] if job else []
+            ops, fence = ([*job.delete_ops(), *waiting], [job.fence]) if job else ([], [])
+            try:
+                deleted = await self.archive.delete(response_id, extra_ops=ops, conditions=fence)
+            except Conflict:
+                continue  # a worker has just written: read the job again
+            if deleted and self._records.transactional:
+                await EventLog(self._records, Notifier()).forget(response_id)
+            return deleted
+
+
+def owner_fields(owner: Owner) -> Json:
+    """Return an owner as JSON."""
+    return {"principal": owner.principal, "attributes": dict(owner.attributes), "tenant": owner.tenant}
+
+
+def _second(order: str) -> int | None:
+    return int(order[:8], 16) if order else None

@@ -1,0 +1,111 @@
+"""Convert every kind of tool call to the one kind of the chat API: a function call and its output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+import orjson
+
+from llama_stack_responses.core.exchanges import EXCHANGE
+from llama_stack_responses.core.mcp_approvals import Approvals
+from llama_stack_responses.core.mcp_calls import error_text, qualified_name
+
+from ..core.types import Json
+from .client_calls import Names, as_call, as_output
+
+HOSTED: Final = "hosted"
+"""The key that marks a `function_call_output` of a hosted tool."""
+
+
+def as_functions(items: Iterable[Json], names: Names) -> Iterator[Json]:
+    """Yield the items with all calls as `function_call` and `function_call_output`.
+
+    A hosted tool's call is replayed from its stored exchange; without one, from the fields of its item.
+
+    Args:
+        names: the model's names for the client's functions.
+    """
+    items = list(items)
+    approvals = Approvals(items)
+    answered: set[str] = set()
+    for item in items:
+        if exchange := item.get(EXCHANGE) or _exchange_of(item, approvals):
+            call_id = item.get("call_id") or item["id"]
+            answered.add(call_id)
+            yield {
+                "type": "function_call",
+                "call_id": call_id,
+                "name": exchange["name"],
+                "arguments": exchange["arguments"],
+            }
+            yield tool_output(call_id, exchange["output"])
+        elif call := as_call(item, names):
+            yield call
+        elif item.get("execution") == "server" or item.get("call_id") in answered:
+            continue  # the output of a hosted call, which was yielded with the call
+        else:
+            yield item if item.get(HOSTED) else as_output(item, names) or item
+
+
+def tool_output(call_id: str, output: str | list[Json]) -> Json:
+    """Return a hosted tool's output, which may contain media that the model does not accept."""
+    return {"type": "function_call_output", "call_id": call_id, "output": output, HOSTED: True}
+
+
+def _exchange_of(item: Json, approvals: Approvals) -> Json | None:
+    """Return the exchange of a call that the server ran, or did not run for lack of approval; None for other items."""
+    if item["type"] == "mcp_approval_request":
+        refusal = approvals.refusal(item)
+        return _mcp(item, refusal) if refusal else None
+    return _TOLD[item["type"]](item) if item["type"] in _TOLD and item.get("execution") != "client" else None
+
+
+def _exchange(name: str, arguments: Json, output: str) -> Json:
+    return {"name": name, "arguments": orjson.dumps(arguments).decode(), "output": output}
+
+
+def _web_search(item: Json) -> Json:
+    action = {name: value for name, value in item["action"].items() if name != "sources" and value is not None}
+    sources = [source["url"] for source in item["action"].get("sources") or () if "url" in source]
+    return _exchange("web_search", action, "\n".join(sources) or "(The results are no longer available.)")
+
+
+def _file_search(item: Json) -> Json:
+    found = [f"{result.get('filename', '')}\n{result.get('text', '')}" for result in item.get("results") or ()]
+    return _exchange(
+        "file_search", {"queries": item["queries"]}, "\n\n".join(found) or "(The results are no longer available.)"
+    )
+
+
+def _code(item: Json) -> Json:
+    printed = [output["logs"].rstrip() for output in item.get("outputs") or () if output["type"] == "logs"]
+    return _exchange(
+        "python", {"code": item.get("code", "")}, "\n".join(printed) or "(Its output is no longer available.)"
+    )
+
+
+def _tool_search(item: Json) -> Json:
+    return _exchange("tool_search", item["arguments"], "The tools can be called now.")
+
+
+def _mcp(item: Json, output: str) -> Json:
+    name = qualified_name(item["server_label"], item["name"])
+    return {"name": name, "arguments": item["arguments"], "output": output}
+
+
+def _mcp_call(item: Json) -> Json:
+    error = item.get("error")
+    if item.get("output") is not None:
+        return _mcp(item, item["output"])
+    return _mcp(item, error_text(error) if error else "(The call was cut off; its result is not known.)")
+
+
+_TOLD: Final[Mapping[str, Callable[[Json], Json]]] = {
+    "web_search_call": _web_search,
+    "file_search_call": _file_search,
+    "code_interpreter_call": _code,
+    "tool_search_call": _tool_search,
+    "mcp_call": _mcp_call,
+}
+"""Rebuild the exchange of a call from its item, such as one that the client sent back; by the item's type."""

@@ -1,0 +1,161 @@
+"""The configuration of the provider."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    model_validator,
+)
+
+from ..chat.profile import Profile
+from ..core.schema import shapes
+from ..core.schema.request import DEFAULT_PASSTHROUGH
+from ..core.unavailable_tools import HostedTool, Policy, Unavailable
+from ..sealing.sealer import SECRET_BYTES
+from .limits import BackgroundWork, Limits
+from .services import CodeInterpreter, Fetching, FileInputs, McpServers, Moderation
+from .stores import SqliteStore, Store
+
+_DAY_SECONDS = 86_400.0
+_BUILTIN_SETTINGS = frozenset({"persistence", "memory_config", "compaction_config", "vector_stores_config"})
+
+
+def _given(secrets: Any) -> Any:
+    """Return the entries without the nulls that the host substitutes for environment variables that are not set."""
+    return [secret for secret in secrets if secret is not None] if isinstance(secrets, list) else secrets
+
+
+def _secret(secret: SecretStr) -> SecretStr:
+    try:
+        size = len(b64decode(secret.get_secret_value(), validate=True))
+    except ValueError:
+        size = 0
+    if size != SECRET_BYTES:
+        raise ValueError(f"a secret is {SECRET_BYTES} bytes in base64: `openssl rand -base64 {SECRET_BYTES}` makes one")
+    return secret
+
+
+def _with_folder(given: Any) -> Any:
+    """Return the entry, or None if the environment variable that names its folder is not set."""
+    return None if isinstance(given, dict) and "folder" in given and not given["folder"] else given
+
+
+def _on_or_off(given: Any) -> Any:
+    """Return the entry, where `true` and `false` stand for an entry that only turns the page on or off."""
+    return {"enabled": given} if isinstance(given, bool) else given
+
+
+class BuiltInPage(BaseModel):
+    """The built-in page at `/ui`, and the routes below `/v1/ui` that it reads.
+
+    Attributes:
+        enabled: whether there are the page and its routes; `ui: false` is the same as `ui: {enabled: false}`.
+        record_requests: whether the chat requests that model servers get are stored with each stored response, under
+            the same owner and retention. They repeat the whole conversation in each round.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    enabled: bool = True
+    record_requests: bool = False
+
+
+def _off_or_long(seconds: float) -> float:
+    if seconds != 0 and not 0.01 <= seconds <= 60:
+        raise ValueError("it is 0, which turns it off, or 0.01 to 60 seconds")
+    return seconds
+
+
+class ResponsesConfig(BaseModel):
+    """Configuration of the provider `inline::kv`.
+
+    Attributes:
+        store: where responses are stored.
+        retention_days: days for which a response is kept; null keeps it forever.
+        sweep_seconds: interval between two deletions of expired responses.
+        finish_seconds: time for which a server that shuts down lets its foreground responses go on; then it fails them.
+        drain_seconds: time for which a server that shuts down waits for clients to read the data sent to them.
+        loop_hold_seconds: a log line and a metric report any piece of work that blocks the event loop for longer than
+            this; 0 turns that off.
+        store_chat_completions: whether the host may also write every model round, with its whole message list, to its
+            own inference store: quadratic in a conversation's length, and not bound by `store: false`.
+        profiles: settings for single models; the first whose `match` fits the model's name applies.
+        stored_prompts: whether requests may name prompts of the stack. llama-stack keeps no owner of a prompt, so all
+            of its users can read all prompts; OGX does.
+        passthrough: request fields that OpenAI does not have and that are forwarded to the provider unchanged.
+        unknown_fields: whether other request fields that OpenAI does not have, and unknown names inside of fields, are
+            refused, as at OpenAI, or ignored.
+        secrets: keys that seal stored user data, such as the users' own API keys: each 32 bytes in base64. The first
+            one seals, all of them open.
+        background: limits of background responses.
+        fetch: how URLs are fetched.
+        files: limits of files and images.
+        mcp: how MCP servers are used.
+        moderation: how input and output are checked.
+        limits: limits of requests.
+        code_interpreter: where the tool of this name runs; without it, or with an empty `folder`, that tool is
+            unavailable.
+        ui: the built-in page; `false` turns it off.
+        unavailable_tools: whether a request for a tool that this stack cannot run is refused (`refuse`), or accepted
+            without the tool (`omit`); for all tools, or by their types: `{web_search: omit}`.
+    """
+
+    # A refused value may contain a password.
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    store: Store = Field(default_factory=SqliteStore)
+    retention_days: float | None = Field(default=30.0, gt=0)
+    sweep_seconds: float = Field(default=600.0, gt=0)
+    finish_seconds: float = Field(default=0.0, ge=0)
+    drain_seconds: float = Field(default=5.0, gt=0)
+    loop_hold_seconds: Annotated[float, AfterValidator(_off_or_long)] = 0.1
+    store_chat_completions: bool = False
+    stored_prompts: bool = True
+    profiles: list[Profile] = Field(default_factory=list)
+    passthrough: frozenset[str] = DEFAULT_PASSTHROUGH
+    unknown_fields: Literal["refuse", "ignore"] = "refuse"
+    secrets: Annotated[list[Annotated[SecretStr, AfterValidator(_secret)]], BeforeValidator(_given)] = Field(
+        default_factory=list
+    )
+    background: BackgroundWork = Field(default_factory=BackgroundWork)
+    fetch: Fetching = Field(default_factory=Fetching)
+    files: FileInputs = Field(default_factory=FileInputs)
+    mcp: McpServers = Field(default_factory=McpServers)
+    moderation: Moderation = Field(default_factory=Moderation)
+    limits: Limits = Field(default_factory=Limits)
+    code_interpreter: Annotated[CodeInterpreter | None, BeforeValidator(_with_folder)] = None
+    ui: Annotated[BuiltInPage, BeforeValidator(_on_or_off)] = Field(default_factory=BuiltInPage)
+    unavailable_tools: Policy | dict[HostedTool, Policy] = "refuse"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_no_longer_the_hosts(cls, given: Any) -> Any:
+        # If these were ignored, responses would not be stored where this entry of the host's own provider specifies.
+        if isinstance(given, dict) and (kept := sorted(given.keys() & _BUILTIN_SETTINGS)):
+            message = "settings of the host's own provider, take them out; 'store' says where responses are kept"
+            raise ValueError(f"{', '.join(kept)}: {message}")
+        return given
+
+    @property
+    def request_limits(self) -> shapes.RequestLimits:
+        """The limits that apply while a request is parsed."""
+        return replace(self.limits.request_limits, omitted_tools=Unavailable(self.unavailable_tools).omitted)
+
+    @property
+    def retention_seconds(self) -> float | None:
+        """The retention in seconds, or None to keep responses forever."""
+        return None if self.retention_days is None else self.retention_days * _DAY_SECONDS
+
+    @property
+    def secret_bytes(self) -> list[bytes]:
+        """The decoded secrets."""
+        return [b64decode(secret.get_secret_value()) for secret in self.secrets]

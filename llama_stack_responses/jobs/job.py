@@ -1,0 +1,154 @@
+"""A job of a background response: its state, how far it is, and the fence of its row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from functools import partial
+from typing import Final, Literal
+
+from ..core.owner import Owner
+from ..core.types import Json
+from ..store import codec
+from ..store.decoder import Decoder
+from ..store.hashing import Hasher
+from ..store.reading import computed
+from ..store.records import Condition, Delete, Notify, Op, Record, VersionIs
+
+type Verdict = Literal["cancelled", "failed"]
+
+BEGUN: Final = 2
+"""The number of events that a queued response has: those of `Assembler.enqueue`."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """A job's state, as its `j/` row stores it.
+
+    Attributes:
+        owner: principal, attributes and tenant of the owner.
+        order: its place in the queue.
+        worker: the worker that holds it; None while it waits.
+        tries: how often it was started, less the tries that do not count.
+        verdict: how to end the job without running it any further; None to run it.
+        lost: the workers whose lease expired while they held the job, one entry per try. Such a try counts until the
+            worker is seen alive again: the lease of a living worker expires during an outage of the store.
+        starts: how often it was started.
+        began: when it was first started, in seconds since the epoch on that worker's clock; None if it never was, or if
+            an earlier version started it.
+    """
+
+    owner: Owner
+    order: str
+    worker: str | None = None
+    tries: int = 0
+    verdict: Verdict | None = None
+    lost: Sequence[str] = ()
+    starts: int = 0
+    began: float | None = None
+
+    def encode(self) -> bytes:
+        """Return the record's value."""
+        return codec.encode(asdict(self) | {"owner": self.owner.encode()})
+
+    @staticmethod
+    def decode(record: Record) -> JobState:
+        """Return the job of a record that `encode` wrote."""
+        stored = codec.decode(record.value)
+        return JobState(**codec.known(JobState, {**stored, "owner": Owner(*stored["owner"])}))
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The data with which a worker starts a job, or continues it after its last finished step.
+
+    Attributes:
+        body: the request's JSON without its input, which is stored with the response.
+        said: the items that the finished rounds added to the conversation.
+        output: the response's output after the finished rounds.
+        usage: the tokens of the finished rounds: input, output, cached, cache writes, reasoning.
+        rounds: number of finished rounds.
+        waiting: the calls of the last round that are not answered yet, as fields of `ServerCall`.
+        ends: whether the client has to act once these calls are answered.
+        numbered: number of events sent up to this checkpoint; at first those of `Assembler.enqueue`, or 0 if the
+            response was never queued.
+        held_events: later events, held until the first of the calls is answered.
+        sealed: the request's secrets, sealed for this job; None if it has none.
+        tries: `JobState.tries` at this checkpoint: tries before it do not count towards `queue.TRIES`, since the job
+            progressed.
+        trace: the trace context headers of the request (W3C Trace Context).
+        queued_at: when the job was queued, in seconds since the epoch; None if it never was.
+        request_id: the id of the request, for log lines; None if an earlier version stored the job.
+        timing: the times of its rounds and tool calls up to this checkpoint; None if there were none.
+    """
+
+    body: Json
+    said: Sequence[Json] = ()
+    output: Sequence[Json] = ()
+    usage: Sequence[int] = (0, 0, 0, 0, 0)
+    rounds: int = 0
+    waiting: Sequence[Json] = ()
+    ends: bool = False
+    numbered: int = BEGUN
+    sealed: str | None = None
+    tries: int = 0
+    trace: Mapping[str, str] = field(default_factory=dict)
+    queued_at: float | None = None
+    held_events: Sequence[Json] = ()
+    timing: Json | None = None
+    request_id: str | None = None
+
+    async def encode(self) -> bytes:
+        """Return the record's value."""
+        value = {each.name: getattr(self, each.name) for each in fields(self)}
+        return await computed(partial(codec.encode, value), value)
+
+    @staticmethod
+    async def decode(record: Record, decoder: Decoder) -> Checkpoint:
+        """Return the checkpoint of a record that `encode` wrote."""
+        [stored] = await decoder.decode([record.value])
+        return Checkpoint(**codec.known(Checkpoint, stored))
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as it was read or claimed, with its fence.
+
+    Attributes:
+        response_id: the id of its response.
+        state: its state.
+        version: the version of its `j/` row, which is the fencing token: after any change of the row, commits with this
+            fence fail.
+    """
+
+    response_id: str
+    state: JobState
+    version: int
+
+    @staticmethod
+    def find(response_id: str, records: Mapping[str, Record]) -> Job | None:
+        """Return the response's job, if its row is among the records, by key."""
+        record = records.get(f"j/{response_id}")
+        return Job(response_id, JobState.decode(record), record.version) if record else None
+
+    @property
+    def fence(self) -> Condition:
+        """The condition that the job's row has not changed."""
+        return VersionIs(f"j/{self.response_id}", self.version)
+
+    def delete_ops(self) -> list[Op]:
+        """Return the ops that delete the job."""
+        rows = [f"j/{self.response_id}", f"k/{self.response_id}", f"h/{self.state.worker}/{self.response_id}"]
+        if not self.state.owner.is_anonymous:
+            rows.append(f"{owner_prefix(self.state.owner)}{self.response_id}")
+        return [*map(Delete, rows), Notify(self.response_id)]
+
+
+def name_of(owner: Owner) -> str:
+    """Return the owner's name in keys, which does not depend on the owner's groups."""
+    return Hasher(owner).owner
+
+
+def owner_prefix(owner: Owner) -> str:
+    """Return the prefix of the rows of this owner's background responses that have not ended."""
+    return f"d/{name_of(owner)}/"

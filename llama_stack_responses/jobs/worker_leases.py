@@ -1,0 +1,22 @@
+"""Which workers hold a lease: a worker without one is dead, and what it holds is stalled."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from ..store.records import Condition, Records, VersionIs, pages_of
+
+
+def is_stalled(worker: str) -> Condition:
+    """Return the condition that the worker has no lease."""
+    return VersionIs(f"p/{worker}", None)
+
+
+async def iter_stalled(records: Records, prefix: str) -> AsyncIterator[tuple[str, str]]:
+    """Yield the worker and the response id of each row `<prefix><worker>/<response>` whose worker has no lease."""
+    async for rows in pages_of(records, prefix):
+        held = [key.split("/")[1:] for key, _ in rows]
+        living = await records.get_many(list({f"p/{worker}" for worker, _ in held}))
+        for worker, response_id in held:
+            if f"p/{worker}" not in living:
+                yield worker, response_id

@@ -1,0 +1,140 @@
+"""Responses that outlive their requests: in the background, or with an Idempotency-Key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..core.access import Access
+from ..core.errors import ApiError
+from ..core.types import Json
+from ..generation.factory import GenerationFactory
+from ..inputs.history import Hold
+from ..inputs.parser import RequestParser
+from ..inputs.resolver import ResolvedInput
+from ..intervals import Intervals
+from ..jobs.background import BackgroundJobs
+from ..store.archive import Archive
+from ..store.records import Put, VersionIs
+from .idempotency import IdempotencyClaim, IdempotencyKeys
+from .response_reader import RUNNING, ResponseReader
+
+
+@dataclass(frozen=True, slots=True)
+class DetachedResponse:
+    """A response that outlives its request and can be followed.
+
+    Attributes:
+        response: the response as it is now.
+        replayed: whether an earlier request with the same Idempotency-Key created it.
+    """
+
+    response: Json
+    replayed: bool = False
+
+
+class DetachedResponses:
+    """Creates detached responses, finds them by their keys, and waits for their ends.
+
+    Args:
+        factory: makes the responses.
+        parser: says what of a request its job stores.
+        jobs: runs the responses.
+        keys: the Idempotency-Keys.
+        archive: the stored responses.
+        reader: reads responses for the caller.
+        access: the identity and permissions of the caller.
+        intervals: intervals and timeouts of this server.
+    """
+
+    def __init__(
+        self,
+        factory: GenerationFactory,
+        parser: RequestParser,
+        jobs: BackgroundJobs,
+        keys: IdempotencyKeys,
+        archive: Archive,
+        reader: ResponseReader,
+        access: Access,
+        intervals: Intervals,
+    ) -> None:
+        self._factory = factory
+        self._parser = parser
+        self._jobs = jobs
+        self._keys = keys
+        self._archive = archive
+        self._reader = reader
+        self._access = access
+        self._intervals = intervals
+
+    async def create(self, start: ResolvedInput, body: Json, claim: IdempotencyClaim | None) -> DetachedResponse:
+        """Create a detached response: in the background, or with a key.
+
+        Args:
+            start: what the response starts from.
+            body: the request's decoded JSON.
+            claim: the claim of the request's key; None if it has none.
+
+        Raises:
+            Conflict: another request took the key.
+        """
+        request, stored = start.request, start.stored
+        response = self._factory.begin(request, start.moderation)
+        # The input is stored with the response; this stands in for it, since a request must have one.
+        newest = body["input"][-1:] if request.compacts else "..."
+        work = self._parser.fields(body) | {"input": newest, "previous_response_id": None}
+        keys = self._access.provider_credentials()
+        taken: list[Put] = []
+        free: list[VersionIs] = []
+        if claim:
+            put, is_free = await self._keys.claim_ops(claim, response["id"])
+            taken, free = [put], [is_free]
+        if request.background:
+            await self._factory.inference.check_model(request.model)
+            response |= {"status": "queued"}
+            context = self._factory.context(request, response, start.owner, start.opened)
+            # The worker reads the files again. Reading them now refuses the request if one cannot be read.
+            with context.held() as held:
+                await context.model_items(start.items, held)
+            events = context.assembler.enqueue()
+            await self._jobs.submit(response, work, events, keys=keys, extra_ops=taken, conditions=free, **stored)
+        else:
+            acceptance_seconds = self._intervals.stream_refusal_seconds if request.stream else None
+            await self._jobs.submit_and_run(
+                response,
+                work,
+                keys=keys,
+                extra_ops=taken,
+                conditions=free,
+                acceptance_seconds=acceptance_seconds,
+                **stored,
+            )
+        return DetachedResponse(response)
+
+    async def find(self, claim: IdempotencyClaim, hold: Hold | None) -> DetachedResponse | None:
+        """Return the response that was created with the key, once it has begun; None if the key is free."""
+        while response_id := await self._keys.find(claim):
+            await self._jobs.events.begun(response_id)
+            if await self._archive.entry(response_id):
+                return DetachedResponse(await self._reader.retrieve(response_id, hold), replayed=True)
+            if await self._keys.find(claim) == response_id:
+                raise ApiError(
+                    409,
+                    "The response that was created under this Idempotency-Key is no longer stored. "
+                    "To create it again, send a new key.",
+                    code="idempotency_key_reused",
+                )
+        return None
+
+    async def finish(self, response_id: str, hold: Hold | None = None) -> Json:
+        """Wait for the end of a detached response, and return it; `hold` as in `create`.
+
+        Raises:
+            ApiError: 503, this server shuts down first.
+        """
+        await self._jobs.events.ended(response_id)
+        response = await self._reader.retrieve(response_id, hold)
+        if response["status"] in RUNNING:
+            raise ApiError(
+                503, "The server is shutting down, and another one continues. Send the request again.", retry_after=1
+            )
+        return response

@@ -1,0 +1,119 @@
+"""Responses that end with their requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+from ..admission import Admission
+from ..core.stream.transcript import Transcript
+from ..core.types import Json
+from ..generation.connection_options import ConnectionOptions
+from ..generation.event_buffer import EventBuffer
+from ..generation.factory import GenerationFactory
+from ..generation.run import ForegroundRun
+from ..inputs.resolver import ResolvedInput
+from ..intervals import Intervals
+from ..jobs.foreground_leases import ForegroundLeases
+from ..lifecycle.finishing import Finishing
+from .persistence import ResponseExtras, ResponseWriter
+
+
+class ForegroundResponses:
+    """Runs foreground responses.
+
+    Args:
+        factory: makes the responses.
+        writer: stores them.
+        leases: the leases of streamed responses.
+        admission: how many responses may run at a time.
+        finish_seconds: how long a shutdown waits for the running ones.
+        intervals: intervals and timeouts of this server.
+
+    Attributes:
+        finishing: the wait of a shutdown for the running ones.
+    """
+
+    def __init__(
+        self,
+        factory: GenerationFactory,
+        writer: ResponseWriter,
+        leases: ForegroundLeases,
+        admission: Admission,
+        finish_seconds: float,
+        intervals: Intervals,
+    ) -> None:
+        self._factory = factory
+        self._writer = writer
+        self._leases = leases
+        self._admission = admission
+        self._intervals = intervals
+        self._runs = set[ForegroundRun]()
+        self.finishing = Finishing(self._runs, finish_seconds)
+
+    @property
+    def running(self) -> int:
+        """The number of responses that run."""
+        return len(self._runs)
+
+    def shut_down(self) -> None:
+        """End all running responses, because the server shuts down."""
+        for run in self._runs:
+            run.shut_down()
+
+    async def run(self, start: ResolvedInput, connection: ConnectionOptions | None = None) -> ForegroundRun:
+        """Begin a response.
+
+        Args:
+            start: what the response starts from.
+            connection: the connection that it is sent on, if that has options.
+        """
+        request, stored = start.request, start.stored
+        response = self._factory.begin(request, start.moderation)
+        context = self._factory.context(request, response, start.owner, start.opened)
+        # Only a client that reads the stream knows event numbers, and the response's id before it is stored.
+        transcript = Transcript() if request.store and request.stream else None
+        pace = context.timeline.pace if transcript else None
+        event_buffer = EventBuffer(wanted=request.stream, transcript=transcript, pace=pace)
+
+        async def keep(final: Json) -> None:
+            extras = ResponseExtras(generation.exchanges, context.timeline.recording())
+            if transcript:
+                await self._writer.write_streamed(final, transcript, stored, extras)
+            elif request.store:
+                await self._writer.write(final, stored, extras)
+            else:
+                await self._save_items_only(final, start, generation.exchanges, connection)
+
+        async def drop() -> None:
+            if transcript:
+                await self._leases.withdraw(response["id"])
+
+        with ExitStack() as unless_begun:
+            place = unless_begun.enter_context(self._admission.reserve(start.owner).add(1))
+            generation = await context.generation_for(start.items, event_buffer, connection)
+            unless_begun.callback(generation.release)
+            if transcript:
+                await self._leases.acquire(response, **stored)
+            unless_begun.pop_all()
+        run = ForegroundRun(
+            generation, context.assembler, event_buffer, keep, drop, self._intervals.stream_refusal_seconds
+        )
+        self._runs.add(run)
+        run.when_settled(lambda: self._ended(run))
+        run.when_settled(place.release)
+        return run
+
+    def _ended(self, run: ForegroundRun) -> None:
+        self._runs.discard(run)
+        self.finishing.check()
+        self._leases.untrack(run.response["id"])
+
+    async def _save_items_only(
+        self, final: Json, start: ResolvedInput, exchanges: Mapping[str, Json], connection: ConnectionOptions | None
+    ) -> None:
+        """Keep the items of a response that is not stored: in its conversation, and in its connection's memory."""
+        if start.request.conversation:
+            await self._writer.join(final, start.stored, exchanges)
+        if connection:
+            await connection.memory.remember(final, start.remembered, exchanges, start.history.link, start.history.base)

@@ -1,0 +1,50 @@
+"""The load of this server, for the gauges."""
+
+from __future__ import annotations
+
+from ..admission import Admission, InFlightCounter
+from ..jobs.background import BackgroundJobs
+from ..store.records import Records
+from ..telemetry.gauges import StoreLoad
+from .foreground import ForegroundResponses
+
+
+class ServerLoad:
+    """Counts what runs, waits and is open.
+
+    Args:
+        records: the store.
+        jobs: the detached responses.
+        foreground: the foreground responses.
+        streams: counts the open event streams and WebSockets.
+        sockets: counts the WebSockets among them.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        jobs: BackgroundJobs,
+        foreground: ForegroundResponses,
+        streams: Admission,
+        sockets: InFlightCounter,
+    ) -> None:
+        self._records = records
+        self._jobs = jobs
+        self._foreground = foreground
+        self._streams = streams
+        self._sockets = sockets
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """Return what this process counts; callable in any thread."""
+        sockets = self._sockets.value
+        return {
+            ("responses.running", "foreground"): self._foreground.running,
+            ("responses.running", "detached"): self._jobs.worker.running,
+            ("connections.open", "websocket"): sockets,
+            ("connections.open", "stream"): self._streams.held - sockets,
+        }
+
+    async def store(self) -> StoreLoad:
+        """Return what the store counts."""
+        length, age = await self._jobs.backlog()
+        return StoreLoad(length, age, await self._records.size())

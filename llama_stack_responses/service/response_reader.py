@@ -1,0 +1,224 @@
+"""Reads stored and running responses for the users who may read them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from ..admission import Reservation
+from ..core.access import Access, Action
+from ..core.errors import ApiError, bad_request, not_found
+from ..core.ids import check_response_id
+from ..core.listing import Order, Page, listed, page_after
+from ..core.owner import Owner
+from ..core.stream.events import TERMINAL, Event
+from ..core.types import Json
+from ..inputs.history import HistoryReader, Hold
+from ..jobs.background import BackgroundJobs
+from ..jobs.direct_delivery import DirectClient
+from ..store.archive import Archive
+from ..store.running_response import RunningResponse
+from ..store.stored_response import StoredResponse
+from .replays import Replays
+
+RUNNING: Final = ("queued", "in_progress")
+
+
+class ServerClosing(Exception):  # noqa: N818 (nothing went wrong)
+    """This server shuts down while a client follows a response that continues; the client can follow it elsewhere."""
+
+
+class ResponseReader:
+    """Reads responses, their input and their events.
+
+    Args:
+        archive: the stored responses.
+        history_reader: reads their histories.
+        jobs: the detached responses.
+        access: the identity and permissions of the caller.
+    """
+
+    def __init__(self, archive: Archive, history_reader: HistoryReader, jobs: BackgroundJobs, access: Access) -> None:
+        self._archive = archive
+        self._history_reader = history_reader
+        self._jobs = jobs
+        self._access = access
+        self._replays = Replays()
+
+    async def retrieve(self, response_id: str, hold: Hold | None = None) -> Json:
+        """Return the response as stored or, while it is streamed in the foreground, as it was when it began.
+
+        Args:
+            response_id: the id of the response.
+            hold: called with the number of stored bytes that are about to be held; it may raise.
+
+        Raises:
+            ApiError: 404, the response is unknown, deleted, or another user's.
+        """
+        return (await self.find(response_id, "read", hold)).response
+
+    async def follow(
+        self,
+        response_id: str,
+        after: int,
+        silence: float,
+        reserve: Callable[[], Reservation],
+        client: DirectClient | None = None,
+    ) -> AsyncGenerator[list[Event]]:
+        """Return an iterator over the events of a response after number `after`, existing and new ones.
+
+        It yields an empty list after `silence` seconds without an event, and raises `ServerClosing` if this server
+        shuts down before the response ends.
+
+        Args:
+            response_id: the id of the response.
+            after: the number of the last event to skip.
+            silence: seconds.
+            reserve: creates the reservation for the bytes of events that are read from the store, or built from a
+                stored response.
+            client: may be written to directly. Events that were written to it are not yielded.
+
+        Raises:
+            ApiError: 404, the response is unknown, deleted, or another user's; 400, it is a foreground response that
+                still runs; 429 or 503, the reservation is refused.
+        """
+        status, version = await self._status_and_version(response_id)
+        if status in RUNNING:
+            with reserve().add(1):
+                pass  # refuses the request while this user's other readers hold all that they may
+            return self._follow(response_id, after, silence, reserve, client)
+        return await self._replay(response_id, version, after, reserve)
+
+    async def _follow(
+        self,
+        response_id: str,
+        after: int,
+        silence: float,
+        reserve: Callable[[], Reservation],
+        client: DirectClient | None,
+    ) -> AsyncGenerator[list[Event]]:
+        async with aclosing(self._jobs.events.follow(response_id, after, silence, reserve, client)) as followed:
+            async for events in followed:
+                yield events
+                if events and events[-1]["type"] in TERMINAL:
+                    return
+                after = events[-1]["sequence_number"] if events else after
+        status, version = await self._status_and_version(response_id)
+        if status in RUNNING:
+            raise ServerClosing
+        after = max(after, client.last) if client else after
+        async with aclosing(await self._replay(response_id, version, after, reserve)) as replayed:
+            async for events in replayed:
+                yield events
+
+    async def _status_and_version(self, response_id: str) -> tuple[str, int]:
+        """Return the status and the version of a response that the caller reads, without reading its content.
+
+        Raises:
+            ApiError: as from `_stored`.
+        """
+        check_response_id(response_id, "response_id")
+        if found := await self._archive.entry_version(response_id):
+            entry, version = found
+            self._check_access(response_id, entry.owner, "read")
+            return entry.response["status"], version
+        stored = await self._stored(response_id, "read")
+        return stored.response["status"], stored.version
+
+    async def _replay(
+        self, response_id: str, version: int, after: int, reserve: Callable[[], Reservation]
+    ) -> AsyncGenerator[list[Event]]:
+        load = partial(self._stored, response_id, "read")
+        return await self._replays.events(response_id, version, load, after, reserve)
+
+    async def list(
+        self, *, limit: int, after: str | None, order: Order, model: str | None, hold: Hold | None = None
+    ) -> Page:
+        """Return a page of the caller's responses by creation time, each with the `input` that host clients require.
+
+        Args:
+            hold: called with the bytes of what is read, before it is decoded; it may raise.
+        """
+        page = await self._archive.list(
+            self._access.current_user(), limit=limit, after=after, order=order, model=model, hold=hold
+        )
+        inputs = await self._archive.own_inputs(page.items, hold)
+        current = [await self._current(stored) for stored in page.items[: len(inputs)]]
+        responses = [each.response | {"input": listed(items)} for each, items in zip(current, inputs, strict=False)]
+        cut = len(inputs) < len(page.items)
+        return Page(responses, page.has_more or cut, None if cut else page.last)
+
+    async def input_items(
+        self, response_id: str, *, limit: int, after: str | None, order: Order, hold: Hold | None = None
+    ) -> Page:
+        """Return a page of the response's input items, including the history, each with its id.
+
+        Args:
+            response_id: the id of the response.
+            limit: most items of the page.
+            after: the id of the item before the page; None for the first page.
+            order: `asc` for oldest first, `desc` for newest first.
+            hold: as in `retrieve`.
+        """
+        items = await self._history_reader.input_of(await self._stored(response_id, "read"), hold)
+        if order == "desc":
+            items.reverse()
+        page = page_after(items, after, limit)
+        return Page(listed(page.data), page.has_more)
+
+    async def _stored(self, response_id: str, action: Action) -> StoredResponse:
+        """Return the stored response, on which the caller wants to perform `action`.
+
+        Raises:
+            ApiError: 404, the response is unknown, deleted, or another user's; 403, the action is not allowed; 400, it
+                is a foreground response that still runs.
+        """
+        found = await self.find(response_id, action)
+        if isinstance(found, RunningResponse):
+            raise bad_request(
+                f"Response '{response_id}' is still in progress. Its stream, and the list of its input, can be read "
+                "again when it has ended.",
+                code="response_not_ready",
+            )
+        return found
+
+    async def find(
+        self, response_id: str, action: Action, hold: Hold | None = None
+    ) -> StoredResponse | RunningResponse:
+        """Return the response, stored or running in the foreground, on which the caller wants to perform `action`.
+
+        Args:
+            response_id: the id of the response.
+            action: what the caller wants to do.
+            hold: as in `retrieve`.
+
+        Raises:
+            ApiError: 404, the response is unknown, deleted, or another user's; 403, the action is not allowed.
+        """
+        check_response_id(response_id, "response_id")
+        found = await self._archive.load(response_id, hold) or await self._archive.running(response_id)
+        # It may have ended between the two reads.
+        found = found or await self._archive.load(response_id, hold)
+        if found is None:
+            raise not_found(response_id)
+        self._check_access(response_id, found.owner, action)
+        return found if isinstance(found, RunningResponse) else await self._current(found)
+
+    def _check_access(self, response_id: str, owner: Owner, action: Action) -> None:
+        if not self._access.allows("read", "response", response_id, owner):
+            raise not_found(response_id)
+        if not self._access.allows(action, "response", response_id, owner):
+            raise ApiError(403, f"You may not {action} response '{response_id}'.")
+
+    async def _current(self, stored: StoredResponse) -> StoredResponse:
+        """Return the response with its current status: a queued response is written again only when it ends."""
+        if stored.response["status"] != "queued":
+            return stored
+        job = await self._jobs.find(stored.response["id"])
+        if job is None:
+            return await self._archive.load(stored.response["id"]) or stored
+        status = "in_progress" if job.state.worker else "queued"
+        return replace(stored, response=stored.response | {"status": status})

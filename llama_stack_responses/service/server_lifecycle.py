@@ -1,0 +1,106 @@
+"""Start and shutdown of this server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from ..concurrency import shorten_switch_interval
+from ..config import ResponsesConfig
+from ..generation.dependencies import Dependencies
+from ..jobs.background import BackgroundJobs
+from ..lifecycle.secret_check import SecretCheck
+from ..lifecycle.shutdown import ShutdownCoordinator
+from ..lifecycle.signals import Connections, install_signal_handlers
+from ..lifecycle.sweeper import Sweeper
+from ..telemetry.gauges import Load
+from ..telemetry.loop_monitor import LoopMonitor
+from ..telemetry.telemetry import Telemetry
+from .foreground import ForegroundResponses
+
+
+class ServerLifecycle:
+    """Starts the tasks of this server, and ends what runs when the server stops.
+
+    Args:
+        config: the provider's configuration.
+        jobs: the detached responses.
+        foreground: the foreground responses.
+        dependencies: the services of the stack.
+        sweeper: deletes expired responses.
+        secret_check: compares the secrets of the servers.
+        telemetry: shows the load and the holds of the event loop.
+        load: the sources of the gauges.
+
+    Attributes:
+        shutdown: notifies open connections of the shutdown.
+    """
+
+    def __init__(
+        self,
+        config: ResponsesConfig,
+        jobs: BackgroundJobs,
+        foreground: ForegroundResponses,
+        dependencies: Dependencies,
+        sweeper: Sweeper,
+        secret_check: SecretCheck,
+        telemetry: Telemetry,
+        load: Load,
+    ) -> None:
+        self._config = config
+        self._jobs = jobs
+        self._foreground = foreground
+        self._containers = dependencies.tool_services.containers
+        self._sweeper = sweeper
+        self._secret_check = secret_check
+        self._telemetry = telemetry
+        self._load = load
+        self.shutdown = ShutdownCoordinator()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._monitor: LoopMonitor | None = None
+        self._connections: Connections | None = None
+
+    def start(self) -> bool:
+        """Start the background tasks in the running event loop; return False if that was done before."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return False
+        self._loop = loop
+        shorten_switch_interval()
+        self._sweeper.start()
+        self._secret_check.start()
+        self._jobs.start()
+        if self._containers:
+            self._containers.start()
+        if threshold := self._config.loop_hold_seconds:
+            self._monitor = self._telemetry.monitor_loop(threshold)
+        self._telemetry.show(self._load)
+        self._connections = install_signal_handlers(self._on_signal, self._config.drain_seconds, self._finish)
+        return True
+
+    async def stop(self) -> None:
+        """Stop the background tasks."""
+        if self._monitor:
+            self._monitor.stop()
+        await self._sweeper.stop()
+        await self._secret_check.stop()
+        await self._jobs.worker.stop()
+        await self._jobs.board.stop()
+
+    def abort_connection(self, scope: Mapping[str, Any]) -> None:
+        """Abort the connection of a request, identified by its ASGI scope, without waiting for the client."""
+        if self._connections:
+            self._connections.abort(scope)
+
+    def _finish(self) -> asyncio.Future[None] | None:
+        """Begin nothing that another server can do, and let foreground responses finish."""
+        self._jobs.worker.retire()
+        return self._foreground.finishing.begin()
+
+    def _on_signal(self) -> asyncio.Future[None] | None:
+        self._foreground.shut_down()
+        # The host may stop its inference providers before this one, which would fail the jobs that run.
+        self._jobs.worker.hand_over()
+        self._jobs.events.close()
+        return self.shutdown.begin()

@@ -1,0 +1,73 @@
+"""First-come, first-served access to the connections of a pool, with a maximum wait.
+
+`redis.asyncio.BlockingConnectionPool` does not keep the order: a task that returns a connection and asks for one at
+once gets the same connection, and the task that was woken waits again behind all others. With more tasks than
+connections, some tasks never get one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from ..core.errors import ApiError
+from .records import CLOSED
+
+_BUSY: Final = "The response store is busy: all its connections are in use."
+
+
+class NotSent(ApiError):  # noqa: N818 - a kind of 503
+    """A call got no connection; nothing was sent."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(503, message, retry_after=1)
+
+
+class ConnectionSlots:
+    """Admits as many calls at a time as there are connections, in one event loop.
+
+    Args:
+        connections: the number of connections.
+        seconds: maximum wait of a call.
+
+    Attributes:
+        closed: whether `close` was called.
+    """
+
+    def __init__(self, connections: int, seconds: float) -> None:
+        self._connections = connections
+        self._seconds = seconds
+        self._free = asyncio.Semaphore(connections)  # wakes waiting tasks in the order of their arrival
+        self.closed = False
+
+    @asynccontextmanager
+    async def taken(self) -> AsyncIterator[None]:
+        """Wait for a connection, which is this call's for the block.
+
+        Raises:
+            NotSent: no connection became free in time, or `close` was called.
+        """
+        await self._take()
+        try:
+            if self.closed:
+                raise NotSent(CLOSED)
+            yield
+        finally:
+            self._free.release()
+
+    async def close(self) -> None:
+        """Let waiting calls fail, and wait until the others have ended."""
+        self.closed = True
+        for _ in range(self._connections):
+            await self._free.acquire()
+
+    async def _take(self) -> None:
+        if self.closed:
+            raise NotSent(CLOSED)
+        try:
+            async with asyncio.timeout(self._seconds):
+                await self._free.acquire()
+        except TimeoutError as error:
+            raise NotSent(_BUSY) from error

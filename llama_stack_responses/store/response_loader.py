@@ -1,0 +1,113 @@
+"""Read stored responses, and no more of them than a page holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..core.types import Json
+from .decoder import Decoder
+from .layout import Entry
+from .pages import SharedContent, first_decoded, own_inputs
+from .records import Records
+from .retention import Retention
+from .stored_response import FoundEntry, StoredResponse, assembled, content_of
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsePage:
+    """A page of a list.
+
+    Attributes:
+        items: the responses.
+        has_more: whether more responses may follow.
+        last: the id of the last response that was read, if the page ended at the limit of a search.
+    """
+
+    items: list[StoredResponse]
+    has_more: bool
+    last: str | None = None
+
+
+class ResponseLoader:
+    """Reads responses by their ids. Responses that have expired are not found.
+
+    Args:
+        records: the store.
+        decoder: decodes the stored values.
+        retention: decides which responses have expired.
+        page_bytes: a page ends once its responses reach this size.
+    """
+
+    def __init__(self, records: Records, decoder: Decoder, retention: Retention, page_bytes: int) -> None:
+        self._records = records
+        self._decoder = decoder
+        self._retention = retention
+        self._page_bytes = page_bytes
+
+    async def load(self, response_id: str, hold: Callable[[int], object] | None = None) -> StoredResponse | None:
+        """Return the response; None if it is unknown, deleted or expired.
+
+        Args:
+            hold: called with the size of the response; it may raise.
+        """
+        found, _ = await self.entries([response_id])
+        for stored in (await self.page(found, 1)).items:
+            if hold:
+                hold(stored.size)
+            return stored
+        return None
+
+    async def entry(self, response_id: str) -> Entry | None:
+        """Return the response's record without content that is stored elsewhere; None as from `load`."""
+        found = await self.entry_version(response_id)
+        return found[0] if found else None
+
+    async def entry_version(self, response_id: str) -> tuple[Entry, int] | None:
+        """Return what `entry` returns, and the version of the record."""
+        found, _ = await self.entries([response_id])
+        return (found[0].entry, found[0].version) if found else None
+
+    async def entries(
+        self, response_ids: Sequence[str], hold: Callable[[int], object] | None = None
+    ) -> tuple[Sequence[FoundEntry], int]:
+        """Return the records of the first responses, up to the size of a page, and how many of the ids they cover."""
+        keys = [f"r/{response_id}" for response_id in response_ids]
+        found, seen = await first_decoded(self._records, self._decoder, keys, self._page_bytes, hold)
+        oldest = self._retention.oldest()
+        entries = [FoundEntry(Entry.from_stored(value), record.version, size) for record, value, size in found.values()]
+        return [each for each in entries if each.entry.order >= oldest], seen
+
+    def is_enough(self, found: Sequence[FoundEntry], limit: int) -> bool:
+        """Return whether the responses fill a page of `limit` and more."""
+        return len(found) > limit or sum(each.size for each in found[:-1]) >= self._page_bytes
+
+    async def page(
+        self, found: Sequence[FoundEntry], limit: int, hold: Callable[[int], object] | None = None
+    ) -> ResponsePage:
+        """Return a page: the first of the responses, until they reach its size limit."""
+        shared, size = SharedContent(self._records, self._decoder, self._page_bytes, hold), 0
+        items: list[StoredResponse] = []
+        for number, each in enumerate(found[:limit]):
+            if size >= self._page_bytes:
+                return ResponsePage(items, has_more=True)
+            ahead = (key for later in found[number:limit] for key in content_of(later.entry))
+            content = await shared.get(content_of(each.entry), ahead)
+            size_of_it = each.size + sum(of_it for _, _, of_it in content.values())
+            size += size_of_it
+            items += assembled(each, content, size_of_it)
+        return ResponsePage(items, len(found) > limit)
+
+    async def own_inputs(
+        self, stored: Sequence[StoredResponse], hold: Callable[[int], object] | None = None
+    ) -> list[list[Json]]:
+        """Return each response's input items after the last item that a model generated, in at most two round trips.
+
+        The list is empty if these items are no longer stored. The answer ends once the inputs reach the
+        size of a page.
+
+        Args:
+            hold: called with the bytes of what is read, before it is decoded; it may raise.
+        """
+        shared = SharedContent(self._records, self._decoder, self._page_bytes, hold)
+        return await own_inputs(shared, [each.input for each in stored], self._page_bytes)

@@ -1,0 +1,38 @@
+"""Finds the requests for approval that a user has answered, so that an answer can name its call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from ..core.owner import Owner
+from ..core.types import Json
+from ..inputs.history import Hold
+from ..store.archive import Archive
+from ..store.codec import TooLarge
+from ..store.reading import ReadAllowance
+from .view_limits import ADDED_BYTES, ADDED_ITEMS
+
+
+async def answered_requests(
+    archive: Archive, items: Sequence[Json], viewer: Owner, hold: Hold | None = None
+) -> Mapping[str, Json]:
+    """Return the requests for approval that are answered among `items`, by their ids.
+
+    A request that is not among them is read if it is the viewer's; otherwise it is left out.
+
+    Args:
+        archive: has the requests.
+        items: items of responses or of a conversation.
+        viewer: the user who looks at them.
+        hold: called with the number of bytes that are about to be held; it may raise.
+    """
+    answered = {str(item.get("approval_request_id")) for item in items if item["type"] == "mcp_approval_response"}
+    requests = [item for item in items if item["type"] == "mcp_approval_request"]
+    found = {str(item.get("id")): item for item in requests if item.get("id") in answered}
+    missing = list(islice(sorted(answered - found.keys()), ADDED_ITEMS))
+    stored = archive.find_items(viewer, missing, ReadAllowance(ADDED_BYTES, hold))
+    try:
+        return found | {each: item async for each, item in stored if item["type"] == "mcp_approval_request"}
+    except TooLarge:
+        return found

@@ -1,0 +1,135 @@
+"""The cycle of an HTTP request: the resources that it and its answer hold, and a limit for clients that do not read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, Final, Self
+
+from starlette.types import Message, Receive, Scope, Send
+
+from llama_stack_responses.admission import Reservation
+
+from .direct import DirectWriter, direct_writer
+from .headers import has_large_body
+
+_KEY: Final = "llama_stack_responses.request_cycle"
+"""Key of the cycle in the scope of its request."""
+
+_LOOKS: Final = 4
+"""Checks per `unread_seconds` for whether the client reads."""
+
+
+class RequestCycle:
+    """A request and its answer. As a context manager, it releases the resources that they hold.
+
+    It adds the request id and the processing time to the answer's headers. It breaks off the connection of a client
+    that reads nothing for too long; everything that waits for that client then ends as if the client had disconnected.
+    It closes the connection after an answer that is sent before a large body has arrived completely, because the server
+    would otherwise read that body to its end.
+
+    Args:
+        scope, receive, send: those of the request.
+        request_id: the id of the request.
+        unread_seconds: maximum time for which the client may read nothing.
+        abort_connection: closes the connection of a scope without waiting for the client.
+        answers: creates the reservation for the bytes of a large answer.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        request_id: str,
+        unread_seconds: float,
+        abort_connection: Callable[[Scope], None],
+        answers: Callable[[], Reservation],
+    ) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._request_id = request_id
+        self._unread_seconds = unread_seconds
+        self._abort_connection = abort_connection
+        self._answers = answers
+        self._answer: Reservation | None = None
+        self._loop = asyncio.get_running_loop()
+        self._began = perf_counter()
+        self._waits_since: float | None = None
+        self._unread = has_large_body(scope)
+        self._body_reservation: Reservation | None = None
+        self._held: list[Reservation] = []
+        self._timer = self._loop.call_later(unread_seconds / _LOOKS, self._look)
+        self.started = False
+        scope[_KEY] = self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        for reservation in self._held:
+            reservation.release()
+
+    def body_reservation(self, make: Callable[[], Reservation]) -> Reservation:
+        """Return the reservation for the request's body, held until the answer has been sent; `make` creates it."""
+        self._body_reservation = self._body_reservation or self.hold(make())
+        return self._body_reservation
+
+    @property
+    def answer(self) -> Reservation:
+        """The reservation for the bytes of a large answer, held until the answer has been sent."""
+        self._answer = self._answer or self.hold(self._answers())
+        return self._answer
+
+    def hold(self, reservation: Reservation) -> Reservation:
+        """Release this reservation when the answer has been sent."""
+        self._held.append(reservation)
+        return reservation
+
+    def abort_connection(self) -> None:
+        """Close the connection at once, so that the client notices that the answer is incomplete."""
+        self._abort_connection(self._scope)
+
+    def direct_writer(self) -> DirectWriter | None:
+        """Return what writes to the client past ASGI, once the head of the answer was sent; None if nothing can."""
+        return direct_writer(self._scope, self._receive)
+
+    async def receive(self) -> Message:
+        """Return the next message of the client."""
+        message = await self._receive()
+        if not message.get("more_body"):
+            self._unread = False
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Send a message of the answer."""
+        if message["type"] == "http.response.start":
+            self._begin(message)
+        self._waits_since = self._loop.time()
+        await self._send(message)
+        self._waits_since = None
+
+    def _begin(self, message: Message) -> None:
+        self.started = True
+        took = round((perf_counter() - self._began) * 1000)
+        own = [(b"x-request-id", self._request_id.encode()), (b"openai-processing-ms", b"%d" % took)]
+        if self._unread:
+            own.append((b"connection", b"close"))
+        message["headers"] = [*message["headers"], *own]
+
+    def _look(self) -> None:
+        if self._waits_since is not None and self._loop.time() - self._waits_since >= self._unread_seconds:
+            self.abort_connection()
+            return
+        self._timer = self._loop.call_later(self._unread_seconds / _LOOKS, self._look)
+
+
+def cycle_of(scope: Scope) -> RequestCycle:
+    """Return the cycle of a request."""
+    found: Any = scope[_KEY]
+    assert isinstance(found, RequestCycle)
+    return found

@@ -1,0 +1,140 @@
+"""Sampling of restricted rows from kept logits, without a sort: the result is that of `sampler.redraw`.
+
+The last token that top_k or top_p keeps is found by bisection over the logits' bits, which have the same order as their
+values: 32 passes at most, whatever the distribution. One program handles a row, whose logits stay in the L2 cache.
+"""
+
+import triton
+import triton.language as tl
+
+from .head import _gumbel
+
+
+@triton.jit
+def _keys(values):
+    """Return int64 numbers in the order of the f32 values; equal values have equal numbers."""
+    bits = tl.where(values == 0, 0.0, values).to(tl.int32, bitcast=True)
+    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64)
+
+
+@triton.jit
+def _load(left, width, start, BLOCK: tl.constexpr):  # noqa: N803
+    tokens = start + tl.arange(0, BLOCK)
+    return tl.load(left + tokens, mask=tokens < width, other=float("-inf"))
+
+
+@triton.jit
+def _mass(left, width, least, best, warm, COUNTED: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803
+    """Return the sum of the shares, or the number, of values whose key is at least `least`; -inf is not counted."""
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, width, BLOCK):
+        values = _load(left, width, start, BLOCK)
+        share = tl.full([BLOCK], 1.0, tl.float32) if COUNTED else tl.exp((values - best) / warm)
+        total += tl.where((_keys(values) >= least) & (values > float("-inf")), share, 0.0)
+    return tl.sum(total, axis=0)
+
+
+@triton.jit
+def _cut(left, width, target, best, warm, COUNTED: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803
+    """Keep the fewest values, highest first, whose mass is at least the target; the others become -inf."""
+    top = tl.max(_keys(tl.full([1], best, tl.float32)), axis=0)
+    low = top * 0 - 2139095041  # the key of -inf
+    high = top
+    while low < high:
+        middle = low + (high - low + 1) // 2
+        enough = _mass(left, width, middle, best, warm, COUNTED, BLOCK) >= target
+        low = tl.where(enough, middle, low)
+        high = tl.where(enough, high, middle - 1)
+    share = 1.0
+    if not COUNTED:
+        bits = tl.where(low < 0, low ^ 0x7FFFFFFF, low).to(tl.int32)
+        share = tl.exp((bits.to(tl.float32, bitcast=True) - best) / warm)
+    above = _mass(left, width, low + 1, best, warm, COUNTED, BLOCK)
+    spare = tl.maximum(tl.ceil((target - above) / share), 1.0)
+    found = above * 0
+    for start in range(0, width, BLOCK):
+        tokens = start + tl.arange(0, BLOCK)
+        values = _load(left, width, start, BLOCK)
+        ties = (_keys(values) == low).to(tl.float32)
+        rank = found + tl.cumsum(ties, axis=0)
+        kept = (_keys(values) > low) | ((ties > 0) & (rank <= spare))
+        tl.store(left + tokens, tl.where(kept, values, float("-inf")), mask=tokens < width)
+        found += tl.sum(ties, axis=0)
+    tl.debug_barrier()
+
+
+@triton.jit
+def _restrict(left, width, best, warm, top_k, min_p, top_p, BLOCK: tl.constexpr):  # noqa: N803
+    """Apply min_p, then top_k, then top_p to what is left."""
+    everything = -2139095041  # the key of -inf, which `_mass` does not count
+    if min_p > 0:
+        floor = best + warm * tl.log(min_p)
+        for start in range(0, width, BLOCK):
+            places = start + tl.arange(0, BLOCK)
+            values = _load(left, width, start, BLOCK)
+            kept = (values >= floor) | (values == best)
+            tl.store(left + places, tl.where(kept, values, float("-inf")), mask=places < width)
+        tl.debug_barrier()
+    if top_k > 0:
+        found = _mass(left, width, everything, best, warm, True, BLOCK)
+        _cut(left, width, tl.minimum(top_k.to(tl.float32), found), best, warm, True, BLOCK)
+    if top_p < 1:
+        total = _mass(left, width, everything, best, warm, False, BLOCK)
+        _cut(left, width, top_p * total, best, warm, False, BLOCK)
+
+
+# Arguments that change from step to step must not select another build of a kernel: it would compile in a request.
+@triton.jit(do_not_specialize_on_alignment=["logits", "numbers", "fractions", "masks"])
+def redraw_kernel(
+    logits,
+    left,
+    tokens,
+    temperatures,
+    seeds,
+    numbers,
+    fractions,
+    masks,
+    adjustments,
+    width,
+    words,
+    coldest,
+    PARAMETERS: tl.constexpr,  # noqa: N803
+    BLOCK: tl.constexpr,  # noqa: N803
+):
+    """Sample the restricted rows again. Grid (restricted rows). `left` [restricted, width] is working memory."""
+    numbers += tl.program_id(0) * PARAMETERS
+    fractions += tl.program_id(0) * PARAMETERS
+    left += tl.program_id(0).to(tl.int64) * width
+    row, mask, top_k, entry = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2), tl.load(numbers + 3)
+    min_p, top_p = tl.load(fractions + 4), tl.load(fractions + 5)
+    temperature = tl.load(temperatures + row)
+    warm = tl.maximum(temperature, coldest)
+    highest = tl.full([BLOCK], float("-inf"), tl.float32)
+    for start in range(0, width, BLOCK):
+        places = start + tl.arange(0, BLOCK)
+        inside = places < width
+        values = tl.load(logits + row.to(tl.int64) * width + places, mask=inside, other=float("-inf"))
+        adjusted = tl.where(entry >= 0, places, width) < width
+        values += tl.load(adjustments + entry.to(tl.int64) * width + places, mask=adjusted, other=0.0)
+        masked = tl.where(mask >= 0, places, width) < width
+        word = tl.load(masks + mask.to(tl.int64) * words + places // 32, mask=masked, other=-1)
+        allowed = ((word >> (places % 32)) & 1) != 0
+        values = tl.where(allowed & (values == values), values, float("-inf"))
+        tl.store(left + places, values, mask=inside)
+        highest = tl.maximum(highest, values)
+    tl.debug_barrier()
+    best = tl.max(highest, axis=0)
+    if (temperature > 0) & (best > float("-inf")):
+        _restrict(left, width, best, warm, top_k, min_p, top_p, BLOCK)
+    seed = tl.load(seeds + row + tl.arange(0, 1))
+    highest = best * 0 + float("-inf")
+    chosen = row * 0
+    for start in range(0, width, BLOCK):
+        places = start + tl.arange(0, BLOCK)
+        values = _load(left, width, start, BLOCK)
+        if temperature > 0:
+            values = values / warm + tl.reshape(_gumbel(places, seed), [BLOCK])
+        top, place = tl.max(values, axis=0, return_indices=True)
+        chosen = tl.where(top > highest, start + place, chosen)
+        highest = tl.maximum(highest, top)
+    tl.store(tokens + row, chosen.to(tl.int64))

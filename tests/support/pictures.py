@@ -1,0 +1,130 @@
+"""Takes the pictures of the built-in page that the documentation shows.
+
+    python -m tests.support.pictures [--out docs/images] [--only NAME ...]
+
+It starts a stack with responses of every kind and drives Chromium. Look at each picture before it is committed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.support.browser import Browser, Shown
+from tests.support.script import reply, text
+from tests.support.showcase import pieces
+from tests.support.stack import REPOSITORY
+from tests.support.story import Furnished, furnished
+from tests.support.wire import Wire
+
+HERON: Final = "The heron stands where the river slows, one leg folded, and waits for the light to change. "
+SETTLED: Final = "() => !/Reading…|Connecting/.test(document.querySelector('main').innerText)"
+_DESK: Final = (1280, 800)
+_PHONE: Final = (390, 844)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture of a view.
+
+    Attributes:
+        address: of the view, with ids by their names.
+        scheme: `light` or `dark`.
+        size: width and height of the window.
+        prepare: what is done in the view first.
+    """
+
+    address: str
+    scheme: str
+    size: tuple[int, int] = _DESK
+    prepare: Callable[[Shown, Furnished], None] | None = None
+
+
+def _played(page: Shown, found: Furnished) -> None:
+    """Play the replay until the answer is being written."""
+    for _ in range(100):
+        page.press("ArrowRight")
+        if page.page.locator(".growing .message").count():
+            break
+    page.press(*["ArrowRight"] * 14)
+
+
+def _opened(page: Shown, found: Furnished) -> None:
+    page.find(".compaction summary").click()
+    page.page.mouse.move(0, 0)
+
+
+def _busy(page: Shown, found: Furnished) -> None:
+    """Let responses run, and others end, for some seconds."""
+    long = reply(text(*pieces(HERON * 40)), interval=0.2)
+    found.upstream.script("qwen3-30b", long)
+    found.upstream.script("qwen3-4b", reply(text(*pieces("Yes: there are 17 of them. " * 3)), delay=0.12))
+    with Wire(found.stack) as wire:
+        for question in ("Describe the heron.", "Describe the river at night."):
+            wire.post({"model": "local/qwen3-30b", "input": question, "background": True})
+        for number in range(24):
+            wire.create(model="local/qwen3-4b", input=f"How many herons are in picture {number}?")
+            page.page.wait_for_timeout(300 + 900 * (number % 4 == 0))
+
+
+def _ask(page: Shown, found: Furnished) -> None:
+    """Ask in the playground, and wait for the answer."""
+    found.upstream.script("qwen3-30b", reply(text("**Herons** are waders: they wait, and then they are fast.")))
+    page.until("() => document.querySelector('select[name=model]')?.options.length > 0")
+    page.page.evaluate(
+        "name => { const field = document.querySelector('select[name=model]');"
+        " field.append(new Option(name, name)); field.value = name; field.dispatchEvent(new Event('change')) }",
+        "local/qwen3-30b",
+    )
+    page.page.locator("textarea[name=input]").fill("What is a heron, in one sentence?")
+    page.press("Control+Enter")
+    page.find(".message[data-role=assistant] .md")
+
+
+PICTURES: Final = {
+    "ui-list-light": Picture("/ui", "light"),
+    "ui-response-light": Picture("/ui/responses/{trip}", "light"),
+    "ui-response-dark": Picture("/ui/responses/{trip}", "dark"),
+    "ui-response-phone": Picture("/ui/responses/{trip}", "light", _PHONE),
+    "ui-chain-dark": Picture("/ui/chain/{darker}", "dark"),
+    "ui-compaction-light": Picture("/ui/chain/{compacted}", "light", prepare=_opened),
+    "ui-replay-light": Picture("/ui/responses/{trip}/replay", "light", prepare=_played),
+    "ui-compare-dark": Picture("/ui/compare?a={gulls}&b={darker}", "dark"),
+    "ui-playground-light": Picture("/ui/playground", "light", prepare=_ask),
+    "ui-playground-phone": Picture("/ui/playground", "dark", _PHONE, _ask),
+    "ui-live-dark": Picture("/ui/live", "dark", prepare=_busy),
+}
+
+
+def take(browser: Browser, found: Furnished, picture: Picture, out: Path) -> None:
+    """Take one picture; it fails if the page has a problem."""
+    width, height = picture.size
+    options = {"viewport": {"width": width, "height": height}, "color_scheme": picture.scheme}
+    with browser.page(found.stack.base_url, **options, has_touch=picture.size == _PHONE) as page:
+        page.goto(picture.address.format(**found.ids))
+        page.until(SETTLED)
+        if picture.prepare:
+            picture.prepare(page, found)
+        page.page.wait_for_timeout(500)
+        page.page.screenshot(path=out)
+        page.check_quiet()
+
+
+def main() -> None:
+    """Take the pictures."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--out", type=Path, default=REPOSITORY / "docs" / "images")
+    parser.add_argument("--only", nargs="*", choices=PICTURES, default=list(PICTURES))
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, furnished(Path(folder)) as found, Browser() as browser:
+        for name in options.only:
+            take(browser, found, PICTURES[name], options.out / f"{name}.png")
+            print(name, flush=True)
+
+
+if __name__ == "__main__":
+    main()

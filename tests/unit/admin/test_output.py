@@ -1,0 +1,387 @@
+"""How the commands begin and end: pipes, Ctrl-C, wrong arguments and absent stores."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, get_args
+
+import pytest
+from openai.types.responses import ResponseStatus
+
+from llama_stack_responses.admin import backups, commands
+from llama_stack_responses.admin.tables import columns_of, print_rows
+from llama_stack_responses.cli import main
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.store.records import Condition, Op
+from llama_stack_responses.store.sqlite import SqliteRecords
+from tests.support.golden_store import FOLDER, Golden, load
+from tests.support.process import free_port
+from tests.support.variants import Json, responses_config, variant
+
+ROOT: Final = Path(__file__).parents[3]
+STARTER: Final = str(ROOT / "templates" / "starter" / "config.yaml")
+CLI: Final = "import sys; from llama_stack_responses.cli import main; sys.exit(main())"
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The state of a server that has generated some responses."""
+    monkeypatch.setenv("STATE_DIR", str(tmp_path / "state"))
+    load(Golden.read(FOLDER / "2026-11-23-afternoon-sqlite.json.xz"), None, tmp_path / "state")
+    return tmp_path / "state"
+
+
+@pytest.mark.parametrize("command", ["list", "list --json", "export --owner=", "tail --every=0.1"])
+def test_reader_that_has_enough_ends_a_command_silently(command: str, state: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        [sys.executable, "-c", CLI, *command.split(), "--config", STARTER],
+        env={**os.environ, "STATE_DIR": str(state), "PYTHONPATH": str(ROOT)},
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        check=False,
+        timeout=60,
+    )
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def piped(command: str, state: Path, ending: str, **environment: str) -> tuple[int, str, str]:
+    """Run a command in a shell with this redirection; return how it ends and what it prints."""
+    program = shlex.join([sys.executable, "-c", CLI, *command.split()])
+    ended = subprocess.run(
+        ["bash", "-c", f"{program} {ending}"],
+        env={**os.environ, "STATE_DIR": str(state), "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+@pytest.mark.parametrize("command", ["list", "list --json", "show {id}", "export --owner=", "tail --every=0.1", "init"])
+def test_output_to_a_full_disk_is_one_sentence(command: str, state: Path, tmp_path: Path) -> None:
+    if command == "init":
+        words = f"init starter {tmp_path / 'new'}"
+    else:
+        words = f"{command.format(id=newest(state))} --config {STARTER}"
+    expected = "llama-stack-responses: Cannot use the output: No space left on device.\n"
+    assert piped(words, state, ">/dev/full") == (1, "", expected)
+
+
+@pytest.mark.parametrize("command", ["list", "export --owner=", "stats"])
+def test_command_without_an_output_ends_normally(command: str, state: Path) -> None:
+    assert piped(f"{command} --config {STARTER}", state, ">&-") == (0, "", "")
+
+
+def test_letters_that_the_terminal_lacks_are_replaced(state: Path) -> None:
+    named = newest(state, "--model local/plain")
+    code, out, errors = piped(f"chain {named} --config {STARTER}", state, "", PYTHONIOENCODING="ascii")
+    assert (code, errors) == (0, "")
+    assert "F??e ?" in out
+
+
+def newest(state: Path, wanted: str = "") -> str:
+    """Return the id of the newest wanted response."""
+    return str(json.loads(piped(f"list --json --limit 1 --config {STARTER} {wanted}", state, "")[1])["id"])
+
+
+COMMANDS: Final = (
+    "init starter {folder}",
+    "import {config}",
+    "list",
+    "show resp_0",
+    "chain resp_0",
+    "tail",
+    "stats",
+    "queue",
+    "delete resp_0",
+    "export --owner=",
+    "backup {folder}/backup",
+    "restore {folder}/backup",
+)
+INTERRUPTED: Final = """
+import os, signal, sys
+class Interrupting:
+    @staticmethod
+    def find_spec(name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting)
+from llama_stack_responses.console import main
+sys.exit(main())
+"""
+"""The program, interrupted where it imports a module."""
+
+
+def interrupted(module: str, command: str, folder: Path) -> tuple[int, str, str]:
+    """Run a command that is interrupted at this import; return how it ends and what it prints."""
+    words = command.format(folder=folder, config=STARTER).split()
+    if words[0] not in ("init", "import"):
+        words += ["--config", STARTER]
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED.format(module=module), *words],
+        env={**os.environ, "STATE_DIR": str(folder / "state"), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("module", ["llama_stack_responses.cli", "argparse", "importlib.metadata"])
+def test_ctrl_c_while_a_command_is_imported_ends_it_silently(module: str, command: str, tmp_path: Path) -> None:
+    assert interrupted(module, command, tmp_path) == (130, "", "")
+
+
+@pytest.mark.parametrize("command", ["import {config}", "list", "backup {folder}/backup"])
+def test_ctrl_c_during_the_imports_of_a_command_ends_it_silently(command: str, state: Path, tmp_path: Path) -> None:
+    """The import of pydantic, which loses a `KeyboardInterrupt` or makes another error of it."""
+    assert interrupted("pydantic.main", command, tmp_path) == (130, "", "")
+
+
+def test_ctrl_c_ends_tail_silently(state: Path) -> None:
+    command = [sys.executable, "-c", CLI.replace("cli", "console"), "tail", "--every=0.1", "--config", STARTER]
+    env = {**os.environ, "STATE_DIR": str(state), "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
+        assert tail.stdout
+        tail.stdout.readline()
+        tail.send_signal(signal.SIGINT)
+        _, errors = tail.communicate(timeout=60)
+    assert (tail.returncode, errors) == (130, "")
+
+
+def test_ctrl_c_ends_a_command_silently(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def stats(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "stats", stats)
+    assert main(["stats", "--config", STARTER]) == 128 + signal.SIGINT
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list", "--limit", "0"],
+        ["list", "--limit", "many"],
+        ["tail", "--every", "0"],
+        ["tail", "--every", "nan"],
+        ["tail", "--every", "often"],
+    ],
+)
+def test_argument_out_of_range_is_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert "it is " in capsys.readouterr().err
+
+
+def test_store_that_does_not_exist_is_an_error_and_not_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("STATE_DIR", str(tmp_path / "other"))
+    assert main(["list", "--config", STARTER]) == 1
+    assert "There is no store" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+
+
+def test_store_of_the_host_that_does_not_exist_is_an_error_and_not_created(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In another process: the host that is imported here keeps its backends."""
+
+    def change(config: Json) -> None:
+        responses_config(config)["store"] = {"type": "host"}
+
+    config = variant(Path(STARTER), tmp_path / "config.yaml", change)
+    for command in ("list", "stats", f"backup {tmp_path / 'backup'}"):
+        code, out, errors = piped(f"{command} --config {config}", tmp_path / "other", "")
+        said = f"There is no store {tmp_path}/other/host-kv.db: check STATE_DIR, and the user that runs the server.\n"
+        assert (code, out, errors) == (1, "", f"llama-stack-responses: {said}")
+    assert not (tmp_path / "other").exists()
+    assert not (tmp_path / "backup").exists()
+
+
+@pytest.mark.parametrize("command", ["list", "tail"])
+def test_unknown_status_is_wrong_usage(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([command, "--status", "complete"])
+    refused = capsys.readouterr().err
+    assert "'complete'" in refused
+    for each in get_args(ResponseStatus):
+        assert each in refused.partition("choose from")[2]
+
+
+def test_configuration_that_does_not_exist_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--config", str(tmp_path / "gone.yaml")]) == 2
+    assert "gone.yaml: name the stack's configuration with --config.\n" in capsys.readouterr().err
+
+
+NO_NAMES: Final = "is not a stack's configuration: it has no names with values."
+UNREADABLE: Final = {
+    "empty": ("", NO_NAMES),
+    "list": ("- a\n", NO_NAMES),
+    "variable": (
+        Path(STARTER).read_text().replace("${env.STATE_DIR:=~/.llama-stack-responses}", "${env.NOPE}"),
+        "takes NOPE from the environment, where it is not set or is empty.",
+    ),
+}
+READING: Final = ("list --config", "stats --config", "import")
+
+
+# Each run imports the host: a short run has each command once, and each configuration once.
+@pytest.mark.parametrize(
+    ("command", "unreadable"),
+    [
+        pytest.param(command, unreadable, marks=() if short else pytest.mark.extended)
+        for row, command in enumerate(READING)
+        for column, unreadable in enumerate(UNREADABLE)
+        for short in [row == column]
+    ],
+)
+def test_configuration_that_the_host_cannot_read_is_one_sentence(
+    command: str, unreadable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, expected = UNREADABLE[unreadable]
+    monkeypatch.delenv("NOPE", raising=False)
+    config = tmp_path / "config.yaml"
+    config.write_text(text)
+    # Another process: the host, which is imported here, stays.
+    ended = subprocess.run(
+        [sys.executable, "-c", CLI, *command.split(), str(config)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (2, f"llama-stack-responses: {config} {expected}\n")
+
+
+def test_columns_of_wide_letters_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"a": "日本語", "b": "x"}, {"a": "e\u0301", "b": "y"}, {"a": "\U0001f600", "b": "z"}]
+    print_rows(rows, {"a": "A", "b": "B"}, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert {columns_of(line) for line in lines} == {len("日本語") * 2 + len("  B")}
+
+
+@pytest.mark.parametrize("kind", ["redis", "postgres"])
+def test_backup_of_a_store_that_is_down_is_an_error(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = free_port()
+    monkeypatch.setenv("REDIS_URL", f"redis://127.0.0.1:{port}/0")
+    monkeypatch.setenv("DATABASE_URL", f"postgresql://postgres@127.0.0.1:{port}/postgres")
+    config = ROOT / "templates" / kind / "config.yaml"
+    assert main(["backup", str(tmp_path / "backup"), "--config", str(config)]) == 1
+    assert "The response store's server cannot be reached." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["list", "delete --yes", "delete resp_1 --yes", "export"])
+def test_tenant_without_owner_is_wrong_usage(command: str, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command.split(), "--tenant", "acme", "--config", STARTER]) == 2
+    assert "Name the --owner in the --tenant." in capsys.readouterr().err
+
+
+def test_export_of_a_store_that_fails_leaves_no_file(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def breaks_off(*_: object) -> None:
+        raise ApiError(503, "The response store's file is damaged.")
+
+    monkeypatch.setattr(commands, "_export", breaks_off)
+    out = tmp_path / "owner.jsonl"
+    assert main(["export", "--owner=", "--out", str(out), "--config", STARTER]) == 1
+    assert "The response store's file is damaged." in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [state]
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "printed"),
+    [
+        (ApiError(503, "The disk is full."), 1, "llama-stack-responses: The disk is full.\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+    ids=["full disk", "Ctrl-C"],
+)
+def test_restore_that_ends_early_says_how_to_complete_it(
+    failure: BaseException,
+    code: int,
+    printed: str,
+    state: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    restore = ["restore", str(tmp_path / "backup"), "--config", STARTER]
+    assert main(["backup", *restore[1:]]) == 0
+    commit, calls = SqliteRecords.commit, list[SqliteRecords]()
+
+    async def fail_at_the_second(
+        records: SqliteRecords, ops: Sequence[Op], conditions: Sequence[Condition] = ()
+    ) -> None:
+        calls.append(records)
+        if len(calls) == 2:
+            raise failure
+        await commit(records, ops, conditions)
+
+    monkeypatch.setattr(backups, "_ROWS", 2)
+    monkeypatch.setattr(SqliteRecords, "commit", fail_at_the_second)
+    monkeypatch.setenv("STATE_DIR", str(tmp_path / "new"))
+    assert main(restore) == code
+    said = "The backup is not restored completely: repeat the command with --merge.\n"
+    assert capsys.readouterr().err == said + printed
+    assert main([*restore, "--merge"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_failure_of_the_store_is_one_line(state: Path) -> None:
+    """And no line of the server's log."""
+    (state / "responses.db").write_bytes(b"not a database")
+    said = "The response store's file is damaged or not a database."
+    assert piped(f"list --config {STARTER}", state, "") == (1, "", f"llama-stack-responses: {said}\n")
+
+
+def test_export_is_readable_by_this_user_alone(state: Path, tmp_path: Path) -> None:
+    out = tmp_path / "owner.jsonl"
+    out.with_name("owner.jsonl.partial").write_text("of an attempt that was killed")
+    out.with_name("owner.jsonl.partial").chmod(0o644)
+    assert main(["export", "--owner=", "--out", str(out), "--config", STARTER]) == 0
+    assert out.stat().st_mode & 0o777 == 0o600
+    assert not out.with_name("owner.jsonl.partial").exists()
+
+
+def test_export_to_a_folder_that_does_not_exist_is_one_sentence(
+    state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", "--owner=", "--out", str(tmp_path / "gone" / "out"), "--config", STARTER]) == 1
+    assert "Cannot write" in capsys.readouterr().err
+
+
+def test_delete_of_unknown_responses_without_yes_names_them(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["delete", "resp_0", "--config", STARTER]) == 1
+    assert capsys.readouterr().err == "llama-stack-responses: Not stored, or still in progress: resp_0.\n"
+
+
+@pytest.mark.parametrize(("content", "expected"), [(None, "Cannot read"), (b"{}", "not a backup")])
+def test_restore_of_a_wrong_file_makes_no_store(
+    content: bytes | None,
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("STATE_DIR", str(tmp_path / "state"))
+    if content is not None:
+        (tmp_path / "backup").write_bytes(content)
+    assert main(["restore", str(tmp_path / "backup"), "--config", STARTER]) == 1
+    assert expected in capsys.readouterr().err
+    assert not (tmp_path / "state").exists()

@@ -1,0 +1,38 @@
+"""The streams of the built-in page: the order of running responses."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.generation.run import ForegroundRun
+from llama_stack_responses.service.responses import OpenAIResponsesImpl
+from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.ui.lists import Lists
+from llama_stack_responses.ui.streams import Streams
+from tests.support.inference import FakeInference, finish, text
+from tests.unit.service.test_short_requests import Everybody, server
+
+
+async def newest_first(impl: OpenAIResponsesImpl, count: int) -> list[str]:
+    """Return the ids of the running responses in the order of the live view, once there are so many."""
+    streams = Streams(impl, Lists(impl.archive, impl.jobs))
+    async for event in streams.live(ANONYMOUS):
+        if event and len(event[1]["responses"]) == count:
+            return [one["id"] for one in event[1]["responses"]]
+    raise AssertionError("the stream ended")
+
+
+async def test_running_responses_of_one_second_are_listed_newest_first() -> None:
+    go = asyncio.Event()
+    answer: Any = [text("Hello"), go, finish()]
+    impl = server(MemoryRecords(), FakeInference(*[answer] * 8), Everybody())
+    created = []
+    for _ in range(8):
+        run = await impl.create({"model": "m", "input": "Hello", "stream": True})
+        assert isinstance(run, ForegroundRun)
+        created.append(run.response["id"])
+    assert await asyncio.wait_for(newest_first(impl, 8), 60) == created[::-1]
+    go.set()
+    await impl.shutdown()
