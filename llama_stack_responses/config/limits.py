@@ -180,10 +180,10 @@ class BackgroundWork(BaseModel):
     """Limits of background responses (`background: true`).
 
     Attributes:
-        at_once: maximum number that one server process runs at the same time.
+        concurrency: maximum number that one server process runs at a time. The former name `at_once` is accepted.
         waiting: maximum number in the queue, over all servers on the same store; further requests get a 429.
-        at_once_per_user: maximum number of `at_once` that one authenticated user may use; null is three quarters of
-            them.
+        concurrency_per_user: maximum number of these for one authenticated user; null is three quarters of
+            `concurrency`. The former name `at_once_per_user` is accepted.
         per_user: maximum number of queued and running responses of one authenticated user, over all servers on the
             same store; null is a quarter of `waiting`; further requests get a 429. A stack without authentication has
             one user, who may use all.
@@ -193,9 +193,11 @@ class BackgroundWork(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    at_once: int = Field(default=16, ge=1)
+    concurrency: int = Field(default=16, ge=1, validation_alias=AliasChoices("concurrency", "at_once"))
     waiting: int = Field(default=1000, ge=1)
-    at_once_per_user: int | None = Field(default=None, ge=1)
+    concurrency_per_user: int | None = Field(
+        default=None, ge=1, validation_alias=AliasChoices("concurrency_per_user", "at_once_per_user")
+    )
     per_user: int | None = Field(default=None, ge=1)
     event_log_seconds: float = Field(
         default=600.0, ge=0, validation_alias=AliasChoices("event_log_seconds", "journal_seconds")

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import (
     AfterValidator,
+    AliasChoices,
     BaseModel,
     ConfigDict,
     Field,
@@ -79,9 +80,10 @@ class FileInputs(BaseModel):
         bytes_per_user: maximum bytes that the requests of one user hold; null is 4 times `max_bytes`, and 16 MiB at
             least.
         memory_mb: maximum memory for reading one file, if this server reads it itself.
-        at_once: maximum number of files that a server process reads at the same time.
-        at_once_per_user: maximum number of these that belong to one authenticated user. A stack without authentication
-            has one user, who may use all.
+        concurrency: maximum number of files that a server process reads at the same time. The former name `at_once` is
+            accepted.
+        concurrency_per_user: maximum number of these that belong to one authenticated user. A stack without
+            authentication has one user, who may use all. The former name `at_once_per_user` is accepted.
         waiting_per_user: maximum number of further files of one user that wait to be read; more are a 429.
     """
 
@@ -96,8 +98,10 @@ class FileInputs(BaseModel):
     seconds: float = Field(default=60.0, gt=0)
     request_seconds: float = Field(default=300.0, gt=0)
     memory_mb: int = Field(default=1024, ge=64)
-    at_once: int = Field(default=4, ge=1)
-    at_once_per_user: int = Field(default=2, ge=1)
+    concurrency: int = Field(default=4, ge=1, validation_alias=AliasChoices("concurrency", "at_once"))
+    concurrency_per_user: int = Field(
+        default=2, ge=1, validation_alias=AliasChoices("concurrency_per_user", "at_once_per_user")
+    )
     waiting_per_user: int = Field(default=256, ge=0)
 
     @property
@@ -118,8 +122,8 @@ class FileInputs(BaseModel):
     def pool_limits(self) -> PoolLimits:
         """The limits of the worker processes."""
         return PoolLimits(
-            at_once=self.at_once,
-            at_once_per_user=self.at_once_per_user,
+            concurrency=self.concurrency,
+            concurrency_per_user=self.concurrency_per_user,
             waiting_per_user=self.waiting_per_user,
             memory_bytes=self.memory_mb * 2**20,
         )

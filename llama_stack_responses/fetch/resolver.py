@@ -30,14 +30,14 @@ class LookupLimits:
     """Limits of name resolution.
 
     Attributes:
-        at_once: concurrent lookups, including those whose deadline has passed.
-        at_once_per_user: concurrent lookups of one authenticated owner. Without authentication there is one owner,
+        concurrency: concurrent lookups, including those whose deadline has passed.
+        concurrency_per_user: concurrent lookups of one authenticated owner. Without authentication there is one owner,
             which may use all.
         seconds: time limit of one lookup, including the time in the queue.
     """
 
-    at_once: int = 32
-    at_once_per_user: int = 4
+    concurrency: int = 32
+    concurrency_per_user: int = 4
     seconds: float = 10.0
 
 
@@ -62,7 +62,7 @@ class Resolver:
         self._current_user = current_user
         self._look_up = look_up
         self._queue = FairQueue(
-            limits.at_once, limits.at_once_per_user, _WAITING_PER_USER, only_owner=ANONYMOUS.identity
+            limits.concurrency, limits.concurrency_per_user, _WAITING_PER_USER, only_owner=ANONYMOUS.identity
         )
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.request import getproxies_environment
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
 
 from llama_stack_responses.config.addresses import address
 from llama_stack_responses.core.errors import ApiError
@@ -39,7 +39,7 @@ class DdgsConfig(BaseModel):
         safe_search: `on`, `moderate` or `off`.
         max_results: number of results of a search, if the request does not specify it.
         timeout_seconds: time limit of a search.
-        at_once: maximum number of concurrent searches; more wait.
+        concurrency: maximum number of concurrent searches; more wait. The former name `at_once` is accepted.
         proxy: the address of a proxy, such as `http://proxy.internal:3128` or `socks5h://127.0.0.1:9150`; null uses the
             environment's HTTPS_PROXY.
         ca_file: file with the trusted certificate authorities, which a proxy that intercepts TLS needs; null uses the
@@ -54,7 +54,7 @@ class DdgsConfig(BaseModel):
     safe_search: Literal["on", "moderate", "off"] = "moderate"
     max_results: int = Field(default=6, ge=1)
     timeout_seconds: float = Field(default=20.0, gt=0)
-    at_once: int = Field(default=4, ge=1)
+    concurrency: int = Field(default=4, ge=1, validation_alias=AliasChoices("concurrency", "at_once"))
     proxy: Annotated[str, AfterValidator(address("http", "https", "socks5", "socks5h"))] | None = None
     ca_file: Path | None = None
 
@@ -70,7 +70,7 @@ class DdgsToolRuntime(SearchProvider):
     def __init__(self, config: DdgsConfig) -> None:
         super().__init__(config.max_results)
         self._config = config
-        self._pool = WorkerPool(PoolLimits(at_once=config.at_once))
+        self._pool = WorkerPool(PoolLimits(concurrency=config.concurrency))
 
     async def shutdown(self) -> None:
         """End the worker processes."""

@@ -30,16 +30,16 @@ class WorkerLimits:
     """Limits on the number of detached responses.
 
     Attributes:
-        at_once: background responses that this process runs at a time.
-        at_once_per_user: of these, the responses of one authenticated owner.
+        concurrency: background responses that this process runs at a time.
+        concurrency_per_user: of these, the responses of one authenticated owner.
         waiting: background responses that wait, over all servers; also the responses with an Idempotency-Key that this
             process runs at a time.
         per_user: background responses of one authenticated owner that wait or run, over all servers; also the owner's
             responses with an Idempotency-Key that this process runs at a time.
     """
 
-    at_once: int
-    at_once_per_user: int
+    concurrency: int
+    concurrency_per_user: int
     waiting: int
     per_user: int
 
@@ -47,11 +47,11 @@ class WorkerLimits:
     def of(config: BackgroundWork) -> WorkerLimits:
         """Return the limits of a configuration.
 
-        By default, one owner may have three quarters of `at_once` and a quarter of `waiting`.
+        By default, one owner may have three quarters of `concurrency` and a quarter of `waiting`.
         """
         return WorkerLimits(
-            config.at_once,
-            config.at_once_per_user or max(1, config.at_once * 3 // 4),
+            config.concurrency,
+            config.concurrency_per_user or max(1, config.concurrency * 3 // 4),
             config.waiting,
             config.per_user or max(1, config.waiting // 4),
         )
@@ -273,8 +273,8 @@ class Worker:
         """
         owners = [runner.job.state.owner for runner in self._runners.values() if runner.acceptance is None]
         counts = Counter(name_of(owner) for owner in owners if not owner.is_anonymous)
-        at_limit = {of for of, count in counts.items() if count >= self._limits.at_once_per_user}
-        return len(owners) < self._limits.at_once and not self._retired, at_limit
+        at_limit = {of for of, count in counts.items() if count >= self._limits.concurrency_per_user}
+        return len(owners) < self._limits.concurrency and not self._retired, at_limit
 
     async def _watch_jobs(self) -> None:
         """Drop the jobs that another worker took over: their runners would continue until their next write."""

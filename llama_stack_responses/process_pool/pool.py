@@ -37,16 +37,16 @@ class PoolLimits:
     """Limits on each task and on all tasks together.
 
     Attributes:
-        at_once: concurrent tasks.
-        at_once_per_user: concurrent tasks of one authenticated owner. Without authentication there is one owner, which
-            may use all slots.
+        concurrency: concurrent tasks.
+        concurrency_per_user: concurrent tasks of one authenticated owner. Without authentication there is one owner,
+            which may use all slots.
         waiting_per_user: tasks of one owner that may wait.
         memory_bytes: address space of the worker process of a task.
         idle_seconds: how long the idle fork server is kept.
     """
 
-    at_once: int = 4
-    at_once_per_user: int = 2
+    concurrency: int = 4
+    concurrency_per_user: int = 2
     waiting_per_user: int = 256
     memory_bytes: int = 2**30
     idle_seconds: float = 300.0
@@ -80,8 +80,8 @@ class WorkerPool:
     def __init__(self, limits: PoolLimits) -> None:
         self._limits = limits
         self._queue = FairQueue(
-            limits.at_once,
-            limits.at_once_per_user,
+            limits.concurrency,
+            limits.concurrency_per_user,
             limits.waiting_per_user,
             only_owner=ANONYMOUS.identity,
         )

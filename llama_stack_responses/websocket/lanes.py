@@ -20,13 +20,13 @@ class LaneLimits:
     """Limits of the requests of a connection.
 
     Attributes:
-        at_once: maximum requests that are processed at the same time.
+        concurrency: maximum requests that are processed at the same time.
         waiting: maximum requests that wait in addition.
         waiting_bytes: maximum size of all these requests.
         names: maximum different lane names over the lifetime of the connection.
     """
 
-    at_once: int
+    concurrency: int
     waiting: int
     waiting_bytes: int
     names: int
@@ -50,7 +50,7 @@ class Lanes:
     def __init__(self, limits: LaneLimits, work: Callable[[str | None, Json], Awaitable[None]]) -> None:
         self._limits = limits
         self._work = work
-        self._slots = asyncio.Semaphore(limits.at_once)
+        self._slots = asyncio.Semaphore(limits.concurrency)
         self._names: set[str] = set()
         self._queues: dict[str | None, deque[_Request]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -84,7 +84,7 @@ class Lanes:
 
     def _check(self, lane: str | None, size: int) -> None:
         limits = self._limits
-        if self._count >= limits.at_once + limits.waiting or self._bytes + size > limits.waiting_bytes:
+        if self._count >= limits.concurrency + limits.waiting or self._bytes + size > limits.waiting_bytes:
             message = "Too many requests wait on this connection. Send the next one when a response has ended."
             raise ApiError(429, message, code="rate_limit_exceeded")
         if lane is None or lane in self._names:

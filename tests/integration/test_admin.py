@@ -80,7 +80,7 @@ def operated(
     kind: str = request.param
 
     def change(config: Json) -> None:
-        responses_config(config)["background"] = {"at_once": 1}
+        responses_config(config)["background"] = {"concurrency": 1}
         if kind == "host":
             responses_config(config)["store"] = {"type": "host"}
 

@@ -60,7 +60,7 @@ def scraped(
 
     def change(config: Json) -> None:
         open_this_machine(config)
-        responses_config(config)["background"] = {"at_once": 1}
+        responses_config(config)["background"] = {"concurrency": 1}
 
     port = free_port()
     env = {

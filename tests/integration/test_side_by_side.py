@@ -79,7 +79,7 @@ def servers(
     folder = tmp_path_factory.mktemp(kind)
 
     def change(config: Json) -> None:
-        responses_config(config)["background"] = {"at_once": 1}
+        responses_config(config)["background"] = {"concurrency": 1}
         if kind == "sqlite":
             responses_config(config)["store"] = {"type": "sqlite", "path": str(folder / "shared.db")}
 

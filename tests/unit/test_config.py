@@ -4,6 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from llama_stack_responses.config.limits import BackgroundWork
+from llama_stack_responses.config.services import FileInputs
 
 
 @pytest.mark.parametrize("name", ["event_log_seconds", "journal_seconds"])
@@ -11,3 +12,12 @@ def test_lifetime_of_event_logs_has_new_and_former_name(name: str) -> None:
     assert BackgroundWork.model_validate({name: 30}).event_log_seconds == 30.0
     with pytest.raises(ValidationError):
         BackgroundWork.model_validate({name: -1})
+
+
+@pytest.mark.parametrize("part", [BackgroundWork, FileInputs])
+@pytest.mark.parametrize("name", ["concurrency", "at_once"])
+def test_concurrency_has_new_and_former_name(part: type[BackgroundWork | FileInputs], name: str) -> None:
+    read = part.model_validate({name: 3, f"{name}_per_user": 2})
+    assert (read.concurrency, read.concurrency_per_user) == (3, 2)
+    with pytest.raises(ValidationError):
+        part.model_validate({name: 0})

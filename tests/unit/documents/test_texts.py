@@ -151,7 +151,7 @@ async def test_processor_is_shared_fairly_between_owners() -> None:
                 await asyncio.Event().wait()
             return await super().text(document)
 
-    pool = WorkerPool(PoolLimits(at_once=2, at_once_per_user=1))
+    pool = WorkerPool(PoolLimits(concurrency=2, concurrency_per_user=1))
     texts, queue = texts_of(pool, 100, Stalled()), pool._queue
     flood = [
         asyncio.create_task(texts.of(Document("stalled", "", ZIP + bytes([number])), context())) for number in range(3)

@@ -22,7 +22,7 @@ class Names:
 
     def __init__(self) -> None:
         self.looked_up: list[str] = []
-        self.at_once = self.most_at_once = 0
+        self.running = self.most_running = 0
         self._lock = Lock()
         self._ended = Event()
 
@@ -38,8 +38,8 @@ class Names:
     def look_up(self, host: str, _: int) -> Sequence[str]:
         with self._lock:
             self.looked_up.append(host)
-            self.at_once += 1
-            self.most_at_once = max(self.most_at_once, self.at_once)
+            self.running += 1
+            self.most_running = max(self.most_running, self.running)
         try:
             if host.startswith("slow"):
                 self._ended.wait(30)
@@ -48,7 +48,7 @@ class Names:
             return ["192.0.2.1"]
         finally:
             with self._lock:
-                self.at_once -= 1
+                self.running -= 1
 
     def resolver(self, owner: Owner = ADA, **limits: Any) -> Resolver:
         return Resolver(LookupLimits(**{"seconds": FAR, **limits}), lambda: owner, self.look_up)
@@ -78,43 +78,43 @@ async def test_name_is_resolved() -> None:
 
 async def test_slow_names_of_one_owner_leave_slots_to_others() -> None:
     with Names() as names:
-        users = Users(names, at_once=4, at_once_per_user=2)
+        users = Users(names, concurrency=4, concurrency_per_user=2)
         slow = [users.start(ADA, f"slow-{number}") for number in range(10)]
-        await until(lambda: names.at_once == 2)
+        await until(lambda: names.running == 2)
         assert await users.start(BOB, "a.example") == ["192.0.2.1"]
-        assert names.most_at_once == 3
+        assert names.most_running == 3
         names.end()
         await asyncio.gather(*slow)
 
 
 async def test_lookups_of_stack_without_users_take_all_slots() -> None:
     with Names() as names:
-        resolver = names.resolver(ANONYMOUS, at_once=4, at_once_per_user=1)
+        resolver = names.resolver(ANONYMOUS, concurrency=4, concurrency_per_user=1)
         slow = [asyncio.create_task(resolver.resolve(f"slow-{number}", 80)) for number in range(6)]
-        await until(lambda: names.at_once == 4)
+        await until(lambda: names.running == 4)
         names.end()
         await asyncio.gather(*slow)
-        assert names.most_at_once == 4
+        assert names.most_running == 4
 
 
 async def test_lookup_beyond_deadline_is_refused_and_keeps_slot_until_it_ends() -> None:
     with Names() as names:
-        resolver = names.resolver(at_once=1, at_once_per_user=1, seconds=0.05)
+        resolver = names.resolver(concurrency=1, concurrency_per_user=1, seconds=0.05)
         with pytest.raises(UrlRefused, match=r"'slow' was not found within 0\.05 seconds"):
             await resolver.resolve("slow", 80)
         with pytest.raises(UrlRefused, match=r"'a\.example' was not found within"):
             await resolver.resolve("a.example", 80)
         assert names.looked_up == ["slow"]
         names.end()
-        await until(lambda: names.at_once == 0)
+        await until(lambda: names.running == 0)
         assert await names.resolver().resolve("a.example", 80) == ["192.0.2.1"]
 
 
 async def test_slot_is_given_back_after_late_answer() -> None:
     with Names() as names:
-        resolver = names.resolver(at_once=1, at_once_per_user=1)
+        resolver = names.resolver(concurrency=1, concurrency_per_user=1)
         looking = asyncio.create_task(resolver.resolve("slow", 80))
-        await until(lambda: names.at_once == 1)
+        await until(lambda: names.running == 1)
         looking.cancel()
         await asyncio.wait([looking])
         names.end()
@@ -123,9 +123,9 @@ async def test_slot_is_given_back_after_late_answer() -> None:
 
 async def test_waiting_lookups_of_one_owner_are_limited() -> None:
     with Names() as names:
-        resolver = names.resolver(at_once=1, at_once_per_user=1)
+        resolver = names.resolver(concurrency=1, concurrency_per_user=1)
         slow = [asyncio.create_task(resolver.resolve("slow", 80)) for _ in range(257)]
-        await until(lambda: names.at_once == 1)
+        await until(lambda: names.running == 1)
         with pytest.raises(UrlRefused, match="Too many names of hosts"):
             await resolver.resolve("a.example", 80)
         names.end()
@@ -150,12 +150,12 @@ def test_slow_names_do_not_delay_lookups_of_event_loop() -> None:
         with Names() as names:
             resolver = names.resolver(ANONYMOUS)
             slow = [asyncio.create_task(resolver.resolve("slow", 80)) for _ in range(32)]
-            await until(lambda: names.at_once == 32)
+            await until(lambda: names.running == 32)
             async with asyncio.timeout(20):
                 # What connections to model servers and stores use, and the threads of other work.
                 assert await loop.getaddrinfo("localhost", 80)
                 assert await asyncio.to_thread(lambda: 1) == 1
-            assert names.at_once == 32
+            assert names.running == 32
             names.end()
             await asyncio.gather(*slow)
 

@@ -21,7 +21,7 @@ class Users:
     def __init__(self) -> None:
         self.current = ADA
         self.work = LargeWork(lambda: self.current)
-        self.at_once: list[str] = []
+        self.running: list[str] = []
         self.end = threading.Event()
 
     def start(self, owner: Owner) -> asyncio.Task[str]:
@@ -32,7 +32,7 @@ class Users:
         return asyncio.create_task(run())
 
     def _wait(self) -> str:
-        self.at_once.append(threading.current_thread().name)
+        self.running.append(threading.current_thread().name)
         self.end.wait(30)
         return "done"
 
@@ -67,23 +67,23 @@ async def test_error_of_work_is_raised(users: Users) -> None:
 
 async def test_large_work_of_one_owner_leaves_thread_to_others(users: Users) -> None:
     tasks = [users.start(ADA) for _ in range(3)]
-    await until(lambda: len(users.at_once) == 1)
+    await until(lambda: len(users.running) == 1)
     tasks.append(users.start(BOB))
-    await until(lambda: len(users.at_once) == 2)
+    await until(lambda: len(users.running) == 2)
     users.end.set()
     assert await asyncio.gather(*tasks) == ["done"] * 4
 
 
 async def test_only_owner_uses_all_threads(users: Users) -> None:
     tasks = [users.start(ANONYMOUS) for _ in range(3)]
-    await until(lambda: len(users.at_once) == 2)
+    await until(lambda: len(users.running) == 2)
     users.end.set()
     await asyncio.gather(*tasks)
 
 
 async def test_waiting_work_of_one_owner_is_limited(users: Users) -> None:
     tasks = [users.start(ADA) for _ in range(257)]
-    await until(lambda: len(users.at_once) == 1)
+    await until(lambda: len(users.running) == 1)
     with pytest.raises(ApiError, match="too many large requests") as raised:
         await users.start(ADA)
     assert raised.value.status == 429
@@ -93,7 +93,7 @@ async def test_waiting_work_of_one_owner_is_limited(users: Users) -> None:
 
 async def test_cancelled_work_gives_thread_back(users: Users) -> None:
     first = users.start(ADA)
-    await until(lambda: len(users.at_once) == 1)
+    await until(lambda: len(users.running) == 1)
     first.cancel()
     await asyncio.wait([first])
     users.end.set()

@@ -27,7 +27,7 @@ def task(deed: str = "", content: bytes = b"x", seconds: float = 60.0, text_byte
 
 @pytest.fixture
 async def pool() -> AsyncIterator[WorkerPool]:
-    pool = WorkerPool(PoolLimits(at_once=2, at_once_per_user=1, waiting_per_user=1))
+    pool = WorkerPool(PoolLimits(concurrency=2, concurrency_per_user=1, waiting_per_user=1))
     yield pool
     await pool.close()
 

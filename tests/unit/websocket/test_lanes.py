@@ -13,7 +13,7 @@ from llama_stack_responses.websocket.lanes import LaneLimits, Lanes, lane_of
 
 Json = dict[str, Any]
 
-LIMITS = LaneLimits(at_once=2, waiting=2, waiting_bytes=100, names=3)
+LIMITS = LaneLimits(concurrency=2, waiting=2, waiting_bytes=100, names=3)
 
 
 class Work:
