@@ -19,9 +19,9 @@ from pathlib import Path
 from .admin.arguments import add_commands
 from .admin.command_error import CommandError
 from .admin.imported_host import import_host
+from .admin.interrupts import STATUS as INTERRUPTED
+from .admin.interrupts import end_in_order
 from .installed import InstalledHost, installed_host, wrong_mcp
-from .interrupts import STATUS as INTERRUPTED
-from .interrupts import end_in_order
 
 PACKAGE = Path(__file__).parent
 

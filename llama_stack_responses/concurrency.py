@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, Final
@@ -107,6 +108,35 @@ class LimitedCheck[Result]:
                 self._cancelled = task.cancel()
             raise TimeoutError
         return task.result()
+
+
+class FairYield:
+    """Lets one waiting stream continue in each iteration of the event loop, first come, first served.
+
+    The streams of a fast model server always have data to process. If all of them continued in every iteration of the
+    loop, a new request, which takes about ten iterations until its first token, would wait for all of them ten times.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def wait_turn(self) -> None:
+        """Wait until the caller may continue."""
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_soon(self._let_one_through)
+        turn = loop.create_future()
+        self._waiting.append(turn)
+        await turn
+
+    def _let_one_through(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                break
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._let_one_through)
 
 
 class Closing(Exception):  # noqa: N818 - not an error of the resource

@@ -18,13 +18,13 @@ from ..config.stores import HostStore, PostgresStore, RedisStore, Store
 from ..core.errors import ApiError
 from ..core.owner import Owner
 from ..core.types import Json
-from ..interrupts import end_in_order
 from ..logs import print_no_lines
 from ..store.factory import open_records
 from ..store.records import Persistent, Records
 from .command_error import CommandError
 from .follow import Follower
 from .imported_host import import_host
+from .interrupts import end_in_order
 from .new_file import new_file, refuse_existing
 from .settings import quick_settings
 from .tables import duration, moment, print_fields, print_json, print_rows

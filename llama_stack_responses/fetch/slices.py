@@ -10,7 +10,7 @@ from __future__ import annotations
 import ssl
 from typing import Any, Final
 
-from llama_stack_responses.fair_yield import FairYield
+from llama_stack_responses.concurrency import FairYield
 
 LINES: Final = 64
 """Line ends in a slice: 32 chunks."""

@@ -11,6 +11,7 @@ from ..admission import Reservation
 from ..chat.inference import Inference
 from ..chat.profile import Profile, profile_for
 from ..chat.summary import Detail, summary_request
+from ..concurrency import FairYield
 from ..config import ResponsesConfig
 from ..core.compaction import continued
 from ..core.ids import new_id
@@ -22,7 +23,6 @@ from ..core.stream.assembler import Assembler
 from ..core.stream.response import new_response
 from ..core.types import Json
 from ..core.unavailable_tools import Unavailable
-from ..fair_yield import FairYield
 from ..inputs.attachments import Attachments
 from ..inputs.large_work import LargeWork
 from ..moderation.checks import Checks

@@ -14,13 +14,13 @@ from ..chat.inference import Inference
 from ..chat.messages import chat_messages
 from ..chat.profile import Profile
 from ..chat.request import chat_request
+from ..concurrency import FairYield
 from ..core.compaction import Summary, continued
 from ..core.errors import ApiError, TooLongError
 from ..core.schema.request import CreateRequest
 from ..core.stream.deltas import Delta, Finish, Text
 from ..core.thoughts import Thought, plain_thoughts
 from ..core.types import Json
-from ..fair_yield import FairYield
 from ..telemetry.telemetry import RoundOperation
 from ..tools.toolset import Toolset
 from .context_fit import ContextFit, Make

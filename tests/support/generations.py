@@ -7,11 +7,11 @@ from typing import Any
 
 from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.chat.profile import Profile
+from llama_stack_responses.concurrency import FairYield
 from llama_stack_responses.core.compaction import continued
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.assembler import Assembler
-from llama_stack_responses.fair_yield import FairYield
 from llama_stack_responses.generation.compaction import AutoCompaction
 from llama_stack_responses.generation.context_fit import ContextFit
 from llama_stack_responses.generation.context_lengths import ContextLengths

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from llama_stack_responses.fair_yield import FairYield
+from llama_stack_responses.concurrency import FairYield
 
 
 async def stream(fair_yield: FairYield, name: str, bursts: int, done: list[str]) -> None:

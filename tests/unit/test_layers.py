@@ -22,7 +22,7 @@ ROOTS: Final = {each.__name__: Path(each.__path__[0]) for each in (llama_stack_r
 
 LAYERS: Final = {
     PACKAGE: (
-        {"concurrency", "core", "fair_yield", "installed", "interrupts", "intervals", "logs"},
+        {"concurrency", "core", "installed", "intervals", "logs"},
         {"admission", "chat", "process_pool", "sealing", "telemetry"},
         {"config", "documents", "fetch"},
         {"moderation", "sandbox", "store"},
@@ -118,7 +118,6 @@ ONLY_IN: Final = {
             "admin",
             "concurrency",
             "documents",
-            "fair_yield",
             "fetch",
             "generation",
             "host",
@@ -171,6 +170,9 @@ ONLY_IN: Final = {
 
 LONGEST: Final = 40
 """Largest number of lines of a function, without its docstring."""
+
+MOST_ROOT_FILES: Final = 10
+"""Largest number of files at the root of the package: a new module belongs in a folder."""
 
 MODULES: Final = {
     ".".join((package, *path.relative_to(root).with_suffix("").parts)).removesuffix(".__init__"): path
@@ -359,6 +361,11 @@ def test_every_part_has_layer() -> None:
     for name, layers in LAYERS.items():
         parts = {unit(module, name) for module in MODULES if is_in(module, name)}
         assert parts == set().union(*layers)
+
+
+def test_root_of_package_has_few_modules() -> None:
+    root = ROOTS[PACKAGE]
+    assert len([path for path in root.iterdir() if path.is_file()]) <= MOST_ROOT_FILES
 
 
 def test_imports_have_no_cycles() -> None:

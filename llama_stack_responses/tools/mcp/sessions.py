@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
+from llama_stack_responses.concurrency import FairYield
 from llama_stack_responses.core.mcp_approvals import Approval
-from llama_stack_responses.fair_yield import FairYield
 from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.fetch.slices import receive_in_slices
 from llama_stack_responses.fetch.transport import SOCKET_OPTIONS, GuardedTransport

@@ -12,7 +12,7 @@ import httpx
 import httpx2
 import pytest
 
-from llama_stack_responses.fair_yield import FairYield
+from llama_stack_responses.concurrency import FairYield
 from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
 from llama_stack_responses.fetch.slices import LINES, SlicedStream, receive_in_slices

@@ -10,12 +10,12 @@ import pytest
 
 from llama_stack_responses.chat.inference import Extender, Receive
 from llama_stack_responses.chat.profile import Profile
+from llama_stack_responses.concurrency import FairYield
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.deltas import Text
 from llama_stack_responses.core.stream.response import new_response
-from llama_stack_responses.fair_yield import FairYield
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.loop import Ending, LoopLimits
 from llama_stack_responses.generation.stop_point import StopPoint
