@@ -71,7 +71,7 @@ class OpenAIResponsesImpl:
         reader: reads responses.
         streams: counts the open event streams and WebSockets.
         sockets: counts the WebSockets among them.
-        start, abort_connection, shutdown_coordinator: of the `ServerLifecycle`.
+        abort_connection, shutdown_coordinator: of the `ServerLifecycle`.
         finish: of the `DetachedResponses`.
     """
 
@@ -111,7 +111,6 @@ class OpenAIResponsesImpl:
         self._health = Health(records, jobs.worker)
         self._readiness = self._checks_of_readiness()
         self._lifecycle = self._server_lifecycle(records)
-        self.start = self._lifecycle.start
         self.abort_connection = self._lifecycle.abort_connection
         self.shutdown_coordinator = self._lifecycle.shutdown
 
@@ -172,6 +171,10 @@ class OpenAIResponsesImpl:
 
     def _notes(self) -> dict[str, str]:
         return {"secrets": "different"} if self._secret_check.differs else {}
+
+    def start(self) -> bool:
+        """Start the background tasks in the running event loop; return False if that was done before."""
+        return self._lifecycle.start()
 
     async def health(self) -> Json:
         """Return the `status` of this server, and a `message` if it is not healthy."""
