@@ -109,7 +109,6 @@ def replacements(home: Path, upstream_process: UpstreamProcess, internet: Web, m
     model_server = upstream_process.client.url
     return {
         "http://localhost:8080": model_server,
-        "http://vllm.example:8000": model_server,
         "https://models.internal": model_server,
         "https://moderator.internal": model_server,
         "http://localhost:8888": internet.url("/searxng"),

@@ -129,7 +129,6 @@ CODEX_BY_PROVIDER: Final = (f"{CODEX}, toml 2", f"{CODEX}, python", f"{CODEX}, t
 IN_THE_STACK: Final = (
     "docs/guides/code-interpreter.md, Set it up, yaml",
     "docs/guides/file-search.md, Set up vector stores, yaml",
-    "docs/guides/gpt-oss.md, When one GPU is not enough, yaml",
     "docs/guides/installation.md, In a stack of your own, yaml",
     "docs/guides/moderation.md, Set up a moderator, yaml",
     "docs/guides/moderation.md, Set up a moderator, yaml 2",
@@ -222,4 +221,6 @@ NOT_RUN: Final = {
     "docs/guides/gpt-oss.md, Start it, console": "installs torch and loads a checkpoint: tests/gpt_oss/test_stack.py does",
     "docs/guides/gpt-oss.md, Start it, console 2": "the same on OGX: tests/gpt_oss/test_ogx.py does",
     "docs/guides/gpt-oss.md, The engine, console": "needs an engine: tests/gpt_oss/test_process.py has one",
+    "docs/guides/gpt-oss.md, On vLLM or llama.cpp, console": "needs vLLM and a GPU; test_gpt_oss_servers.py has the template",
+    "docs/guides/gpt-oss.md, On vLLM or llama.cpp, console 2": "loads 12 GB; test_gpt_oss_servers.py has the template",
 }

@@ -46,6 +46,29 @@ def test_scale_out_template_is_redis_with_vllm_and_nginx(tmp_path: Path, capsys:
         assert config[part] == redis[part]
 
 
+@pytest.mark.parametrize(
+    ("server", "provider_type", "field"),
+    [("vllm", "remote::vllm", "reasoning"), ("llama-cpp", "remote::openai-chat", "reasoning_content")],
+)
+def test_gpt_oss_templates_differ_only_in_inference_provider_and_profile(
+    server: str, provider_type: str, field: str, tmp_path: Path
+) -> None:
+    """So another server keeps the model's names, the store and its content."""
+    configs = []
+    for each in ("gpt-oss", f"gpt-oss-{server}"):
+        assert main(["init", each, str(tmp_path / each)]) == 0
+        config = yaml.safe_load((tmp_path / each / "config.yaml").read_text())
+        assert config.pop("distro_name") == f"responses-{each}"
+        [provider] = config["providers"].pop("inference")
+        assert provider["provider_id"] == "gpt-oss"
+        profiles = config["providers"]["responses"][0]["config"].pop("profiles", [])
+        configs.append((config, provider["provider_type"], profiles))
+    (engine, _, _), (other, found, [profile]) = configs
+    assert engine == other
+    assert found == provider_type
+    assert profile == {"match": "gpt-oss/*", "reasoning_replay": field, "images": False, "audio": False}
+
+
 def test_init_overwrites_no_file_of_template(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "nginx.conf").write_text("mine")
     assert main(["init", "scale-out", str(tmp_path)]) == 1
@@ -66,7 +89,7 @@ def test_init_overwrites_only_with_force(tmp_path: Path, capsys: pytest.CaptureF
 def test_unknown_template_lists_known_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "stater", str(tmp_path / "x")]) == 1
     assert (
-        "'stater'; choose one of: deploy, gpt-oss, monitoring, postgres, redis, scale-out, starter"
+        "'stater'; choose one of: deploy, gpt-oss, gpt-oss-llama-cpp, gpt-oss-vllm, monitoring, postgres, redis, scale-out, starter"
         in capsys.readouterr().err
     )
     assert not (tmp_path / "x").exists()
