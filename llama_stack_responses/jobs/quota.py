@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..core.errors import ApiError
 from ..store.records import Records, after_prefix
 
 
 @dataclass(slots=True)
-class _Count:
-    """Rows of one prefix that a count in the store may miss.
+class _Prefix:
+    """The admissions of one prefix that are in progress.
 
     Attributes:
-        readers: number of counts in the store that are in progress.
+        requests: number of requests that are not admitted yet.
         pending: number of rows that were admitted and may not be written yet.
-        landed: number of rows that were written, or given up, since the first of these counts began.
+        landed: number of rows that were written, or given up, so far.
+        waiters: what to resolve, by the value of `landed` that it waits for.
     """
 
-    readers: int = 0
+    requests: int = 0
     pending: int = 0
     landed: int = 0
+    waiters: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
+
+    def land(self) -> None:
+        """Note that an admitted row was written or given up."""
+        self.pending -= 1
+        self.landed += 1
+        waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            if waiter[0] > self.landed:
+                self.waiters.append(waiter)
+            elif not waiter[1].done():
+                waiter[1].set_result(None)
+
+    async def pending_landed(self) -> None:
+        """Wait until as many rows have landed as are pending now."""
+        if self.pending:
+            future = asyncio.get_running_loop().create_future()
+            self.waiters.append((self.landed + self.pending, future))
+            await future
 
 
 class RowQuota:
@@ -34,7 +55,7 @@ class RowQuota:
 
     def __init__(self, records: Records) -> None:
         self._records = records
-        self._counts: dict[str, _Count] = {}
+        self._prefixes: dict[str, _Prefix] = {}
 
     @asynccontextmanager
     async def admit(self, prefix: str, limit: int, refusal: str) -> AsyncIterator[None]:
@@ -43,27 +64,33 @@ class RowQuota:
         Raises:
             ApiError: 429 with the message `refusal`, there are `limit` rows already.
         """
-        count = self._counts.setdefault(prefix, _Count())
-        await self._take(count, prefix, limit, refusal)
+        state = self._prefixes.setdefault(prefix, _Prefix())
+        state.requests += 1
+        try:
+            await self._take(state, prefix, limit, refusal)
+        finally:
+            state.requests -= 1
+            self._forget(prefix, state)
         try:
             yield
         finally:
-            count.pending -= 1
-            count.landed += bool(count.readers)
-            self._forget(prefix, count)
+            state.land()
+            self._forget(prefix, state)
 
-    async def _take(self, count: _Count, prefix: str, limit: int, refusal: str) -> None:
-        count.readers += 1
-        try:
-            rows = await self._records.range(prefix, after_prefix(prefix), limit=limit)
-            if len(rows) + count.pending + count.landed >= limit:
+    async def _take(self, state: _Prefix, prefix: str, limit: int, refusal: str) -> None:
+        # A count in the store may or may not include rows that are pending when it ends, or landed while it ran. Where
+        # they decide, the rows are counted again after them.
+        while True:
+            landed = state.landed
+            rows = len(await self._records.range(prefix, after_prefix(prefix), limit=limit))
+            uncertain = state.pending + state.landed - landed
+            if rows + uncertain < limit:
+                state.pending += 1
+                return
+            if rows >= limit or not uncertain:
                 raise ApiError(429, refusal, code="rate_limit_exceeded", retry_after=10)
-            count.pending += 1
-        finally:
-            count.readers -= 1
-            count.landed *= bool(count.readers)
-            self._forget(prefix, count)
+            await state.pending_landed()
 
-    def _forget(self, prefix: str, count: _Count) -> None:
-        if not count.readers and not count.pending:
-            self._counts.pop(prefix, None)
+    def _forget(self, prefix: str, state: _Prefix) -> None:
+        if not state.requests and not state.pending:
+            self._prefixes.pop(prefix, None)

@@ -224,7 +224,7 @@ async def test_concurrent_submissions_fill_quota_exactly(records: Records, owner
     found = await asyncio.gather(*submitted, return_exceptions=True)
     assert [each.code for each in found if isinstance(each, ApiError)] == ["rate_limit_exceeded"] * 10
     assert len(await records.range("q/", "q0", limit=20)) == 5
-    assert not harness.jobs._quota._counts
+    assert not harness.jobs._quota._prefixes
 
 
 async def refused(harness: QueueHarness, response_id: str, owner: Owner, why: str) -> None:
