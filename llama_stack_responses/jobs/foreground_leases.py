@@ -100,7 +100,7 @@ class ForegroundLeases(Protocol):
 
 
 class NoLeases:
-    """The null implementation, for a store that is not transactional."""
+    """`ForegroundLeases` that does nothing, for a store that is not transactional."""
 
     async def acquire(self, response: Json, **_: object) -> None:
         """Do nothing."""
@@ -132,7 +132,7 @@ class NoLeases:
 
 
 class StoredLeases:
-    """Leases as rows of a transactional store.
+    """`ForegroundLeases` as rows of a transactional store.
 
     Args:
         records: the store.
@@ -155,7 +155,6 @@ class StoredLeases:
     async def acquire(
         self, response: Json, *, owner: Owner, base: str | None, input_items: Sequence[Json], **_: object
     ) -> None:
-        """See `ForegroundLeases`."""
         await self._heartbeat.ensure()
         value = await computed(partial(_encoded, response, owner, base, input_items), response, input_items)
         ops = [Put(f"v/{response['id']}", value), Put(f"o/{self._worker}/{response['id']}", b"")]
@@ -168,15 +167,12 @@ class StoredLeases:
             raise
 
     def untrack(self, response_id: str) -> None:
-        """See `ForegroundLeases`."""
         self._making.discard(response_id)
 
     def completion_ops(self, response_id: str) -> tuple[list[Op], list[Condition]]:
-        """See `ForegroundLeases`."""
         return _gone(self._worker, response_id), [VersionIs(f"v/{response_id}", 1)]
 
     async def delete(self, running: RunningResponse) -> bool:
-        """See `ForegroundLeases`."""
 
         async def delete(again: bool) -> bool:
             return await committed(self._records, [Delete(running.row.key)], [running.row]) or again
@@ -189,15 +185,12 @@ class StoredLeases:
         )
 
     async def withdraw(self, response_id: str) -> None:
-        """See `ForegroundLeases`."""
         await self._records.commit(_gone(self._worker, response_id))
 
     def mark_unstored(self, response_id: str, error: ApiError) -> None:
-        """See `ForegroundLeases`."""
         self._unstored[response_id] = error
 
     async def flush_unstored(self) -> None:
-        """See `ForegroundLeases`."""
         for response_id, error in list(self._unstored.items()):
             await self._fail(self._worker, response_id, error, [])
             del self._unstored[response_id]
@@ -211,7 +204,6 @@ class StoredLeases:
         return {key.removeprefix(prefix) async for rows in pages for key, _ in rows}
 
     async def fail_abandoned(self) -> None:
-        """See `ForegroundLeases`."""
         async for worker, response_id in iter_stalled(self._records, "o/"):
             try:
                 await self._fail(worker, response_id, server_died_error(), [is_stalled(worker)])

@@ -15,7 +15,12 @@ from .view_limits import ADDED_BYTES, ADDED_ITEMS
 
 
 async def answered_requests(
-    archive: Archive, items: Sequence[Json], viewer: Owner, hold: Hold | None = None
+    archive: Archive,
+    items: Sequence[Json],
+    viewer: Owner,
+    hold: Hold | None = None,
+    *,
+    added_bytes: int = ADDED_BYTES,
 ) -> Mapping[str, Json]:
     """Return the requests for approval that are answered among `items`, by their ids.
 
@@ -26,12 +31,13 @@ async def answered_requests(
         items: items of responses or of a conversation.
         viewer: the user who looks at them.
         hold: called with the number of bytes that are about to be held; it may raise.
+        added_bytes: maximum bytes that are read; past them, no request is added.
     """
     answered = {str(item.get("approval_request_id")) for item in items if item["type"] == "mcp_approval_response"}
     requests = [item for item in items if item["type"] == "mcp_approval_request"]
     found = {str(item.get("id")): item for item in requests if item.get("id") in answered}
     missing = list(islice(sorted(answered - found.keys()), ADDED_ITEMS))
-    stored = archive.find_items(viewer, missing, ReadAllowance(ADDED_BYTES, hold))
+    stored = archive.find_items(viewer, missing, ReadAllowance(added_bytes, hold))
     try:
         return found | {each: item async for each, item in stored if item["type"] == "mcp_approval_request"}
     except TooLarge:

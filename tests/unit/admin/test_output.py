@@ -1,5 +1,6 @@
 """How the commands begin and end: pipes, Ctrl-C, wrong arguments and absent stores."""
 
+import asyncio
 import json
 import os
 import shlex
@@ -13,11 +14,11 @@ from typing import Final, get_args
 import pytest
 from openai.types.responses import ResponseStatus
 
-from llama_stack_responses.admin import backups, commands
+from llama_stack_responses.admin import commands
 from llama_stack_responses.admin.tables import columns_of, print_rows
 from llama_stack_responses.cli import main
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.store.records import Condition, Op
+from llama_stack_responses.store.records import Condition, Op, Put
 from llama_stack_responses.store.sqlite import SqliteRecords
 from tests.support.golden_store import FOLDER, Golden, load
 from tests.support.process import free_port
@@ -304,6 +305,13 @@ def test_export_of_a_store_that_fails_leaves_no_file(
     assert list(tmp_path.iterdir()) == [state]
 
 
+async def add_rows(store: Path, count: int) -> None:
+    """Add rows to a store: `restore` writes 200 in a commit."""
+    records = SqliteRecords(store)
+    await records.commit([Put(f"x/{number}", b"") for number in range(count)])
+    await records.close()
+
+
 @pytest.mark.parametrize(
     ("failure", "code", "printed"),
     [
@@ -322,6 +330,7 @@ def test_restore_that_ends_early_says_how_to_complete_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     restore = ["restore", str(tmp_path / "backup"), "--config", STARTER]
+    asyncio.run(add_rows(state / "responses.db", 200))
     assert main(["backup", *restore[1:]]) == 0
     commit, calls = SqliteRecords.commit, list[SqliteRecords]()
 
@@ -333,7 +342,6 @@ def test_restore_that_ends_early_says_how_to_complete_it(
             raise failure
         await commit(records, ops, conditions)
 
-    monkeypatch.setattr(backups, "_ROWS", 2)
     monkeypatch.setattr(SqliteRecords, "commit", fail_at_the_second)
     monkeypatch.setenv("STATE_DIR", str(tmp_path / "new"))
     assert main(restore) == code

@@ -10,7 +10,6 @@ from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.core.types import Json
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
-from llama_stack_responses.ui import approvals
 from llama_stack_responses.ui.approvals import answered_requests
 from tests.support.inference import FakeInference
 from tests.unit.service.test_short_requests import Everybody, server
@@ -30,8 +29,8 @@ def answer(request_id: str) -> Json:
     return {"type": "mcp_approval_response", "approval_request_id": request_id, "approve": True}
 
 
-async def found(impl: OpenAIResponsesImpl, viewer: Owner, *items: Json) -> Mapping[str, str]:
-    requests = await answered_requests(impl.archive, items, viewer)
+async def found(impl: OpenAIResponsesImpl, viewer: Owner, *items: Json, added_bytes: int = 1_000) -> Mapping[str, str]:
+    requests = await answered_requests(impl.archive, items, viewer, added_bytes=added_bytes)
     return {each: request["name"] for each, request in requests.items()}
 
 
@@ -48,11 +47,8 @@ async def test_request_of_another_user_is_left_out(impl: OpenAIResponsesImpl) ->
     assert await found(impl, Owner("bob"), answer("mcpr_1")) == {}
 
 
-async def test_request_that_is_too_large_is_left_out(
-    impl: OpenAIResponsesImpl, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(approvals, "ADDED_BYTES", 10)
-    assert await found(impl, ANONYMOUS, answer("mcpr_1")) == {}
+async def test_request_that_is_too_large_is_left_out(impl: OpenAIResponsesImpl) -> None:
+    assert await found(impl, ANONYMOUS, answer("mcpr_1"), added_bytes=10) == {}
 
 
 async def test_item_of_another_type_is_no_request(impl: OpenAIResponsesImpl) -> None:
