@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
+    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -83,7 +84,8 @@ class ResponsesConfig(BaseModel):
         retention_days: days for which a response is kept; null keeps it forever.
         sweep_seconds: interval between two deletions of expired responses.
         finish_seconds: time for which a server that shuts down lets its foreground responses go on; then it fails them.
-        drain_seconds: time for which a server that shuts down waits for clients to read the data sent to them.
+        flush_seconds: time for which a server that shuts down waits for clients to read the data sent to them. The
+            former name `drain_seconds` is accepted.
         loop_hold_seconds: a log line and a metric report any piece of work that blocks the event loop for longer than
             this; 0 turns that off.
         store_chat_completions: whether the host may also write every model round, with its whole message list, to its
@@ -116,7 +118,7 @@ class ResponsesConfig(BaseModel):
     retention_days: float | None = Field(default=30.0, gt=0)
     sweep_seconds: float = Field(default=600.0, gt=0)
     finish_seconds: float = Field(default=0.0, ge=0)
-    drain_seconds: float = Field(default=5.0, gt=0)
+    flush_seconds: float = Field(default=5.0, gt=0, validation_alias=AliasChoices("flush_seconds", "drain_seconds"))
     loop_hold_seconds: Annotated[float, AfterValidator(_off_or_long)] = 0.1
     store_chat_completions: bool = False
     stored_prompts: bool = True

@@ -170,13 +170,13 @@ class HostInference:
             case ApiError():
                 return error
             case openai.APIStatusError():
-                return _of_status(error)
+                return _from_status(error)
             case openai.APITimeoutError() | TimeoutError():
                 return ApiError(504, "The inference provider did not answer in time. Try again, or raise its timeout.")
             case openai.APIConnectionError() | ConnectionError():
                 return _unreachable(error)
             case openai.APIError():
-                return _of_frame(error)
+                return _from_event(error)
             case ValueError():
                 return ApiError(502, "The inference provider sent an event that is not JSON.")
         return _of_transport(error)
@@ -201,7 +201,7 @@ async def _in_one(completion: Any) -> AsyncGenerator[Any]:
     yield _Chunk(completion.id, completion.model, choices, completion.usage, tier)
 
 
-def _of_status(error: openai.APIStatusError) -> ApiError:
+def _from_status(error: openai.APIStatusError) -> ApiError:
     message = _message(error)
     match error.status_code:
         case 401 | 403:
@@ -224,7 +224,7 @@ def _of_status(error: openai.APIStatusError) -> ApiError:
     return too_long(message) if _is_too_long(error) else ApiError(400, message, param=_param(error), code=_code(error))
 
 
-def _of_frame(error: openai.APIError) -> ApiError:
+def _from_event(error: openai.APIError) -> ApiError:
     """Return the API error for an error event in the provider's stream."""
     message = _message(error)
     # Some servers use the status as the code.

@@ -4,7 +4,7 @@
 - uvicorn runs the lifespan shutdown only after all open streams have ended, and streams do not end by themselves. So
   SIGINT and SIGTERM are handled here first, ahead of the handlers that were installed before.
 - uvicorn closes WebSockets at once. So its handler runs after the WebSockets have sent their last messages.
-- uvicorn waits without limit for clients that do not read. So open connections are aborted after `drain` seconds.
+- uvicorn waits without limit for clients that do not read. So open connections are aborted after `flush_seconds`.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ class Connections:
 
 def install_signal_handlers(
     begin: Callable[[], asyncio.Future[None] | None],
-    drain: float,
+    flush_seconds: float,
     finish: Callable[[], asyncio.Future[None] | None] = lambda: None,
 ) -> Connections:
     """Handle SIGINT and SIGTERM in the running event loop, then call the handler that was installed before.
 
-    The earlier handler is called when the future that `begin` returned is done, `drain` seconds after the signal at the
-    latest, or at once if `begin` returned None. Outside the main thread, no handler is installed: Python allows signal
-    handlers in the main thread only.
+    The earlier handler is called when the future that `begin` returned is done, `flush_seconds` after the signal at the
+    latest, or immediately if `begin` returned None. Outside the main thread, no handler is installed: Python allows
+    signal handlers in the main thread only.
 
     Args:
         begin: begins the shutdown.
-        drain: seconds from then until the connections of a uvicorn server that are still open are aborted.
+        flush_seconds: time from then until the connections of a uvicorn server that are still open are aborted.
         finish: called first; the shutdown begins when its future is done or cancelled, at once if it returned None. A
             second signal cancels the future.
 
@@ -68,7 +68,7 @@ def install_signal_handlers(
     connections = Connections(signal.getsignal(signal.SIGTERM))
     if threading.current_thread() is not threading.main_thread():
         return connections
-    ending = _Ending(asyncio.get_running_loop(), begin, drain, finish)
+    ending = _Ending(asyncio.get_running_loop(), begin, flush_seconds, finish)
     for number in _SIGNALS:
         before = signal.getsignal(number)
         if callable(before):
@@ -83,12 +83,12 @@ class _Ending:
         self,
         loop: asyncio.AbstractEventLoop,
         begin: Callable[[], asyncio.Future[None] | None],
-        drain: float,
+        flush_seconds: float,
         finish: Callable[[], asyncio.Future[None] | None],
     ) -> None:
         self._loop = loop
         self._begin = begin
-        self._drain = drain
+        self._flush_seconds = flush_seconds
         self._finish = finish
         self._work: asyncio.Future[None] | None = None
 
@@ -115,9 +115,9 @@ class _Ending:
 
     def _end(self, number: int, before: Handler) -> None:
         goodbye = self._begin()
-        self._loop.call_later(self._drain, Connections(before).abort_all)
+        self._loop.call_later(self._flush_seconds, Connections(before).abort_all)
         if goodbye is None:
             before(number, None)
             return
         goodbye.add_done_callback(lambda _: before(number, None))
-        self._loop.call_later(self._drain, goodbye.cancel)
+        self._loop.call_later(self._flush_seconds, goodbye.cancel)

@@ -76,7 +76,7 @@ class ServerLifecycle:
         if threshold := self._config.loop_hold_seconds:
             self._monitor = self._telemetry.monitor_loop(threshold)
         self._telemetry.show(self._load)
-        self._connections = install_signal_handlers(self._on_signal, self._config.drain_seconds, self._finish)
+        self._connections = install_signal_handlers(self._on_signal, self._config.flush_seconds, self._finish)
         return True
 
     async def stop(self) -> None:

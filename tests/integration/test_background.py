@@ -37,7 +37,7 @@ def small(
     """A stack that runs two background responses at a time, queues two more, and may be killed."""
 
     def shrink(config: Json) -> None:
-        responses_config(config).update(background={"concurrency": 2, "waiting": 2}, drain_seconds=1)
+        responses_config(config).update(background={"concurrency": 2, "waiting": 2}, flush_seconds=1)
 
     folder = tmp_path_factory.mktemp("small")
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}

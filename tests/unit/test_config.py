@@ -3,6 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
+from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.config.limits import BackgroundWork
 from llama_stack_responses.config.services import FileInputs
 
@@ -21,3 +22,10 @@ def test_concurrency_has_new_and_former_name(part: type[BackgroundWork | FileInp
     assert (read.concurrency, read.concurrency_per_user) == (3, 2)
     with pytest.raises(ValidationError):
         part.model_validate({name: 0})
+
+
+@pytest.mark.parametrize("name", ["flush_seconds", "drain_seconds"])
+def test_wait_for_clients_has_new_and_former_name(name: str) -> None:
+    assert ResponsesConfig.model_validate({name: 3}).flush_seconds == 3.0
+    with pytest.raises(ValidationError):
+        ResponsesConfig.model_validate({name: 0})

@@ -22,7 +22,7 @@ SCRAPES: Final = "docs/guides/operations.md, Traces and metrics, sh 2"
 CHOWN: Final = "docs/guides/deploying.md, Deploying, sh"
 
 GRACE: Final = 5.0
-"""The default of `drain_seconds`."""
+"""The default of `flush_seconds`."""
 
 FINISH: Final = 30.0
 """`finish_seconds` in these files."""

@@ -21,7 +21,7 @@ _KINDS: Final[dict[int, type[openai.APIStatusError]]] = {
 }
 
 
-def of_status(request: httpx2.Request, head: Head, content: bytes) -> openai.APIStatusError:
+def from_status(request: httpx2.Request, head: Head, content: bytes) -> openai.APIStatusError:
     """Convert a response with an error status."""
     body: Any
     try:
@@ -31,7 +31,7 @@ def of_status(request: httpx2.Request, head: Head, content: bytes) -> openai.API
     response = httpx2.Response(head.status, headers=_readable(head), content=content, request=request)
     inner = body.get("error", body) if isinstance(body, dict) else body
     message = inner.get("message") if isinstance(inner, dict) else None
-    return _of_response(response, str(message or body), inner)
+    return _from_response(response, str(message or body), inner)
 
 
 class NoAnswerError(openai.InternalServerError):
@@ -43,26 +43,26 @@ def no_answer(request: httpx2.Request, why: str) -> NoAnswerError:
     return NoAnswerError(f"Error code: 502 - {why}", response=httpx2.Response(502, request=request), body=why)
 
 
-def of_answer(request: httpx2.Request, error: Any) -> openai.APIStatusError:
+def from_answer(request: httpx2.Request, error: Any) -> openai.APIStatusError:
     """Convert an error in a response with a success status; some servers give the real status inside it."""
     code, message = (error.get("code"), error.get("message")) if isinstance(error, dict) else (None, error)
     status = code if isinstance(code, int) and 400 <= code < 600 else 502
-    return _of_response(httpx2.Response(status, request=request), str(message or error), error)
+    return _from_response(httpx2.Response(status, request=request), str(message or error), error)
 
 
-def _of_response(response: httpx2.Response, message: str, body: Any) -> openai.APIStatusError:
+def _from_response(response: httpx2.Response, message: str, body: Any) -> openai.APIStatusError:
     status = response.status_code
     kind = _KINDS.get(status) or (openai.InternalServerError if status >= 500 else openai.APIStatusError)
     return kind(f"Error code: {status} - {message}", response=response, body=body)
 
 
-def of_frame(error: Any, request: httpx2.Request) -> openai.APIError:
+def from_event(error: Any, request: httpx2.Request) -> openai.APIError:
     """Convert an error sent instead of a chunk."""
     message = error.get("message") if isinstance(error, dict) else error
     return openai.APIError(str(message or "An error occurred during streaming"), request, body=error)
 
 
-def of_connection(error: OSError, request: httpx2.Request) -> openai.APIConnectionError:
+def from_connection(error: OSError, request: httpx2.Request) -> openai.APIConnectionError:
     """Convert a failed connection or a timeout."""
     if isinstance(error, TimeoutError):
         return openai.APITimeoutError(request)

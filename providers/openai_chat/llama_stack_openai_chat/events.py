@@ -67,5 +67,5 @@ class EventReader:
             return None
         value = loads(data) if len(data) <= _SMALL_BYTES else loads_few(data, _MOST_VALUES)
         if isinstance(value, dict) and value.get("error"):
-            raise errors.of_frame(value["error"], self._request())
+            raise errors.from_event(value["error"], self._request())
         return value

@@ -159,7 +159,7 @@ class Upstream:
                 connection.close()
             return {str(model["id"]): _context_length(model) for model in answer["data"]}
         except OSError as error:
-            raise errors.of_connection(error, request.without_key()) from error
+            raise errors.from_connection(error, request.without_key()) from error
         except (AttributeError, KeyError, TypeError) as error:
             message = f"the answer of {request.url} is not a list of models"
             raise errors.no_answer(request.without_key(), message) from error
@@ -204,7 +204,7 @@ class Upstream:
             connection = await self._sent(data)
             await self._check(connection, request)
         except OSError as error:
-            raise errors.of_connection(error, request.without_key()) from error
+            raise errors.from_connection(error, request.without_key()) from error
         return connection
 
     async def _sent(self, data: _Data) -> Connection:
@@ -233,14 +233,14 @@ class Upstream:
             to = head.header(b"location").decode(errors="replace").partition("?")[0] or "another address"
             raise errors.no_answer(request.without_key(), f"it redirects to {to}; set 'base_url' to the final address")
         if head.status >= 300:
-            raise errors.of_status(request.without_key(), head, await self._rest(connection, request, _REFUSAL_BYTES))
+            raise errors.from_status(request.without_key(), head, await self._rest(connection, request, _REFUSAL_BYTES))
 
     async def _rest(self, connection: Connection, request: _Request, most: int = _ANSWER_BYTES) -> bytes:
         """Read the whole body of a response and return its connection to the pool."""
         try:
             return await connection.read_all(most)
         except OSError as error:
-            raise errors.of_connection(error, request.without_key()) from error
+            raise errors.from_connection(error, request.without_key()) from error
         finally:
             self._pool.release(connection)
 
@@ -259,7 +259,7 @@ class Upstream:
             if reader.done:
                 await _drain(connection, self._drain_seconds)
         except OSError as error:
-            raise errors.of_connection(error, request.without_key()) from error
+            raise errors.from_connection(error, request.without_key()) from error
         finally:
             self._pool.release(connection)
 
@@ -296,7 +296,7 @@ def _object(content: bytes, request: _Request, values: int = _MOST_VALUES) -> di
 def _refuse_error(answer: dict[str, Any], request: _Request) -> None:
     """Raise the error in an answer, if there is one."""
     if answer.get("error"):
-        raise errors.of_answer(request.without_key(), answer["error"])
+        raise errors.from_answer(request.without_key(), answer["error"])
 
 
 def _abandon(connection: Connection, head: object) -> None:
