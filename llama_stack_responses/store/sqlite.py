@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -65,7 +66,10 @@ INSERT INTO records(key, value, expires_at, version) VALUES (?, ?, ?, 1) ON CONF
 value = excluded.value, expires_at = excluded.expires_at, version = 1 WHERE expires_at <= ?
 """
 _DELETE: Final = "DELETE FROM records WHERE key = ?"
-_SWEEP: Final = "DELETE FROM records WHERE id IN (SELECT id FROM records WHERE expires_at <= ? LIMIT 1000)"
+_EXPIRED: Final = "SELECT id, length(value) FROM records WHERE expires_at <= ? LIMIT 1000"
+_SWEEP: Final = "DELETE FROM records WHERE id IN (SELECT value FROM json_each(?))"
+_SWEPT_BYTES: Final = 4 * 2**20
+"""Bytes of expired values that a transaction deletes."""
 
 _ALL: Final = "SELECT key, value, expires_at FROM records WHERE expires_at IS NULL OR expires_at > ?"
 _FETCHED_ROWS: Final = 64
@@ -127,10 +131,12 @@ class SqliteRecords:
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         writes = writes_of(ops)
         job = job_of(partial(_commit, writes, conditions, self._clock()))
+        job.size = _size(writes) + _ROW_BYTES * len(conditions)
+        job.keys = [write.key for write in writes]
         if self._waits_for_disk:
             self._writer.put(job)
         else:
-            self._inline.commit(job, _size(writes) + _ROW_BYTES * len(conditions))
+            self._inline.commit(job)
         await job.future
 
     async def range(
@@ -266,7 +272,10 @@ def _statement(op: Write, now: float) -> tuple[str, tuple[Any, ...]]:
 
 
 def _sweep(now: float, connection: sqlite3.Connection) -> int:
-    swept = connection.execute(_SWEEP, (now,)).rowcount
+    expired = connection.execute(_EXPIRED, (now,)).fetchall()
+    sizes = accumulate(size for _, size in expired)
+    count = 1 + sum(size <= _SWEPT_BYTES for size in sizes)
+    swept = connection.execute(_SWEEP, (json.dumps([row for row, _ in expired[:count]]),)).rowcount
     # Return pages that deletions freed to the file system, a limited number at a time.
     connection.execute("PRAGMA incremental_vacuum(1000)").fetchall()
     return swept

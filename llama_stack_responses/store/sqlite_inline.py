@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from ..core.errors import ApiError
 from .sqlite_file import WAL_BYTES, SqliteFile, is_locked
-from .sqlite_threads import work_off
+from .sqlite_threads import add_stored_sizes, work_off
 from .thread_pool import ThreadPool, ThreadTask
 
 _LARGE_BYTES: Final = 128 * 1024
@@ -39,8 +39,9 @@ class _Turn:
 class Inline:
     """A connection that event loops use, one at a time, without waiting.
 
-    It leaves to the threads, which can wait and report errors: large commits, any call while another process holds the
-    lock or another loop the connection, and every call for a second after the disk failed or was slow.
+    It leaves to the threads, which can wait and report errors: commits that write or free many bytes, any call while
+    another process holds the lock or another loop the connection, and every call for a second after the disk failed or
+    was slow.
 
     Args:
         file: a file that does not wait for locks.
@@ -80,18 +81,14 @@ class Inline:
         self._rest_if_slow(begun)
         return rows
 
-    def commit(self, job: ThreadTask[sqlite3.Connection], size: int) -> None:
-        """Make the commit together with all others of this loop iteration.
-
-        Args:
-            size: bytes that it writes.
-        """
+    def commit(self, job: ThreadTask[sqlite3.Connection]) -> None:
+        """Make the commit together with all others of this loop iteration."""
         turn = self._of(job.future.get_loop())
-        if turn.size + size > _LARGE_BYTES:
+        if turn.size + job.size > _LARGE_BYTES:
             self._writer.put(job)
             return
         turn.jobs.append(job)
-        turn.size += size
+        turn.size += job.size
 
     def _of(self, loop: asyncio.AbstractEventLoop) -> _Turn:
         turn = self._turn
@@ -119,6 +116,8 @@ class Inline:
         if begun < self._resting_until or not self._used.acquire(blocking=False):
             return False
         try:
+            if add_stored_sizes(jobs, self._file.connection()) > _LARGE_BYTES:
+                return False
             self._file.begin()
             work_off(jobs, self._file)
         except Exception as error:  # noqa: BLE001 - as above

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Final
 
 from ..logs import get_logger
@@ -20,6 +22,32 @@ _PAUSE_SECONDS: Final = 1.0
 
 _GROWTH_BYTES: Final = WAL_BYTES // 2
 """Bytes by which the WAL may grow until the next attempt in any case."""
+
+
+_ALONE_BYTES: Final = 2**20
+"""Bytes from which a commit has a transaction of its own."""
+
+_GROUP_BYTES: Final = 4 * 2**20
+"""Bytes up to which smaller commits share a transaction."""
+
+# SQLite knows the length of a value without reading it.
+_STORED: Final = """
+SELECT key, length(value) FROM records WHERE key IN (SELECT value FROM json_each(?)) AND length(value) > 4096
+"""
+
+
+def add_stored_sizes(jobs: Sequence[ThreadTask[sqlite3.Connection]], connection: sqlite3.Connection) -> int:
+    """Add to the size of each commit what it replaces or deletes, and return the size of all.
+
+    SQLite frees a large value page by page, which takes as long as writing it.
+    """
+    keys = [key for job in jobs for key in job.keys]
+    found = dict(connection.execute(_STORED, (json.dumps(keys),)).fetchall()) if keys else {}
+    for job in jobs:
+        if found:
+            job.size += sum(found.get(key, 0) for key in job.keys)
+        job.keys = ()
+    return sum(job.size for job in jobs)
 
 
 def work_off(jobs: Sequence[ThreadTask[sqlite3.Connection]], file: SqliteFile) -> None:
@@ -52,19 +80,23 @@ class ReadHandler:
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
 
-    def handle(self, jobs: list[ThreadTask[sqlite3.Connection]]) -> None:
+    def handle(self, jobs: list[ThreadTask[sqlite3.Connection]]) -> list[ThreadTask[sqlite3.Connection]]:
         for job in jobs:
             try:
                 job.result = job.call(self._file.connection())
             except Exception as error:  # noqa: BLE001 - passed to the waiting caller
                 self._file.fail([job], error)
+        return []
 
     def close(self) -> None:
         self._file.close()
 
 
 class WriteHandler:
-    """Runs all waiting jobs in one transaction, and then moves the WAL into the file if it is long.
+    """Runs small waiting jobs in one transaction, and then moves the WAL into the file if it is long.
+
+    A large job has a transaction of its own, and the small ones that wait run before it. So a small commit waits for
+    one large commit at most, however many one user makes.
 
     Args:
         clock: returns seconds.
@@ -75,15 +107,34 @@ class WriteHandler:
         self._clock = clock
         self._moves_again = 0.0
         self._moves_again_at = 0
+        self._large_next = False
 
-    def handle(self, jobs: list[ThreadTask[sqlite3.Connection]]) -> None:
-        if not self._transaction(jobs):
+    def handle(self, jobs: list[ThreadTask[sqlite3.Connection]]) -> list[ThreadTask[sqlite3.Connection]]:
+        chosen, left = self._chosen(jobs)
+        if not self._transaction(chosen):
             # One job may be the cause: run each by itself so that the others succeed.
-            for job in jobs:
+            for job in chosen:
                 self._transaction([job])
         size = self._file.wal_size()
         if size > WAL_BYTES and (self._clock() >= self._moves_again or size >= self._moves_again_at):
             self._checkpoint(size)
+        return left
+
+    def _chosen(
+        self, jobs: list[ThreadTask[sqlite3.Connection]]
+    ) -> tuple[list[ThreadTask[sqlite3.Connection]], list[ThreadTask[sqlite3.Connection]]]:
+        """Return the jobs of the next transaction, and the others: small ones and a large one take turns."""
+        with contextlib.suppress(Exception):  # the transaction meets the same error, and reports it
+            add_stored_sizes(jobs, self._file.connection())
+        small = [job for job in jobs if job.size <= _ALONE_BYTES]
+        large = [job for job in jobs if job.size > _ALONE_BYTES]
+        if large and (self._large_next or not small):
+            self._large_next = False
+            return large[:1], [*small, *large[1:]]
+        self._large_next = True
+        ends = accumulate(job.size for job in small)
+        count = max(1, sum(end <= _GROUP_BYTES for end in ends))
+        return small[:count], [*small[count:], *large]
 
     def _transaction(self, jobs: list[ThreadTask[sqlite3.Connection]]) -> bool:
         """Return whether the jobs have their results and errors; if not, nothing was written."""

@@ -1,7 +1,7 @@
 """Threads that take jobs from one queue and return results to the event loop that submitted them.
 
 An executor would wake the loop for every job and run each alone. Here a thread takes all waiting jobs, runs them as one
-group, and wakes the loop once, so a group of commits costs one transaction.
+group, and wakes the loop once, so a group of commits costs one transaction. A handler may leave jobs for its next turn.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import Empty as NothingWaits
 from queue import SimpleQueue
@@ -18,10 +18,19 @@ from typing import Any, Protocol
 
 @dataclass(slots=True, eq=False)
 class ThreadTask[C]:
-    """One call and its outcome. `call` gets the handler's resource, such as a connection."""
+    """One call and its outcome.
+
+    Attributes:
+        call: gets the handler's resource, such as a connection.
+        future: waits for the outcome.
+        size: bytes that a commit writes, and, once they were looked up, those that it replaces or deletes.
+        keys: the records that it writes or deletes, as long as their stored size was not looked up.
+    """
 
     call: Callable[[C], Any]
     future: asyncio.Future[Any]
+    size: int = 0
+    keys: Sequence[str] = ()
     result: Any = field(default=None, init=False)
     error: BaseException | None = field(default=None, init=False)
 
@@ -43,8 +52,12 @@ def job_of[C](call: Callable[[C], Any]) -> ThreadTask[C]:
 class Handler[C](Protocol):
     """Runs the jobs of one thread. It is created, used and closed in that thread."""
 
-    def handle(self, jobs: list[ThreadTask[C]]) -> None:
-        """Set each job's `result` or `error`."""
+    def handle(self, jobs: list[ThreadTask[C]]) -> list[ThreadTask[C]]:
+        """Set the `result` or `error` of at least one job.
+
+        Returns:
+            The other jobs. They are passed again, before those that have come in the meantime.
+        """
 
     def close(self) -> None:
         """Release the handler's resources."""
@@ -100,28 +113,29 @@ class ThreadPool[C]:
 
     def _run(self, queue: SimpleQueue[ThreadTask[C] | None]) -> None:
         handler = self._make()
+        left: list[ThreadTask[C]] = []
         running = True
-        while running:
-            jobs, running = _take(queue, self._group)
-            if jobs:
-                handler.handle(jobs)
-                _answer(jobs)
+        while running or left:
+            taken, running = _take(queue, self._group, wait=not left) if running else ([], False)
+            if jobs := [*left, *taken]:
+                left = handler.handle(jobs)
+                waits = set(left)
+                _answer([job for job in jobs if job not in waits])
         handler.close()
 
 
-def _take[C](queue: SimpleQueue[ThreadTask[C] | None], most: int) -> tuple[list[ThreadTask[C]], bool]:
-    """Wait for jobs; return those queued, at least one unless the thread is to end, and whether it continues."""
+def _take[C](queue: SimpleQueue[ThreadTask[C] | None], most: int, *, wait: bool) -> tuple[list[ThreadTask[C]], bool]:
+    """Return the queued jobs, at most `most`, and whether the thread continues; `wait` for the first one."""
     jobs: list[ThreadTask[C]] = []
-    job = queue.get()
-    while job is not None:
-        jobs.append(job)
-        if len(jobs) == most:
-            return jobs, True
-        try:
-            job = queue.get_nowait()
-        except NothingWaits:
-            return jobs, True
-    return jobs, False
+    try:
+        while len(jobs) < most:
+            job = queue.get(block=wait and not jobs)
+            if job is None:
+                return jobs, False
+            jobs.append(job)
+    except NothingWaits:
+        pass
+    return jobs, True
 
 
 def _answer[C](jobs: list[ThreadTask[C]]) -> None:

@@ -319,18 +319,36 @@ async def test_deletes_shrink_file(records: SqliteRecords, tmp_path: Path) -> No
     assert (tmp_path / "records.db").stat().st_size < full / 50
 
 
+async def test_sweep_deletes_bounded_bytes_at_a_time(records: SqliteRecords) -> None:
+    """Other commits wait for it."""
+    await records.commit([Put(f"k/{n}", b"x" * 2**20, 1.0) for n in range(10)])
+    assert await records.sweep(2.0) == 5
+    assert await records.sweep(2.0) == 5
+    assert await records.sweep(2.0) == 0
+
+
 async def test_no_statement_scans_whole_table(records: SqliteRecords, tmp_path: Path) -> None:
     await records.commit([])
     connection = sqlite3.connect(tmp_path / "records.db")
     statements = {name: sql for name, sql in vars(sqlite).items() if isinstance(sql, str) and "records" in sql}
     checked = 0
-    for name in ("_GET", "_GET_MANY", "_VERSIONS", "_RANGE", "_RANGE_REVERSE", "_EXISTS", "_DELETE", "_SWEEP"):
+    for name in (
+        "_GET",
+        "_GET_MANY",
+        "_VERSIONS",
+        "_RANGE",
+        "_RANGE_REVERSE",
+        "_EXISTS",
+        "_DELETE",
+        "_EXPIRED",
+        "_SWEEP",
+    ):
         sql = statements[name].format(value=sqlite._SMALL_VALUE)
         plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", ("1",) * sql.count("?"))]
         assert not [step for step in plan if step.startswith("SCAN records") or "TEMP B-TREE" in step], (name, plan)
         checked += 1
     connection.close()
-    assert checked == 8
+    assert checked == 9
 
 
 @pytest.mark.parametrize("replaced", [False, True])

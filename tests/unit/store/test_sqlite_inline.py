@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_stack_responses.store.records import Conflict, Delete, Ensure, Put, Record, VersionIs
+from llama_stack_responses.store.records import Conflict, Delete, Ensure, Op, Put, Record, VersionIs
 from llama_stack_responses.store.sqlite import SqliteRecords
 from llama_stack_responses.store.sqlite_file import WAL_BYTES, SqliteFile
 from llama_stack_responses.store.sqlite_inline import Inline
@@ -56,7 +56,7 @@ class Bench:
     async def commit(self) -> str:
         """Commit something. Return the name of the thread that ran it."""
         job: ThreadTask[sqlite3.Connection] = job_of(lambda _: threading.current_thread().name)
-        self.inline.commit(job, 1)
+        self.inline.commit(job)
         return str(await job.future)
 
     def read(self) -> bool:
@@ -116,6 +116,52 @@ async def test_large_tasks_run_in_thread(
     await records.commit([Put("a", b"1")])
     await call(records)  # type: ignore[misc]
     assert threads() == {thread}
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [[Delete("large")], [Put("large", b"")], [Delete(f"k/{n}") for n in range(100)]],
+    ids=["a large value", "a replaced large value", "many values"],
+)
+async def test_deletion_of_large_values_runs_in_thread(records: SqliteRecords, ops: list[Op]) -> None:
+    """SQLite frees a value page by page, so that a deletion takes as long as a write."""
+    await records.commit([Put("large", LARGE), *(Put(f"k/{n}", b"x" * 10_000) for n in range(100))])
+    await records.close()
+    await records.commit([Delete("k/0")])
+    assert not threads()
+    await records.commit(ops)
+    assert threads() == {"records-writer"}
+
+
+async def test_small_commits_overtake_large_ones_in_turns(tmp_path: Path) -> None:
+    writer, order = WriteHandler(SqliteFile(tmp_path / "records.db", "normal", 5.0)), []
+
+    def job(name: str, size: int) -> ThreadTask[sqlite3.Connection]:
+        return ThreadTask(lambda _: order.append(name), asyncio.get_running_loop().create_future(), size)
+
+    left = writer.handle([job("large 1", 2**21), job("small 1", 1), job("large 2", 2**21), job("small 2", 1)])
+    assert order == ["small 1", "small 2"]
+    while left:
+        left = writer.handle([*left, *([job("small 3", 1)] if len(order) == 2 else [])])
+    assert order[2:] == ["large 1", "small 3", "large 2"]
+    writer.close()
+
+
+async def test_transaction_of_writer_is_bounded_in_bytes(tmp_path: Path) -> None:
+    writer = WriteHandler(SqliteFile(tmp_path / "records.db", "normal", 5.0))
+    loop = asyncio.get_running_loop()
+    jobs: list[ThreadTask[sqlite3.Connection]] = [
+        ThreadTask(lambda _: None, loop.create_future(), 2**20) for _ in range(10)
+    ]
+    assert len(writer.handle(jobs)) == 6
+    writer.close()
+
+
+async def test_large_commits_of_one_turn_are_all_written(records: SqliteRecords) -> None:
+    values = {f"k/{n}": b"x" * (2**21 if n % 2 else 10) for n in range(12)}
+    await asyncio.gather(*(records.commit([Put(key, value)]) for key, value in values.items()))
+    found = await records.get_many(list(values))
+    assert {key: record.value for key, record in found.items()} == values
 
 
 async def test_commits_of_one_loop_iteration_share_transaction(
@@ -264,7 +310,7 @@ async def test_close_leaves_commits_of_other_loops_to_them(bench: Bench) -> None
 
     async def commit() -> tuple[str, str]:
         job: ThreadTask[sqlite3.Connection] = job_of(lambda _: threading.current_thread().name)
-        bench.inline.commit(job, 1)
+        bench.inline.commit(job)
         waits.set()
         closed.wait(60)
         return await job.future, threading.current_thread().name
