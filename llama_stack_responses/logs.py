@@ -19,7 +19,7 @@ _ABOUT: Final = context.create_key("llama_stack_responses.about")
 ENDED: Final = "llama_stack_responses.ended"
 """Name of the logger with one line for each response that has ended, at level INFO."""
 
-_FRAMES: Final = 12
+_MAX_FRAMES: Final = 12
 """Maximum frames of each exception of a chain in a log line; the last ones are kept."""
 
 _TRACEBACK_CHARACTERS: Final = 6_000
@@ -224,5 +224,5 @@ def _raised(given: Any) -> BaseException | None:
 
 def _traceback(error: BaseException) -> str:
     """Return the end of a traceback, limited in frames and characters."""
-    text = "".join(TracebackException.from_exception(error, limit=-_FRAMES, max_group_width=3).format()).rstrip()
+    text = "".join(TracebackException.from_exception(error, limit=-_MAX_FRAMES, max_group_width=3).format()).rstrip()
     return text if len(text) <= _TRACEBACK_CHARACTERS else f"...{text[-_TRACEBACK_CHARACTERS:]}"

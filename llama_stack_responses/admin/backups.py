@@ -18,8 +18,8 @@ from .commands import with_store
 from .new_file import new_file, refuse_existing
 from .tables import print_fields
 
-_ROWS: Final = 200
-_BYTES: Final = 4 * 2**20
+_COMMIT_ROWS: Final = 200
+_COMMIT_BYTES: Final = 4 * 2**20
 """Size of a commit of `restore`."""
 
 _OWN: Final = ("p/", "se/", "u/", "z/turn")
@@ -92,7 +92,7 @@ def _check(path: Path) -> None:
 
 async def _has_rows(records: Records) -> bool:
     start = "!"
-    while rows := await records.range(start, "~", limit=_ROWS, most=_BYTES):
+    while rows := await records.range(start, "~", limit=_COMMIT_ROWS, most=_COMMIT_BYTES):
         if any(not key.startswith(_OWN) for key, _ in rows):
             return True
         start = rows[-1][0] + "\0"
@@ -104,7 +104,7 @@ def _batches(rows: Iterable[Put]) -> Iterator[Sequence[Put]]:
     for row in rows:
         batch.append(row)
         size += len(row.value)
-        if len(batch) == _ROWS or size >= _BYTES:
+        if len(batch) == _COMMIT_ROWS or size >= _COMMIT_BYTES:
             yield batch
             batch, size = [], 0
     if batch:

@@ -12,7 +12,7 @@ _SMALL_CHARACTERS: Final = 16_384
 """Characters of arguments that are decoded without looking."""
 _MOST_CHARACTERS: Final = 2**20
 _MOST_VALUES: Final = 16_384
-_DEEPEST: Final = 64
+_MAX_DEPTH: Final = 64
 
 
 def decoded_arguments(arguments: str) -> Any:
@@ -25,6 +25,6 @@ def decoded_arguments(arguments: str) -> Any:
     if len(arguments) > _SMALL_CHARACTERS:
         if len(arguments) > _MOST_CHARACTERS:
             raise ValueError("the arguments are too long")
-        if not fits(arguments.encode(), _MOST_VALUES, _DEEPEST):
+        if not fits(arguments.encode(), _MOST_VALUES, _MAX_DEPTH):
             raise ValueError("the arguments have too many values")
     return orjson.loads(arguments)

@@ -17,7 +17,7 @@ import orjson
 _PIECE_BYTES: Final = 32_768
 """Bytes from which members are decoded together, and from which a value is decoded apart."""
 
-_DEEPEST: Final = 1_024
+_MAX_DEPTH: Final = 1_024
 """Maximum levels of nesting, as in `orjson`."""
 
 _RUN: Final = re.compile(rb'(?:[^"\[\]{}]{0,1024}+"[^"\\]{0,256}+"){0,32}+([^"\[\]{}]{0,1024}+)')
@@ -103,8 +103,8 @@ class _Decoding:
     def _open(self) -> None:
         self._starts.append(self.at)
         self.at += 1
-        if len(self._starts) > _DEEPEST:
-            raise InvalidJsonError(f"more than {_DEEPEST} nested levels")
+        if len(self._starts) > _MAX_DEPTH:
+            raise InvalidJsonError(f"more than {_MAX_DEPTH} nested levels")
 
     def _run(self) -> None:
         """Pass text without brackets; decode the members before its last comma if they have become large."""

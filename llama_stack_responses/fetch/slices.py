@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from llama_stack_responses.concurrency import FairYield
 
-LINES: Final = 64
+LINES_PER_SLICE: Final = 64
 """Line ends in a slice: 32 chunks."""
 
 
@@ -96,7 +96,7 @@ class SlicedStream:
 def _end_of_slice(data: bytes) -> int:
     """Return the position after as many line ends as a slice has, or the length."""
     end = 0
-    for _ in range(LINES):
+    for _ in range(LINES_PER_SLICE):
         end = data.find(b"\n", end) + 1
         if not end:
             return len(data)

@@ -12,7 +12,7 @@ from ..core.owner import Owner
 from ..core.stream.assembler import Assembler
 from ..core.stream.deltas import Usage
 
-_OWNERS: Final = 1024
+_MAX_OWNERS: Final = 1024
 """Most users whose counts are kept; those seen least recently are dropped."""
 
 _FIELDS: Final = {"completed": "completed", "incomplete": "incomplete", "cancelled": "cancelled", "failed": "failed"}
@@ -103,7 +103,7 @@ class Activity:
 
     def __init__(self) -> None:
         self.running: dict[tuple[str, str], dict[str, Running]] = {}
-        self._by_owner: LruCache[tuple[str, str], Counts] = LruCache(_OWNERS)
+        self._by_owner: LruCache[tuple[str, str], Counts] = LruCache(_MAX_OWNERS)
 
     @contextmanager
     def runs(self, owner: Owner, running: Running) -> Iterator[None]:

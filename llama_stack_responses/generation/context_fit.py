@@ -19,13 +19,13 @@ from .token_counts import TokenCounts
 Make = Callable[[Sequence[Json]], Json]
 """Builds a chat request from items."""
 
-_NEAR: Final = 0.4
+_ESTIMATED_FRACTION: Final = 0.4
 """Fraction of a bound past which an estimate is not trusted and the tokens are counted."""
 
-_FOR_THE_ANSWER: Final = 8
+_ANSWER_DIVISOR: Final = 8
 """Divisor: this part of the context is reserved for an answer without a bound on its tokens."""
 
-_SHORTER: Final = 0.7
+_RETRY_FRACTION: Final = 0.7
 """Bound on the next request after a refusal, as a fraction of the refused one."""
 
 
@@ -89,13 +89,13 @@ class ContextFit:
         length = await self._lengths.of(self._model, self._profile)
         if length is None:
             return most
-        room = length - (length // _FOR_THE_ANSWER if max_tokens is None else min(max_tokens, length // 2))
+        room = length - (length // _ANSWER_DIVISOR if max_tokens is None else min(max_tokens, length // 2))
         return room if most is None else min(room, most)
 
     async def tokens(self, chat: Json, bound: float | None) -> float:
         """Return the tokens of a request: estimated, but calibrated by a count if the estimate is near the bound."""
         estimate = await self._large_work.run(partial(estimated_tokens, chat), chat)
-        if self._scale is None and bound is not None and estimate > bound * _NEAR:
+        if self._scale is None and bound is not None and estimate > bound * _ESTIMATED_FRACTION:
             self._scale = await self._counts.of(chat) / estimate
         return estimate * (self._scale or 1)
 
@@ -109,7 +109,7 @@ class ContextFit:
         if refusal.length and refusal.tokens and not self._is_calibrated:
             self._is_calibrated, self._scale = True, refusal.tokens / sent
         else:
-            self._most = sent * _SHORTER
+            self._most = sent * _RETRY_FRACTION
         return True
 
     def _shortened(self, items: Sequence[Json], parts: list[list[int]], make: Make, most: float) -> Json:

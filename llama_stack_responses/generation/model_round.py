@@ -31,7 +31,7 @@ from .stream_close import closing
 from .timeline import Timeline
 from .watchdog import Watchdog
 
-_AT_ONCE: Final = 8
+_DELTAS_PER_TURN: Final = 8
 """Deltas of a large chunk that are taken before the stream yields to others."""
 
 
@@ -257,7 +257,7 @@ class ModelRound:
         This time does not count as silence of the model server.
         """
         with watchdog.asleep():
-            for number, some in enumerate(batched(deltas, _AT_ONCE)):
+            for number, some in enumerate(batched(deltas, _DELTAS_PER_TURN)):
                 if number:
                     await self._rest(this)
                 if end := await this.passed(some) if this.filters else await this.taken_prepared(some):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Final
 
-_TICKS: Final = 2000
+_MAX_TICKS: Final = 2000
 """Most times that are kept; past them, every second one is dropped, and fewer are noted from then on."""
 
 _TICK_SECONDS: Final = 0.04
@@ -48,7 +48,7 @@ class Pace:
     def _add(self, count: int, now: float) -> None:
         self._ticks += (count - self._counted, round(now * 1000) - round(self._last * 1000))
         self._counted, self._last = count, now
-        if len(self._ticks) > 2 * _TICKS:
+        if len(self._ticks) > 2 * _MAX_TICKS:
             self._thin()
 
     def keep(self, count: int, at: int) -> None:

@@ -22,15 +22,15 @@ from ..telemetry.telemetry import RoundOperation, ToolOperation
 from .activity import Activity, Running
 from .pace import Pace
 
-_ROUNDS: Final = 256
-_TOOLS: Final = 1000
+_MAX_ROUNDS: Final = 256
+_MAX_TOOL_CALLS: Final = 1000
 _NAME_CHARACTERS: Final = 200
 
 _STRING_CHARACTERS: Final = 20_000
 """Characters of a string of a recorded chat request past which it is cut."""
 
 _HEAD_CHARACTERS: Final = 1000
-_DEPTH: Final = 64
+_MAX_DEPTH: Final = 64
 _RECORDED_BYTES: Final = 8 * 2**20
 
 
@@ -116,7 +116,7 @@ class Timeline:
         """Record the lost time, from the last recorded end until now; return its beginning."""
         ends = [mark[2] for mark in self._rounds] + [mark[1] for mark in self._tools]
         start: int = max([began, *(end for end in ends if end is not None)])
-        self._add(self._rounds, (start, None, self._now(), None, None, None, "interrupted"), _ROUNDS)
+        self._add(self._rounds, (start, None, self._now(), None, None, None, "interrupted"), _MAX_ROUNDS)
         return start
 
     @contextmanager
@@ -150,7 +150,7 @@ class Timeline:
             start = end - round(seconds * 1000)
             first = None if operation.first_chunk is None else start + round(operation.first_chunk * 1000)
             tokens = (usage.input_tokens, usage.output_tokens, usage.cached_tokens)
-            self._add(self._rounds, (start, first, end, *tokens, kind), _ROUNDS)
+            self._add(self._rounds, (start, first, end, *tokens, kind), _MAX_ROUNDS)
 
     @contextmanager
     def tool(self, operation: ToolOperation, item: Mapping[str, Any], name: str) -> Iterator[ToolRecord]:
@@ -168,12 +168,12 @@ class Timeline:
             end = self._now()
             shown = str(item.get("name") or name)[:_NAME_CHARACTERS]
             start = end - round(operation.seconds * 1000)
-            self._add(self._tools, (start, end, item.get("id"), item["type"], shown, failed), _TOOLS)
+            self._add(self._tools, (start, end, item.get("id"), item["type"], shown, failed), _MAX_TOOL_CALLS)
 
     async def requested(self, chat: Json, kind: str) -> None:
         """Record a chat request, if they are recorded; `kind` as for `round`."""
         number = self._stored_requests + len(self._requests)
-        if not self._keeps_requests or number >= _ROUNDS:
+        if not self._keeps_requests or number >= _MAX_ROUNDS:
             return
         head = {"round": number, "attempt": self._tries, "at_ms": self._now(), "kind": kind}
         encoded, size = await computed(partial(_encoded, chat, head, self._left), chat)
@@ -220,7 +220,7 @@ def _encoded(chat: Json, head: Json, left: int) -> tuple[bytes, int]:
 
     The size is that of the JSON: what is stored is compressed, and decompressed to be shown.
     """
-    request = _cut(chat, _DEPTH)
+    request = _cut(chat, _MAX_DEPTH)
     text = dumps(request)
     fits = len(text) <= left
     record = {

@@ -22,7 +22,7 @@ Answered = Callable[[ServerCall, Output], Awaitable[None]]
 
 logger = get_logger(__name__)
 
-_AT_ONCE: Final = 32
+_MAX_CONCURRENT_CALLS: Final = 32
 """Maximum calls of one response that run at the same time; a round can have a thousand."""
 _RESULT_BYTES: Final = 64 * 2**20
 _TOO_MUCH: Final = (
@@ -60,7 +60,7 @@ class ToolExecution:
         self._assembler = assembler
         self._event_buffer = event_buffer
         self._seconds = seconds
-        self._turn = asyncio.Semaphore(_AT_ONCE)
+        self._turn = asyncio.Semaphore(_MAX_CONCURRENT_CALLS)
         self._left = _RESULT_BYTES
         self._telemetry = telemetry
         self._timeline = timeline or Timeline()

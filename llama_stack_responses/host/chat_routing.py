@@ -28,7 +28,7 @@ from .platform import ChatRequest
 
 _TOOLS: Final = ("tools", "tool_choice")
 
-_MESSAGES: Final = 500
+_MESSAGES_PER_TURN: Final = 500
 """Messages that are converted before the event loop's next turn."""
 
 
@@ -78,7 +78,7 @@ class ChatRouting:
         router.routing_table = _Table(router.routing_table, wrap)
         fields = {name: value for name, value in request.items() if name not in _TOOLS}
         fields["messages"] = messages = list[JsonModel]()
-        for some in batched(request["messages"], _MESSAGES):
+        for some in batched(request["messages"], _MESSAGES_PER_TURN):
             if messages:
                 await asyncio.sleep(0)
             messages += map(JsonModel, some)

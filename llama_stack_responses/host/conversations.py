@@ -10,7 +10,7 @@ from llama_stack_responses.service.conversation_import import FoundConversation,
 
 from .platform import ConversationServiceConfig, ConversationServiceImpl, StackConfig
 
-_AT_ONCE: Final = 500
+_CONVERSATIONS_PER_QUERY: Final = 500
 """Conversations whose items are read together: each query scans the whole table, which has no index."""
 
 
@@ -23,8 +23,8 @@ async def stored_conversations(stack: StackConfig) -> AsyncGenerator[FoundConver
         await service.initialize()
         tables = service.sql_store.sql_store
         rows = (await tables.fetch_all("openai_conversations", order_by=[("id", "asc")])).data
-        for start in range(0, len(rows), _AT_ONCE):
-            some = rows[start : start + _AT_ONCE]
+        for start in range(0, len(rows), _CONVERSATIONS_PER_QUERY):
+            some = rows[start : start + _CONVERSATIONS_PER_QUERY]
             items = await _items(tables, some[0]["id"], some[-1]["id"])
             for row in some:
                 yield _conversation(row, items.get(row["id"], []))

@@ -20,7 +20,7 @@ from llama_stack_responses.process_pool.pool import PoolLimits, Task, WorkerPool
 from .search_provider import SearchFailed, SearchProvider
 
 _TASK: Final = "llama_stack_responses.tools.hosted.ddgs_task"
-_REQUESTS: Final = 4
+_REQUESTS_PER_SEARCH: Final = 4
 """Consecutive requests that fit into the time limit of a search; each gets this fraction of it."""
 _ANSWER_BYTES: Final = 1 << 20
 _NOT_INSTALLED: Final = (
@@ -86,7 +86,7 @@ class DdgsToolRuntime(SearchProvider):
             # Worker processes start with an empty environment.
             "proxy": config.proxy or getproxies_environment().get("https"),
             "ca_file": str(config.ca_file.expanduser()) if config.ca_file else os.environ.get("SSL_CERT_FILE"),
-            "seconds": max(1, round(config.timeout_seconds / _REQUESTS)),
+            "seconds": max(1, round(config.timeout_seconds / _REQUESTS_PER_SEARCH)),
         }
         task = Task(_TASK, query.encode(errors="replace"), config.timeout_seconds, _ANSWER_BYTES, options)
         try:

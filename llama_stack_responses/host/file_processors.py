@@ -18,7 +18,7 @@ from .platform import ProcessFileRequest
 
 logger = get_logger(__name__)
 
-_THREADS: Final = 8
+_MAX_THREADS: Final = 8
 """Maximum files that a processor of the host may work on in this process, including those past their time limit."""
 
 _OURS: Final = "inline::pypdf"
@@ -47,7 +47,7 @@ class HostFileProcessor:
         spec = processors.__provider_spec__
         # OGX runs its own processors in separate processes.
         self.keeps = getattr(spec, "execution_mode", "") == "worker"
-        self._threads = OwnThreads(_THREADS)
+        self._threads = OwnThreads(_MAX_THREADS)
         self._blocks = spec.provider_type.startswith("inline::") and not self.keeps
 
     async def text(self, document: Document) -> str:

@@ -12,7 +12,7 @@ from llama_stack_responses.service.response_import import FoundResponse
 from .conversations import owner_of
 from .platform import ResponsesStore, ResponsesStoreReference
 
-_AT_ONCE: Final = 50
+_ROWS_PER_READ: Final = 50
 """Rows that are read together. llama-stack writes a response's whole history into its row."""
 
 
@@ -51,7 +51,7 @@ class StoredResponses:
             behind = {"where_sql": where, "where_sql_params": after} if after else {}
             order = [("created_at", "asc"), ("id", "asc")]
             try:
-                found = await self._tables.fetch_all(self._name, order_by=order, limit=_AT_ONCE, **behind)
+                found = await self._tables.fetch_all(self._name, order_by=order, limit=_ROWS_PER_READ, **behind)
             except Exception as error:
                 # Each database raises different errors.
                 raise _unreadable(error) from error

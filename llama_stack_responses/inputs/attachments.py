@@ -32,10 +32,10 @@ from ..process_pool.time_budget import TimeBudget
 from .files import Files
 from .large_base64 import decoded, decoded_bytes, encoded, encoded_bytes
 
-_AT_ONCE: Final = 4
+_MAX_CONCURRENT_READS: Final = 4
 """Maximum files of one response that are read at the same time."""
 
-_PARTS: Final = 500
+_PARTS_PER_TURN: Final = 500
 """Parts that are examined before the event loop's next turn: about a millisecond."""
 
 _IMAGES: Final = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
@@ -83,7 +83,7 @@ class Attachments:
         reading = _Reading(self, profile, request, owner, ReadContext(owner.identity, budget, request.store), held)
         for number, part in enumerate(part for item in items for _, part in _places(item)):
             reading.want(part)
-            if number % _PARTS == _PARTS - 1:
+            if number % _PARTS_PER_TURN == _PARTS_PER_TURN - 1:
                 await asyncio.sleep(0)
         if not reading.wanted:
             return items
@@ -161,7 +161,7 @@ class _Reading:
         if len(self.wanted) > self.means.limits.max_files:
             message = f"This conversation has more than {self.means.limits.max_files} files and images to be read."
             raise bad_request(message, "input", "array_above_max_length")
-        places = asyncio.Semaphore(_AT_ONCE)
+        places = asyncio.Semaphore(_MAX_CONCURRENT_READS)
 
         async def read(source: _Source, part: Json) -> None:
             async with places:

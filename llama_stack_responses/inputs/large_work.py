@@ -19,9 +19,9 @@ from ..process_pool.fair_queue import FairQueue, QueueFull
 _INLINE_BYTES: Final = 32_768
 """Bytes, as JSON, of a value that is processed in the event loop."""
 
-_THREADS: Final = 2
+_MAX_THREADS: Final = 2
 _PER_USER: Final = 1
-_WAITING: Final = 256
+_MAX_WAITING_PER_OWNER: Final = 256
 """Large requests of one owner that may wait for a thread."""
 
 
@@ -34,7 +34,7 @@ class LargeWork:
 
     def __init__(self, current_user: Callable[[], Owner]) -> None:
         self._current_user = current_user
-        self._queue = FairQueue(_THREADS, _PER_USER, _WAITING, only_owner=ANONYMOUS.identity)
+        self._queue = FairQueue(_MAX_THREADS, _PER_USER, _MAX_WAITING_PER_OWNER, only_owner=ANONYMOUS.identity)
         self._threads: ThreadPoolExecutor | None = None
 
     async def run[Result](self, work: Callable[[], Result], *of: Any) -> Result:
@@ -56,7 +56,7 @@ class LargeWork:
             await self._queue.enter(owner)
         except QueueFull:
             raise too_many_open("large requests", retry_after=1) from None
-        self._threads = self._threads or ThreadPoolExecutor(_THREADS, thread_name_prefix="large-requests")
+        self._threads = self._threads or ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="large-requests")
         working = asyncio.get_running_loop().run_in_executor(self._threads, work)
         # If this task is cancelled, the thread works on.
         working.add_done_callback(lambda _: self._queue.leave(owner))

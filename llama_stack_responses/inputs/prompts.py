@@ -20,7 +20,7 @@ _TEMPLATE_CHARACTERS: Final = 1 << 20
 _MOST_PLACES: Final = 10_000
 _PART_CHARACTERS: Final = 512
 """Minimum characters for which a file or an image counts: each becomes a separate part."""
-_LISTED: Final = 10
+_MAX_LISTED_NAMES: Final = 10
 """Maximum variable names in an error message."""
 
 
@@ -136,8 +136,8 @@ def _growth(given: Any, count: int) -> int:
 
 def _names(names: list[str]) -> str:
     """Return the shortened names as a list for an error message, with the number of those left out."""
-    listed = ", ".join(map(excerpt, names[:_LISTED]))
-    return listed if len(names) <= _LISTED else f"{listed}, and {len(names) - _LISTED} more"
+    listed = ", ".join(map(excerpt, names[:_MAX_LISTED_NAMES]))
+    return listed if len(names) <= _MAX_LISTED_NAMES else f"{listed}, and {len(names) - _MAX_LISTED_NAMES} more"
 
 
 def _filled(text: str, variables: Mapping[str, Any]) -> Iterator[Json]:

@@ -17,7 +17,7 @@ from ..core.stream.events import Event
 from ..generation.event_buffer import EventWriter, SharedEvents
 from .notifier import Subscription
 
-_AT_ONCE: Final = 16
+_READERS_PER_TURN: Final = 16
 """Clients that are written to in one turn of the event loop."""
 
 
@@ -141,8 +141,8 @@ class Readers:
         return {each.subscription for each in taking}
 
     def _pass_on(self, readers: Sequence[Reader], events: SharedEvents) -> None:
-        for reader in readers[:_AT_ONCE]:
+        for reader in readers[:_READERS_PER_TURN]:
             if not reader.pass_on(events):
                 reader.subscription.notify()
-        if more := readers[_AT_ONCE:]:
+        if more := readers[_READERS_PER_TURN:]:
             asyncio.get_running_loop().call_soon(self._pass_on, more, events)

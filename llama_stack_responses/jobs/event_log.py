@@ -28,13 +28,13 @@ from .direct_delivery import DirectClient, Reader, Readers
 from .event_rows import EventRows, ReservationRefused, Row
 from .notifier import Notifier
 
-_ROWS: Final = 64
+_ROWS_PER_READ: Final = 64
 """Most rows that one round trip reads."""
 
 _STEP_BYTES: Final = 2**20
 """Bytes with which the rows of one round trip end."""
 
-_AHEAD: Final = 8
+_ROWS_AHEAD: Final = 8
 _AHEAD_BYTES: Final = 2**17
 """Most rows that `follow` reads in one round trip, and the bytes with which they end: a stalled reader keeps them in
 memory."""
@@ -62,7 +62,7 @@ class EventLog:
         records: Records,
         notifier: Notifier,
         poll: float = DEFAULT.event_poll_seconds,
-        rows: int = _ROWS,
+        rows: int = _ROWS_PER_READ,
         decoder: Decoder | None = None,
     ) -> None:
         self._decoder = decoder or Decoder()
@@ -217,7 +217,7 @@ class EventLog:
 
     async def _read_rows(self, response_id: str, after: int, reserve: Callable[[], Reservation] | None) -> list[Row]:
         rows: list[Row] = []
-        for events, size in await self._read(response_id, after, _AHEAD, _AHEAD_BYTES):
+        for events, size in await self._read(response_id, after, _ROWS_AHEAD, _AHEAD_BYTES):
             try:
                 rows.append(self._shared.share(response_id, events, size, reserve))
             except ReservationRefused:

@@ -17,7 +17,7 @@ from ..store.records import Condition, Delete, Notify, Op, Record, VersionIs
 
 type Verdict = Literal["cancelled", "failed"]
 
-BEGUN: Final = 2
+QUEUED_EVENTS: Final = 2
 """The number of events that a queued response has: those of `Assembler.enqueue`."""
 
 
@@ -74,8 +74,8 @@ class Checkpoint:
             response was never queued.
         held_events: later events, held until the first of the calls is answered.
         sealed: the request's secrets, sealed for this job; None if it has none.
-        tries: `JobState.tries` at this checkpoint: tries before it do not count towards `queue.TRIES`, since the job
-            progressed.
+        tries: `JobState.tries` at this checkpoint: tries before it do not count towards `queue.MAX_TRIES`, since the
+            job progressed.
         trace: the trace context headers of the request (W3C Trace Context).
         queued_at: when the job was queued, in seconds since the epoch; None if it never was.
         request_id: the id of the request, for log lines; None if an earlier version stored the job.
@@ -89,7 +89,7 @@ class Checkpoint:
     rounds: int = 0
     waiting: Sequence[Json] = ()
     ends: bool = False
-    numbered: int = BEGUN
+    numbered: int = QUEUED_EVENTS
     sealed: str | None = None
     tries: int = 0
     trace: Mapping[str, str] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Shows users the responses that run now on any server of the store, while a user looks at them.
 
     uw/<owner>/<response>   the owner looks at this response; the row is like the next one
-    uw/<owner>              the owner looks; the value is the owner; it expires after `_SECONDS`
+    uw/<owner>              the owner looks; the value is the owner; it expires after `_LIFETIME_SECONDS`
     ul/<owner>/<server>     what this server runs for that owner; it expires too
 
 A server reads `uw/` rows only while it runs responses, and writes `ul/` rows only for owners who look.
@@ -27,18 +27,18 @@ from ..store.list_rows import first_words
 from ..store.records import Op, Put, Records, after_prefix
 from .job import name_of
 
-_SECONDS: Final = 6.0
+_LIFETIME_SECONDS: Final = 6.0
 """Seconds for which a row is kept."""
 
-_SHOWN: Final = 200
+_MAX_RESPONSES: Final = 200
 """Most responses of one owner that one server shows."""
 
-_WATCHED: Final = 200
-_SERVERS: Final = 100
-_TAIL: Final = 300
-_RECENT: Final = 50
-_TEXT: Final = 20_000
-_OUTPUT: Final = 200_000
+_MAX_WATCHERS: Final = 200
+_MAX_SERVERS: Final = 100
+_TAIL_CHARACTERS: Final = 300
+_RECENT_ITEMS: Final = 50
+_TEXT_CHARACTERS: Final = 20_000
+_OUTPUT_BYTES: Final = 200_000
 
 
 class LiveResponses:
@@ -84,13 +84,13 @@ class LiveResponses:
 
     def here(self, owner: Owner, response_id: str | None = None) -> dict[str, Json]:
         """Return the running responses of the owner on this server, by id; `response_id` is shown in detail."""
-        running = list(self._activity.running.get(owner.identity, {}).items())[:_SHOWN]
+        running = list(self._activity.running.get(owner.identity, {}).items())[:_MAX_RESPONSES]
         return {each: {**_visible_state(one, near=each == response_id), "server": self.server} for each, one in running}
 
     async def elsewhere(self, owner: Owner) -> Mapping[str, Mapping[str, Json]]:
         """Return the running responses of the owner on other servers, by server and id."""
         prefix = f"ul/{name_of(owner)}/"
-        rows = await self._records.range(prefix, after_prefix(prefix), limit=_SERVERS)
+        rows = await self._records.range(prefix, after_prefix(prefix), limit=_MAX_SERVERS)
         others = [(key.removeprefix(prefix), record) for key, record in rows if not key.endswith(f"/{self.server}")]
         return dict(
             zip((name for name, _ in others), await self._decoder.decode([row.value for _, row in others]), strict=True)
@@ -105,7 +105,7 @@ class LiveResponses:
 
     async def _write(self) -> None:
         """Write the responses that run here for each watching owner, and once more when the last one has ended."""
-        rows = await self._records.range("uw/", after_prefix("uw/"), limit=_WATCHED)
+        rows = await self._records.range("uw/", after_prefix("uw/"), limit=_MAX_WATCHERS)
         expiry, ops, published = await self._expiry(), list[Op](), set[str]()
         near = {key for key, _ in rows}
         for key, record in rows:
@@ -113,7 +113,7 @@ class LiveResponses:
             if "/" in of:
                 continue
             running = self._activity.running.get((identity[0], identity[1]), {})
-            some = [(each, one) for each, one in list(running.items())[:_SHOWN] if one.stored]
+            some = [(each, one) for each, one in list(running.items())[:_MAX_RESPONSES] if one.stored]
             shown = {each: _visible_state(one, near=f"{key}/{each}" in near) for each, one in some}
             if shown or of in self._published:
                 value = await asyncio.to_thread(codec.encode, shown)
@@ -125,20 +125,20 @@ class LiveResponses:
         self._published = published
 
     async def _expiry(self) -> float:
-        return await self._records.now() + _SECONDS
+        return await self._records.now() + _LIFETIME_SECONDS
 
 
 def _visible_state(running: Running, *, near: bool = False) -> Json:
     """Return the visible state of a running response; with `near`, in detail."""
     assembler = running.assembler
     response = assembler.response
-    doing, tail = assembler.tail(_TAIL)
+    doing, tail = assembler.tail(_TAIL_CHARACTERS)
     started = doing or response["output"]
     return {
         "id": response["id"],
         "status": "in_progress",
         "model": response["model"],
-        "words": first_words(running.items[-_RECENT:]),
+        "words": first_words(running.items[-_RECENT_ITEMS:]),
         "created_at": response["created_at"],
         "background": bool(response["background"]),
         "streamed": running.streamed,
@@ -154,4 +154,7 @@ def _detail(running: Running, doing: str | None) -> Json:
     """Return the end of the text that is being written, and the items before it unless they are too large."""
     output = running.assembler.response["output"]
     done = [item for item in output if not (item["type"] == doing and item.get("status") == "in_progress")]
-    return {"text": running.assembler.tail(_TEXT)[1], "output": None if is_large(done, _OUTPUT) else done}
+    return {
+        "text": running.assembler.tail(_TEXT_CHARACTERS)[1],
+        "output": None if is_large(done, _OUTPUT_BYTES) else done,
+    }

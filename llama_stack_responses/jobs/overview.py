@@ -9,13 +9,13 @@ from ..core.owner import Owner
 from ..store.records import Records, after_prefix
 from .job import JobState, name_of
 
-_WAITING: Final = 2000
+_MAX_QUEUED: Final = 2000
 """Most rows of the queue that are read; jobs behind them are not seen."""
 
-_HELD: Final = 1000
+_MAX_HELD: Final = 1000
 """Most jobs in workers that are read."""
 
-_SHOWN: Final = 200
+_MAX_SHOWN: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +48,20 @@ class Overview:
 
 async def overview_of(records: Records, owner: Owner) -> Overview:
     """Return the jobs of a user, in four round trips."""
-    queued = await records.range("q/", after_prefix("q/"), limit=_WAITING)
+    queued = await records.range("q/", after_prefix("q/"), limit=_MAX_QUEUED)
     own = name_of(owner).encode()
     places = {key.rpartition("/")[2]: number for number, (key, of) in enumerate(queued, 1) if of.value == own}
-    held = [key.split("/")[1:] for key, _ in await records.range("h/", after_prefix("h/"), limit=_HELD)]
-    wanted = [*list(places)[:_SHOWN], *(response_id for _, response_id in held)]
+    held = [key.split("/")[1:] for key, _ in await records.range("h/", after_prefix("h/"), limit=_MAX_HELD)]
+    wanted = [*list(places)[:_MAX_SHOWN], *(response_id for _, response_id in held)]
     found = await records.get_many([f"j/{each}" for each in wanted]) if wanted else {}
     states = {key[2:]: JobState.decode(record) for key, record in found.items()}
     mine = {each: state for each, state in states.items() if state.owner.identity == owner.identity}
     workers = {f"p/{state.worker}" for state in mine.values() if state.worker}
     leases = await records.get_many(sorted(workers)) if workers else {}
     until = {key[2:]: float(record.value) for key, record in leases.items() if record.value}
-    return Overview([_now(each, state, places.get(each), until) for each, state in mine.items()][:_SHOWN], len(queued))
+    return Overview(
+        [_now(each, state, places.get(each), until) for each, state in mine.items()][:_MAX_SHOWN], len(queued)
+    )
 
 
 def _now(response_id: str, state: JobState, place: int | None, until: dict[str, float]) -> JobNow:

@@ -45,13 +45,13 @@ from ..store.records import (
 from ..telemetry.trace_context import trace_headers
 from . import fair_order as turns
 from .hints import HintWriter
-from .job import BEGUN, Checkpoint, Job, JobState, Verdict, name_of, owner_prefix
+from .job import QUEUED_EVENTS, Checkpoint, Job, JobState, Verdict, name_of, owner_prefix
 from .quota import RowQuota
 from .worker_leases import is_stalled, iter_stalled
 
 logger = get_logger(__name__)
 
-TRIES: Final = 3
+MAX_TRIES: Final = 3
 """Maximum tries of a job between two checkpoints: a job that keeps crashing its worker is not tried again.
 
 Only tries that end with the death of the worker or with a defect count. A try that ends with an outage of the store,
@@ -191,7 +191,7 @@ class JobQueue:
         began = time.time() if state.began is None else state.began
         state = replace(state, worker=worker, tries=state.tries + 1, starts=state.starts + 1, began=began)
         checkpoint = await self._checkpoint_of(response_id, records)
-        if checkpoint is not None and state.tries - checkpoint.tries > TRIES:
+        if checkpoint is not None and state.tries - checkpoint.tries > MAX_TRIES:
             state = replace(state, verdict=state.verdict or "failed")
         ops: list[Op] = [
             Delete(row),
@@ -358,7 +358,7 @@ class JobQueue:
 
 
 def _first_checkpoint(
-    body: Json, sealed: str | None, *, numbered: int = BEGUN, queued_at: float | None = None
+    body: Json, sealed: str | None, *, numbered: int = QUEUED_EVENTS, queued_at: float | None = None
 ) -> Checkpoint:
     return Checkpoint(
         body,

@@ -8,7 +8,7 @@ from ..generation.timeline import Timeline
 from ..store.layout import chat_request, chat_requests
 from ..store.records import Delete, Op, Put, Records
 
-_MOST: Final = 1000
+_MAX_REQUESTS: Final = 1000
 """More chat requests than are recorded of one response."""
 
 
@@ -46,4 +46,6 @@ class RecordedRequests:
 
     async def delete_ops(self) -> list[Op]:
         """Return the ops that delete all of them, for the commit that deletes the job of a deleted response."""
-        return [Delete(key) for key, _ in await self._records.range(*chat_requests(self._response_id), limit=_MOST)]
+        return [
+            Delete(key) for key, _ in await self._records.range(*chat_requests(self._response_id), limit=_MAX_REQUESTS)
+        ]

@@ -37,7 +37,7 @@ from ..telemetry.trace_context import within
 from .acceptance import Acceptance
 from .event_log import EventLog
 from .held_inputs import HeldInputs
-from .job import BEGUN, Checkpoint, Job
+from .job import QUEUED_EVENTS, Checkpoint, Job
 from .queue import JobQueue
 from .recorded_requests import RecordedRequests
 from .secrets import JobSecrets
@@ -283,7 +283,7 @@ class JobRunner:
         self._event_buffer.order.resume(_still_open(checkpoint), checkpoint.held_events, shown)
         if number == 0:
             self._event_buffer.put(context.assembler.start())
-        elif not any(event["type"] == "response.in_progress" for event in cut) and checkpoint.numbered == BEGUN:
+        elif not any(event["type"] == "response.in_progress" for event in cut) and checkpoint.numbered == QUEUED_EVENTS:
             self._event_buffer.put(context.assembler.proceed())
         return context
 

@@ -25,7 +25,7 @@ PIECE_CHARACTERS: Final = 8_000
 _OVERLAP_CHARACTERS: Final = 400
 """Characters that two pieces share, so that text at the border is seen whole by one check."""
 
-_AT_ONCE: Final = 8
+_CHECKS_PER_BATCH: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Checks:
         async def one(name: str | None, piece: str) -> None:
             results.append(await self._one(policy, name, piece, side))
 
-        for some in batched(((name, piece) for piece in _pieces(text) for name in policy.names), _AT_ONCE):
+        for some in batched(((name, piece) for piece in _pieces(text) for name in policy.names), _CHECKS_PER_BATCH):
             await gather_or_cancel(one(*each) for each in some)
         return merged(results)
 

@@ -18,7 +18,7 @@ from ..core.types import Json
 from .processes import Processes
 
 _HEADER_BYTES: Final = 4096
-_PARTS: Final = 32
+_MAX_PARTS: Final = 32
 _PARTS_BYTES: Final = 8 * 2**20
 _HELLO_BYTES: Final = 16
 
@@ -106,7 +106,7 @@ def _sizes(header: Any) -> list[int]:
     sizes = header.get("parts") if isinstance(header, dict) else None
     if not isinstance(sizes, list) or not all(isinstance(each, int) and each >= 0 for each in sizes):
         raise ChannelBroken
-    if len(sizes) > _PARTS or sum(sizes) > _PARTS_BYTES:
+    if len(sizes) > _MAX_PARTS or sum(sizes) > _PARTS_BYTES:
         raise AnswerTooLarge
     return sizes
 

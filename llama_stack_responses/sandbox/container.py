@@ -39,7 +39,7 @@ _START_SECONDS: Final = 60.0
 _LIMITS: Final = {"CORE": 0, "NOFILE": 512, "MEMLOCK": 2**16, "MSGQUEUE": 0, "SIGPENDING": 1024}
 """Limits of setrlimit(2) for each process."""
 
-_LOCKS: Final = 10_000
+_MAX_LOCKS: Final = 10_000
 """Maximum number of locks on files: 2 MiB of kernel memory."""
 
 _ENDED: Final = "The Python process exited, or the system killed it."
@@ -326,8 +326,8 @@ class Container:
         bounds = self._bounds
         if processes.memory_bytes(bounds.memory_bytes) > bounds.memory_bytes:
             return self._memory()
-        if processes.has_more_locks(_LOCKS):
-            return f"It held more than {_LOCKS:,} locks on files."
+        if processes.has_more_locks(_MAX_LOCKS):
+            return f"It held more than {_MAX_LOCKS:,} locks on files."
         return self.volume.excess()
 
 

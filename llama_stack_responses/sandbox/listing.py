@@ -19,7 +19,7 @@ Parts = tuple[str, ...]
 _DEPTH: Final = 32
 """Levels below the top folder in which files are listed."""
 
-_ENTRIES: Final = 100_000
+_MAX_ENTRIES: Final = 100_000
 """Maximum number of entries of all kinds that are read."""
 
 _PATH_BYTES: Final = 1_024
@@ -29,7 +29,7 @@ _ALL_BYTES: Final = 2**20
 """Maximum length of all listed paths together, in bytes."""
 
 
-def listed_files(folder: Path, most: int, *, depth: int = _DEPTH, entries: int = _ENTRIES) -> list[RegularFile]:
+def listed_files(folder: Path, most: int, *, depth: int = _DEPTH, entries: int = _MAX_ENTRIES) -> list[RegularFile]:
     """List at most `most` regular files, the outer ones first, without folders that cannot be read.
 
     Files with very long paths are omitted too, and all further files once the total length of the paths is reached.

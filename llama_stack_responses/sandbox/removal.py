@@ -17,7 +17,7 @@ from typing import Final
 
 from .openat import open_own
 
-_SLICE: Final = 2_000
+_ENTRIES_PER_TURN: Final = 2_000
 """Entries removed before the next folder's turn."""
 
 
@@ -28,7 +28,7 @@ class Removal:
         entries: entries that are removed before the next folder's turn.
     """
 
-    def __init__(self, entries: int = _SLICE) -> None:
+    def __init__(self, entries: int = _ENTRIES_PER_TURN) -> None:
         self._entries = entries
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="container-removal")
 

@@ -23,10 +23,10 @@ other server's store."""
 _UNSAID: Final[Mapping[str, Json]] = {"web_search_call": {"action": {"type": "search", "query": ""}}}
 """Fields that an item requires here and that the other server omits, by the item's type."""
 
-_NAMED: Final = 50
+_MAX_NAMED: Final = 50
 """Most ids of skipped objects that the report lists."""
 
-_STEP: Final = 500
+_IMPORTS_PER_LINE: Final = 500
 """Conversations and responses between two lines on the progress."""
 
 
@@ -77,7 +77,7 @@ class ImportReport:
     def looked_at(self, number: int = 1) -> None:
         """Count conversations and responses that were read, and report the progress every 500."""
         before, self._looked_at = self._looked_at, self._looked_at + number
-        if before // _STEP != self._looked_at // _STEP:
+        if before // _IMPORTS_PER_LINE != self._looked_at // _IMPORTS_PER_LINE:
             self.say(
                 f"Read {self._looked_at:,}: {self.conversations:,} conversations, {self.responses:,} responses new"
             )
@@ -89,7 +89,7 @@ class ImportReport:
             f"{self.expired} are older than 'retention_days'; {self.unfinished} had not ended; "
             f"{len(self.left_out)} could not be read and were left out"
         )
-        named = ", ".join(self.left_out[:_NAMED]) + (", ..." if len(self.left_out) > _NAMED else "")
+        named = ", ".join(self.left_out[:_MAX_NAMED]) + (", ..." if len(self.left_out) > _MAX_NAMED else "")
         return f"{text}: {named}." if named else f"{text}."
 
 

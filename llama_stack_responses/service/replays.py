@@ -14,7 +14,7 @@ from ..core.stream.events import Event
 from ..core.stream.replay import replay
 from ..store.stored_response import StoredResponse
 
-_AT_ONCE: Final = 64
+_EVENTS_PER_BATCH: Final = 64
 """Events that are generated at a time, so that a stalled reader keeps few in memory and a fast one does not block the
 event loop."""
 
@@ -84,6 +84,6 @@ class Replays:
 async def _events(held: _Held, after: int) -> AsyncGenerator[list[Event]]:
     rebuilt = replay(held.stored.response, held.stored.transcript)
     rest = (each for each in rebuilt if each["sequence_number"] > after)
-    while events := list(islice(rest, _AT_ONCE)):
+    while events := list(islice(rest, _EVENTS_PER_BATCH)):
         yield events
         await asyncio.sleep(0)

@@ -24,7 +24,7 @@ _ECHOED: Final = sorted(FIELDS - {"conversation", "input", "model", "store", "st
 """Fields of a request that its response repeats, if the other server stores them."""
 _OPAQUE: Final = frozenset({"metadata", "parameters", "schema"})
 """Fields in which a null is part of the client's data and must be kept."""
-_FARTHEST: Final = 10_000
+_MAX_CHAIN: Final = 10_000
 """Most responses of one chain that are read for the history of a response."""
 
 
@@ -144,7 +144,7 @@ class _Importer:
         chain: list[FoundResponse] = []
         seen = {found.id}
         above, base = found.continues, None
-        while above and above not in seen and len(chain) < _FARTHEST:
+        while above and above not in seen and len(chain) < _MAX_CHAIN:
             base = await self._archive.load(above)
             if base and base.owner.identity == found.owner.identity:
                 break

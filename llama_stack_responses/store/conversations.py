@@ -35,9 +35,9 @@ from .records import Condition, Delete, Ensure, Op, Put, Record, Records, Versio
 logger = get_logger(__name__)
 
 _STAND_IN: Final = "conversation"
-_BATCH: Final = 200
+_DELETES_PER_COMMIT: Final = 200
 """Number of items that one commit deletes."""
-_READ: Final = 1000
+_ITEMS_PER_READ: Final = 1000
 """Number of items that one step of reading in steps reads."""
 
 
@@ -229,7 +229,7 @@ class ConversationStore:
     async def pages(self, conversation_id: str, end: int, most: int = PAGE_BYTES) -> AsyncIterator[list[Json]]:
         """Yield all items at places before `end`, in order, in pages that end once they reach `most` bytes."""
         first, last = _row(conversation_id, 0), _row(conversation_id, end)
-        while rows := await self._records.range(first, last, limit=_READ, most=most):
+        while rows := await self._records.range(first, last, limit=_ITEMS_PER_READ, most=most):
             items = await self._decoder.decode_until([record.value for _, record in rows], most)
             yield [item for item, _ in items]
             first = rows[len(items) - 1][0] + "\0"
@@ -239,7 +239,9 @@ class ConversationStore:
         first, last = _row(conversation_id, 0), _row(conversation_id, end)
         found: list[Json] = []
         while (left := allowance.left or 0) > 0:
-            rows = await self._records.range(first, last, limit=_READ, reverse=True, most=min(PAGE_BYTES, left))
+            rows = await self._records.range(
+                first, last, limit=_ITEMS_PER_READ, reverse=True, most=min(PAGE_BYTES, left)
+            )
             values = [record.value for _, record in rows]
             items = _fitting(await self._decoder.decode_until(values, left, allowance), left)
             found += items
@@ -251,7 +253,7 @@ class ConversationStore:
     async def opening(self, conversation_id: str, end: int, most: int, allowance: ReadAllowance) -> list[Json]:
         """Return the first items before `end`, of at most `most` bytes together; `allowance` counts the bytes read."""
         first, last = _row(conversation_id, 0), _row(conversation_id, end)
-        rows = await self._records.range(first, last, limit=min(end, _READ), most=most)
+        rows = await self._records.range(first, last, limit=min(end, _ITEMS_PER_READ), most=most)
         values = [record.value for _, record in rows]
         return _fitting(await self._decoder.decode_until(values, most, allowance), most)
 
@@ -367,7 +369,9 @@ class ConversationStore:
         """Delete the items of a deleted conversation, and then the row that requests this."""
         conversation_id = left.removeprefix("w/")
         prefix = f"m/{conversation_id}/"
-        while rows := await self._records.range(prefix, after_prefix(prefix), limit=_BATCH, most=PAGE_BYTES):
+        while rows := await self._records.range(
+            prefix, after_prefix(prefix), limit=_DELETES_PER_COMMIT, most=PAGE_BYTES
+        ):
             items = await self._decoder.decode_until([record.value for _, record in rows], PAGE_BYTES)
             ids = {row: item["id"] for (row, _), (item, _) in zip(rows, items, strict=False)}
             await self._records.commit(await self._gone(owner, conversation_id, ids))

@@ -23,10 +23,10 @@ DECODING_BYTES: Final = 48 * 2**20
 _SMALL_BYTES: Final = 2**20
 """Bytes of a small value, which does not wait for large ones."""
 
-_SMALL_PART: Final = 6
+_SMALL_DIVISOR: Final = 6
 """The ratio of the budget of large values to that of small ones."""
 
-_GUESS: Final = 4
+_ASSUMED_RATIO: Final = 4
 """Assumed ratio of the memory that decoding takes to the stored bytes."""
 
 _GROWTH: Final = 8
@@ -46,7 +46,7 @@ class Decoder:
 
     def __init__(self, total: int = DECODING_BYTES) -> None:
         self._large = ByteBudget(total)
-        self._small = ByteBudget(max(_SMALL_BYTES, total // _SMALL_PART))
+        self._small = ByteBudget(max(_SMALL_BYTES, total // _SMALL_DIVISOR))
 
     async def decode(self, values: Sequence[bytes], allowance: ReadAllowance | None = None) -> list[Any]:
         """Decode the values. The limit is checked on the decompressed values, before they are decoded.
@@ -96,8 +96,8 @@ class Decoder:
         allowance: ReadAllowance,
     ) -> tuple[Found, list[tuple[Any, int]]]:
         found = [await read()]
-        need = sum(map(len, values_of(found[0]))) * _GUESS
-        if need <= INLINE_BYTES * _GUESS:
+        need = sum(map(len, values_of(found[0]))) * _ASSUMED_RATIO
+        if need <= INLINE_BYTES * _ASSUMED_RATIO:
             try:
                 texts = list(_texts(values_of(found[0]), bound.inline(), None))
             except TooLarge:

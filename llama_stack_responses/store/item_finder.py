@@ -16,10 +16,10 @@ from .layout import Entry, further_pointers, read_pointer
 from .reading import ReadAllowance
 from .records import Records, after_prefix
 
-_SCAN: Final = 100
+_ITEMS_PER_LOOKUP: Final = 100
 """Items that are looked up at a time."""
 
-_FURTHER: Final = 8
+_POINTERS_PER_READ: Final = 8
 """Further pointers of an item that are read at a time; nearly always the first leads to it."""
 
 
@@ -48,7 +48,7 @@ class ItemFinder:
         """
         allowance = allowance or ReadAllowance()
         hasher = Hasher(owner)
-        for ids in batched(item_ids, _SCAN):
+        for ids in batched(item_ids, _ITEMS_PER_LOOKUP):
             rows = {item_id: _pointers_of(hasher, item_id) for item_id in ids}
             pointers = await self._records.get_many([row for of_item in rows.values() for row in of_item])
             places: dict[str, list[tuple[str, int]]] = {}
@@ -73,7 +73,7 @@ class ItemFinder:
         for row in rows:
             prefix = further_pointers(row)
             start, end = prefix, after_prefix(prefix)
-            while further := await self._records.range(start, end, limit=_FURTHER):
+            while further := await self._records.range(start, end, limit=_POINTERS_PER_READ):
                 for _, pointer in further:
                     key, index = read_pointer(pointer.value)
                     for _, item in await self._items_at(key, [(item_id, index)], allowance):

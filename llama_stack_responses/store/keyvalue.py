@@ -46,9 +46,9 @@ from .records import (
 
 logger = get_logger(__name__)
 
-_AT_ONCE: Final = 16
-_FEW: Final = 4
-_SWEEP: Final = 1000
+_MAX_CONCURRENT_GETS: Final = 16
+_GETS_PER_BATCH: Final = 4
+_MAX_SWEPT: Final = 1000
 _LAST: Final = "\x7f"
 """Sorts after every character of a key."""
 
@@ -106,7 +106,7 @@ class _Store:
 
     keys: KeyValue
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    several: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
+    several: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT_GETS))
     unfinished: bool = True
     broken: bool = False
 
@@ -142,7 +142,7 @@ class KeyValueRecords:
     async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
         found: list[tuple[str, Record]] = []
         # A value's size is known only after it was read, so few are read at a time if the size is limited.
-        for some in [keys] if most is None else batched(keys, _FEW):
+        for some in [keys] if most is None else batched(keys, _GETS_PER_BATCH):
             with self._errors_as_503():
                 lines = await self._get(await self._ready(), some)
             now = self._clock()
@@ -185,7 +185,7 @@ class KeyValueRecords:
         with self._errors_as_503():
             store = await self._ready()
             rows = await store.keys.values_in_range(f"{self._prefix}e:", f"{self._prefix}e:{_LAST}")
-            due = [row for row in rows if float(row.partition(" ")[0]) <= now][:_SWEEP]
+            due = [row for row in rows if float(row.partition(" ")[0]) <= now][:_MAX_SWEPT]
             async with store.turn:
                 await self._finish(store)
                 lines = await self._get(store, [row.partition(" ")[2] for row in due])

@@ -33,7 +33,7 @@ _BLOCK_ROWS: Final = 500
 _SCANNED_ROWS: Final = 10_000
 """Most rows that one page of a filtered list reads."""
 
-_FILLED: Final = 100
+_MAX_FILLED: Final = 100
 """Most responses that one page reads, because an earlier version stored them."""
 
 
@@ -92,7 +92,7 @@ class Listing:
         size = limit + 1 if wanted is None else _BLOCK_ROWS
         while True:
             found = await self._records.range(start, end, limit=size, reverse=not span.oldest_first)
-            rows, read = await self._read(found, _FILLED - filled)
+            rows, read = await self._read(found, _MAX_FILLED - filled)
             filled += sum(not record.value for _, record in found[:read])
             for key, _ in found[:read]:
                 row = rows.get(key)
@@ -116,7 +116,7 @@ class Listing:
 
     async def rows(self, found: Sequence[tuple[str, Record]]) -> list[Row]:
         """Decode rows that `head` returned."""
-        rows, _ = await self._read(found, _FILLED)
+        rows, _ = await self._read(found, _MAX_FILLED)
         return [rows[key] for key, _ in found if key in rows]
 
     async def row(self, owner: Owner, order: str, response_id: str) -> Row | None:

@@ -13,7 +13,7 @@ from ..core.owner import ANONYMOUS, Owner
 from .holdings import Holdings, Identity
 from .records import Condition, Conflict, Delete, Empty, Ensure, Op, Put, Record, VersionIs, Write, until, writes_of
 
-_SWEEP = 1000
+_MAX_SWEPT = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class MemoryRecords:
         return self._clock()
 
     async def sweep(self, now: float) -> int:
-        expired = [key for expires_at, key in self._expiring[:_SWEEP] if expires_at <= now]
+        expired = [key for expires_at, key in self._expiring[:_MAX_SWEPT] if expires_at <= now]
         for key in expired:
             self._remove(key)
         return len(expired)

@@ -12,7 +12,7 @@ from .nodes import Node, ancestors, depth_of, encoded_end, node_of, total
 from .reading import ReadAllowance
 from .records import Records
 
-_ROOT: Final = 2
+_ROOT_DIVISOR: Final = 2
 """Divisor: the largest part of an allowance that the first node of a history may take."""
 
 
@@ -46,7 +46,7 @@ async def read_newest(records: Records, decoder: Decoder, name: str, allowance: 
     of_first, of_all = total(first) if first else None, total(newest)
     if first is None or of_first is None or of_all is None or allowance.left is None:
         raise TooLarge
-    allowance.check(of_first * _ROOT)
+    allowance.check(of_first * _ROOT_DIVISOR)
     [items] = await decoder.decode([first], allowance)
     count = await _count(records, newest, of_all - allowance.left)
     if not count:

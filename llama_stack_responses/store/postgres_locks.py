@@ -24,10 +24,10 @@ from typing import Final
 
 from .records import Condition, Empty, Write
 
-_A_CONNECTION: Final = 64
+_LOCKS_PER_CONNECTION: Final = 64
 """Number of locks that the server's lock table holds per connection (`max_locks_per_transaction`)."""
 
-_SINGLY: Final = 4
+_MAX_SINGLE_LOCKS: Final = 4
 """Maximum number of keys of one group that a commit locks one by one when it writes them."""
 
 
@@ -45,7 +45,7 @@ def locks(
     written = {write.key for write in writes}
     read = {each.key for each in conditions if not isinstance(each, Empty)}
     empty = {_group(each.prefix) for each in conditions if isinstance(each, Empty)}
-    for singly in (_SINGLY, 0):
+    for singly in (_MAX_SINGLE_LOCKS, 0):
         numbers = _numbers(schema, _names(written, read, empty, singly))
         if len(numbers) <= limit:
             return sorted(numbers.items())
@@ -90,7 +90,7 @@ class LockBudget:
     """
 
     def __init__(self, connections: int) -> None:
-        self._free = connections * _A_CONNECTION
+        self._free = connections * _LOCKS_PER_CONNECTION
         self.limit: Final = self._free
         """Maximum number of locks of one commit."""
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()

@@ -20,10 +20,10 @@ from .records import Records
 
 type Chain = Sequence[tuple[str, Node]]
 
-_BESIDE: Final = 8
+_OPENING_DIVISOR: Final = 8
 """Divisor: the part of an allowance for opening messages of a conversation, and the one for nodes of ids."""
 
-_IDS: Final = 1024
+_MAX_ID_NODES: Final = 1024
 """Maximum nodes of ids that are read."""
 
 
@@ -92,12 +92,12 @@ class RecentHistory:
 
     async def _own_id_chain(self, ids: str, allowance: ReadAllowance) -> Chain | None:
         """Return the newest nodes of ids, oldest first."""
-        found = await read_end(self._records, self._decoder, ids, _IDS, _part(allowance), allowance)
+        found = await read_end(self._records, self._decoder, ids, _MAX_ID_NODES, _part(allowance), allowance)
         return None if found is None else found[::-1]
 
 
 def _part(allowance: ReadAllowance) -> int:
-    return min(PAGE_BYTES, max(0, allowance.left or 0) // _BESIDE)
+    return min(PAGE_BYTES, max(0, allowance.left or 0) // _OPENING_DIVISOR)
 
 
 def _turns(items: Sequence[Json]) -> list[Json]:

@@ -280,7 +280,7 @@ _PAGE_ROWS: Final = 500
 _PAGE_BYTES: Final = 4 * 2**20
 """Size of a page of a snapshot, which the server reads at once."""
 
-_RETRIES: Final = 8
+_MAX_RETRIES: Final = 8
 """With the backoff below, a server may be unreachable for about three seconds before a call fails."""
 
 
@@ -470,7 +470,7 @@ class _Scripts:
             max_connections=connections,
             timeout=timeout,
             # No retry after a timeout: the caller has waited long enough.
-            retry=Retry(ExponentialWithJitterBackoff(cap=0.8, base=0.02), _RETRIES, (RedisConnectionError,)),
+            retry=Retry(ExponentialWithJitterBackoff(cap=0.8, base=0.02), _MAX_RETRIES, (RedisConnectionError,)),
         )
         self._redis = Redis(connection_pool=pool)
         self.get_many = self._redis.register_script(_GET_MANY)

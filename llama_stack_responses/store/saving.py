@@ -36,7 +36,7 @@ from .records import Condition, Conflict, Delete, Ensure, Op, Put, Record, Recor
 _FIELDS: Final = ("tools", "instructions", "text")
 _BIG_BYTES: Final = 256
 _SHORT_BYTES: Final = 2048
-_RECENT: Final = 32
+_RECENT_ITEMS: Final = 32
 _UNFINISHED: Final = ("queued", "in_progress")
 
 
@@ -131,17 +131,17 @@ class Saving:
         This takes one round trip for the history, rarely two. Content of the request that is already stored takes one
         more, and a few if other ids are stored with it.
         """
-        names = {self._base, self._base_ids, self._history, *self._inputs[-_RECENT:]}
+        names = {self._base, self._base_ids, self._history, *self._inputs[-_RECENT_ITEMS:]}
         keys = [self._key, *(f"n/{name}" for name in names if name)]
         keys += [self._bucket, *(f"b/{name}" for name in self._field_names.values())]
-        keys += self._pointers(self._items[-_RECENT:])
+        keys += self._pointers(self._items[-_RECENT_ITEMS:])
         known = await (self._joining.read(records, *keys) if self._joining else records.get_many(keys))
         if any(name and f"n/{name}" not in known for name in (self._base, self._base_ids)):
             self._stand_on(None, [*self._base_items, *self._items])
             return await self.read(records, decoder, compared_bytes)
-        earlier = self._inputs[:-_RECENT]
-        if earlier and not any(f"n/{name}" in known for name in self._inputs[-_RECENT:]):
-            pointers_of_earlier = await computed(lambda: self._pointers(self._items[:-_RECENT]), self._items)
+        earlier = self._inputs[:-_RECENT_ITEMS]
+        if earlier and not any(f"n/{name}" in known for name in self._inputs[-_RECENT_ITEMS:]):
+            pointers_of_earlier = await computed(lambda: self._pointers(self._items[:-_RECENT_ITEMS]), self._items)
             known |= await records.get_many([*(f"n/{name}" for name in earlier), *pointers_of_earlier])
         return known | await self._read_ids(records, decoder, known, compared_bytes)
 

@@ -75,7 +75,7 @@ _ALL: Final = "SELECT key, value, expires_at FROM records WHERE expires_at IS NU
 _FETCHED_ROWS: Final = 64
 """Rows of a snapshot that are read at a time."""
 
-_GROUP: Final = 256
+_COMMITS_PER_GROUP: Final = 256
 _FEW: Final = 32
 _ROW_BYTES: Final = 64
 """Bytes whose cost equals that of finding a row."""
@@ -116,7 +116,9 @@ class SqliteRecords:
         self._file = file
         self._clock = clock
         self._waits_for_disk = synchronous == "full"
-        self._writer = ThreadPool("records-writer", lambda: WriteHandler(file(busy_timeout)), threads=1, group=_GROUP)
+        self._writer = ThreadPool(
+            "records-writer", lambda: WriteHandler(file(busy_timeout)), threads=1, group=_COMMITS_PER_GROUP
+        )
         self._readers = ThreadPool("records-reader", lambda: ReadHandler(file(busy_timeout)), threads=readers, group=4)
         self._inline = Inline(file(0), self._writer, time.monotonic, slow_seconds)
 

@@ -23,7 +23,7 @@ SLOW_SECONDS: Final = 0.05
 """A call that takes longer shows a slow disk."""
 
 _REST_SECONDS: Final = 1.0
-_LONG: Final = 4
+_WAL_FACTOR: Final = 4
 """Multiple of its normal size to which the WAL may grow while it is moved."""
 
 
@@ -146,7 +146,7 @@ class Inline:
             self._moving = self._writer.submit(lambda _: None)
             # The thread has logged the error.
             self._moving.add_done_callback(lambda moved: moved.cancelled() or moved.exception())
-        if size > _LONG * WAL_BYTES:
+        if size > _WAL_FACTOR * WAL_BYTES:
             self._resting_until = self._clock() + _REST_SECONDS
 
     def _is_moving(self) -> bool:

@@ -33,17 +33,17 @@ _BURST_LINES: Final = 20
 _REFILL_SECONDS: Final = 3.0
 """Lines that may be logged in a burst, and seconds until one more is allowed."""
 
-_FRAMES: Final = 8
+_REPORTED_FRAMES: Final = 8
 """Maximum number of innermost shared frames that are reported."""
 
-_DEEPEST: Final = 200
-_SAMPLES: Final = 200
+_MAX_FRAMES: Final = 200
+_MAX_SAMPLES: Final = 200
 """Limits on the record of a hold: frames of a sample, and samples."""
 
 _OUTERMOST: Final = "Handle._run"
 """asyncio's function that runs the loop's callbacks."""
 
-_PARTS: Final = 3
+_PATH_PARTS: Final = 3
 """Number of last parts of a file's path that are reported."""
 
 
@@ -155,7 +155,7 @@ class LoopMonitor:
 
     def _sample(self, last: float) -> None:
         stack, samples = _stack(sys._current_frames().get(self._ident)), self._samples
-        if self._last == last and len(samples) < _SAMPLES:  # otherwise the hold has ended meanwhile
+        if self._last == last and len(samples) < _MAX_SAMPLES:  # otherwise the hold has ended meanwhile
             samples.append(stack)
 
 
@@ -224,7 +224,9 @@ def _shared(samples: list[Stack]) -> tuple[str, str]:
         those = [stack for stack in those if len(stack) > len(shared) and stack[len(shared)][0] == frame]
         shared.append(frame)
     lines = those[0] if those else []
-    named = [f"{file}:{line} {function}" for file, line, function in map(_parts, lines[: len(shared)][-_FRAMES:])]
+    named = [
+        f"{file}:{line} {function}" for file, line, function in map(_parts, lines[: len(shared)][-_REPORTED_FRAMES:])
+    ]
     return " < ".join(reversed(named)), f"{len(those)} of {len(samples)}"
 
 
@@ -235,8 +237,8 @@ def _parts(frame: tuple[str, int]) -> tuple[str, int, str]:
 
 def _stack(frame: FrameType | None) -> Stack:
     stack: Stack = []
-    while frame and len(stack) < _DEEPEST and frame.f_code.co_qualname != _OUTERMOST:
-        file = "/".join(Path(frame.f_code.co_filename).parts[-_PARTS:])
+    while frame and len(stack) < _MAX_FRAMES and frame.f_code.co_qualname != _OUTERMOST:
+        file = "/".join(Path(frame.f_code.co_filename).parts[-_PATH_PARTS:])
         stack.append((f"{file} {frame.f_code.co_qualname}", frame.f_lineno))
         frame = frame.f_back
     return stack[::-1]

@@ -17,7 +17,7 @@ MARKDOWN_CHARACTERS: Final = 100_000
 _TEXT_CHARACTERS: Final = 1_000_000
 _CODE_CHARACTERS: Final = 200_000
 _SHORT_CHARACTERS: Final = 500
-_LISTED: Final = 200
+_MAX_LISTED: Final = 200
 _LINK_CHARACTERS: Final = 2048
 _IMAGE_CHARACTERS: Final = 2**20
 _PICTURE: Final = re.compile("data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]*")
@@ -152,7 +152,7 @@ def citations(annotations: Any) -> list[Json]:
 
 def objects(values: Any) -> Iterable[Mapping[str, Any]]:
     """Return the first objects of a list; none if it is no list."""
-    found = values[:_LISTED] if isinstance(values, list) else []
+    found = values[:_MAX_LISTED] if isinstance(values, list) else []
     return [each for each in found if isinstance(each, dict)]
 
 

@@ -14,7 +14,7 @@ from ..store.stored_response import StoredResponse
 from .lists import Lists
 from .responses import Views, as_stored
 
-_BRANCHES: Final = 50
+_MAX_BRANCHES: Final = 50
 _PAGE_BYTES: Final = 8 * 2**20
 """Bytes of responses with which a page ends, as `codec.size` counts."""
 
@@ -88,6 +88,6 @@ class ChainViews:
 
     async def _branches(self, previous: str) -> list[Row]:
         """Return the caller's responses that continue a response, oldest first."""
-        rows = await self._impl.archive.listing.branches(self._impl.access.current_user(), previous, _BRANCHES)
+        rows = await self._impl.archive.listing.branches(self._impl.access.current_user(), previous, _MAX_BRANCHES)
         names = ("id", "words", "status", "created_at")
         return [{name: row[name] for name in names} for row in await self._lists.current(rows)]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Final
 
-_KEPT: Final = 64
+_MAX_KEPT: Final = 64
 """Values that are kept before old ones are dropped."""
 
 
@@ -33,5 +33,5 @@ class SharedValues[Value]:
         return await asyncio.shield(known[1])
 
     def _drop_old(self, now: float) -> None:
-        if len(self._futures) >= _KEPT:
+        if len(self._futures) >= _MAX_KEPT:
             self._futures = {key: each for key, each in self._futures.items() if now - each[0] < self._seconds}

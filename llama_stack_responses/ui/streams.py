@@ -28,7 +28,7 @@ _LIFETIME_SECONDS: Final = 600.0
 """Seconds after which a stream ends: the client connects again, with a token that is then checked again."""
 
 _SILENCE_SECONDS: Final = 15.0
-_SHOWN: Final = 200
+_MAX_SHOWN: Final = 200
 
 
 class Streams:
@@ -124,11 +124,11 @@ class Streams:
         responses.sort(key=_place)
         if response_id:
             responses = [one for one in responses if one["id"] == response_id]
-        return {"responses": responses[:_SHOWN], "queued": waiting, "servers": servers}
+        return {"responses": responses[:_MAX_SHOWN], "queued": waiting, "servers": servers}
 
     async def _unknown(self, response_ids: Sequence[str]) -> dict[str, Json]:
         """Return what is shown of jobs of which no server shows anything: those that wait."""
-        rows = await self._impl.archive.listing.summaries(response_ids[:_SHOWN]) if response_ids else {}
+        rows = await self._impl.archive.listing.summaries(response_ids[:_MAX_SHOWN]) if response_ids else {}
         nothing = {"events": None, "output_items": None, "tail": None, "doing": None}
         names = ("id", "status", "model", "words", "created_at", "background")
         return {

@@ -18,7 +18,7 @@ from .items import MOST_ITEMS, Reading, item_views
 _LARGE_BYTES: Final = 20_000
 """Bytes of a setting, as JSON, from which it is left out."""
 
-_TOOLS: Final = 200
+_MAX_TOOLS: Final = 200
 _INSTRUCTIONS_CHARACTERS: Final = 200_000
 
 _NAMED: Final = ("background", "completed_at", "conversation", "created_at", "error", "id", "incomplete_details")
@@ -61,7 +61,7 @@ def facts_of(response: Json) -> Json:
         "incomplete_reason": incomplete.get("reason") if incomplete else None,
         "usage": _usage(response.get("usage")),
         "settings": {name: _setting(value) for name, value in response.items() if name not in _TOLD_APART},
-        "tools": [_tool(tool) for tool in blocks.objects(response.get("tools"))][:_TOOLS],
+        "tools": [_tool(tool) for tool in blocks.objects(response.get("tools"))][:_MAX_TOOLS],
         "metadata": response.get("metadata") or {},
         "conversation": conversation["id"] if conversation else None,
         "previous_response_id": response.get("previous_response_id"),

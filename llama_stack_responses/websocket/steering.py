@@ -16,7 +16,7 @@ from ..core.stream.socket_events import steer_accepted, steer_failed, steer_pend
 from ..core.types import Json
 from ..generation.stop_point import StopPoint
 
-_KNOWN: Final = 256
+_MAX_REMEMBERED: Final = 256
 """Maximum responses whose final status is remembered."""
 _OVERHEAD_BYTES: Final = 512
 """Bytes that a steer takes in addition to its input."""
@@ -86,7 +86,7 @@ class Steering:
         """Register a response that can now be steered; successors inherit the settings of its request `body`."""
         self._targets[response_id] = _Target(lane, body, stop_point)
         settled = [key for key, each in self._targets.items() if each.status != "in_progress" and not each.queue]
-        for key in settled[: max(0, len(self._targets) - _KNOWN)]:
+        for key in settled[: max(0, len(self._targets) - _MAX_REMEMBERED)]:
             del self._targets[key]
 
     def steer(self, event: Json, size: int) -> tuple[Event, str | None]:

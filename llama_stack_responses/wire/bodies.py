@@ -31,7 +31,7 @@ _INLINE_VALUES: Final = 10_000
 _INLINE_BYTES: Final = 2**20
 """Values and bytes that the event loop decodes at once, in a millisecond or two; a thread decodes more."""
 
-_WAITING: Final = 256
+_MAX_WAITING_PER_USER: Final = 256
 """Bodies with more values that may wait for their turn, for each user."""
 
 
@@ -49,7 +49,7 @@ class Bodies:
         held = limits.bodies
         self._limits = limits
         self._current_user = current_user
-        self._turns = FairQueue(1, 1, _WAITING, only_owner=ANONYMOUS.identity)
+        self._turns = FairQueue(1, 1, _MAX_WAITING_PER_USER, only_owner=ANONYMOUS.identity)
         self._admission = Admission(Quota("request bodies", held.total_bytes, held.bytes_per_user))
 
     @property

@@ -17,13 +17,13 @@ from llama_stack_responses.core.errors import ApiError, bad_request
 
 from .bodies import Bodies
 
-_PARTS: Final = 16
+_MAX_FIELDS: Final = 16
 """Maximum fields of a form, including the file."""
 
 _HEAD_BYTES: Final = 8_192
 """Maximum bytes of the head of one part."""
 
-_FRAME_BYTES: Final = 2 * _PARTS * _HEAD_BYTES
+_FRAME_BYTES: Final = 2 * _MAX_FIELDS * _HEAD_BYTES
 """Maximum bytes of a form in addition to its file."""
 
 
@@ -113,8 +113,8 @@ class _Form:
 
     def _begin_part(self) -> None:
         self._parts += 1
-        if self._parts > _PARTS:
-            raise bad_request(f"The form has more than {_PARTS} fields. Send the file alone, as 'file'.")
+        if self._parts > _MAX_FIELDS:
+            raise bad_request(f"The form has more than {_MAX_FIELDS} fields. Send the file alone, as 'file'.")
         self._head, self._field, self._value, self._disposition = 0, b"", b"", b""
 
     def _add_field(self, data: bytes, start: int, end: int) -> None:

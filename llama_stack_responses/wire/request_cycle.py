@@ -17,7 +17,7 @@ from .headers import has_large_body
 _KEY: Final = "llama_stack_responses.request_cycle"
 """Key of the cycle in the scope of its request."""
 
-_LOOKS: Final = 4
+_CHECKS_PER_LIMIT: Final = 4
 """Checks per `unread_seconds` for whether the client reads."""
 
 
@@ -62,7 +62,7 @@ class RequestCycle:
         self._unread = has_large_body(scope)
         self._body_reservation: Reservation | None = None
         self._held: list[Reservation] = []
-        self._timer = self._loop.call_later(unread_seconds / _LOOKS, self._look)
+        self._timer = self._loop.call_later(unread_seconds / _CHECKS_PER_LIMIT, self._look)
         self.started = False
         scope[_KEY] = self
 
@@ -125,7 +125,7 @@ class RequestCycle:
         if self._waits_since is not None and self._loop.time() - self._waits_since >= self._unread_seconds:
             self.abort_connection()
             return
-        self._timer = self._loop.call_later(self._unread_seconds / _LOOKS, self._look)
+        self._timer = self._loop.call_later(self._unread_seconds / _CHECKS_PER_LIMIT, self._look)
 
 
 def cycle_of(scope: Scope) -> RequestCycle:

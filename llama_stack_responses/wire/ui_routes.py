@@ -28,9 +28,9 @@ from .route_limits import RouteLimits
 
 STATUSES: Final = ("queued", "in_progress", "completed", "incomplete", "failed", "cancelled")
 _NUMBER: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
-_PAIRS: Final = 16
+_MAX_PAIRS: Final = 16
 
-_SEVERAL: Final[Schema] = {"type": "array", "items": TEXT, "maxItems": _PAIRS}
+_SEVERAL: Final[Schema] = {"type": "array", "items": TEXT, "maxItems": _MAX_PAIRS}
 _FILTERS: Final[Mapping[str, Schema]] = {
     "status": {"type": "array", "items": one_of(*STATUSES)},
     "model": TEXT,
@@ -145,8 +145,8 @@ def filter_of(request: Request) -> ListFilter:
 
 def _pairs(request: Request) -> list[tuple[str, str | None]]:
     given = request.query_params.getlist("metadata")
-    if len(given) > _PAIRS or any(len(pair) > 1024 for pair in given):
-        raise bad_request(f"Invalid 'metadata': expected at most {_PAIRS} pairs.", "metadata", "invalid_value")
+    if len(given) > _MAX_PAIRS or any(len(pair) > 1024 for pair in given):
+        raise bad_request(f"Invalid 'metadata': expected at most {_MAX_PAIRS} pairs.", "metadata", "invalid_value")
     return [(name, value if colon else None) for name, colon, value in (pair.partition(":") for pair in given)]
 
 

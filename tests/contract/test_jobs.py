@@ -12,7 +12,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.intervals import DEFAULT
 from llama_stack_responses.jobs.job import Job, name_of
-from llama_stack_responses.jobs.queue import TRIES, JobQueue
+from llama_stack_responses.jobs.queue import MAX_TRIES, JobQueue
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Conflict, Put, Records, writes_of
@@ -300,7 +300,7 @@ async def test_server_with_fast_clock_does_not_expire_leases(harness: QueueHarne
 
 async def test_job_is_failed_after_killing_too_many_workers(harness: QueueHarness) -> None:
     await harness.submit("resp_1")
-    for number in range(TRIES):
+    for number in range(MAX_TRIES):
         job = await harness.claim(f"w{number}")
         assert (job.state.tries, job.state.verdict) == (number + 1, None)
         assert await harness.jobs.requeue_stalled() == 1
@@ -312,7 +312,7 @@ async def test_job_is_failed_after_killing_too_many_workers(harness: QueueHarnes
 async def test_tries_do_not_count_if_live_worker_recovers_job(harness: QueueHarness) -> None:
     await harness.submit("resp_1")
     await harness.jobs.heartbeat("w1")
-    for _ in range(2 * TRIES):
+    for _ in range(2 * MAX_TRIES):
         job = await harness.claim("w1")
         assert (job.state.tries, job.state.verdict) == (1, None)
         assert await harness.jobs.requeue_own("w1", "resp_1", counts=False)
@@ -320,7 +320,7 @@ async def test_tries_do_not_count_if_live_worker_recovers_job(harness: QueueHarn
 
 async def test_tries_count_if_live_worker_hits_defect(harness: QueueHarness) -> None:
     await harness.submit("resp_1")
-    for number in range(TRIES):
+    for number in range(MAX_TRIES):
         assert (await harness.claim("w1")).state.tries == number + 1
         assert await harness.jobs.requeue_own("w1", "resp_1", counts=True)
     assert (await harness.claim("w1")).state.verdict == "failed"
@@ -328,7 +328,7 @@ async def test_tries_count_if_live_worker_hits_defect(harness: QueueHarness) -> 
 
 async def test_tries_do_not_count_if_workers_only_lost_leases(harness: QueueHarness, clock: Clock) -> None:
     await harness.submit("resp_1")
-    workers = [f"w{number}" for number in range(2 * TRIES)]
+    workers = [f"w{number}" for number in range(2 * MAX_TRIES)]
     for number, worker in enumerate(workers):
         await harness.jobs.heartbeat(worker)
         job = await harness.claim(worker)
@@ -342,20 +342,20 @@ async def test_tries_do_not_count_if_workers_only_lost_leases(harness: QueueHarn
 
 async def test_try_is_taken_back_if_its_worker_turns_out_alive(harness: QueueHarness, clock: Clock) -> None:
     await harness.submit("resp_1")
-    for number in range(TRIES - 1):
+    for number in range(MAX_TRIES - 1):
         await harness.claim(f"w{number}")
         assert await harness.jobs.requeue_stalled() == 1
-    assert (await harness.claim("w2")).state.tries == TRIES
+    assert (await harness.claim("w2")).state.tries == MAX_TRIES
     await harness.jobs.heartbeat("w0")
     assert await harness.jobs.requeue_stalled() == 1
     job = await harness.claim("w3")
-    assert (job.state.tries, job.state.verdict) == (TRIES, None)
+    assert (job.state.tries, job.state.verdict) == (MAX_TRIES, None)
     assert sorted(job.state.lost) == ["w1", "w2"]
 
 
 async def test_cancelled_job_of_dead_worker_stays_cancelled(harness: QueueHarness) -> None:
     await harness.submit("resp_1")
-    for _ in range(TRIES + 1):
+    for _ in range(MAX_TRIES + 1):
         await harness.claim()
         assert await harness.jobs.requeue_stalled() == 1
     await harness.jobs.claim_to_end("resp_1", "w2", "cancelled")
@@ -476,7 +476,7 @@ async def test_finish_racing_cancels_has_one_winner(harness: QueueHarness) -> No
 
 async def test_released_job_keeps_its_place_and_tries(harness: QueueHarness) -> None:
     await harness.submit("resp_1", "resp_2")
-    for _ in range(TRIES + 1):
+    for _ in range(MAX_TRIES + 1):
         job = await harness.claim()
         assert (job.response_id, job.state.tries, job.state.verdict) == ("resp_1", 1, None)
         await harness.jobs.release(job)

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from llama_stack_responses.intervals import DEFAULT
-from llama_stack_responses.jobs.queue import TRIES
+from llama_stack_responses.jobs.queue import MAX_TRIES
 from tests.support.postgres import Postgres
 from tests.support.reader import Reader
 from tests.support.stack import REPOSITORY, Host, LiveStack
@@ -406,11 +406,11 @@ def test_store_outage_is_503_and_ends_when_the_store_is_back(
 def test_job_completes_after_repeated_store_outages_in_one_round(
     servers: dict[str, Server], replicas: dict[str, dict[str, LiveStack]], upstream: Upstream
 ) -> None:
-    upstream.script("m", [*[HELD] * TRIES, WHOLE])
+    upstream.script("m", [*[HELD] * MAX_TRIES, WHOLE])
     stacks = replicas["postgres"]
     with Wire(stacks["one"]) as here:
         work = queue(here)
-        for outage in range(1, TRIES + 1):
+        for outage in range(1, MAX_TRIES + 1):
             upstream.wait_for("m", outage, chunks=3)
             servers["postgres"].kill()
             # By now, all leases have expired, and the worker has dropped the job.

@@ -10,7 +10,7 @@ from ..types import Json
 from .items import TRIGGER, check_input
 from .shapes import Location, RequestLimits, check_count, check_json, invalid, invalid_type, metadata, missing
 
-AT_ONCE: Final = 20
+MAX_ADDED_ITEMS: Final = 20
 """Maximum number of items that one request may add."""
 
 
@@ -29,7 +29,7 @@ def read_items(body: Json, limits: RequestLimits, *, required: bool) -> list[Jso
     check_json(items)
     if not isinstance(items, list):
         raise invalid_type(items, at, "an array")
-    check_count(items, at, AT_ONCE)
+    check_count(items, at, MAX_ADDED_ITEMS)
     checked = check_input(items, at)
     if any(item["type"] == TRIGGER for item in checked):
         raise invalid(

@@ -8,7 +8,7 @@ from typing import Final
 LARGE_CHARACTERS: Final = 65_536
 """Characters of a text from which joining it is work for a thread."""
 
-_AT_ONCE: Final = 1_024
+_FRAGMENTS_PER_JOIN: Final = 1_024
 """Fragments that are joined at once."""
 
 
@@ -40,7 +40,7 @@ class Fragments:
 
     def lags(self) -> bool:
         """Return whether many fragments are not joined yet."""
-        return len(self.pieces) - self._joined > _AT_ONCE
+        return len(self.pieces) - self._joined > _FRAGMENTS_PER_JOIN
 
     def join(self) -> None:
         """Join the fragments in steps, so that a thread with many of them lets others run.
@@ -49,7 +49,7 @@ class Fragments:
         """
         text, begin, end = self._text, self._joined, len(self.pieces)
         self._text, self._joined = "", 0
-        for some in batched(islice(self.pieces, begin, end), _AT_ONCE):
+        for some in batched(islice(self.pieces, begin, end), _FRAGMENTS_PER_JOIN):
             text += "".join(some)  # it grows in place
         self._text, self._joined = text, end
 

@@ -22,13 +22,13 @@ from .vector_stores import Passage, VectorStores
 
 _NAME: Final = "file_search"
 _DEFAULT_RESULTS: Final = 10
-_AT_ONCE: Final = 8
+_MAX_CONCURRENT_SEARCHES: Final = 8
 """Default number of results, and maximum number of concurrent searches."""
 _PASSAGE_CHARACTERS: Final = 65_536
 _PASSAGES_CHARACTERS: Final = 2**20
 """Maximum characters of the text of one passage, and of all passages of one call."""
 _WORD_CHARACTERS: Final = 512
-_ATTRIBUTES: Final = 16
+_MAX_ATTRIBUTES: Final = 16
 """Maximum characters of a name and of an attribute's value, and number of attributes, as OpenAI allows."""
 _PREFIX: Final = "F"
 _CITE: Final = (
@@ -113,7 +113,7 @@ class FileSearch:
             name: self._declared[name] for name in ("filters", "ranking_options") if name in self._declared
         }
         options["max_num_results"] = most = self._declared.get("max_num_results") or _DEFAULT_RESULTS
-        places = asyncio.Semaphore(_AT_ONCE)
+        places = asyncio.Semaphore(_MAX_CONCURRENT_SEARCHES)
 
         async def search(store_id: str, query: str) -> Sequence[Passage]:
             async with places:
@@ -141,7 +141,7 @@ class FileSearch:
 
 def _bounded(passage: Passage) -> Passage:
     """Return the passage within the bounds. The store decides on its size."""
-    attributes = islice(passage.attributes.items(), _ATTRIBUTES)
+    attributes = islice(passage.attributes.items(), _MAX_ATTRIBUTES)
     return replace(
         passage,
         filename=(passage.filename or "")[:_WORD_CHARACTERS],

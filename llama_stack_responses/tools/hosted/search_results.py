@@ -22,9 +22,9 @@ from llama_stack_responses.core import json_decoding
 from llama_stack_responses.core.json_values import fits
 from llama_stack_responses.core.types import Json
 
-_MOST: Final = 500
+_MAX_RESULTS: Final = 500
 """Maximum number of entries read from one answer."""
-_DEEPEST: Final = 10
+_MAX_DEPTH: Final = 10
 """Maximum nesting of lists."""
 _PRINTED_CHARACTERS: Final = 64 * 1024
 """Maximum length of a line that is parsed as a Python literal: the parser holds the GIL."""
@@ -53,7 +53,7 @@ class Result:
 
 def results_of(content: str) -> list[Result]:
     """Parse the output of a search tool; return its results, the best first."""
-    found = (_result(entry) for entry in islice(_entries(content), _MOST))
+    found = (_result(entry) for entry in islice(_entries(content), _MAX_RESULTS))
     return list({each.url: each for each in found if each}.values())
 
 
@@ -88,7 +88,7 @@ def _flat(value: Any, depth: int = 0) -> Iterator[Json]:
     """Flatten nested lists: Bing appends the list of news to the pages as one entry."""
     if isinstance(value, dict):
         yield value
-    elif isinstance(value, list | tuple) and depth < _DEEPEST:
+    elif isinstance(value, list | tuple) and depth < _MAX_DEPTH:
         for each in value:
             yield from _flat(each, depth + 1)
 

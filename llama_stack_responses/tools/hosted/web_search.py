@@ -27,7 +27,7 @@ from .sources import Sources, sanitized, sanitized_lines, sources_of, url_citati
 
 _SERVICE: Final = "web_search"
 _MOST_MATCHES: Final = 20
-_AROUND: Final = 2
+_CONTEXT_LINES: Final = 2
 """Lines shown before and after a match."""
 _LINE_CHARACTERS: Final = 500
 
@@ -274,7 +274,7 @@ class WebSearch(SearchTool):
         where = f"{len(matches)} lines have '{sanitized(pattern)}'."
         shown = [where if len(matches) <= _MOST_MATCHES else f"{where} These are the first {_MOST_MATCHES}."]
         for at in matches[:_MOST_MATCHES]:
-            shown += ["", *_numbered(lines, max(at - _AROUND, 1), min(at + _AROUND, len(lines)))]
+            shown += ["", *_numbered(lines, max(at - _CONTEXT_LINES, 1), min(at + _CONTEXT_LINES, len(lines)))]
         return Outcome("\n".join([self._sources.heading(number), *shown]))
 
     async def _lines(self, invocation: Invocation) -> tuple[int, Sequence[str]]:

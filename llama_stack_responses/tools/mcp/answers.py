@@ -12,7 +12,7 @@ from .failure import BAD_GATEWAY, BrokenConnection, Failure, too_large
 from .incoming import IncomingMessages
 from .versions import http
 
-_LINES_AT_ONCE: Final = 256
+_LINES_PER_TURN: Final = 256
 """Lines of a stream between two yields to the event loop."""
 
 _MESSAGE: Final = b"message"
@@ -69,7 +69,7 @@ class Body:
         async for chunk in self.chunks():
             for event in reader.feed(chunk):
                 lines += 1
-                if lines % _LINES_AT_ONCE == 0:
+                if lines % _LINES_PER_TURN == 0:
                     await asyncio.sleep(0)
                 passed = event and await self._passed(event)
                 if passed:

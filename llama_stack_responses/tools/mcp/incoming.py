@@ -34,7 +34,7 @@ _NAME_CHARACTERS: Final = 100
 
 _MESSAGE_CHARACTERS: Final = 2_000
 
-_AT_ONCE_BYTES: Final = 65_536
+_INLINE_BYTES: Final = 65_536
 """Maximum size of a message that is decoded in the event loop; a larger one is decoded in a thread."""
 
 
@@ -122,7 +122,7 @@ class IncomingMessages:
         self._messages -= 1
         if self._messages < 0:
             raise Failure(BAD_GATEWAY, "The server has sent more messages in one session than this server allows.")
-        if len(text) > _AT_ONCE_BYTES:
+        if len(text) > _INLINE_BYTES:
             return await asyncio.to_thread(self._decoded, text)
         return self._decoded(text)
 
@@ -131,7 +131,7 @@ class IncomingMessages:
         if not fits(text, self.limits.answer_values, _MOST_DEPTH):
             raise too_large()
         try:
-            message = orjson.loads(text) if len(text) <= _AT_ONCE_BYTES else json_decoding.loads(text)
+            message = orjson.loads(text) if len(text) <= _INLINE_BYTES else json_decoding.loads(text)
         except ValueError:
             message = None
         if not isinstance(message, dict):

@@ -10,7 +10,7 @@ from typing import Final, Protocol, runtime_checkable
 from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS
 from llama_stack_responses.tools.mcp.servers import McpError
 
-_AT_ONCE: Final = 4
+_MAX_CONCURRENT_LISTS: Final = 4
 """Servers whose lists are read at the same time for one response, since a list is in memory before it is counted."""
 
 
@@ -35,7 +35,7 @@ class ListBudget:
     """
 
     def __init__(self, bounds: ServerBounds) -> None:
-        self.turn = asyncio.Semaphore(_AT_ONCE)
+        self.turn = asyncio.Semaphore(_MAX_CONCURRENT_LISTS)
         self._bytes = bounds.list_bytes
         self._tools = DEFAULT_LIMITS.max_listed_tools
 

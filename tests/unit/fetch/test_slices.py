@@ -15,7 +15,7 @@ import pytest
 from llama_stack_responses.concurrency import FairYield
 from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
-from llama_stack_responses.fetch.slices import LINES, SlicedStream, receive_in_slices
+from llama_stack_responses.fetch.slices import LINES_PER_SLICE, SlicedStream, receive_in_slices
 from llama_stack_responses.tools.mcp.incoming import IncomingLimits
 from llama_stack_responses.tools.mcp.sessions import McpClient, SessionLimits
 from llama_stack_responses.tools.mcp.versions import http
@@ -25,7 +25,7 @@ HEAD: Final = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 CHUNKS: Final = 10_000
 SMALL: Final = HEAD + b"1\r\nx\r\n" * CHUNKS + b"0\r\n\r\n"
 INTERIM: Final = b"HTTP/1.1 103 Early Hints\r\n\r\n"
-FEWEST: Final = 2 * CHUNKS / LINES
+FEWEST: Final = 2 * CHUNKS / LINES_PER_SLICE
 """Iterations of the event loop: one for each slice."""
 HERE: Final = (ip_network("127.0.0.0/8"),)
 LIBRARIES: Final = pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
@@ -53,12 +53,12 @@ async def test_slices_are_the_whole_data_with_few_lines_each(data: bytes) -> Non
     while piece := await stream.read(READ):
         slices.append(piece)
     assert b"".join(slices) == data
-    assert all(piece.count(b"\n") <= LINES and len(piece) <= READ for piece in slices)
+    assert all(piece.count(b"\n") <= LINES_PER_SLICE and len(piece) <= READ for piece in slices)
 
 
 async def test_slice_has_at_most_the_requested_bytes() -> None:
     stream = SlicedStream(Received(b"a line\n" * 1_000), FairYield())
-    assert await stream.read(READ) == b"a line\n" * LINES
+    assert await stream.read(READ) == b"a line\n" * LINES_PER_SLICE
     assert await stream.read(3) == b"a l"
 
 

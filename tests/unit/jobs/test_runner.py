@@ -15,8 +15,8 @@ from llama_stack_responses.generation.loop import LoopLimits
 from llama_stack_responses.inputs.prompts import PromptVersion
 from llama_stack_responses.jobs import runner
 from llama_stack_responses.jobs.held_inputs import HeldInputs
-from llama_stack_responses.jobs.job import BEGUN
-from llama_stack_responses.jobs.queue import TRIES
+from llama_stack_responses.jobs.job import QUEUED_EVENTS
+from llama_stack_responses.jobs.queue import MAX_TRIES
 from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.records import Condition, Op, Record, writes_of
@@ -162,7 +162,7 @@ async def test_finished_job_does_not_read_its_event_log_again(records: WatchedRe
     await harness.submit(harness.background_jobs())
     await harness.run_job()
     # The events of the queued response were stored before the job began.
-    assert read == {f"e/{ID}/{BEGUN - 1:08d}"}
+    assert read == {f"e/{ID}/{QUEUED_EVENTS - 1:08d}"}
     assert texts_of((await harness.result()), "completed") == SAID
 
 
@@ -236,7 +236,7 @@ async def test_job_with_request_no_longer_valid_fails(records: WatchedRecords, m
         return created
 
     monkeypatch.setattr(harness, "runner", strict)
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         await harness.run_job()
         assert await harness.jobs.requeue_stalled() == 1
     await harness.run_job()
@@ -274,7 +274,7 @@ async def lose(harness: ProcessHarness, how: str, steps: int) -> asyncio.Task[No
 
 async def test_job_that_progresses_survives_any_number_of_lost_workers(records: WatchedRecords) -> None:
     await queued(records)
-    for done in range(2 * TRIES):
+    for done in range(2 * MAX_TRIES):
         harness = ProcessHarness(records, ROUNDS[0], [text("cut"), asyncio.Event()])
         job = await harness.claim("dies")
         assert job.state.verdict is None
@@ -288,7 +288,7 @@ async def test_job_that_progresses_survives_any_number_of_lost_workers(records: 
     last = ProcessHarness(records, ROUNDS[-1])
     await last.run_job()
     final = await last.result()
-    assert (final["status"], texts_of(final)) == ("completed", [SAID[0]] * 2 * TRIES + [SAID[-1]])
+    assert (final["status"], texts_of(final)) == ("completed", [SAID[0]] * 2 * MAX_TRIES + [SAID[-1]])
 
 
 @pytest.mark.extended
@@ -330,7 +330,7 @@ async def test_worker_lost_at_any_step_completes_job_without_repeating_rounds(
 async def test_repeatedly_lost_workers_leave_one_consistent_stream(records: WatchedRecords, steps: int) -> None:
     harness = await queued(records, *ROUNDS)
     reader = asyncio.create_task(harness.read())
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         if checkpoint := await harness.jobs.checkpoint(ID):
             await lose(ProcessHarness(records, *ROUNDS[checkpoint.rounds :]), "killed", steps)
     checkpoint = await harness.jobs.checkpoint(ID)

@@ -432,7 +432,7 @@ def has_sent(process: Process, deltas: int) -> bool:
 async def test_store_outages_in_one_round_do_not_count_as_tries(
     records: WatchedRecords, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outages = jobs.TRIES + 2
+    outages = jobs.MAX_TRIES + 2
     here = start(*[[text("Hel"), asyncio.Event()]] * outages, HELLO)
     await here.submit(here.background)
     for outage in range(1, outages + 1):
@@ -470,7 +470,7 @@ async def test_crashing_job_is_retried_then_failed(
         await here.submit(here.background)
 
         async with asyncio.timeout(PATIENCE):
-            while (job := await here.jobs.find(ID)) and job.state.tries <= jobs.TRIES:
+            while (job := await here.jobs.find(ID)) and job.state.tries <= jobs.MAX_TRIES:
                 await turns(1)
     await until_ended(here)
     final = await here.result()
