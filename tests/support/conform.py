@@ -18,6 +18,7 @@ from openai.types.responses import (
     ResponseCustomToolCall,
     ResponseCustomToolCallOutput,
     ResponseError,
+    ResponseFunctionCallArgumentsDoneEvent,
     ResponseFunctionWebSearch,
     ResponseOutputItemAddedEvent,
     ResponseOutputItemDoneEvent,
@@ -55,6 +56,8 @@ ALLOWED_KEYS: Final[dict[type[BaseModel], frozenset[str]]] = {
         ),
         frozenset({"response_id"}),
     ),
+    # OpenAI's API reference requires it; this version of the package lacks it.
+    ResponseFunctionCallArgumentsDoneEvent: frozenset({"name"}),
     # `include` can request them, but the type lacks them.
     ResponseFunctionWebSearch: frozenset({"results"}),
 }

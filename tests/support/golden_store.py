@@ -46,7 +46,7 @@ WEATHER: Final = {
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
 }
 WHOLE: Final = reply(text("one ", "two ", "three"))
-ADDED: Final = {"response_id", "store", "presence_penalty", "frequency_penalty", "billing"}
+ADDED: Final = {"response_id", "store", "presence_penalty", "frequency_penalty", "billing", "name"}
 """Fields of responses and events that the first of these versions does not have."""
 SCRIPTS: Final[dict[str, list[Reply]]] = {
     "plain": [reply(text("Füße ", "\U0001f600"))],

@@ -236,6 +236,8 @@ class Item:
             self._string.append(event["delta"])
         else:
             same("".join(self._string), event[key], f"the done {key}")
+            if item_type == "function_call":
+                same(self.added["name"], event.get("name"), f"the name of the done {key}")
             self._string_done = True
 
     def _finish_string(self, done: Json) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Protocol
 from ..types import Json
 from . import events, shell
 from .argument_text import ArgumentText
-from .events import CallTextEvent, Event, StageEvent
+from .events import CallDoneEvent, CallTextEvent, Event, StageEvent
 
 CUSTOM_INPUT: Final = "input"
 """The only argument of a custom tool, which the model sees as a function."""
@@ -32,7 +32,7 @@ class Streamed:
     key: str
     nothing: str
     delta: CallTextEvent
-    done: CallTextEvent
+    done: CallDoneEvent
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 Every constructor returns the event as it is sent, with the keys of the `openai.types.responses` model of the same
 `type` (a test compares the two). Events that open or close an item or a content part also have `response_id`, which the
-clients and schemas of llama-stack and OGX require and OpenAI's clients ignore. A constructor does not copy its
+clients and schemas of llama-stack and OGX require and OpenAI's clients ignore. The end of a function's arguments has
+the function's `name`, which OpenAI's API reference requires and the package lacks. A constructor does not copy its
 arguments: a dict in an event must never change afterwards.
 """
 
@@ -16,6 +17,8 @@ from ..types import Json
 Event = dict[str, Any]
 CallTextEvent = Callable[[int, str, int, str], Event]
 """`(sequence_number, item_id, output_index, text) -> event`"""
+CallDoneEvent = Callable[[int, Json, int, str], Event]
+"""`(sequence_number, item, output_index, text) -> event`; the item as it was added, or later."""
 StageEvent = Callable[[int, str, int], Event]
 """`(sequence_number, item_id, output_index) -> event`"""
 TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
@@ -253,13 +256,13 @@ def _call_delta(name: str, sequence_number: int, item_id: str, output_index: int
     }
 
 
-def _call_done(name: str, sequence_number: int, item_id: str, output_index: int, **text: str) -> Event:
+def _call_done(event_type: str, sequence_number: int, item: Json, output_index: int, **fields: str) -> Event:
     return {
-        "type": name,
+        "type": event_type,
         "sequence_number": sequence_number,
-        "item_id": item_id,
+        "item_id": item["id"],
         "output_index": output_index,
-        **text,
+        **fields,
     }
 
 
@@ -271,26 +274,25 @@ def function_call_arguments_delta(sequence_number: int, item_id: str, output_ind
     return _call_delta("response.function_call_arguments.delta", sequence_number, item_id, output_index, delta)
 
 
-def function_call_arguments_done(sequence_number: int, item_id: str, output_index: int, arguments: str) -> Event:
-    return _call_done(
-        "response.function_call_arguments.done", sequence_number, item_id, output_index, arguments=arguments
-    )
+def function_call_arguments_done(sequence_number: int, item: Json, output_index: int, arguments: str) -> Event:
+    fields = {"name": item["name"], "arguments": arguments}
+    return _call_done("response.function_call_arguments.done", sequence_number, item, output_index, **fields)
 
 
 def custom_tool_call_input_delta(sequence_number: int, item_id: str, output_index: int, delta: str) -> Event:
     return _call_delta("response.custom_tool_call_input.delta", sequence_number, item_id, output_index, delta)
 
 
-def custom_tool_call_input_done(sequence_number: int, item_id: str, output_index: int, input: str) -> Event:  # noqa: A002 - the field's name
-    return _call_done("response.custom_tool_call_input.done", sequence_number, item_id, output_index, input=input)
+def custom_tool_call_input_done(sequence_number: int, item: Json, output_index: int, input: str) -> Event:  # noqa: A002 - the field's name
+    return _call_done("response.custom_tool_call_input.done", sequence_number, item, output_index, input=input)
 
 
 def mcp_call_arguments_delta(sequence_number: int, item_id: str, output_index: int, delta: str) -> Event:
     return _call_delta("response.mcp_call_arguments.delta", sequence_number, item_id, output_index, delta)
 
 
-def mcp_call_arguments_done(sequence_number: int, item_id: str, output_index: int, arguments: str) -> Event:
-    return _call_done("response.mcp_call_arguments.done", sequence_number, item_id, output_index, arguments=arguments)
+def mcp_call_arguments_done(sequence_number: int, item: Json, output_index: int, arguments: str) -> Event:
+    return _call_done("response.mcp_call_arguments.done", sequence_number, item, output_index, arguments=arguments)
 
 
 def mcp_call_in_progress(sequence_number: int, item_id: str, output_index: int) -> Event:
@@ -345,8 +347,8 @@ def code_interpreter_call_code_delta(sequence_number: int, item_id: str, output_
     return _call_delta("response.code_interpreter_call_code.delta", sequence_number, item_id, output_index, delta)
 
 
-def code_interpreter_call_code_done(sequence_number: int, item_id: str, output_index: int, code: str) -> Event:
-    return _call_done("response.code_interpreter_call_code.done", sequence_number, item_id, output_index, code=code)
+def code_interpreter_call_code_done(sequence_number: int, item: Json, output_index: int, code: str) -> Event:
+    return _call_done("response.code_interpreter_call_code.done", sequence_number, item, output_index, code=code)
 
 
 def code_interpreter_call_in_progress(sequence_number: int, item_id: str, output_index: int) -> Event:

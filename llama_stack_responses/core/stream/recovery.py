@@ -130,7 +130,7 @@ def _closing(response_id: str, item: _Item, number: int) -> list[Event]:
         if streamed := form.streamed:
             final[streamed.key] = "".join(item.fragments)
             if not item.done:
-                emitted.append(streamed.done(number, item_id, index, final[streamed.key]))
+                emitted.append(streamed.done(number, item.blank, index, final[streamed.key]))
     elif part := item.part:
         finished = part.finished()
         if not item.done:

@@ -92,7 +92,7 @@ class _Replay:
             return
         assert form.streamed
         if name.endswith(".done"):
-            yield form.streamed.done(self._next(), item["id"], mark[1], item[form.streamed.key])
+            yield form.streamed.done(self._next(), item, mark[1], item[form.streamed.key])
             return
         for text, _ in self._deltas(mark, item[form.streamed.key], ()):
             yield form.streamed.delta(self._next(), item["id"], mark[1], text)
@@ -177,7 +177,7 @@ def _outlined_call(index: int, item: Json, form: ItemForm) -> Iterator[Event]:
     yield from (form.stages[stage](0, item["id"], index) for stage in stages[:1])
     if form.streamed:
         yield form.streamed.delta(0, item["id"], index, item[form.streamed.key])
-        yield form.streamed.done(0, item["id"], index, item[form.streamed.key])
+        yield form.streamed.done(0, item, index, item[form.streamed.key])
     if form.details:
         yield from form.details.events(0, item, index)
     yield from (form.stages[stage](0, item["id"], index) for stage in stages[1:])

@@ -311,7 +311,7 @@ class ToolCalls:
         if status == "completed":
             self._append_rest(out, call, kind, index)
         text = (call.decoded if call.decoder else call.fragments).text()
-        out.append(streamed.done(self._output.next(), item["id"], index, text))
+        out.append(streamed.done(self._output.next(), item, index, text))
         if kind.hosted and status == "completed":
             self._output.items[index] = item | {streamed.key: text}
             self._leave(call)

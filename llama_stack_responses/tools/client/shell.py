@@ -60,8 +60,13 @@ def shell_tool(declared: Json, _: CreateRequest) -> Tool:
         SHELL_PARAMETERS,
         SHELL_CALL,
         SHELL_ACTION,
-        lambda action: {"action": action, "environment": {"type": "local"}},
+        lambda action: {"action": shell_action(action), "environment": {"type": "local"}},
     )
+
+
+def shell_action(given: Json) -> Json:
+    """Return the action of a call's item; OpenAI's API reference requires the limits, which may be null."""
+    return {"timeout_ms": None, "max_output_length": None, **given}
 
 
 def _skill(skill: Json) -> str:

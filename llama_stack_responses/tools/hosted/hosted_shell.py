@@ -12,7 +12,7 @@ from llama_stack_responses.sandbox.jail import DATA
 
 from ...core.types import Json
 from ..client.checked import checked
-from ..client.shell import SHELL_PARAMETERS
+from ..client.shell import SHELL_PARAMETERS, shell_action
 from ..tool_function import Function, Invocation, ItemReporter, Outcome, chat_function
 from ..tool_history import ToolHistory
 from .container_choice import ContainerAccess, ContainerChoice
@@ -62,7 +62,7 @@ class HostedShellTool:
 
     def _whole(self, arguments: str) -> Json | None:
         action = checked(arguments, SHELL_ACTION)
-        return None if action is None or len(action["commands"]) > _MOST_COMMANDS else {"action": action}
+        return None if action is None or len(action["commands"]) > _MOST_COMMANDS else {"action": shell_action(action)}
 
     async def _run(self, invocation: Invocation) -> Outcome:
         action = invocation.item["action"]

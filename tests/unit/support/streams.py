@@ -114,7 +114,7 @@ def call(index: int = 0, *fragments: str) -> list[Event]:
     return [
         added(index, {**item, "arguments": "", "status": "in_progress"}),
         *deltas,
-        {"type": "response.function_call_arguments.done", **at, "arguments": "".join(fragments)},
+        {"type": "response.function_call_arguments.done", **at, "name": "f", "arguments": "".join(fragments)},
         done(index, {**item, "arguments": "".join(fragments), "status": "completed"}),
     ]
 

@@ -83,7 +83,7 @@ def drop(name: str) -> Callable[[list[Event]], list[Event]]:
     return lambda events: numbered(*[event for event in events if event is not of(events, name)])
 
 
-def put(name: str, **changes: Any) -> Callable[[list[Event]], list[Event]]:
+def put(name: str, /, **changes: Any) -> Callable[[list[Event]], list[Event]]:
     """Change the last event of this type."""
 
     def apply(events: list[Event]) -> list[Event]:
@@ -206,6 +206,7 @@ def test_modified_message_streams_are_refused(bend: Callable[[list[Event]], list
         (drop("function_call_arguments.done")(stream(call())), "not its arguments"),
         (drop("function_call_arguments.delta")(stream(call())), "the done arguments"),
         (put("function_call_arguments.done", arguments="{}")(stream(call())), "the done arguments"),
+        (put("function_call_arguments.done", name="g")(stream(call())), "the name of the done arguments"),
         (stream([call()[0], call()[-1]]), "the item is done without its function_call events"),
         (item("output_item.done", arguments="{}")(stream(call())), "the item's arguments"),
         (item("output_item.done", call_id="call_9")(stream(call())), "the item's call_id"),

@@ -320,7 +320,10 @@ BUILT_IN: Final[dict[str, tuple[Json, Json, Json, Json, Any]]] = {
     "shell": (
         {"type": "shell", "environment": {"type": "local"}},
         {"commands": ["ls", "pwd"]},
-        {"action": {"commands": ["ls", "pwd"]}, "environment": {"type": "local"}},
+        {
+            "action": {"commands": ["ls", "pwd"], "timeout_ms": None, "max_output_length": None},
+            "environment": {"type": "local"},
+        },
         {
             "type": "shell_call_output",
             "output": [
