@@ -58,7 +58,7 @@ def _exchange_of(item: Json, approvals: Approvals) -> Json | None:
     if item["type"] == "mcp_approval_request":
         refusal = approvals.refusal(item)
         return _mcp(item, refusal) if refusal else None
-    return _TOLD[item["type"]](item) if item["type"] in _TOLD and item.get("execution") != "client" else None
+    return _REBUILD[item["type"]](item) if item["type"] in _REBUILD and item.get("execution") != "client" else None
 
 
 def _exchange(name: str, arguments: Json, output: str) -> Json:
@@ -101,7 +101,7 @@ def _mcp_call(item: Json) -> Json:
     return _mcp(item, error_text(error) if error else "(The call was cut off; its result is not known.)")
 
 
-_TOLD: Final[Mapping[str, Callable[[Json], Json]]] = {
+_REBUILD: Final[Mapping[str, Callable[[Json], Json]]] = {
     "web_search_call": _web_search,
     "file_search_call": _file_search,
     "code_interpreter_call": _code,

@@ -39,8 +39,8 @@ def holds_secrets(tool: Json) -> bool:
     return any(tool.get(name) for name in _SECRETS) or bool(url.query) or not _PLAIN_PATH.fullmatch(url.path)
 
 
-def secrets_apart(tools: Sequence[Json]) -> tuple[list[Json], dict[str, Json]]:
-    """Split the secrets of MCP servers from the tools, by position in the list; `secrets_back` is the inverse."""
+def split_secrets(tools: Sequence[Json]) -> tuple[list[Json], dict[str, Json]]:
+    """Split the secrets of MCP servers from the tools, by position in the list; `join_secrets` is the inverse."""
     hidden = (*_SECRETS, "server_url")
     mcp = {str(position): tool for position, tool in enumerate(tools) if tool["type"] == "mcp"}
     secrets = {position: {name: tool[name] for name in hidden if name in tool} for position, tool in mcp.items()}
@@ -48,7 +48,7 @@ def secrets_apart(tools: Sequence[Json]) -> tuple[list[Json], dict[str, Json]]:
     return left, {position: secret for position, secret in secrets.items() if secret}
 
 
-def secrets_back(tools: Sequence[Json], secrets: Mapping[str, Json]) -> list[Json]:
+def join_secrets(tools: Sequence[Json], secrets: Mapping[str, Json]) -> list[Json]:
     """Return the tools with their secrets restored."""
     return [tool | secrets.get(str(position), {}) for position, tool in enumerate(tools)]
 

@@ -40,7 +40,7 @@ def without_refused(items: Sequence[Json]) -> list[Json]:
     """
     hidden: set[int] = set()
     for number, item in enumerate(items):
-        if _is_mere_refusal(item):
+        if _is_only_refusal(item):
             hidden.add(number)
             hidden.update(_led_to(items, number))
     if not hidden:
@@ -61,7 +61,7 @@ def _is_message(item: Json) -> bool:
     return item["type"] == "message" or item["type"] in _ANSWERED
 
 
-def _is_mere_refusal(item: Json) -> bool:
+def _is_only_refusal(item: Json) -> bool:
     if item["type"] != "message" or item["role"] != "assistant" or item.get("status") != "incomplete":
         return False
     return [part["type"] for part in item["content"]] == ["refusal"]

@@ -147,7 +147,7 @@ class HostInference:
         """Return whether the model server of at least one provider answers; None if no provider reports it."""
         table = getattr(self._router, "routing_table", None)
         providers = table.impls_by_provider_id.values() if table else ()
-        tasks = [asyncio.create_task(_is_well(each)) for each in providers if hasattr(each, "health")]
+        tasks = [asyncio.create_task(_is_healthy(each)) for each in providers if hasattr(each, "health")]
         found: set[bool | None] = set()
         try:
             for done in asyncio.as_completed(tasks):
@@ -182,7 +182,7 @@ class HostInference:
         return _of_transport(error)
 
 
-async def _is_well(provider: Any) -> bool | None:
+async def _is_healthy(provider: Any) -> bool | None:
     """Return whether a provider reports that its model server answers; None if it does not report that."""
     try:
         status = str((await provider.health())["status"])

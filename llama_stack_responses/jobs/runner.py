@@ -162,10 +162,10 @@ class JobRunner:
     async def _make(self) -> None:
         response_id = self.job.response_id
         poll_seconds = self._intervals.poll_seconds
-        read = await self._insist(lambda: self._held_inputs.read(self._held, self._read, poll_seconds))
-        checkpoint = await self._insist(lambda: self._jobs.checkpoint(response_id))
+        read = await self._retry(lambda: self._held_inputs.read(self._held, self._read, poll_seconds))
+        checkpoint = await self._retry(lambda: self._jobs.checkpoint(response_id))
         if read is None or checkpoint is None:
-            await self._insist(self._forget)
+            await self._retry(self._forget)
             return
         with about(x_request_id=checkpoint.request_id) if checkpoint.request_id else nullcontext():
             await self._answer(*read, checkpoint)
@@ -231,7 +231,7 @@ class JobRunner:
         acceptance.refuse(error)
         self._concluding = True
         ops = [*self.job.delete_ops(), *self._event_log.unread(self.job.response_id), *acceptance.taken]
-        await self._insist(
+        await self._retry(
             lambda: self._archive.delete(self.job.response_id, extra_ops=ops, conditions=[self.job.fence])
         )
         acceptance.end()
@@ -264,13 +264,13 @@ class JobRunner:
         request = await computed(partial(self._parse, body), body)
         context = self._factory.context(request, response, self.job.state.owner)
         since = found.response["created_at"] if checkpoint.queued_at is None else checkpoint.queued_at
-        earlier = await self._insist(lambda: self._earlier(since, number))
+        earlier = await self._retry(lambda: self._earlier(since, number))
         context.timeline.resume(max(0.0, time.time() - since), checkpoint.timing, earlier)
         self._requests.timeline = context.timeline
         self._event_buffer.pace = context.timeline.pace
         emitted: list[Event] = []
         if number:
-            self._transcript, emitted = await self._insist(lambda: self._stored_events(checkpoint))
+            self._transcript, emitted = await self._retry(lambda: self._stored_events(checkpoint))
         shown = number + len(closing)
         context.assembler.resume(
             shown + len(checkpoint.held_events),
@@ -320,13 +320,13 @@ class JobRunner:
         If they have not been read, delete them instead and return none, unless the job has a verdict.
         """
         response_id = self.job.response_id
-        cut = await self._insist(lambda: self._event_log.read_all(response_id, checkpoint.numbered - 1))
+        cut = await self._retry(lambda: self._event_log.read_all(response_id, checkpoint.numbered - 1))
         if not cut or self.job.state.verdict:
             return cut
         ops, unread = self._event_log.cut_back(response_id, cut)
-        if await self._insist(lambda: committed(self._records, ops, [self.job.fence, *unread])):
+        if await self._retry(lambda: committed(self._records, ops, [self.job.fence, *unread])):
             return []
-        return await self._insist(lambda: self._event_log.read_all(response_id, checkpoint.numbered - 1))
+        return await self._retry(lambda: self._event_log.read_all(response_id, checkpoint.numbered - 1))
 
     async def _end(self, context: GenerationContext, items: list[Json] | ApiError, checkpoint: Checkpoint) -> None:
         """Run the response to its end, or end it as the job's verdict demands, and settle its final fields."""
@@ -393,7 +393,7 @@ class JobRunner:
             self._transcript.note(last)
             self._waiting, recording = [], context.timeline.recording()
             try:
-                await self._insist(lambda: self._store(context.assembler.response, found, last, recording, requests))
+                await self._retry(lambda: self._store(context.assembler.response, found, last, recording, requests))
             finally:
                 # Also after a conflict: an earlier commit may have been applied although its answer was lost.
                 self._event_log.announce(self.job.response_id)
@@ -439,7 +439,7 @@ class JobRunner:
             ops = [*await self._event_log.batch(self.job.response_id, self._waiting), *self._requests.ops()]
             if due:
                 ops.append(Put(f"k/{self.job.response_id}", await due.encode()))
-            await self._insist(lambda: self._records.commit(ops, [self.job.fence]))
+            await self._retry(lambda: self._records.commit(ops, [self.job.fence]))
             self._requests.committed()
             stored, self._waiting = self._waiting, []
             self._transcript.note(stored)
@@ -465,7 +465,7 @@ class JobRunner:
         logger.error("job failed: %s", self.job.response_id, exc_info=error)
         return not (isinstance(error, ApiError) and error.status == UNAVAILABLE)
 
-    async def _insist[Result](self, call: Callable[[], Awaitable[Result]]) -> Result:
+    async def _retry[Result](self, call: Callable[[], Awaitable[Result]]) -> Result:
         """Retry a call while the store is unavailable: a job must not be lost while its worker is alive."""
         while True:
             try:

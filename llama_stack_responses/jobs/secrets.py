@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 
 from ..core.errors import ApiError, bad_request
-from ..core.mcp_secrets import holds_secrets, secrets_apart, secrets_back
+from ..core.mcp_secrets import holds_secrets, join_secrets, split_secrets
 from ..core.owner import Owner
 from ..core.types import Json
 from ..sealing.sealer import Sealer, Unopened
@@ -45,7 +45,7 @@ class JobSecrets:
                     "unsupported_value",
                 )
             return body, None
-        left, of_tools = secrets_apart(tools)
+        left, of_tools = split_secrets(tools)
         if not (keys or of_tools):
             return body, None
         value = orjson.dumps({"keys": dict(keys), "tools": of_tools})
@@ -65,4 +65,4 @@ class JobSecrets:
         except Unopened as error:
             raise ApiError(500, f"The keys stored with this request cannot be decrypted. {error}") from error
         secrets = orjson.loads(value)
-        return body | {"tools": secrets_back(body.get("tools") or [], secrets["tools"])}, secrets["keys"]
+        return body | {"tools": join_secrets(body.get("tools") or [], secrets["tools"])}, secrets["keys"]

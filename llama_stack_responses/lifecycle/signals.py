@@ -114,10 +114,10 @@ class _Ending:
             self._work.add_done_callback(lambda _: self._end(number, before))
 
     def _end(self, number: int, before: Handler) -> None:
-        goodbye = self._begin()
+        shutdown = self._begin()
         self._loop.call_later(self._flush_seconds, Connections(before).abort_all)
-        if goodbye is None:
+        if shutdown is None:
             before(number, None)
             return
-        goodbye.add_done_callback(lambda _: before(number, None))
-        self._loop.call_later(self._flush_seconds, goodbye.cancel)
+        shutdown.add_done_callback(lambda _: before(number, None))
+        self._loop.call_later(self._flush_seconds, shutdown.cancel)

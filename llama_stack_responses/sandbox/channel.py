@@ -56,7 +56,7 @@ class Channel:
         self._socket = ours
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def greeted(self) -> Processes:
+    async def handshake(self) -> Processes:
         """Wait for the program's greeting and return the container's processes. No other code has run there before.
 
         Raises:
@@ -79,7 +79,7 @@ class Channel:
             ChannelBroken: no valid answer arrived.
             AnswerTooLarge: the answer is over its size limit.
         """
-        assert self._streams, "it has greeted"
+        assert self._streams, "it has handshake"
         reader, writer = self._streams
         body = orjson.dumps(request)
         try:

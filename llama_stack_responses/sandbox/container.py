@@ -43,7 +43,7 @@ _MAX_LOCKS: Final = 10_000
 """Maximum number of locks on files: 2 MiB of kernel memory."""
 
 _ENDED: Final = "The Python process exited, or the system killed it."
-_LINGERS: Final = "Processes that it left running could not be killed."
+_NOT_KILLED: Final = "Processes that it left running could not be killed."
 _TOO_LARGE: Final = "It drew more figures than can be shown."
 
 
@@ -112,7 +112,7 @@ class _Inside:
     Attributes:
         processes: all processes; None until the Python process has started.
         called: set when the next call begins.
-        lingering: the task that watches the processes that the last call left.
+        watcher: the task that watches the processes that the last call left.
     """
 
     process: asyncio.subprocess.Process
@@ -120,7 +120,7 @@ class _Inside:
     printed: CapturedOutput
     processes: Processes | None = None
     called: asyncio.Event = field(default_factory=asyncio.Event)
-    lingering: asyncio.Task[None] | None = None
+    watcher: asyncio.Task[None] | None = None
 
 
 class Container:
@@ -181,8 +181,8 @@ class Container:
             return ""
         await _end(inside.process)
         inside.called.set()
-        if inside.lingering:
-            await asyncio.wait([inside.lingering])
+        if inside.watcher:
+            await asyncio.wait([inside.watcher])
         inside.channel.close()
         printed = inside.printed.end()
         inside.printed.close()
@@ -190,9 +190,9 @@ class Container:
 
     async def _inside(self) -> _Inside:
         """Return the running processes; start them if there are none."""
-        if self._running and self._running.lingering:
+        if self._running and self._running.watcher:
             self._running.called.set()
-            await asyncio.wait([self._running.lingering])
+            await asyncio.wait([self._running.watcher])
         if self._running and self._running.process.returncode is not None:
             await self.kill()
         self._running = self._running or await self._start()
@@ -237,7 +237,7 @@ class Container:
         """
         kills = self._kills()
         try:
-            processes = await _greeted(inside)
+            processes = await _handshake(inside)
             if refused := await asyncio.to_thread(self.volume.begin):
                 raise Stopped(refused)
             processes.resume()
@@ -260,19 +260,19 @@ class Container:
             Stopped: they cannot be ended individually.
         """
         inside.called.clear()
-        inside.lingering = None
+        inside.watcher = None
         if self._bounds.background_seconds > 0:
-            inside.lingering = asyncio.create_task(self._linger(inside, processes))
+            inside.watcher = asyncio.create_task(self._watch_background(inside, processes))
         elif left := await asyncio.to_thread(self._settled, processes):
             raise Stopped(left)
         else:
-            inside.lingering = asyncio.create_task(self._keep_still(inside, processes))
+            inside.watcher = asyncio.create_task(self._keep_still(inside, processes))
 
     def _settled(self, processes: Processes) -> str | None:
         """End the processes that a call left. Return why this failed, or the limit that the call exceeded."""
-        return self.volume.excess() if processes.settle() else _LINGERS
+        return self.volume.excess() if processes.settle() else _NOT_KILLED
 
-    async def _linger(self, inside: _Inside, processes: Processes) -> None:
+    async def _watch_background(self, inside: _Inside, processes: Processes) -> None:
         """Watch the processes that the call left, until the next call or their time limit."""
         with self._watched(inside, processes) as watching:
             calling = asyncio.create_task(inside.called.wait())
@@ -337,12 +337,12 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
-async def _greeted(inside: _Inside) -> Processes:
+async def _handshake(inside: _Inside) -> Processes:
     """Wait until the inner Python process has started, and return the container's processes."""
     if inside.processes is None:
         try:
             async with asyncio.timeout(_START_SECONDS):
-                inside.processes = await inside.channel.greeted()
+                inside.processes = await inside.channel.handshake()
         except TimeoutError:
             raise Stopped(f"The Python process did not start within {_START_SECONDS:g} seconds.") from None
     return inside.processes

@@ -39,7 +39,7 @@ _FIGURES_BYTES = 8 * 2**20
 def main(limits: Json, channel: socket.socket) -> None:
     """Answer requests until the other side closes the socket."""
     _restrict(limits)
-    _greet(channel)
+    _handshake(channel)
     scope: Json = {"__name__": "__main__"}
     number = 0
     while (request := _receive(channel)) is not None:
@@ -57,7 +57,7 @@ def _restrict(limits: Json) -> None:
     os.nice(_NICENESS)  # the server has priority
 
 
-def _greet(channel: socket.socket) -> None:
+def _handshake(channel: socket.socket) -> None:
     proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
     socket.send_fds(channel, [str(os.getpid()).encode()], [proc])
     os.close(proc)

@@ -49,9 +49,9 @@ class Health:
         try:
             await self._both.run()
         except TimeoutError:
-            return _ill(f"The response store did not answer within {_TIMEOUT_SECONDS:g} seconds.")
+            return _unhealthy(f"The response store did not answer within {_TIMEOUT_SECONDS:g} seconds.")
         except ApiError as error:
-            return _ill(str(error))
+            return _unhealthy(str(error))
         return {"status": "OK"}
 
     async def _store_and_worker(self) -> None:
@@ -59,5 +59,5 @@ class Health:
         await self.worker()
 
 
-def _ill(message: str) -> dict[str, Any]:
+def _unhealthy(message: str) -> dict[str, Any]:
     return {"status": "Error", "message": message}

@@ -23,7 +23,7 @@ _INSTRUCTIONS_CHARACTERS: Final = 200_000
 
 _NAMED: Final = ("background", "completed_at", "conversation", "created_at", "error", "id", "incomplete_details")
 _SHOWN: Final = ("instructions", "metadata", "model", "object", "output", "previous_response_id", "service_tier")
-_TOLD_APART: Final = frozenset({*_NAMED, *_SHOWN, "status", "tools", "usage"})
+_NOT_SETTINGS: Final = frozenset({*_NAMED, *_SHOWN, "status", "tools", "usage"})
 """Fields of a response that are no settings, or that a view shows in their own place."""
 
 
@@ -60,7 +60,7 @@ def facts_of(response: Json) -> Json:
         **{name: response.get(name) for name in fields},
         "incomplete_reason": incomplete.get("reason") if incomplete else None,
         "usage": _usage(response.get("usage")),
-        "settings": {name: _setting(value) for name, value in response.items() if name not in _TOLD_APART},
+        "settings": {name: _setting(value) for name, value in response.items() if name not in _NOT_SETTINGS},
         "tools": [_tool(tool) for tool in blocks.objects(response.get("tools"))][:_MAX_TOOLS],
         "metadata": response.get("metadata") or {},
         "conversation": conversation["id"] if conversation else None,

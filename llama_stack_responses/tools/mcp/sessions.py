@@ -162,7 +162,7 @@ class McpClientSession:
         try:
             return await line.ask(ask)
         except McpError as error:
-            if not (line.greeted and error.error["type"] == "http_error" and error.error["code"] == _NOT_FOUND):
+            if not (line.initialized and error.error["type"] == "http_error" and error.error["code"] == _NOT_FOUND):
                 raise
         # The server has lost the session, so it did not process the request.
         self.release()
@@ -198,7 +198,7 @@ class _McpConnection:
         self.task = asyncio.create_task(self._live())
 
     @property
-    def greeted(self) -> bool:
+    def initialized(self) -> bool:
         """Whether the handshake has succeeded."""
         return self._ready.done()
 
@@ -218,7 +218,7 @@ class _McpConnection:
         Raises:
             McpError: it did not answer, or answered with an error.
         """
-        await self._greeted()
+        await self._until_initialized()
         asking: asyncio.Future[Any] = asyncio.ensure_future(self._answered(ask))
         try:
             await asyncio.wait([asking, self._end], return_when=asyncio.FIRST_COMPLETED)
@@ -240,7 +240,7 @@ class _McpConnection:
             message = "The server's answer does not follow the protocol."
             raise self._protocol_error(_INTERNAL_ERROR, message) from error
 
-    async def _greeted(self) -> None:
+    async def _until_initialized(self) -> None:
         seconds = self._servers.limits.connect_seconds
         await asyncio.wait([self._ready, self._end], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if self._ready.done():

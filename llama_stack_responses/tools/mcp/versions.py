@@ -57,7 +57,7 @@ class SdkSession(Protocol):
 @asynccontextmanager
 async def over_streamable_http(url: str, client: http.AsyncClient) -> AsyncIterator[SdkSession]:
     """Open a session over the current transport (Streamable HTTP)."""
-    async with client, _greeted(streamable_http_client(url, http_client=client, **_UNBOUNDED)) as session:
+    async with client, _initialized(streamable_http_client(url, http_client=client, **_UNBOUNDED)) as session:
         yield session
 
 
@@ -68,14 +68,14 @@ async def over_sse(url: str, client: http.AsyncClient) -> AsyncIterator[SdkSessi
     def client_factory(*_: Any, **__: Any) -> http.AsyncClient:
         return client
 
-    async with _greeted(sse_client(url, httpx_client_factory=client_factory)) as session:
+    async with _initialized(sse_client(url, httpx_client_factory=client_factory)) as session:
         yield session
 
 
 if TYPE_CHECKING or _FIRST:
 
     @asynccontextmanager
-    async def _greeted(transport: Any) -> AsyncIterator[SdkSession]:
+    async def _initialized(transport: Any) -> AsyncIterator[SdkSession]:
         async with (
             transport as (incoming, outgoing, *_),
             ClientSession(incoming, outgoing, client_info=_WHO) as session,
@@ -105,7 +105,7 @@ if TYPE_CHECKING or _FIRST:
 else:
 
     @asynccontextmanager
-    async def _greeted(transport: Any) -> AsyncIterator[SdkSession]:
+    async def _initialized(transport: Any) -> AsyncIterator[SdkSession]:
         async with Client(transport, cache=None, client_info=_WHO) as client:
             # By default the client requests all tools and validates the result against the server's schema, in the
             # event loop. The schema may contain expensive patterns and remote references.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.mcp_approvals import Approvals, check_approvals
 from llama_stack_responses.core.mcp_calls import qualified_name
-from llama_stack_responses.core.mcp_secrets import echoed, holds_secrets, secrets_apart, secrets_back
+from llama_stack_responses.core.mcp_secrets import echoed, holds_secrets, join_secrets, split_secrets
 from llama_stack_responses.core.schema.request import parse_create
 
 Json = dict[str, Any]
@@ -127,10 +127,10 @@ def test_echoed_server_hides_secrets() -> None:
 
 def test_secrets_are_split_off_and_restored() -> None:
     tools = [{"type": "function", "name": "f"}, {**SERVER, "authorization": "canary", "allowed_tools": ["a"]}]
-    left, secrets = secrets_apart(tools)
+    left, secrets = split_secrets(tools)
     assert "canary" not in str(left)
     assert "example" not in str(left)
-    assert secrets_back(left, secrets) == tools
+    assert join_secrets(left, secrets) == tools
 
 
 @pytest.mark.parametrize(
