@@ -24,6 +24,7 @@ from .plans import Plan, random_weights
 
 TOLERANCE = 0.02  # of the error's norm, relative: bf16 has eight bits
 MIXED = ((0, 40), (70, 1), (100, 37), (3, 5))  # computed tokens, and tokens to compute
+DRAFTED = ((0, 1), (70, 5), (61, 5), (100, 2))  # computed tokens, and rows of a decode with drafts
 TILES = product((64, 128, 32), (128, 64), (2, 4, 8), (3, 4))  # strip, depth, warps, stages
 PARAMS = Params(max_tokens=1, temperature=1.0)
 
@@ -48,9 +49,11 @@ def spans_of(plan: Plan, rows: int) -> tuple[tuple[int, int], ...]:
 
 
 class Case:
-    """A step, its rows, and a KV cache; `exact` has the same in f32."""
+    """A step, its rows, and a KV cache. drafted: all tokens but the first of each sequence are drafts."""
 
-    def __init__(self, plan: Plan, ops: Ops, weights: Weights, spans: tuple[tuple[int, int], ...]) -> None:
+    def __init__(
+        self, plan: Plan, ops: Ops, weights: Weights, spans: tuple[tuple[int, int], ...], drafted: bool = False
+    ) -> None:
         config, like = plan.config, weights.embedding
         longest = max(start + count for start, count in spans)
         works = [
@@ -59,6 +62,9 @@ class Case:
         ]
         for work in works:
             del work.sequence.tokens[work.start + work.count :]
+            if drafted:
+                work.count, work.drafts = 1, work.sequence.tokens[work.start + 1 :]
+                del work.sequence.tokens[work.start + 1 :]
         self.batch = batch_of(works, ops, config.kv_groups, longest + PAGE, like.device)
         shape = (pages_of(config, len(spans), longest + 1), PAGE, config.kv_heads, config.head_size)
         self.keys, self.values = (torch.randn(shape, device=like.device).to(like.dtype) for _ in range(2))
@@ -74,7 +80,8 @@ def batch_of(
     works: list[ScheduledTokens], ops: Ops, kv_groups: tuple[int | None, ...], context: int, device: torch.device
 ) -> Batch:
     state = State(len(kv_groups), len(works), context, 0, device)
-    step = pack(works, *Entries(state).assign(works))
+    width = 1 + max(len(work.drafts) for work in works)
+    step = pack(works, *Entries(state).assign(works), width)
     packed = torch.tensor(list(step.packed()), dtype=torch.int32, device=device)
     return ops.unpack(Fields(*packed.split(step.sizes())), step, state)
 
@@ -84,8 +91,8 @@ def correctness(plan: Plan, device: torch.device) -> Iterator[Row]:
     """Yield the error of each kernel, relative to plain torch in f32, for each number of rows."""
     ops, exact = on_device(plan, device), TorchOps(plan.config)
     weights = random_weights(replace(plan.config, windows=plan.config.windows[:2]), device)
-    for spans in (*(spans_of(plan, rows) for rows in plan.rows), MIXED):
-        case = Case(plan, ops, weights, spans)
+    for spans in (*(spans_of(plan, rows) for rows in plan.rows), MIXED, DRAFTED):
+        case = Case(plan, ops, weights, spans, drafted=spans is DRAFTED)
         for number, (layer, window) in enumerate(zip(weights.layers, plan.config.windows, strict=False)):
             for name, found, expected in compared(case, ops, exact, layer, window, number):
                 yield checked(found, expected, rows=len(case.x), sequences=len(spans), kernel=name, window=window or 0)

@@ -43,8 +43,8 @@ class Plan:
     """The amounts of a run. `steps` decode steps are timed after `warm` untimed ones.
 
     rows: of the kernels that are compared and timed. batches: pairs of answers and tokens of context. large: batches
-    of the 120b. sampled: answers with each way of sampling. host: answers, tokens of context and steps without kernels.
-    repeats: timed launches of a kernel. copied: bytes of a copy.
+    of the 120b. sampled: answers with each way of sampling. drafts: tokens drafted for an answer. host: answers, tokens
+    of context and steps without kernels. repeats: timed launches of a kernel. copied: bytes of a copy.
     """
 
     config: ModelConfig
@@ -53,6 +53,7 @@ class Plan:
     batches: Sequence[tuple[int, int]]
     large: Sequence[tuple[int, int]]
     sampled: Sequence[int]
+    drafts: Sequence[int]
     prompts: Sequence[int]
     host: tuple[int, int, int]
     chunk: int
@@ -70,6 +71,7 @@ REAL = Plan(
     batches=(*((batch, 1024) for batch in (1, 2, 8, 32, 64, 128)), (1, 8192), (64, 8192), (1, 32768), (1, 131000)),
     large=((1, 1024), (8, 1024), (64, 1024)),
     sampled=(1, 64),
+    drafts=(0, 1, 3, 7),
     prompts=(2048, 16384),
     host=(64, 8192, 300),
     chunk=4096,
@@ -85,6 +87,7 @@ SMALL = Plan(
     batches=((1, 100), (2, 100)),
     large=((1, 100),),
     sampled=(2,),
+    drafts=(0, 3),
     prompts=(128,),
     host=(4, 200, 5),
     chunk=64,

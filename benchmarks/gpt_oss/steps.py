@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 
 import torch
 
 from llama_stack_gpt_oss.engine.cache import PAGE, Cache
+from llama_stack_gpt_oss.engine.drafts import NgramDrafter
 from llama_stack_gpt_oss.engine.engine import Engine, Request
-from llama_stack_gpt_oss.engine.graphs import CudaGraphs, Record
+from llama_stack_gpt_oss.engine.graphs import CudaGraphs, Record, most_verified
 from llama_stack_gpt_oss.engine.kernels import choose
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.ops import Head
@@ -46,6 +48,9 @@ class EveryThird:
         return self._bits
 
     def accept(self, token: int) -> None:
+        """Do nothing."""
+
+    def rollback(self, count: int) -> None:
         """Do nothing."""
 
 
@@ -181,6 +186,32 @@ def sampling(plan: Plan, device: torch.device) -> Iterator[Row]:
         for sequence in bound.sequences:
             sequence.mask = EveryThird(plan.config.vocabulary)
         yield {"batch": batch, "sampling": "grammar", **bound.measured(plan)}
+
+
+def drafts(plan: Plan, device: torch.device) -> Iterator[Row]:
+    """Yield the speed of answers that repeat themselves, with several numbers of drafts; the second of two runs."""
+    weights, context, tokens = random_weights(plan.config, device), plan.batches[0][1], plan.steps
+    model, longest = model_of(plan, weights, device, [(max(plan.sampled), context)])
+    params = Params(max_tokens=tokens, temperature=0.0, frequency_penalty=-2.0)
+    for batch, most in product(plan.sampled, plan.drafts):
+        record = None if device.type == "cuda" else eager
+        runner = ModelRunner(model, device, longest, batch, record, most)
+        limits = Limits(batch, plan.chunk, batch, most_verified(batch, most))
+        drafter = NgramDrafter(most) if most else None
+        engine = Engine(runner, Cache(model.scratch, plan.config.kv_groups), limits, longest, no_mask, drafter)
+        prompts = [torch.randint(plan.config.vocabulary, (64,)).tolist() for _ in range(batch)]
+        generated(engine, prompts, params)
+        before = engine.metrics()
+        seconds = timed(partial(generated, engine, prompts, params), device)
+        after = engine.metrics()
+        yield {
+            "batch": batch,
+            "drafts": most,
+            "tokens_per_second": batch * tokens / seconds,
+            "steps": after.steps - before.steps,
+            "drafted": after.drafted_tokens - before.drafted_tokens,
+            "accepted": after.accepted_tokens - before.accepted_tokens,
+        }
 
 
 def prefill(plan: Plan, device: torch.device) -> Iterator[Row]:

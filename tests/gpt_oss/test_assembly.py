@@ -1,14 +1,20 @@
 """Selection of the device, and the progress that is shown until the engine is ready."""
 
 import io
+from pathlib import Path
 
 import pytest
 import torch
 
+from llama_stack_gpt_oss.config import GptOssConfig
+from llama_stack_gpt_oss.engine.engine import Request
 from llama_stack_gpt_oss.engine.errors import EngineError
 from llama_stack_gpt_oss.engine.progress import Progress
-from llama_stack_gpt_oss.process.assembly import select_device
+from llama_stack_gpt_oss.engine.sequence import Params
+from llama_stack_gpt_oss.process.assembly import assemble, select_device
 from llama_stack_gpt_oss.process.progress import ProgressBar
+
+from .support.engines import drain
 
 
 @pytest.fixture
@@ -36,6 +42,18 @@ def test_gpu_that_does_not_exist_is_error_with_last_one(selected: list[torch.dev
 def test_cpu_selects_no_gpu(selected: list[torch.device]) -> None:
     assert select_device("cpu") == torch.device("cpu")
     assert not selected
+
+
+def test_setting_of_drafts_makes_engine_draft(checkpoint: Path) -> None:
+    """The prompt repeats itself, and the answer too: each token makes itself more likely."""
+    config = GptOssConfig(checkpoint=str(checkpoint), device="cpu", memory_share=0.01, draft_tokens=3)
+    engine = assemble(config.engine(checkpoint), lambda _: None)
+    params = Params(max_tokens=100, temperature=0.0, frequency_penalty=-2.0)
+    engine.add(Request(("one",), [1, 2, 3, 4] * 4, params))
+    assert len(drain(engine)) == 100
+    metrics = engine.metrics()
+    assert 0 < metrics.accepted_tokens <= metrics.drafted_tokens
+    assert metrics.steps == 100 - metrics.accepted_tokens
 
 
 def test_warm_up_has_progress_bar_after_loading() -> None:

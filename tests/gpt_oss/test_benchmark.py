@@ -15,6 +15,7 @@ SECTIONS = [
     "decode",
     "kernels",
     "sampling",
+    "drafts",
     "prefill",
     "start",
     "host",

@@ -44,6 +44,9 @@ class Listening:
     def accept(self, token: int) -> None:
         self.received.append(token)
 
+    def rollback(self, count: int) -> None:
+        raise AssertionError(count)
+
 
 def reference_tokens(model: Model, start: list[int], count: int) -> list[int]:
     tokens = list(start)

@@ -88,6 +88,16 @@ def batch(*spans: tuple[int, int], window: int | None = None) -> Batch:
     return batch_of(*works_of(*spans, window=window))
 
 
+def drafted(*spans: tuple[int, int], window: int | None = None) -> list[ScheduledTokens]:
+    """Return decodes with drafts: `spans` are the computed tokens, and the number of rows."""
+    works = works_of(*spans, window=window)
+    for work in works:
+        tokens = work.sequence.tokens
+        work.count, work.drafts = 1, tokens[work.start + 1 :]
+        del tokens[work.start + 1 :]
+    return works
+
+
 def store(config: ModelConfig, kv_group: int = 0) -> Store:
     keys, values = (normal(PAGES, 64, config.kv_heads, config.head_size) + place for place in (0, 0.5))
     keys[GONE] = values[GONE] = torch.nan
@@ -130,6 +140,37 @@ def test_attention_kernel_matches_torch(
     q = normal(len(step.tokens), config.query_heads, config.head_size)
     found = kernels.attention(q, weights.layers[1], window, step, kv)
     close(found, torch_ops.attention(q, weights.layers[1], window, step, kv))
+
+
+@pytest.mark.parametrize("window", [None, 16, 128])
+@pytest.mark.parametrize("rows", [0, 24])
+def test_attention_kernel_matches_torch_for_drafts(
+    config: ModelConfig,
+    weights: Weights,
+    torch_ops: TorchOps,
+    kernels: TritonOps,
+    window: int | None,
+    rows: int,
+) -> None:
+    """The drafts reach a second block, and a window begins between them. In a padded step, some sequences are empty."""
+    step = batch_of(*drafted((5, 5), (200, 1), (62, 4), (70, 5), window=window), rows=rows)
+    assert (step.width, step.decode_rows, step.longest) == (5, rows or 15, 0)
+    kv = store(config, kv_group=int(window is None))
+    q = normal(len(step.tokens), config.query_heads, config.head_size)
+    found = kernels.attention(q, weights.layers[1], window, step, kv)
+    close(found[:15], torch_ops.attention(q, weights.layers[1], window, step, kv)[:15])
+
+
+def test_rows_of_drafts_see_what_rows_of_prompt_see(config: ModelConfig, weights: Weights, kernels: TritonOps) -> None:
+    step, prompts = batch_of(*drafted((5, 5), (200, 3))), batch((5, 5), (200, 3))
+    q, kv = normal(8, config.query_heads, config.head_size), store(config, kv_group=1)
+    assert (step.decodes, prompts.decodes) == (2, 0)
+    assert torch.equal(step.tokens, prompts.tokens)
+    assert torch.equal(step.slots, prompts.slots)
+    close(
+        kernels.attention(q, weights.layers[1], None, step, kv),
+        kernels.attention(q, weights.layers[1], None, prompts, kv),
+    )
 
 
 def test_blocks_past_end_of_sequence_read_no_keys(
@@ -260,6 +301,9 @@ def restricted_sequences(rows: int, vocabulary: int) -> list[Sequence]:
         def accept(self, token: int) -> None:
             raise AssertionError(token)
 
+        def rollback(self, count: int) -> None:
+            raise AssertionError(count)
+
     made = []
     for n in range(rows):
         params = Params(
@@ -292,12 +336,30 @@ def test_redraw_kernel_draws_same_tokens_as_torch(
     found = []
     for ops in (torch_ops, kernels):
         tokens, adjustments = logits.argmax(-1), Adjustments(16, vocabulary, CPU)
-        packed = restrictions(sequences, range(16), adjustments)
+        works = [ScheduledTokens(each, 40, 1) for each in sequences]
+        packed = restrictions(works, range(16), adjustments)
         numbers = torch.frombuffer(packed.numbers, dtype=torch.int32)
         ops.redraw(Head(tokens, logits.clone()), step, packed.sent(numbers, adjustments.table))
         found.append(tokens.tolist())
     assert found[0] == found[1]
     assert found[0] != logits.argmax(-1).tolist()
+
+
+def test_redraw_kernel_counts_drafts_before_each_row(torch_ops: TorchOps, kernels: TritonOps) -> None:
+    """Of equal logits, penalties leave the tokens that are neither generated nor drafted before the row."""
+    params = Params(max_tokens=9, temperature=0.0, presence_penalty=1.0, logit_bias=((6, 0.5), (9, -1.0)))
+    one, other = (Sequence(f"{n}", [5, 0, 1], 1, params, n) for n in range(2))
+    works = [ScheduledTokens(one, 2, 1, drafts=[2, 6, 4]), ScheduledTokens(other, 2, 1)]
+    step = replace(draws(1), temperatures=torch.zeros(5), seeds=torch.zeros(5, dtype=torch.long))
+    logits = torch.zeros(5, 10)
+    logits[3] = torch.tensor([0.9, 0.8, 0.7, 0.6, 0.6, 0.1, 0.3, 0.0, 0.0, 0.5])
+    for ops in (torch_ops, kernels):
+        tokens, adjustments = torch.full((5,), -1), Adjustments(2, 10, CPU)
+        packed = restrictions(works, [0, 0, 0, 0, 1], adjustments)
+        numbers = torch.frombuffer(packed.numbers, dtype=torch.int32)
+        ops.redraw(Head(tokens, logits.clone()), step, packed.sent(numbers, adjustments.table))
+        # The bias makes 6 the best until it is drafted; the last row of the first sequence has logits of its own.
+        assert tokens.tolist() == [6, 6, 3, 3, 6]
 
 
 def draws(rows: int, kept: bool = False) -> Batch:

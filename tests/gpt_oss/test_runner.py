@@ -21,6 +21,7 @@ from llama_stack_gpt_oss.engine.sequence import Params, Sequence
 from llama_stack_gpt_oss.engine.state import Entries, State
 
 from .support.engines import CPU, tiny_model
+from .support.records import replayed
 
 WARM = Params(max_tokens=10, temperature=1.0)
 
@@ -62,20 +63,6 @@ def read(step: Step, works: list[ScheduledTokens]) -> None:
     for work, sampled in zip(works, step.sampled(), strict=True):
         assert work.start + work.count == len(work.sequence.tokens)
         work.sequence.append(sampled.token)
-
-
-def replayed(compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
-    """Behave like a graph: compute nothing at first, and later from the same tensors into the same tensors."""
-    place = compute()
-    place.tokens.zero_()
-
-    def again() -> None:
-        created = compute()
-        place.tokens.copy_(created.tokens)
-        if place.logits is not None and created.logits is not None:
-            place.logits.copy_(created.logits)
-
-    return place, again
 
 
 @pytest.mark.parametrize("record", [None, replayed])
@@ -230,6 +217,9 @@ def test_masked_row_is_drawn_after_start_of_its_step(model: Model) -> None:
         def accept(self, token: int) -> None:
             assert token == self.token
             self.token += 1
+
+        def rollback(self, count: int) -> None:
+            raise AssertionError(count)
 
     runner = ModelRunner(model, CPU, context=512, record=replayed)
     free, bound = sequences(WARM, WARM)

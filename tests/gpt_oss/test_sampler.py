@@ -20,6 +20,7 @@ from llama_stack_gpt_oss.engine.sampler import (
     sampled,
     seed_base,
 )
+from llama_stack_gpt_oss.engine.scheduler import ScheduledTokens
 from llama_stack_gpt_oss.engine.sequence import Params, Sampled, Sequence
 
 from .support.engines import CPU
@@ -43,6 +44,9 @@ class Mask:
     def accept(self, token: int) -> None:
         assert self.bits[0] >> token & 1
 
+    def rollback(self, count: int) -> None:
+        raise AssertionError(count)
+
 
 def sequence(params: Params, mask: Mask | None = None) -> Sequence:
     return Sequence("x", [1, 2, 3], 3, params, 0, mask=mask)
@@ -54,11 +58,12 @@ def sample(logits: torch.Tensor, sequences: list[Sequence], adjustments: Adjustm
     seeds = torch.tensor([row_seed(seed_base(each.params.seed), len(each.tokens)) for each in sequences])
     tokens = draw(logits, temperatures, seeds)
     adjustments = adjustments or Adjustments(len(sequences), logits.shape[-1], CPU)
-    packed = restrictions(sequences, range(len(sequences)), adjustments)
+    works = [ScheduledTokens(each, len(each.tokens) - 1, 1) for each in sequences]
+    packed = restrictions(works, range(len(works)), adjustments)
     if packed.rows:
         numbers = torch.frombuffer(packed.numbers, dtype=torch.int32)
         redraw(tokens, logits, temperatures, seeds, packed.sent(numbers, adjustments.table))
-    return sampled(tokens, report(logits, tokens, sequences), sequences)
+    return sampled(tokens, report(logits, tokens, works), works)
 
 
 def drawn(params: Params, mask: Mask | None = None) -> Counter[int]:

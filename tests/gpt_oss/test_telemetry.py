@@ -89,6 +89,8 @@ def test_metrics_of_engine_are_collected_with_one_request(tmp_path: Path, monkey
         "tokens.generated": 6,
         "tokens.prompt": 140,
         "tokens.cached": 64,
+        "tokens.drafted": 0,
+        "tokens.accepted": 0,
         "admitted": 2,
         "preemptions": 0,
         "sequences.running": 1,

@@ -33,6 +33,9 @@ class GptOssConfig(BaseModel):
     prefill_tokens: int = Field(
         2048, ge=64, le=16384, description="Tokens that one step computes: more is faster, and less smooth"
     )
+    draft_tokens: int = Field(
+        0, ge=0, le=15, description="Tokens that one step may draft for an answer and verify; 0: no drafts"
+    )
     stall_seconds: float = Field(300, gt=0, description="An engine that makes no progress for this time is killed")
     state_dir: str = Field("~/.llama-stack-gpt-oss", description="Folder of the engine's socket")
 
@@ -64,4 +67,5 @@ class GptOssConfig(BaseModel):
             sequences=self.max_batch,
             step_tokens=self.prefill_tokens,
             waiting=self.max_queue,
+            drafts=self.draft_tokens,
         )

@@ -47,3 +47,7 @@ class GrammarMask:
     def accept(self, token: int) -> None:
         """Advance by a token that was allowed."""
         self._matcher.consume_token(token)
+
+    def rollback(self, count: int) -> None:
+        """Go back by the last tokens that were accepted."""
+        self._matcher.rollback(count)

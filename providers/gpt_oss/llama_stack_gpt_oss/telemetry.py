@@ -29,6 +29,8 @@ COUNTERS: Final = (
     ("tokens.generated", "{token}", "Tokens of answers", "generated_tokens"),
     ("tokens.prompt", "{token}", "Tokens of admitted prompts", "prompt_tokens"),
     ("tokens.cached", "{token}", "Tokens of admitted prompts found in the KV cache", "cached_tokens"),
+    ("tokens.drafted", "{token}", "Tokens that were drafted", "drafted_tokens"),
+    ("tokens.accepted", "{token}", "Drafted tokens that were accepted", "accepted_tokens"),
     ("admitted", "{sequence}", "Sequences that left the queue", "admitted"),
     ("queue.time", "s", "Time that they waited in all", "queue_seconds"),
     ("preemptions", "{preemption}", "Sequences sent back to the queue", "preemptions"),

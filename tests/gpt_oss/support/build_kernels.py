@@ -26,17 +26,17 @@ HEADS = {"QUERY_HEADS": 64, "KV_HEADS": 8}
 CHOICE = {"EXPERTS": 32, "CHOSEN": 4}
 BF16 = {"x", "norm", "weight", "bias", "queries", "keys", "values", "mixed", "out", "normed", "sinks", "inner"}
 F32 = {"cos", "sin", "logits", "scores", "partial", "parts", "temperatures", "best_scores", "shares", "warmths"}
-F32 |= {"left", "fractions", "adjustments"}
+F32 |= {"left", "fractions", "adjustments", "own_values"}
 I64 = {"positions", "slots", "seeds", "tokens", "drawn", "unpacked", "chosen"}
 PACKED = {"starts", "lengths", "entries", "addresses", "contents", "packed_tokens", "packed_positions", "row_entries"}
-PACKED |= {"packed_sampled", "owners", "masks"}  # pointers into the packed numbers of a step
+PACKED |= {"packed_sampled", "owners", "masks", "own_tokens"}  # pointers into the packed numbers of a step
 I32 = {"tables", "best_tokens", "order", "counts", "cells", "bases", "numbers"} | PACKED
 U8 = {"blocks", "scales"}
 FLOATS = {"epsilon", "softmax_scale", "limit", "coldest"}
 OPTIONS = {"num_warps", "num_stages", "enable_fp_fusion"}
 SIZES = {"hidden", "intermediate", "width", "strips"}  # integers that are constant for a model
 FIXED = {"entry_count", "widest", "words"}  # also constant, and no multiples of 16
-SLICED = {"slots"} | PACKED  # pointers into a step's tensors at an offset, so with any alignment
+SLICED = {"slots", "own_values"} | PACKED  # pointers into a step's tensors at an offset, so with any alignment
 
 
 def kinds(kernel: Any, constants: Mapping[str, Any]) -> dict[str, str]:
@@ -83,6 +83,8 @@ def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
     for name, window, queries, block, splits in (
         ("decode-all", 0, 1, 16, 16),
         ("decode-window", 128, 1, 16, 1),
+        ("drafts-all", 0, 5, 64, 16),
+        ("drafts-window", 128, 5, 64, 1),
         ("prompt-all", 0, 16, 128, 1),
         ("prompt-window", 128, 16, 128, 1),
     ):

@@ -3,13 +3,15 @@
 from collections.abc import Callable
 from collections.abc import Sequence as Series
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import torch
 
-from llama_stack_gpt_oss.engine.batch import Batch, Fields, pack
+from llama_stack_gpt_oss.engine.batch import Batch, Fields, pack, padded
 from llama_stack_gpt_oss.engine.cache import PAGE, Cache, Windows
 from llama_stack_gpt_oss.engine.config import read_config
+from llama_stack_gpt_oss.engine.drafts import Drafter
 from llama_stack_gpt_oss.engine.engine import Engine, Request, Runner, Update
 from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
 from llama_stack_gpt_oss.engine.model import Model
@@ -50,6 +52,11 @@ class Counted:
         return self.found
 
 
+def counted_token(tokens: list[int]) -> int:
+    """Return the token that `CountingRunner` samples after these."""
+    return sum(tokens) * 31 % 1009
+
+
 class CountingRunner:
     """Sample tokens that depend only on the tokens of their sequence, and check each step.
 
@@ -59,11 +66,14 @@ class CountingRunner:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.events: list[str] = []
-        self._written: dict[int, tuple[int, list[int], int]] = {}  # kv group, tokens, count up to this page
+        self._written: dict[int, tuple[int, list[int]]] = {}  # kv group, and tokens up to the last one in the page
         self._drawn: dict[Sequence, tuple[int, int]] = {}  # by the last step: the place of a token, and the token
 
     def start(self, works: Series[ScheduledTokens]) -> Counted:
-        assert sum(work.count for work in works) <= self.limits.step_tokens
+        assert sum(work.count + len(work.drafts) for work in works) <= self.limits.step_tokens
+        if any(work.drafts for work in works):
+            decodes = takewhile(lambda work: work.count == 1, works)
+            assert sum(1 + len(work.drafts) for work in decodes) <= self.limits.verified
         assert len(works) <= self.limits.sequences
         for work in works:
             assert work.count > 0
@@ -72,12 +82,17 @@ class CountingRunner:
         for work in works:
             self._write(work)
         for work in works:
-            self._read(work, work.start + work.count)
-        last = [work.sequence for work in works if work.last]
-        tokens = [sum(self._tokens(sequence)) * 31 % 1009 for sequence in last]
-        self._drawn = {each: (each.length, token) for each, token in zip(last, tokens, strict=True)}
+            self._read(work, work.start + work.count + len(work.drafts))
+        last = [work for work in works if work.last]
+        drawn = [self._draw(work) for work in last]
+        self._drawn = {work.sequence: (work.sequence.length, found[0]) for work, found in zip(last, drawn, strict=True)}
         self.events.append("start")
-        return Counted([Sampled(token) for token in tokens], self.events)
+        return Counted([Sampled(token) for found in drawn for token in found], self.events)
+
+    def _draw(self, work: ScheduledTokens) -> list[int]:
+        """Return the tokens after the last one and after each draft."""
+        known = self._tokens(work.sequence)
+        return [counted_token([*known, *work.drafts[:number]]) for number in range(1 + len(work.drafts))]
 
     def _tokens(self, sequence: Sequence) -> list[int]:
         """Return the tokens of the sequence, including those drawn but not yet read."""
@@ -86,23 +101,24 @@ class CountingRunner:
         return sequence.tokens + drawn
 
     def _write(self, work: ScheduledTokens) -> None:
-        tokens, end = work.sequence.tokens, work.start + work.count
+        end = work.start + work.count + len(work.drafts)
+        tokens = [*self._tokens(work.sequence)[: work.start + work.count], *work.drafts]
         for kind, table in enumerate(work.sequence.blocks.tables):
             for place in range(work.start // PAGE, -(-end // PAGE)):
                 assert place >= table.first
-                self._written[table.pages[place]] = (kind, tokens, min(end, (place + 1) * PAGE))
+                self._written[table.pages[place]] = (kind, tokens[: (place + 1) * PAGE])
 
     def _read(self, work: ScheduledTokens, end: int) -> None:
         """Read what the step's first token sees, up to the token before `end`."""
-        tokens = work.sequence.tokens
+        tokens = [*self._tokens(work.sequence), *work.drafts]
         for kind, (table, window) in enumerate(zip(work.sequence.blocks.tables, KV_GROUPS, strict=True)):
             first = 0 if window is None else max(0, work.start - window + 1)
             for place in range(first // PAGE, -(-end // PAGE)):
                 assert place >= table.first
                 wanted = min(end, (place + 1) * PAGE)
-                found, others, count = self._written[table.pages[place]]
-                assert (found, count) == (kind, wanted)
-                assert others is tokens or others[:wanted] == tokens[:wanted]
+                found, others = self._written[table.pages[place]]
+                assert found == kind
+                assert others[:wanted] == tokens[:wanted]
 
 
 def engine_over(
@@ -112,9 +128,10 @@ def engine_over(
     context: int = 4096,
     open_mask: Callable[[str], TokenMask] = no_mask,
     kv_groups: Windows = KV_GROUPS,
+    drafter: Drafter | None = None,
 ) -> tuple[Engine, Cache]:
     cache = Cache(pages, kv_groups)
-    return Engine(runner, cache, limits, context, open_mask), cache
+    return Engine(runner, cache, limits, context, open_mask, drafter), cache
 
 
 def model_engine(model: Model, limits: Limits = WIDE, pages: int = 64) -> tuple[Engine, Cache]:
@@ -140,9 +157,15 @@ def generate(engine: Engine, prompt: list[int], params: Params) -> list[Update]:
     return drain(engine)
 
 
-def batch_of(*works: ScheduledTokens) -> Batch:
-    """Return the batch of a step, as the device unpacks it for sequences that it does not know."""
+def batch_of(*works: ScheduledTokens, rows: int = 0) -> Batch:
+    """Return the batch of a step, as the device unpacks it for sequences that it does not know.
+
+    rows: the number that a decode step is padded to, as for a graph; 0 for no padding.
+    """
     state = State(len(works[0].sequence.blocks.tables), len(works), 64 * PAGE, 0, CPU)
-    step = pack(works, *Entries(state).assign(works))
+    width = 1 + max(len(work.drafts) for work in works)
+    step = pack(works, *Entries(state).assign(works), width)
+    if rows:
+        step = padded(step, rows, len(step.fields.addresses), state.spare, state.unused)
     packed = torch.tensor(list(step.packed()), dtype=torch.int32)
     return TorchOps.unpack(Fields(*packed.split(step.sizes())), step, state)

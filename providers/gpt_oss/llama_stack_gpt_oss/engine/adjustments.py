@@ -5,6 +5,7 @@ The sums are kept on the device, so a step sends only those of the tokens genera
 
 from array import array
 from collections import Counter
+from collections.abc import Sequence as Series
 from dataclasses import dataclass, field
 
 import torch
@@ -50,6 +51,14 @@ class Adjustments:
         start = entry * self.table.shape[-1]
         values = (_sum(params, row.bias.get(token, 0.0), row.counts[token]) for token in changed)
         return array("i", (start + token for token in changed)), array("f", values)
+
+    def with_drafts(self, entry: int, drafts: Series[int]) -> tuple[array[int], array[float]]:
+        """Return the penalised tokens among drafts of the entry's sequence, and their values if they were generated."""
+        row = self._rows[entry]
+        params = row.sequence.params
+        drafted = Counter(token for token in drafts if token not in params.unpenalised)
+        values = (_sum(params, row.bias.get(token, 0.0), row.counts[token] + n) for token, n in drafted.items())
+        return array("i", drafted), array("f", values)
 
     def _take(self, sequence: Sequence, entry: int) -> _Row:
         """Give the entry to a sequence. An ended one would otherwise stay in memory with its tokens."""

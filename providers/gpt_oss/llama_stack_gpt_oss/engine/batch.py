@@ -25,8 +25,9 @@ class Batch:
     tables [kv_groups, entries, blocks] int32: block tables; entries outside all rows' windows are undefined.
     sampled [wanted]: the rows that sample a next token. owners [wanted]: the entries of their sequences.
     temperatures, seeds [wanted]: sampling parameters for `sampler.draw`. kept: whether logits are returned.
-    decodes: number of leading sequences with one row each. longest: maximum number of rows of the other sequences; 0
-    for a decode step.
+    decodes: number of leading sequences that decode, so with a row for their last token and one for each draft.
+    decode_rows: number of their rows. width: maximum number of rows of one of them, 1 in a step without drafts.
+    longest: maximum number of rows of the other sequences; 0 for a decode step.
     """
 
     tokens: torch.Tensor
@@ -42,6 +43,8 @@ class Batch:
     seeds: torch.Tensor
     kept: bool
     decodes: int
+    decode_rows: int
+    width: int
     longest: int
 
 
@@ -66,16 +69,18 @@ class Fields[T](NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepInput:
-    """A step on the host. The last three fields are those of `Batch`."""
+    """A step on the host. All fields but the first are those of `Batch`."""
 
     fields: Fields[list[int]]
     kept: bool
     decodes: int
+    decode_rows: int
+    width: int
     longest: int
 
     @property
     def is_decode(self) -> bool:
-        """Whether each row is the last one of its sequence."""
+        """Whether a token is sampled after each row."""
         return not self.longest and len(self.fields.sampled) == len(self.fields.tokens)
 
     def sizes(self) -> list[int]:
@@ -90,6 +95,8 @@ class StepInput:
             tables=tables,
             kept=self.kept,
             decodes=self.decodes,
+            decode_rows=self.decode_rows,
+            width=self.width,
             longest=self.longest,
             **unpacked,
         )
@@ -102,9 +109,12 @@ class StepInput:
 
 
 def pack(
-    scheduled: Series[ScheduledTokens], numbers: Series[int], addresses: list[int], values: list[int]
+    scheduled: Series[ScheduledTokens], numbers: Series[int], addresses: list[int], values: list[int], width: int = 1
 ) -> StepInput:
-    """Return the step of sequences with the given entries, and with the changed cells of the state."""
+    """Return the step of sequences with the given entries, and with the changed cells of the state.
+
+    width: maximum number of rows of a decode.
+    """
     tokens: list[int] = []
     positions: list[int] = []
     row_entries: list[int] = []
@@ -114,8 +124,8 @@ def pack(
     kept = False
     for work, number in zip(scheduled, numbers, strict=True):
         sequence, start, count = work.sequence, work.start, work.count
-        known = sequence.tokens
-        if count == 1:  # most rows: their host time is part of each step
+        known, drafts = sequence.tokens, work.drafts
+        if count == 1 and not drafts:  # most rows: their host time is part of each step
             tokens.append(known[start] if start < len(known) else UNREAD)
             positions.append(start)
             row_entries.append(number)
@@ -123,39 +133,45 @@ def pack(
             mine = known[start : start + count]
             tokens += mine
             tokens += [UNREAD] * (count - len(mine))
-            positions += range(start, start + count)
-            row_entries += [number] * count
+            tokens += drafts
+            positions += range(start, start + count + len(drafts))
+            row_entries += [number] * (count + len(drafts))
         starts.append(len(tokens))
-        lengths.append(start + count)
+        lengths.append(start + count + len(drafts))
         if start + count == len(known) + sequence.unread:
-            sampled.append(len(tokens) - 1)
-            owners.append(number)
+            sampled.extend(range(len(tokens) - 1 - len(drafts), len(tokens)))
+            owners.extend([number] * (1 + len(drafts)))
             kept = kept or wants_logits(sequence)
     decodes = sum(1 for _ in takewhile(lambda work: work.count == 1, scheduled))
     longest = max((work.count for work in scheduled[decodes:]), default=0)
     entries = list(numbers)
     fields = Fields(tokens, positions, row_entries, starts, lengths, entries, sampled, owners, addresses, values)
-    return StepInput(fields, kept, decodes, longest)
+    return StepInput(fields, kept, decodes, starts[decodes], width, longest)
 
 
 def padded(step: StepInput, rows: int, changes: int, spare: int, unused: int) -> StepInput:
-    """Pad a decode step to numbers of rows and changed cells: to rows of the spare entry, and to an unused cell."""
+    """Pad a decode step to numbers of rows and changed cells: to rows of the spare entry, and to an unused cell.
+
+    The number of its sequences becomes that of its rows: behind those with a row, they are empty.
+    """
     fields, more = step.fields, rows - len(step.fields.tokens)
     blanks = changes - len(fields.addresses)
     everyone, spares = list(range(rows)), [spare] * more
+    absent = rows - len(fields.lengths)
     return replace(
         step,
         fields=Fields(
             tokens=fields.tokens + [0] * more,
             positions=fields.positions + [0] * more,
             row_entries=fields.row_entries + spares,
-            starts=[*everyone, rows],
-            lengths=fields.lengths + [1] * more,
-            entries=fields.entries + spares,
+            starts=fields.starts + list(range(rows - more + 1, rows + 1)) + [rows] * (absent - more),
+            lengths=fields.lengths + [1] * absent,
+            entries=fields.entries + [spare] * absent,
             sampled=everyone,
             owners=fields.owners + spares,
             addresses=fields.addresses + [unused] * blanks,
             values=fields.values + [0] * blanks,
         ),
         decodes=rows,
+        decode_rows=rows,
     )

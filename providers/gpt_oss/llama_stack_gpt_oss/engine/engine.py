@@ -2,12 +2,13 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Series
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from .cache import Cache, longest_sequence
+from .drafts import Drafter
 from .errors import RequestError
 from .scheduler import Limits, ScheduledTokens, Scheduler
 from .sequence import Finish, Params, Sampled, Sequence, TokenMask
@@ -26,7 +27,7 @@ class Request:
 
 
 class Update(NamedTuple):
-    """A new token of one sequence. `cached`: number of prompt tokens found in the KV cache."""
+    """A new token of one sequence; a step may have several. `cached`: prompt tokens found in the KV cache."""
 
     id: str
     sampled: Sampled
@@ -39,7 +40,8 @@ class Metrics:
     """The engine's current state. Rates cover the last RATE_SECONDS, counters the time since the start.
 
     queue_age_seconds: how long the longest of the waiting sequences has waited. queue_seconds: how long the admitted
-    ones waited in all. step_tokens: tokens that the steps computed.
+    ones waited in all. step_tokens: tokens that the steps computed. drafted_tokens, accepted_tokens: tokens that were
+    drafted, and those of them that were accepted.
     """
 
     running: int
@@ -56,6 +58,8 @@ class Metrics:
     queue_seconds: float = 0.0
     admitted: int = 0
     step_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 class Step(Protocol):
@@ -65,7 +69,7 @@ class Step(Protocol):
         """Start sampling the tokens that depend on earlier ones. All earlier steps have been read."""
 
     def sampled(self) -> list[Sampled]:
-        """Wait for the step; return the sampled tokens of the sequences scheduled up to their last token, in order."""
+        """Wait for the step; return the sampled tokens in order: those of each sequence, and of each of its drafts."""
 
 
 class Runner(Protocol):
@@ -77,10 +81,14 @@ class Runner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A started step whose tokens have not been read, and the sequences that sample a token in it."""
+    """A started step whose tokens have not been read, and the works that sample in it."""
 
     step: Step
-    drawing: list[Sequence]
+    drawing: list[ScheduledTokens]
+
+    @property
+    def has_drafts(self) -> bool:
+        return any(work.drafts for work in self.drawing)
 
 
 class Engine:
@@ -91,13 +99,20 @@ class Engine:
     """
 
     def __init__(
-        self, runner: Runner, cache: Cache, limits: Limits, context: int, open_mask: Callable[[str], TokenMask]
+        self,
+        runner: Runner,
+        cache: Cache,
+        limits: Limits,
+        context: int,
+        open_mask: Callable[[str], TokenMask],
+        drafter: Drafter | None = None,
     ) -> None:
         """Create an engine. `context`: maximum length of a sequence; reduced if the KV cache is too small for it."""
         self.context = min(context, longest_sequence(cache.pages.count, cache.windows, limits.step_tokens))
         self._runner = runner
         self._cache = cache
-        self._scheduler = Scheduler(cache, limits)
+        self._scheduler = Scheduler(cache, limits, drafter)
+        self._drafter = drafter
         self._open_mask = open_mask
         self._sequences: dict[str, Sequence] = {}
         self._started: Started | None = None
@@ -105,6 +120,7 @@ class Engine:
         self._generated = 0
         self._steps = 0
         self._step_tokens = 0
+        self._drafted = self._accepted = 0
         self._recent: deque[tuple[float, int]] = deque()
 
     @property
@@ -137,17 +153,19 @@ class Engine:
         """Start a step, and return the tokens of the previous one, which are processed while the device computes.
 
         So one extra token is sampled after a sequence's stop token; it is discarded. A grammar accepts the previous
-        token and computes its mask meanwhile too.
+        token and computes its mask meanwhile too. A step with drafts is read first: where its sequences go on depends
+        on how many of them are accepted.
         """
+        updates = self._read() if self._started is not None and self._started.has_drafts else []
         scheduled = self._scheduler.schedule()
         started = self._start(scheduled) if scheduled else None
-        updates = self._read()
+        updates += self._read()
         if started is not None:
             started.step.sample()
         self._scheduler.computed(scheduled)
         self._started = started
         self._steps += len(scheduled) > 0
-        self._step_tokens += sum(work.count for work in scheduled)
+        self._step_tokens += sum(work.count + len(work.drafts) for work in scheduled)
         self._count(len(updates))
         return updates
 
@@ -168,6 +186,8 @@ class Engine:
             queue_seconds=self._scheduler.queue_seconds,
             admitted=self._scheduler.admitted,
             step_tokens=self._step_tokens,
+            drafted_tokens=self._drafted,
+            accepted_tokens=self._accepted,
         )
 
     def _sequence(self, request: Request, number: int, name: str, leader: Sequence | None) -> Sequence:
@@ -188,18 +208,44 @@ class Engine:
         )
 
     def _start(self, scheduled: Series[ScheduledTokens]) -> Started:
-        drawing = [work.sequence for work in scheduled if work.last]
+        drawing = [work for work in scheduled if work.last]
         started = Started(self._runner.start(scheduled), drawing)
-        for sequence in drawing:
-            sequence.unread += 1
+        for work in drawing:
+            work.sequence.unread += 1
         return started
 
     def _read(self) -> list[Update]:
         started, self._started = self._started, None
         if started is None:
             return []
-        found = zip(started.drawing, started.step.sampled(), strict=True)
-        return [self._take(sequence, sampled) for sequence, sampled in found if not sequence.gone]
+        found = started.step.sampled()
+        if not started.has_drafts:
+            pairs = zip(started.drawing, found, strict=True)
+            return [self._take(work.sequence, sampled) for work, sampled in pairs if not work.sequence.gone]
+        updates: list[Update] = []
+        row = 0
+        for work in started.drawing:
+            past = row + 1 + len(work.drafts)
+            if not work.sequence.gone:
+                updates += self._verify(work, found[row:past])
+            row = past
+        return updates
+
+    def _verify(self, work: ScheduledTokens, found: Series[Sampled]) -> Iterator[Update]:
+        """Yield the first update, and one more after each draft that is what was sampled before it."""
+        sequence, accepted = work.sequence, 0
+        yield self._take(sequence, found[0])
+        for draft, before, sampled in zip(work.drafts, found, found[1:], strict=False):
+            if sequence.gone or draft != before.token:
+                break
+            accepted += 1
+            sequence.computed += 1
+            sequence.unread += 1
+            yield self._take(sequence, sampled)
+        if self._drafter is not None and not sequence.gone and work.drafts:
+            self._drafter.verified(sequence, len(work.drafts), accepted)
+        self._drafted += len(work.drafts)
+        self._accepted += accepted
 
     def _take(self, sequence: Sequence, sampled: Sampled) -> Update:
         sequence.append(sampled.token)

@@ -15,6 +15,7 @@ from .state import State
 from .warm_up import WarmUpStep, scratch_step
 
 WARM_UPS = 2  # steps before a capture, to compile kernels and settle the allocator
+MOST_VERIFIED = 256  # rows of a step with drafts
 
 
 def graph_sizes(sequences: int) -> tuple[int, ...]:
@@ -23,6 +24,18 @@ def graph_sizes(sequences: int) -> tuple[int, ...]:
     while sizes[-1] < sequences:
         sizes.append(sizes[-1] + max(8, sizes[-1] // 64 * 8))
     return (*(size for size in sizes if size < sequences), sequences)
+
+
+def most_verified(sequences: int, drafts: int) -> int:
+    """Return the maximum number of rows of decodes in a step with drafts; 0 without drafts."""
+    return min(MOST_VERIFIED, sequences * (1 + drafts)) if drafts else 0
+
+
+def verified_sizes(sequences: int, drafts: int) -> tuple[int, ...]:
+    """Return the numbers of rows to capture of steps with drafts: powers of two, and from 64 on the means between."""
+    most = most_verified(sequences, drafts)
+    sizes = [size for size in (2, 4, 8, 16, 32, 64, 96, 128, 192, MOST_VERIFIED) if size < most]
+    return (*sizes, most) if most else ()
 
 
 class Record(Protocol):
@@ -91,42 +104,47 @@ class _Recorded:
 
 
 class DecodeSteps(Steps):
-    """Captures a decode step for each batch size, with or without logits, on first use.
+    """Captures a decode step for each number of rows, with or without logits and drafts, on first use.
 
     The step's numbers are unpacked inside the graph. Cells for which a graph has no room are written before it: it has
     one for each row and KV group, since a row needs at most one more block.
-    sequences: the maximum number of sequences in a step.
+    sequences: the maximum number of sequences in a step. drafts: the maximum number of a sequence's drafts.
     """
 
-    def __init__(self, model: Model, state: State, staging: Staging, sequences: int, record: Record) -> None:
+    def __init__(
+        self, model: Model, state: State, staging: Staging, sequences: int, record: Record, drafts: int = 0
+    ) -> None:
         super().__init__(model, state, staging)
         self.sizes = graph_sizes(sequences)
+        self.verified = verified_sizes(sequences, drafts)
         self._kv_groups = len(model.config.kv_groups)
         self._record = record
-        self._recorded: dict[tuple[int, bool], _Recorded] = {}
+        self._recorded: dict[tuple[int, bool, int], _Recorded] = {}
 
     def forward(self, step: StepInput) -> tuple[Head, Batch]:
         rows = len(step.fields.tokens)
-        size = next((size for size in self.sizes if size >= rows), None)
+        sizes = self.sizes if step.width == 1 else self.verified
+        size = next((size for size in sizes if size >= rows), None)
         if size is None or not step.is_decode:
             return super().forward(step)
         room = size * self._kv_groups
         if len(step.fields.addresses) > room:
             step = self._write_cells(step)
         whole = padded(step, size, room, self._state.spare, self._state.unused)
-        kind = (size, step.kept)
+        kind = (size, step.kept, step.width)
         if kind not in self._recorded:
-            self._recorded[kind] = self._capture(size, room, step.kept)
+            self._recorded[kind] = self._capture(size, room, step)
         recorded = self._recorded[kind]
         self._staging.send(whole.packed(), recorded.packed)
         recorded.replay()
         head = recorded.head
         return Head(head.tokens[:rows], None if head.logits is None else head.logits[:rows]), recorded.batch
 
-    def _capture(self, rows: int, room: int, kept: bool) -> _Recorded:
+    def _capture(self, rows: int, room: int, like: StepInput) -> _Recorded:
         """Capture a step of the spare entry only: the capture computes it several times."""
         spare = self._state.spare
-        step = padded(scratch_step(WarmUpStep((1,) * rows, kept), spare), rows, room, spare, self._state.unused)
+        scratch = scratch_step(WarmUpStep((1,) * rows, like.kept, like.width), spare)
+        step = padded(scratch, rows, room, spare, self._state.unused)
         packed = self._staging.send(step.packed())
         return _Recorded(packed, partial(self._compute, step, packed), self._record)
 

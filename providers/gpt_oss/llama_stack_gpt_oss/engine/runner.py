@@ -14,10 +14,10 @@ from .ops import Head
 from .sampler import Report, restrictions, sampled
 from .sampler import report as report_logprobs
 from .scheduler import ScheduledTokens
-from .sequence import Sampled, Sequence
+from .sequence import Sampled
 from .staging import Staging
 from .state import Entries, State
-from .warm_up import demanding_sequences, scratch_step, warm_up_steps
+from .warm_up import demanding_works, scratch_step, warm_up_steps
 
 
 class Sampler:
@@ -32,27 +32,27 @@ class Sampler:
         self._staging = staging
         self._adjustments = Adjustments(state.spare + 1, model.config.vocabulary, staging.device)
 
-    def sample(self, head: Head, batch: Batch, sequences: Series[Sequence], entries: Series[int]) -> Report | None:
+    def sample(self, head: Head, batch: Batch, works: Series[ScheduledTokens], entries: Series[int]) -> Report | None:
         """Replace the tokens of restricted rows, here and in the state. All earlier tokens have been read."""
         if head.logits is None:
             return None
-        packed = restrictions(sequences, entries, self._adjustments)
+        packed = restrictions(works, entries, self._adjustments)
         if packed.rows:
             numbers = self._staging.send(packed.numbers)
             self._model.redraw(head, batch, packed.sent(numbers, self._adjustments.table))
             self._state.drawn.index_copy_(0, batch.owners[: len(head.tokens)], head.tokens)
-        return report_logprobs(head.logits, head.tokens, sequences)
+        return report_logprobs(head.logits, head.tokens, works)
 
 
 class Step:
     """A started step. Its sampled tokens are copied to the host asynchronously."""
 
     def __init__(
-        self, head: Head, batch: Batch, sequences: Series[Sequence], entries: Series[int], sampler: Sampler
+        self, head: Head, batch: Batch, works: Series[ScheduledTokens], entries: Series[int], sampler: Sampler
     ) -> None:
         self._head = head
         self._batch = batch
-        self._sequences = sequences
+        self._works = works
         self._entries = entries
         self._sampler = sampler
         self._tokens: torch.Tensor | None = None
@@ -64,7 +64,7 @@ class Step:
         """Start sampling restricted rows and the copy to the host, unless that was done."""
         if self._tokens is not None:
             return
-        made = self._sampler.sample(self._head, self._batch, self._sequences, self._entries)
+        made = self._sampler.sample(self._head, self._batch, self._works, self._entries)
         tokens = self._head.tokens
         self._tokens = _brought(tokens)
         self._report = made and Report(_brought(made.chosen), _brought(made.ids), _brought(made.values))
@@ -76,7 +76,7 @@ class Step:
         assert self._tokens is not None
         if self._there is not None:
             self._there.synchronize()
-        return sampled(self._tokens, self._report, self._sequences)
+        return sampled(self._tokens, self._report, self._works)
 
 
 class ModelRunner:
@@ -86,17 +86,27 @@ class ModelRunner:
     """
 
     def __init__(
-        self, model: Model, device: torch.device, context: int, sequences: int = 64, record: Record | None = None
+        self,
+        model: Model,
+        device: torch.device,
+        context: int,
+        sequences: int = 64,
+        record: Record | None = None,
+        drafts: int = 0,
     ) -> None:
-        """Create a runner for steps of at most `sequences` sequences of up to `context` tokens."""
+        """Create a runner for steps of at most `sequences` sequences of up to `context` tokens.
+
+        drafts: the maximum number of a sequence's drafts in a step.
+        """
         self.device = device
         record = record or recorder(device)
         self._context = context
+        self._drafts = drafts
         self._state = State(len(model.config.kv_groups), sequences, context, model.scratch, device)
         self._entries = Entries(self._state)
         staging = Staging(device)
         self._sampler = Sampler(model, self._state, staging)
-        self._decodes = DecodeSteps(model, self._state, staging, sequences, record) if record else None
+        self._decodes = DecodeSteps(model, self._state, staging, sequences, record, drafts) if record else None
         self._steps = self._decodes or Steps(model, self._state, staging)
         self._started: Step | None = None
 
@@ -108,12 +118,13 @@ class ModelRunner:
         """
         if self._decodes is None:
             return
-        steps = warm_up_steps(self._decodes.sizes, step_tokens, self._context)
+        decodes = self._decodes
+        steps = warm_up_steps(decodes.sizes, step_tokens, self._context, decodes.verified, 1 + self._drafts)
         try:
             for done, step in enumerate(steps, 1):
                 packed = scratch_step(step, self._state.spare)
                 head, batch = self._steps.forward(packed)
-                self._sampler.sample(head, batch, demanding_sequences(len(head.tokens)), packed.fields.owners)
+                self._sampler.sample(head, batch, demanding_works(len(head.tokens)), packed.fields.owners)
                 if self.device.type == "cuda":
                     torch.cuda.synchronize(self.device)
                 report(done, len(steps))
@@ -125,12 +136,17 @@ class ModelRunner:
 
     @torch.inference_mode()
     def start(self, scheduled: Series[ScheduledTokens]) -> Step:
-        """Start computing the scheduled tokens, and the next token of each sequence scheduled up to its last token."""
+        """Start computing the scheduled tokens.
+
+        A token is sampled after each sequence that is scheduled up to its last token, and after each of its drafts.
+        """
         if self._started is not None:
             self._started.sample()  # its tokens are the input of this step
-        packed = pack(scheduled, *self._entries.assign(scheduled))
+        drafted = self._drafts and any(work.drafts for work in scheduled)
+        width = 1 + self._drafts if drafted else 1
+        packed = pack(scheduled, *self._entries.assign(scheduled), width)
         head, batch = self._steps.forward(packed)
-        drawing = [work.sequence for work in scheduled if work.last]
+        drawing = [work for work in scheduled if work.last]
         self._started = Step(head, batch, drawing, packed.fields.owners, self._sampler)
         return self._started
 

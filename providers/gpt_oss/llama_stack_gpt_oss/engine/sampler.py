@@ -14,13 +14,14 @@ from dataclasses import dataclass
 import torch
 
 from .adjustments import Adjustments, is_adjusted
-from .sequence import Sampled, Sequence
+from .scheduler import ScheduledTokens
+from .sequence import Params, Sampled, Sequence, TokenMask
 
 WORD = 0xFFFFFFFF
 GOLDEN = 0x9E3779B9
 COLDEST = 1e-5  # lowest temperature above 0
 PREFILTER = 1024  # most likely tokens among which the last one that top_p keeps is looked for first
-PARAMETERS = 6  # of a restricted row
+PARAMETERS = 8  # of a restricted row
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,10 @@ class Report:
 class Restricted:
     """The rows to sample again, as int32: `parameters` [restricted, PARAMETERS] and `masks` [masks, words].
 
-    The parameters are a row's index, the index of its mask or -1, top_k or 0, its row of the table or -1, and the bits
-    of min_p and top_p as f32. A mask has a bit for each token, the lowest bit of a word first.
+    The parameters are a row's index, the index of its mask or -1, top_k or 0, its row of the table or -1, the bits of
+    min_p and top_p as f32, and the first and the number of its own tokens, which count its drafts: what is added to
+    their logits is not in the table, but the bits in `own_values`.
+    A mask has a bit for each token, the lowest bit of a word first.
     table [entries, vocabulary] f32: what is added to logits, after the values' bits are written to its addresses.
     """
 
@@ -49,6 +52,8 @@ class Restricted:
     table: torch.Tensor
     addresses: torch.Tensor
     values: torch.Tensor
+    own_tokens: torch.Tensor
+    own_values: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +62,15 @@ class Packed:
 
     rows: int
     changes: int
+    own: int
     numbers: array[int]
 
     def sent(self, numbers: torch.Tensor, table: torch.Tensor) -> Restricted:
         """Return the parts of the numbers on the device."""
-        sizes = [self.rows * PARAMETERS, self.changes, self.changes]
-        parameters, addresses, values, masks = numbers.split([*sizes, len(numbers) - sum(sizes)])
+        sizes = [self.rows * PARAMETERS, self.changes, self.changes, self.own, self.own]
+        parameters, *adjusted, masks = numbers.split([*sizes, len(numbers) - sum(sizes)])
         words = mask_words(table.shape[-1])
-        return Restricted(parameters.view(-1, PARAMETERS), masks.view(-1, words), table, addresses, values)
+        return Restricted(parameters.view(-1, PARAMETERS), masks.view(-1, words), table, *adjusted)
 
 
 def wants_logits(sequence: Sequence) -> bool:
@@ -83,28 +89,82 @@ def mask_words(vocabulary: int) -> int:
     return -(-vocabulary // 32)
 
 
-def restrictions(sequences: Series[Sequence], entries: Series[int], adjustments: Adjustments) -> Packed:
-    """Return the restricted rows of the sequences, which have the given entries.
+class _Packing:
+    """Collects the restricted rows of a step."""
+
+    def __init__(self, adjustments: Adjustments) -> None:
+        self._adjustments = adjustments
+        self._mask_bytes = 4 * mask_words(adjustments.table.shape[-1])
+        self._parameters, self._masks = array("i"), array("i")
+        self._addresses, self._values = array("i"), array("f")
+        self._own_tokens, self._own_values = array("i"), array("f")
+
+    def add(self, work: ScheduledTokens, first_row: int, entry: int) -> None:
+        """Add the rows of a sequence: after its last token, and after each draft."""
+        sequence, adjusted = work.sequence, is_adjusted(work.sequence.params)
+        if adjusted:
+            addresses, values = self._adjustments.changes(sequence, entry)
+            self._addresses += addresses
+            self._values += values
+        masks = self._masks_of(sequence.mask, work.drafts)
+        for number in range(1 + len(work.drafts)):
+            own = self._add_own(entry, work.drafts[:number]) if adjusted and number else 0
+            mask = masks[min(number, len(masks) - 1)]
+            self._add_row(first_row + number, mask, sequence.params, entry if adjusted else -1, own)
+
+    def packed(self) -> Packed:
+        numbers = self._parameters + self._addresses + _bits(self._values)
+        numbers += self._own_tokens + _bits(self._own_values) + self._masks
+        return Packed(len(self._parameters) // PARAMETERS, len(self._addresses), len(self._own_tokens), numbers)
+
+    def _add_row(self, row: int, mask: int, params: Params, adjusted: int, own: int) -> None:
+        self._parameters.extend((row, mask, params.top_k, adjusted))
+        self._parameters += _bits(array("f", (params.min_p, params.top_p)))
+        self._parameters.extend((len(self._own_tokens) - own, own))
+
+    def _add_own(self, entry: int, drafts: Series[int]) -> int:
+        """Add what the drafts before a row change; return how many tokens it changes."""
+        tokens, values = self._adjustments.with_drafts(entry, drafts)
+        self._own_tokens += tokens
+        self._own_values += values
+        return len(tokens)
+
+    def _masks_of(self, mask: TokenMask | None, drafts: Series[int]) -> list[int]:
+        """Return the index of each row's mask, up to the first draft that is not allowed: no row after it counts."""
+        if mask is None:
+            return [-1]
+        numbers = [self._add_mask(mask)]
+        for draft in drafts:
+            word = self._masks[numbers[-1] * self._mask_bytes // 4 + draft // 32]
+            if not word >> draft % 32 & 1:
+                break
+            mask.accept(draft)
+            numbers.append(self._add_mask(mask))
+        if len(numbers) > 1:
+            mask.rollback(len(numbers) - 1)
+        return numbers
+
+    def _add_mask(self, mask: TokenMask) -> int:
+        self._masks.frombytes(mask.allowed()[: self._mask_bytes].ljust(self._mask_bytes, b"\0"))
+        return len(self._masks) * 4 // self._mask_bytes - 1
+
+
+def restrictions(works: Series[ScheduledTokens], entries: Series[int], adjustments: Adjustments) -> Packed:
+    """Return the restricted rows of the works, which all sample. Each row has the entry of its sequence.
 
     A sequence that is gone needs no token, and its mask may have ended.
     """
-    numbers, addresses, values, masks = array("i"), array("i"), array("f"), array("i")
-    size = 4 * mask_words(adjustments.table.shape[-1])
-    for row, (sequence, entry) in enumerate(zip(sequences, entries, strict=True)):
-        if sequence.gone or not is_restricted(sequence):
-            continue
-        mask, adjusted, params = -1, -1, sequence.params
-        if sequence.mask is not None:
-            mask = len(masks) * 4 // size
-            masks.frombytes(sequence.mask.allowed()[:size].ljust(size, b"\0"))
-        if is_adjusted(params):
-            adjusted, changes = entry, adjustments.changes(sequence, entry)
-            addresses += changes[0]
-            values += changes[1]
-        numbers.extend((row, mask, params.top_k, adjusted))
-        numbers.frombytes(array("f", (params.min_p, params.top_p)).tobytes())
-    bits = array("i", values.tobytes())
-    return Packed(len(numbers) // PARAMETERS, len(addresses), numbers + addresses + bits + masks)
+    packing, row = _Packing(adjustments), 0
+    for work in works:
+        if not work.sequence.gone and is_restricted(work.sequence):
+            packing.add(work, row, entries[row])
+        row += 1 + len(work.drafts)
+    return packing.packed()
+
+
+def _bits(values: array[float]) -> array[int]:
+    """Return the bits of f32 numbers."""
+    return array("i", values.tobytes())
 
 
 def draw(logits: torch.Tensor, temperatures: torch.Tensor, seeds: torch.Tensor) -> torch.Tensor:
@@ -127,15 +187,24 @@ def redraw(
     """Sample the restricted rows again and replace their tokens."""
     restricted.table.view(torch.int32).view(-1).index_copy_(0, restricted.addresses.long(), restricted.values)
     rows, masks, top_ks, entries = restricted.parameters[:, :4].long().unbind(-1)
-    min_ps, top_ps = restricted.parameters[:, 4:].contiguous().view(torch.float32).unbind(-1)
+    min_ps, top_ps = restricted.parameters[:, 4:6].contiguous().view(torch.float32).unbind(-1)
     left, warmth = logits[rows], temperatures[rows]
-    left[entries >= 0] += restricted.table[entries[entries >= 0]]
+    left[entries >= 0] += _added(restricted, entries)[entries >= 0]
     masked = masks >= 0
     if masked.any():
         left[masked] = _masked(left[masked], restricted.masks[masks[masked]])
     for row in ((warmth > 0) & ((top_ps < 1) | (top_ks > 0) | (min_ps > 0))).nonzero()[:, 0].tolist():
         _narrow(left[row], warmth[row], top_ks[row].item(), min_ps[row].item(), top_ps[row].item())
     tokens[rows] = draw(left, warmth, seeds[rows])
+
+
+def _added(restricted: Restricted, entries: torch.Tensor) -> torch.Tensor:
+    """Return what is added to the logits of each restricted row with an entry; any numbers for the others."""
+    added = restricted.table[entries]
+    values = restricted.own_values.view(torch.float32)
+    for row, (first, count) in enumerate(restricted.parameters[:, 6:].tolist()):
+        added[row, restricted.own_tokens[first : first + count].long()] = values[first : first + count]
+    return added
 
 
 def _masked(logits: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
@@ -179,9 +248,9 @@ def _last_kept(
     return kept - 1, kept
 
 
-def report(logits: torch.Tensor, tokens: torch.Tensor, sequences: Series[Sequence]) -> Report | None:
+def report(logits: torch.Tensor, tokens: torch.Tensor, works: Series[ScheduledTokens]) -> Report | None:
     """Compute log probabilities; None if no sequence requests them."""
-    wanted = [sequence.params.top_logprobs for sequence in sequences]
+    wanted = [work.sequence.params.top_logprobs for work in works]
     if all(most is None for most in wanted):
         return None
     shares = logits.log_softmax(-1)
@@ -189,13 +258,13 @@ def report(logits: torch.Tensor, tokens: torch.Tensor, sequences: Series[Sequenc
     return Report(shares.gather(-1, tokens[:, None])[:, 0], ids, values)
 
 
-def sampled(tokens: torch.Tensor, made: Report | None, sequences: Series[Sequence]) -> list[Sampled]:
-    """Combine tokens and log probabilities for each sequence; the tensors are on the host."""
+def sampled(tokens: torch.Tensor, made: Report | None, works: Series[ScheduledTokens]) -> list[Sampled]:
+    """Combine the tokens and log probabilities of all rows; the tensors are on the host."""
     if made is None:
         return [Sampled(token) for token in tokens.tolist()]
     samples = []
-    for row, (sequence, token) in enumerate(zip(sequences, tokens.tolist(), strict=True)):
-        most = sequence.params.top_logprobs
+    wanted = [work.sequence.params.top_logprobs for work in works for _ in range(1 + len(work.drafts))]
+    for row, (most, token) in enumerate(zip(wanted, tokens.tolist(), strict=True)):
         if most is None:
             samples.append(Sampled(token))
         else:

@@ -3,29 +3,40 @@
 import bisect
 import time
 from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Series
 from dataclasses import dataclass
+from itertools import takewhile
 
 from .cache import Cache
+from .drafts import Drafter
 from .errors import QueueFullError
 from .sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """sequences: maximum number running. step_tokens: maximum number per step. waiting: maximum number queued."""
+    """sequences: maximum number running. step_tokens: maximum number per step. waiting: maximum number queued.
+
+    verified: maximum number of decoded tokens in a step with drafts, the drafts included.
+    """
 
     sequences: int
     step_tokens: int
     waiting: int
+    verified: int = 0
 
 
 @dataclass(slots=True)  # not frozen: that would take twice as long to create, for each sequence in each step
 class ScheduledTokens:
-    """Tokens `start` to `start + count` of a sequence. `last`, valid before the start: a token is sampled."""
+    """Tokens `start` to `start + count` of a sequence, and drafts after them.
+
+    last, valid before the start: a token is sampled, and one after each draft.
+    """
 
     sequence: Sequence
     start: int
     count: int
+    drafts: Series[int] = ()
 
     @property
     def last(self) -> bool:
@@ -38,9 +49,10 @@ class Scheduler:
     When blocks run out, the lowest-ranked sequence is preempted: its blocks are freed and recomputed later.
     """
 
-    def __init__(self, cache: Cache, limits: Limits) -> None:
+    def __init__(self, cache: Cache, limits: Limits, drafter: Drafter | None = None) -> None:
         self._cache = cache
         self._limits = limits
+        self._drafter = drafter
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []  # by rank
         self.preemptions = 0
@@ -68,6 +80,8 @@ class Scheduler:
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
         self._cache.close(sequence.blocks)
+        if self._drafter is not None:
+            self._drafter.forget(sequence)
 
     def queue_age(self) -> float:
         """Return how many seconds the longest of the waiting sequences has waited."""
@@ -87,7 +101,11 @@ class Scheduler:
             if self._cache.grow(sequence.blocks, start + count) or self._make_room(sequence, start + count, scheduled):
                 scheduled.append(ScheduledTokens(sequence, start, count))
                 budget -= count
-        scheduled.extend(self._admit(budget))
+        for work in self._admit(budget):
+            scheduled.append(work)
+            budget -= work.count
+        if self._drafter is not None:
+            self._draft(self._drafter, scheduled, budget)
         return scheduled
 
     def computed(self, scheduled: Iterable[ScheduledTokens]) -> None:
@@ -98,6 +116,19 @@ class Scheduler:
                 continue
             sequence.computed = work.start + work.count
             self._cache.commit(sequence.blocks, sequence.tokens, sequence.computed)
+
+    def _draft(self, drafter: Drafter, scheduled: list[ScheduledTokens], budget: int) -> None:
+        """Add drafts to decodes, as far as the step and the free blocks have room."""
+        decodes = list(takewhile(lambda work: work.count == 1 and work.last, scheduled))
+        room = min(budget, self._limits.verified - len(decodes))
+        if room < 1:
+            return
+        proposed = drafter.propose([work.sequence for work in decodes])
+        for work, drafts in zip(decodes, proposed, strict=True):
+            chosen = drafts[:room]
+            if chosen and self._cache.grow(work.sequence.blocks, work.start + 1 + len(chosen)):
+                work.drafts = chosen
+                room -= len(chosen)
 
     def _unfinished(self) -> list[tuple[Sequence, int]]:
         """Return the running sequences that are not complete, with how many tokens are to compute: decodes first.

@@ -17,6 +17,9 @@ class TokenMask(Protocol):
     def accept(self, token: int) -> None:
         """Advance by a token that was allowed."""
 
+    def rollback(self, count: int) -> None:
+        """Go back by the last tokens that were accepted."""
+
 
 @dataclass(frozen=True, slots=True)
 class Params:

@@ -8,28 +8,34 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from .batch import Fields, StepInput
+from .scheduler import ScheduledTokens
 from .sequence import Params, Sequence
 
 PROMPTS = (16, 32, 64, 128)  # rows: one step for each block size of the kernels
 
 
 class WarmUpStep(NamedTuple):
-    """A step: how many tokens of each sequence it computes, and whether it keeps its logits."""
+    """A step: the number of tokens of each sequence, whether it keeps its logits, and its `Batch.width`."""
 
     counts: tuple[int, ...]
     kept: bool
+    width: int = 1
 
 
-def warm_up_steps(sizes: Series[int], step_tokens: int, context: int) -> list[WarmUpStep]:
+def warm_up_steps(
+    sizes: Series[int], step_tokens: int, context: int, verified: Series[int] = (), width: int = 1
+) -> list[WarmUpStep]:
     """Return decode steps of each captured size, largest first, and a step with a prompt for each block size.
 
+    verified, width: the captured sizes of steps with drafts, and the width of these steps.
     The last step is the largest: if it fits in the memory, all do. Half of the steps keep their logits.
     """
+    drafted = [WarmUpStep((1,) * size, kept, width) for kept in (True, False) for size in sorted(verified)[::-1]]
     decodes = min(sizes[-1], step_tokens - 2)
     counts = [(1,) * size for size in sorted(sizes, reverse=True)]
     counts += [(1, *_prompts(rows - 1, context)) for rows in PROMPTS]
     counts.append((*(1,) * decodes, *_prompts(step_tokens - decodes, context)))
-    return [WarmUpStep(each, kept) for kept in (True, False) for each in counts]
+    return drafted + [WarmUpStep(each, kept) for kept in (True, False) for each in counts]
 
 
 def _prompts(tokens: int, context: int) -> list[int]:
@@ -40,7 +46,7 @@ def _prompts(tokens: int, context: int) -> list[int]:
 
 def scratch_step(step: WarmUpStep, spare: int) -> StepInput:
     """Return a step with the first tokens of sequences that all have the spare entry, so the scratch block."""
-    counts, kept = step
+    counts, kept, width = step
     rows = sum(counts)
     decodes = len(counts) if max(counts) == 1 else next(n for n, count in enumerate(counts) if count > 1)
     starts = [0, *accumulate(counts)]
@@ -57,10 +63,10 @@ def scratch_step(step: WarmUpStep, spare: int) -> StepInput:
         addresses=[],
         values=[],
     )
-    return StepInput(fields, kept, decodes, max(counts) if decodes < len(counts) else 0)
+    return StepInput(fields, kept, decodes, starts[decodes], width, max(counts) if decodes < len(counts) else 0)
 
 
-def demanding_sequences(number: int) -> list[Sequence]:
-    """Return sequences that use all of the sampler but a mask."""
+def demanding_works(number: int) -> list[ScheduledTokens]:
+    """Return works of sequences that use all of the sampler but a mask."""
     params = Params(max_tokens=1, top_k=20, min_p=0.01, top_p=0.5, logit_bias=((0, 1.0),), top_logprobs=20)
-    return [Sequence(f"{each}", [0], 1, params, each) for each in range(number)]
+    return [ScheduledTokens(Sequence(f"{each}", [0], 1, params, each), 0, 1) for each in range(number)]

@@ -8,8 +8,10 @@ import torch
 
 from ..engine.cache import Cache, longest_sequence, pages_needed
 from ..engine.config import ModelConfig, read_config
+from ..engine.drafts import NgramDrafter
 from ..engine.engine import Engine
 from ..engine.errors import EngineError, TooLittleMemoryError
+from ..engine.graphs import most_verified
 from ..engine.kernels import choose
 from ..engine.memory import gigabytes, pages_that_fit
 from ..engine.model import Model, page_bytes
@@ -40,14 +42,16 @@ def assemble(settings: EngineSettings, report: Callable[[Progress], None]) -> En
     context = min(settings.context or config.context, config.context)
     pages = _pages(settings, config, device, dtype, context)
     model = Model(config, weights, choose(config, device, dtype), pages, context)
-    limits = Limits(settings.sequences, settings.step_tokens, settings.waiting)
+    verified = most_verified(settings.sequences, settings.drafts)
+    limits = Limits(settings.sequences, settings.step_tokens, settings.waiting, verified)
     cache = Cache(pages, config.kv_groups)
-    runner = ModelRunner(model, device, context, settings.sequences)
+    runner = ModelRunner(model, device, context, settings.sequences, drafts=settings.drafts)
     runner.warm_up(
         settings.step_tokens,
         lambda done, total: report(replace(loaded, warm_up_steps_done=done, warm_up_steps_total=total)),
     )
-    return Engine(runner, cache, limits, context, _masks(folder, config))
+    drafter = NgramDrafter(settings.drafts) if settings.drafts else None
+    return Engine(runner, cache, limits, context, _masks(folder, config), drafter)
 
 
 def select_device(name: str) -> torch.device:

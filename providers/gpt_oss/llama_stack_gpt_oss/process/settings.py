@@ -19,6 +19,7 @@ class EngineSettings:
 
     folder: folder of the socket. context: None for the maximum that the model and the memory allow.
     memory_share: fraction of the GPU's memory that may be in use, by all processes together.
+    drafts: maximum number of tokens that a step drafts for a sequence.
     """
 
     folder: str
@@ -30,6 +31,7 @@ class EngineSettings:
     sequences: int = 64
     step_tokens: int = 2048
     waiting: int = 256
+    drafts: int = 0
 
     @property
     def socket(self) -> Path:

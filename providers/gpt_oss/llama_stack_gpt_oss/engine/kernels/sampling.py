@@ -84,7 +84,7 @@ def _restrict(left, width, best, warm, top_k, min_p, top_p, BLOCK: tl.constexpr)
 
 
 # Arguments that change from step to step must not select another build of a kernel: it would compile in a request.
-@triton.jit(do_not_specialize_on_alignment=["logits", "numbers", "fractions", "masks"])
+@triton.jit(do_not_specialize_on_alignment=["logits", "numbers", "fractions", "masks", "own_tokens", "own_values"])
 def redraw_kernel(
     logits,
     left,
@@ -95,6 +95,8 @@ def redraw_kernel(
     fractions,
     masks,
     adjustments,
+    own_tokens,
+    own_values,
     width,
     words,
     coldest,
@@ -107,6 +109,8 @@ def redraw_kernel(
     left += tl.program_id(0).to(tl.int64) * width
     row, mask, top_k, entry = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2), tl.load(numbers + 3)
     min_p, top_p = tl.load(fractions + 4), tl.load(fractions + 5)
+    first_own = tl.load(numbers + 6)
+    past_own = first_own + tl.load(numbers + 7)
     temperature = tl.load(temperatures + row)
     warm = tl.maximum(temperature, coldest)
     highest = tl.full([BLOCK], float("-inf"), tl.float32)
@@ -115,7 +119,10 @@ def redraw_kernel(
         inside = places < width
         values = tl.load(logits + row.to(tl.int64) * width + places, mask=inside, other=float("-inf"))
         adjusted = tl.where(entry >= 0, places, width) < width
-        values += tl.load(adjustments + entry.to(tl.int64) * width + places, mask=adjusted, other=0.0)
+        added = tl.load(adjustments + entry.to(tl.int64) * width + places, mask=adjusted, other=0.0)
+        for number in range(first_own, past_own):
+            added = tl.where(places == tl.load(own_tokens + number), tl.load(own_values + number), added)
+        values += added
         masked = tl.where(mask >= 0, places, width) < width
         word = tl.load(masks + mask.to(tl.int64) * words + places // 32, mask=masked, other=-1)
         allowed = ((word >> (places % 32)) & 1) != 0

@@ -59,6 +59,8 @@ class TorchOps:
         parts = []
         for number, (length, entry) in enumerate(zip(batch.lengths.tolist(), batch.entries.tolist(), strict=True)):
             rows = queries[starts[number] : starts[number + 1]]
+            if not len(rows):
+                continue  # in a padded step
             pages = batch.tables[store.kv_group, entry, : places_filled(length)].long()
             keys, values = (each[pages].flatten(0, 1)[:length] for each in (store.keys, store.values))
             parts.append(self._attend(rows, keys, values, layer.sinks, window))

@@ -147,15 +147,17 @@ class TritonOps:
     def attention(
         self, queries: torch.Tensor, layer: Layer, window: int | None, batch: Batch, store: Store
     ) -> torch.Tensor:
-        """Launch decodes and prompts apart: a decode's one query would leave most of a prompt's tile idle."""
+        """Launch decodes and prompts apart: a decode's few queries would leave most of a prompt's tile idle."""
         mixed = queries.new_empty(len(queries), self.config.query_width)
         if batch.decodes:
             grid = (batch.decodes, self.config.kv_heads, 1)
-            splits = 1 if window else self.splits(batch.decodes)  # a window is short enough for one program
-            self._attend(queries, mixed, layer, window, batch, store, grid, block_q=1, splits=splits)
+            decodes = triton.cdiv(batch.decode_rows, batch.width)  # without the empty ones of a padded step
+            splits = 1 if window else self.splits(decodes)  # a window is short enough for one program
+            self._attend(queries, mixed, layer, window, batch, store, grid, first=0, block_q=batch.width, splits=splits)
         if batch.longest:
             grid = (len(batch.lengths) - batch.decodes, self.config.kv_heads, triton.cdiv(batch.longest, QUERIES))
-            self._attend(queries, mixed, layer, window, batch, store, grid, block_q=QUERIES, splits=1)
+            first = batch.decodes
+            self._attend(queries, mixed, layer, window, batch, store, grid, first=first, block_q=QUERIES, splits=1)
         return mixed
 
     def splits(self, sequences: int) -> int:
@@ -176,12 +178,13 @@ class TritonOps:
         store: Store,
         grid: tuple[int, int, int],
         *,
+        first: int,
         block_q: int,
         splits: int,
     ) -> None:
-        """Launch for the decodes, the first sequences and rows, with block_q 1; otherwise for the other sequences."""
+        """Launch for the sequences from the first one on; only the decodes, which come first, are split."""
         config = self.config
-        shape = (grid[0], config.query_heads, splits, config.head_size + 2) if splits > 1 else (1,)
+        shape = (batch.decode_rows, config.query_heads, splits, config.head_size + 2) if splits > 1 else (1,)
         partial = queries.new_empty(shape, dtype=torch.float32)
         attention_kernel[(*grid[:2], grid[2] * splits)](
             queries,
@@ -194,7 +197,7 @@ class TritonOps:
             batch.entries,
             mixed,
             partial,
-            0 if block_q == 1 else batch.decodes,
+            first,
             batch.tables.shape[-1],
             config.head_size**-0.5,
             WINDOW=window or 0,
@@ -392,6 +395,8 @@ class TritonOps:
             restricted.parameters.view(torch.float32),
             restricted.masks,
             restricted.table,
+            restricted.own_tokens,
+            restricted.own_values.view(torch.float32),
             width,
             restricted.masks.shape[-1],
             COLDEST,
