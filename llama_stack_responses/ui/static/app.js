@@ -137,12 +137,18 @@ function nextTheme() {
 // Token
 
 function askToken(wrong) {
+/** A token goes into a header, which takes no other characters. */
+const TOKEN = "\\s*(?:[Bb]earer\\s+)?[!-~]+\\s*";
+
   return new Promise((resolve) => {
-    const field = h("input", { type: "password", name: "token", autocomplete: "off", required: true, spellcheck: "false", "aria-describedby": "token-hint" });
+    const title = "Letters, digits and signs of ASCII, without spaces";
+    const field = h("input", { type: "password", name: "token", autocomplete: "off", required: true, spellcheck: "false", "aria-describedby": "token-hint", pattern: TOKEN, title });
+    let sent = false;
     const send = (event) => {
       event.preventDefault();
       element.close();
-      resolve(field.value.trim());
+      sent = true;
+      resolve(field.value.trim().replace(/^bearer\s+/i, ""));
     };
     const element = dialog(
       "Sign in",
@@ -157,6 +163,7 @@ function askToken(wrong) {
     );
     element.addEventListener("cancel", (event) => event.preventDefault());
     element.querySelector("header .button").remove();
+    element.addEventListener("close", () => !sent && resolve(askToken(wrong))); // a browser closes it at a second Escape
     field.focus();
   });
 }

@@ -278,6 +278,19 @@ def test_token_is_requested_and_kept_for_the_session_only(
 
 
 def test_response_of_a_team_names_its_owner_and_is_in_no_list_of_others(
+@pytest.mark.one_host
+def test_sign_in_stays_until_it_gets_a_token_that_fits_into_a_header(browser: Browser, guarded: LiveStack) -> None:
+    with browser.page(guarded.base_url) as page:
+        page.goto("/ui")
+        page.find("dialog input[name=token]")
+        page.press("Escape", "Escape", "Escape")
+        sign_in(page, "token→of-ada")
+        page.find("dialog input[name=token]:invalid")
+        sign_in(page, "Bearer token-of-ada")
+        page.find(".owner", "ada")
+        page.find(".connection[data-state=on]")
+
+
     browser: Browser, guarded: LiveStack, upstream: Upstream
 ) -> None:
     upstream.script("small", reply(text("Hello, team.")))
