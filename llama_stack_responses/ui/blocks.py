@@ -111,13 +111,19 @@ def image(url: Any, file_id: Any, detail: Any, budget: Budget) -> Json:
 def file(part: Mapping[str, Any]) -> Json:
     """Return the block of a file of a message."""
     data = part.get("file_data")
-    size = len(data) * 3 // 4 if isinstance(data, str) else None
+    size = _decoded_bytes(data) if isinstance(data, str) else None
     link = web_link(part.get("file_url"))
     name, file_id = short(part.get("filename")), short(part.get("file_id"))
     return {"kind": "file", "name": name, "file_id": file_id, "link": link, "bytes": size}
 
 
-def link(url: Any, title: Any, text: Any, budget: Budget) -> Json:
+def _decoded_bytes(data: str) -> int:
+    """Return the size of Base64, which may stand in a data URL."""
+    characters = len(data) - (data.find(",") + 1 if data.startswith("data:") else 0)
+    return characters * 3 // 4 - data.count("=", max(0, len(data) - 2))
+
+
+def link(url: Any, title: Any, text: Any, budget: Budget, file_id: Any = None) -> Json:
     """Return the block of a page or a file that a search found."""
     kept, _ = budget.cut(text if isinstance(text, str) else "", 2000)
     return {"kind": "link", "link": web_link(url), "title": short(title), "text": kept}

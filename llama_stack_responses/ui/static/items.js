@@ -145,9 +145,11 @@ function compaction(item) {
 function tools(item) {
   const line = [icon("list"), h("span", { class: "what" }, item.title), h("span", { class: "hint" }, (item.names ?? []).join(", "))];
   return h(
+  if (item.error) line.push(h("span", { class: "mark", "data-state": "bad" }, icon("alert"), h("span", { class: "hidden-text" }, "failed")));
     "article",
-    { class: "item tool", "aria-label": item.title, tabindex: -1 },
-    fold(line, () => h("ul", { class: "names" }, (item.names ?? []).map((name) => h("li", null, h("code", null, name))))),
+    { class: "item tool", "data-failed": item.error ? "yes" : null, "aria-label": item.title, tabindex: -1 },
+    fold(line, () => (item.names?.length ? h("ul", { class: "names" }, item.names.map((name) => h("li", null, h("code", null, name)))) : h("p", { class: "dim" }, "No tools."))),
+    item.error && h("p", { class: "error-text under" }, item.error),
   );
 }
 

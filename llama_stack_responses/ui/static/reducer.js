@@ -197,7 +197,7 @@ export function shown(item) {
   if (item.type === "mcp_list_tools") {
     const names = (item.tools ?? []).map((tool) => tool.name);
     if (item.status === "in_progress") return { ...base, kind: "tools", title: `${item.server_label ?? "MCP"}: reads the list of tools`, names };
-    return { ...base, kind: "tools", title: `${item.server_label ?? "MCP"}: ${names.length} ${names.length === 1 ? "tool" : "tools"}`, names };
+    return { ...base, kind: "tools", title: `${item.server_label ?? "MCP"}: ${names.length} ${names.length === 1 ? "tool" : "tools"}`, names, error: trouble(item.error) };
   }
   if (item.type === "mcp_approval_request") {
     return { ...base, kind: "approval", title: `Approval requested: ${item.name} ${String(item.arguments ?? "").slice(0, 120)}`, name: item.name, server: item.server_label, arguments: written(item), approve: null };

@@ -301,6 +301,40 @@ def test_response_is_deleted_after_a_question(page: Shown, page_stack: LiveStack
         assert wire.get(f"/{response_id}").status_code == 404
 
 
+def test_response_that_was_deleted_elsewhere_leads_back_to_the_list(
+    browser: Browser, page_stack: LiveStack, upstream: Upstream
+) -> None:
+    upstream.script("gone", reply(text("Soon gone.")))
+    with Wire(page_stack) as wire, browser.page(page_stack.base_url) as page:
+        response_id = wire.create(model="local/gone", input="Be brief.")["id"]
+        page.goto(f"/ui/responses/{response_id}")
+        page.find(".message[data-role=assistant]")
+        wire.http.delete(f"/responses/{response_id}")
+        page.press("Delete", "Tab", "Enter")
+        page.find(".toast", "It has been deleted already")
+        page.find("h1", "Responses")
+        page.page.go_back()
+        page.find("h1", "Not found")
+
+
+def test_tools_that_could_not_be_listed_are_marked_with_the_reason(
+    page: Shown, page_stack: LiveStack, upstream: Upstream
+) -> None:
+    upstream.script("lost", reply(text("Unseen.")))
+    server = {"type": "mcp", "server_label": "lost", "server_url": "http://127.0.0.1:9/mcp"}
+    with Wire(page_stack) as wire:
+        request = {"model": "local/lost", "input": "Call.", "tools": [server], "background": True}
+        response_id = wire.post(request).json()["id"]
+        page.goto(f"/ui/responses/{response_id}")
+        page.find(".head .status[data-status=failed]")
+        page.find(".tool[data-failed=yes]", "lost: 0 tools").get_by_text("could not be reached").wait_for()
+        page.goto(f"/ui/responses/{response_id}/replay")
+        page.find(".event")
+        page.press("End", "ArrowLeft")
+        page.find(".growing .tool[data-failed=yes]", "could not be reached")
+        wire.http.delete(f"/responses/{response_id}")
+
+
 def test_background_response_grows_on_its_page_and_is_cancelled(
     page: Shown, page_stack: LiveStack, upstream: Upstream
 ) -> None:

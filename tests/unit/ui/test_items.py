@@ -60,6 +60,12 @@ def test_only_small_pictures_are_shown(url: str, shown_url: str | None, link: st
     assert (image["url"], image["link"]) == (shown_url, link)
 
 
+@pytest.mark.parametrize("prefix", ["", "data:text/plain;base64,"])
+def test_file_of_a_message_has_the_size_of_its_content(prefix: str) -> None:
+    [file] = parts({"type": "input_file", "filename": "a.txt", "file_data": f"{prefix}SGVsbG8="})
+    assert file["bytes"] == 5
+
+
 def test_each_call_has_a_view_of_its_own() -> None:
     assert [kind for kind in FORMS if kind.endswith("_call") and _KINDS.get(kind, ("",))[0] != "tool"] == []
 
