@@ -126,7 +126,7 @@ def _decoded_bytes(data: str) -> int:
 def link(url: Any, title: Any, text: Any, budget: Budget, file_id: Any = None) -> Json:
     """Return the block of a page or a file that a search found."""
     kept, _ = budget.cut(text if isinstance(text, str) else "", 2000)
-    return {"kind": "link", "link": web_link(url), "title": short(title), "text": kept}
+    return {"kind": "link", "link": web_link(url), "title": short(title), "text": kept, "file_id": short(file_id)}
 
 
 def web_link(url: Any) -> str | None:
@@ -148,6 +148,7 @@ def citations(annotations: Any) -> list[Json]:
             "title": short(each.get("title")),
             "link": web_link(each.get("url")),
             "file_id": short(each.get("file_id")),
+            "container_id": short(each.get("container_id")),
             "name": short(each.get("filename")),
             "start": _place(each.get("start_index")),
             "end": _place(each.get("end_index")),

@@ -163,7 +163,7 @@ def _web_search(item: Item, budget: Budget) -> Json:
 def _file_search(item: Item, budget: Budget) -> Json:
     queries = item.get("queries") or []
     results = [
-        blocks.link(None, each.get("filename") or each.get("file_id"), each.get("text"), budget)
+        blocks.link(None, each.get("filename") or each.get("file_id"), each.get("text"), budget, each.get("file_id"))
         for each in blocks.objects(item.get("results"))
     ]
     summary = queries[0] if isinstance(queries, list) and queries else ""

@@ -143,6 +143,13 @@ export async function copy(text, what = "Copied") {
   say(what);
 }
 
+/** Save bytes as a file of the viewer. They never open in the page, whatever they are. */
+export function save(blob, name) {
+  const address = URL.createObjectURL(new Blob([blob], { type: "application/octet-stream" }));
+  h("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 60000);
+}
+
 /** Make a button with an icon and a text; `label` alone is for screen readers and the tooltip. */
 export function button(text, onclick, { icon: name, label, kind = "", ...properties } = {}) {
   return h(

@@ -1,6 +1,7 @@
 // The items of a conversation, as `GET /v1/ui/responses/{id}` has them, as elements.
 
-import { button, copy, h, icon, markup, safeLink } from "./dom.js";
+import { request } from "./api.js";
+import { button, copy, h, icon, markup, safeLink, save, say } from "./dom.js";
 import { bytes, duration, line } from "./format.js";
 import { code, cut, fold, jsonBlock, plain } from "./pieces.js";
 
@@ -144,8 +145,8 @@ function compaction(item) {
 
 function tools(item) {
   const line = [icon("list"), h("span", { class: "what" }, item.title), h("span", { class: "hint" }, (item.names ?? []).join(", "))];
-  return h(
   if (item.error) line.push(h("span", { class: "mark", "data-state": "bad" }, icon("alert"), h("span", { class: "hidden-text" }, "failed")));
+  return h(
     "article",
     { class: "item tool", "data-failed": item.error ? "yes" : null, "aria-label": item.title, tabindex: -1 },
     fold(line, () => (item.names?.length ? h("ul", { class: "names" }, item.names.map((name) => h("li", null, h("code", null, name)))) : h("p", { class: "dim" }, "No tools."))),
@@ -183,6 +184,11 @@ const BLOCKS = {
   markdown: (block) => {
     const body = h("div", { class: "md" });
     body.append(markup(block.html));
+    // A link that leads nowhere may name a file of the container that the code wrote it in.
+    for (const dead of body.querySelectorAll("a:not([href])")) {
+      const file = block.citations?.find((one) => one.file_id && one.name === dead.textContent);
+      dead.replaceWith(file ? cited(file) : h("span", null, ...dead.childNodes));
+    }
     return h("div", { class: "block" }, body, block.truncated && cut(), citations(block.citations));
   },
   text: (block) => h("div", { class: "block" }, plain(block.text), block.truncated && cut(), citations(block.citations)),
@@ -191,9 +197,9 @@ const BLOCKS = {
   refusal: (block) => h("p", { class: "refusal" }, icon("alert"), h("span", null, h("strong", null, "Refused: "), block.text)),
   image,
   file: (block) =>
-    h("p", { class: "chip" }, icon("file"), link(block.name || block.file_id || "File", block.link), h("span", { class: "dim" }, [block.file_id, bytes(block.bytes)].filter(Boolean).join(" · "))),
+    h("p", { class: "chip" }, icon("file"), cited(block), h("span", { class: "dim" }, [block.file_id, bytes(block.bytes)].filter(Boolean).join(" · "))),
   audio: (block) => h("p", { class: "chip" }, icon("live"), h("span", null, block.text ? `Audio: ${block.text}` : "Audio")),
-  link: (block) => h("p", { class: "source" }, link(block.title || block.link, block.link), block.link && h("span", { class: "host" }, host(block.link)), block.text && h("span", { class: "dim" }, line(block.text, 280))),
+  link: (block) => h("p", { class: "source" }, cited(block), block.link && h("span", { class: "host" }, host(block.link)), block.text && h("span", { class: "dim" }, line(block.text, 280))),
 };
 
 const IMAGE = /^data:image\/(png|jpeg|gif|webp);base64,/;
@@ -218,6 +224,22 @@ function link(text, address) {
   return address ? safeLink(h("a", null, text), address) : h("span", null, text);
 }
 
+/** The name of a page, which links to it, or of a stored file, which downloads it. */
+function cited({ title, name, link: address, file_id: file, container_id: container }) {
+  const text = title || name || address || file || "File";
+  if (address || !file) return link(text, address);
+  const path = container ? `/v1/containers/${encodeURIComponent(container)}/files/${encodeURIComponent(file)}/content` : `/v1/files/${encodeURIComponent(file)}/content`;
+  return h("button", { type: "button", class: "as-link", title: "Download", onclick: () => download(path, name || text) }, text);
+}
+
+async function download(path, name) {
+  try {
+    save(await (await request(path, { accept: "*/*" })).blob(), name);
+  } catch (error) {
+    say(error.message);
+  }
+}
+
 function citations(list) {
   if (!list?.length) return null;
   const seen = new Map();
@@ -226,7 +248,7 @@ function citations(list) {
     "ol",
     { class: "citations", "aria-label": "Sources" },
     [...seen.values()].map((citation) =>
-      h("li", null, link(citation.title || citation.name || citation.link || citation.file_id, citation.link), citation.link && h("span", { class: "host" }, host(citation.link))),
+      h("li", null, cited(citation), citation.link && h("span", { class: "host" }, host(citation.link))),
     ),
   );
 }

@@ -140,7 +140,7 @@ const CONTENT = {
   input_file: (content) => ({ kind: "file", name: content.filename, file_id: content.file_id, link: content.file_url }),
 };
 
-const citation = (annotation) => ({ title: annotation.title, name: annotation.filename, file_id: annotation.file_id, link: annotation.url ?? null });
+const citation = (annotation) => ({ title: annotation.title, name: annotation.filename, file_id: annotation.file_id, container_id: annotation.container_id, link: annotation.url ?? null });
 
 const block = (content) => (CONTENT[content.type] ?? ((found) => ({ kind: "json", text: jsonText(found) })))(content);
 

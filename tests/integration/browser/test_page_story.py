@@ -168,6 +168,26 @@ def test_filter_of_waiting_responses_finds_unanswered_approval(start: Shown) -> 
     only_row(start)
     start.find("h1", "Add one to the order.")
     start.find(".head .status[data-status=waits]", "Needs approval")
+    start.find(".notice.warn a", "Answer in the playground").click()
+    start.find(".answer-call", "orders: add")
+
+
+def test_file_that_code_wrote_is_downloaded_from_the_text_that_names_it(
+    start: Shown, furnished_stack: LiveStack, upstream_process: UpstreamProcess
+) -> None:
+    code = tool_call(0, "c1", "python", json.dumps({"code": "open('sales.csv', 'w').write('month,sales')"}))
+    upstream_process.client.script("maker", [reply(code), reply(text("It is in \u3010f1\u3011."))])
+    tools = [{"type": "code_interpreter", "container": {"type": "auto"}}]
+    with Wire(furnished_stack) as wire:
+        response_id = wire.create(model="local/maker", input="Save the sales.", tools=tools)["id"]
+        start.goto(f"/ui/responses/{response_id}")
+        for place in (".md button", ".citations button"):
+            with start.page.expect_download() as saved:
+                start.find(place, "sales.csv").click()
+            assert saved.value.suggested_filename == "sales.csv"
+            assert saved.value.path().read_text() == "month,sales"
+        assert start.axe() == []
+        wire.http.delete(f"/responses/{response_id}")
 
 
 def test_list_shows_client_call_as_waiting_until_a_response_continues_it(
