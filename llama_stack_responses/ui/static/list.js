@@ -18,6 +18,12 @@ let kept = null; // the state of the list when the user left it, to restore it
 /** The first words of an answer without the marks of Markdown. */
 const unmarked = (text) => text.replace(/\[([^\]]*)\]\([^)]*(\)|$)/g, "$1").replace(/[*`#]+|__/g, "");
 
+/** The mark of a row that continues an earlier one: its question may say nothing alone. */
+function goesOn(row) {
+  const text = row.previous_response_id ? "Continues an earlier response" : row.conversation ? "Part of a conversation" : null;
+  return text && h("i", { class: "goes-on", title: text }, icon("branch"), h("span", { class: "hidden-text" }, `${text}: `));
+}
+
 const EARLIER = "The list does not know which responses of an earlier version wait; their own pages show it.";
 
 /** Whether a query restricts the list. */
@@ -262,7 +268,7 @@ export class ListView extends View {
         "a",
         { href: to.response(row.id), onfocus: () => (this.position = this.rows.findIndex((found) => found.id === row.id)) },
         h("span", { class: "cell-status" }, rowStatus(row)),
-        h("span", { class: "cell-words" }, row.words ? h("b", null, row.words) : h("i", null, "No user text"), row.id === this.marked && h("span", { class: "tag" }, "marked"), row.answer && h("span", null, unmarked(row.answer)), row.error && h("span", { class: "error-text" }, row.error)),
+        h("span", { class: "cell-words" }, goesOn(row), row.words ? h("b", null, row.words) : h("i", null, "No user text"), row.id === this.marked && h("span", { class: "tag" }, "marked"), row.answer && h("span", null, unmarked(row.answer)), row.error && h("span", { class: "error-text" }, row.error)),
         h("span", { class: "cell-model", title: row.model }, modelName(row.model)),
         h("span", { class: "cell-tokens num", title: "Tokens read and written" }, tokens),
         h("span", { class: "cell-time num" }, seconds(row.seconds)),

@@ -1,8 +1,8 @@
 // One response: the conversation as people read it, and its properties.
 
-import { follow, get, request, stream } from "./api.js";
-import { button, copy, dialog, h, icon, say, trouble, View } from "./dom.js";
-import { bytes, count, duration, exactly, line, seconds, STATUS } from "./format.js";
+import { follow, get, request } from "./api.js";
+import { button, copy, dialog, h, icon, say, View } from "./dom.js";
+import { bytes, count, duration, exactly, line, seconds, STATUS, WAITS } from "./format.js";
 import { GrowingConversation } from "./growing.js";
 import { conversation, inOrder } from "./items.js";
 import { code, facts, fold, idChip, jsonBlock, jsonText, plain, rowStatus, time, to } from "./pieces.js";
@@ -161,6 +161,8 @@ export class ResponseView extends View {
 
   outcome() {
     const { error, incomplete_reason: reason, status: now } = this.found.facts;
+    const waits = this.found.summary.waits_for;
+    if (waits) return h("div", { class: "notice warn", role: "note" }, icon("clock"), h("div", null, h("strong", null, WAITS[waits]), h("p", null, WAITING[waits], " ", h("a", { href: to.playground(this.subject) }, "Answer in the playground"), ".")));
     if (error) return h("div", { class: "notice bad", role: "note" }, icon("alert"), h("div", null, h("strong", null, error.code ?? "Error"), h("p", null, error.message ?? String(error))));
     if (reason) return h("div", { class: "notice warn", role: "note" }, icon("alert"), h("div", null, h("strong", null, "Incomplete"), h("p", null, REASONS[reason] ?? reason)));
     if (now === "cancelled") return h("div", { class: "notice", role: "note" }, icon("stop"), h("p", null, "Cancelled. What is above had been written until then."));
@@ -314,6 +316,11 @@ export function instructions(found) {
   const summary = [icon("list"), h("span", { class: "what" }, "Instructions"), h("span", { class: "hint" }, line(found.text, 140))];
   return h("article", { class: "item tool", "aria-label": "Instructions", tabindex: -1 }, fold(summary, () => [plain(found.text), found.truncated && h("p", { class: "cut" }, "Cut here. The API has the whole.")]));
 }
+
+const WAITING = {
+  approval: "A call waits until it is approved or refused.",
+  client: "The model goes on when the client sends what the call returned.",
+};
 
 function usage(used) {
   if (!used) return h("p", { class: "dim" }, "The model server did not count.");

@@ -49,6 +49,11 @@ def test_list_of_stored_responses_has_their_facts_newest_first(page: Shown, show
     assert "planner" in words
     assert row.locator(".cell-tools").get_attribute("data-failed") == "yes"
     assert re.search(r"\d+ → \d+", words)
+    earlier = ".cell-words .goes-on"
+    assert row.locator(earlier).count() == 0
+    assert page.find(f".list-row[data-id={showcase.gulls}] {earlier}").get_attribute("title") == (
+        "Continues an earlier response"
+    )
     ids = shown(page)
     assert ids.index(showcase.trip) < ids.index(showcase.cut) < ids.index(showcase.root)
 
