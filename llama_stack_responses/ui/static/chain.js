@@ -81,6 +81,7 @@ export class ChainView extends TalkView {
     this.more = page.has_more;
     this.next = page.next;
     const fresh = page.data.slice().reverse();
+    if (!this.turns.length) document.title = `Chain: ${line(fresh.at(-1)?.summary.words, 60) || this.subject}`;
     this.turns.unshift(...fresh);
     this.talk.prepend(...fresh.map((turn) => this.turn(turn)));
     this.tree.prepend(...fresh.map((turn) => this.node(turn)));

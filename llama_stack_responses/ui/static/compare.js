@@ -22,7 +22,7 @@ export class CompareView extends View {
     const query = new URLSearchParams(location.search);
     const [a, b] = [query.get("a"), query.get("b")];
     if (!a) {
-      this.append(empty("Nothing to compare", "In the list, press c on two responses; or open one and choose Compare.", h("p", null, h("a", { class: "button", href: "/ui" }, "All responses"))));
+      this.append(h("h1", { class: "hidden-text" }, "Compare"), empty("Nothing to compare", "In the list, press c on two responses; or open one and choose Compare.", h("p", null, h("a", { class: "button", href: "/ui" }, "All responses"))));
       return;
     }
     try {
@@ -44,6 +44,7 @@ export class CompareView extends View {
 
   show(a, b) {
     const [x, y] = [a.summary.id, b.summary.id];
+    document.title = `Compare: ${[a, b].map((one) => line(one.summary.words, 30)).join(" | ")}`;
     this.append(
       h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Two responses"), h("p", { class: "dim" }, [...new Set([a, b].map((one) => line(one.summary.words, 90)))].filter(Boolean).join(" · "))), h("div", { class: "actions" }, h("a", { class: "button", href: to.compare(y, x) }, icon("compare"), h("span", null, "Swap")))),
       h("div", { class: "split-none" }, block("Facts", table(a, b))),

@@ -44,7 +44,10 @@ export class ReplayView extends View {
       this.fail(error.code === "response_not_ready" ? Object.assign(error, { message: "The response still runs. Its stream can be replayed when it has ended." }) : error);
       return;
     }
-    this.timing = (await view)?.timing ?? null;
+    const found = await view;
+    this.timing = found?.timing ?? null;
+    this.words = line(found?.summary.words, 160);
+    if (this.words) document.title = `Replay: ${line(this.words, 60)}`;
     if (!this.signal.aborted) this.build();
   }
 
@@ -83,7 +86,7 @@ export class ReplayView extends View {
     this.talk = h("section", { class: "talk", "aria-label": "The response so far", tabindex: 0 }, this.growing.element);
     this.lanes = this.timing && waterfall(this.timing, (id) => this.seekItem(id));
     this.json = h("div", { class: "event-json" });
-    const title = h("div", { class: "head-title" }, h("h1", null, "Replay"), h("p", { class: "row dim" }, idChip(this.subject), h("span", null, `${count(this.events.length)} events`), this.timed ? h("span", null, duration(this.timing?.total_ms ?? this.events.at(-1).at)) : h("span", null, "times were not recorded")));
+    const title = h("div", { class: "head-title" }, h("h1", null, this.words ? `Replay: ${this.words}` : "Replay"), h("p", { class: "row dim" }, idChip(this.subject), h("span", null, `${count(this.events.length)} events`), this.timed ? h("span", null, duration(this.timing?.total_ms ?? this.events.at(-1).at)) : h("span", null, "times were not recorded")));
     this.replaceChildren(
       h("header", { class: "head" }, title, h("div", { class: "actions" }, h("a", { class: "button", href: to.response(this.subject) }, icon("list"), h("span", null, "The response")), h("a", { class: "button", href: to.compare(this.subject) }, icon("compare"), h("span", null, "Compare")))),
       this.player(),
@@ -147,6 +150,7 @@ export class ReplayView extends View {
     for (const index of new Set([old - 1, wanted - 1])) if (index >= 0) this.list.refresh(index);
     this.showState();
     this.range.value = wanted;
+    this.range.style.setProperty("--done", `${(100 * wanted) / this.events.length}%`);
     const now = this.events[wanted - 1];
     this.range.setAttribute("aria-valuetext", now ? `${wanted} of ${this.events.length}: ${now.event.type}` : "Before the first event");
     this.clock.textContent = `${wanted} / ${this.events.length}` + (this.timed && now ? ` · ${duration(now.at)}` : "");
@@ -158,7 +162,8 @@ export class ReplayView extends View {
   showState() {
     const follows = this.atEnd;
     this.growing.show(this.state);
-    if (!this.growing.element.isConnected) this.talk.replaceChildren(this.growing.element);
+    if (this.position === 0) this.talk.replaceChildren(h("p", { class: "dim" }, "Nothing has been sent yet: play it, or step."));
+    else if (!this.growing.element.isConnected) this.talk.replaceChildren(this.growing.element);
     if (this.position === this.events.length) this.showRendered();
     if (follows) requestAnimationFrame(() => (this.talk.scrollTop = this.talk.scrollHeight));
   }

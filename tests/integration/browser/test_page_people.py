@@ -30,6 +30,7 @@ VIEWS = {
     "replay": "/ui/responses/{trip}/replay",
     "compare": "/ui/compare?a={root}&b={gulls}",
     "pick": "/ui/compare?a={root}",
+    "nothing to compare": "/ui/compare",
     "live": "/ui/live",
     "playground": "/ui/playground",
     "unknown": "/ui/no-such-view",

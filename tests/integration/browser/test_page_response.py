@@ -448,6 +448,8 @@ def test_replay_steps_through_the_events_in_both_directions(page: Shown, showcas
     page.find(".growing .message", "for the sleeping tide.")
     page.press("Home")
     page.gone(".growing .message")
+    page.find(".stage .talk", "Nothing has been sent yet")
+    assert page.page.title() == "Replay: And one about a harbour at night."
 
 
 def test_replay_plays_at_its_pace_and_pauses(page: Shown, showcase: Showcase) -> None:
