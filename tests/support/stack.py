@@ -98,12 +98,12 @@ class LiveStack:
         url = f"{self.base_url}/v1"
         return openai.OpenAI(base_url=url, api_key=api_key, max_retries=0, timeout=timeout, http_client=http)
 
-    def start(self) -> None:
-        """Start the stack and wait until it answers; StartError, with the end of its log, if it does not."""
+    def start(self, port: int | None = None) -> None:
+        """Start the stack, on a new port by default; StartError, with the end of its log, if it does not answer."""
         self.state_dir.mkdir(parents=True, exist_ok=True)
         for attempt in range(1, START_ATTEMPTS + 1):
             try:
-                self._start_once()
+                self._start_once(port or free_port())
                 return
             except StartError:
                 if attempt == START_ATTEMPTS or not any(
@@ -131,8 +131,8 @@ class LiveStack:
         """Return the last lines of its log, for the message of a failed test."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
-    def _start_once(self) -> None:
-        self.port = free_port()
+    def _start_once(self, port: int) -> None:
+        self.port = port
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         child = self._forked() or Child(self._command(), log=self.log, env=self._env, cwd=self._cwd)
         try:

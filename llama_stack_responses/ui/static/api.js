@@ -12,6 +12,9 @@ export class ApiError extends Error {
   }
 }
 
+export const UNREACHABLE = "The server does not answer. It may be stopped, or your connection may be down.";
+const BROKEN = "The connection to the server broke off.";
+
 export function token() {
   try {
     return sessionStorage.getItem(KEY);
@@ -51,13 +54,19 @@ export async function request(path, { method = "GET", body, query, signal, accep
     const headers = { accept: accept ?? "application/json" };
     if (used) headers.authorization = "Bearer " + used;
     if (body !== undefined) headers["content-type"] = "application/json";
-    const response = await fetch(url, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body), cache: "no-store" });
+    const options = { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body), cache: "no-store" };
+    const response = await fetch(url, options).catch((error) => lost(error, UNREACHABLE));
     if (response.ok) return response;
     if (response.status !== 401) throw await asError(response);
     await response.body?.cancel();
     await renewToken(used);
     signal?.throwIfAborted();
   }
+}
+
+/** Throw what a browser calls "Failed to fetch" or "NetworkError" in plain words; an abort as it is. */
+function lost(error, message) {
+  throw error instanceof TypeError ? new Error(message, { cause: error }) : error;
 }
 
 async function asError(response) {
@@ -85,7 +94,7 @@ export async function* stream(path, options) {
   let rest = "";
   try {
     for (;;) {
-      const { value, done } = await reader.read();
+      const { value, done } = await reader.read().catch((error) => lost(error, BROKEN));
       if (done) return;
       const frames = (rest + value).replaceAll("\r\n", "\n").split("\n\n");
       rest = frames.pop();

@@ -1,7 +1,7 @@
 // The frame of the page: addresses and views, keyboard, theme, token.
 
-import { get, onTokenNeeded, setToken, token } from "./api.js";
-import { button, dialog, h, icon, say } from "./dom.js";
+import { get, onTokenNeeded, setToken, token, UNREACHABLE } from "./api.js";
+import { button, dialog, h, icon, say, trouble } from "./dom.js";
 import "./list.js";
 
 const ROUTES = [
@@ -41,8 +41,9 @@ async function show({ focus = true } = {}) {
   const found = ROUTES.map(([pattern, tag, module]) => [pattern.exec(path), tag, module]).find(([match]) => match);
   if (!found) return place(h("div", { class: "empty" }, h("h1", null, "No such page"), h("p", null, h("a", { class: "button", href: "/ui" }, "All responses"))));
   const [match, tag, module] = found;
-  if (module) await import(module);
+  const missing = module && (await import(module).then(() => false, () => true));
   if (now !== turn) return;
+  if (missing) return place(trouble(new Error(UNREACHABLE)));
   if (view?.list) view.top = view.list.element.scrollTop;
   const element = document.createElement(tag);
   element.subject = match[1] ? decodeURIComponent(match[1]) : null;
@@ -136,18 +137,18 @@ function nextTheme() {
 
 // Token
 
-function askToken(wrong) {
 /** A token goes into a header, which takes no other characters. */
 const TOKEN = "\\s*(?:[Bb]earer\\s+)?[!-~]+\\s*";
 
+function askToken(wrong) {
   return new Promise((resolve) => {
     const title = "Letters, digits and signs of ASCII, without spaces";
     const field = h("input", { type: "password", name: "token", autocomplete: "off", required: true, spellcheck: "false", "aria-describedby": "token-hint", pattern: TOKEN, title });
     let sent = false;
     const send = (event) => {
       event.preventDefault();
-      element.close();
       sent = true;
+      element.close();
       resolve(field.value.trim().replace(/^bearer\s+/i, ""));
     };
     const element = dialog(
@@ -162,8 +163,8 @@ const TOKEN = "\\s*(?:[Bb]earer\\s+)?[!-~]+\\s*";
       ),
     );
     element.addEventListener("cancel", (event) => event.preventDefault());
-    element.querySelector("header .button").remove();
     element.addEventListener("close", () => !sent && resolve(askToken(wrong))); // a browser closes it at a second Escape
+    element.querySelector("header .button").remove();
     field.focus();
   });
 }

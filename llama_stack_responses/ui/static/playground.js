@@ -301,12 +301,17 @@ export class PlaygroundView extends View {
     this.talk.querySelector(".empty")?.remove();
     this.talk.querySelectorAll(".answer-call").forEach((element) => element.remove());
     this.talk.append(...conversation(asked(body.input)));
-    if (!input) {
-      this.input.value = "";
-      this.attached = [];
-      this.showFiles();
-    }
-    await this.run(body);
+    const written = [this.input.value, this.attached];
+    if (!input) this.write("", []);
+    const taken = await this.run(body);
+    if (!taken && !input && !this.input.value && !this.attached.length) this.write(...written); // to be sent again
+  }
+
+  /** Set the message and its files. */
+  write(text, files) {
+    this.input.value = text;
+    this.attached = files;
+    this.showFiles();
   }
 
   async run(body) {
@@ -329,11 +334,12 @@ export class PlaygroundView extends View {
     } catch (error) {
       if (this.signal.aborted) return;
       if (this.running.signal.aborted) end.replaceChildren("Stopped.");
-      else end.replaceWith(h("p", { class: "notice bad", role: "alert" }, icon("alert"), h("span", null, error.message)));
+      else end.replaceWith(h("p", { class: "notice bad", role: "alert" }, icon("alert"), h("span", null, error.message, state.response && body.background && [" ", h("a", { href: to.response(state.response.id) }, "The response goes on")])));
     } finally {
       this.running = null;
       if (!this.signal.aborted) this.busy(false);
     }
+    return state.response !== null;
   }
 
   /** Stay at the end of what grows, unless the reader has scrolled up. */

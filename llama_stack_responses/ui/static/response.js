@@ -234,7 +234,9 @@ export class ResponseView extends View {
         say("Deleted");
         this.go("/ui");
       } catch (error) {
-        say(error.message);
+        if (error.status !== 404) return say(error.message);
+        say("It has been deleted already");
+        this.go("/ui");
       }
     };
     const asked = dialog("Delete this response?", h("p", null, "It is deleted at once and cannot be brought back. Later responses keep what they continue from."), h("p", { class: "row" }, button("Delete", really, { kind: "danger" }), button("Keep", () => asked.close())));
@@ -248,18 +250,26 @@ export class ResponseView extends View {
     else this.watchTail();
   }
 
-  async watchEvents(growing) {
+  /** Follow the events, also of a worker on another server that goes on when this one has stopped. */
+  watchEvents(growing) {
     const state = newState();
+    const query = [["stream", true], ["starting_after", null]];
+    const ended = new AbortController();
     this.items.querySelectorAll(":scope > .item").forEach((element, index) => index >= this.found.output_from && element.remove());
-    try {
-      for await (const { data } of stream(`/v1/responses/${encodeURIComponent(this.subject)}?stream=true`, { signal: this.signal })) {
-        apply(state, data);
-        growing.show(state);
-      }
-      this.start();
-    } catch (error) {
-      if (!this.signal.aborted) this.items.append(trouble(error));
-    }
+    const on = (_, event) => {
+      query[1][1] = event.sequence_number;
+      apply(state, event);
+      growing.show(state);
+    };
+    const changed = async (connected) => {
+      if (connected) return;
+      const found = await get("/v1/ui/responses/" + encodeURIComponent(this.subject), { signal: this.signal }).catch((error) => error);
+      if (this.signal.aborted || ended.signal.aborted || (found.facts && RUNS.has(found.facts.status)) || (found instanceof Error && found.status !== 404)) return;
+      ended.abort();
+      if (found.facts) this.show(found);
+      else this.fail(found);
+    };
+    follow("/v1/responses/" + encodeURIComponent(this.subject), { query, signal: AbortSignal.any([this.signal, ended.signal]), on, changed });
   }
 
   /** Only its client has a foreground response's stream: this shows what its server reports once a second. */
@@ -307,6 +317,11 @@ export const REASONS = {
   steered: "New input for the running response ended it here.",
 };
 
+const WAITING = {
+  approval: "A call waits until it is approved or refused.",
+  client: "The model goes on when the client sends what the call returned.",
+};
+
 export function block(title, content, note) {
   return h("section", { class: "block" }, h("h2", null, title, note !== undefined && note !== null && h("span", { class: "num dim" }, note)), content);
 }
@@ -316,11 +331,6 @@ export function instructions(found) {
   const summary = [icon("list"), h("span", { class: "what" }, "Instructions"), h("span", { class: "hint" }, line(found.text, 140))];
   return h("article", { class: "item tool", "aria-label": "Instructions", tabindex: -1 }, fold(summary, () => [plain(found.text), found.truncated && h("p", { class: "cut" }, "Cut here. The API has the whole.")]));
 }
-
-const WAITING = {
-  approval: "A call waits until it is approved or refused.",
-  client: "The model goes on when the client sends what the call returned.",
-};
 
 function usage(used) {
   if (!used) return h("p", { class: "dim" }, "The model server did not count.");

@@ -34,6 +34,24 @@ def mortal(
         yield live
 
 
+def test_open_pages_go_on_when_their_server_is_back(browser: Browser, mortal: LiveStack, upstream: Upstream) -> None:
+    upstream.script("moved", [HELD, WHOLE])
+    with Wire(mortal) as wire:
+        created = wire.post({"model": "local/moved", "input": "Count.", "background": True}).json()["id"]
+    with browser.page(mortal.base_url) as page, browser.page(mortal.base_url) as listed:
+        listed.goto("/ui")
+        listed.find(f".list-row[data-id={created}] .status[data-status=in_progress]")
+        page.goto(f"/ui/responses/{created}")
+        page.find(".growing .message", "one two")
+        mortal.kill()
+        listed.find(".connection[data-state=off]", "Not connected")
+        mortal.start(mortal.port)
+        page.find(".head .status[data-status=completed]")
+        page.find(".message[data-role=assistant] .md", "one two three")
+        listed.find(".connection[data-state=on]")
+        listed.find(f".list-row[data-id={created}] .status[data-status=completed]")
+
+
 def test_response_of_a_killed_server_shows_both_tries(browser: Browser, mortal: LiveStack, upstream: Upstream) -> None:
     upstream.script("moved", [HELD, WHOLE])
     with (

@@ -278,7 +278,6 @@ def test_token_is_requested_and_kept_for_the_session_only(
         page.find("dialog input[name=token]")
 
 
-def test_response_of_a_team_names_its_owner_and_is_in_no_list_of_others(
 @pytest.mark.one_host
 def test_sign_in_stays_until_it_gets_a_token_that_fits_into_a_header(browser: Browser, guarded: LiveStack) -> None:
     with browser.page(guarded.base_url) as page:
@@ -292,6 +291,7 @@ def test_sign_in_stays_until_it_gets_a_token_that_fits_into_a_header(browser: Br
         page.find(".connection[data-state=on]")
 
 
+def test_response_of_a_team_names_its_owner_and_is_in_no_list_of_others(
     browser: Browser, guarded: LiveStack, upstream: Upstream
 ) -> None:
     upstream.script("small", reply(text("Hello, team.")))

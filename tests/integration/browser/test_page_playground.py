@@ -138,6 +138,21 @@ def test_field_that_is_not_json_is_named(page: Shown) -> None:
     assert not [one for one in page.requests if one.startswith("POST")]
 
 
+def test_server_that_does_not_answer_is_named_and_the_message_is_kept(browser: Browser, page_stack: LiveStack) -> None:
+    with browser.page(page_stack.base_url) as page:
+        page.goto("/ui/playground")
+        choose(page, "local/poet")
+        page.page.route("**/*", lambda route: route.abort("connectionrefused"))
+        ask(page, "Keep these words.")
+        page.find(".notice.bad", "The server does not answer.")
+        assert page.find("textarea[name=input]").input_value() == "Keep these words."
+        page.find("#nav a", "Live").click()  # whose module has not been read yet
+        page.find(".empty", "The server does not answer.")
+        page.page.unroute("**/*")
+        page.page.get_by_role("button", name="Try again").click()
+        page.find(".chart")
+
+
 def test_stopped_answer_ends_its_request(page: Shown, upstream: Upstream) -> None:
     upstream.script("poet", reply(text("One ", "two ", "three"), hold=2))
     page.goto("/ui/playground")
