@@ -1,33 +1,77 @@
 """Checks of the environment variables that the demo's server reads, before anything is started."""
 
 import os
+import tempfile
 from base64 import b64decode, b64encode
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from llama_stack_responses.host.searxng import SearxngConfig
 
 SECRET_BYTES = 32
+SECRETS = ("RESPONSES_SECRET", "RESPONSES_SECRET_2")
+CHOICES = {"WEB_SEARCH": ["ddgs"], "UNAVAILABLE_TOOLS": ["refuse", "omit"]}
+"""The values that a variable can have."""
 
 
 def check_environment() -> None:
     """Raise `ValueError` with a sentence for the user if a variable has a value that the server would not accept."""
-    _check_secret()
-    _check_search()
+    for name in SECRETS:
+        _check_secret(name)
+    for name, values in CHOICES.items():
+        _check_choice(name, values)
+    _check_searxng()
+    _check_seconds("FINISH_SECONDS")
+    if folder := os.environ.get("CONTAINERS_DIR"):
+        writable("CONTAINERS_DIR", Path(folder))
 
 
-def _check_secret() -> None:
+def writable(name: str, folder: Path) -> Path:
+    """Return the folder that the variable `name` chooses; create it, and raise `ValueError` if it is not writable."""
+    chosen = folder.expanduser().absolute()
+    try:
+        chosen.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=chosen).close()
+    except OSError as problem:
+        raise ValueError(f"{name} is {chosen}, where nothing can be written: {problem.strerror}.") from problem
+    return chosen
+
+
+def _check_secret(name: str) -> None:
     """Reject a secret that the server would not accept."""
-    secret = os.environ.get("RESPONSES_SECRET") or b64encode(bytes(SECRET_BYTES)).decode()
+    secret = os.environ.get(name) or b64encode(bytes(SECRET_BYTES)).decode()
     try:
         size = len(b64decode(secret, validate=True))
     except ValueError:  # not base64, or not ASCII
         size = 0
     if size != SECRET_BYTES:
         raise ValueError(
-            f"RESPONSES_SECRET is not a secret of {SECRET_BYTES} bytes in base64. "
+            f"{name} is not a secret of {SECRET_BYTES} bytes in base64. "
             f"Make one with: openssl rand -base64 {SECRET_BYTES}"
         )
 
 
-def _check_search() -> None:
-    """Reject an invalid value of WEB_SEARCH."""
-    search = os.environ.get("WEB_SEARCH")
-    if search not in (None, "", "ddgs"):
-        raise ValueError(f"WEB_SEARCH is {search!r}; it can be 'ddgs', or be left out.")
+def _check_choice(name: str, values: list[str]) -> None:
+    chosen = os.environ.get(name)
+    if chosen and chosen not in values:
+        listed = " or ".join(map(repr, values))
+        raise ValueError(f"{name} is {chosen!r}; it can be {listed}, or be left out.")
+
+
+def _check_searxng() -> None:
+    if url := os.environ.get("SEARXNG_URL"):
+        try:
+            SearxngConfig(url=url)
+        except ValidationError as problem:
+            raise ValueError(f"SEARXNG_URL is {url!r}; it must be of the form http://HOST:PORT.") from problem
+
+
+def _check_seconds(name: str) -> None:
+    seconds = os.environ.get(name) or "0"
+    try:
+        valid = float(seconds) >= 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise ValueError(f"{name} is {seconds!r}; it must be a number of seconds, 0 or more.")

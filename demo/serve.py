@@ -16,13 +16,12 @@ import os
 import shlex
 import socket
 import sys
-import tempfile
 from pathlib import Path
 
 import openai
 from pydantic import ValidationError
 
-from environment import check_environment
+from environment import check_environment, writable
 from llama_stack_openai_chat.config import OpenAIChatConfig
 from processes import ServerError, bypass_proxies, exit_on_signals
 from stack import ROOT, Stack, running_stack
@@ -68,13 +67,7 @@ def chosen_model_server() -> str | None:
 
 def chosen_folder() -> Path:
     """Return the folder for responses, if it is writable."""
-    state = Path(os.environ.get("STATE_DIR") or ROOT / ".state").expanduser().absolute()
-    try:
-        state.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=state).close()
-    except OSError as problem:
-        raise ValueError(f"STATE_DIR is {state}, where nothing can be written: {problem.strerror}.") from problem
-    return state
+    return writable("STATE_DIR", Path(os.environ.get("STATE_DIR") or ROOT / ".state"))
 
 
 def first_name(listed: object) -> str | None:

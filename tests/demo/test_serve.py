@@ -19,7 +19,19 @@ from tests.support.web import Answer, Web
 
 DEMO = [sys.executable, str(REPOSITORY / "demo" / "demo.py")]
 SERVE = [sys.executable, str(REPOSITORY / "demo" / "serve.py")]
-READ = ("INFERENCE_", "LLAMA_STACK_", "STATE_DIR", "RESPONSES_SECRET", "WEB_SEARCH", "SEARXNG", "TAVILY", "BRAVE")
+READ = (
+    "INFERENCE_",
+    "LLAMA_STACK_",
+    "STATE_DIR",
+    "RESPONSES_SECRET",
+    "WEB_SEARCH",
+    "SEARXNG",
+    "TAVILY",
+    "BRAVE",
+    "FINISH_SECONDS",
+    "CONTAINERS_DIR",
+    "UNAVAILABLE_TOOLS",
+)
 
 
 def environment(folder: Path, **changes: str) -> dict[str, str]:
@@ -39,6 +51,13 @@ def environment(folder: Path, **changes: str) -> dict[str, str]:
         ("RESPONSES_SECRET", "YWJj", "RESPONSES_SECRET is not a secret of 32 bytes"),
         ("RESPONSES_SECRET", "schlüssel", "RESPONSES_SECRET is not a secret of 32 bytes"),
         ("WEB_SEARCH", "google", "WEB_SEARCH is 'google'; it can be 'ddgs', or be left out."),
+        ("RESPONSES_SECRET_2", "abc", "RESPONSES_SECRET_2 is not a secret of 32 bytes"),
+        ("UNAVAILABLE_TOOLS", "skip", "UNAVAILABLE_TOOLS is 'skip'; it can be 'refuse' or 'omit', or be left out."),
+        ("SEARXNG_URL", "nowhere", "SEARXNG_URL is 'nowhere'; it must be of the form http://HOST:PORT."),
+        ("FINISH_SECONDS", "soon", "FINISH_SECONDS is 'soon'; it must be a number of seconds, 0 or more."),
+        ("FINISH_SECONDS", "-1", "FINISH_SECONDS is '-1'; it must be a number of seconds, 0 or more."),
+        ("CONTAINERS_DIR", "/proc/containers", "CONTAINERS_DIR is /proc/containers, where nothing can be written: No"),
+        ("STATE_DIR", "/proc/state", "STATE_DIR is /proc/state, where nothing can be written: No"),
         ("INFERENCE_URL", "localhost", "INFERENCE_URL is 'localhost'; it must begin with http:// or https://."),
         ("INFERENCE_URL", "http://", "INFERENCE_URL is 'http://'; it must be of the form https://HOST:PORT/PATH,"),
         ("INFERENCE_URL", "http://127.0.0.1:99999/v1", "INFERENCE_URL is 'http://127.0.0.1:99999/v1'; it must be of"),
