@@ -14,7 +14,7 @@ import torch
 from llama_stack_gpt_oss.engine.cache import PAGE, Cache
 from llama_stack_gpt_oss.engine.drafts import NgramDrafter
 from llama_stack_gpt_oss.engine.engine import Engine, Request
-from llama_stack_gpt_oss.engine.graphs import CudaGraphs, Record, most_verified
+from llama_stack_gpt_oss.engine.graphs import Capture, CudaGraphs, most_verified
 from llama_stack_gpt_oss.engine.kernels import choose
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.ops import Head
@@ -75,11 +75,11 @@ class Replays:
     """Captures steps, and keeps the function that replays the last one: its kernels without the host."""
 
     def __init__(self, device: torch.device) -> None:
-        self._record: Record = CudaGraphs() if device.type == "cuda" else eager
+        self._capture: Capture = CudaGraphs() if device.type == "cuda" else eager
         self.last: Callable[[], None] = lambda: None
 
     def __call__(self, compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
-        head, self.last = self._record(compute)
+        head, self.last = self._capture(compute)
         return head, self.last
 
 
@@ -194,8 +194,8 @@ def drafts(plan: Plan, device: torch.device) -> Iterator[Row]:
     model, longest = model_of(plan, weights, device, [(max(plan.sampled), context)])
     params = Params(max_tokens=tokens, temperature=0.0, frequency_penalty=-2.0)
     for batch, most in product(plan.sampled, plan.drafts):
-        record = None if device.type == "cuda" else eager
-        runner = ModelRunner(model, device, longest, batch, record, most)
+        capture = None if device.type == "cuda" else eager
+        runner = ModelRunner(model, device, longest, batch, capture, most)
         limits = Limits(batch, plan.chunk, batch, most_verified(batch, most))
         drafter = NgramDrafter(most) if most else None
         engine = Engine(runner, Cache(model.scratch, plan.config.kv_groups), limits, longest, no_mask, drafter)
@@ -244,8 +244,8 @@ def start(plan: Plan, device: torch.device) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TRITON_CACHE_DIR"] = cache  # of this section's process: no other section has compiled to it
         for number in (1, 2):  # the second one finds compiled kernels
-            record = None if device.type == "cuda" else eager
-            runner = ModelRunner(model, device, longest, 2 if plan.tiny else 64, record)
+            capture = None if device.type == "cuda" else eager
+            runner = ModelRunner(model, device, longest, 2 if plan.tiny else 64, capture)
             seconds = timed(partial(runner.warm_up, plan.chunk, lambda *_: None), device)
             yield {"part": f"warm-up {number}", "seconds": seconds}
 
@@ -257,9 +257,9 @@ def agreement(plan: Plan, device: torch.device) -> Iterator[Row]:
     model, longest = model_of(plan, weights, device, [(8, 512)])
     params = Params(max_tokens=4 if plan.tiny else 32, temperature=1.0)
 
-    def engine(record: Record | None) -> Engine:
+    def engine(capture: Capture | None) -> Engine:
         limits = Limits(8, 256, 8)
-        runner = ModelRunner(model, device, longest, 8, record)
+        runner = ModelRunner(model, device, longest, 8, capture)
         return Engine(runner, Cache(model.scratch, plan.config.kv_groups), limits, 512, no_mask)
 
     first, other = engine(None), engine(eager)

@@ -15,7 +15,7 @@ from llama_stack_gpt_oss.engine.cache import PAGE, Cache
 from llama_stack_gpt_oss.engine.drafts import SLICE, Drafter, DraftLength, NgramDrafter, NgramIndex
 from llama_stack_gpt_oss.engine.engine import Engine, Request, Update
 from llama_stack_gpt_oss.engine.errors import QueueFullError
-from llama_stack_gpt_oss.engine.graphs import Record, verified_sizes
+from llama_stack_gpt_oss.engine.graphs import Capture, verified_sizes
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.runner import ModelRunner
 from llama_stack_gpt_oss.engine.scheduler import Limits
@@ -78,9 +78,12 @@ class Rising:
 
 
 def engine_with(
-    model: Model, drafter: Drafter | None, record: Record | None = None, open_mask: Callable[[str], TokenMask] = no_mask
+    model: Model,
+    drafter: Drafter | None,
+    capture: Capture | None = None,
+    open_mask: Callable[[str], TokenMask] = no_mask,
 ) -> tuple[Engine, Cache]:
-    runner = ModelRunner(model, CPU, 4096, LIMITS.sequences, record, DRAFTS if drafter else 0)
+    runner = ModelRunner(model, CPU, 4096, LIMITS.sequences, capture, DRAFTS if drafter else 0)
     groups = model.config.kv_groups
     return engine_over(runner, 64, LIMITS, open_mask=open_mask, kv_groups=groups, drafter=drafter)
 
@@ -111,7 +114,7 @@ def assert_equal(found: dict[str, list[Update]], expected: dict[str, list[Update
             assert [token for token, _ in one.sampled.top] == [token for token, _ in other.sampled.top]
 
 
-@pytest.mark.parametrize("record", [None, replayed])
+@pytest.mark.parametrize("capture", [None, replayed])
 @pytest.mark.parametrize(
     ("params", "grammar"),
     [
@@ -128,14 +131,14 @@ def assert_equal(found: dict[str, list[Update]], expected: dict[str, list[Update
     ],
 )
 def test_tokens_are_same_with_and_without_drafts(
-    model: Model, params: Params, grammar: str | None, record: Record | None
+    model: Model, params: Params, grammar: str | None, capture: Capture | None
 ) -> None:
     """All sequences are in one batch, and two of them have no drafts."""
     plain, _ = engine_with(model, None, open_mask=lambda _: Rising())
     expected = answers(plain, requests(params, grammar))
     known = {name: [each.sampled.token for each in expected[name]] for name in ("0", "1", "2")}
     drafter = Prophet(known)
-    engine, cache = engine_with(model, drafter, record, lambda _: Rising())
+    engine, cache = engine_with(model, drafter, capture, lambda _: Rising())
     assert_equal(answers(engine, requests(params, grammar)), expected)
     assert cache.pages.used == 0
     assert known == {}

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from llama_stack_gpt_oss.engine.cache import BlockTable, KVCacheBlocks
 from llama_stack_gpt_oss.engine.errors import TooLittleMemoryError
-from llama_stack_gpt_oss.engine.graphs import Record, graph_sizes
+from llama_stack_gpt_oss.engine.graphs import Capture, graph_sizes
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.ops import Head
 from llama_stack_gpt_oss.engine.runner import ModelRunner, Step
@@ -65,7 +65,7 @@ def read(step: Step, works: list[ScheduledTokens]) -> None:
         work.sequence.append(sampled.token)
 
 
-@pytest.mark.parametrize("record", [None, replayed])
+@pytest.mark.parametrize("capture", [None, replayed])
 @pytest.mark.parametrize(
     "params",
     [
@@ -75,12 +75,12 @@ def read(step: Step, works: list[ScheduledTokens]) -> None:
         replace(WARM, temperature=0.0, frequency_penalty=-2.0, logit_bias=((5, 1.0),)),
     ],
 )
-def test_unread_tokens_are_input_of_next_step(model: Model, params: Params, record: Record | None) -> None:
+def test_unread_tokens_are_input_of_next_step(model: Model, params: Params, capture: Capture | None) -> None:
     """Rows change places, a sequence joins with its prompt, one is omitted, and one is recomputed from its beginning.
 
     Logits are kept for only one of them.
     """
-    runner = ModelRunner(model, CPU, context=512, record=record)
+    runner = ModelRunner(model, CPU, context=512, capture=capture)
     a, b, c = sequences(params, replace(WARM, seed=1, top_p=0.5), params)
     plan = (
         [whole(a), whole(b)],
@@ -140,7 +140,7 @@ def empty_replay(compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]
 def test_replayed_step_takes_three_copies(model: Model) -> None:
     """Into the pinned buffer, from there to the device, and the tokens to the host; with any number of sequences."""
     for number in (1, 5):
-        runner = ModelRunner(model, CPU, context=512, sequences=5, record=empty_replay)
+        runner = ModelRunner(model, CPU, context=512, sequences=5, capture=empty_replay)
         running = sequences(*[WARM] * number)
         runner.run([whole(each) for each in running])
         runner.run([decode(each) for each in running])
@@ -192,8 +192,8 @@ def test_entry_of_absent_sequence_is_reused(model: Model) -> None:
 def test_replayed_step_writes_more_cells_than_graph_has_room_for(model: Model) -> None:
     """A sequence with many blocks joins with its last token only, as if all others were cached."""
     tokens = []
-    for record in (None, replayed):
-        runner = ModelRunner(model, CPU, context=512, sequences=2, record=record)
+    for capture in (None, replayed):
+        runner = ModelRunner(model, CPU, context=512, sequences=2, capture=capture)
         (long,) = sequences(WARM)
         long.tokens = [place % 50 for place in range(300)]
         long.blocks = KVCacheBlocks(tables=(BlockTable([2, 4, 6, 8, 10]), BlockTable([3, 5, 7, 9, 11])))
@@ -221,7 +221,7 @@ def test_masked_row_is_drawn_after_start_of_its_step(model: Model) -> None:
         def rollback(self, count: int) -> None:
             raise AssertionError(count)
 
-    runner = ModelRunner(model, CPU, context=512, record=replayed)
+    runner = ModelRunner(model, CPU, context=512, capture=replayed)
     free, bound = sequences(WARM, WARM)
     bound.mask = Ascending()
     works = [whole(free), whole(bound)]
@@ -250,7 +250,7 @@ def test_no_step_after_warm_up_captures_a_graph(model: Model) -> None:
         return head, again
 
     reported: list[tuple[int, int]] = []
-    runner = ModelRunner(model, CPU, context=512, sequences=5, record=captured)
+    runner = ModelRunner(model, CPU, context=512, sequences=5, capture=captured)
     runner.warm_up(64, lambda done, total: reported.append((done, total)))
     total = len(reported)
     assert reported == [(done, total) for done in range(1, total + 1)]
@@ -266,7 +266,7 @@ def test_warm_up_leaves_computed_keys_alone(model: Model) -> None:
     (sequence,) = sequences(WARM)
     (first,) = ModelRunner(model, CPU, context=512).run([whole(sequence)])
     sequence.tokens.append(first.token)
-    runner = ModelRunner(model, CPU, context=512, sequences=3, record=replayed)
+    runner = ModelRunner(model, CPU, context=512, sequences=3, capture=replayed)
     runner.warm_up(64, lambda *_: None)
     assert [first.token, runner.run([decode(sequence)])[0].token] == alone(model, 0, WARM, 2)
 
@@ -289,6 +289,6 @@ def test_warm_up_without_enough_memory_names_settings(model: Model) -> None:
     def captured(compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
         raise torch.OutOfMemoryError(compute)
 
-    runner = ModelRunner(model, CPU, context=512, record=captured)
+    runner = ModelRunner(model, CPU, context=512, capture=captured)
     with pytest.raises(TooLittleMemoryError, match="lower memory_share, prefill_tokens or max_batch"):
         runner.warm_up(64, lambda *_: None)

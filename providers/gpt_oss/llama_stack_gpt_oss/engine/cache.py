@@ -226,5 +226,5 @@ class Cache:
 
     def _shared(self, kv_group: int, keys: Sequence[Key]) -> BlockTable:
         first = places_unseen(len(keys) * PAGE, self.windows[kv_group])
-        nobodys = [0] * first
-        return BlockTable(nobodys + [self.pages.share((kv_group, key)) for key in keys[first:]], first)
+        unused = [0] * first
+        return BlockTable(unused + [self.pages.share((kv_group, key)) for key in keys[first:]], first)

@@ -38,7 +38,7 @@ def verified_sizes(sequences: int, drafts: int) -> tuple[int, ...]:
     return (*sizes, most) if most else ()
 
 
-class Record(Protocol):
+class Capture(Protocol):
     """A function that captures a step."""
 
     def __call__(self, compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
@@ -65,7 +65,7 @@ class CudaGraphs:
         return head, graph.replay
 
 
-def recorder(device: torch.device) -> Record | None:
+def capture_for(device: torch.device) -> Capture | None:
     """Return the capture function; None on devices without graphs."""
     return CudaGraphs() if device.type == "cuda" else None
 
@@ -89,18 +89,18 @@ class Steps:
         return head, batch
 
 
-class _Recorded:
+class _Captured:
     """One captured step: the tensor that it reads its numbers from, its output, and the function that replays it."""
 
     batch: Batch
 
-    def __init__(self, packed: torch.Tensor, compute: Callable[[], tuple[Head, Batch]], record: Record) -> None:
+    def __init__(self, packed: torch.Tensor, compute: Callable[[], tuple[Head, Batch]], capture: Capture) -> None:
         def head() -> Head:
             head, self.batch = compute()  # of the capture, last: the tensors that the replays write
             return head
 
         self.packed = packed
-        self.head, self.replay = record(head)
+        self.head, self.replay = capture(head)
 
 
 class DecodeSteps(Steps):
@@ -112,14 +112,14 @@ class DecodeSteps(Steps):
     """
 
     def __init__(
-        self, model: Model, state: State, staging: Staging, sequences: int, record: Record, drafts: int = 0
+        self, model: Model, state: State, staging: Staging, sequences: int, capture: Capture, drafts: int = 0
     ) -> None:
         super().__init__(model, state, staging)
         self.sizes = graph_sizes(sequences)
         self.verified = verified_sizes(sequences, drafts)
         self._kv_groups = len(model.config.kv_groups)
-        self._record = record
-        self._recorded: dict[tuple[int, bool, int], _Recorded] = {}
+        self._capture_with = capture
+        self._captured: dict[tuple[int, bool, int], _Captured] = {}
 
     def forward(self, step: StepInput) -> tuple[Head, Batch]:
         rows = len(step.fields.tokens)
@@ -132,21 +132,21 @@ class DecodeSteps(Steps):
             step = self._write_cells(step)
         whole = padded(step, size, room, self._state.spare, self._state.unused)
         kind = (size, step.kept, step.width)
-        if kind not in self._recorded:
-            self._recorded[kind] = self._capture(size, room, step)
-        recorded = self._recorded[kind]
-        self._staging.send(whole.packed(), recorded.packed)
-        recorded.replay()
-        head = recorded.head
-        return Head(head.tokens[:rows], None if head.logits is None else head.logits[:rows]), recorded.batch
+        if kind not in self._captured:
+            self._captured[kind] = self._capture(size, room, step)
+        captured = self._captured[kind]
+        self._staging.send(whole.packed(), captured.packed)
+        captured.replay()
+        head = captured.head
+        return Head(head.tokens[:rows], None if head.logits is None else head.logits[:rows]), captured.batch
 
-    def _capture(self, rows: int, room: int, like: StepInput) -> _Recorded:
+    def _capture(self, rows: int, room: int, like: StepInput) -> _Captured:
         """Capture a step of the spare entry only: the capture computes it several times."""
         spare = self._state.spare
         scratch = scratch_step(WarmUpStep((1,) * rows, like.kept, like.width), spare)
         step = padded(scratch, rows, room, spare, self._state.unused)
         packed = self._staging.send(step.packed())
-        return _Recorded(packed, partial(self._compute, step, packed), self._record)
+        return _Captured(packed, partial(self._compute, step, packed), self._capture_with)
 
     def _write_cells(self, step: StepInput) -> StepInput:
         """Write the changed cells in a copy of their own; return the step without them."""

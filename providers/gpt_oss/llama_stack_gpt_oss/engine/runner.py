@@ -8,7 +8,7 @@ import torch
 from .adjustments import Adjustments
 from .batch import Batch, pack
 from .errors import TooLittleMemoryError
-from .graphs import DecodeSteps, Record, Steps, recorder
+from .graphs import Capture, DecodeSteps, Steps, capture_for
 from .model import Model
 from .ops import Head
 from .sampler import Report, restrictions, sampled
@@ -91,7 +91,7 @@ class ModelRunner:
         device: torch.device,
         context: int,
         sequences: int = 64,
-        record: Record | None = None,
+        capture: Capture | None = None,
         drafts: int = 0,
     ) -> None:
         """Create a runner for steps of at most `sequences` sequences of up to `context` tokens.
@@ -99,14 +99,14 @@ class ModelRunner:
         drafts: the maximum number of a sequence's drafts in a step.
         """
         self.device = device
-        record = record or recorder(device)
+        capture = capture or capture_for(device)
         self._context = context
         self._drafts = drafts
         self._state = State(len(model.config.kv_groups), sequences, context, model.scratch, device)
         self._entries = Entries(self._state)
         staging = Staging(device)
         self._sampler = Sampler(model, self._state, staging)
-        self._decodes = DecodeSteps(model, self._state, staging, sequences, record, drafts) if record else None
+        self._decodes = DecodeSteps(model, self._state, staging, sequences, capture, drafts) if capture else None
         self._steps = self._decodes or Steps(model, self._state, staging)
         self._started: Step | None = None
 

@@ -24,7 +24,7 @@ from .progress import ProgressBar
 from .settings import EngineSettings, address
 
 ALREADY_THERE: Final = 3  # exit status if another process serves these settings
-LONELY_SECONDS: Final = 10.0
+IDLE_SECONDS: Final = 10.0
 REPORT_SECONDS: Final = 10.0
 
 
@@ -35,12 +35,12 @@ class EngineServer:
         self._hub = hub
         self._engine = engine
         self._owners: dict[str, Peer] = {}
-        self._lonely_since = time.monotonic()
+        self._idle_since = time.monotonic()
         self._reported = time.monotonic()
 
     def serve(self) -> None:
-        """Serve until no client has been connected for LONELY_SECONDS."""
-        while not self._is_lonely():
+        """Serve until no client has been connected for IDLE_SECONDS."""
+        while not self._is_idle():
             for peer, frame in self._hub.poll(0 if self._engine.busy else 1.0):
                 self._handle(peer, frame)
             if self._engine.busy:
@@ -82,10 +82,10 @@ class EngineServer:
         for peer, updates in frames.items():
             self._hub.send(peer, {"updates": updates})
 
-    def _is_lonely(self) -> bool:
+    def _is_idle(self) -> bool:
         if self._hub.peers:
-            self._lonely_since = time.monotonic()
-        return time.monotonic() - self._lonely_since > LONELY_SECONDS
+            self._idle_since = time.monotonic()
+        return time.monotonic() - self._idle_since > IDLE_SECONDS
 
     def _report(self) -> None:
         """Log the metrics every REPORT_SECONDS while there is work."""
