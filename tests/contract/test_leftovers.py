@@ -14,7 +14,8 @@ from llama_stack_responses.store.records import Records
 from tests.contract.backends import Clock
 from tests.support.inference import Round, finish, text
 from tests.support.records import WatchedRecords, just_before_a_commit
-from tests.unit.jobs.harness import ID, KEEP, PATIENCE, ROUNDS, ProcessHarness, turns, until
+from tests.support.waiting import turns, until
+from tests.unit.jobs.harness import ID, KEEP, PATIENCE, ROUNDS, ProcessHarness
 
 pytestmark = pytest.mark.needs("transactions")
 

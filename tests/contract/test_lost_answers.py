@@ -27,7 +27,8 @@ from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, assistant, response, user
 from tests.contract.test_leftovers import left
 from tests.support.records import WatchedRecords
-from tests.unit.jobs.harness import ANNA, HURRIED, ID, PATIENCE, ROUNDS, ProcessHarness, turns
+from tests.support.waiting import turns
+from tests.unit.jobs.harness import ANNA, HURRIED, ID, PATIENCE, ROUNDS, ProcessHarness
 
 pytestmark = pytest.mark.needs("transactions")
 

@@ -19,7 +19,8 @@ from llama_stack_responses.store.records import Conflict, Notify, PubSub, Put, R
 from llama_stack_responses.store.redis import RedisRecords
 from tests.contract.backends import Backend, Clock, Place
 from tests.support.inference import finish, text
-from tests.unit.jobs.harness import ID, PATIENCE, ROUNDS, SAID, ProcessHarness, texts_of, until
+from tests.support.waiting import until
+from tests.unit.jobs.harness import ID, PATIENCE, ROUNDS, SAID, ProcessHarness, texts_of
 
 pytestmark = pytest.mark.needs("notifications")
 

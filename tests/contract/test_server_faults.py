@@ -31,8 +31,7 @@ from tests.support.database import DatabaseServer
 from tests.support.postgres import Postgres
 from tests.support.records import WatchedRecords
 from tests.support.valkey import Valkey
-from tests.support.waiting import wait_until
-from tests.unit.jobs.harness import until
+from tests.support.waiting import until, wait_until
 
 KINDS: Final[dict[str, tuple[Callable[[Path], DatabaseServer], Callable[[str], Records]]]] = {
     "redis": (

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable
-from itertools import repeat
 
 from llama_stack_responses.jobs.event_log import EventLog
 
@@ -18,11 +17,17 @@ def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
 
 async def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait until the condition holds, without blocking the event loop."""
+    pause = 0.001
     async with asyncio.timeout(seconds):
-        for pause in repeat(0.02):
-            if holds():
-                return
+        while not holds():
             await asyncio.sleep(pause)
+            pause = min(2 * pause, 0.02)
+
+
+async def turns(count: int) -> None:
+    """Let all other tasks of the event loop run this number of times."""
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 def waiting_readers(event_log: EventLog, response_id: str) -> int:

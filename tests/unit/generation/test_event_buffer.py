@@ -11,6 +11,7 @@ import pytest
 from llama_stack_responses.core.stream.events import output_item_added
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from tests.support.clock import LoopClock
+from tests.support.waiting import turns
 
 Json = dict[str, Any]
 
@@ -22,15 +23,9 @@ def events(*numbers: int) -> list[Json]:
     return [{"sequence_number": number} for number in numbers]
 
 
-async def turns(count: int = 5) -> None:
-    """Let all other tasks run until they wait."""
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
 async def started(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     task = asyncio.create_task(work)
-    await turns()
+    await turns(5)
     return task
 
 
@@ -47,7 +42,7 @@ async def test_take_waits_for_first_event() -> None:
     event_buffer = EventBuffer(wanted=True)
     reader = await started(event_buffer.get(SILENCE))
     event_buffer.put([])
-    await turns()
+    await turns(5)
     assert not reader.done()
     event_buffer.put(events(0))
     event_buffer.put(events(1))
@@ -107,7 +102,7 @@ async def test_writer_that_refills_buffer_waits_again() -> None:
     writer = await started(event_buffer.drained())
     await event_buffer.get(SILENCE)
     event_buffer.put(events(1))
-    await turns()
+    await turns(5)
     assert not writer.done()
     await event_buffer.get(SILENCE)
     await writer
@@ -172,9 +167,9 @@ async def test_events_of_one_iteration_are_passed_on_without_waking_reader() -> 
     reader = await started(event_buffer.get(SILENCE, client.write))
     event_buffer.put(events(0))
     event_buffer.put(events(1))
-    await turns()
+    await turns(5)
     event_buffer.put(events(2))
-    await turns()
+    await turns(5)
     assert client.batches == [events(0, 1), events(2)]
     assert not reader.done()
     event_buffer.end()
@@ -185,7 +180,7 @@ async def test_events_that_cannot_be_passed_on_wake_reader_in_order() -> None:
     event_buffer, client = EventBuffer(wanted=True), Client()
     reader = await started(event_buffer.get(SILENCE, client.write))
     event_buffer.put(events(0))
-    await turns()
+    await turns(5)
     client.accepts = False
     event_buffer.put(events(1))
     await asyncio.sleep(0)
@@ -193,7 +188,7 @@ async def test_events_that_cannot_be_passed_on_wake_reader_in_order() -> None:
     event_buffer.put(events(2))
     assert await reader == events(1, 2)
     event_buffer.put(events(3))
-    await turns()
+    await turns(5)
     assert client.batches == [events(0)], "the reader is busy with what it took"
     assert await event_buffer.get(SILENCE, client.write) == events(3)
 
@@ -224,7 +219,7 @@ async def test_passed_events_break_silence(loop_clock: LoopClock) -> None:
     for number in range(4):
         await loop_clock.passes(10.0)
         event_buffer.put(events(number))
-        await turns()
+        await turns(5)
     assert not reader.done()
     await loop_clock.passes_until(reader.done)
     assert await reader == []

@@ -24,7 +24,7 @@ from llama_stack_responses.tools.toolset import Toolset
 from tests.support.clock import LoopClock
 from tests.support.generations import make_generation
 from tests.support.inference import FakeInference, Round, Step, call, finish, reasoning, text
-from tests.support.waiting import until
+from tests.support.waiting import turns, until
 
 Json = dict[str, Any]
 
@@ -418,7 +418,7 @@ async def test_steered_generation_ends_between_items() -> None:
     stop_point, gate = StopPoint(), asyncio.Event()
     harness = Harness([reasoning("hm"), gate, text("never"), finish()], stop_point=stop_point)
     running = asyncio.create_task(harness.generation.run())
-    await settle()
+    await turns(20)
     stop_point.wanted = True
     gate.set()
     assert await running == STEERED
@@ -438,7 +438,7 @@ async def test_steered_generation_ends_between_rounds() -> None:
         tool_choice=ONLY_G,
     )
     running = asyncio.create_task(harness.generation.run())
-    await settle()
+    await turns(20)
     stop_point.wanted = True
     gate.set()
     assert await running == STEERED
@@ -449,13 +449,8 @@ async def test_steered_generation_finishes_last_item() -> None:
     stop_point, gate = StopPoint(), asyncio.Event()
     harness = Harness([text("To the "), gate, text("end."), finish()], stop_point=stop_point)
     running = asyncio.create_task(harness.generation.run())
-    await settle()
+    await turns(20)
     stop_point.wanted = True
     gate.set()
     assert await running == COMPLETED
     assert harness.output == ["To the end."]
-
-
-async def settle() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)

@@ -24,6 +24,7 @@ from llama_stack_responses.tools.toolset import Toolset
 from tests.support.generations import make_generation
 from tests.support.inference import FakeInference, Round, call, finish, reasoning, text
 from tests.support.strict import check_finished, check_stream, validate_response
+from tests.support.waiting import turns
 
 Json = dict[str, Any]
 
@@ -91,11 +92,6 @@ class Harness:
         self.kept.append(deepcopy(response))
         if self._keep:
             await self._keep()
-
-
-async def turns(count: int) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 # Large items

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
@@ -107,20 +107,6 @@ class OneUser:
 
     def allows(self, action: Action, kind: Kind, identifier: str, owner: Owner) -> bool:
         return True
-
-
-async def turns(count: int) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait until `holds()` is true."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            if holds():
-                return
-            await asyncio.sleep(0.001)
 
 
 def shared(**options: Any) -> WatchedRecords:

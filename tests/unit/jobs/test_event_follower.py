@@ -20,8 +20,7 @@ from llama_stack_responses.jobs.event_log import EventLog
 from llama_stack_responses.jobs.notifier import Notifier
 from llama_stack_responses.jobs.queue import JobQueue
 from llama_stack_responses.store.memory import MemoryRecords
-from tests.support.waiting import waiting_readers
-from tests.unit.jobs.harness import until
+from tests.support.waiting import until, waiting_readers
 
 SIZE: Final = 100_000
 ID: Final = "resp_1"

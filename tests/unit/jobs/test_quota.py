@@ -9,7 +9,7 @@ from llama_stack_responses.jobs.quota import RowQuota
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Put
 from tests.support.records import WatchedRecords
-from tests.unit.jobs.harness import turns
+from tests.support.waiting import turns
 
 
 async def write(quota: RowQuota, records: MemoryRecords, key: str, written: asyncio.Event | None = None) -> None:

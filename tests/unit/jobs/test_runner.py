@@ -22,7 +22,8 @@ from llama_stack_responses.store import codec
 from llama_stack_responses.store.records import Condition, Op, Record, writes_of
 from tests.support.inference import Round, call, finish, text
 from tests.support.records import WatchedRecords
-from tests.unit.jobs.harness import ANNA, ID, KEEP, PATIENCE, ROUNDS, SAID, ProcessHarness, texts_of, turns, until
+from tests.support.waiting import turns, until
+from tests.unit.jobs.harness import ANNA, ID, KEEP, PATIENCE, ROUNDS, SAID, ProcessHarness, texts_of
 
 type Json = dict[str, Any]
 

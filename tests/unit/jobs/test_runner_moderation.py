@@ -12,7 +12,8 @@ import pytest
 from tests.support.inference import Round, finish, text
 from tests.support.moderation import AWAY, FakeModerator
 from tests.support.records import WatchedRecords
-from tests.unit.jobs.harness import ID, PATIENCE, ROUNDS, ProcessHarness, turns
+from tests.support.waiting import turns
+from tests.unit.jobs.harness import ID, PATIENCE, ROUNDS, ProcessHarness
 
 type Json = dict[str, Any]
 

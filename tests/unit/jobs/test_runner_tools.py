@@ -15,7 +15,8 @@ from tests.support.inference import Round, call, finish, text
 from tests.support.records import WatchedRecords
 from tests.support.strict import check_stream
 from tests.support.tools import FakeTools
-from tests.unit.jobs.harness import ID, PATIENCE, ProcessHarness, turns
+from tests.support.waiting import turns
+from tests.unit.jobs.harness import ID, PATIENCE, ProcessHarness
 
 Json = dict[str, Any]
 

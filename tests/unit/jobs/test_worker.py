@@ -22,8 +22,9 @@ from llama_stack_responses.jobs.queue import QUEUE
 from llama_stack_responses.store.records import Condition, Op, Put
 from tests.support.inference import Round, finish, text
 from tests.support.records import WatchedRecords
+from tests.support.waiting import turns, until
 from tests.support.wire import output_text
-from tests.unit.jobs.harness import HURRIED, ID, PATIENCE, ROUNDS, SAID, ProcessHarness, shared, texts_of, turns, until
+from tests.unit.jobs.harness import HURRIED, ID, PATIENCE, ROUNDS, SAID, ProcessHarness, shared, texts_of
 
 type Json = dict[str, Any]
 

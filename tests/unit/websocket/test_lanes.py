@@ -10,6 +10,7 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.websocket.lanes import LaneLimits, Lanes, lane_of
+from tests.support.waiting import turns
 
 Json = dict[str, Any]
 
@@ -30,23 +31,18 @@ class Work:
         self.ended.append(event["name"])
 
 
-async def settle() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
 async def test_requests_run_in_order_within_lane_and_limits() -> None:
     work = Work()
     lanes = Lanes(LIMITS, work)
     for lane, name in (("a", "a1"), ("a", "a2"), (None, "n1"), ("c", "c1")):
         lanes.put(lane, {"name": name}, 10, lambda: None)
-    await settle()
+    await turns(10)
     assert work.begun == ["a1", "n1"]
     with pytest.raises(ApiError) as refused:
         lanes.put("d", {"name": "d1"}, 10, lambda: None)
     assert (refused.value.status, refused.value.code) == (429, "rate_limit_exceeded")
     work.go["a1"].set()
-    await settle()
+    await turns(10)
     assert set(work.begun) == {"a1", "n1", "c1"}
     lanes.put("d", {"name": "d1"}, 10, lambda: None)
     for name in ("n1", "c1", "a2", "d1"):
@@ -85,7 +81,7 @@ async def test_abandon_cancels_running_and_queued_requests() -> None:
     lanes = Lanes(LIMITS, work)
     for lane in ("a", "a", "b"):
         lanes.put(lane, {"name": lane}, 1, lambda: None)
-    await settle()
+    await turns(10)
     lanes.abandon()
     await lanes.finish()
     assert (work.begun, work.ended) == (["a", "b"], [])
