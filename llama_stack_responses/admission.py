@@ -78,6 +78,8 @@ class Admission:
         Raises:
             ApiError: 429 if the user would exceed their maximum; 503 if all users together would exceed `total`.
         """
+        if not units:
+            return
         quota, user = self._quota, owner.identity
         theirs = self._by_user.get(user, 0)
         if theirs + units > quota.most(owner):

@@ -74,9 +74,9 @@ class FileInputs(BaseModel):
         max_characters: maximum length of the text of one file.
         seconds: time limit for reading one file; for a web page, `fetch.seconds` applies.
         request_seconds: time limit for reading all files of one request, without the time in the queue.
-        total_bytes: maximum bytes that all requests hold together: files, images and pages being read, and the content
-            as a model gets it, until its response ends; null is 12 times `max_bytes`, and `bytes_per_user` at
-            least.
+        total_bytes: maximum bytes that all requests hold together: files, images, pages and answers of MCP servers
+            being read, the content as a model gets it, and what models and tools have put out, until their response
+            ends; null is 12 times `max_bytes`, and `bytes_per_user` at least.
         bytes_per_user: maximum bytes that the requests of one user hold; null is 4 times `max_bytes`, and 16 MiB at
             least.
         memory_mb: maximum memory for reading one file, if this server reads it itself.
@@ -106,9 +106,11 @@ class FileInputs(BaseModel):
 
     @property
     def content_quota(self) -> Quota:
-        """The quota of file and page contents that are held."""
+        """The quota of contents of files and pages, and of outputs of running responses, that are held."""
         per_user = self.bytes_per_user or max(4 * self.max_bytes, _LEAST_HELD_BYTES)
-        return Quota("files and pages", self.total_bytes or max(12 * self.max_bytes, per_user), per_user)
+        return Quota(
+            "files, pages and running outputs", self.total_bytes or max(12 * self.max_bytes, per_user), per_user
+        )
 
     @model_validator(mode="after")
     def _admits_the_largest_request(self) -> FileInputs:

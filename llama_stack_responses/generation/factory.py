@@ -43,6 +43,7 @@ from .context_lengths import ContextLengths
 from .delta_filter import DeltaFilter
 from .dependencies import Dependencies
 from .event_buffer import EventBuffer
+from .held_output import HeldOutput
 from .loop import NOTHING_DONE, Generation, LoopLimits, Progress
 from .model_round import ModelRound
 from .reasoning_summary import ReasoningSummarizer
@@ -242,8 +243,8 @@ class GenerationContext:
         Raises:
             ApiError: a file that the items refer to cannot be read.
         """
-        model_round = self.model_round(event_buffer)
         held = self.held()
+        model_round = self.model_round(event_buffer, held)
         return Generation(
             self.request,
             items,
@@ -270,7 +271,7 @@ class GenerationContext:
         )
 
     def held(self) -> Reservation:
-        """Return a reservation for the contents of files and images; the caller must release it."""
+        """Return a reservation for contents of files and images, and for output; the caller must release it."""
         return self.factory.attachments.contents.reserve(self.owner)
 
     async def model_items(self, items: list[Json], held: Reservation) -> list[Json]:
@@ -295,8 +296,8 @@ class GenerationContext:
             held.release()
             raise
 
-    def model_round(self, event_buffer: EventBuffer) -> ModelRound:
-        """Return the runner of the model rounds."""
+    def model_round(self, event_buffer: EventBuffer, held: Reservation) -> ModelRound:
+        """Return the runner of the model rounds; `held` counts their output."""
         factory, model = self.factory, self.request.model
         profile = profile_for(model, factory.profiles)
         instructions = self.assembler.response["instructions"]
@@ -309,6 +310,7 @@ class GenerationContext:
             event_buffer=event_buffer,
             idle_seconds=factory.limits.idle_seconds,
             output_bytes=factory.limits.output_bytes,
+            output=HeldOutput(held),
             fair_yield=factory.fair_yield,
             instructions=instructions if isinstance(instructions, str) else None,
             read_reasoning=self.reasoning.read,
@@ -325,12 +327,17 @@ class GenerationContext:
         """
         factory, event_buffer = self.factory, EventBuffer(wanted=False)
         tool_execution = ToolExecution(
-            self.toolset, self.assembler, event_buffer, factory.limits.tool_seconds, factory.telemetry
+            self.toolset,
+            self.assembler,
+            event_buffer,
+            factory.limits.tool_seconds,
+            factory.telemetry,
+            HeldOutput(held),
         )
         try:
             await self.toolset.prepare(items, tool_execution)
             items = await self.model_items(items, held)
-            return await self.model_round(event_buffer).chat(items, self.request.max_output_tokens)
+            return await self.model_round(event_buffer, held).chat(items, self.request.max_output_tokens)
         finally:
             self.toolset.release()
 

@@ -25,6 +25,7 @@ from ..tools.toolset import SERVERS, Toolset
 from .activity import Running
 from .compaction import AutoCompaction, Compact
 from .event_buffer import EventBuffer
+from .held_output import HeldOutput
 from .model_round import ModelRound, RoundResult
 from .stop_point import StopPoint
 from .timeline import Timeline
@@ -103,7 +104,7 @@ class Generation:
         request: the client's request.
         items: the history and the input, normalised, with references resolved.
         model_items: these items as the model gets them, with files and images resolved.
-        held: counts the memory that `model_items` takes, until the generation has ended.
+        held: counts the memory that `model_items` and the results of tools take, until the generation has ended.
         model_round: runs the model rounds.
         auto_compaction: replaces the conversation by a summary when it is too long.
         toolset: the request's tools.
@@ -147,7 +148,7 @@ class Generation:
         self._moderation_filter = moderation_filter
         self._stop_point = stop_point or StopPoint()
         self._tool_execution = ToolExecution(
-            toolset, assembler, event_buffer, limits.tool_seconds, telemetry, model_round.timeline
+            toolset, assembler, event_buffer, limits.tool_seconds, telemetry, HeldOutput(held), model_round.timeline
         )
         self._tool_execution.limit(limits.tool_output_bytes, _outputs(progress.said))
         self._rounds = progress.rounds
@@ -189,7 +190,7 @@ class Generation:
             self.release()
 
     def release(self) -> None:
-        """Release the tools' connections and the memory of files. Call it also for a generation that is not run."""
+        """Release the tools' connections and the held memory. Call it also for a generation that is not run."""
         self._toolset.release()
         self._held.release()
 

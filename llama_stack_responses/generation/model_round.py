@@ -26,6 +26,7 @@ from ..tools.toolset import Toolset
 from .context_fit import ContextFit, Make
 from .delta_filter import DeltaFilter
 from .event_buffer import EventBuffer
+from .held_output import HeldOutput
 from .intake import Deltas, Extend, Intake, Preparation, Round, Take, nothing_to_prepare
 from .stream_close import closing
 from .timeline import Timeline
@@ -68,6 +69,7 @@ class ModelRound:
         event_buffer: receives the events; while it is full, the stream is not read.
         idle_seconds: timeout for the model server's next data.
         output_bytes: most characters of the output of all rounds; the round that exceeds it ends there as incomplete.
+        output: counts that output; a round that has no room for it ends as incomplete too.
         fair_yield: schedules concurrent streams.
         instructions: the instructions before the conversation; None for none.
         read_reasoning: opens a reasoning item for the model.
@@ -91,6 +93,7 @@ class ModelRound:
         event_buffer: EventBuffer,
         idle_seconds: float,
         output_bytes: int,
+        output: HeldOutput,
         fair_yield: FairYield,
         instructions: str | None = None,
         read_reasoning: Callable[[Json], Sequence[Thought]] = plain_thoughts,
@@ -106,7 +109,8 @@ class ModelRound:
         self._context_fit = context_fit
         self._event_buffer = event_buffer
         self._idle_seconds = idle_seconds
-        self._left = output_bytes
+        self._most = self._left = output_bytes
+        self._output = output
         self._fair_yield = fair_yield
         self._instructions = instructions
         self._read_reasoning = read_reasoning
@@ -143,7 +147,12 @@ class ModelRound:
         chat = await self.chat(items, max_tokens)
         reader = ChunkReader(self._profile, self._left, summaries=self._request.reasoning_summary is not None)
         citing = self._toolset.citing()
-        this = Round(reader, citing, self._filters, take, operation, full, extend, preparation)
+        said = self._most - self._left
+
+        def is_full() -> bool:
+            return full() or not self._output.holds_model_output(said + reader.said)
+
+        this = Round(reader, citing, self._filters, take, operation, is_full, extend, preparation)
         return await self._run_round(chat, this)
 
     async def summarise(

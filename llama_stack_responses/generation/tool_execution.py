@@ -16,6 +16,7 @@ from ..telemetry.telemetry import Telemetry
 from ..tools.tool_function import Invocation, Outcome, Output, ToolError
 from ..tools.toolset import Toolset
 from .event_buffer import EventBuffer
+from .held_output import HeldOutput
 from .timeline import Timeline
 
 Answered = Callable[[ServerCall, Output], Awaitable[None]]
@@ -26,7 +27,7 @@ _MAX_CONCURRENT_CALLS: Final = 32
 """Maximum calls of one response that run at the same time; a round can have a thousand."""
 _RESULT_BYTES: Final = 64 * 2**20
 _TOO_MUCH: Final = (
-    "The results of the tools of this response are too large together, so this one is left out. Call no more tools, "
+    "The results of the tools are too large together, so this one is left out. Call no more tools, "
     "and answer with what you know."
 )
 _LOST: Final = (
@@ -44,6 +45,7 @@ class ToolExecution:
         event_buffer: receives the events.
         seconds: timeout of one call.
         telemetry: records the calls that are run.
+        output: counts their results.
         timeline: records when they were run.
     """
 
@@ -54,6 +56,7 @@ class ToolExecution:
         event_buffer: EventBuffer,
         seconds: float,
         telemetry: Telemetry,
+        output: HeldOutput,
         timeline: Timeline | None = None,
     ) -> None:
         self._toolset = toolset
@@ -63,6 +66,7 @@ class ToolExecution:
         self._turn = asyncio.Semaphore(_MAX_CONCURRENT_CALLS)
         self._left = _RESULT_BYTES
         self._telemetry = telemetry
+        self._held = output
         self._timeline = timeline or Timeline()
 
     async def answer(self, calls: Collection[ServerCall], answered: Answered, *, again: bool) -> None:
@@ -98,8 +102,11 @@ class ToolExecution:
 
     def _count(self, *results: Any) -> bool:
         """Count results; return False if they are too large together with those before them."""
-        self._left = left_of(results, self._left)
-        return self._left >= 0
+        before = self._left
+        self._left = left_of(results, before)
+        if self._left < 0:
+            return False
+        return self._held.holds(before - self._left)
 
     def _failure(self, call: ServerCall, message: str) -> Json:
         assert call.index is not None
@@ -140,6 +147,14 @@ class ToolExecution:
     def advance(self, index: int, stage: Stage) -> None:
         """Report the stage of an open item."""
         self._event_buffer.put(self._assembler.calls.advance(index, stage))
+
+    def hold(self, size: int) -> None:
+        """Count bytes that a tool keeps until the response ends.
+
+        Raises:
+            ApiError: 429 or 503, the owner or all owners hold too much.
+        """
+        self._held.add(size)
 
     def begin(self, form: ItemForm, fields: Json) -> int:
         """Open an item of a tool's own; return its index in the output."""

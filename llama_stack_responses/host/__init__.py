@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
-from llama_stack_responses.admission import Admission
+from llama_stack_responses.admission import Admission, Reservation
 from llama_stack_responses.chat.profile import profile_for
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.config.services import Fetching
@@ -78,7 +78,7 @@ async def get_provider_impl(
         browses=lambda model: profile_for(model, config.profiles).web_search == "browser",
         vector_stores=HostVectorStores(deps[Api.vector_io]) if Api.vector_io in deps else None,
         containers=open_containers(config.code_interpreter) if config.code_interpreter else None,
-        mcp=_mcp_servers(config, address_policy, deps.get(Api.connectors)),
+        mcp=_mcp_servers(config, address_policy, deps.get(Api.connectors), contents, access.current_user),
         unavailable=Unavailable(config.unavailable_tools),
     )
     processor = file_processor(deps.get(Api.file_processors))
@@ -130,8 +130,18 @@ def _pages(fetching: Fetching, address_policy: AddressPolicy, pool: WorkerPool, 
     return WebPages(Fetcher(address_policy, limits), pool, fetching.seconds, contents)
 
 
-def _mcp_servers(config: ResponsesConfig, address_policy: AddressPolicy, connectors: Any | None) -> McpClient:
+def _mcp_servers(
+    config: ResponsesConfig,
+    address_policy: AddressPolicy,
+    connectors: Any | None,
+    contents: Admission,
+    current_user: Callable[[], Owner],
+) -> McpClient:
     mcp = config.mcp
     incoming = IncomingLimits(mcp.answer_bytes, mcp.answer_values, mcp.session_bytes)
     limits = SessionLimits(mcp.connect_seconds, incoming)
-    return McpClient(address_policy, HostConnectors(connectors), limits, mcp.repeatable, mcp.require_approval)
+
+    def reserve() -> Reservation:
+        return contents.reserve(current_user())
+
+    return McpClient(address_policy, HostConnectors(connectors), limits, reserve, mcp.repeatable, mcp.require_approval)

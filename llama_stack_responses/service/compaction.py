@@ -77,7 +77,9 @@ class Compaction:
             telemetry.round(request.model, whole) as operation,
         ):
             shown = await context.model_items(start.items, held)
-            written = await context.model_round(EventBuffer(wanted=False)).summarise(shown, None, _ignore, operation)
+            written = await context.model_round(EventBuffer(wanted=False), held).summarise(
+                shown, None, _ignore, operation
+            )
             operation.ended(written.finish, ())
             response |= {"usage": usage_of(written.finish.usage), "status": "completed"}
             whole.ended(response, "completed", 1)

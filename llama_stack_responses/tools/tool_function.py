@@ -52,6 +52,14 @@ class ItemReporter(Protocol):
         """Report the stage of an open item."""
         ...
 
+    def hold(self, size: int) -> None:
+        """Count bytes that a tool keeps until the response ends.
+
+        Raises:
+            ApiError: 429 or 503, the owner or all owners hold too much.
+        """
+        ...
+
     def begin(self, form: ItemForm, fields: Json) -> int:
         """Open an item of the tool's own; return its index in the output."""
         ...

@@ -16,6 +16,7 @@ from llama_stack_responses.tools.mcp.servers import McpAddress, McpError
 from llama_stack_responses.tools.mcp.sessions import McpClient, McpClientSession, SessionLimits
 from tests.support.hostile_mcp import Hostile, Method, events, json_answer
 from tests.support.mcp_server import McpServers
+from tests.support.reservations import unlimited
 from tests.support.waiting import wait_until
 from tests.support.web import Answer, ReceivedRequest, Web
 
@@ -46,7 +47,7 @@ def address(url: str, **headers: str) -> McpAddress:
 
 def servers(limits: SessionLimits = LIMITS, connector: str | None = None, *, allowed: bool = True) -> McpClient:
     networks = [ip_network("127.0.0.0/8")] if allowed else []
-    return McpClient(AddressPolicy(networks), NoConnectors(connector), limits)
+    return McpClient(AddressPolicy(networks), NoConnectors(connector), limits, unlimited)
 
 
 async def nowhere(host: str, port: int) -> list[str]:
@@ -278,7 +279,7 @@ async def test_silent_mcp_server_is_504(hostile: Hostile, method: str) -> None:
 async def test_unreachable_and_unknown_mcp_servers_are_502() -> None:
     error = await failure(servers().session(address("http://127.0.0.1:1/mcp")).list_tools())
     assert (error["code"], error["message"]) == (502, "The server could not be reached (ConnectError).")
-    session = McpClient(AddressPolicy(resolve=nowhere), NoConnectors(), LIMITS).session(
+    session = McpClient(AddressPolicy(resolve=nowhere), NoConnectors(), LIMITS, unlimited).session(
         address("http://nowhere.example/mcp")
     )
     error = await failure(session.list_tools())

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from llama_stack_responses.admission import Reservation
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.assembler import Assembler
@@ -34,6 +35,7 @@ class GenerationHarness:
         makers: the available hosted tools.
         history: the items before the input.
         inference: the model, if it must do more than play the rounds.
+        held: counts what the generation holds; by default, without a limit.
         fields: fields of the request.
 
     Attributes:
@@ -49,6 +51,7 @@ class GenerationHarness:
         limits: LoopLimits = ENOUGH,
         progress: Progress = NOTHING_DONE,
         inference: FakeInference | None = None,
+        held: Reservation | None = None,
         **fields: Any,
     ) -> None:
         request = parse_create({"model": "m", "input": "hi", "stream": True, **fields})
@@ -71,6 +74,7 @@ class GenerationHarness:
             limits=limits,
             progress=progress,
             after_step=self.note,
+            held=held,
         )
 
     async def note(self, progress: Progress) -> None:

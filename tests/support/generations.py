@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from llama_stack_responses.admission import Admission, Quota
+from llama_stack_responses.admission import Reservation
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.concurrency import FairYield
 from llama_stack_responses.core.compaction import continued
@@ -16,6 +16,7 @@ from llama_stack_responses.generation.compaction import AutoCompaction
 from llama_stack_responses.generation.context_fit import ContextFit
 from llama_stack_responses.generation.context_lengths import ContextLengths
 from llama_stack_responses.generation.event_buffer import EventBuffer
+from llama_stack_responses.generation.held_output import HeldOutput
 from llama_stack_responses.generation.loop import NOTHING_DONE, Generation, LoopLimits, Progress
 from llama_stack_responses.generation.model_round import ModelRound
 from llama_stack_responses.generation.stop_point import StopPoint
@@ -26,6 +27,7 @@ from llama_stack_responses.sealing.summaries import PrivateSummaries
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.toolset import Toolset
 from tests.support.inference import FakeInference
+from tests.support.reservations import unlimited
 
 
 def make_generation(
@@ -42,9 +44,11 @@ def make_generation(
     progress: Progress = NOTHING_DONE,
     stop_point: StopPoint | None = None,
     after_step: Callable[[Progress], Awaitable[None]] | None = None,
+    held: Reservation | None = None,
 ) -> Generation:
     """Create a generation over `items`, by default for a model without a profile."""
     profile = profile or Profile()
+    held = held or unlimited()
     summaries = PrivateSummaries(Sealer([bytes(SECRET_BYTES)]), ANONYMOUS)
     model_round = ModelRound(
         request,
@@ -61,6 +65,7 @@ def make_generation(
         event_buffer=event_buffer,
         idle_seconds=limits.idle_seconds,
         output_bytes=limits.output_bytes,
+        output=HeldOutput(held),
         fair_yield=fair_yield or FairYield(),
         instructions=assembler.response["instructions"],
         read_summary=summaries.read,
@@ -69,7 +74,7 @@ def make_generation(
         request,
         items,
         model_items=continued(items, summaries.read),
-        held=Admission(Quota("files and pages", 2**30, 2**30)).reserve(ANONYMOUS),
+        held=held,
         model_round=model_round,
         auto_compaction=AutoCompaction(
             request,

@@ -53,6 +53,7 @@ LAYERS: Final = {
             "dependencies",
             "ended_log",
             "event_buffer",
+            "held_output",
             "stop_point",
             "stream_close",
             "timeline",

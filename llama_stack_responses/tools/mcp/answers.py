@@ -12,6 +12,9 @@ from .failure import BAD_GATEWAY, BrokenConnection, Failure, too_large
 from .incoming import IncomingMessages
 from .versions import http
 
+_FREE_BYTES: Final = 65_536
+"""Bytes of an unfinished answer that do not count as held."""
+
 _LINES_PER_TURN: Final = 256
 """Lines of a stream between two yields to the event loop."""
 
@@ -25,6 +28,8 @@ _ENDPOINT_BYTES: Final = 8_192
 class Body:
     """A body that fails if it is too large or ends too early.
 
+    While it is open, what has arrived counts as held, up to the size of one answer.
+
     Args:
         response: the HTTP response.
         incoming: the session's limits and counters.
@@ -36,6 +41,8 @@ class Body:
         self._response = response
         self._incoming = incoming
         self._left = max_bytes
+        self._uncounted = _FREE_BYTES
+        self._counted = 0
         self._endpoint = endpoint
 
     async def chunks(self) -> AsyncIterator[bytes]:
@@ -50,13 +57,14 @@ class Body:
                 if self._left < 0:
                     raise too_large()
                 self._incoming.receive(len(chunk))
+                self._hold(len(chunk))
                 yield chunk
         except (http.TransportError, OSError) as error:
             message = f"The connection to the server broke ({type(error).__name__})."
             raise BrokenConnection(BAD_GATEWAY, message) from error
 
     async def read(self) -> bytes:
-        """Return the whole body."""
+        """Return the whole body; it counts until the body is closed."""
         body = bytearray()
         async for chunk in self.chunks():
             body += chunk
@@ -77,7 +85,17 @@ class Body:
 
     async def aclose(self) -> None:
         """Close the connection."""
+        self._incoming.drop(self._counted)
+        self._counted = 0
         await self._response.aclose()
+
+    def _hold(self, size: int) -> None:
+        free = min(size, self._uncounted)
+        self._uncounted -= free
+        further = min(size - free, self._incoming.limits.answer_bytes - self._counted)
+        if further > 0:
+            self._incoming.hold(further)
+            self._counted += further
 
     async def _passed(self, event: Event) -> Event | None:
         if event.name == _ENDPOINT:

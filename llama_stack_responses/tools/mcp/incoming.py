@@ -12,7 +12,9 @@ from typing import Any, Final
 
 import orjson
 
+from ...admission import Reservation
 from ...core import json_decoding
+from ...core.errors import ApiError
 from ...core.json_blocks import blocks
 from ...core.json_values import fits
 from ...core.types import Json
@@ -59,10 +61,12 @@ class IncomingMessages:
     Args:
         limits: the limits.
         texts: stores the large strings of results.
+        held: counts what has been received of unfinished answers.
     """
 
-    def __init__(self, limits: IncomingLimits, texts: LargeTexts) -> None:
+    def __init__(self, limits: IncomingLimits, texts: LargeTexts, held: Reservation) -> None:
         self.limits = limits
+        self._held = held
         self._texts = texts
         self._bytes = limits.session_bytes
         self._messages = _MOST_MESSAGES
@@ -86,6 +90,21 @@ class IncomingMessages:
         self._bytes -= size
         if self._bytes < 0:
             raise Failure(BAD_GATEWAY, "The server has sent more in one session than this server allows.")
+
+    def hold(self, size: int) -> None:
+        """Count bytes of an unfinished answer.
+
+        Raises:
+            Failure: the user of the session, or all users, hold too much.
+        """
+        try:
+            self._held.add(size)
+        except ApiError as error:
+            raise Failure(BAD_GATEWAY, error.message) from error
+
+    def drop(self, size: int) -> None:
+        """Subtract such bytes: the answer is finished."""
+        self._held.resize(max(self._held.units - size, 0))
 
     async def passed(self, text: bytes) -> bytes | None:
         """Check a message of a stream; return it for the package, or None to drop it.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
+from llama_stack_responses.admission import Reservation
 from llama_stack_responses.concurrency import FairYield
 from llama_stack_responses.core.mcp_approvals import Approval
 from llama_stack_responses.fetch.address_policy import AddressPolicy
@@ -71,6 +72,7 @@ class McpClient:
         address_policy: policy for request addresses. It does not apply to connectors, which the operator configured.
         connectors: named servers.
         limits: limits for each server.
+        reserve: returns an empty reservation of the current user, for what has arrived of unfinished answers.
         repeatable: patterns on `label/tool` of calls that the operator allows to be repeated.
         require_approval: whether calls need the client's approval if the request does not specify it.
     """
@@ -80,12 +82,14 @@ class McpClient:
         address_policy: AddressPolicy,
         connectors: Connectors,
         limits: SessionLimits,
+        reserve: Callable[[], Reservation],
         repeatable: Sequence[str] = (),
         require_approval: Approval = "always",
     ) -> None:
         self.address_policy = address_policy
         self.connectors = connectors
         self.limits = limits
+        self.reserve = reserve
         self.repeatable = repeatable
         self.require_approval = require_approval
         self._trust: ssl.SSLContext | None = None
@@ -195,7 +199,9 @@ class _McpConnection:
         self._end: asyncio.Future[Any] = loop.create_future()
         self._first: McpError | None = None
         self._texts = LargeTexts()
+        self._held = servers.reserve()
         self.task = asyncio.create_task(self._live())
+        self.task.add_done_callback(lambda _: self._held.release())
 
     @property
     def initialized(self) -> bool:
@@ -270,7 +276,7 @@ class _McpConnection:
         limits = self._servers.limits
         inner = self._servers.transport(guarded=self._address.connector_id is None)
         answers = over is over_streamable_http
-        incoming = IncomingMessages(limits.incoming, self._texts)
+        incoming = IncomingMessages(limits.incoming, self._texts, self._held)
         transport = McpTransport(inner, self._url, incoming, answers=answers, failed=self._failed)
         client = http.AsyncClient(
             transport=transport,

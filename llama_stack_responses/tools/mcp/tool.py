@@ -72,7 +72,7 @@ class McpTool:
         client.
 
         Raises:
-            ApiError: 424, the server returned no list.
+            ApiError: 424, the server returned no list; 429 or 503, the response's owner or all owners hold too much.
         """
         tools = self._listed(history)
         if tools is None:
@@ -106,9 +106,14 @@ class McpTool:
 
     async def _list(self, reporter: ItemReporter) -> list[Json]:
         index = reporter.begin(MCP_LIST_TOOLS, {"server_label": self._label})
+
+        def counted(tools: int, size: int) -> None:
+            self.budget.spend(tools, size)
+            reporter.hold(size)
+
         try:
             async with self.budget.turn:
-                tools = [_listing(tool) for tool in await self._session.list_tools(self.budget.spend)]
+                tools = [_listing(tool) for tool in await self._session.list_tools(counted)]
         except McpError as error:
             reporter.conclude(index, {"error": str(error)}, failed=True)
             message = f"Error retrieving tool list from MCP server: '{self._label}'. {error}"

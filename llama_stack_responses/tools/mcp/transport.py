@@ -142,8 +142,10 @@ class McpTransport(http.AsyncBaseTransport):
         if kind == _EVENTS:
             stream = AnswerEvents(body, lambda failure: self._error(request_id, failure))
             return _events(request, response, headers, stream)
-        content = await self._incoming.answer(await body.read(), request_id)
-        await response.aclose()
+        try:
+            content = await self._incoming.answer(await body.read(), request_id)
+        finally:
+            await body.aclose()
         return http.Response(response.status_code, headers=[*headers, *_JSON.items()], content=content, request=request)
 
     def _ended_too_often(self, request: Any) -> Failure:

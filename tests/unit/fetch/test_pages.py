@@ -26,7 +26,7 @@ OTTERS = """<html><head><title>Otters &amp;
 
 
 def contents(per_user: int = 2**30) -> Admission:
-    return Admission(Quota("files and pages", 2**30, per_user))
+    return Admission(Quota("files, pages and running outputs", 2**30, per_user))
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ async def test_pages_being_read_count_against_user_quota(web: Web) -> None:
     first = asyncio.create_task(opened.fetch(web.url("/slow")))
     # All of the first piece except the rest of a chunk, and the connection.
     await until(lambda: held.held >= 2_450_000)
-    with pytest.raises(UrlRefused, match="You have too many files and pages open at the same time"):
+    with pytest.raises(UrlRefused, match="You have too many files, pages and running outputs open at the same time"):
         await pages.of(OWNER).fetch(web.url("/a"))
     await pages.of(Owner("bob")).fetch(web.url("/a"))
     going_on.set()
@@ -170,7 +170,7 @@ async def test_kept_pages_count_against_user_quota(web: Web) -> None:
     web.say("/a", "x" * 800_000, "text/plain")
     first, second = pages.of(OWNER), pages.of(OWNER)
     await first.fetch(web.url("/a"))
-    with pytest.raises(UrlRefused, match="You have too many files and pages open at the same time"):
+    with pytest.raises(UrlRefused, match="You have too many files, pages and running outputs open at the same time"):
         await second.fetch(web.url("/a"))
     first.release()
     await second.fetch(web.url("/a"))

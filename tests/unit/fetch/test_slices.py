@@ -19,6 +19,7 @@ from llama_stack_responses.fetch.slices import LINES_PER_SLICE, SlicedStream, re
 from llama_stack_responses.tools.mcp.incoming import IncomingLimits
 from llama_stack_responses.tools.mcp.sessions import McpClient, SessionLimits
 from llama_stack_responses.tools.mcp.versions import http
+from tests.support.reservations import unlimited
 
 READ: Final = 65_536
 HEAD: Final = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -90,7 +91,7 @@ async def test_fetched_file_in_small_chunks_is_parsed_in_slices() -> None:
 @pytest.mark.parametrize("guarded", [True, False], ids=["server", "connector"])
 async def test_answer_of_mcp_server_in_small_chunks_is_parsed_in_slices(guarded: bool) -> None:
     limits = SessionLimits(60.0, IncomingLimits(CHUNKS, CHUNKS, CHUNKS))
-    transport = McpClient(AddressPolicy(HERE), NoConnectors(), limits).transport(guarded=guarded)
+    transport = McpClient(AddressPolicy(HERE), NoConnectors(), limits, unlimited).transport(guarded=guarded)
     async with serving(SMALL) as url, http.AsyncClient(transport=transport) as client:
         iterations, answer = await counted(client.get(url))
     assert answer.text == "x" * CHUNKS

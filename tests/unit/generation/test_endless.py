@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from llama_stack_responses.admission import Admission, Quota, Reservation
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.response import new_response
@@ -67,7 +69,15 @@ class Noting(EventBuffer):
 class Harness:
     """A generation over such a stream."""
 
-    def __init__(self, *rounds: Any, profile: Profile | None = None, events: int = 10**6, **fields: Any) -> None:
+    def __init__(
+        self,
+        *rounds: Any,
+        profile: Profile | None = None,
+        events: int = 10**6,
+        size: int = 100_000,
+        held: Reservation | None = None,
+        **fields: Any,
+    ) -> None:
         request = parse_create({"model": "m", "input": "hi", **fields})
         self.inference = FakeInference(*rounds)
         self.transcript = Transcript()
@@ -88,7 +98,8 @@ class Harness:
             assembler=self.assembler,
             inference=self.inference,
             event_buffer=event_buffer,
-            limits=LoopLimits(8, 100.0, 30.0, output_bytes=100_000, output_events=events),
+            limits=LoopLimits(8, 100.0, 30.0, output_bytes=size, output_events=events),
+            held=held,
         )
 
     @property
@@ -98,6 +109,19 @@ class Harness:
 
 
 FUNCTIONS = [{"type": "function", "name": "f"}]
+
+
+async def test_outputs_of_all_running_responses_of_user_are_bounded_together() -> None:
+    """The first 256 KiB of each do not count. What a response holds is released when it ends."""
+    admission = Admission(Quota("running outputs", 10**7, 10**6))
+    other = admission.reserve(ANONYMOUS).add(100_000)
+    endless = Harness(Endless(text(KILO)), size=10**8, held=admission.reserve(ANONYMOUS))
+    assert await endless.generation.run() == CUT
+    said = len(endless.assembler.response["output"][0]["content"][0]["text"])
+    assert 500_000 < said < 1_300_000
+    assert admission.held == other.units
+    short = Harness([*[text(KILO)] * 200, finish()], size=10**8, held=admission.reserve(ANONYMOUS).add(900_000))
+    assert (await short.generation.run()).status == "completed"
 
 
 def growing(index: int) -> Step:

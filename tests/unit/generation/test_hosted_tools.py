@@ -7,7 +7,9 @@ from typing import Any, Final
 
 import pytest
 
+from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.transcript import Transcript
@@ -133,6 +135,20 @@ async def test_results_of_all_calls_are_bounded_together(shown: bool) -> None:
     assert [item["status"] for item in response["output"]] == ["completed"] * 2 + ["failed"] * 2 + ["completed"]
     assert [each[:11] for each in harness.tool_outputs()] == [large.output[:11]] * 2 + ["The results"] * 2
     assert len(tools.ran) == 3
+
+
+async def test_results_of_all_running_responses_of_user_are_bounded_together() -> None:
+    """What a response holds is released when it ends."""
+    admission = Admission(Quota("running outputs", 2_000, 1_000))
+    other = admission.reserve(ANONYMOUS).add(600)
+    rounds = [[call("lookup", str(number), '{"query": "q"}'), finish("tool_calls")] for number in range(2)]
+    tools = FakeTools(Outcome("x" * 300), Outcome("y" * 300))
+    held = admission.reserve(ANONYMOUS)
+    harness = HostedToolsHarness(*rounds, ANSWER, tools=tools, held=held)
+    response = check_stream(await harness.end())
+    assert [item["status"] for item in response["output"]] == ["completed", "failed", "completed"]
+    assert [each[:11] for each in harness.tool_outputs()] == ["x" * 11, "The results"]
+    assert admission.held == other.units
 
 
 async def test_second_parallel_call_is_refused_if_disallowed() -> None:

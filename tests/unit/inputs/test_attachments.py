@@ -270,7 +270,7 @@ async def test_contents_count_for_their_user_until_released() -> None:
                 await harness.read(third, image(file_id="image"), owner=ada)
         assert (caught.value.status, caught.value.code) == (429, "rate_limit_exceeded")
         assert caught.value.param == "input[0].content[0].file_id"
-        assert "too many files and pages open at the same time" in caught.value.message
+        assert "too many files, pages and running outputs open at the same time" in caught.value.message
         assert harness.contents.held == before
         with harness.contents.reserve(bob) as theirs:
             await harness.read(theirs, image(file_id="image"), owner=bob)

@@ -45,7 +45,7 @@ async def opened(folder: Path) -> AsyncIterator[Containers]:
 
 
 async def test_files_for_container_count_until_written(tmp_path: Path) -> None:
-    contents = Admission(Quota("files and pages", 2_000, 1_000))
+    contents = Admission(Quota("files, pages and running outputs", 2_000, 1_000))
     files = Shelf(small=bytes(900), large=bytes(1_001))
     uploaded = uploaded_with(files, contents, lambda: ANONYMOUS)
     async with opened(tmp_path / "containers") as containers:
@@ -60,7 +60,9 @@ async def test_files_for_container_count_until_written(tmp_path: Path) -> None:
         await put("small", "small")
         assert contents.held == 0
         with contents.reserve(ANONYMOUS).add(200):
-            with pytest.raises(ToolError, match="You have too many files and pages open at the same time"):
+            with pytest.raises(
+                ToolError, match="You have too many files, pages and running outputs open at the same time"
+            ):
                 await put("small")
             assert contents.held == 200
         with pytest.raises(ToolError, match="more than the 1000 bytes that can be read"):
@@ -69,7 +71,7 @@ async def test_files_for_container_count_until_written(tmp_path: Path) -> None:
 
 
 async def test_concurrent_calls_share_one_new_container(tmp_path: Path) -> None:
-    uploaded = uploaded_with(Shelf(), Admission(Quota("files and pages", 0, 0)), lambda: ANONYMOUS)
+    uploaded = uploaded_with(Shelf(), Admission(Quota("files, pages and running outputs", 0, 0)), lambda: ANONYMOUS)
     async with opened(tmp_path / "containers") as containers:
         choice = ContainerChoice(ContainerAccess(containers, lambda: ANONYMOUS, uploaded), {})
         choice.choose([])

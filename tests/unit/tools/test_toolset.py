@@ -17,12 +17,14 @@ from llama_stack_responses.core.stream.calls import FUNCTION, ServerCall
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.core.unavailable_tools import HostedTool, Policy, Unavailable
 from llama_stack_responses.generation.event_buffer import EventBuffer
+from llama_stack_responses.generation.held_output import HeldOutput
 from llama_stack_responses.generation.tool_execution import ToolExecution
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.client.function import FunctionTool
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.tool_function import Function, Invocation
 from llama_stack_responses.tools.toolset import Toolset
+from tests.support.reservations import unlimited
 
 Json = dict[str, Any]
 
@@ -139,7 +141,9 @@ async def test_functions_of_a_function_tool_are_built_once() -> None:
     tool = RecordingTool(request.tools[0], request)
     toolset = Toolset(request, {"function": lambda *_: tool})
     assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of)
-    await toolset.prepare([], ToolExecution(toolset, assembler, EventBuffer(wanted=False), 1, Telemetry()))
+    await toolset.prepare(
+        [], ToolExecution(toolset, assembler, EventBuffer(wanted=False), 1, Telemetry(), HeldOutput(unlimited()))
+    )
     assert [each["function"]["name"] for each in toolset.offer()[0]] == ["f"]
     assert tool.times == 1
 

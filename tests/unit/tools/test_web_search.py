@@ -61,7 +61,7 @@ PAGES = WebPages(
     Fetcher(AddressPolicy([ip_network("127.0.0.1/32")]), FetchLimits(100_000, 20, 3)),
     WorkerPool(PoolLimits()),
     60,
-    Admission(Quota("files and pages", 2**30, 2**30)),
+    Admission(Quota("files, pages and running outputs", 2**30, 2**30)),
 )
 
 

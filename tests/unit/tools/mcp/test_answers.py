@@ -1,18 +1,22 @@
 """The `mcp` package receives complete events that it needs, and nothing else."""
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 import orjson
 import pytest
 
+from llama_stack_responses.admission import Reservation
 from llama_stack_responses.tools.mcp.answers import AnswerEvents, Body, SessionEvents
 from llama_stack_responses.tools.mcp.failure import BrokenConnection, Failure
 from llama_stack_responses.tools.mcp.incoming import IncomingLimits, IncomingMessages
 from llama_stack_responses.tools.mcp.large_texts import LargeTexts
 from llama_stack_responses.tools.mcp.versions import http
+from tests.support.reservations import limited, unlimited
 
 ANSWER = orjson.dumps({"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text": "x" * 3_000}]}})
 LIMITS = IncomingLimits(answer_bytes=10_000, answer_values=100, session_bytes=20_000)
+LONG_SESSION = replace(LIMITS, session_bytes=10**6)
 
 
 class Response:
@@ -36,10 +40,29 @@ class Response:
         """Do nothing: no connection is open."""
 
 
-def body(response: Response, *, endpoint: bool = False, size: int = 10_000) -> Body:
-    incoming = IncomingMessages(LIMITS, LargeTexts())
+def body(response: Response, *, endpoint: bool = False, size: int = 10_000, held: Reservation | None = None) -> Body:
+    incoming = IncomingMessages(LONG_SESSION if held else LIMITS, LargeTexts(), held or unlimited())
     incoming.expect(1)
     return Body(response, incoming, size, endpoint=endpoint)
+
+
+async def test_unfinished_answer_counts_as_held_until_it_is_closed() -> None:
+    """The first 64 KiB do not count."""
+    held = limited(100_000)
+    receiving = body(Response([b"x" * 30_000, b"x" * 60_000, b"x" * 50_000]), size=10**6, held=held)
+    await receiving.read()
+    assert held.units == 10_000, "no more than one answer counts"
+    await receiving.aclose()
+    assert held.units == 0
+
+
+async def test_unfinished_answers_over_limit_of_user_fail() -> None:
+    held = limited(5_000).add(1_000)
+    receiving = body(Response([b"x" * 3_000] * 25), size=10**6, held=held)
+    with pytest.raises(Failure, match="too many files, pages and running outputs"):
+        await receiving.read()
+    await receiving.aclose()
+    assert held.units == 1_000
 
 
 def failed(failure: Failure) -> bytes:

@@ -8,6 +8,7 @@ import pytest
 from llama_stack_responses.tools.mcp.failure import Failure
 from llama_stack_responses.tools.mcp.incoming import IncomingLimits, IncomingMessages
 from llama_stack_responses.tools.mcp.large_texts import LargeTexts
+from tests.support.reservations import unlimited
 
 type Json = dict[str, Any]
 
@@ -19,7 +20,8 @@ def texts() -> LargeTexts:
 
 @pytest.fixture
 def incoming(texts: LargeTexts) -> IncomingMessages:
-    messages = IncomingMessages(IncomingLimits(answer_bytes=1_000_000, answer_values=1_000, session_bytes=1_000), texts)
+    limits = IncomingLimits(answer_bytes=1_000_000, answer_values=1_000, session_bytes=1_000)
+    messages = IncomingMessages(limits, texts, unlimited())
     messages.expect(1)
     return messages
 
