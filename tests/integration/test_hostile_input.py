@@ -133,7 +133,7 @@ def expose(issuer: Issuer, web: Web, config: Json) -> None:
     found = responses_config(config)
     found["code_interpreter"] |= {"seconds": 3, "memory_mb": 256, "files_mb": 16, "containers_per_user": 32}
     found["files"] = {"seconds": 3, "request_seconds": 4, "memory_mb": 512}
-    found["files"] |= {"max_bytes": 16 * 2**20, "bytes_per_user": 64 * 2**20}
+    found["files"] |= {"max_bytes": 16 * 2**20, "bytes_per_user": mcp_servers.FILE_BYTES}
     found["mcp"] = {"answer_bytes": 2**20, "session_bytes": 4 * 2**20}
     found["limits"] = {
         "output_bytes": model_servers.OUTPUT_BYTES,

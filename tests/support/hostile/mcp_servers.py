@@ -1,11 +1,15 @@
 """MCP servers with endless lists, answers and streams."""
 
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
 
 import httpx
 
 from tests.support.hostile_mcp import ENDLESS_STREAMS, EVENTS, JSON, OVERFULL, Hostile, endless, event, events, overfull
+from tests.support.socket_client import SocketClient
+from tests.support.upstream import reply, text
+from tests.support.waiting import wait_until
 from tests.support.web import Answer
 from tests.support.wire import Json
 
@@ -13,6 +17,10 @@ from .attacker import DONE, Attacker, Attacks, calling, ended, refused
 
 ATTACKS: Final = Attacks()
 PATH: Final = "/mcp"
+FILE_BYTES: Final = 64 * 2**20
+"""The limit on files, pages and outputs that one user's requests hold in the attacked stack."""
+RESULT: Final = 900_000
+RUNNING: Final = 100
 
 
 def use(at: Attacker) -> httpx.Response:
@@ -83,6 +91,24 @@ def mcp_results_of_many_calls_that_are_large_together(at: Attacker) -> None:
     tool = {"type": "mcp", "server_label": "s", "server_url": at.web.url(PATH), "require_approval": "never"}
     calls = [item for item in ended(at.ask(model="local/calls", tools=[tool]))["output"] if item["type"] == "mcp_call"]
     assert {call["status"] for call in calls} == {"completed", "failed"}
+
+
+@ATTACKS.add()
+def mcp_results_of_many_running_responses(at: Attacker) -> None:
+    """Each is within its own limits. The result that has no room is an error for the model."""
+    Hostile(at.web, PATH).answers["tools/call"] = partial(text_result, "x" * RESULT)
+    tool = {"type": "mcp", "server_label": "s", "server_url": at.web.url(PATH), "require_approval": "never"}
+    models = [f"runs-{number}" for number in range(RUNNING)]
+    with ExitStack() as open_all:
+        for model in models:
+            at.upstream.script(model, [calling("s__add", {}), reply(text("x"), hold=0, end="hang")])
+            body = {"model": f"local/{model}", "input": "x", "tools": [tool], "stream": True}
+            open_all.enter_context(SocketClient(at.stack, body, None, "/v1/responses", at.headers))
+        wait_until(lambda: all(len(at.upstream.requests(model)) == 2 for model in models), 120)
+        at.others_turn()
+    results = [at.upstream.requests(model)[-1].body["messages"][-1]["content"] for model in models]
+    held = sum(each.startswith("x") for each in results)
+    assert 0 < held * RESULT <= FILE_BYTES < RUNNING * RESULT
 
 
 def text_result(words: str, _: Json) -> Json:
