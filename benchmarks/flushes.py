@@ -3,12 +3,17 @@
 The server waits `FLUSH_MS` before each flush of its log (`commit_delay`), like one with a remote disk. Commits that
 hold contended locks take a flush each; all others share flushes. The same calls on a server without the wait show the
 other limits.
+
+python -m benchmarks.flushes [--seconds 15]
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -196,3 +201,18 @@ def table(found: Mapping[str, tuple[Flushed, Flushed]]) -> list[str]:
         ),
         "",
     ]
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=15, help="of each measurement (default: 15)")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="flushes-") as folder:
+        lines = table(flushes(Path(folder), arguments.seconds))
+    sys.stdout.write("\n".join(lines))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
