@@ -25,6 +25,8 @@ KINDS: Final[dict[str, Callable[[str], Json]]] = {
     "reasoning": lambda said: {"reasoning_content": said},
     "arguments": lambda said: {"tool_calls": [{"index": 0, "function": {"arguments": said}}]},
 }
+LENGTHS: Final = (20, 200)
+"""Numbers of tokens of the listed models. A host takes longer for models that are not listed."""
 _FINISH: Final = {"arguments": "tool_calls"}
 _HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -120,7 +122,8 @@ class Server(asyncio.Protocol):
 
     def _answer(self, body: bytes) -> None:
         if not body:
-            listed = json.dumps({"object": "list", "data": [{"id": f"{kind}-1", "object": "model"} for kind in KINDS]})
+            models = [{"id": f"{kind}-{length}", "object": "model"} for kind in KINDS for length in LENGTHS]
+            listed = json.dumps({"object": "list", "data": models})
             head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: "
             self._transport.write(f"{head}{len(listed)}\r\n\r\n{listed}".encode())
             return

@@ -38,6 +38,18 @@ _INDENT: Final = "\n" + " " * (_LEVEL_CHARACTERS + 1)
 _LEVEL_STYLE: Final = re.compile(r"\[(?:critical|debug|error|info|notset|warning) *\]")
 """The level as structlog writes it into each line of the hosts, which `rich` takes for a style and leaves out."""
 
+_STYLE: Final = re.compile(r"(\\*)\[([a-z#/@][^[]*?)]")
+"""What `rich` takes for a style."""
+
+_EMOJI: Final = re.compile(r":([^\s:]++):")
+"""What `rich` may replace by an emoji."""
+
+_NUMERIC_EMOJIS: Final = ("100", "1234")
+"""The emojis that are named by numbers. Others are times of the day."""
+
+_CONTROLS: Final = dict.fromkeys(map(ord, "\a\b\v\f\r"))
+"""Characters that `rich` leaves out."""
+
 _REPEAT_SECONDS: Final = 60.0
 """Seconds after which a failure that repeats is logged again."""
 
@@ -160,10 +172,19 @@ class _PlainLines(logging.StreamHandler[Any]):
         """Return the level and the message; styles in the message are left out."""
         message = _LEVEL_STYLE.sub("", super().format(record), count=1)
         if "[" in message:
-            with suppress(Exception):  # what is no valid style stays as it is
-                message = self._rich.render_message(record, message).plain
+            message = self._without_styles(record, message)
         # Only the first line of a record begins at the margin, so a value with line ends cannot pass for other records.
         return f"{record.levelname:<{_LEVEL_CHARACTERS}} {message.replace('\n', _INDENT)}"
+
+    def _without_styles(self, record: logging.LogRecord, message: str) -> str:
+        # The lines of requests have the loggers' names in brackets, which `rich` takes for styles: it would need a
+        # twentieth of the CPU of a short request for them.
+        plain = not any(each[1] or each[2][0] in "/@" for each in _STYLE.finditer(message))
+        if plain and all(each.isdigit() and each not in _NUMERIC_EMOJIS for each in _EMOJI.findall(message)):
+            return _STYLE.sub("", message).translate(_CONTROLS)
+        with suppress(Exception):  # what is no valid style stays as it is
+            return str(self._rich.render_message(record, message).plain)
+        return message
 
 
 class Outage:

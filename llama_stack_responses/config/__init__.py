@@ -88,6 +88,8 @@ class ResponsesConfig(BaseModel):
             former name `drain_seconds` is accepted.
         loop_hold_seconds: a log line and a metric report any piece of work that blocks the event loop for longer than
             this; 0 turns that off.
+        host_shortcuts: whether this provider may shorten the host's work on each request, and have Python look for
+            garbage less often.
         store_chat_completions: whether the host may also write every model round, with its whole message list, to its
             own inference store: quadratic in a conversation's length, and not bound by `store: false`.
         profiles: settings for single models; the first whose `match` fits the model's name applies.
@@ -120,6 +122,7 @@ class ResponsesConfig(BaseModel):
     finish_seconds: float = Field(default=0.0, ge=0)
     flush_seconds: float = Field(default=5.0, gt=0, validation_alias=AliasChoices("flush_seconds", "drain_seconds"))
     loop_hold_seconds: Annotated[float, AfterValidator(_off_or_long)] = 0.1
+    host_shortcuts: bool = True
     store_chat_completions: bool = False
     stored_prompts: bool = True
     profiles: list[Profile] = Field(default_factory=list)

@@ -65,7 +65,11 @@ async def get_provider_impl(
     _prepare_host()
     if Api.tool_runtime in deps:
         await forget_tool_groups_without_provider(deps[Api.tool_runtime])
-    inference = HostInference(deps[Api.inference], store_chat_completions=config.store_chat_completions)
+    inference = HostInference(
+        deps[Api.inference],
+        store_chat_completions=config.store_chat_completions,
+        shortcuts=config.host_shortcuts,
+    )
     files = HostFiles(deps[Api.files]) if Api.files in deps else NoFiles()
     access = HostAccess(policy)
     pool, address_policy = WorkerPool(config.files.pool_limits), _address_policy(config.fetch, access.current_user)

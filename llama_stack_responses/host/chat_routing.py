@@ -1,9 +1,11 @@
 """Routes a chat request through the host's inference router to its provider.
 
-Two steps of the host take longer than all of this package's own work on a short request. Its router validates every
+Three steps of the host take longer than all of this package's own work on a short request. Its router validates every
 tool with a validator that it builds anew for each. llama-stack's providers look the model up by the provider's name for
-it, which the host does not know, so the host reads its registry file each time. Therefore the tools, already validated
-on receipt, bypass the router, and the provider gets the host's name of a listed model. Messages are JSON with the
+it, which the host does not know, so the host reads its registry file each time. It also does that, with a thread and a
+connection of its own, for a model that the host does not list. Therefore the tools, already validated on receipt,
+bypass the router, the provider gets the host's name of a listed model, and that a model is not listed is remembered for
+a few seconds (`model_lookups.py`). Messages are JSON with the
 interface of models (`json_model.py`); streams are read in `chat_streams.py`.
 
 The router passes each chunk of a stream through a generator of its own, only to measure the time to the first text and
@@ -24,6 +26,7 @@ from llama_stack_responses.chat.inference import Extender, Receive
 from ..core.types import Json
 from .chat_streams import ChatStreams
 from .json_model import JsonModel
+from .model_lookups import ModelLookups
 from .platform import ChatRequest
 
 _TOOLS: Final = ("tools", "tool_choice")
@@ -49,10 +52,12 @@ class ChatRouting:
 
     Args:
         router: the host's implementation of its Inference API.
+        lookups: remembers which models the host does not list; None to ask the host each time.
     """
 
-    def __init__(self, router: Any) -> None:
+    def __init__(self, router: Any, lookups: ModelLookups | None = None) -> None:
         self._router = router
+        self._lookups = lookups
         self._streams = ChatStreams()
 
     async def route(self, request: Json, receive: Receive | None = None, extender: Extender | None = None) -> Any:
@@ -75,7 +80,7 @@ class ChatRouting:
         def wrap(provider: Any, more: Json) -> _Provider:
             return _Provider(provider, tools | more, self._streams, past)
 
-        router.routing_table = _Table(router.routing_table, wrap)
+        router.routing_table = _Table(router.routing_table, wrap, self._lookups)
         fields = {name: value for name, value in request.items() if name not in _TOOLS}
         fields["messages"] = messages = list[JsonModel]()
         for some in batched(request["messages"], _MESSAGES_PER_TURN):
@@ -102,11 +107,17 @@ class _Table(_Seen):
     Args:
         inner: the host's routing table.
         wrap: wraps a provider for the request, with fields that the router does not get.
+        lookups: as for `ChatRouting`.
     """
 
-    def __init__(self, inner: Any, wrap: Callable[[Any, Json], Any]) -> None:
+    def __init__(self, inner: Any, wrap: Callable[[Any, Json], Any], lookups: ModelLookups | None) -> None:
         super().__init__(inner)
         self._wrap = wrap
+        self._lookups = lookups
+
+    async def get_object_by_identifier(self, kind: str, name: str) -> Any:
+        find = self._inner.get_object_by_identifier
+        return await (self._lookups.find(self._inner, kind, name) if self._lookups else find(kind, name))
 
     @property
     def impls_by_provider_id(self) -> dict[str, Any]:

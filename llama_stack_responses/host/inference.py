@@ -20,6 +20,7 @@ from llama_stack_responses.logs import get_logger
 
 from .chat_routing import ChatRouting
 from .chat_store import unstored
+from .model_lookups import ModelLookups
 from .platform import ChatRequest, ModelNotFoundError, ModelTypeError, UnsupportedModelError
 
 logger = get_logger(__name__)
@@ -78,11 +79,12 @@ class HostInference:
     Args:
         router: the host's implementation of its Inference API.
         store_chat_completions: whether the router may record requests in the host's inference store.
+        shortcuts: whether it is remembered which models the host does not list.
     """
 
-    def __init__(self, router: Any, *, store_chat_completions: bool) -> None:
+    def __init__(self, router: Any, *, store_chat_completions: bool, shortcuts: bool = True) -> None:
         self._router = router if store_chat_completions else unstored(router)
-        self._routing = ChatRouting(self._router)
+        self._routing = ChatRouting(self._router, ModelLookups() if shortcuts else None)
 
     async def open_stream(
         self, request: dict[str, Any], receive: Receive | None = None, extender: Extender | None = None

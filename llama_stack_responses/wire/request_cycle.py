@@ -73,6 +73,8 @@ class RequestCycle:
         self._timer.cancel()
         for reservation in self._held:
             reservation.release()
+        # The scope and this object refer to each other: without that, they are freed without garbage collection.
+        del self._scope[_KEY]
 
     def body_reservation(self, make: Callable[[], Reservation]) -> Reservation:
         """Return the reservation for the request's body, held until the answer has been sent; `make` creates it."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from itertools import chain
 from typing import Any, ClassVar, Final, cast
 
 from fastapi import APIRouter, Request, Response
@@ -199,20 +200,25 @@ def page_of(data: list[dict[str, Any]], *, has_more: bool, last: str | None = No
     )
 
 
-def add_fallback(router: APIRouter) -> None:
-    """Add a fallback for paths below the router's prefix that have no route. Call it after adding the routes."""
+def add_fallback(router: APIRouter, *others: APIRouter) -> None:
+    """Add a fallback for paths below the router's prefix that have no route. Call it after adding the routes.
+
+    Args:
+        router: the router.
+        others: routers with further routes below the prefix, which are matched before.
+    """
     for path in ("", "/{rest:path}"):
-        router.add_api_route(path, nothing(router), methods=METHODS, include_in_schema=False)
+        router.add_api_route(path, nothing(router, *others), methods=METHODS, include_in_schema=False)
 
 
-def nothing(router: APIRouter) -> Handler:
-    """Return the handler of requests that match no route of `router`, or none with this method."""
+def nothing(*routers: APIRouter) -> Handler:
+    """Return the handler of requests that match no route of `routers`, or none with this method."""
 
     async def not_found(request: Request) -> Response:
         method, path = request.method, request.url.path
         if path.endswith("/"):
             return _without_slash(request.scope)
-        if allowed := _methods(router, request.scope):
+        if allowed := _methods(routers, request.scope):
             message = f"Not allowed to {method} on {path}. Perhaps you meant to use a different HTTP method."
             refusal = failure(ApiError(405, message, code="method_not_supported"))
             refusal.headers["allow"] = ", ".join(allowed)
@@ -222,9 +228,10 @@ def nothing(router: APIRouter) -> Handler:
     return not_found
 
 
-def _methods(router: APIRouter, scope: Scope) -> list[str]:
+def _methods(routers: Iterable[APIRouter], scope: Scope) -> list[str]:
     """Return the methods that the routes of this path accept."""
-    routes = [route for route in router.routes if route.matches(scope)[0] is Match.PARTIAL]
+    every = chain.from_iterable(router.routes for router in routers)
+    routes = [route for route in every if route.matches(scope)[0] is Match.PARTIAL]
     return sorted({method for route in routes if isinstance(route, APIRoute) for method in route.methods or ()})
 
 

@@ -34,10 +34,12 @@ from .responses import (
     past_asgi,
 )
 from .route_limits import RouteLimits
+from .route_order import RouteOrder
 from .ui_files import add_ui_files
 from .ui_routes import ui_router
 from .websocket import ConnectionAuthorizer, socket_route
 
+_PREFIX: Final = "/v1/responses"
 _KEY: Final = re.compile("[ -~]{1,255}")
 _CREATE: Final = described(
     RESPONSE,
@@ -60,28 +62,36 @@ def create_router(impl: OpenAIResponsesImpl, authorizer: ConnectionAuthorizer, p
         yield
 
     router = APIRouter(lifespan=lifespan)
-    # These come first: the names of their routes would match as ids of responses.
     limits = RouteLimits(impl.config.limits, impl.access.current_user, impl.abort_connection, impl.streams)
+    create = _creation(impl, limits)
+    # Most requests are for this route, and routes are matched in their order.
+    router.include_router(create)
+    # These come before the other routes of responses: the names of their routes would match as ids of responses.
     add_ready_route(router, impl, limits, public_key)
     if impl.config.ui.enabled:
         add_ui_files(router, Assets(), limits, public_key)
         router.include_router(ui_router(impl, limits))
     router.include_router(context_router(impl.counting, impl.compaction, limits))
-    router.include_router(_responses(impl, limits))
-    router.add_websocket_route("/v1/responses", socket_route(impl, authorizer, limits))
+    router.include_router(_responses(impl, limits, create))
+    router.add_websocket_route(_PREFIX, socket_route(impl, authorizer, limits))
     router.include_router(conversations_router(impl.conversations, limits))
     if impl.containers:
         router.include_router(containers_router(impl.containers, impl.access.current_user, limits))
     return router
 
 
-def _responses(impl: OpenAIResponsesImpl, limits: RouteLimits) -> APIRouter:
-    router = APIRouter(prefix="/v1/responses", tags=["Responses"], route_class=routes_within(limits))
+def _creation(impl: OpenAIResponsesImpl, limits: RouteLimits) -> APIRouter:
+    router = APIRouter(prefix=_PREFIX, tags=["Responses"], route_class=routes_within(limits))
+    router.add_api_route("", _create(impl, limits), methods=["POST"], summary="Create a model response", **_CREATE)
+    return router
+
+
+def _responses(impl: OpenAIResponsesImpl, limits: RouteLimits, create: APIRouter) -> APIRouter:
+    router = APIRouter(prefix=_PREFIX, tags=["Responses"], route_class=routes_within(limits))
 
     def add(method: str, path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
         router.add_api_route(path, answer, methods=[method], summary=summary, **description)
 
-    add("POST", "", _create(impl, limits), "Create a model response", _CREATE)
     add("GET", "", _list(impl, limits), "List responses", described(page(RESPONSE), query={**PAGING, "model": TEXT}))
     replayed = described(RESPONSE, query={**REPLAY, **INCLUDE}, streams=True)
     add("GET", "/{response_id}", _retrieve(impl, limits), "Retrieve a response", replayed)
@@ -89,12 +99,15 @@ def _responses(impl: OpenAIResponsesImpl, limits: RouteLimits) -> APIRouter:
     add("POST", "/{response_id}/cancel", _cancel(impl, limits), "Cancel a response", described(RESPONSE))
     listed = described(ITEMS, query={**PAGING, **INCLUDE})
     add("GET", "/{response_id}/input_items", _input_items(impl, limits), "List a response's input items", listed)
-    add_fallback(router)
+    add_fallback(router, create)
     return router
 
 
 def _create(impl: OpenAIResponsesImpl, limits: RouteLimits) -> Handler:
+    order = RouteOrder(enabled=impl.config.host_shortcuts)
+
     async def create_response(request: Request) -> Response:
+        order.begin_with(request)
         body = await limits.bodies.json(request)
         if body.get("stream"):
             limits.hold_stream(request.scope)

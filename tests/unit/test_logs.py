@@ -98,7 +98,7 @@ def noisy(**console: Any) -> tuple[logging.Logger, StringIO]:
     """Return a logger with a handler like the hosts', and its output."""
     written = StringIO()
     handler = HostHandler(
-        console=Console(file=written, width=40, **console), show_time=False, show_path=False, markup=True
+        console=Console(file=written, **{"width": 40, **console}), show_time=False, show_path=False, markup=True
     )
     handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
     handler.addFilter(lambda record: "unwanted" not in record.getMessage())
@@ -139,6 +139,37 @@ def test_styles_are_left_out_of_plain_line() -> None:
     logger.warning("a [bold]b[/bold] [1, 2]")
     logger.warning("no [/style]")
     assert written.getvalue().splitlines() == ["WARNING  plain: a b [1, 2]", "WARNING  plain: no [/style]"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[INFO ] 2026-11-24T13:51:26Z [info     ] completed [llama_stack_responses.ended] tokens=3",
+        "[a]b[/a] :smile: [c]",
+        "[a]:smile:[b] :100: :99:",
+        ":[a]smile: [b]",
+        r"\[a] \\[b] [c",
+        "[@click=x]y [d]",
+        "[#ff0000]bell\a[z] [1, 2] [Z]",
+    ],
+)
+def test_plain_line_has_the_text_that_rich_renders(text: str) -> None:
+    logger, written = noisy(width=1000)
+    logger.warning("%s", text)
+    before = written.getvalue()
+    plain_lines(environment={})
+    logger.warning("%s", text)
+    assert [line.rstrip() for line in written.getvalue().splitlines()] == [before.rstrip()] * 2, before
+
+
+def test_name_of_logger_is_left_out_without_rich(monkeypatch: pytest.MonkeyPatch) -> None:
+    logger, written = noisy()
+    plain_lines(environment={})
+    render = Mock()
+    monkeypatch.setattr(HostHandler, "render_message", render)
+    logger.warning("at 13:51:26 completed [llama_stack_responses.ended] tokens=3")
+    assert written.getvalue() == "WARNING  plain: at 13:51:26 completed  tokens=3\n"
+    render.assert_not_called()
 
 
 def test_styles_are_left_out_without_choosing_colours() -> None:

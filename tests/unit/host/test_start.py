@@ -9,18 +9,34 @@ from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.host import get_provider_impl
 from llama_stack_responses.host.platform import Api
+from llama_stack_responses.host.provided import GARBAGE
 
 
 async def test_start_freezes_loaded_objects_for_garbage_collector() -> None:
     config = ResponsesConfig.model_validate({"store": {"type": "memory"}})
     provided = await get_provider_impl(config, {Api.inference: None}, [])
     gc.unfreeze()
+    thresholds = gc.get_threshold()
     try:
         assert provided.start()
         spared = gc.get_freeze_count()
         assert spared > 10_000
         assert not provided.start(), "it runs"
         assert gc.get_freeze_count() <= spared, "what came since is looked at"
+        assert gc.get_threshold() == GARBAGE
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+        await provided.shutdown()
+
+
+async def test_start_without_shortcuts_leaves_thresholds_of_garbage_collector() -> None:
+    config = ResponsesConfig.model_validate({"store": {"type": "memory"}, "host_shortcuts": False})
+    provided = await get_provider_impl(config, {Api.inference: None}, [])
+    thresholds = gc.get_threshold()
+    try:
+        assert provided.start()
+        assert gc.get_threshold() == thresholds != GARBAGE
     finally:
         gc.unfreeze()
         await provided.shutdown()
