@@ -65,11 +65,6 @@ async def get_provider_impl(
     _prepare_host()
     if Api.tool_runtime in deps:
         await forget_tool_groups_without_provider(deps[Api.tool_runtime])
-    inference = HostInference(
-        deps[Api.inference],
-        store_chat_completions=config.store_chat_completions,
-        shortcuts=config.host_shortcuts,
-    )
     files = HostFiles(deps[Api.files]) if Api.files in deps else NoFiles()
     access = HostAccess(policy)
     pool, address_policy = WorkerPool(config.files.pool_limits), _address_policy(config.fetch, access.current_user)
@@ -89,7 +84,7 @@ async def get_provider_impl(
     attachments = open_attachments(files, config, pool, contents, address_policy, processor)
     records = MeasuredRecords(open_records(config.store, backend, access.current_user), telemetry)
     dependencies = Dependencies(
-        inference,
+        _inference(config, deps[Api.inference]),
         attachments,
         HostPrompts(deps[Api.prompts]) if config.stored_prompts and Api.prompts in deps else None,
         services,
@@ -109,6 +104,11 @@ def _prepare_host() -> None:
     # Without a category, the host would show only warnings of this logger.
     set_log_category(ENDED, category="openai_responses")
     leave_out_conversations()
+
+
+def _inference(config: ResponsesConfig, router: Any) -> HostInference:
+    stored, shortcuts = config.store_chat_completions, config.host_shortcuts
+    return HostInference(router, store_chat_completions=stored, shortcuts=shortcuts)
 
 
 def _moderator(config: ResponsesConfig, safety: Any | None) -> Moderator:

@@ -70,6 +70,7 @@ LAYERS: Final = {
     f"{PACKAGE}.jobs": (
         {
             "acceptance",
+            "batch_turns",
             "event_rows",
             "fair_order",
             "held_inputs",
