@@ -82,7 +82,7 @@ class Place:
 
 
 @contextmanager
-def _program(module: str, argument: object) -> Iterator[Place]:
+def program(module: str, argument: object) -> Iterator[Place]:
     """Run a module of this folder that prints its port."""
     command = [sys.executable, "-m", module, str(argument)]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
@@ -98,8 +98,8 @@ def places(folder: Path, ways: Sequence[Way], step_ms: float) -> Iterator[dict[s
     """Run the engine, the relay, and the servers of these ways."""
     folder.mkdir(exist_ok=True)
     with ExitStack() as running:
-        engine = running.enter_context(_program("benchmarks.engine", step_ms))
-        found = {RELAY: running.enter_context(_program("benchmarks.relay", engine.port))}
+        engine = running.enter_context(program("benchmarks.engine", step_ms))
+        found = {RELAY: running.enter_context(program("benchmarks.relay", engine.port))}
         for kind in dict.fromkeys(way.server for way in ways if way.server != RELAY):
             server = running.enter_context(stack(kind, "llama_stack", f"http://127.0.0.1:{engine.port}/v1", folder))
             found[kind] = Place(server.port, server.pid)

@@ -10,6 +10,7 @@ from ..concurrency import shorten_switch_interval
 from ..config import ResponsesConfig
 from ..generation.dependencies import Dependencies
 from ..jobs.background import BackgroundJobs
+from ..lifecycle.file_limit import raise_file_limit
 from ..lifecycle.secret_check import SecretCheck
 from ..lifecycle.shutdown import ShutdownCoordinator
 from ..lifecycle.signals import Connections, install_signal_handlers
@@ -68,6 +69,8 @@ class ServerLifecycle:
             return False
         self._loop = loop
         shorten_switch_interval()
+        if self._config.host_shortcuts:
+            raise_file_limit()
         self._sweeper.start()
         self._secret_check.start()
         self._jobs.start()

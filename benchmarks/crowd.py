@@ -1,0 +1,110 @@
+"""Many open slow streams on one process: how many are lost, and the memory that each takes.
+
+    .venv/bin/python -m benchmarks.crowd                          # 10,000 streams, about four minutes
+    .venv/bin/python -m benchmarks.crowd --streams 1000 --tokens 30
+
+Each stream gets a token a second. Each takes two files of the server: the client's connection and that to the model
+server. A process that may not open so many measures fewer streams. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+from threading import Thread
+from typing import Any, Final
+
+from benchmarks.paced import program
+from benchmarks.servers import TEMPLATE, Worker, memory
+from tests.support.stack import LiveStack
+from tests.support.variants import variant
+
+type Json = dict[str, Any]
+
+STREAMS: Final = 10_000
+TOKENS: Final = 120
+STEP_MS: Final = 1000
+_OTHER_FILES: Final = 200
+_WARM: Final = 64
+
+
+def possible(streams: int) -> int:
+    """Return how many of these streams the limit on open files allows, which processes inherit and may raise."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return streams if most == resource.RLIM_INFINITY else min(streams, (most - _OTHER_FILES) // 2)
+
+
+def allow_many(config: Json) -> None:
+    """Raise this project's own limits, which are lower for one user."""
+    [responses] = config["providers"]["responses"]
+    answers = {"streams": 2 * STREAMS, "streams_per_user": 2 * STREAMS}
+    responses["config"]["limits"] = {"responses": 2 * STREAMS, "responses_per_user": 2 * STREAMS, "answers": answers}
+
+
+class Peak:
+    """The largest memory of a process, as of now."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self.bytes = 0
+
+    def watch(self, until: Thread) -> None:
+        """Look four times a second until a thread has ended."""
+        while until.is_alive():
+            self.bytes = max(self.bytes, memory(self._pid))
+            time.sleep(0.25)
+
+
+def measure(folder: Path, streams: int, tokens: int) -> Json:
+    """Return the memory at rest and at most, and the seconds until first tokens; fails if a stream lacks a token."""
+    config = variant(TEMPLATE, folder / "crowd.yaml", allow_many)
+    with program("benchmarks.engine", STEP_MS) as engine:
+        environment = {"INFERENCE_URL": f"http://127.0.0.1:{engine.port}/v1"}
+        with LiveStack(config, environment, folder / "state") as server, Worker("benchmarks.paced_load") as load:
+
+            def ask(count: int, length: int) -> None:
+                body = {"model": f"local/text-{length}", "input": "Hello", "stream": True}
+                job = {"port": server.port, "pid": server.pid, "form": "streamed", "body": body}
+                found.update(load.ask({**job, "streams": count, "tokens": length}))
+
+            found: Json = {}
+            ask(_WARM, 3)
+            rest, peak = memory(server.pid), Peak(server.pid)
+            found.clear()
+            asking = Thread(target=ask, args=(streams, tokens))
+            asking.start()
+            peak.watch(asking)
+            asking.join()
+            return {"streams": streams, "rest": rest, "peak": peak.bytes, "late": found["late"], "cpu": found["cpu"]}
+
+
+def shown(found: Json) -> str:
+    """Return the measurements as sentences."""
+    each = (found["peak"] - found["rest"]) / found["streams"] / 1e3
+    late = f", late by {found['late']['50'] * 1e3:.0f} ms (median)" if found["late"] else ""
+    together = f"{found['cpu'] * 1e6:.0f} µs of CPU for a token{late}" if found["cpu"] else "they never all ran"
+    return (
+        f"{found['streams']} streams, none lost: {each:.0f} kB each, {found['rest'] / 1e6:.0f} MB at rest, "
+        f"{found['peak'] / 1e6:.0f} MB at most; {together}.\n"
+    )
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", type=int, default=STREAMS, help=f"how many (default: {STREAMS})")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help=f"tokens of each (default: {TOKENS})")
+    options = parser.parse_args()
+    if (streams := possible(options.streams)) < options.streams:
+        sys.stderr.write(f"the limit on open files allows {streams} streams\n")
+    with tempfile.TemporaryDirectory() as folder:
+        sys.stdout.write(shown(measure(Path(folder), streams, options.tokens)))
+
+
+if __name__ == "__main__":
+    main()
