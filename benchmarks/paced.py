@@ -111,17 +111,18 @@ def measure(folder: Path, rounds: int, ways: Sequence[Way] = WAYS, step_ms: floa
     found: Json = {way.name: {str(count): [] for count in way.streams} for way in ways}
     with places(folder, ways, step_ms) as servers, Worker("benchmarks.paced_load") as load:
         for way in ways:
-            load.ask(_job(way, servers[way.server], 8, 20))
+            load.ask(job_of(way, servers[way.server], 8, 20))
         for number in range(rounds):
             for count in dict.fromkeys(each for way in ways for each in way.streams):
                 for way in ways[:: -1 if number % 2 else 1]:
                     if count in way.streams:
                         sys.stderr.write(f"round {number + 1} of {rounds}: {way.name}, {count} streams in step\n")
-                        found[way.name][str(count)].append(load.ask(_job(way, servers[way.server], count, TOKENS)))
+                        found[way.name][str(count)].append(load.ask(job_of(way, servers[way.server], count, TOKENS)))
     return {"step_ms": step_ms, "tokens": TOKENS, "ways": found}
 
 
-def _job(way: Way, place: Place, streams: int, tokens: int) -> Json:
+def job_of(way: Way, place: Place, streams: int, tokens: int) -> Json:
+    """Return a job for `benchmarks.paced_load`."""
     job = {"port": place.port, "pid": place.pid, "form": way.form, "body": way.body(tokens)}
     return {**job, "streams": streams, "tokens": tokens}
 

@@ -3,7 +3,8 @@
 It reads jobs as lines of JSON and answers each with a line. A job has `port`; `streams`, which begin at once; `form`,
 how they are requested (`chat`, `streamed`, `background` or `websocket`); `body`, the request; `tokens`, the length of
 each; and `pid`, a process whose CPU time is read while all of them run: from the moment when each stream has had a
-tenth of its tokens to the moment when one has had nine tenths.
+tenth of its tokens to the moment when one has had nine tenths. With `every`, they begin one after another, after so
+many seconds each, and the gaps between tokens are measured.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Crowd:
         self._left = self._streams
         self._open = self._before = self._after = self._counted = self._reads = 0
         self._late: list[int] = []
+        self.gaps: list[float] = []
         self.firsts: list[float] = []
 
     def read(self, stamps: list[int], before: int) -> None:
@@ -79,10 +81,12 @@ class Crowd:
         """Return the CPU seconds per token while all streams ran, or None; and seconds of lateness, by percent."""
         together = self._open == 2 and self._counted > 0
         late = quantiles(self._late, n=_STEPS) if together else []
+        gaps = quantiles(self.gaps, n=_STEPS) if len(self.gaps) > 1 else []
         return {
             "cpu": (self._after - self._before) / 1e9 / self._counted if together else None,
             "reads": self._reads / self._counted if together else None,
             "late": {each: late[each - 1] / 1e9 for each in (50, 95, 99)} if together else None,
+            "gaps": {each: gaps[each - 1] for each in (50, 95, 99)} if gaps else None,
             "firsts": self.firsts,
         }
 
@@ -96,7 +100,8 @@ class Stream(asyncio.Protocol):
         self._rest = b""
         self._count = 0
         self._over = False
-        self._requested_at = 0.0
+        self._requested_at = self._read_at = 0.0
+        self._measures_gaps = "every" in crowd.job
         self.opened = asyncio.get_running_loop().create_future()
         self._end = _ENDS.get(self._form, b"\r\n0\r\n\r\n")
 
@@ -136,6 +141,8 @@ class Stream(asyncio.Protocol):
             if not self._count:
                 self._crowd.firsts.append(time.perf_counter() - self._requested_at)
             self._crowd.read(stamps, self._count)
+            if self._measures_gaps:
+                self._note_gaps(len(stamps))
             self._count += len(stamps)
         if self._requested_at and not self._over and data.find(self._end, place) >= 0:
             tokens = self._crowd.job["tokens"]
@@ -148,6 +155,12 @@ class Stream(asyncio.Protocol):
         """Note a stream that breaks."""
         self._finish(f"the server hung up ({exc}) after {self._rest!r}")
 
+    def _note_gaps(self, tokens: int) -> None:
+        """Note the time since the last read; there is none between tokens that are read together."""
+        now = time.perf_counter()
+        self._crowd.gaps += [now - self._read_at] * bool(self._count) + [0.0] * (tokens - 1)
+        self._read_at = now
+
     def _finish(self, error: str | None) -> None:
         if not self._over:
             self._over = True
@@ -159,16 +172,28 @@ async def _run(job: Json) -> Json:
     new_stream: Callable[[], Stream] = lambda: Stream(crowd)  # noqa: E731 - the name has the type
     opened = [await loop.create_connection(new_stream, "127.0.0.1", job["port"]) for _ in range(job["streams"])]
     await asyncio.gather(*(stream.opened for _, stream in opened))
-    began = cpu_nanoseconds(job["pid"])
-    for _, stream in opened:
-        stream.ask()
+    began, begun_at = cpu_nanoseconds(job["pid"]), loop.time()
+    asking = loop.create_task(_ask(crowd, [stream for _, stream in opened], job.get("every", 0.0)))
     try:
         await crowd.ended
+        took = loop.time() - begun_at
     finally:
+        asking.cancel()
         for transport, _ in opened:
             transport.abort()
     whole = (cpu_nanoseconds(job["pid"]) - began) / 1e9 / (job["streams"] * job["tokens"])
-    return crowd.found() | {"whole": whole}
+    return crowd.found() | {"whole": whole, "seconds": took}
+
+
+async def _ask(crowd: Crowd, streams: list[Stream], every: float) -> None:
+    """Send the requests, at the planned times."""
+    loop, began = asyncio.get_running_loop(), asyncio.get_running_loop().time()
+    for number, stream in enumerate(streams):
+        if (wait := began + number * every - loop.time()) > 0:
+            await asyncio.sleep(wait)
+        if crowd.ended.done():
+            return
+        stream.ask()
 
 
 def main() -> None:

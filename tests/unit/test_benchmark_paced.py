@@ -92,6 +92,20 @@ async def test_client_finds_tokens_that_are_split_between_reads() -> None:
     await crowd.ended
 
 
+async def test_gaps_between_tokens_are_measured_if_streams_begin_in_turn() -> None:
+    crowd = Crowd(job(1, 3) | {"every": 1.0, "body": {}})
+    stream = Stream(crowd)
+    stream.connection_made(Written())
+    stream.ask()
+    head, *tokens, closing = writes_of("text", 3)
+    stream.data_received(head + tokens[0])
+    await asyncio.sleep(0.01)
+    stream.data_received(tokens[1] + tokens[2] + closing)
+    first, second = crowd.gaps
+    assert first >= 0.01
+    assert second == 0.0
+
+
 async def test_client_reports_missing_tokens() -> None:
     crowd = Crowd(job(1, 4))
     stream = Stream(crowd)

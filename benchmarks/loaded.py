@@ -1,0 +1,127 @@
+"""Latencies at a fixed load, next to the builtin and to a relay; and the throughput of two workers next to one.
+
+    .venv/bin/python -m benchmarks.loaded                         # about four minutes
+    .venv/bin/python -m benchmarks.loaded --seconds 5 --rounds 1
+
+Streams begin at a fixed rate, however fast a server answers, and each has 100 tokens, one every 20 ms. The loads are
+about half of what a core carries: 16 streams at a time with the builtin, 128 without it. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any, Final
+
+from benchmarks.paced import RELAY, WAYS, Place, Way, job_of, places, program
+from benchmarks.report import markdown_table
+from benchmarks.servers import TEMPLATE, Worker
+from tests.support.stack import LiveStack
+from tests.support.variants import variant
+
+type Json = dict[str, Any]
+
+TOKENS: Final = 100
+STEP_MS: Final = 20
+LOADS: Final = (16, 128)
+"""Streams that run at a time."""
+BUILTIN_MOST: Final = 16
+FAST_STEP_MS: Final = 1
+BUSY: Final = 256
+BUSY_TOKENS: Final = 200
+_NAMES: Final = (RELAY, "text", "text, builtin")
+_PERCENT: Final = (50, 95, 99)
+
+
+def load_of(way: Way, place: Place, at_a_time: int, seconds: float) -> Json:
+    """Return a job in which about so many streams run at a time."""
+    every = TOKENS * STEP_MS / 1000 / at_a_time
+    return job_of(way, place, max(2, round(seconds / every)), TOKENS) | {"every": every}
+
+
+def latencies(folder: Path, rounds: int, seconds: float) -> dict[tuple[int, str], list[Json]]:
+    """Return the measurements by load and server."""
+    ways = [way for way in WAYS if way.name in _NAMES]
+    found: dict[tuple[int, str], list[Json]] = {}
+    with places(folder, ways, STEP_MS) as servers, Worker("benchmarks.paced_load") as load:
+        for way in ways:
+            load.ask(job_of(way, servers[way.server], 8, 20))
+        for number in range(rounds):
+            for at_a_time in LOADS:
+                for way in ways[:: -1 if number % 2 else 1]:
+                    if way.name != "text, builtin" or at_a_time <= BUILTIN_MOST:
+                        sys.stderr.write(f"round {number + 1} of {rounds}: {way.name}, {at_a_time} at a time\n")
+                        each = load.ask(load_of(way, servers[way.server], at_a_time, seconds))
+                        found.setdefault((at_a_time, way.name), []).append(each)
+    return found
+
+
+def percentiles(rounds: Sequence[Json]) -> list[str]:
+    """Return the percentiles of first tokens of all rounds, and the medians of those of gaps."""
+    cuts = quantiles([each for one in rounds for each in one["firsts"]], n=100)
+    firsts = [cuts[percent - 1] for percent in _PERCENT]
+    gaps = [median(one["gaps"][str(percent)] for one in rounds) for percent in _PERCENT]
+    return [f"{each * 1e3:.1f} ms" for each in (*firsts, *gaps)]
+
+
+def table(found: dict[tuple[int, str], list[Json]]) -> str:
+    """Return the latencies as a table."""
+    head = ["", "at a time", *(f"{what}: {percent}%" for what in ("first token", "gap") for percent in _PERCENT)]
+    return markdown_table(head, [[name, str(load), *percentiles(each)] for (load, name), each in sorted(found.items())])
+
+
+def use_workers(count: int) -> Any:
+    """Return a change of the configuration to so many workers."""
+
+    def change(config: Json) -> None:
+        config["server"]["workers"] = count
+
+    return change
+
+
+def throughput(folder: Path, rounds: int) -> dict[int, list[float]]:
+    """Return the tokens a second with one and two workers, of streams that are as fast as the server."""
+    [text] = [way for way in WAYS if way.name == "text"]
+    found: dict[int, list[float]] = {1: [], 2: []}
+    with ExitStack() as running:
+        engine = running.enter_context(program("benchmarks.engine", FAST_STEP_MS))
+        load = running.enter_context(Worker("benchmarks.paced_load"))
+        environment = {"INFERENCE_URL": f"http://127.0.0.1:{engine.port}/v1"}
+        servers = {
+            count: running.enter_context(
+                LiveStack(
+                    variant(TEMPLATE, folder / f"workers-{count}.yaml", use_workers(count)),
+                    environment,
+                    folder / f"workers-{count}",
+                )
+            )
+            for count in found
+        }
+        for number in range(-1, rounds):
+            for count, server in servers.items():
+                each = load.ask(job_of(text, Place(server.port, server.pid), BUSY, BUSY_TOKENS))
+                if number >= 0:
+                    found[count].append(BUSY * BUSY_TOKENS / each["seconds"])
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="how often each is measured (default: 3)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="how long each lasts (default: 20)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        sys.stdout.write(table(latencies(folder / "latencies", options.rounds, options.seconds)))
+        one, two = (median(each) for each in throughput(folder, options.rounds).values())
+        sys.stdout.write(f"\nTokens a second: {one:.0f} with one worker, {two / one:.2f} times as many with two.\n")
+
+
+if __name__ == "__main__":
+    main()
