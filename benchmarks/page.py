@@ -122,7 +122,9 @@ def of_large(page: Shown, response: Json) -> Json:
 def of_chain(page: Shown, response: Json) -> Json:
     """Measure a long chain: its last turns, and all of them."""
     turns = "document.querySelectorAll('.turn').length"
-    found = {"chain, last turns": timed(page, f"/ui/chain/{response['chain']}", f"{turns} >= {min(10, response['turns'])}")}
+    found = {
+        "chain, last turns": timed(page, f"/ui/chain/{response['chain']}", f"{turns} >= {min(10, response['turns'])}")
+    }
 
     def up() -> None:
         page.page.evaluate("() => { window.up = setInterval(() => window.scrollTo(0, 0), 20) }")

@@ -147,14 +147,14 @@ class Shown:
         assert not self.foreign, self.foreign
 
     def axe(self) -> list[str]:
-        """Return what axe finds serious or critical on the page, each with the first element."""
+        """Return what axe finds at least moderate on the page, each with the first element."""
         # Evaluated by the debugger, which the page's policy does not bind.
         self.page.evaluate((MODULES / "axe-core" / "axe.min.js").read_text())
         found: Json = self.page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
         return [
             f"{one['id']}: {one['nodes'][0]['html'][:300]} {one['nodes'][0]['failureSummary'][:300]}"
             for one in found["violations"]
-            if one["impact"] in {"serious", "critical"}
+            if one["impact"] in {"moderate", "serious", "critical"}
         ]
 
 

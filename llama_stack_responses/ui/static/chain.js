@@ -60,7 +60,7 @@ export class ChainView extends TalkView {
     this.children_ = h("section", { class: "block" });
     this.append(
       h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Chain"), h("p", { class: "row dim" }, h("span", null, "All turns up to"), idChip(this.subject))), h("div", { class: "actions" }, h("a", { class: "button", href: to.response(this.subject) }, icon("list"), h("span", null, "This response")), h("a", { class: "button", href: to.playground(this.subject) }, icon("plus"), h("span", null, "Continue")))),
-      h("div", { class: "split" }, h("section", { "aria-label": "Conversation" }, this.earlier, this.talk, this.children_), h("aside", { class: "panel", "aria-label": "Branches" }, block("Turns and branches", this.tree))),
+      h("div", { class: "split" }, h("section", { "aria-label": "Conversation" }, h("h2", { class: "hidden-text" }, "Conversation"), this.earlier, this.talk, this.children_), h("aside", { class: "panel", "aria-label": "Branches" }, block("Turns and branches", this.tree))),
     );
     this.first();
   }
@@ -158,7 +158,7 @@ export class ConversationView extends TalkView {
     this.facts = h("div");
     this.append(
       h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Conversation"), h("p", { class: "row dim" }, idChip(this.subject))), h("div", { class: "actions" }, h("a", { class: "button", href: "/ui?conversation=" + encodeURIComponent(this.subject) }, icon("list"), h("span", null, "Its responses")), h("a", { class: "button", href: "/ui/playground?conversation=" + encodeURIComponent(this.subject) }, icon("plus"), h("span", null, "Continue")))),
-      h("div", { class: "split" }, h("section", { "aria-label": "Items" }, this.items, this.end), h("aside", { class: "panel", "aria-label": "Facts" }, block("Conversation", this.facts))),
+      h("div", { class: "split" }, h("section", { "aria-label": "Items" }, h("h2", { class: "hidden-text" }, "Items"), this.items, this.end), h("aside", { class: "panel", "aria-label": "Facts" }, block("Conversation", this.facts))),
     );
     this.first();
   }

@@ -99,7 +99,8 @@ function table(a, b) {
   const row = ([name, left, right]) => h("tr", { "data-differs": left !== right ? "yes" : null }, h("th", { scope: "row" }, name), h("td", null, left), h("td", null, right));
   const make = (shown) => h("table", { class: "differences" }, h("thead", null, h("tr", null, h("td", null, ""), h("th", { scope: "col" }, "First"), h("th", { scope: "col" }, "Second"))), h("tbody", null, shown.map(row)));
   const same = rows.filter(([, left, right]) => left === right);
-  return h("div", null, make(rows.filter(([, left, right]) => left !== right)), same.length > 0 && fold([h("span", { class: "what" }, `${same.length} facts are the same`)], () => make(same)));
+  const different = rows.filter(([, left, right]) => left !== right);
+  return h("div", null, different.length ? make(different) : h("p", { class: "dim" }, "No fact differs."), same.length > 0 && fold([h("span", { class: "what" }, `${same.length} facts are the same`)], () => make(same)));
 }
 
 customElements.define("ui-compare", CompareView);

@@ -90,6 +90,7 @@ export class ReplayView extends View {
     this.replaceChildren(
       h("header", { class: "head" }, title, h("div", { class: "actions" }, h("a", { class: "button", href: to.response(this.subject) }, icon("list"), h("span", null, "The response")), h("a", { class: "button", href: to.compare(this.subject) }, icon("compare"), h("span", null, "Compare")))),
       this.player(),
+      h("h2", { class: "hidden-text" }, "Events and the response so far"),
       h("div", { class: "stage" }, h("div", { class: "events" }, this.list.element, this.lanes && this.lanesFold(), this.json), this.talk),
     );
     this.list.update(this.events.length);

@@ -41,7 +41,7 @@ export class ResponseView extends View {
     this.found = found;
     const summary = found.summary;
     document.title = line(summary.words || summary.id, 60);
-    const talk = h("section", { class: "talk", "aria-label": "Conversation" }, this.context(), instructions(found.instructions), this.talk(), this.outcome());
+    const talk = h("section", { class: "talk", "aria-label": "Conversation" }, h("h2", { class: "hidden-text" }, "Conversation"), this.context(), instructions(found.instructions), this.talk(), this.outcome());
     this.replaceChildren(this.head(), h("div", { class: "split" }, talk, h("aside", { class: "panel", "aria-label": "Facts" }, this.panel())));
     this.running = RUNS.has(found.facts.status);
     this.offerEarlier();
@@ -172,7 +172,7 @@ export class ResponseView extends View {
   panel() {
     const { facts: known, timing, summary } = this.found;
     return [
-      block("Usage", usage(known.usage)),
+      block("Usage", RUNS.has(known.status) ? h("p", { class: "dim" }, "It still runs.") : usage(known.usage)),
       timing ? block("Timing", waterfall(timing, (id) => this.jump(id)), duration(timing.total_ms)) : block("Timing", h("p", { class: "dim" }, RUNS.has(known.status) ? "It still runs." : "Not recorded for this response."), summary.seconds === null ? null : seconds(summary.seconds)),
       block("Request", settings(known, this.found)),
       known.tools?.length > 0 && block("Tools", toolList(known.tools), known.tools.length),

@@ -74,7 +74,7 @@ def opened(page: Shown, showcase: Showcase, view: str) -> None:
 @pytest.mark.one_host
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.extended)])
 @pytest.mark.parametrize("view", VIEWS)
-def test_axe_finds_no_serious_violation(
+def test_axe_finds_no_violation(
     browser: Browser, page_stack: LiveStack, showcase: Showcase, view: str, scheme: str
 ) -> None:
     with browser.page(page_stack.base_url, color_scheme=scheme, reduced_motion="reduce") as page:

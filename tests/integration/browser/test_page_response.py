@@ -343,6 +343,7 @@ def test_background_response_grows_on_its_page_and_is_cancelled(
         response_id = wire.post({"model": "local/endless", "input": "Count.", "background": True}).json()["id"]
         page.goto(f"/ui/responses/{response_id}")
         page.find(".growing .message", "First second")
+        page.find(".panel .block", "Usage").get_by_text("It still runs.").wait_for()
         page.page.get_by_role("button", name="Cancel").click()
         page.find(".notice", "Cancelled")
         assert wire.retrieve(response_id)["status"] == "cancelled"
@@ -527,6 +528,8 @@ def test_two_responses_are_compared_word_by_word(page: Shown, showcase: Showcase
     assert page.page.locator(".diff del").all_inner_texts() == ["gulls write", "wipe", "white"]
     assert page.page.locator(".diff ins").all_inner_texts() == ["tide writes", "wipes", "long"]
     assert page.page.locator(".pair > section").count() == 2
+    page.goto(f"/ui/compare?a={showcase.root}&b={showcase.root}")
+    page.find(".block", "No fact differs.")
 
 
 def test_response_without_a_partner_offers_others_to_compare(page: Shown, showcase: Showcase) -> None:
