@@ -271,6 +271,17 @@ def test_fields_of_filters_do_not_overlap_at_any_width(page: Shown, showcase: Sh
     assert max(box[2] for box in found) <= width
 
 
+@pytest.mark.parametrize("width", [360, 722, 980, 1280])
+def test_failed_tool_calls_of_a_row_are_visible_at_any_width(page: Shown, showcase: Showcase, width: int) -> None:
+    page.page.set_viewport_size({"width": width, "height": 800})
+    page.goto("/ui?metadata=team%3Atravel")
+    row = page.find(f".list-row[data-id={showcase.trip}]")
+    row.locator(".cell-tools", has_text="1 of 2").wait_for()
+    words = row.locator(".cell-words").bounding_box()
+    assert words
+    assert words["width"] > 150
+
+
 def test_number_filter_applies_while_typing(page: Shown, showcase: Showcase) -> None:
     page.goto("/ui")
     page.find(".list-row")
