@@ -87,6 +87,7 @@ def _ask(page: Shown, found: Furnished) -> None:
 
 PICTURES: Final = {
     "ui-list-light": Picture("/ui", "light"),
+    "ui-list-dark": Picture("/ui", "dark"),
     "ui-response-light": Picture("/ui/responses/{trip}", "light"),
     "ui-response-dark": Picture("/ui/responses/{trip}", "dark"),
     "ui-response-phone": Picture("/ui/responses/{trip}", "light", _PHONE),
