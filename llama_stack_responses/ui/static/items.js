@@ -197,7 +197,7 @@ const BLOCKS = {
   refusal: (block) => h("p", { class: "refusal" }, icon("alert"), h("span", null, h("strong", null, "Refused: "), block.text)),
   image,
   file: (block) =>
-    h("p", { class: "chip" }, icon("file"), cited(block), h("span", { class: "dim" }, [block.file_id, bytes(block.bytes)].filter(Boolean).join(" · "))),
+    h("p", { class: "chip" }, icon("file"), cited(block), h("span", { class: "dim" }, [block.name && block.file_id, bytes(block.bytes)].filter(Boolean).join(" · "))),
   audio: (block) => h("p", { class: "chip" }, icon("live"), h("span", null, block.text ? `Audio: ${block.text}` : "Audio")),
   link: (block) => h("p", { class: "source" }, cited(block), block.link && h("span", { class: "host" }, host(block.link)), block.text && h("span", { class: "dim" }, line(block.text, 280))),
 };
@@ -229,12 +229,15 @@ function cited({ title, name, link: address, file_id: file, container_id: contai
   const text = title || name || address || file || "File";
   if (address || !file) return link(text, address);
   const path = container ? `/v1/containers/${encodeURIComponent(container)}/files/${encodeURIComponent(file)}/content` : `/v1/files/${encodeURIComponent(file)}/content`;
-  return h("button", { type: "button", class: "as-link", title: "Download", onclick: () => download(path, name || text) }, text);
+  return h("button", { type: "button", class: "as-link", title: "Download", onclick: () => download(path, name) }, text);
 }
 
+/** Download a file, under the name that the server gives it if the response has none. */
 async function download(path, name) {
   try {
-    save(await (await request(path, { accept: "*/*" })).blob(), name);
+    const answer = await request(path, { accept: "*/*" });
+    const [, given] = /filename="([^"]+)"/.exec(answer.headers.get("content-disposition")) ?? [];
+    save(await answer.blob(), name || given || "file");
   } catch (error) {
     say(error.message);
   }

@@ -195,6 +195,22 @@ def test_image_of_an_input_is_shown_from_its_data(page: Shown, showcase: Showcas
     page.until("() => document.querySelector('.image img').naturalWidth === 1")
 
 
+def test_file_of_an_input_is_downloaded_under_its_name(page: Shown, page_stack: LiveStack, upstream: Upstream) -> None:
+    upstream.script("seer", reply(text("A bird.")))
+    with Wire(page_stack) as wire:
+        form = {"purpose": "assistants"}
+        stored = wire.http.post("/files", files={"file": ("birds.txt", b"heron")}, data=form).json()["id"]
+        content = [{"type": "input_file", "file_id": stored}]
+        response_id = wire.create(model="local/seer", input=[{"role": "user", "content": content}])["id"]
+        page.goto(f"/ui/responses/{response_id}")
+        with page.page.expect_download() as saved:
+            page.find(".chip button", stored).click()
+        assert saved.value.suggested_filename == "birds.txt"
+        assert saved.value.path().read_text() == "heron"
+        for each in (f"/files/{stored}", f"/responses/{response_id}"):
+            wire.http.delete(each)
+
+
 def test_items_are_moved_through_and_opened_by_keys(page: Shown, showcase: Showcase) -> None:
     page.goto(f"/ui/responses/{showcase.trip}")
     page.find(".tool[data-failed=yes]")
