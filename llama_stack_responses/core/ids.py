@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from .errors import bad_request
 
-_RESPONSE_ID = re.compile(r"resp_[0-9a-zA-Z_-]{1,64}")
-_CONVERSATION_ID = re.compile(r"conv_[0-9a-zA-Z_-]{1,64}")
+_AFTER_PREFIX = re.compile(r"[0-9a-zA-Z_-]{1,64}")
 _SEEDED = re.compile(r"[a-z]+_([0-9a-f]{24})([0-9a-f]{6})")
 
 
@@ -47,17 +46,20 @@ def new_id(prefix: str) -> str:
 
 def check_response_id(value: str, param: str) -> str:
     """Return the id if it has the form of a response id; raise a 400 that names `param` otherwise."""
-    if not _RESPONSE_ID.fullmatch(value):
-        raise bad_request(
-            f"Invalid '{param}': '{value[:80]}'. Expected an ID that begins with 'resp_'.", param, "invalid_value"
-        )
-    return value
+    return _checked("resp_", value, param)
 
 
 def check_conversation_id(value: str, param: str) -> str:
     """Return the id if it has the form of a conversation id; raise a 400 that names `param` otherwise."""
-    if not _CONVERSATION_ID.fullmatch(value):
-        raise bad_request(
-            f"Invalid '{param}': '{value[:80]}'. Expected an ID that begins with 'conv_'.", param, "invalid_value"
-        )
-    return value
+    return _checked("conv_", value, param)
+
+
+def _checked(prefix: str, value: str, param: str) -> str:
+    if value.startswith(prefix) and _AFTER_PREFIX.fullmatch(value, len(prefix)):
+        return value
+    raise bad_request(
+        f"Invalid '{param}': '{value[:80]}'. Expected an ID that begins with '{prefix}', with at most 64 letters, "
+        "digits, underscores and dashes after it.",
+        param,
+        "invalid_value",
+    )

@@ -10,6 +10,7 @@ from .errors import bad_request
 from .exchanges import without_exchange
 from .ids import Seeded, new_seed
 from .stream.calls import FORMS
+from .stream.shell import with_limits
 from .types import Json
 
 Order = Literal["asc", "desc"]
@@ -79,8 +80,14 @@ def id_of_seed(item: Json, seeded: Seeded) -> str:
 
 def listed(items: Iterable[Json]) -> list[Json]:
     """Return the items in the form of `openai.types.responses.ResponseItem`."""
-    return [without_exchange(_with_status(item)) for item in items]
+    return [without_exchange(_whole(item)) for item in items]
 
 
-def _with_status(item: Json) -> Json:
-    return item if item["type"] in _WITHOUT_STATUS else {**item, "status": item.get("status", "completed")}
+def _whole(item: Json) -> Json:
+    """Return the item with the fields that a client may omit, and a listed item has."""
+    if item["type"] in _WITHOUT_STATUS:
+        return item
+    whole = {**item, "status": item.get("status", "completed")}
+    if item["type"] == "shell_call":
+        whole |= {"action": with_limits(item["action"]), "environment": item.get("environment")}
+    return whole

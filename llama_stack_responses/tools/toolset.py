@@ -40,7 +40,10 @@ logger = get_logger(__name__)
 Makers = Mapping[str, Callable[[Json, CreateRequest], Tool]]
 """Tool factories by the type of an entry of `tools`; they take the entry and the whole request."""
 
-_NONE_TO_CALL: Final = "'tool_choice' demands a call of a tool, and this stack has none of those that it allows."
+_NONE_TO_CALL: Final = (
+    "'tool_choice' demands a call of a tool, and this stack has none of those that it allows. Leave 'tool_choice' out, "
+    "or let it allow another tool."
+)
 
 REFUSED: Final = Unavailable()
 SERVERS: Final = ServerBounds()

@@ -49,6 +49,11 @@ def printed_events(sequence_number: int, item: Json, output_index: int) -> list[
     return _events(PRINTED, len(item["output"]), sequence_number, item, output_index)
 
 
+def with_limits(action: Json) -> Json:
+    """Return the action with its limits, which OpenAI's API reference requires, and which may be null."""
+    return {"timeout_ms": None, "max_output_length": None, **action}
+
+
 def without_commands(action: Json) -> Json:
     """Return the action of a `shell_call` before its commands are sent."""
     return {**action, "commands": []}

@@ -7,6 +7,7 @@ from typing import Final
 from llama_stack_responses.core.schema.client_items import LOCAL_SHELL_ACTION, SHELL_ACTION
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.calls import LOCAL_SHELL_CALL, SHELL_CALL
+from llama_stack_responses.core.stream.shell import with_limits
 
 from ...core.types import Json
 from ..tool import Tool
@@ -60,13 +61,8 @@ def shell_tool(declared: Json, _: CreateRequest) -> Tool:
         SHELL_PARAMETERS,
         SHELL_CALL,
         SHELL_ACTION,
-        lambda action: {"action": shell_action(action), "environment": {"type": "local"}},
+        lambda action: {"action": with_limits(action), "environment": {"type": "local"}},
     )
-
-
-def shell_action(given: Json) -> Json:
-    """Return the action of a call's item; OpenAI's API reference requires the limits, which may be null."""
-    return {"timeout_ms": None, "max_output_length": None, **given}
 
 
 def _skill(skill: Json) -> str:

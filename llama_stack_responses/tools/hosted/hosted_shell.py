@@ -7,12 +7,13 @@ from typing import Final
 
 from llama_stack_responses.core.schema.client_items import SHELL_ACTION
 from llama_stack_responses.core.stream.calls import SHELL_CALL, SHELL_CALL_OUTPUT, CallKind
+from llama_stack_responses.core.stream.shell import with_limits
 from llama_stack_responses.sandbox.container import CommandResult
 from llama_stack_responses.sandbox.jail import DATA
 
 from ...core.types import Json
 from ..client.checked import checked
-from ..client.shell import SHELL_PARAMETERS, shell_action
+from ..client.shell import SHELL_PARAMETERS
 from ..tool_function import Function, Invocation, ItemReporter, Outcome, chat_function
 from ..tool_history import ToolHistory
 from .container_choice import ContainerAccess, ContainerChoice
@@ -62,7 +63,7 @@ class HostedShellTool:
 
     def _whole(self, arguments: str) -> Json | None:
         action = checked(arguments, SHELL_ACTION)
-        return None if action is None or len(action["commands"]) > _MOST_COMMANDS else {"action": shell_action(action)}
+        return None if action is None or len(action["commands"]) > _MOST_COMMANDS else {"action": with_limits(action)}
 
     async def _run(self, invocation: Invocation) -> Outcome:
         action = invocation.item["action"]

@@ -404,6 +404,13 @@ def test_listed_item_matches_openai_type(item: Json) -> None:
     assert problems(ResponseItem, listed(with_ids([parsed(item)]))[0]) == []
 
 
+def test_listed_shell_call_has_limits_and_environment_that_the_client_left_out() -> None:
+    call = {"type": "shell_call", "id": "sh_1", "call_id": "c", "action": {"commands": ["ls"]}}
+    [item] = listed([parsed(call)])
+    assert item["action"] == {"commands": ["ls"], "timeout_ms": None, "max_output_length": None}
+    assert (item["environment"], item["status"]) == (None, "completed")
+
+
 @pytest.mark.parametrize(("whole", "declared"), WHOLE + WHOLE_PARTS, ids=lambda value: getattr(value, "__name__", ""))
 def test_samples_have_every_declared_key(whole: Json, declared: Any) -> None:
     if declared is not None:
