@@ -15,7 +15,9 @@ from ..process_pool.pool import Task, WorkerPool
 from .items import markdown_blocks
 
 _TASK: Final = "llama_stack_responses.ui.markup"
-_SECONDS: Final = 5.0
+RENDER_SECONDS: Final = 5.0
+"""Time limit of the Markdown of one view."""
+
 _CHARACTERS: Final = 400_000
 """Most characters of Markdown that one view has rendered; the rest is shown as plain text."""
 
@@ -34,7 +36,7 @@ class Renderer:
         seconds: time limit of one view.
     """
 
-    def __init__(self, pool: WorkerPool, seconds: float = _SECONDS) -> None:
+    def __init__(self, pool: WorkerPool, seconds: float = RENDER_SECONDS) -> None:
         self._pool = pool
         self._seconds = seconds
 

@@ -24,7 +24,7 @@ from ..store.stored_response import StoredResponse
 from .approvals import answered_requests
 from .blocks import Budget
 from .items import Reading, item_views
-from .rendering import Renderer
+from .rendering import RENDER_SECONDS, Renderer
 from .summaries import Summaries
 from .view import facts_of, instructions_of, items_of, owner_of, summary_of, timing_of
 
@@ -38,11 +38,12 @@ class Views:
 
     Args:
         impl: the responses.
+        render_seconds: time limit of the Markdown of one view.
     """
 
-    def __init__(self, impl: OpenAIResponsesImpl) -> None:
+    def __init__(self, impl: OpenAIResponsesImpl, render_seconds: float = RENDER_SECONDS) -> None:
         self._impl = impl
-        self._renderer = Renderer(impl.pool)
+        self._renderer = Renderer(impl.pool, render_seconds)
         self._summaries = Summaries(impl.sealer)
 
     async def response(self, response_id: str, hold: Hold | None = None) -> Json:

@@ -76,7 +76,7 @@ async def impl() -> AsyncIterator[Impl]:
 
 def views(impl: Impl) -> tuple[Views, ChainViews]:
     whole = cast("OpenAIResponsesImpl", impl)
-    created = Views(whole)
+    created = Views(whole, render_seconds=60)  # a busy machine needs longer
     return created, ChainViews(whole, created, Lists(impl.archive, whole.jobs))
 
 
