@@ -46,6 +46,20 @@ export class ResponseView extends View {
     this.running = RUNS.has(found.facts.status);
     this.offerEarlier();
     if (this.running) this.watch();
+    if (summary.waits_for && !this.waiting) this.waitForAnswer();
+  }
+
+  /** Read a response that waits again when another one continues it. */
+  waitForAnswer() {
+    this.waiting = new AbortController();
+    const on = async (event, row) => {
+      if (event !== "ready" && !(event === "row" && row.previous_response_id === this.subject)) return;
+      const found = await get("/v1/ui/responses/" + encodeURIComponent(this.subject), { signal: this.signal }).catch(() => null);
+      if (!found || found.summary.waits_for || this.signal.aborted || this.waiting.signal.aborted) return;
+      this.waiting.abort();
+      this.show(found);
+    };
+    follow("/v1/ui/responses/stream", { signal: AbortSignal.any([this.signal, this.waiting.signal]), on });
   }
 
   head() {

@@ -317,6 +317,23 @@ def test_response_is_deleted_after_a_question(page: Shown, page_stack: LiveStack
         assert wire.get(f"/{response_id}").status_code == 404
 
 
+def test_waiting_response_is_shown_as_answered_when_another_tab_answers_it(
+    page: Shown, page_stack: LiveStack, upstream: Upstream
+) -> None:
+    upstream.script("asked", [reply(tool_call(0, "call_3", "count", "{}")), reply(text("Nine."))])
+    tools = [{"type": "function", "name": "count", "parameters": {"type": "object", "properties": {}}}]
+    with Wire(page_stack) as wire:
+        response_id = wire.create(model="local/asked", input="Count them.", tools=tools)["id"]
+        page.goto(f"/ui/responses/{response_id}")
+        page.find(".notice.warn", "Answer in the playground")
+        answer = [{"type": "function_call_output", "call_id": "call_3", "output": "9"}]
+        later = wire.create(model="local/asked", input=answer, previous_response_id=response_id)["id"]
+        page.find(".head .status[data-status=completed]")
+        page.gone(".notice.warn")
+        for each in (later, response_id):
+            wire.http.delete(f"/responses/{each}")
+
+
 def test_response_that_was_deleted_elsewhere_leads_back_to_the_list(
     browser: Browser, page_stack: LiveStack, upstream: Upstream
 ) -> None:
