@@ -218,6 +218,7 @@ NOT_RUN: Final = {
     "docs/guides/deploying.md, Deploying, sh": "needs podman; test_deploy_templates.py compares it with the compose file",
     **dict.fromkeys(TEAM, "test_team_guide.py runs the whole page in one shell"),
     "docs/reference/compatibility.md, Run them again, console": "runs the tests of another project",
+    "docs/reference/compatibility.md, Open Responses, console": "the same; test_open_responses.py has its cases",
     "docs/guides/gpt-oss.md, Start it, console": "installs torch and loads a checkpoint: tests/gpt_oss/test_stack.py does",
     "docs/guides/gpt-oss.md, Start it, console 2": "the same on OGX: tests/gpt_oss/test_ogx.py does",
     "docs/guides/gpt-oss.md, The engine, console": "needs an engine: tests/gpt_oss/test_process.py has one",
