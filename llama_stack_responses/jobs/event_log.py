@@ -39,6 +39,9 @@ _AHEAD_BYTES: Final = 2**17
 """Most rows that `follow` reads in one round trip, and the bytes with which they end: a stalled reader keeps them in
 memory."""
 
+_DELTA_BYTES: Final = 256
+"""Bytes of a delta without its text: more than the names of its fields and an id, as `is_large` counts."""
+
 _ROW_BYTES: Final = 65_536
 """Bytes of JSON that a row has at most, unless it is one event."""
 
@@ -78,7 +81,7 @@ class EventLog:
         """Return the ops that append `events` and notify readers."""
         if not events:
             return []
-        if is_large(events, INLINE_BYTES):
+        if _are_large(events):
             rows = await asyncio.to_thread(list_yielding_lock, _rows(response_id, events))
         else:
             rows = _small_rows(response_id, events)
@@ -280,6 +283,17 @@ class EventLog:
             await self._records.commit([Delete(key) for key, _ in found])
         known = (await self._records.get_many([reader])).get(reader)
         await self._records.commit([Delete(reader), *([Delete(known.value.decode())] if known and known.value else [])])
+
+
+def _are_large(events: Sequence[Event]) -> bool:
+    """Return whether events are too large to be encoded in the event loop. Most batches are deltas of text only."""
+    size = 0
+    for event in events:
+        text = event.get("delta")
+        if not isinstance(text, str) or event.get("logprobs"):
+            return is_large(events, INLINE_BYTES)
+        size += _DELTA_BYTES + len(text)
+    return size > INLINE_BYTES
 
 
 def _small_rows(response_id: str, events: Sequence[Event]) -> list[Put]:
