@@ -25,6 +25,15 @@ let view = null;
 let list = "/ui"; // the address of the list with its last filters
 let turn = 0;
 
+/** Return a part of an address without its escapes; null if it is malformed. */
+function decoded(part = "") {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return null;
+  }
+}
+
 /** Show the view of the address. */
 async function show({ focus = true } = {}) {
   const now = ++turn;
@@ -38,7 +47,7 @@ async function show({ focus = true } = {}) {
   if (view?.localName === "ui-list") list = view.query.size ? `/ui?${view.query}` : "/ui";
   if (/^\/ui\/?$/.test(path)) list = "/ui";
   document.querySelector('#nav a[data-place="/ui"]').href = list;
-  const found = ROUTES.map(([pattern, tag, module]) => [pattern.exec(path), tag, module]).find(([match]) => match);
+  const found = ROUTES.map(([pattern, tag, module]) => [pattern.exec(path), tag, module]).find(([match]) => match && decoded(match[1]) !== null);
   if (!found) return place(h("div", { class: "empty" }, h("h1", null, "No such page"), h("p", null, h("a", { class: "button", href: "/ui" }, "All responses"))));
   const [match, tag, module] = found;
   const missing = module && (await import(module).then(() => false, () => true));
@@ -46,7 +55,7 @@ async function show({ focus = true } = {}) {
   if (missing) return place(trouble(new Error(UNREACHABLE)));
   if (view?.list) view.top = view.list.element.scrollTop;
   const element = document.createElement(tag);
-  element.subject = match[1] ? decodeURIComponent(match[1]) : null;
+  element.subject = decoded(match[1]) || null;
   place(element);
   if (focus) main.focus({ preventScroll: true });
 }

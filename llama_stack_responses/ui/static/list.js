@@ -34,8 +34,8 @@ const newer = (a, b) => b.created_at - a.created_at || (a.id < b.id ? 1 : -1);
 /** `datetime-local` holds local time without a zone; the API wants seconds since the epoch. */
 const toEpoch = (local) => (local ? Math.floor(new Date(local).getTime() / 1000) : null);
 const toLocal = (epoch) => {
-  if (!epoch) return "";
   const date = new Date(epoch * 1000);
+  if (!epoch || Number.isNaN(date.getTime())) return "";
   return new Date(date.getTime() - date.getTimezoneOffset() * 60000).toISOString().slice(0, 16);
 };
 

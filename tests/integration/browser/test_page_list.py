@@ -121,6 +121,22 @@ def test_list_from_the_oldest_shows_responses_created_while_another_view_was_ope
             wire.http.delete(f"/responses/{each}")
 
 
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("/ui/responses/%", "No such page"),
+        ("/ui/chain/%E0%A4%A", "No such page"),
+        ("/ui?from=yesterday", "Invalid 'from'"),
+        ("/ui?status=odd", "Invalid value for 'status'"),
+    ],
+)
+def test_malformed_address_is_named(browser: Browser, page_stack: LiveStack, address: str, words: str) -> None:
+    with browser.page(page_stack.base_url) as page:
+        page.goto(address)
+        page.find("main", words)
+        assert not [one for one in page.problems if one.startswith("script")]
+
+
 def test_search_names_the_searched_texts(page: Shown, showcase: Showcase) -> None:
     page.goto("/ui?text=no%20such%20words")
     page.find(".empty", "The first 120 characters of the last question and of the answer are searched.")
