@@ -33,7 +33,7 @@ def add_commands(add: Any) -> None:
     backup = _command(
         add, "backups", "backup", "backup", "write all that the store holds to a file, while servers use it"
     )
-    backup.add_argument("file", type=Path, metavar="FILE", help="the new file")
+    backup.add_argument("file", type=Path, metavar="FILE", help="the new file; - is standard output")
     restore = _command(add, "backups", "restore", "restore", "write a backup to an empty store")
     restore.add_argument("file", type=Path, metavar="FILE", help="the backup, of any store")
     restore.add_argument("--merge", action="store_true", help="add missing rows to a store that is not empty")

@@ -15,7 +15,7 @@ from ..store.backup_file import BackupWriter, read_backup
 from ..store.records import Ensure, Put, Records, Snapshots
 from .command_error import CommandError
 from .commands import with_store
-from .new_file import new_file, refuse_existing
+from .new_file import STANDARD_OUTPUT, new_file, refuse_existing, standard_output
 from .tables import print_fields
 
 _COMMIT_ROWS: Final = 200
@@ -27,23 +27,25 @@ _OWN: Final = ("p/", "se/", "u/", "z/turn")
 
 
 def backup(given: Namespace) -> None:
-    """Run `backup`: write all rows of the store, as they are at one moment, to a new file."""
+    """Run `backup`: write all rows of the store, as they are at one moment, to a new file or standard output."""
     target: Path = given.file
+    piped = target == STANDARD_OUTPUT
 
     async def work(records: Records, _: ResponsesConfig) -> None:
         if not isinstance(records, Snapshots):
             raise CommandError("This store cannot be backed up.")
-        with new_file(target) as file:
+        with standard_output() if piped else new_file(target) as file:
             writer = BackupWriter(file)
             async with aclosing(records.snapshot()) as batches:
                 async for rows in batches:
                     for row in rows:
                         writer.add(row)
             writer.end()
-            size = file.tell()
-        print_fields({"file": str(target), "rows": writer.rows, "bytes": size}, as_json=given.json)
+        fields = {"file": str(target), "rows": writer.rows, "bytes": writer.size}
+        print_fields(fields, as_json=given.json, file=sys.stderr if piped else None)
 
-    refuse_existing(target)
+    if not piped:
+        refuse_existing(target)
     with_store(given.config, work)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from .command_error import CommandError
+
+STANDARD_OUTPUT: Final = Path("-")
 
 
 def refuse_existing(path: Path) -> None:
@@ -47,3 +50,16 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
             raise
     except OSError as error:
         raise CommandError(f"Cannot write {partial}: {error.strerror or error}.") from error
+
+
+@contextmanager
+def standard_output() -> Iterator[BinaryIO]:
+    """Write to standard output.
+
+    Raises:
+        CommandError: it is a terminal.
+    """
+    if sys.stdout.isatty():
+        raise CommandError("Standard output is a terminal: name a file, or redirect it.", 2)
+    yield sys.stdout.buffer
+    sys.stdout.buffer.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TextIO
 from unicodedata import combining, east_asian_width
 
 type Json = Mapping[str, Any]
@@ -14,9 +14,9 @@ _WIDEST_CHARACTERS: Final = 60
 """Maximum characters of a cell."""
 
 
-def print_json(value: Any) -> None:
+def print_json(value: Any, file: TextIO | None = None) -> None:
     """Print a value as one line of JSON."""
-    print(json.dumps(value), flush=True)
+    print(json.dumps(value), file=file, flush=True)
 
 
 def print_rows(rows: Sequence[Json], columns: Mapping[str, str], *, as_json: bool, head: bool = True) -> None:
@@ -38,14 +38,14 @@ def print_rows(rows: Sequence[Json], columns: Mapping[str, str], *, as_json: boo
         print("  ".join(padded).rstrip())
 
 
-def print_fields(fields: Json, *, as_json: bool) -> None:
-    """Print fields, one a line, or all as JSON."""
+def print_fields(fields: Json, *, as_json: bool, file: TextIO | None = None) -> None:
+    """Print fields to a file or standard output, one a line, or all as JSON."""
     if as_json:
-        print_json(fields)
+        print_json(fields, file)
         return
     width = max(map(len, fields))
     for name, value in fields.items():
-        print(f"{name.ljust(width)}  {printable(value)}")
+        print(f"{name.ljust(width)}  {printable(value)}", file=file)
 
 
 def columns_of(text: str) -> int:

@@ -34,10 +34,12 @@ class BackupWriter:
 
     Attributes:
         rows: number of rows that were written.
+        size: number of bytes that were written.
     """
 
     def __init__(self, file: BinaryIO) -> None:
         self.rows = 0
+        self.size = 0
         self._file = file
         self._digest = blake2b(digest_size=_DIGEST_BYTES)
         self._write(_MAGIC)
@@ -52,11 +54,15 @@ class BackupWriter:
     def end(self) -> None:
         """Write the end, without which the file is not complete."""
         self._write(_HEAD.pack(0, math.nan, 0) + _COUNT.pack(self.rows))
-        self._file.write(self._digest.digest())
+        self._emit(self._digest.digest())
 
     def _write(self, data: bytes) -> None:
         self._digest.update(data)
+        self._emit(data)
+
+    def _emit(self, data: bytes) -> None:
         self._file.write(data)
+        self.size += len(data)
 
 
 def read_backup(file: BinaryIO) -> Iterator[Put]:

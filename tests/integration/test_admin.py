@@ -275,6 +275,18 @@ def test_backup_under_load_is_restored_whole_into_empty_stores(
         target.run("restore", str(tmp_path / "backup"), "--merge")
         assert exported(target) == found
     assert "already there" in operated.run("backup", str(tmp_path / "backup"), code=2)
+    check_backup_to_standard_output(operated, tmp_path)
+
+
+def check_backup_to_standard_output(operated: Operated, folder: Path) -> None:
+    """Write a backup into a pipe, as out of a container, and restore it."""
+    command = [*CLI, "backup", "-", "--config", str(operated.config), "--json"]
+    ended = subprocess.run(command, env={**os.environ, **operated.env}, capture_output=True, check=True)
+    assert json.loads(ended.stderr.splitlines()[-1])["bytes"] == len(ended.stdout)
+    (folder / "piped").write_bytes(ended.stdout)
+    target = emptied(operated, "sqlite", folder, "piped")
+    target.run("restore", str(folder / "piped"))
+    assert exported(target) == exported(operated)
 
 
 def test_damaged_backup_writes_nothing(operated: Operated, wire: Wire, upstream: Upstream, tmp_path: Path) -> None:
