@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 
 from tests.support.openai_client import MODEL, NAME
+from tests.support.reader import Reader
 from tests.support.snippet_programs import LOG_LINE
 from tests.support.snippets import blocks
 from tests.support.stack import STARTER, Host, LiveStack
@@ -109,6 +110,41 @@ def test_compaction_and_websocket_response_have_a_log_line(logging_stack: LiveSt
         websocket.ask(model=MODEL, input="x")
         response = websocket.response()
         check(line_of(logging_stack.log, response["id"]), x_request_id=OWN_ID, status="completed", output_tokens=2)
+
+
+def response_of(log: Path, request_id: str) -> str:
+    """Wait for a line with the tokens of the response to a request, and return the response's id."""
+    found: list[str] = []
+
+    def logged() -> bool:
+        output = log.read_text(errors="replace")
+        lines = [*of_json(output), *of_text(output)]
+        found[:] = [each["response_id"] for each in lines if each.get("x_request_id") == request_id]
+        return bool(found)
+
+    wait_until(logged)
+    return found[-1]
+
+
+@pytest.mark.parametrize("more", [{}, {"store": False}], ids=str)
+def test_response_whose_client_left_has_a_log_line(logging_stack: LiveStack, upstream: Upstream, more: Json) -> None:
+    upstream.script(NAME, reply(text("one ", "two"), hold=1))
+    own_id = f"left.{len(more)}"
+    with Wire(logging_stack, headers={"x-request-id": own_id}) as wire:
+        with Reader.create(wire, model=MODEL, input="x", **more) as reader:
+            reader.read_to("one ")
+        line = line_of(logging_stack.log, response_of(logging_stack.log, own_id))
+    check(line, x_request_id=own_id, model_name=MODEL, status="cancelled")
+
+
+def test_cancelled_background_response_has_a_log_line(logging_stack: LiveStack, upstream: Upstream) -> None:
+    upstream.script(NAME, reply(text("one ", "two"), hold=1))
+    with Wire(logging_stack, headers={"x-request-id": OWN_ID}) as wire:
+        response = wire.post({"model": MODEL, "input": "x", "background": True}).json()
+        upstream.wait_for(NAME, chunks=1)
+        assert wire.http.post(f"/responses/{response['id']}/cancel").status_code == 200
+        line = line_of(logging_stack.log, response["id"])
+    check(line, x_request_id=OWN_ID, model_name=MODEL, status="cancelled")
 
 
 def test_failed_response_has_its_error_code_in_its_log_line(logging_stack: LiveStack, upstream: Upstream) -> None:

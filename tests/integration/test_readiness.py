@@ -73,7 +73,6 @@ def shows_different_secrets(stack: LiveStack) -> bool:
     return ready(stack) == (200, READY | {"secrets": "different"})
 
 
-@pytest.mark.one_host
 @pytest.mark.parametrize("kind", SERVERS)
 def test_readiness_follows_a_store_that_stops_and_starts(
     server: DatabaseServer, new_stack: Callable[..., LiveStack]
