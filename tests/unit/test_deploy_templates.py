@@ -51,7 +51,7 @@ def test_containerfile_does_not_end_as_root() -> None:
 
 
 def test_kubernetes_schemas_accept_the_manifests(manifests: list[Json]) -> None:
-    assert [each["kind"] for each in manifests] == ["Deployment", "Service", "PodDisruptionBudget"]
+    assert [each["kind"] for each in manifests] == ["Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy"]
     for each in manifests:
         kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
 
@@ -69,6 +69,33 @@ def test_pods_are_unprivileged_and_probed_on_the_readiness_route(manifests: list
     assert server["livenessProbe"]["httpGet"]["path"] == "/v1/health"
     [before_stop] = [int(word) for word in server["lifecycle"]["preStop"]["exec"]["command"] if word.isdigit()]
     assert pod["terminationGracePeriodSeconds"] > before_stop + FINISH + GRACE
+
+
+def test_pods_have_bounds_on_memory_and_files(manifests: list[Json]) -> None:
+    pod = manifests[0]["spec"]["template"]["spec"]
+    [server] = pod["containers"]
+    limits = {name: quantity(size) for name, size in server["resources"]["limits"].items()}
+    assert limits.keys() == {"memory", "ephemeral-storage"}
+    folders = [each["emptyDir"]["sizeLimit"] for each in pod["volumes"] if "emptyDir" in each]
+    assert sum(map(quantity, folders)) < limits["ephemeral-storage"]
+    writable = {each["mountPath"] for each in server["volumeMounts"] if not each.get("readOnly")}
+    assert writable == {"/state", "/tmp"}
+
+
+def quantity(text: str) -> int:
+    """Return a Kubernetes quantity in bytes."""
+    return int(text[:-2]) * {"Mi": 2**20, "Gi": 2**30}[text[-2:]]
+
+
+def test_network_policy_admits_clients_to_the_api_and_only_prometheus_to_the_metrics(manifests: list[Json]) -> None:
+    deployment, _, budget, policy = manifests
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert policy["spec"]["podSelector"] == budget["spec"]["selector"] == {"matchLabels": labels}
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    rules = {port["port"]: rule.get("from") for rule in policy["spec"]["ingress"] for port in rule["ports"]}
+    assert rules.keys() == {"http", "metrics"}
+    assert rules["http"] is None
+    assert rules["metrics"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
 
 
 def test_compose_schema_accepts_the_compose_file() -> None:
@@ -90,13 +117,18 @@ def test_compose_services_are_unprivileged_and_probed() -> None:
         assert each["read_only"]
         assert each["cap_drop"] == ["ALL"]
         assert each["security_opt"] == ["no-new-privileges:true"]
+        assert each["pids_limit"] > 0
     for name in ("server-1", "server-2"):
         server = compose["services"][name]
         assert "/v1/ready" in server["healthcheck"]["test"][-1]
+        assert server["mem_limit"] == "4g"
+        assert server["tmpfs"] == ["/tmp:size=256m"]
         assert float(server["stop_grace_period"].removesuffix("s")) > FINISH + GRACE
-        assert server["environment"]["RESPONSES_SECRET"] == "${RESPONSES_SECRET:?}"
+        assert server["environment"]["RESPONSES_SECRET"] == "${RESPONSES_SECRET:?set it in .env}"
+        # Those of the configuration without a value in `environment`.
+        assert server["env_file"] == ".env"
         for optional in ("INFERENCE_API_KEY", "RESPONSES_SECRET_2"):
-            assert server["environment"][optional] == f"${{{optional}:-}}"
+            assert optional not in server["environment"]
             assert f"${{env.{optional}:=}}" in config
 
 
@@ -118,6 +150,10 @@ def test_systemd_unit_is_unprivileged_and_ends_gracefully() -> None:
     assert float(service["TimeoutStopSec"]) > FINISH + GRACE
     assert f"FINISH_SECONDS={FINISH:g}" in service["Environment"].split()
     assert "ExecReload" not in service
+    # For `on-failure`, a server that SIGHUP ended has not failed.
+    assert service["Restart"] == "always"
+    # Two for each stream.
+    assert int(service["LimitNOFILE"]) >= 2 * 10_000
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="this machine has no systemd")
@@ -125,11 +161,14 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     text = (
         (FOLDER / "responses.service").read_text().replace("/opt/responses/bin/opentelemetry-instrument", "/bin/true")
     )
-    (tmp_path / "responses.service").write_text(text)
-    checked = subprocess.run(
-        ["systemd-analyze", "verify", tmp_path / "responses.service"], capture_output=True, text=True, check=False
-    )
+    unit = tmp_path / "responses.service"
+    unit.write_text(text)
+    checked = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stderr) == (0, "")
+    # In tenths: 100 is a unit without any restriction.
+    rated = ["systemd-analyze", "security", "--offline=true", "--threshold=20", "--no-pager", str(unit)]
+    exposed = subprocess.run(rated, capture_output=True, text=True, check=False)
+    assert exposed.returncode == 0, exposed.stdout
 
 
 def test_servers_have_the_metrics_port_of_the_documentation(manifests: list[Json]) -> None:
