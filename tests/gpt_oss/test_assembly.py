@@ -11,6 +11,7 @@ from llama_stack_gpt_oss.engine.engine import Request
 from llama_stack_gpt_oss.engine.errors import EngineError
 from llama_stack_gpt_oss.engine.progress import Progress
 from llama_stack_gpt_oss.engine.sequence import Params
+from llama_stack_gpt_oss.engine.sharding import Shard
 from llama_stack_gpt_oss.process.assembly import assemble, select_device
 from llama_stack_gpt_oss.process.progress import ProgressBar
 
@@ -36,6 +37,18 @@ def test_named_gpu_is_selected_for_kernels(selected: list[torch.device], name: s
 def test_gpu_that_does_not_exist_is_error_with_last_one(selected: list[torch.device]) -> None:
     with pytest.raises(EngineError, match="set to cuda:2, and the last GPU that torch finds is cuda:1"):
         select_device("cuda:2")
+    assert not selected
+
+
+def test_each_rank_selects_the_gpu_after_that_of_the_rank_before(selected: list[torch.device]) -> None:
+    for rank in (0, 1):
+        assert select_device("auto", Shard(rank, 2)) == torch.device("cuda", rank)
+    assert selected == [torch.device("cuda", 0), torch.device("cuda", 1)]
+
+
+def test_more_ranks_than_gpus_is_error_with_their_number(selected: list[torch.device]) -> None:
+    with pytest.raises(EngineError, match="tensor_parallel_size is 2, and torch finds 1 GPUs from cuda:1 on"):
+        select_device("cuda:1", Shard(0, 2))
     assert not selected
 
 

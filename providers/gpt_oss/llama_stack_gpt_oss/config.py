@@ -10,7 +10,7 @@ from .process.settings import EngineSettings
 
 
 class GptOssConfig(BaseModel):
-    """One model on one device.
+    """One model on one device, or on several of a machine.
 
     Servers and workers with equal settings and the same `state_dir` share one engine.
     """
@@ -21,6 +21,9 @@ class GptOssConfig(BaseModel):
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto: a GPU if there is one")
     dtype: Literal["auto", "bfloat16", "float32"] = Field(
         "auto", description="auto: bfloat16 on a GPU, float32 on a CPU"
+    )
+    tensor_parallel_size: int = Field(
+        1, ge=1, le=8, description="GPUs that compute each step together, from `device` on"
     )
     memory_share: float = Field(
         0.9, gt=0, le=1, description="Share of the GPU's memory that may be used, by all processes together"
@@ -68,4 +71,5 @@ class GptOssConfig(BaseModel):
             step_tokens=self.prefill_tokens,
             waiting=self.max_queue,
             drafts=self.draft_tokens,
+            tensor_parallel_size=self.tensor_parallel_size,
         )

@@ -59,7 +59,8 @@ class CudaGraphs:
                 compute()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # Calls of other threads, such as NCCL's watchdog with tensor parallelism, must not end the capture.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             head = compute()
         self._pool = graph.pool()
         return head, graph.replay

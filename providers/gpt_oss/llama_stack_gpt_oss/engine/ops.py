@@ -48,10 +48,14 @@ class Routed:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The sampled tokens [wanted], and the logits [wanted, vocabulary] in f32 before sampling, if kept."""
+    """The sampled tokens [wanted], and the logits [wanted, vocabulary] in f32 before sampling, if kept.
+
+    scores [wanted] f32: by which the tokens were better than all others of the rank's vocabulary; None for all ranks.
+    """
 
     tokens: torch.Tensor
     logits: torch.Tensor | None
+    scores: torch.Tensor | None = None
 
 
 class Ops(Protocol):

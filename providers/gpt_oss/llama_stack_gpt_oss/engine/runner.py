@@ -6,7 +6,7 @@ from collections.abc import Sequence as Series
 import torch
 
 from .adjustments import Adjustments
-from .batch import Batch, pack
+from .batch import Batch, StepInput, pack
 from .errors import TooLittleMemoryError
 from .graphs import Capture, DecodeSteps, Steps, capture_for
 from .model import Model
@@ -18,6 +18,12 @@ from .sequence import Sampled
 from .staging import Staging
 from .state import Entries, State
 from .warm_up import demanding_works, scratch_step, warm_up_steps
+
+Announce = Callable[[StepInput | None], None]  # None: the tokens of the last step have been sampled again
+
+
+def nobody(step: StepInput | None) -> None:
+    """Announce a step to no other rank."""
 
 
 class Sampler:
@@ -93,10 +99,12 @@ class ModelRunner:
         sequences: int = 64,
         capture: Capture | None = None,
         drafts: int = 0,
+        announce: Announce = nobody,
     ) -> None:
         """Create a runner for steps of at most `sequences` sequences of up to `context` tokens.
 
-        drafts: the maximum number of a sequence's drafts in a step.
+        drafts: the maximum number of a sequence's drafts in a step. announce: called with each step before it is
+        computed.
         """
         self.device = device
         capture = capture or capture_for(device)
@@ -108,6 +116,7 @@ class ModelRunner:
         self._sampler = Sampler(model, self._state, staging)
         self._decodes = DecodeSteps(model, self._state, staging, sequences, capture, drafts) if capture else None
         self._steps = self._decodes or Steps(model, self._state, staging)
+        self._announce = announce
         self._started: Step | None = None
 
     @torch.inference_mode()
@@ -123,7 +132,7 @@ class ModelRunner:
         try:
             for done, step in enumerate(steps, 1):
                 packed = scratch_step(step, self._state.spare)
-                head, batch = self._steps.forward(packed)
+                head, batch = self._forward(packed)
                 self._sampler.sample(head, batch, demanding_works(len(head.tokens)), packed.fields.owners)
                 if self.device.type == "cuda":
                     torch.cuda.synchronize(self.device)
@@ -145,13 +154,17 @@ class ModelRunner:
         drafted = self._drafts and any(work.drafts for work in scheduled)
         width = 1 + self._drafts if drafted else 1
         packed = pack(scheduled, *self._entries.assign(scheduled), width)
-        head, batch = self._steps.forward(packed)
+        head, batch = self._forward(packed)
         drawing = [work for work in scheduled if work.last]
         self._started = Step(head, batch, drawing, packed.fields.owners, self._sampler)
         return self._started
 
     def run(self, scheduled: Series[ScheduledTokens]) -> list[Sampled]:
         return self.start(scheduled).sampled()
+
+    def _forward(self, step: StepInput) -> tuple[Head, Batch]:
+        self._announce(step)
+        return self._steps.forward(step)
 
 
 def _brought(tensor: torch.Tensor) -> torch.Tensor:

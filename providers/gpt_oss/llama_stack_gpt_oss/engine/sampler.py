@@ -172,9 +172,14 @@ def draw(logits: torch.Tensor, temperatures: torch.Tensor, seeds: torch.Tensor) 
 
     logits [rows, vocabulary] f32, temperatures [rows] f32, seeds [rows] int64 from `row_seed`.
     """
+    return noised(logits, temperatures, seeds).argmax(-1)
+
+
+def noised(logits: torch.Tensor, temperatures: torch.Tensor, seeds: torch.Tensor, first_token: int = 0) -> torch.Tensor:
+    """Return the scores whose highest one is drawn. first_token: the token of the first logit."""
     warm = temperatures[:, None]
-    noised = logits / warm.clamp_min(COLDEST) + gumbel(seeds, logits.shape[-1])
-    return torch.where(warm > 0, noised, logits).argmax(-1)
+    scores = logits / warm.clamp_min(COLDEST) + gumbel(seeds, logits.shape[-1], first_token)
+    return torch.where(warm > 0, scores, logits)
 
 
 def redraw(
@@ -288,9 +293,9 @@ def signed(word: int) -> int:
     return word - (word >> 31 << 32)
 
 
-def gumbel(seeds: torch.Tensor, vocabulary: int) -> torch.Tensor:
+def gumbel(seeds: torch.Tensor, vocabulary: int, first_token: int = 0) -> torch.Tensor:
     """Return Gumbel noise [seeds, vocabulary]: the argmax of logits plus noise is a sample from their softmax."""
-    tokens = torch.arange(vocabulary, device=seeds.device)
+    tokens = torch.arange(first_token, first_token + vocabulary, device=seeds.device)
     return noise(mix(mix(tokens)[None, :] ^ seeds[:, None]))
 
 

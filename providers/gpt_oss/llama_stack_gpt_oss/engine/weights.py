@@ -13,6 +13,7 @@ from .errors import CheckpointError, TooLittleMemoryError
 from .memory import free_bytes, gigabytes
 from .mxfp4 import GROUP
 from .progress import Progress
+from .sharding import WHOLE, Index, Shard
 from .shards import INDEX, SINGLE, Shards
 
 Shape = tuple[int, ...]
@@ -50,22 +51,34 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
+    """The weights of one rank. first_token: the token of the first row of the unembedding."""
+
     embedding: torch.Tensor
     layers: tuple[Layer, ...]
     norm: torch.Tensor
     unembedding: torch.Tensor
+    first_token: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """A tensor of the checkpoint and its shape; consecutive parts are concatenated to one tensor of the model.
 
-    wide: it has weights of experts that are not in MXFP4, and become it.
+    wide: it has weights of experts that are not in MXFP4, and become it. index: what this rank has of it. omitted: the
+    rank has zeros instead.
     """
 
     name: str
     shape: Shape
     wide: bool = False
+    index: Index = ()
+    omitted: bool = False
+
+    @property
+    def kept(self) -> Shape:
+        """The shape of what this rank has."""
+        ranges = (range(*part.indices(side)) for part, side in zip(self.index, self.shape, strict=False))
+        return (*map(len, ranges), *self.shape[len(self.index) :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +105,25 @@ def find_layout(folder: Path) -> Path:
 
 
 def load(
-    folder: Path, config: ModelConfig, device: torch.device, dtype: torch.dtype, report: Callable[[Progress], None]
+    folder: Path,
+    config: ModelConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    report: Callable[[Progress], None],
+    shard: Shard = WHOLE,
 ) -> Weights:
     """Load a checkpoint. All headers are checked before any weights are read; experts stay in MXFP4, or become it.
+
+    config: the dimensions of the whole model. shard: what is loaded of it.
 
     CheckpointError: a tensor is missing or has another shape. TooLittleMemoryError: the weights do not fit.
     """
     with Shards.of(folder) as shards:
-        plan = _plan(shards, config)
+        plan = _sharded(_plan(shards, config), config, shard)
         _check(shards, plan, folder)
         total = sum(_size(shards, part, dtype) for part in plan.parts())
         _check_memory(total, device)
-        weights = _Loader(shards, device, dtype, report, total, config.layers).load(plan)
+        weights = _Loader(shards, device, dtype, report, total, config.layers).load(plan, shard.tokens(config).start)
     if device.type == "cuda":
         torch.cuda.empty_cache()  # the copies of quantised experts: their memory is for the KV cache
     return weights
@@ -126,10 +146,11 @@ class _Loader:
         self._progress = Progress(0, total, 0, layers)
         self._squares = self._squared_errors = 0.0
 
-    def load(self, plan: _Plan) -> Weights:
+    def load(self, plan: _Plan, first_token: int) -> Weights:
         embedding = self._tensor(plan.top["embedding"])
         layers = tuple(self._layer(parts) for parts in plan.layers)
-        return Weights(embedding, layers, self._tensor(plan.top["norm"]), self._tensor(plan.top["unembedding"]))
+        norm, unembedding = (self._tensor(plan.top[field]) for field in ("norm", "unembedding"))
+        return Weights(embedding, layers, norm, unembedding, first_token)
 
     def _layer(self, parts: dict[str, tuple[Part, ...]]) -> Layer:
         made = {name: self._tensor(of) for name, of in parts.items() if not name.startswith(EXPERTS)}
@@ -148,10 +169,10 @@ class _Loader:
 
     def _quantised(self, part: Part) -> tuple[torch.Tensor, torch.Tensor]:
         """Quantise weights [experts, inputs, rows] one expert after the other, as their copies take memory."""
-        experts, inputs, rows = part.shape
+        experts, inputs, rows = part.kept
         blocks = torch.empty(experts, rows, inputs // GROUP, GROUP // 2, dtype=torch.uint8, device=self._device)
         scales = torch.empty(blocks.shape[:-1], dtype=torch.uint8, device=self._device)
-        for expert, view in enumerate(self._shards.view(part.name)):
+        for expert, view in enumerate(self._shards.view(part.name)[part.index]):
             values = view.to(self._device, torch.float32).T.contiguous()
             blocks[expert], scales[expert] = mxfp4.encode(values)
             error = mxfp4.decode(blocks[expert], scales[expert], torch.float32) - values
@@ -164,13 +185,15 @@ class _Loader:
 
     def _tensor(self, parts: tuple[Part, ...]) -> torch.Tensor:
         """Concatenate the parts, copied from the mapped files, in one tensor on the device."""
-        rows = sum(part.shape[0] for part in parts)
         dtype = self._kept_dtype(parts[0])
-        made = torch.empty((rows, *parts[0].shape[1:]), dtype=dtype, device=self._device)
+        shape = sum(part.kept[0] for part in parts), *parts[0].kept[1:]
+        make = torch.zeros if parts[0].omitted else torch.empty
+        made = make(shape, dtype=dtype, device=self._device)
         row = 0
         for part in parts:
-            made[row : row + part.shape[0]].copy_(self._shards.view(part.name))
-            row += part.shape[0]
+            if not part.omitted:
+                made[row : row + part.kept[0]].copy_(self._shards.view(part.name)[part.index])
+            row += part.kept[0]
             self._advance(_size(self._shards, part, self._dtype))
         return made
 
@@ -190,10 +213,9 @@ class _Loader:
 
 
 def _size(shards: Shards, part: Part, dtype: torch.dtype) -> int:
-    place = shards.places[part.name]
+    count, place = math.prod(part.kept), shards.places[part.name]
     if place.dtype == torch.uint8:
-        return place.end - place.start
-    count = (place.end - place.start) // place.dtype.itemsize
+        return count
     return count // 2 + count // GROUP if part.wide else count * dtype.itemsize
 
 
@@ -236,6 +258,32 @@ def _plan(shards: Shards, config: ModelConfig) -> _Plan:
     return _Plan(
         top={field: (Part(name, shape),) for field, (name, shape) in top.items()},
         layers=tuple(_layer_parts(shards, number, config) for number in range(config.layers)),
+    )
+
+
+def _sharded(plan: _Plan, config: ModelConfig, shard: Shard) -> _Plan:
+    """Return the plan of what a rank has."""
+
+    def part_of(field: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+        if field.startswith("qkv"):
+            return _heads(parts, config, shard)
+        index, omitted = shard.index(field, config), shard.omits(field)
+        return tuple(replace(part, index=index, omitted=omitted) for part in parts)
+
+    def part_of_group(group: dict[str, tuple[Part, ...]]) -> dict[str, tuple[Part, ...]]:
+        return {field: part_of(field, parts) for field, parts in group.items()}
+
+    return _Plan(part_of_group(plan.top), tuple(part_of_group(layer) for layer in plan.layers))
+
+
+def _heads(parts: tuple[Part, ...], config: ModelConfig, shard: Shard) -> tuple[Part, ...]:
+    """Return the heads of q, k and v, which are one tensor of the checkpoint or three."""
+    if len(parts) == 3:
+        return tuple(replace(part, index=(rows,)) for part, rows in zip(parts, shard.heads(config), strict=True))
+    starts = (0, config.query_width, config.query_width + config.kv_width)
+    return tuple(
+        replace(parts[0], index=(slice(start + rows.start, start + rows.stop),))
+        for start, rows in zip(starts, shard.heads(config), strict=True)
     )
 
 

@@ -1,8 +1,10 @@
 """Construction of an engine from its settings."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -15,47 +17,116 @@ from ..engine.graphs import most_verified
 from ..engine.kernels import choose
 from ..engine.memory import gigabytes, pages_that_fit
 from ..engine.model import Model, page_bytes
+from ..engine.parallel import Follower, ParallelOps, Ranks
 from ..engine.progress import Progress
 from ..engine.runner import ModelRunner
 from ..engine.scheduler import Limits
 from ..engine.sequence import TokenMask
+from ..engine.sharding import WHOLE, Shard
 from ..engine.weights import find_layout, load
+from .ranks import rendezvous
 from .settings import EngineSettings
 
 SHORTEST_CONTEXT_TOKENS = 1024
 
 
-def assemble(settings: EngineSettings, report: Callable[[Progress], None]) -> Engine:
+class Rank(Protocol):
+    """One of the processes that compute each step together: `RankProcesses` is rank 0, the others `RankConnection`."""
+
+    rank: int
+
+    def start(self) -> None:
+        """Start the other ranks."""
+
+    def announce(self, step: object) -> None:
+        """Send a step from rank 0 to the others."""
+
+    def agree(self, pages: int) -> int:
+        """Return the number of KV cache blocks that all ranks have room for."""
+
+
+class SingleRank:
+    """The only rank of an engine."""
+
+    rank = 0
+
+    def start(self) -> None:
+        """Start no other rank."""
+
+    def announce(self, step: object) -> None:
+        """Send it to no other rank."""
+
+    def agree(self, pages: int) -> int:
+        """Return the number of this rank."""
+        return pages
+
+
+ALONE = SingleRank()
+
+
+class Loaded(NamedTuple):
+    """A rank's shard of the model, and what was decided about the engine."""
+
+    model: Model
+    folder: Path
+    device: torch.device
+    context: int
+    pages: int
+
+
+def assemble(settings: EngineSettings, report: Callable[[Progress], None], rank: Rank = ALONE) -> Engine:
     """Load the weights, use the remaining memory for the KV cache, and warm up. Raises EngineError."""
-    folder = find_layout(Path(settings.checkpoint))
-    config = read_config(folder)
-    device = select_device(settings.device)
-    dtype = _dtype(settings.dtype, device)
-    loaded = Progress(0, 0, 0, config.layers)
+    last = Progress(0, 0, 0, 0)
 
     def report_loaded(progress: Progress) -> None:
-        nonlocal loaded
-        loaded = progress
+        nonlocal last
+        last = progress
         report(progress)
 
-    weights = load(folder, config, device, dtype, report_loaded)
-    context = min(settings.context or config.context, config.context)
-    pages = _pages(settings, config, device, dtype, context)
-    model = Model(config, weights, choose(config, device, dtype), pages, context)
+    model, folder, device, context, pages = _load(settings, report_loaded, rank)
     verified = most_verified(settings.sequences, settings.drafts)
     limits = Limits(settings.sequences, settings.step_tokens, settings.waiting, verified)
-    cache = Cache(pages, config.kv_groups)
-    runner = ModelRunner(model, device, context, settings.sequences, drafts=settings.drafts)
+    cache = Cache(pages, model.config.kv_groups)
+    runner = ModelRunner(model, device, context, settings.sequences, drafts=settings.drafts, announce=rank.announce)
     runner.warm_up(
         settings.step_tokens,
-        lambda done, total: report(replace(loaded, warm_up_steps_done=done, warm_up_steps_total=total)),
+        lambda done, total: report(replace(last, warm_up_steps_done=done, warm_up_steps_total=total)),
     )
     drafter = NgramDrafter(settings.drafts) if settings.drafts else None
-    return Engine(runner, cache, limits, context, _masks(folder, config), drafter)
+    return Engine(runner, cache, limits, context, _masks(folder, model.config), drafter)
 
 
-def select_device(name: str) -> torch.device:
-    """Return the device, selected for this process: Triton launches its kernels on the selected one."""
+def assemble_follower(settings: EngineSettings, rank: Rank) -> Follower:
+    """Load the shard of a rank other than 0, which warms up with rank 0's steps. Raises EngineError."""
+    model, _, device, context, _ = _load(settings, lambda _: None, rank)
+    ranks = Ranks(settings.tensor_parallel_size)
+    return Follower(model, device, context, settings.sequences, settings.drafts, ranks)
+
+
+def _load(settings: EngineSettings, report: Callable[[Progress], None], rank: Rank) -> Loaded:
+    folder = find_layout(Path(settings.checkpoint))
+    whole = read_config(folder)
+    shard = Shard(rank.rank, settings.tensor_parallel_size)
+    shard.check(whole)
+    config = shard.config(whole)
+    device = select_device(settings.device, shard)
+    rank.start()  # what may fail on all ranks has not
+    dtype = _dtype(settings.dtype, device)
+    ops = choose(config, device, dtype)
+    if shard.size > 1:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # the ranks are on one machine
+        ops = ParallelOps(ops, Ranks.join(shard, rendezvous(settings), device), rank.announce)
+    weights = load(folder, whole, device, dtype, report, shard)
+    context = min(settings.context or config.context, config.context)
+    pages = rank.agree(_pages(settings, config, device, dtype, context))
+    return Loaded(Model(config, weights, ops, pages, context), folder, device, context, pages)
+
+
+def select_device(name: str, shard: Shard = WHOLE) -> torch.device:
+    """Return the device, selected for this process: Triton launches its kernels on the selected one.
+
+    The named device is that of rank 0; the other ranks have the next ones.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
@@ -63,10 +134,15 @@ def select_device(name: str) -> torch.device:
         return device
     if not torch.cuda.is_available():
         raise EngineError(f"The device is set to {name}, and torch finds no GPU: repair the driver, or set it to cpu")
-    device = torch.device("cuda", device.index or 0)
-    count = torch.cuda.device_count()
-    if device.index >= count:
+    first, count = device.index or 0, torch.cuda.device_count()
+    if first >= count:
         raise EngineError(f"The device is set to {name}, and the last GPU that torch finds is cuda:{count - 1}")
+    if first + shard.size > count:
+        raise EngineError(
+            f"tensor_parallel_size is {shard.size}, and torch finds {count - first} GPUs from cuda:{first} on:"
+            " lower it, or set the device to an earlier one"
+        )
+    device = torch.device("cuda", first + shard.rank)
     torch.cuda.set_device(device)
     return device
 
@@ -83,7 +159,9 @@ def _pages(
     """Return the number of blocks: as many as fit, but no more than the maximum batch can use."""
     size, step = page_bytes(config, dtype), settings.step_tokens
     most = settings.sequences * pages_needed(context, config.kv_groups, step)
-    pages = min(most, pages_that_fit(device, settings.memory_share, size))
+    # Ranks on a CPU share its memory.
+    share = settings.memory_share / (settings.tensor_parallel_size if device.type == "cpu" else 1)
+    pages = min(most, pages_that_fit(device, share, size))
     shortest = min(context, settings.context or SHORTEST_CONTEXT_TOKENS)
     needed = pages_needed(shortest, config.kv_groups, step)
     if pages < needed:

@@ -21,8 +21,8 @@ LINE_BYTES: Final = 1 << 26
 class EngineDiedError(EngineError):
     """The engine ended, or stopped answering, during a request."""
 
-    def __init__(self) -> None:
-        super().__init__("The gpt-oss engine ended in the middle of its answer. It is restarting: try again")
+    def __init__(self, reason: str = "The gpt-oss engine ended in the middle of its answer") -> None:
+        super().__init__(f"{reason}. It is restarting: try again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ class _Connection:
         self.mailboxes: dict[str, Mailbox] = {}
         self.metrics: dict[int, asyncio.Future[Metrics]] = {}
         self.open = True
+        self._death = EngineDiedError()
 
     def handle(self, frame: dict[str, Any]) -> None:
         match frame:
@@ -58,6 +59,8 @@ class _Connection:
                 future = self.metrics.pop(tag, None)
                 if future is not None and not future.done():
                     future.set_result(unpack_metrics(raw))
+            case {"failed": sentence}:
+                self._death = EngineDiedError(sentence)  # it ends, and so does the connection
 
     def deliver(self, name: str, news: "Update | Cancelled | EngineError") -> None:
         """Deliver to a mailbox. Updates of a cancelled request have none and are dropped."""
@@ -70,10 +73,10 @@ class _Connection:
         self.open = False
         self.writer.close()
         for mailbox in self.mailboxes.values():
-            mailbox.put_nowait(EngineDiedError())
+            mailbox.put_nowait(self._death)
         for future in self.metrics.values():
             if not future.done():
-                future.set_exception(EngineDiedError())
+                future.set_exception(self._death)
         self.metrics.clear()
 
 

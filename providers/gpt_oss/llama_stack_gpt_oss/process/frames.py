@@ -7,7 +7,7 @@ to the engine
 from the engine
     {"loading": {...}}                                        see Progress
     {"ready": {"pid", "context", "pages"}}
-    {"failed": sentence}                                      it cannot serve, and ends
+    {"failed": sentence}                                      it cannot serve, or no longer, and ends
     {"updates": [[id, token, logprob, top, finish, cached], ...]}
     {"refused": {"ids", "kind", "message"}}                   kind: queue_full, request
     {"metrics": {...}, "tag"}                                 see Metrics

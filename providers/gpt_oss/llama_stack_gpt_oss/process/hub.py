@@ -60,6 +60,18 @@ class Hub:
         for peer in list(self.peers):
             self.send(peer, frame)
 
+    def farewell(self, frame: dict[str, Any]) -> None:
+        """Send a last frame from any thread, without waiting: the process ends, and its main thread may be stuck.
+
+        Clients whose connection has not been accepted yet get it as well.
+        """
+        with contextlib.suppress(OSError):
+            while True:
+                self.peers.add(Peer(self._listener.accept()[0]))
+        for peer in list(self.peers):
+            with contextlib.suppress(OSError):
+                peer.socket.send(line(frame))
+
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError):
             connection, _ = self._listener.accept()

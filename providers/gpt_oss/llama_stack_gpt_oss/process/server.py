@@ -12,8 +12,9 @@ import socket
 import sys
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from ..engine.engine import Engine
 from ..engine.errors import EngineError, QueueFullError
@@ -21,6 +22,7 @@ from ..engine.progress import Progress
 from .frames import BAD_REQUEST, QUEUE_FULL, pack_update, unpack_request
 from .hub import Hub, Peer
 from .progress import ProgressBar
+from .ranks import RankProcesses
 from .settings import EngineSettings, address
 
 ALREADY_THERE: Final = 3  # exit status if another process serves these settings
@@ -109,20 +111,25 @@ def main(settings: EngineSettings) -> int:
         return ALREADY_THERE
     with lock, _listen(settings.socket) as listener:
         hub = Hub(listener)
-        try:
-            engine = _load(settings, hub)
-        except EngineError as error:
-            return _fail(hub, str(error))
-        hub.greeting = {"ready": {"pid": os.getpid(), "context": engine.context, "pages": engine.metrics().pages}}
-        hub.broadcast(hub.greeting)
-        # The loaded objects live until the end, and a garbage collection of them takes as long as many steps.
-        gc.freeze()
-        EngineServer(hub, engine).serve()
-        settings.socket.unlink(missing_ok=True)
+        with RankProcesses(settings, partial(_end, hub)) as ranks:
+            try:
+                engine = _load(settings, hub, ranks)
+            except EngineError as error:
+                return _fail(hub, str(error))
+            _serve(settings, hub, engine)
     return 0
 
 
-def _load(settings: EngineSettings, hub: Hub) -> Engine:
+def _serve(settings: EngineSettings, hub: Hub, engine: Engine) -> None:
+    hub.greeting = {"ready": {"pid": os.getpid(), "context": engine.context, "pages": engine.metrics().pages}}
+    hub.broadcast(hub.greeting)
+    # The loaded objects live until the end, and a garbage collection of them takes as long as many steps.
+    gc.freeze()
+    EngineServer(hub, engine).serve()
+    settings.socket.unlink(missing_ok=True)
+
+
+def _load(settings: EngineSettings, hub: Hub, ranks: RankProcesses) -> Engine:
     # Importing torch takes seconds, and the client must be able to connect before.
     from .assembly import assemble
 
@@ -135,7 +142,7 @@ def _load(settings: EngineSettings, hub: Hub) -> Engine:
         for _ in hub.poll(0):
             pass  # requests are not accepted before the engine is ready
 
-    return assemble(settings, report)
+    return assemble(settings, report, ranks)
 
 
 def _fail(hub: Hub, sentence: str) -> int:
@@ -148,6 +155,13 @@ def _fail(hub: Hub, sentence: str) -> int:
         for _ in hub.poll(left):
             pass
     return 1
+
+
+def _end(hub: Hub, sentence: str) -> NoReturn:
+    """End this process after the failure of another rank, from any thread: the main one may wait for that rank."""
+    _say(sentence)
+    hub.farewell({"failed": sentence})
+    os._exit(1)
 
 
 def _say(text: str) -> None:

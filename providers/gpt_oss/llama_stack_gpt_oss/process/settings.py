@@ -20,6 +20,7 @@ class EngineSettings:
     folder: folder of the socket. context: None for the maximum that the model and the memory allow.
     memory_share: fraction of the GPU's memory that may be in use, by all processes together.
     drafts: maximum number of tokens that a step drafts for a sequence.
+    tensor_parallel_size: number of devices that compute each step together, from `device` on.
     """
 
     folder: str
@@ -32,6 +33,7 @@ class EngineSettings:
     step_tokens: int = 2048
     waiting: int = 256
     drafts: int = 0
+    tensor_parallel_size: int = 1
 
     @property
     def socket(self) -> Path:

@@ -59,7 +59,7 @@ def _logits(
     return total
 
 
-@triton.jit(do_not_specialize=["count"])
+@triton.jit(do_not_specialize=["count", "first_token"])
 def head_kernel(
     x,
     norm,
@@ -70,6 +70,7 @@ def head_kernel(
     best_scores,
     best_tokens,
     count,
+    first_token,
     hidden,
     width,
     epsilon,
@@ -82,7 +83,7 @@ def head_kernel(
 ):
     """Write the best token of each row and strip, [rows, strips]. Grid (strips of the vocabulary, row blocks).
 
-    With KEEP, also write the logits [rows, width] in f32.
+    first_token is the token of the first row of the weight. With KEEP, also write the logits [rows, width] in f32.
     """
     outputs = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -93,7 +94,7 @@ def head_kernel(
         tl.store(logits + places, total, mask=row_mask[:, None] & strip[None, :])
     temperature = tl.load(temperatures + rows, mask=row_mask, other=0.0)
     if tl.max(temperature, axis=0) > 0:
-        noise = _gumbel(outputs, tl.load(seeds + rows, mask=row_mask, other=0))
+        noise = _gumbel(first_token + outputs, tl.load(seeds + rows, mask=row_mask, other=0))
         warm = temperature[:, None]
         total = tl.where(warm > 0, total / tl.maximum(warm, coldest) + noise, total)
     # NaN (which does not equal itself) is no score, so the result is always a token of the vocabulary.
@@ -101,13 +102,14 @@ def head_kernel(
     best, place = tl.max(total, axis=1, return_indices=True)
     spots = rows * tl.num_programs(0) + tl.program_id(0)
     tl.store(best_scores + spots, best, mask=row_mask)
-    tl.store(best_tokens + spots, tl.program_id(0) * BLOCK_N + place, mask=row_mask)
+    tl.store(best_tokens + spots, first_token + tl.program_id(0) * BLOCK_N + place, mask=row_mask)
 
 
 @triton.jit
-def pick_kernel(best_scores, best_tokens, tokens, strips, BLOCK: tl.constexpr):  # noqa: N803
-    """Pick the best of a row's strips, of which there are at most BLOCK. Grid (rows)."""
+def pick_kernel(best_scores, best_tokens, tokens, scores, strips, BLOCK: tl.constexpr):  # noqa: N803
+    """Pick the best of a row's strips, of which there are at most BLOCK, and its score. Grid (rows)."""
     row, numbers = tl.program_id(0), tl.arange(0, BLOCK)
-    scores = tl.load(best_scores + row * strips + numbers, mask=numbers < strips, other=float("-inf"))
-    _, place = tl.max(scores, axis=0, return_indices=True)
+    found = tl.load(best_scores + row * strips + numbers, mask=numbers < strips, other=float("-inf"))
+    best, place = tl.max(found, axis=0, return_indices=True)
+    tl.store(scores + row, best)
     tl.store(tokens + row, tl.load(best_tokens + row * strips + place).to(tl.int64))

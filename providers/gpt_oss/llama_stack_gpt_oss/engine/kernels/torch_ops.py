@@ -9,7 +9,7 @@ from ..cache import PAGE, places_filled
 from ..config import ModelConfig
 from ..ops import Head, Routed, Store
 from ..reference import rotate, swiglu
-from ..sampler import WORD, Restricted, draw, redraw, row_seed
+from ..sampler import WORD, Restricted, noised, redraw, row_seed
 from ..state import State
 from ..weights import Experts, Layer, Weights
 
@@ -111,9 +111,10 @@ class TorchOps:
 
     def head(self, x: torch.Tensor, weights: Weights, batch: Batch) -> Head:
         logits = functional.linear(self._norm(x, weights.norm), weights.unembedding).float()
-        warm = bool(batch.temperatures.any())  # noise for a whole vocabulary is expensive
-        tokens = draw(logits, batch.temperatures, batch.seeds) if warm else logits.argmax(-1)
-        return Head(tokens, logits if batch.kept else None)
+        warm, first = bool(batch.temperatures.any()), weights.first_token
+        # Noise for a whole vocabulary is expensive.
+        best = (noised(logits, batch.temperatures, batch.seeds, first) if warm else logits).max(-1)
+        return Head(best.indices + first, logits if batch.kept else None, best.values)
 
     def redraw(self, head: Head, batch: Batch, restricted: Restricted) -> None:
         assert head.logits is not None

@@ -353,7 +353,7 @@ class TritonOps:
         logits = x.new_empty((rows, width) if batch.kept else (1,), dtype=torch.float32)
         scores = x.new_empty(rows, strips, dtype=torch.float32)
         candidates = torch.empty_like(scores, dtype=torch.int32)
-        tokens = torch.empty_like(batch.seeds)
+        tokens, picked = torch.empty_like(batch.seeds), x.new_empty(rows, dtype=torch.float32)
         head_kernel[(strips, triton.cdiv(rows, block))](
             x,
             weights.norm,
@@ -364,6 +364,7 @@ class TritonOps:
             scores,
             candidates,
             rows,
+            weights.first_token,
             self.config.hidden,
             width,
             self.config.norm_epsilon,
@@ -376,9 +377,9 @@ class TritonOps:
             enable_fp_fusion=False,  # the noise is that of `sampler.gumbel`, whose products and sums are rounded apart
         )
         pick_kernel[(rows,)](
-            scores, candidates, tokens, strips, BLOCK=triton.next_power_of_2(strips), enable_fp_fusion=False
+            scores, candidates, tokens, picked, strips, BLOCK=triton.next_power_of_2(strips), enable_fp_fusion=False
         )
-        return Head(tokens, logits if batch.kept else None)
+        return Head(tokens, logits if batch.kept else None, picked)
 
     def redraw(self, head: Head, batch: Batch, restricted: Restricted) -> None:
         assert head.logits is not None
