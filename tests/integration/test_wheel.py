@@ -129,6 +129,9 @@ def test_wheel_has_license_author_docs_and_no_relative_links(installed: Installe
     assert {
         "License-Expression: Apache-2.0",
         "License-File: LICENSE",
+        "Project-URL: API reference, https://platform.openai.com/docs/api-reference/responses",
+        "Project-URL: Llama Stack, https://pypi.org/project/llama-stack/",
+        "Project-URL: OGX, https://pypi.org/project/ogx/",
         "Description-Content-Type: text/markdown",
     } <= set(head.splitlines())
     assert "\nAuthor: " in head
