@@ -29,7 +29,7 @@ from ..core.types import Json
 from ..core.unavailable_tools import OmittedTool, Unavailable, UnavailableTool
 from ..logs import get_logger
 from ..store.reading import computed
-from .catalog import Catalog
+from .function_names import FunctionNames
 from .mcp.list_budget import ListBudget, ServerBounds
 from .tool import Cites, DueCall, FindsTools, HasDueCalls, HoldsResources, NeedsPreparation, Tool
 from .tool_function import Function, ItemReporter
@@ -146,7 +146,7 @@ class Toolset:
             for call in tool.due(list(approved.values())):
                 # An item may repeat a declared server, which must not make the call again.
                 del approved[call.request_id]
-                calls.append(replace(call, name=self._catalog.name_of(number, call.name)))
+                calls.append(replace(call, name=self._function_names.name_of(number, call.name)))
         self.hosted_calls += len(calls)
         return calls
 
@@ -159,7 +159,7 @@ class Toolset:
     @property
     def names(self) -> Mapping[tuple[str | None, str], str]:
         """Function names for the model, by namespace (if any) and the name that the client uses."""
-        return self._catalog.names
+        return self._function_names.names
 
     def offer(self) -> tuple[list[Json], str | None]:
         """Return the `tools` and the `tool_choice` of a chat request."""
@@ -286,8 +286,8 @@ class Toolset:
         return make(entry, self._request)
 
     def _index(self) -> None:
-        self._catalog = Catalog(self._tools)
-        self._functions = self._catalog.functions
+        self._function_names = FunctionNames(self._tools)
+        self._functions = self._function_names.functions
         self._allowed = frozenset(self._chosen())
 
     def _chosen(self) -> Iterable[str]:
@@ -295,4 +295,4 @@ class Toolset:
             return ()
         if not isinstance(self._choice, dict):
             return self._functions
-        return self._catalog.chosen([self._choice] if self._by_name else self._choice["tools"])
+        return self._function_names.chosen([self._choice] if self._by_name else self._choice["tools"])

@@ -92,7 +92,7 @@ LAYERS: Final = {
     f"{PACKAGE}.tools": (
         {"choice_handles", "naming", "tool_function", "tool_history"},
         {"tool"},
-        {"catalog", "client", "mcp"},
+        {"client", "function_names", "mcp"},
         {"hosted", "toolset"},
         {"registry"},
     ),

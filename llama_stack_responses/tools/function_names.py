@@ -1,4 +1,4 @@
-"""The functions of all tools, each under a unique name for the model."""
+"""Unique names for the functions of all tools."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _NAMING: Final = ("type", "server_label", "namespace", "name")
 """The fields of an entry of a `tool_choice` that say which tools it refers to."""
 
 
-class Catalog:
-    """The functions of a list of tools.
+class FunctionNames:
+    """The functions of a list of tools, each under a unique name for the model.
 
     Names that clients gave stay unchanged. Any other function whose name is taken gets a similar one. If a client uses
     the same name twice, the first function counts.
