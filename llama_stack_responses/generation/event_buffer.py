@@ -9,7 +9,7 @@ from ..core.stream.events import Event
 from ..core.stream.item_order import ItemOrder
 from ..core.stream.output import OpenText
 from ..core.stream.transcript import Transcript
-from .pace import Pace
+from .event_times import EventTimes
 
 type EventWriter = Callable[[list[Event]], bool]
 """Passes events on to the client without waiting; returns False if it cannot."""
@@ -40,23 +40,28 @@ class EventBuffer:
     Args:
         wanted: whether there is a reader; if not, events are dropped.
         transcript: records all events, wanted or not.
-        pace: the initial value of the attribute.
+        event_times: the initial value of the attribute.
         limit: number of buffered events from which `full` is true.
 
     Attributes:
         order: holds back the events of an item while another item is open.
-        pace: notes when the reader took events; None if that is not recorded.
+        event_times: notes when the reader took events; None if that is not recorded.
         passed: how often events were passed on without waking the reader.
     """
 
     def __init__(
-        self, *, wanted: bool, transcript: Transcript | None = None, pace: Pace | None = None, limit: int = 256
+        self,
+        *,
+        wanted: bool,
+        transcript: Transcript | None = None,
+        event_times: EventTimes | None = None,
+        limit: int = 256,
     ) -> None:
         self.order = ItemOrder()
         self._wanted = wanted
         self._transcript = transcript
         self._limit = limit
-        self.pace = pace
+        self.event_times = event_times
         self.passed = 0
         self._events: list[Event] = []
         self._last: Event | None = None
@@ -143,8 +148,8 @@ class EventBuffer:
     def ready(self) -> list[Event]:
         """Take all buffered events, without waiting."""
         taken, self._events = self._events, []
-        if taken and self.pace:
-            self.pace.note(taken[-1]["sequence_number"] + 1)
+        if taken and self.event_times:
+            self.event_times.note(taken[-1]["sequence_number"] + 1)
         if self._writer:
             _wake(self._writer)
         return taken

@@ -20,7 +20,7 @@ from ..store.reading import computed
 from ..store.saving import Recording
 from ..telemetry.telemetry import RoundOperation, ToolOperation
 from .activity import Activity, Running
-from .pace import Pace
+from .event_times import EventTimes
 
 _MAX_ROUNDS: Final = 256
 _MAX_TOOL_CALLS: Final = 1000
@@ -72,7 +72,7 @@ class Timeline:
 
     Attributes:
         counts: the owner's counts.
-        pace: notes when events were ready.
+        event_times: notes when events were ready.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Timeline:
     ) -> None:
         self._activity, self._owner = activity or Activity(), owner
         self.counts = self._activity.of(owner)
-        self.pace = Pace()
+        self.event_times = EventTimes()
         self._keeps_requests = keeps_requests
         self._began = perf_counter()
         self._queue_ms = 0
@@ -106,10 +106,10 @@ class Timeline:
             self._queue_ms = before["queue_ms"]
             self._rounds, self._tools = list(before["rounds"]), list(before["tools"])
             self._truncated, self._left = before["truncated"], before.get("left", _RECORDED_BYTES)
-        self.pace = Pace(seconds, before.get("events", ()) if before else ())
+        self.event_times = EventTimes(seconds, before.get("events", ()) if before else ())
         if earlier:
             began, self._tries, self._stored_requests = round(earlier.began * 1000), earlier.tries, earlier.requests
-            self.pace.keep(earlier.events, self._cut_off(began))
+            self.event_times.keep(earlier.events, self._cut_off(began))
             self._queue_ms = before["queue_ms"] if before else began
 
     def _cut_off(self, began: int) -> int:
@@ -192,7 +192,7 @@ class Timeline:
 
     def progress(self) -> Json:
         """Return what the next worker needs to continue the recording."""
-        return {**self.marks(), "events": self.pace.noted(), "left": self._left}
+        return {**self.marks(), "events": self.event_times.noted(), "left": self._left}
 
     def take_requests(self) -> tuple[int, list[bytes]]:
         """Return the chat requests that are not stored yet, and the number of the first; they count as stored."""
@@ -202,7 +202,7 @@ class Timeline:
 
     def recording(self) -> Recording:
         """Return the data that is stored with the response."""
-        timing = {**self.marks(), "total_ms": self._now(), "events": self.pace.ticks()}
+        timing = {**self.marks(), "total_ms": self._now(), "events": self.event_times.ticks()}
         return Recording(timing, self._requests, self._stored_requests)
 
     def _now(self) -> int:

@@ -270,7 +270,7 @@ class JobRunner:
         earlier = await self._retry(lambda: self._earlier(since, number))
         context.timeline.resume(max(0.0, time.time() - since), checkpoint.timing, earlier)
         self._requests.timeline = context.timeline
-        self._event_buffer.pace = context.timeline.pace
+        self._event_buffer.event_times = context.timeline.event_times
         emitted: list[Event] = []
         if number:
             self._transcript, emitted = await self._retry(lambda: self._stored_events(checkpoint))

@@ -73,8 +73,8 @@ class ForegroundResponses:
         context = self._factory.context(request, response, start.owner, start.opened)
         # Only a client that reads the stream knows event numbers, and the response's id before it is stored.
         transcript = Transcript() if request.store and request.stream else None
-        pace = context.timeline.pace if transcript else None
-        event_buffer = EventBuffer(wanted=request.stream, transcript=transcript, pace=pace)
+        event_times = context.timeline.event_times if transcript else None
+        event_buffer = EventBuffer(wanted=request.stream, transcript=transcript, event_times=event_times)
 
         async def keep(final: Json) -> None:
             extras = ResponseExtras(generation.exchanges, context.timeline.recording())

@@ -47,7 +47,7 @@ LAYERS: Final = {
         {"listing"},
     ),
     f"{PACKAGE}.generation": (
-        {"activity", "pace"},
+        {"activity", "event_times"},
         {
             "delta_filter",
             "dependencies",

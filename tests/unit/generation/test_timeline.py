@@ -1,4 +1,4 @@
-"""What is recorded of a response: its rounds, tool calls, chat requests and the pace of its events."""
+"""What is recorded of a response: its rounds, tool calls, chat requests and the times of its events."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import pytest
 
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.stream.deltas import Usage
-from llama_stack_responses.generation import pace as pacing
 from llama_stack_responses.generation import timeline as timing
 from llama_stack_responses.generation.activity import Activity, Running
-from llama_stack_responses.generation.pace import Pace
+from llama_stack_responses.generation.event_times import EventTimes
 from llama_stack_responses.generation.timeline import Earlier, Timeline
 from llama_stack_responses.store import codec
 from llama_stack_responses.ui.responses import times_of
@@ -42,7 +41,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(pacing, "perf_counter", clock)
+    monkeypatch.setattr(f"{EventTimes.__module__}.perf_counter", clock)
     return clock
 
 
@@ -99,18 +98,18 @@ async def test_stored_requests_are_not_stored_again() -> None:
 
 
 def test_times_of_events_continue_after_another_worker(clock: Clock) -> None:
-    first = Pace(1.0)
+    first = EventTimes(1.0)
     first.note(3)
-    second = Pace(7.0, first.noted())
+    second = EventTimes(7.0, first.noted())
     second.note(5)
     assert times(second, 6) == [1000, 1000, 1000, 7000, 7000, 7000]
 
 
 @pytest.mark.parametrize(("kept", "expected"), [(2, [1000, 1000, 7000, 7000]), (4, [1000, 1000, 1000, 2000])])
 def test_events_of_a_try_that_was_cut_off_have_its_beginning(clock: Clock, kept: int, expected: list[int]) -> None:
-    first = Pace(1.0)
+    first = EventTimes(1.0)
     first.note(3)
-    second = Pace(7.0, first.noted())
+    second = EventTimes(7.0, first.noted())
     second.keep(kept, 2000)
     second.note(5)
     assert times(second, 4) == expected
@@ -151,45 +150,45 @@ async def test_requests_are_not_recorded_unless_wanted() -> None:
     assert timeline.recording().requests == []
 
 
-def times(pace: Pace, count: int) -> list[int]:
-    time_of = times_of(pace.ticks())
+def times(event_times: EventTimes, count: int) -> list[int]:
+    time_of = times_of(event_times.ticks())
     return [time_of(number) for number in range(count)]
 
 
 def test_pace_has_the_time_of_each_event(clock: Clock) -> None:
-    pace = Pace(1.0)
+    event_times = EventTimes(1.0)
     for now, count in ((0.0, 2), (0.01, 3), (0.1, 5), (0.5, 6)):
         clock.now = now
-        pace.note(count)
+        event_times.note(count)
     clock.now = 0.6
-    assert times(pace, 8) == [1000, 1000, 1010, 1100, 1100, 1500, 1600, 1600]
+    assert times(event_times, 8) == [1000, 1000, 1010, 1100, 1100, 1500, 1600, 1600]
 
 
 def test_events_before_a_pause_do_not_count_as_ready_after_it(clock: Clock) -> None:
-    pace = Pace()
+    event_times = EventTimes()
     for now, count in ((0.0, 1), (0.01, 2), (0.02, 3), (0.03, 4), (3.0, 5), (3.01, 6)):
         clock.now = now
-        pace.note(count)
+        event_times.note(count)
     clock.now = 4.0
     # Times that come close together are one.
-    assert times(pace, 7) == [0, 30, 30, 30, 3000, 3010, 4000]
+    assert times(event_times, 7) == [0, 30, 30, 30, 3000, 3010, 4000]
 
 
-def test_events_before_a_pause_are_part_of_the_noted_pace(clock: Clock) -> None:
-    pace = Pace()
+def test_events_before_a_pause_are_part_of_the_noted_times(clock: Clock) -> None:
+    event_times = EventTimes()
     for now, count in ((0.0, 1), (0.01, 2)):
         clock.now = now
-        pace.note(count)
-    assert pace.noted() == [1, 0, 1, 10]
+        event_times.note(count)
+    assert event_times.noted() == [1, 0, 1, 10]
 
 
 def test_pace_of_a_long_stream_takes_bounded_space(clock: Clock) -> None:
-    pace = Pace()
+    event_times = EventTimes()
     for count in range(1, 100_001):
         clock.now = count * 0.05
-        pace.note(count)
-    assert len(pace.ticks()) <= 2 * 2000 + 2
-    found = times(pace, 100_000)
+        event_times.note(count)
+    assert len(event_times.ticks()) <= 2 * 2000 + 2
+    found = times(event_times, 100_000)
     assert all(abs(at - 50 * (number + 1)) < 5000 for number, at in enumerate(found))
     assert found == sorted(found)
 

@@ -7,12 +7,12 @@ from time import perf_counter
 from typing import Final
 
 _MAX_TICKS: Final = 2000
-"""Most times that are kept; past them, every second one is dropped, and fewer are noted from then on."""
+"""Maximum number of times that are kept; beyond that, every second one is dropped, and fewer are noted from then on."""
 
 _TICK_SECONDS: Final = 0.04
 
 
-class Pace:
+class EventTimes:
     """Notes when batches of events were ready: pairs of a number of events and the milliseconds since the last pair.
 
     Args:
