@@ -41,7 +41,7 @@ from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.generation.context_lengths import ContextLengths
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.factory import GenerationFactory
-from llama_stack_responses.generation.loop import LoopLimits
+from llama_stack_responses.generation.loop import GenerationLimits
 from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.generation.token_counts import TokenCounts
 from llama_stack_responses.inputs.attachments import open_attachments
@@ -208,7 +208,7 @@ async def stream(kind: Kind, count: int) -> bytes:
     config = OpenAIChatConfig(base_url="http://localhost/v1")
     tool = {"type": "function", "name": "f", "parameters": {}}
     request = parse_create({"model": "m", "input": "Hi", "stream": True, "tools": [tool]})
-    limits = LoopLimits(rounds=1, idle_seconds=60, tool_seconds=60)
+    limits = GenerationLimits(rounds=1, idle_seconds=60, tool_seconds=60)
     inference = Inference(Upstream(config, Wired(config, answer(kind.chunks(count), kind.together))))
     sealed, lengths = SealedItems(Sealer([bytes(SECRET_BYTES)]), 2**20), ContextLengths(inference)
     settings = ResponsesConfig()

@@ -44,7 +44,7 @@ from .delta_filter import DeltaFilter
 from .dependencies import Dependencies
 from .event_buffer import EventBuffer
 from .held_output import HeldOutput
-from .loop import NOTHING_DONE, Generation, LoopLimits, Progress
+from .loop import NOTHING_DONE, Generation, GenerationLimits, Progress
 from .model_round import ModelRound
 from .reasoning_summary import ReasoningSummarizer
 from .stop_point import StopPoint
@@ -81,7 +81,7 @@ class GenerationFactory:
     attachments: Attachments
     makers: Makers
     profiles: list[Profile]
-    limits: LoopLimits
+    limits: GenerationLimits
     sealed: SealedItems
     lengths: ContextLengths
     counts: TokenCounts
@@ -154,7 +154,7 @@ def build_factory(
         dependencies.attachments,
         tool_makers(dependencies.tool_services),
         config.profiles,
-        LoopLimits(
+        GenerationLimits(
             limits.rounds,
             limits.inference_idle_seconds,
             limits.tool_seconds,

@@ -61,7 +61,7 @@ NOTHING_DONE: Final = Progress()
 
 
 @dataclass(frozen=True, slots=True)
-class LoopLimits:
+class GenerationLimits:
     """Bounds on one response.
 
     Attributes:
@@ -130,7 +130,7 @@ class Generation:
         toolset: Toolset,
         assembler: Assembler,
         event_buffer: EventBuffer,
-        limits: LoopLimits,
+        limits: GenerationLimits,
         telemetry: Telemetry,
         moderation_filter: ModerationFilter | None = None,
         progress: Progress = NOTHING_DONE,

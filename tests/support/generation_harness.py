@@ -15,7 +15,7 @@ from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.generation.event_buffer import EventBuffer
-from llama_stack_responses.generation.loop import NOTHING_DONE, Ending, LoopLimits, Progress
+from llama_stack_responses.generation.loop import NOTHING_DONE, Ending, GenerationLimits, Progress
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Makers, Toolset
 from tests.support.generations import make_generation
@@ -24,7 +24,7 @@ from tests.support.inference import FakeInference, Round
 type Json = dict[str, Any]
 
 COMPLETED: Final = Ending("completed")
-ENOUGH: Final = LoopLimits(8, 30.0, 30.0)
+ENOUGH: Final = GenerationLimits(8, 30.0, 30.0)
 
 
 class GenerationHarness:
@@ -48,7 +48,7 @@ class GenerationHarness:
         makers: Makers,
         history: Sequence[Json] = (),
         profile: Profile | None = None,
-        limits: LoopLimits = ENOUGH,
+        limits: GenerationLimits = ENOUGH,
         progress: Progress = NOTHING_DONE,
         inference: FakeInference | None = None,
         held: Reservation | None = None,

@@ -18,7 +18,7 @@ from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.generation.event_buffer import EventBuffer
-from llama_stack_responses.generation.loop import Ending, LoopLimits
+from llama_stack_responses.generation.loop import Ending, GenerationLimits
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
 from tests.support.clock import LoopClock
@@ -98,7 +98,7 @@ class Harness:
             assembler=self.assembler,
             inference=self.inference,
             event_buffer=event_buffer,
-            limits=LoopLimits(8, 100.0, 30.0, output_bytes=size, output_events=events),
+            limits=GenerationLimits(8, 100.0, 30.0, output_bytes=size, output_events=events),
             held=held,
         )
 

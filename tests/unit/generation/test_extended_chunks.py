@@ -18,7 +18,7 @@ from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.generation.event_buffer import EventBuffer
-from llama_stack_responses.generation.loop import LoopLimits
+from llama_stack_responses.generation.loop import GenerationLimits
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
 from tests.support.generations import make_generation
@@ -122,7 +122,7 @@ def some_stream(chance: random.Random) -> list[Step]:
 
 
 async def outcome_of(
-    chunks: Sequence[Step], extends: Callable[[int], bool], profile: Profile, limits: LoopLimits, **fields: Any
+    chunks: Sequence[Step], extends: Callable[[int], bool], profile: Profile, limits: GenerationLimits, **fields: Any
 ) -> tuple[str, int]:
     """Return everything that a stream makes, with its ids numbered, and how many chunks were taken as JSON."""
     request = parse_create({"model": "m", "input": "hi", "stream": True, "tools": TOOLS, **fields})
@@ -163,7 +163,7 @@ async def test_streams_make_same_events_as_json_and_as_chunks(fields: Json, prof
     for seed in range(100):
         chance = random.Random(seed)
         chunks = some_stream(chance)
-        limits = LoopLimits(
+        limits = GenerationLimits(
             1, 30, 30, output_bytes=chance.choice([60, 100_000, 100_000, 100_000]), output_events=100_000
         )
         built, none = await outcome_of(chunks, lambda _: False, profile, limits, **fields)
@@ -189,20 +189,20 @@ async def test_streams_make_same_events_as_json_and_as_chunks(fields: Json, prof
 )
 async def test_chunk_that_only_extends_is_taken_as_json(deltas: Sequence[Json], taken: int) -> None:
     chunks = [*map(chunk, deltas), finish("tool_calls")]
-    _, count = await outcome_of(chunks, bool, Profile(), LoopLimits(1, 30, 30))
+    _, count = await outcome_of(chunks, bool, Profile(), GenerationLimits(1, 30, 30))
     assert count == taken
 
 
 async def test_fragment_behind_complete_call_does_not_extend_words_that_call_held_back() -> None:
     deltas = [named("f"), arguments('{"a": '), {"content": "word "}, arguments("1}"), arguments(" "), {"content": "b"}]
     chunks = [*map(chunk, deltas), finish("tool_calls")]
-    built, _ = await outcome_of(chunks, lambda _: False, Profile(), LoopLimits(1, 30, 30))
-    extended, _ = await outcome_of(chunks, bool, Profile(), LoopLimits(1, 30, 30))
+    built, _ = await outcome_of(chunks, lambda _: False, Profile(), GenerationLimits(1, 30, 30))
+    extended, _ = await outcome_of(chunks, bool, Profile(), GenerationLimits(1, 30, 30))
     assert extended == built
 
 
 async def test_chunks_as_json_yield_to_other_streams_and_are_limited() -> None:
-    limits = LoopLimits(1, 30, 30, output_events=100)
+    limits = GenerationLimits(1, 30, 30, output_events=100)
     chunks = [*(text("word ") for _ in range(400)), finish()]
     state, count = await outcome_of(chunks, bool, Profile(), limits)
     assert 80 < count < 150, "every sixteenth chunk at full speed lets the others run"
@@ -221,7 +221,7 @@ async def test_full_buffer_refuses_chunk_as_json() -> None:
         assembler=assembler,
         inference=inference,
         event_buffer=event_buffer,
-        limits=LoopLimits(1, 30, 30),
+        limits=GenerationLimits(1, 30, 30),
     )
     work = asyncio.create_task(generation.run())
     for _ in range(50):

@@ -13,7 +13,7 @@ from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.transcript import Transcript
-from llama_stack_responses.generation.loop import LoopLimits
+from llama_stack_responses.generation.loop import GenerationLimits
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.tool_function import Outcome, ToolError
 from llama_stack_responses.tools.toolset import Toolset
@@ -116,7 +116,7 @@ async def test_failing_tool_gives_failed_item_and_error_for_model(answer: Except
 
 
 async def test_slow_tool_is_stopped_after_timeout() -> None:
-    limits = LoopLimits(8, 30.0, 0.01)
+    limits = GenerationLimits(8, 30.0, 0.01)
     harness = HostedToolsHarness([CALL, finish("tool_calls")], ANSWER, tools=FakeTools(asyncio.Event()), limits=limits)
     response = check_stream(await harness.end())
     assert response["output"][0]["status"] == "failed"
@@ -128,7 +128,7 @@ async def test_results_of_all_calls_are_bounded_together(shown: bool) -> None:
     """Past the bound, no further call is run."""
     large = Outcome("", {"results": ["x" * 600]}) if shown else Outcome("x" * 600)
     rounds = [[call("lookup", str(number), '{"query": "q"}'), finish("tool_calls")] for number in range(4)]
-    limits = LoopLimits(8, 30.0, 30.0, tool_output_bytes=1_500)
+    limits = GenerationLimits(8, 30.0, 30.0, tool_output_bytes=1_500)
     tools = FakeTools(large, large, large)
     harness = HostedToolsHarness(*rounds, ANSWER, tools=tools, limits=limits)
     response = check_stream(await harness.end())

@@ -17,7 +17,7 @@ from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.deltas import Text
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.generation.event_buffer import EventBuffer
-from llama_stack_responses.generation.loop import Ending, LoopLimits
+from llama_stack_responses.generation.loop import Ending, GenerationLimits
 from llama_stack_responses.generation.stop_point import StopPoint
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
@@ -63,7 +63,7 @@ class Harness:
             assembler=self.assembler,
             inference=self.inference,
             event_buffer=self.event_buffer,
-            limits=LoopLimits(at_most, idle_seconds, 30.0),
+            limits=GenerationLimits(at_most, idle_seconds, 30.0),
             fair_yield=fair_yield,
             stop_point=stop_point,
         )

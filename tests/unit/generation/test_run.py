@@ -17,7 +17,7 @@ from llama_stack_responses.core.stream.fragments import Fragments
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.core.thoughts import Thought
 from llama_stack_responses.generation.event_buffer import EventBuffer
-from llama_stack_responses.generation.loop import LoopLimits
+from llama_stack_responses.generation.loop import GenerationLimits
 from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
@@ -71,7 +71,7 @@ class Harness:
             assembler=self.assembler,
             inference=self.inference,
             event_buffer=self.event_buffer,
-            limits=LoopLimits(rounds=8, idle_seconds=30.0, tool_seconds=30.0),
+            limits=GenerationLimits(rounds=8, idle_seconds=30.0, tool_seconds=30.0),
         )
         self.run = ForegroundRun(turn, self.assembler, self.event_buffer, self._note, self._drop, refusal_seconds)
 

@@ -21,7 +21,7 @@ from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.generation.context_lengths import ContextLengths
 from llama_stack_responses.generation.factory import GenerationFactory
-from llama_stack_responses.generation.loop import LoopLimits
+from llama_stack_responses.generation.loop import GenerationLimits
 from llama_stack_responses.generation.token_counts import TokenCounts
 from llama_stack_responses.inputs.attachments import open_attachments
 from llama_stack_responses.inputs.files import NoFiles
@@ -119,7 +119,7 @@ def shared(**options: Any) -> WatchedRecords:
     return WatchedRecords(MemoryRecords(**options), before=turn, after=turn)
 
 
-LIMITS: Final = LoopLimits(rounds=8, idle_seconds=30.0, tool_seconds=30.0)
+LIMITS: Final = GenerationLimits(rounds=8, idle_seconds=30.0, tool_seconds=30.0)
 
 
 class ProcessHarness:
@@ -137,7 +137,7 @@ class ProcessHarness:
         self,
         records: Records,
         *rounds: Round,
-        limits: LoopLimits = LIMITS,
+        limits: GenerationLimits = LIMITS,
         makers: Makers | None = None,
         accept: asyncio.Event | None = None,
         moderator: FakeModerator | None = None,

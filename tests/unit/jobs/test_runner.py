@@ -11,7 +11,7 @@ import pytest
 
 from llama_stack_responses.admission import Quota
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.generation.loop import LoopLimits
+from llama_stack_responses.generation.loop import GenerationLimits
 from llama_stack_responses.inputs.prompts import PromptVersion
 from llama_stack_responses.jobs import runner
 from llama_stack_responses.jobs.held_inputs import HeldInputs
@@ -463,7 +463,7 @@ async def test_token_limit_holds_across_workers(records: WatchedRecords) -> None
 async def test_round_limit_holds_across_workers(records: WatchedRecords) -> None:
     first = await queued(records, ROUNDS[0], [asyncio.Event()])
     await lose(first, "killed", 100)
-    second = ProcessHarness(records, ROUNDS[1], limits=LoopLimits(rounds=2, idle_seconds=30.0, tool_seconds=30.0))
+    second = ProcessHarness(records, ROUNDS[1], limits=GenerationLimits(rounds=2, idle_seconds=30.0, tool_seconds=30.0))
     await second.run_job()
     final = await second.result()
     assert (final["status"], final["incomplete_details"]) == ("incomplete", {"reason": "max_messages"})

@@ -14,7 +14,7 @@ from llama_stack_responses.core.exchanges import with_exchanges
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.transcript import Transcript
-from llama_stack_responses.generation.loop import LoopLimits
+from llama_stack_responses.generation.loop import GenerationLimits
 from llama_stack_responses.tools.mcp.list_budget import ServerBounds
 from llama_stack_responses.tools.mcp.servers import McpError
 from llama_stack_responses.tools.mcp.tool import McpTool
@@ -238,8 +238,8 @@ async def test_newest_servers_of_items_count(most: int, listed: list[str]) -> No
     assert sorted(item["server_label"] for item in lists) == listed
 
 
-def limits(servers: int = 32, list_bytes: int = 2**20) -> LoopLimits:
-    return LoopLimits(8, 60.0, 60.0, servers=ServerBounds(servers, list_bytes))
+def limits(servers: int = 32, list_bytes: int = 2**20) -> GenerationLimits:
+    return GenerationLimits(8, 60.0, 60.0, servers=ServerBounds(servers, list_bytes))
 
 
 TOOLS: Final = (tool("add"), tool("see", read_only=True), tool("del"))
@@ -421,7 +421,7 @@ async def test_arguments_that_are_no_object_fail_call() -> None:
 
 async def test_slow_call_times_out() -> None:
     server = FakeMcp(tool("add"), answers={"add": [asyncio.Event()]})
-    generation = harness(CALLS, ANSWER, server=server, limits=LoopLimits(8, 30.0, 0.01))
+    generation = harness(CALLS, ANSWER, server=server, limits=GenerationLimits(8, 30.0, 0.01))
     added = items_of(await generation.end())[1]
     assert (added["status"], added["error"]["message"]) == ("failed", "The tool did not answer within 0.01 seconds.")
 

@@ -21,7 +21,7 @@ from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.generation.connection_options import ConnectionOptions
 from llama_stack_responses.generation.event_buffer import EventBuffer
-from llama_stack_responses.generation.loop import LoopLimits
+from llama_stack_responses.generation.loop import GenerationLimits
 from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.lifecycle.shutdown import ShutdownCoordinator
 from llama_stack_responses.tools.registry import client_tools
@@ -81,7 +81,7 @@ class Responses:
             assembler=assembler,
             inference=self.inference,
             event_buffer=event_buffer,
-            limits=LoopLimits(8, 1000.0, 1000.0),
+            limits=GenerationLimits(8, 1000.0, 1000.0),
             stop_point=connection.stop_point,
         )
         self.runs.append(ForegroundRun(turn, assembler, event_buffer, self._keep, self._drop))
