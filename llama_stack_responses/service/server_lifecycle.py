@@ -16,7 +16,7 @@ from ..lifecycle.shutdown import ShutdownCoordinator
 from ..lifecycle.signals import Connections, install_signal_handlers
 from ..lifecycle.sweeper import Sweeper
 from ..telemetry.gauges import Load
-from ..telemetry.loop_monitor import LoopMonitor
+from ..telemetry.loop_monitor import EventLoopMonitor
 from ..telemetry.telemetry import Telemetry
 from .foreground import ForegroundResponses
 
@@ -59,7 +59,7 @@ class ServerLifecycle:
         self._load = load
         self.shutdown = ShutdownCoordinator()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._monitor: LoopMonitor | None = None
+        self._monitor: EventLoopMonitor | None = None
         self._connections: Connections | None = None
 
     def start(self) -> bool:

@@ -73,7 +73,7 @@ class Hold:
         return f"{self.seconds:.3f} s, {where}"
 
 
-class LoopMonitor:
+class EventLoopMonitor:
     """Monitors one event loop.
 
     Args:

@@ -27,7 +27,7 @@ from ..core.types import Json
 from . import content
 from .gauges import Gauges, Load
 from .instruments import Instruments
-from .loop_monitor import LoopMonitor
+from .loop_monitor import EventLoopMonitor
 
 type Labels = Mapping[str, AttributeValue]
 
@@ -256,7 +256,7 @@ class Telemetry:
         """Let exporters read the load of the server that runs in this event loop. Without one, it is never read."""
         Gauges(self._meter, load, asyncio.get_running_loop())
 
-    def monitor_loop(self, threshold: float) -> LoopMonitor:
+    def monitor_loop(self, threshold: float) -> EventLoopMonitor:
         """Start to monitor the running event loop; holds of more than `threshold` seconds are logged.
 
         The caller has to stop the returned monitor.
@@ -264,7 +264,7 @@ class Telemetry:
         delay, holds = self._instruments.loop_delay, self._instruments.loop_holds
         # Prometheus computes increases between scrapes: of a counter that begins at one, the first hold would be lost.
         holds.add(0)
-        monitor = LoopMonitor(threshold, delay.record, lambda _: holds.add(1))
+        monitor = EventLoopMonitor(threshold, delay.record, lambda _: holds.add(1))
         monitor.start()
         return monitor
 

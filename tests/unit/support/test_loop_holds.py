@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_stack_responses.telemetry.loop_monitor import LoopMonitor
+from llama_stack_responses.telemetry.loop_monitor import EventLoopMonitor
 from tests.support.loop_holds import LoopHolds
 from tests.support.waiting import until
 
@@ -28,7 +28,7 @@ async def test_hold_that_the_monitor_logs_is_read(
     log.write_text("an earlier line\n")
     holds = LoopHolds(log)
     beats: list[float] = []
-    monitor = LoopMonitor(0.05, beats.append, beats.append, report_after)
+    monitor = EventLoopMonitor(0.05, beats.append, beats.append, report_after)
     monitor.start()
     try:
         await until(lambda: len(beats) > 2)

@@ -20,7 +20,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.telemetry import loop_monitor
-from llama_stack_responses.telemetry.loop_monitor import Hold, LoopMonitor, held_seconds
+from llama_stack_responses.telemetry.loop_monitor import EventLoopMonitor, Hold, held_seconds
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from tests.support import snippets as documentation
 from tests.support.snippet_programs import BLOCKED_LOOP
@@ -39,7 +39,7 @@ class Reported:
 @contextmanager
 def monitored(threshold: float = THRESHOLD, report_after: float = 10.0) -> Iterator[Reported]:
     reported = Reported()
-    monitor = LoopMonitor(threshold, reported.delays.append, reported.holds.append, report_after)
+    monitor = EventLoopMonitor(threshold, reported.delays.append, reported.holds.append, report_after)
     monitor.start()
     try:
         yield reported
@@ -129,11 +129,11 @@ def test_only_time_that_loop_itself_took_counts(
 PAUSED = """
 import asyncio, logging, sys
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
-from llama_stack_responses.telemetry.loop_monitor import LoopMonitor
+from llama_stack_responses.telemetry.loop_monitor import EventLoopMonitor
 
 async def main():
     delays = []
-    monitor = LoopMonitor(0.5, delays.append, lambda held: print("HELD", held, flush=True))
+    monitor = EventLoopMonitor(0.5, delays.append, lambda held: print("HELD", held, flush=True))
     monitor.start()
     print("begun", flush=True)
     while not any(each > 2 for each in await beats(delays)):
@@ -146,14 +146,14 @@ async def beats(delays):
     return delays
 
 # A delay without a cause in the code is counted too.
-real = LoopMonitor._beat
+real = EventLoopMonitor._beat
 def beat(self):
     import time
     late = time.monotonic() - self._last - self._interval
     real(self)
     if late > 2:
         self._on_delay(late)
-LoopMonitor._beat = beat
+EventLoopMonitor._beat = beat
 asyncio.run(main())
 """
 
