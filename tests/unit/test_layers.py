@@ -97,7 +97,7 @@ LAYERS: Final = {
         {"registry"},
     ),
     CHAT: (
-        {"body", "config", "connection", "frames"},
+        {"config", "connection", "frames", "json_encoding"},
         {"chunks", "errors", "pool", "repeated"},
         {"events"},
         {"stream"},

@@ -7,8 +7,8 @@ from typing import Any, Final
 import httpx2
 import openai
 
-from .body import loads
 from .connection import Head
+from .json_encoding import loads
 
 _KINDS: Final[dict[int, type[openai.APIStatusError]]] = {
     400: openai.BadRequestError,

@@ -8,8 +8,8 @@ from typing import Any, Final
 import httpx2
 
 from . import errors
-from .body import loads, loads_few
 from .frames import FrameSplitter
+from .json_encoding import loads, loads_few
 
 _DONE: Final = b"[DONE]"
 _SMALL_BYTES: Final = 1 << 16

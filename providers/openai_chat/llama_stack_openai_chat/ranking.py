@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .body import dumps
+from .json_encoding import dumps
 
 type Json = dict[str, Any]
 

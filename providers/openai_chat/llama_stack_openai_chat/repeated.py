@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from .body import dumps, loads
+from .json_encoding import dumps, loads
 
 _MARK: Final = "\N{REPLACEMENT CHARACTER}text\N{REPLACEMENT CHARACTER}"
 _MOST_MISSES: Final = 16

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from .body import dumps, is_large, pieces
+from .json_encoding import dumps, is_large, pieces
 
 _INLINE_BYTES: Final = 1 << 20
 """Approximate bytes of a request that is encoded in one call."""

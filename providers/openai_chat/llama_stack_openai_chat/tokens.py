@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import openai
 
-from .body import dumps
 from .errors import NoAnswerError
+from .json_encoding import dumps
 from .upstream import ROOT, Upstream
 
 Json = dict[str, Any]

@@ -16,10 +16,10 @@ import openai
 from opentelemetry import propagate
 
 from . import errors
-from .body import loads_few
 from .config import OpenAIChatConfig, check_header
 from .connection import Connection
 from .events import EventReader
+from .json_encoding import loads_few
 from .pool import Pool
 from .stream import Delivery, EventStream
 

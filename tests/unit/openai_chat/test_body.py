@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from llama_stack_openai_chat.body import dumps, loads
+from llama_stack_openai_chat.json_encoding import dumps, loads
 from llama_stack_openai_chat.request_body import request_body
 
 

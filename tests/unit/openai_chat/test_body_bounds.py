@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from llama_stack_openai_chat.body import loads, loads_few
 from llama_stack_openai_chat.chunks import chat_chunk
 from llama_stack_openai_chat.events import EventReader
+from llama_stack_openai_chat.json_encoding import loads, loads_few
 
 
 @pytest.mark.parametrize("text", ["[{,", 'quoted "[," text', "back\\slash \\", 'x\\"'])

@@ -11,10 +11,10 @@ import openai
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from llama_stack_openai_chat.body import loads
 from llama_stack_openai_chat.chunks import chat_chunk, whole
 from llama_stack_openai_chat.config import OWN_KEY, OpenAIChatConfig
 from llama_stack_openai_chat.errors import why_unlisted
+from llama_stack_openai_chat.json_encoding import loads
 from llama_stack_openai_chat.pool import Pool
 from llama_stack_openai_chat.ranking import best_first, ranking_body
 from llama_stack_openai_chat.request_body import request_body

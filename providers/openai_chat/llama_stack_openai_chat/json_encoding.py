@@ -1,4 +1,4 @@
-"""Encoding of the host's requests for the model server."""
+"""JSON for and from the model server: encoded in pieces, decoded within bounds."""
 
 from __future__ import annotations
 
