@@ -176,7 +176,7 @@ class Intake:
             return False
         reader.said += len(text)
         reader.extensions += 1
-        self._watchdog.pat()
+        self._watchdog.reset()
         self._read = number
         return True
 
@@ -224,7 +224,7 @@ class Intake:
         if this.citing is not None:
             deltas = this.cited(deltas)
         if deltas:
-            self._watchdog.pat()
+            self._watchdog.reset()
             if (
                 type(deltas) is not list
                 or this.filters

@@ -253,7 +253,7 @@ class ModelRound:
             if intake.end:
                 return intake.end
             if self._event_buffer.full:
-                with watchdog.asleep():
+                with watchdog.paused():
                     await self._event_buffer.drained()
             if intake.waits:
                 await self._fair_yield.wait_turn()
@@ -265,7 +265,7 @@ class ModelRound:
 
         This time does not count as silence of the model server.
         """
-        with watchdog.asleep():
+        with watchdog.paused():
             for number, some in enumerate(batched(deltas, _DELTAS_PER_TURN)):
                 if number:
                     await self._rest(this)

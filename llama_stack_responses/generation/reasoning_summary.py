@@ -89,6 +89,6 @@ def _new_text(reader: ChunkReader, chunk: Any, watchdog: Watchdog) -> list[Delta
         ApiError: the stream makes no progress.
     """
     if deltas := reader.read(chunk):
-        watchdog.pat()
+        watchdog.reset()
     reader.check_progress()
     return [Reasoning(delta.text, summary=True) for delta in deltas if isinstance(delta, Text)]

@@ -12,10 +12,10 @@ from ..core.errors import ApiError
 
 
 class Watchdog:
-    """Cancels the task that created it after `seconds` without a `pat`; the block then ends with a 504.
+    """Cancels the task that created it after `seconds` without a `reset`; the block then ends with a 504.
 
     `asyncio.timeout` would need a new timer for every chunk. The watchdog keeps a single timer, which checks when it
-    fires how long ago the last `pat` was.
+    fires how long ago the last `reset` was.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -23,23 +23,23 @@ class Watchdog:
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._last = self._loop.time()
-        self._barked = False
-        self._sleeping = False
-        self._timer = self._loop.call_later(seconds, self._look)
+        self._timed_out = False
+        self._paused = False
+        self._timer = self._loop.call_later(seconds, self._check)
 
-    def pat(self) -> None:
+    def reset(self) -> None:
         """Restart the timeout."""
         self._last = self._loop.time()
 
     @contextmanager
-    def asleep(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         """Pause the timeout during the block, and restart it afterwards."""
-        self._sleeping = True
+        self._paused = True
         try:
             yield
         finally:
-            self._sleeping = False
-            self.pat()
+            self._paused = False
+            self.reset()
 
     def __enter__(self) -> Self:
         return self
@@ -51,13 +51,13 @@ class Watchdog:
         # Otherwise the traceback of a cancellation, which the task keeps, would be in a cycle with this object.
         task, self._task = self._task, None
         # Undo the cancellation, also if the block turned it into another exception: the timeout was its cause.
-        if self._barked and task and task.uncancel() == 0 and error is not None:
+        if self._timed_out and task and task.uncancel() == 0 and error is not None:
             raise ApiError(504, f"The inference provider sent nothing for {self._seconds:g} seconds.") from error
 
-    def _look(self) -> None:
-        silent = 0.0 if self._sleeping else self._loop.time() - self._last
+    def _check(self) -> None:
+        silent = 0.0 if self._paused else self._loop.time() - self._last
         if silent < self._seconds:
-            self._timer = self._loop.call_later(self._seconds - silent, self._look)
+            self._timer = self._loop.call_later(self._seconds - silent, self._check)
         elif self._task:
-            self._barked = True
+            self._timed_out = True
             self._task.cancel()

@@ -38,19 +38,19 @@ async def test_pats_postpone_timeout(loop_clock: LoopClock) -> None:
     with Watchdog(100.0) as watchdog:
         for _ in range(8):
             await loop_clock.passes(30.0)
-            watchdog.pat()
+            watchdog.reset()
 
 
 async def test_timeout_counts_from_last_pat(loop_clock: LoopClock) -> None:
     watchdog = Watchdog(100.0)
     await loop_clock.passes(60.0)
-    watchdog.pat()
+    watchdog.reset()
     assert await silent(watchdog, loop_clock) == 100
 
 
 async def test_sleeping_watchdog_does_not_expire_and_restarts(loop_clock: LoopClock) -> None:
     watchdog = Watchdog(100.0)
-    with watchdog.asleep():
+    with watchdog.paused():
         await loop_clock.passes(300.0)
     assert await silent(watchdog, loop_clock) == 100
 
