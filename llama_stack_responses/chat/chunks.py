@@ -39,7 +39,7 @@ from .pieces import (
     text,
 )
 from .profile import Profile
-from .surrogates import SurrogateMender, is_whole
+from .surrogates import SurrogateJoiner, is_whole
 from .thinking import ThinkingSplitter
 
 logger = get_logger(__name__)
@@ -196,7 +196,7 @@ class ChunkReader:
         self._splitter = ThinkingSplitter(profile.inline_thinking) if profile.inline_thinking else None
         self._finish: str | None = None
         self._usage: Any = None
-        self._mender = SurrogateMender()
+        self._joiner = SurrogateJoiner()
         self._calls: dict[int | str, _CallSoFar] = {}
         self._begun = 0
         self._last: tuple[Delta, dict[str, Any]] | None = None
@@ -243,7 +243,7 @@ class ChunkReader:
         extended = self._extended
         if extended is None:
             last, self._last = self._last, None
-            if last is None or self._mender.holds:
+            if last is None or self._joiner.holds:
                 return None
             self._extended = extended = self._extendable(*last)
         if extended is None:
@@ -340,7 +340,7 @@ class ChunkReader:
         ):
             return few(self._reasoning_in_parts(fields))
         self.said += len(shown)
-        piece = self._mender.feed("reasoning", shown)
+        piece = self._joiner.feed("reasoning", shown)
         return [Reasoning(piece, self._as_summary)] if piece else []
 
     def _reasoning_in_parts(self, fields: dict[str, Any]) -> Iterator[Delta]:
@@ -359,18 +359,18 @@ class ChunkReader:
                 yield Reasoning("", self._as_summary, signature)
 
     def _thought(self, key: str, value: str, is_summary: bool) -> Iterator[Delta]:
-        for piece in self._mended(key, value):
+        for piece in self._joined(key, value):
             yield Reasoning(piece, is_summary)
 
-    def _mended(self, key: str, value: str) -> Iterator[str]:
+    def _joined(self, key: str, value: str) -> Iterator[str]:
         """Yield a text of the stream `key` in pieces, and count it."""
         for piece in sliced(value):
             self.said += len(piece)
-            if mended := self._mender.feed(key, piece):
-                yield mended
+            if joined := self._joiner.feed(key, piece):
+                yield joined
 
     def _refusal(self, value: str) -> Iterator[Delta]:
-        return map(Refusal, self._mended("refusal", value))
+        return map(Refusal, self._joined("refusal", value))
 
     def _annotations(self, annotations: Iterable[Any]) -> Iterator[Delta]:
         for each in annotations:
@@ -404,7 +404,7 @@ class ChunkReader:
             out.extend(few(self._content_in_parts(content, tokens)))
             return
         self.said += size
-        content = self._mender.feed("content", content)
+        content = self._joiner.feed("content", content)
         logprobs = _logprobs(choice) if choice.logprobs else None
         if logprobs:
             self.said += sum(map(_logprob_weight, logprobs))
@@ -439,7 +439,7 @@ class ChunkReader:
     def _content_list(self, parts: Iterable[Any]) -> Iterator[Delta]:
         """Yield content that is a list of `{type: text}`, `{type: thinking}` and `{type: reasoning, summary}` parts."""
         for part in parts:
-            for piece in self._mended("content", text(part, "text")):
+            for piece in self._joined("content", text(part, "text")):
                 yield Text(piece)
             thinking = member(part, "thinking") or ()
             for inner in [{"text": thinking}] if isinstance(thinking, str) else entries(thinking):
@@ -475,7 +475,7 @@ class ChunkReader:
 
     def _arguments(self, key: Hashable, written: str, *, custom: bool) -> str:
         """Return a piece of a call's arguments; of a custom tool's input, a piece of JSON arguments."""
-        written = self._mender.feed(key, written)
+        written = self._joiner.feed(key, written)
         return self._as_json(key, written) if custom else written
 
     def _as_json(self, key: Hashable, written: str) -> str:

@@ -11,8 +11,8 @@ from collections.abc import Hashable
 from llama_stack_responses.core.surrogates import without_surrogates
 
 
-class SurrogateMender:
-    """Repairs several streams of text at once, each identified by a key."""
+class SurrogateJoiner:
+    """Joins cut surrogate pairs in several streams of text at once, each identified by a key."""
 
     def __init__(self) -> None:
         self._halves: dict[Hashable, str] = {}

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_stack_responses.chat.surrogates import SurrogateMender
+from llama_stack_responses.chat.surrogates import SurrogateJoiner
 
 
 def halves(text: str) -> list[str]:
@@ -12,19 +12,19 @@ def halves(text: str) -> list[str]:
 
 @given(st.text())
 def test_surrogate_pairs_cut_in_two_are_joined(text: str) -> None:
-    mender = SurrogateMender()
-    assert "".join(mender.feed("content", piece) for piece in halves(text)) == text
+    joiner = SurrogateJoiner()
+    assert "".join(joiner.feed("content", piece) for piece in halves(text)) == text
 
 
 @given(st.lists(st.text(st.characters(categories=("Lu", "Cs")), min_size=1)))
 def test_output_of_surrogate_mender_can_be_encoded(pieces: list[str]) -> None:
-    mender = SurrogateMender()
+    joiner = SurrogateJoiner()
     for piece in pieces:
-        mender.feed("content", piece).encode()
+        joiner.feed("content", piece).encode()
 
 
 def test_surrogates_of_separate_streams_are_not_joined() -> None:
-    mender = SurrogateMender()
-    assert mender.feed("content", "a\ud83d") == "a"
-    assert mender.feed("reasoning", "\ude00") == "\ufffd"
-    assert mender.feed("content", "\ude00b") == "\U0001f600b"
+    joiner = SurrogateJoiner()
+    assert joiner.feed("content", "a\ud83d") == "a"
+    assert joiner.feed("reasoning", "\ude00") == "\ufffd"
+    assert joiner.feed("content", "\ude00b") == "\U0001f600b"
