@@ -108,9 +108,9 @@ def _web_search_maker(services: HostedToolServices) -> Callable[[Json, CreateReq
     """Return the factory of the web search, in the form that the model knows."""
 
     def make(declared: Json, request: CreateRequest) -> Tool:
-        face = Browser if services.browses(request.model) else WebSearch
+        tool_class = Browser if services.browses(request.model) else WebSearch
         pages = partial(services.pages.of, services.current_user()) if services.pages else None
-        return face(declared, request, SearchServices(services.runtime, pages, services.unavailable))
+        return tool_class(declared, request, SearchServices(services.runtime, pages, services.unavailable))
 
     return make
 
