@@ -63,8 +63,8 @@ class Jail:
         reached: list[str | Path] = [*_parts(self.bwrap), *_homes(self.python), _PROGRAM_FILE, place]
         return {"user": self.user, "places": [str(Path(each).resolve()) for each in reached]}
 
-    def admit(self, data: Path) -> None:
-        """Give a container's folder to the user that its code runs as."""
+    def give_to_user(self, data: Path) -> None:
+        """Change the owner of a container's folder to the user that its code runs as."""
         if self.user is not None:
             os.chown(data, self.user, self.user)
 

@@ -137,7 +137,7 @@ class DiskVolume:
     namespaces: tuple[int, ...] = ()
 
     def __init__(self, jail: Jail, place: Path, capacity: Capacity) -> None:
-        jail.admit(place)
+        jail.give_to_user(place)
         self.data = self.place = place
         self.capacity = self._most = capacity
         self.uploading = threading.Lock()
