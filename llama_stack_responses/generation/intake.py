@@ -1,4 +1,4 @@
-"""The intake of one model round: chunks of the model server in, deltas out, without waiting."""
+"""Converts the model server's chunks to deltas without blocking."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BURST_CHUNKS: Final = 16
 """Chunks after which a stream yields to other streams. A fast model server's chunks arrive together, and reading them
 never waits. A new stream's first chunks do not wait behind running streams."""
 _SLOW_SECONDS: Final = 0.2
-"""Seconds for a burst from which a stream has waited for its model server, so that others could run meanwhile."""
+"""A burst that took at least this long included waiting for the model server, so other streams could run."""
 
 
 def nothing_to_prepare(_: Delta) -> None:
@@ -48,7 +48,7 @@ class Round:
         filters: the filters of the deltas, in order.
         take: receives the deltas.
         operation: records the request and the first chunk.
-        full: returns whether the response is as large as it may be.
+        full: returns whether the response has reached its output limit.
         extend: takes the texts of chunks that only extend the last delta.
         preparation: returns the work on a large item that a delta may close; None if there is none.
     """
@@ -71,7 +71,7 @@ class Round:
         """Return whether one of the deltas may close a large item."""
         return any(self.preparation(delta) for delta in deltas)
 
-    def cited(self, deltas: Iterable[Delta]) -> list[Delta] | Iterator[Delta]:
+    def extract_citations(self, deltas: Iterable[Delta]) -> list[Delta] | Iterator[Delta]:
         """Return the deltas with the citations in the model's text as annotations; many of them, as they are taken."""
         if self.citing is None:
             return iter(deltas)
@@ -79,32 +79,32 @@ class Round:
         first = list(islice(shown, FEW + 1))
         return first if len(first) <= FEW else chain(first, shown)
 
-    def taken(self, deltas: Iterable[Delta]) -> Finish | None:
+    def take_all(self, deltas: Iterable[Delta]) -> Finish | None:
         """Take the deltas without filters; return how the round ended, if it did."""
         for delta in deltas:
             if end := self.take(delta):
                 return end
         return None
 
-    async def taken_prepared(self, deltas: Iterable[Delta]) -> Finish | None:
+    async def prepare_and_take(self, deltas: Iterable[Delta]) -> Finish | None:
         """Take the deltas without filters, after the preparation of each; return how the round ended, if it did."""
         for delta in deltas:
-            await self._prepared(delta)
+            await self._prepare(delta)
             if end := self.take(delta):
                 return end
         return None
 
-    async def _prepared(self, delta: Delta) -> None:
+    async def _prepare(self, delta: Delta) -> None:
         while self.is_long and (work := self.preparation(delta)):
             await asyncio.to_thread(work)
 
-    async def passed(self, deltas: Iterable[Delta]) -> Finish | None:
+    async def filter_and_take(self, deltas: Iterable[Delta]) -> Finish | None:
         """Take the deltas through the filters; return how the round ended, if it did."""
         for delta in deltas:
             # When the round ends, the filters' work on this delta ends too.
             async with aclosing(apply_filters(self.filters, delta)) as passing:
                 async for shown in passing:
-                    await self._prepared(shown)
+                    await self._prepare(shown)
                     if end := self.take(shown) or (shown if isinstance(shown, Finish) else None):
                         return end
         return None
@@ -113,11 +113,11 @@ class Round:
 class Intake:
     """Takes the chunks of one round: those that its provider pushes, and those that the round reads.
 
-    Both ways lead through `take`. What cannot be done without waiting stays for the round, which reads that chunk:
-    filters, large chunks, a full event buffer, the turns of other streams, and the end.
+    Both paths call `take`. If work would have to wait, the round itself reads that chunk: filters, large chunks, a full
+    event buffer, the turns of other streams, and the end.
 
     Args:
-        this: the round.
+        round_: the round.
         watchdog: is notified of each chunk with content.
         event_buffer: gets the events of the deltas.
 
@@ -127,14 +127,14 @@ class Intake:
         waits: whether it is another stream's turn now.
     """
 
-    def __init__(self, this: Round, watchdog: Watchdog, event_buffer: EventBuffer) -> None:
-        self._this = this
+    def __init__(self, round_: Round, watchdog: Watchdog, event_buffer: EventBuffer) -> None:
+        self._round = round_
         self._watchdog = watchdog
         self._event_buffer = event_buffer
         self._loop = asyncio.get_running_loop()
         self._read, self._pause, self._began = 0, 1, 0.0
         self._taken = self._over = False
-        self._extends = this.citing is None and not this.filters
+        self._extends = round_.citing is None and not round_.filters
         self._error: Exception | None = None
         self.deltas: Deltas | None = None
         self.end: Finish | None = None
@@ -161,18 +161,18 @@ class Intake:
 
     def text_of(self, value: Any) -> str | None:
         """Return the text in the JSON of a chunk that only extends the last delta; None for any other chunk."""
-        return self._this.reader.extension(value) if self._extends and not self._over else None
+        return self._round.reader.extension(value) if self._extends and not self._over else None
 
     def extend(self, text: str) -> bool:
         """Take the text of a chunk that only extends the last delta; return False if the chunk has to be taken.
 
-        A chunk after which something may have to wait has to.
+        A chunk that may make something wait must go through `take`.
         """
-        this, number = self._this, self._read + 1
-        reader = this.reader
-        if self._over or not reader.may_extend(text) or (number == self._pause and not self._goes_on()):
+        round_, number = self._round, self._read + 1
+        reader = round_.reader
+        if self._over or not reader.may_extend(text) or (number == self._pause and not self._begin_next_burst()):
             return False
-        if not this.extend(text):
+        if not round_.extend(text):
             return False
         reader.said += len(text)
         reader.extensions += 1
@@ -180,15 +180,15 @@ class Intake:
         self._read = number
         return True
 
-    def _goes_on(self) -> bool:
+    def _begin_next_burst(self) -> bool:
         """Begin another burst, if the response is not full and the stream need not yield; return whether it began."""
         now = self._loop.time()
-        if now - self._began < _SLOW_SECONDS or self._this.full():
+        if now - self._began < _SLOW_SECONDS or self._round.full():
             return False
         self._pause, self._began = self._read + 1 + _BURST_CHUNKS, now
         return True
 
-    def pulled(self, chunk: Any) -> None:
+    def take_unless_pushed(self, chunk: Any) -> None:
         """Take a chunk that the round reads, unless it was pushed before.
 
         Raises:
@@ -201,7 +201,7 @@ class Intake:
         if self._error:
             raise self._error
 
-    def settle(self, chunk: Any) -> None:
+    def count_taken(self, chunk: Any) -> None:
         """Count a chunk whose `deltas` the round has taken.
 
         Raises:
@@ -211,41 +211,41 @@ class Intake:
         self.deltas = None
         self._read += 1
         if self._read == self._pause:
-            self._rest(chunk)
+            self._end_burst(chunk)
 
     def begin_burst(self) -> None:
-        """Note that a burst begins now."""
+        """Record the start of a burst."""
         self.waits, self._began = False, self._loop.time()
 
     def _take(self, chunk: Any) -> bool:
         """Take a chunk; return whether the round has to wait for something."""
-        this = self._this
-        deltas: Deltas = this.reader.read(chunk)
-        if this.citing is not None:
-            deltas = this.cited(deltas)
+        round_ = self._round
+        deltas: Deltas = round_.reader.read(chunk)
+        if round_.citing is not None:
+            deltas = round_.extract_citations(deltas)
         if deltas:
             self._watchdog.reset()
             if (
                 type(deltas) is not list
-                or this.filters
-                or (this.reader.said >= LARGE_CHARACTERS and this.closes(deltas))
+                or round_.filters
+                or (round_.reader.said >= LARGE_CHARACTERS and round_.closes(deltas))
             ):
                 self.deltas = deltas
                 return True
-            if end := this.taken(deltas):
+            if end := round_.take_all(deltas):
                 self.end = end
                 return True
         self._read += 1
         if self._read == self._pause:
-            self._rest(chunk)
+            self._end_burst(chunk)
         return self.waits or self._event_buffer.full
 
-    def _rest(self, chunk: Any) -> None:
-        this = self._this
-        this.operation.observe(chunk)
-        this.reader.check_progress()
-        if this.full():
-            raise this.reader.cut()
+    def _end_burst(self, chunk: Any) -> None:
+        round_ = self._round
+        round_.operation.observe(chunk)
+        round_.reader.check_progress()
+        if round_.full():
+            raise round_.reader.cut()
         first, took = self._read == 1, self._loop.time() - self._began
         self._pause = self._read - self._read % _BURST_CHUNKS + _BURST_CHUNKS
         self.begin_burst()

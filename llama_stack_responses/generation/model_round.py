@@ -152,8 +152,8 @@ class ModelRound:
         def is_full() -> bool:
             return full() or not self._output.holds_model_output(said + reader.said)
 
-        this = Round(reader, citing, self._filters, take, operation, is_full, extend, preparation)
-        return await self._run_round(chat, this)
+        round_ = Round(reader, citing, self._filters, take, operation, is_full, extend, preparation)
+        return await self._run_round(chat, round_)
 
     async def summarise(
         self, items: Sequence[Json], max_tokens: int | None, begun: Callable[[], None], operation: RoundOperation
@@ -212,11 +212,11 @@ class ModelRound:
         if not self.accepted.done():
             self.accepted.set_result(None)
 
-    async def _run_round(self, chat: Json, this: Round, kind: str = "answer") -> RoundResult:
-        this.operation.set_request(chat)
+    async def _run_round(self, chat: Json, round_: Round, kind: str = "answer") -> RoundResult:
+        round_.operation.set_request(chat)
         await self.timeline.requested(chat, kind)
         try:
-            end = await self._read(chat, this)
+            end = await self._read(chat, round_)
         except OutputLimitReached:
             end = None
         except ApiError:
@@ -224,32 +224,32 @@ class ModelRound:
         except Exception as error:
             raise self._inference.to_api_error(error) from error
         finally:
-            self._left -= this.reader.said
-            this.operation.extensions = this.reader.extensions
-        end = end or await this.passed(this.cited(this.reader.end()))
+            self._left -= round_.reader.said
+            round_.operation.extensions = round_.reader.extensions
+        end = end or await round_.filter_and_take(round_.extract_citations(round_.reader.end()))
         assert end, "a round ends with its Finish"
-        return RoundResult(end, this.reader.service_tier)
+        return RoundResult(end, round_.reader.service_tier)
 
-    async def _read(self, chat: Json, this: Round) -> Finish | None:
+    async def _read(self, chat: Json, round_: Round) -> Finish | None:
         """Take the deltas of the stream; return how the round ended, if it ended before the stream."""
         with Watchdog(self._idle_seconds) as watchdog:
-            intake = Intake(this, watchdog, self._event_buffer)
+            intake = Intake(round_, watchdog, self._event_buffer)
             stream = await self._inference.open_stream(chat, intake.take, intake)
             self.accept()
             async with closing(stream) as chunks:
                 with intake:
-                    return await self._taken(this, chunks, intake, watchdog)
+                    return await self._take(round_, chunks, intake, watchdog)
 
-    async def _taken(
-        self, this: Round, chunks: AsyncGenerator[Any], intake: Intake, watchdog: Watchdog
+    async def _take(
+        self, round_: Round, chunks: AsyncGenerator[Any], intake: Intake, watchdog: Watchdog
     ) -> Finish | None:
         """Do what the intake cannot do without waiting; return how the round ended, if it ended before the stream."""
         async for chunk in chunks:
-            intake.pulled(chunk)
+            intake.take_unless_pushed(chunk)
             if intake.deltas:
-                if end := await self._paced(this, watchdog, intake.deltas):
+                if end := await self._take_in_turns(round_, watchdog, intake.deltas):
                     return end
-                intake.settle(chunk)
+                intake.count_taken(chunk)
             if intake.end:
                 return intake.end
             if self._event_buffer.full:
@@ -260,7 +260,7 @@ class ModelRound:
                 intake.begin_burst()
         return None
 
-    async def _paced(self, this: Round, watchdog: Watchdog, deltas: Deltas) -> Finish | None:
+    async def _take_in_turns(self, round_: Round, watchdog: Watchdog, deltas: Deltas) -> Finish | None:
         """Take deltas through the filters, or those of a large chunk; yield to other streams in between.
 
         This time does not count as silence of the model server.
@@ -268,20 +268,20 @@ class ModelRound:
         with watchdog.paused():
             for number, some in enumerate(batched(deltas, _DELTAS_PER_TURN)):
                 if number:
-                    await self._rest(this)
-                if end := await this.passed(some) if this.filters else await this.taken_prepared(some):
+                    await self._yield_turn(round_)
+                if end := await round_.filter_and_take(some) if round_.filters else await round_.prepare_and_take(some):
                     return end
         return None
 
-    async def _rest(self, this: Round) -> None:
+    async def _yield_turn(self, round_: Round) -> None:
         """Yield to other streams within a large chunk.
 
         Raises:
             OutputLimitReached: the response is full.
         """
-        this.reader.check_size()
-        if this.full():
-            raise this.reader.cut()
+        round_.reader.check_size()
+        if round_.full():
+            raise round_.reader.cut()
         await self._event_buffer.drained()
         await self._fair_yield.wait_turn()
 
