@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from llama_stack_responses.service.conversations import Conversations
 
+from .answer_limits import AnswerLimits
 from .openapi import (
     CONVERSATION,
     INCLUDE,
@@ -22,10 +23,9 @@ from .openapi import (
 )
 from .requests import MAX_PAGE_ROWS, Handler, add_fallback, page_of, query_of_items, routes_within
 from .responses import JsonResponse
-from .route_limits import RouteLimits
 
 
-def conversations_router(conversations: Conversations, limits: RouteLimits) -> APIRouter:
+def conversations_router(conversations: Conversations, limits: AnswerLimits) -> APIRouter:
     """Return the routes for these conversations."""
     routes = _Routes(conversations, limits)
     router = APIRouter(prefix="/v1/conversations", tags=["Conversations"], route_class=routes_within(limits))
@@ -53,7 +53,7 @@ def conversations_router(conversations: Conversations, limits: RouteLimits) -> A
 
 
 class _Routes:
-    def __init__(self, conversations: Conversations, limits: RouteLimits) -> None:
+    def __init__(self, conversations: Conversations, limits: AnswerLimits) -> None:
         self._conversations = conversations
         self._limits = limits
 

@@ -23,11 +23,11 @@ from llama_stack_responses.logs import get_logger
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.websocket.session import Caller, ClientGone, Session
 
+from .answer_limits import AnswerLimits
 from .direct import pass_bodies
 from .headers import known, request_id
 from .incoming import incoming_of
 from .responses import failure
-from .route_limits import RouteLimits
 
 logger = get_logger(__name__)
 
@@ -80,7 +80,7 @@ _SHUTDOWN: Final = _End(1012, "The server is shutting down. Connect again.")
 
 
 def socket_route(
-    impl: OpenAIResponsesImpl, authorizer: ConnectionAuthorizer, limits: RouteLimits
+    impl: OpenAIResponsesImpl, authorizer: ConnectionAuthorizer, limits: AnswerLimits
 ) -> Callable[[WebSocket], Awaitable[None]]:
     """Return the handler of WebSocket handshakes; `limits` bounds connections and messages."""
 
@@ -115,13 +115,13 @@ class _Connection:
         self,
         impl: OpenAIResponsesImpl,
         authorizer: ConnectionAuthorizer,
-        limits: RouteLimits,
+        limits: AnswerLimits,
         websocket: WebSocket,
         caller: Caller,
     ) -> None:
         self._impl = impl
         self._authorizer = authorizer
-        self._route_limits = limits
+        self._answer_limits = limits
         self._bodies = bodies = limits.bodies
         self._owner = caller.owner
         self._websocket = websocket
@@ -270,7 +270,7 @@ class _Connection:
         if len(message) <= BLOCK_BYTES:
             await self._websocket.send_text(message)
             return
-        with self._route_limits.large_answer(self._owner).add(len(message)):
+        with self._answer_limits.large_answer(self._owner).add(len(message)):
             await self._websocket.send_text(message)
             del message
             if incoming := incoming_of(self._websocket.scope):

@@ -1,4 +1,4 @@
-"""The limits that all routes share: on the data held for requests and answers, and on slow clients."""
+"""The limits on answers that all routes share: streams, downloads, large answers, and clients that read slowly."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _SMALL_BYTES: Final = 65_536
 """Bytes up to which a stored value does not count."""
 
 
-class RouteLimits:
-    """The limits of requests and answers.
+class AnswerLimits:
+    """Reservations for streams, downloads and large answers, and what else routes need of the limits.
 
     Attributes:
         bodies: reads the bodies of requests.
