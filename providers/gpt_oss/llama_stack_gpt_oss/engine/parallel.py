@@ -12,7 +12,7 @@ import torch
 import torch.distributed
 
 from .batch import Batch, Fields, StepInput
-from .graphs import DecodeSteps, Steps, recorder
+from .graphs import DecodeSteps, Steps, capture_for
 from .model import Model
 from .ops import Head, Ops, Routed, Store
 from .runner import Announce
@@ -125,8 +125,8 @@ class Follower:
     ) -> None:
         """Create a follower of a `ModelRunner` with the same arguments."""
         self._state = State(len(model.config.kv_groups), sequences, context, model.scratch, device)
-        staging, record = Staging(device), recorder(device)
-        steps = DecodeSteps(model, self._state, staging, sequences, record, drafts) if record else None
+        staging, capture = Staging(device), capture_for(device)
+        steps = DecodeSteps(model, self._state, staging, sequences, capture, drafts) if capture else None
         self._steps = steps or Steps(model, self._state, staging)
         self._ranks = ranks
         self._last: tuple[Head, Batch] | None = None
