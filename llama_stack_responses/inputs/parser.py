@@ -22,6 +22,7 @@ class RequestParser:
 
     Attributes:
         passthrough: names of fields that are forwarded to the model server.
+        refuse_unknown: whether an unknown field is an error; otherwise it is ignored.
     """
 
     def __init__(
@@ -30,7 +31,7 @@ class RequestParser:
         self.passthrough = passthrough
         self._limits = limits
         self._large_work = large_work
-        self._refuse_unknown = refuse_unknown
+        self.refuse_unknown = refuse_unknown
 
     async def parse(self, body: Any) -> CreateRequest:
         """Parse the decoded JSON of a new request.
@@ -38,7 +39,7 @@ class RequestParser:
         Raises:
             ApiError: 400 if the request is invalid; 429 if too many large ones of this user wait.
         """
-        passthrough, limits, refuse_unknown = self.passthrough, self._limits, self._refuse_unknown
+        passthrough, limits, refuse_unknown = self.passthrough, self._limits, self.refuse_unknown
 
         def parse() -> CreateRequest:
             return parse_create(body, passthrough=passthrough, limits=limits, refuse_unknown=refuse_unknown)

@@ -8,7 +8,14 @@ from functools import partial
 from ..core.access import Access
 from ..core.ids import check_conversation_id, new_id
 from ..core.listing import Order, Page, listed, with_ids
-from ..core.schema.conversations import conversation_object, no_conversation, no_item, read_items, read_metadata
+from ..core.schema.conversations import (
+    check_fields,
+    conversation_object,
+    no_conversation,
+    no_item,
+    read_items,
+    read_metadata,
+)
 from ..core.schema.items import check_ids
 from ..core.schema.shapes import RequestLimits
 from ..core.types import Json
@@ -37,6 +44,7 @@ class Conversations:
         limits: limits on a request.
         large_work: checks large requests.
         intervals: how often and how long to ask the store for the outcome of a commit.
+        refuse_unknown: whether an unknown field of a request is an error; otherwise it is ignored.
     """
 
     def __init__(
@@ -48,7 +56,10 @@ class Conversations:
         limits: RequestLimits,
         large_work: LargeWork,
         intervals: Intervals = DEFAULT,
+        *,
+        refuse_unknown: bool = True,
     ) -> None:
+        self._refuse_unknown = refuse_unknown
         self._intervals = intervals
         self._store = archive.conversations
         self._history_reader = history_reader
@@ -66,6 +77,7 @@ class Conversations:
         Raises:
             ApiError: 400, the request is invalid; 404, an item that it refers to does not exist.
         """
+        self._check_fields(body, "items", "metadata")
         metadata = read_metadata(body, self._limits, required=False)
         items = await self._read(body, hold, required=False)
         conversation = Conversation(new_id("conv"), self._access.current_user(), int(time.time()), metadata)
@@ -97,6 +109,7 @@ class Conversations:
             ApiError: also 400, the metadata is missing or invalid.
         """
         check_conversation_id(conversation_id, "conversation_id")
+        self._check_fields(body, "metadata")
         metadata = read_metadata(body, self._limits, required=True)
         await self._history_reader.conversation(conversation_id, "update")
         conversation = await until_known(
@@ -126,6 +139,7 @@ class Conversations:
             ApiError: also 400, the request is invalid; 404, an item that it refers to does not exist.
         """
         check_conversation_id(conversation_id, "conversation_id")
+        self._check_fields(body, "items")
         conversation = await self._history_reader.conversation(conversation_id, "update")
         items = await self._read(body, hold, required=True)
         added = await until_known(
@@ -191,6 +205,10 @@ class Conversations:
         if not removed:
             raise no_item(item_id)
         return _as_object(conversation)
+
+    def _check_fields(self, body: Json, *known: str) -> None:
+        if self._refuse_unknown:
+            check_fields(body, *known)
 
     async def _read(self, body: Json, hold: Hold | None, *, required: bool) -> list[Json]:
         """Return the items of a request, each with an id, and with item references resolved."""

@@ -96,7 +96,9 @@ class OpenAIResponsesImpl:
         sealed = factory.sealed
         fill = partial(with_prompt, prompts=dependencies.prompts, characters=config.limits.prompt_characters)
         self._resolver = resolver = RequestResolver(history, access, sealed, factory.checks, fill, large)
-        self.conversations = Conversations(archive, history, access, sealed, limits, large, intervals)
+        self.conversations = Conversations(
+            archive, history, access, sealed, limits, large, intervals, refuse_unknown=parser.refuse_unknown
+        )
         self.counting = TokenCounting(factory, resolver, parser)
         admission = Admission(config.limits.response_quota)
         self.compaction = Compaction(factory, resolver, parser, admission)

@@ -171,6 +171,9 @@ WRONG: dict[str, tuple[str, Any, str | None, str | None]] = {
     "metadata that is none": ("", {"metadata": "x"}, "metadata", "invalid_type"),
     "a long value": ("", {"metadata": {"a": "x" * 513}}, "metadata.a", "string_above_max_length"),
     "too much metadata": ("", {"metadata": dict.fromkeys(map(str, range(17)), "")}, "metadata", None),
+    "a field of chat requests": ("", {"messages": [user("x")]}, "messages", "unknown_parameter"),
+    "an unknown field of items": ("/items", {"items": [user("x")], "item": user("y")}, "item", "unknown_parameter"),
+    "an unknown field of an update": ("/", {"metadata": {}, "items": []}, "items", "unknown_parameter"),
     "an update of nothing": ("/", {}, "metadata", "missing_required_parameter"),
 }
 

@@ -249,6 +249,11 @@ def test_only_configured_fields_are_passed_through(client: openai.OpenAI, upstre
     assert {name: body[name] for name in extra if name in body} == {"top_k": 3, "house_style": {"a": [1]}}
 
 
+def test_unknown_fields_of_a_conversation_are_ignored_with_the_setting(client: openai.OpenAI) -> None:
+    created = client.conversations.create(metadata={"a": "b"}, extra_body={"house_style": 1})
+    assert created.metadata == {"a": "b"}
+
+
 def test_endless_unknown_calls_end_as_incomplete(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script("other", reply(tool_call(0, "c9", "teleport", "{}")))
     response = stream(client, model="local/other", input="Hi", tools=TOOLS).response

@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ..errors import ApiError, import_hint
+from ..errors import ApiError, bad_request, import_hint
 from ..types import Json
 from .items import TRIGGER, check_input
-from .shapes import Location, RequestLimits, check_count, check_json, invalid, invalid_type, metadata, missing
+from .shapes import Location, RequestLimits, check_count, check_json, excerpt, invalid, invalid_type, metadata, missing
 
 MAX_ADDED_ITEMS: Final = 20
 """Maximum number of items that one request may add."""
+
+
+def check_fields(body: Json, *known: str) -> None:
+    """Refuse unknown fields of a request, as OpenAI does for responses.
+
+    Raises:
+        ApiError: 400 `unknown_parameter`.
+    """
+    unknown = next((name for name, value in body.items() if name not in known and value is not None), None)
+    if unknown is not None:
+        raise bad_request(f"Unknown parameter: '{excerpt(unknown)}'.", excerpt(unknown), "unknown_parameter")
 
 
 def read_items(body: Json, limits: RequestLimits, *, required: bool) -> list[Json]:
