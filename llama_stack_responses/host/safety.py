@@ -41,7 +41,7 @@ class HostSafety:
             raise
         except Exception as error:
             logger.exception("shield failed: %r", name)
-            message = f"The stack's safety provider failed ({type(error).__name__}), so nothing was checked."
+            message = f"The stack's safety provider failed ({type(error).__name__}), so the check did not finish."
             raise ApiError(502, message) from error
 
     async def close(self) -> None:

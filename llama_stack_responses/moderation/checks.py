@@ -23,7 +23,7 @@ PIECE_CHARACTERS: Final = 8_000
 """Maximum characters of one check: the context of a small moderation model."""
 
 _OVERLAP_CHARACTERS: Final = 400
-"""Characters that two pieces share, so that text at the border is seen whole by one check."""
+"""Characters that two pieces share, so that text at a boundary is complete in at least one check."""
 
 _CHECKS_PER_BATCH: Final = 8
 
@@ -63,7 +63,7 @@ class Checks:
             mode = policy.input if side == "input" else policy.output
             if mode == "block" or error.status < 500:
                 raise
-            logger.warning("moderation failed: %s of a response: %s", side, error)
+            logger.warning("could not moderate the %s of a response: %s", side, error)
             return failure(error)
 
     async def check(self, policy: Policy, text: str, side: Side) -> Json:
@@ -88,7 +88,7 @@ class Checks:
             async with asyncio.timeout(self.seconds):
                 return await self.moderator.check(policy.kind, name, text, side)
         except TimeoutError:
-            message = f"The moderation did not answer within {self.seconds:g} seconds, so nothing was checked."
+            message = f"The moderation did not answer within {self.seconds:g} seconds, so the check did not finish."
             raise ApiError(504, message) from None
 
 

@@ -12,7 +12,7 @@ from llama_stack_responses.core.moderation_results import Side, result
 from llama_stack_responses.core.types import Json
 from llama_stack_responses.fetch.bodies import UNCOMPRESSED, decoded, read_body
 
-_AWAY: Final = "The moderation server cannot be reached ({}), so nothing was checked. Try again later."
+_AWAY: Final = "The moderation server cannot be reached ({}), so the check did not finish. Try again later."
 _MOST_BYTES: Final = 1 << 16
 """Maximum bytes of an answer."""
 _UNREADABLE: Final = "The moderation server's answer is not in the form of OpenAI's /moderations."

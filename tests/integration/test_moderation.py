@@ -161,7 +161,7 @@ def test_background_response_with_flagged_input_is_blocked(client: openai.OpenAI
 def test_unreachable_moderator_of_input_is_502(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     wanted: Any = {"model": "away", "policy": {"input": {"mode": "block"}}}
-    with pytest.raises(openai.APIStatusError, match="nothing was checked") as raised:
+    with pytest.raises(openai.APIStatusError, match="the check did not finish") as raised:
         client.responses.create(model=MODEL, input="Hi", moderation=wanted)
     assert raised.value.status_code == 502
     assert upstream.requests(NAME) == []
@@ -174,7 +174,7 @@ def test_unreachable_moderator_of_output_fails_the_response(
     wanted: Any = {"model": "away", "policy": {"output": {"mode": "block"}}}
     response = whole(stream(client, model=MODEL, input="Hi", moderation=wanted), client, wire)
     assert (response["status"], response["output"]) == ("failed", [])
-    assert "nothing was checked" in response["error"]["message"]
+    assert "the check did not finish" in response["error"]["message"]
 
 
 def test_unreachable_moderator_without_policy_gives_no_scores(client: openai.OpenAI, upstream: Upstream) -> None:
