@@ -30,6 +30,7 @@ def add_commands(add: Any) -> None:
     delete.add_argument("--yes", action="store_true", help="delete; without it, only count")
     export = _command(add, "commands", "export", "export", "write all that an owner has, as lines of JSON")
     _owner(export)
+    export.add_argument("--out", type=Path, metavar="FILE", help="a new file to write to (standard output)")
     backup = _command(
         add, "backups", "backup", "backup", "write all that the store holds to a file, while servers use it"
     )
@@ -37,7 +38,6 @@ def add_commands(add: Any) -> None:
     restore = _command(add, "backups", "restore", "restore", "write a backup to an empty store")
     restore.add_argument("file", type=Path, metavar="FILE", help="the backup, of any store")
     restore.add_argument("--merge", action="store_true", help="add missing rows to a store that is not empty")
-    export.add_argument("--out", type=Path, metavar="FILE", help="a new file to write to (standard output)")
 
 
 def _command(add: Any, module: str, function: str, name: str, what: str) -> ArgumentParser:
