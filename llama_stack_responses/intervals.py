@@ -39,7 +39,7 @@ class Intervals:
         process_secret_seconds: interval of those comparisons, and of renewals of the row of its secret, on a server
             whose secret was generated for its process alone.
         list_scan_seconds: time after which a page of a filtered list ends.
-        watch_seconds: interval of looks at lists, running responses and counts for a page that shows them.
+        watch_seconds: polling interval of the built-in page's lists, running responses and counts.
         stream_refusal_seconds: time for which a stream waits for the model server's refusal before its headers are
             sent.
     """

@@ -11,26 +11,26 @@ from ..store.records import Records
 from .view import StoreView, Wanted
 
 _WINDOW_SECONDS: Final = 3600.0
-"""Seconds of creation that each look reads again."""
+"""Seconds of creation that each poll reads again."""
 
 _MOST_ROWS: Final = 20_000
-"""Most rows that a look reads, of all owners."""
+"""Maximum number of rows that a poll reads, of all owners."""
 
 _LEAST_ROWS: Final = 50
-"""Rows that a look reads of each owner at least."""
+"""Minimum number of rows that a poll reads of each owner."""
 
 
 class Follower:
     """Finds the responses of the last hour that are new, or whose status is.
 
     A response in the foreground is stored at its end, below those that were created after it, and one in the background
-    changes its status in its place. So each look reads the whole window again, and compares.
+    changes its status in its place. So each poll reads the whole window again, and compares.
 
     Args:
         records: the store.
         owner: only this owner's; None for all.
-        most: how many rows a look reads; owners have equal shares, and the newest rows of each are read.
-        least: how many rows each owner's share has at least.
+        most: maximum number of rows that a poll reads; owners have equal shares, and the newest rows of each are read.
+        least: minimum number of rows in each owner's share.
     """
 
     def __init__(self, records: Records, owner: Owner | None, most: int = _MOST_ROWS, least: int = _LEAST_ROWS) -> None:

@@ -13,7 +13,7 @@ from ..core.stream.assembler import Assembler
 from ..core.stream.deltas import Usage
 
 _MAX_OWNERS: Final = 1024
-"""Most users whose counts are kept; those seen least recently are dropped."""
+"""Maximum number of users whose counts are kept; those seen least recently are dropped."""
 
 _FIELDS: Final = {"completed": "completed", "incomplete": "incomplete", "cancelled": "cancelled", "failed": "failed"}
 

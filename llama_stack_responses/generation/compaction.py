@@ -63,7 +63,7 @@ class AutoCompaction:
         """Return whether the conversation can be compacted and exceeds the request's threshold or the model's context.
 
         Args:
-            max_tokens: most tokens of the answer; None for no bound.
+            max_tokens: maximum number of tokens of the answer; None for no bound.
         """
         if not self.possible(items):
             return False

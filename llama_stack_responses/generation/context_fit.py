@@ -20,7 +20,7 @@ Make = Callable[[Sequence[Json]], Json]
 """Builds a chat request from items."""
 
 _ESTIMATED_FRACTION: Final = 0.4
-"""Fraction of a bound past which an estimate is not trusted and the tokens are counted."""
+"""Fraction of a bound beyond which an estimate is not trusted and the tokens are counted."""
 
 _ANSWER_DIVISOR: Final = 8
 """Divisor: this part of the context is reserved for an answer without a bound on its tokens."""
@@ -53,7 +53,7 @@ class ContextFit:
         self._large_work = large_work
         self._scale: float | None = None  # tokens per estimated token
         self._is_calibrated = False
-        self._most: float | None = None  # most estimated tokens of the next request
+        self._most: float | None = None  # maximum number of estimated tokens of the next request
         self._last: Json = {"messages": []}
         self._shortest = False
 
@@ -63,7 +63,7 @@ class ContextFit:
         Args:
             items: the conversation.
             make: builds the request.
-            max_tokens: most tokens of the answer; None for no bound.
+            max_tokens: maximum number of tokens of the answer; None for no bound.
             to_answer: whether the model is to answer the user's newest message, which is then never left out.
         """
         chat = await self.whole(items, make)

@@ -11,7 +11,7 @@ from ..chat.profile import Profile
 from ..core.lru_cache import LruCache
 
 _MOST_MODELS: Final = 1_000
-"""Most models whose lengths are remembered."""
+"""Maximum number of models whose lengths are remembered."""
 
 _VALID_SECONDS: Final = 3_600.0
 """Seconds for which a length from a refusal is valid: the model server may be restarted with another context."""

@@ -65,14 +65,14 @@ class GenerationLimits:
     """Bounds on one response.
 
     Attributes:
-        rounds: most model rounds.
+        rounds: maximum number of model rounds.
         idle_seconds: timeout for the model server's next data.
         tool_seconds: timeout of one tool call.
-        output_bytes: most characters of the model's output.
-        output_events: most events.
-        tool_output_bytes: most characters of the results of hosted tools.
+        output_bytes: maximum number of characters of the model's output.
+        output_events: maximum number of events.
+        tool_output_bytes: maximum number of characters of the results of hosted tools.
         servers: bounds on the MCP servers.
-        tools: most tools, those of the input included.
+        tools: maximum number of tools, those of the input included.
     """
 
     rounds: int
@@ -86,7 +86,7 @@ class GenerationLimits:
 
 
 _MOST_ITEMS: Final = 10_000
-"""Most items of one response's output."""
+"""Maximum number of items of one response's output."""
 
 _CUT: Final[dict[FinishReason, Ending]] = {
     "length": Ending("incomplete", "max_output_tokens"),

@@ -68,7 +68,8 @@ class ModelRound:
         context_fit: fits the conversation to the model's context.
         event_buffer: receives the events; while it is full, the stream is not read.
         idle_seconds: timeout for the model server's next data.
-        output_bytes: most characters of the output of all rounds; the round that exceeds it ends there as incomplete.
+        output_bytes: maximum number of characters of the output of all rounds; the round that exceeds it ends there as
+            incomplete.
         output: counts that output; a round that has no room for it ends as incomplete too.
         fair_yield: schedules concurrent streams.
         instructions: the instructions before the conversation; None for none.
@@ -132,7 +133,7 @@ class ModelRound:
 
         Args:
             items: the conversation.
-            max_tokens: most tokens of the answer; None for no bound.
+            max_tokens: maximum number of tokens of the answer; None for no bound.
             take: receives the deltas.
             operation: records the request and the first chunk.
             full: returns whether the response is as large as it may be, checked at intervals; if so, the round ends as
@@ -164,7 +165,7 @@ class ModelRound:
 
         Args:
             items: the conversation.
-            max_tokens: most tokens of the summary; None for no bound.
+            max_tokens: maximum number of tokens of the summary; None for no bound.
             begun: called when the first text arrives.
             operation: records the request and the first chunk.
 

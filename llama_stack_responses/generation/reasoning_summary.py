@@ -19,7 +19,7 @@ from .watchdog import Watchdog
 logger = get_logger(__name__)
 
 _MOST_CHARACTERS: Final = 1 << 16
-"""Most characters that the model may write for one summary, its own reasoning included."""
+"""Maximum number of characters that the model may write for one summary, its own reasoning included."""
 
 
 class ReasoningSummarizer:

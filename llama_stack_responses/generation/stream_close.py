@@ -9,8 +9,8 @@ from typing import Any, Final
 
 _ENDED: Final = object()
 _MOST_CHUNKS: Final = 1_000
-"""Most chunks to read and drop because they have arrived already; one read of a socket brings fewer. After that the
-stream is only closed: some generators never wait, and some model servers send faster than this loop reads."""
+"""Maximum number of chunks to read and drop because they have arrived already; one read of a socket brings fewer. After
+that the stream is only closed: some generators never wait, and some model servers send faster than this loop reads."""
 
 
 @asynccontextmanager

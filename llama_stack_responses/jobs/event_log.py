@@ -29,15 +29,15 @@ from .event_rows import EventRows, ReservationRefused, Row
 from .notifier import Notifier
 
 _ROWS_PER_READ: Final = 64
-"""Most rows that one round trip reads."""
+"""Maximum number of rows that one round trip reads."""
 
 _STEP_BYTES: Final = 2**20
 """Bytes with which the rows of one round trip end."""
 
 _ROWS_AHEAD: Final = 8
 _AHEAD_BYTES: Final = 2**17
-"""Most rows that `follow` reads in one round trip, and the bytes with which they end: a stalled reader keeps them in
-memory."""
+"""Maximum number of rows that `follow` reads in one round trip, and the bytes with which they end: a stalled reader
+keeps them in memory."""
 
 _DELTA_BYTES: Final = 256
 """Bytes of a delta without its text: more than the names of its fields and an id, as `is_large` counts."""
@@ -53,7 +53,7 @@ class EventLog:
         records: the store.
         notifier: notifies readers of new events.
         poll: poll interval for new events in seconds, on a store without notifications.
-        rows: most rows that one round trip reads.
+        rows: maximum number of rows that one round trip reads.
         decoder: decodes rows.
 
     Attributes:

@@ -31,7 +31,7 @@ _LIFETIME_SECONDS: Final = 6.0
 """Seconds for which a row is kept."""
 
 _MAX_RESPONSES: Final = 200
-"""Most responses of one owner that one server shows."""
+"""Maximum number of responses of one owner that one server shows."""
 
 _MAX_WATCHERS: Final = 200
 _MAX_SERVERS: Final = 100

@@ -10,10 +10,10 @@ from ..store.records import Records, after_prefix
 from .job import JobState, name_of
 
 _MAX_QUEUED: Final = 2000
-"""Most rows of the queue that are read; jobs behind them are not seen."""
+"""Maximum number of rows of the queue that are read; jobs behind them are not seen."""
 
 _MAX_HELD: Final = 1000
-"""Most jobs in workers that are read."""
+"""Maximum number of jobs in workers that are read."""
 
 _MAX_SHOWN: Final = 200
 

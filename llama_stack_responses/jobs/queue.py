@@ -63,7 +63,7 @@ QUEUE: Final = "q"
 """The name of the notification that a job is waiting."""
 
 _MAX_CLAIM_WINDOW: Final = 8
-"""Most jobs at the head of the queue from which a worker chooses one to claim."""
+"""Maximum number of jobs at the head of the queue from which a worker chooses one to claim."""
 
 _PAGE_ROWS: Final = 500
 
@@ -78,7 +78,7 @@ class JobQueue:
         limit: how many jobs may wait; concurrent processes may exceed it a little.
         per_user: how many background responses of one authenticated owner may wait or run; as exact as `limit`.
         lease_seconds: how long a worker counts as alive after a heartbeat, on the store's clock.
-        page_rows: most rows of the queue that one round trip reads.
+        page_rows: maximum number of rows of the queue that one round trip reads.
         decoder: decodes checkpoints.
     """
 

@@ -198,7 +198,7 @@ class Worker:
             try:
                 await self._heartbeat.renew()
                 if loop.time() - renewed > intervals.outage_seconds:
-                    # The other workers could not renew their leases either: give them time to.
+                    # The other workers could not renew their leases either: give them time to do it.
                     patient = loop.time() + intervals.lease_seconds
                 renewed, pause = loop.time(), intervals.heartbeat_seconds
                 await self._requeue(others=renewed >= patient)

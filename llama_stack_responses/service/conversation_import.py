@@ -24,7 +24,7 @@ _UNSAID: Final[Mapping[str, Json]] = {"web_search_call": {"action": {"type": "se
 """Fields that an item requires here and that the other server omits, by the item's type."""
 
 _MAX_NAMED: Final = 50
-"""Most ids of skipped objects that the report lists."""
+"""Maximum number of ids of skipped objects that the report lists."""
 
 _IMPORTS_PER_LINE: Final = 500
 """Conversations and responses between two lines on the progress."""

@@ -25,7 +25,7 @@ _ECHOED: Final = sorted(FIELDS - {"conversation", "input", "model", "store", "st
 _OPAQUE: Final = frozenset({"metadata", "parameters", "schema"})
 """Fields in which a null is part of the client's data and must be kept."""
 _MAX_CHAIN: Final = 10_000
-"""Most responses of one chain that are read for the history of a response."""
+"""Maximum number of responses of one chain that are read for the history of a response."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ class ResponseReader:
 
         Args:
             response_id: the id of the response.
-            limit: most items of the page.
+            limit: maximum number of items of the page.
             after: the id of the item before the page; None for the first page.
             order: `asc` for oldest first, `desc` for newest first.
             hold: as in `retrieve`.

@@ -97,7 +97,7 @@ class ServerLifecycle:
             self._connections.abort(scope)
 
     def _finish(self) -> asyncio.Future[None] | None:
-        """Begin nothing that another server can do, and let foreground responses finish."""
+        """Stop claiming jobs, and let foreground responses finish."""
         self._jobs.worker.retire()
         return self._foreground.finishing.begin()
 

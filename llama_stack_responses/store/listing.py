@@ -31,10 +31,10 @@ _BLOCK_ROWS: Final = 500
 """Rows that one read of a filtered list takes."""
 
 _SCANNED_ROWS: Final = 10_000
-"""Most rows that one page of a filtered list reads."""
+"""Maximum number of rows that one page of a filtered list reads."""
 
 _MAX_FILLED: Final = 100
-"""Most responses that one page reads, because an earlier version stored them."""
+"""Maximum number of responses that one page reads, because an earlier version stored them."""
 
 
 @dataclass(frozen=True, slots=True)

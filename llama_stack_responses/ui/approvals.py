@@ -31,7 +31,7 @@ async def answered_requests(
         items: items of responses or of a conversation.
         viewer: the user who looks at them.
         hold: called with the number of bytes that are about to be held; it may raise.
-        added_bytes: maximum bytes that are read; past them, no request is added.
+        added_bytes: maximum bytes that are read; beyond that, no request is added.
     """
     answered = {str(item.get("approval_request_id")) for item in items if item["type"] == "mcp_approval_response"}
     requests = [item for item in items if item["type"] == "mcp_approval_request"]

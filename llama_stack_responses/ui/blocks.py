@@ -12,7 +12,7 @@ from ..core.json_blocks import blocks
 from ..core.types import Json
 
 MARKDOWN_CHARACTERS: Final = 100_000
-"""Most characters of a text that is rendered; a longer one is shown as it is."""
+"""Maximum number of characters of a text that is rendered; a longer one is shown as it is."""
 
 _TEXT_CHARACTERS: Final = 1_000_000
 _CODE_CHARACTERS: Final = 200_000
@@ -25,7 +25,7 @@ _PICTURE: Final = re.compile("data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9
 
 @dataclass(slots=True)
 class Budget:
-    """The characters that a view may still hold; texts past them are cut.
+    """The characters that a view may still hold; texts beyond that are cut.
 
     Attributes:
         left: characters.

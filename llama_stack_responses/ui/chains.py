@@ -39,7 +39,7 @@ class ChainViews:
         Args:
             response_id: the last response of the chain.
             after: the response with which the page begins; None for `response_id`.
-            limit: most turns.
+            limit: maximum number of turns.
             hold: called with the number of bytes that are about to be held; it may raise.
 
         Raises:

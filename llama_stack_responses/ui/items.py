@@ -13,7 +13,7 @@ from . import blocks
 from .blocks import Budget
 
 MOST_ITEMS: Final = 1000
-"""Most items of a view's input, and of its output."""
+"""Maximum number of items of a view's input, and of its output."""
 
 _TITLE_CHARACTERS: Final = 160
 _ERROR_CHARACTERS: Final = 2000

@@ -19,7 +19,7 @@ RENDER_SECONDS: Final = 5.0
 """Time limit of the Markdown of one view."""
 
 _CHARACTERS: Final = 400_000
-"""Most characters of Markdown that one view has rendered; the rest is shown as plain text."""
+"""Maximum number of characters of Markdown that one view has rendered; the rest is shown as plain text."""
 
 _ANSWER_BYTES: Final = 32 * 2**20
 """Maximum size of the HTML: a table of many empty cells grows by a factor of eight."""

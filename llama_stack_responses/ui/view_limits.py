@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 ADDED_BYTES: Final = 4 * 2**20
-"""Most bytes of added items of one kind: summaries (decompressed) and requests for approval. Others are left out."""
+"""Maximum size of added items of one kind: summaries (decompressed) and requests for approval. Others are left out."""
 
 ADDED_ITEMS: Final = 64
-"""Most added items of one kind."""
+"""Maximum number of added items of one kind."""

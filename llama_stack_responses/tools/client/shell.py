@@ -32,7 +32,7 @@ SHELL_PARAMETERS: Final = an_object(
     {
         "commands": {**_TEXTS, "description": "The commands, in the order in which they run."},
         "timeout_ms": _TIMEOUT,
-        "max_output_length": {"type": "integer", "description": "The most characters of output to return."},
+        "max_output_length": {"type": "integer", "description": "Maximum number of output characters to return."},
     },
     "commands",
 )
