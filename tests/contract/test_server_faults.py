@@ -181,7 +181,7 @@ async def refused(args: list[bytes]) -> object:
 async def test_postgres_commit_that_may_be_applied_is_unanswered(
     monkeypatch: pytest.MonkeyPatch, answers: list[Exception], kind: type[ApiError]
 ) -> None:
-    records = PostgresRecords("postgresql://nobody@127.0.0.1/none")
+    records = PostgresRecords("postgresql://missing@127.0.0.1/none")
     left = list(answers)
 
     class Pool:

@@ -115,7 +115,7 @@ def test_list_chain_and_show_find_stored_responses(operated: Operated, wire: Wir
     assert listed[0]["owner"] == {"principal": "", "attributes": {}, "tenant": ""}
     assert [row["id"] for row in operated.read("list", "--status", "failed")] == []
     assert second["id"] in {row["id"] for row in operated.read("list", "--model", MODEL, "--owner", "")}
-    assert operated.read("list", "--owner", "nobody") == []
+    assert operated.read("list", "--owner", "unknown") == []
     assert [row["id"] for row in operated.read("chain", second["id"])] == [second["id"], first["id"]]
     [found] = operated.read("show", second["id"])
     assert found["response"] == second
@@ -189,7 +189,7 @@ def test_export_and_delete_of_an_owner_take_all_that_it_has(
     assert operated.run("export", "--owner", "").count('"type": "response"') == len(ids)
     assert out.stat().st_mode & 0o077 == 0
     assert "already there" in operated.run("export", "--owner", "", "--out", str(out), code=2)
-    assert operated.run("delete", "--owner", "nobody", "--yes").split() == [
+    assert operated.run("delete", "--owner", "unknown", "--yes").split() == [
         "deleted",
         "responses",
         "0",

@@ -158,7 +158,7 @@ def check_is_a_strangers(stranger: Wire, conversation_id: str, item_id: str) -> 
     assert error_of(stranger.http.post("/conversations", json={"items": [reference]}), 404)["param"] == "items"
 
 
-@pytest.mark.parametrize("token", [None, "token-of-nobody", ""])
+@pytest.mark.parametrize("token", [None, "unknown-token", ""])
 def test_request_without_valid_token_is_401(guarded: LiveStack, users: dict[str, Wire], token: str | None) -> None:
     response = users["ada"].create(model="local/echo", input="x")
     with Wire(guarded, token=token) as anonymous:
@@ -174,7 +174,7 @@ def test_request_without_valid_token_is_401(guarded: LiveStack, users: dict[str,
 
 
 def test_sdk_with_unknown_key_raises_authentication_error(guarded: LiveStack) -> None:
-    with guarded.client(api_key="token-of-nobody") as client, pytest.raises(openai.AuthenticationError):
+    with guarded.client(api_key="unknown-token") as client, pytest.raises(openai.AuthenticationError):
         client.responses.create(model="local/echo", input="x")
 
 
@@ -360,7 +360,7 @@ def test_without_auth_all_responses_have_one_owner(stack: LiveStack, wire: Wire,
 def test_provider_key_of_user_reaches_model_server_and_is_not_stored(
     guarded: LiveStack, host: Host, upstream: Upstream, stream: bool
 ) -> None:
-    key = f"key-that-nobody-keeps-{stream}"
+    key = f"unstored-key-{stream}"
     upstream.script("keys", reply(text("ok")))
     header = own_key(host, key)
     with Wire(guarded, token="token-of-ada", headers=header) as wire:
@@ -429,7 +429,7 @@ def test_provider_key_of_queued_job_is_stored_sealed_and_survives_a_kill(
     assert left == []
 
 
-@pytest.mark.parametrize("token", [None, "token-of-nobody"])
+@pytest.mark.parametrize("token", [None, "unknown-token"])
 def test_readiness_needs_no_token(guarded: LiveStack, token: str | None) -> None:
     with Wire(guarded, token) as wire:
         answer = wire.http.get("/ready")
@@ -442,7 +442,7 @@ def test_readiness_needs_no_token(guarded: LiveStack, token: str | None) -> None
 # On a WebSocket, which the hosts authenticate in part or not at all
 
 
-@pytest.mark.parametrize("token", [None, "token-of-nobody", "", "token-of-dan"])
+@pytest.mark.parametrize("token", [None, "unknown-token", "", "token-of-dan"])
 def test_websocket_handshake_without_access_is_refused(guarded: LiveStack, token: str | None) -> None:
     """Without a token, with an invalid one, and where the route policy forbids it."""
     with pytest.raises(InvalidStatus) as refused:

@@ -136,7 +136,7 @@ def test_import_keeps_owner_and_order_of_conversations_and_skips_imported_ones(
     call = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "c1", "output": "seen"}
     his = table.fill(BOB, {}, [message(0), call, output])
-    nobodys = table.fill(None, {}, [message(5)])
+    without_user = table.fill(None, {}, [message(5)])
     lost, *kept = his["items"]
     table.damage(lost["id"])
     capsys.readouterr()
@@ -152,7 +152,7 @@ def test_import_keeps_owner_and_order_of_conversations_and_skips_imported_ones(
     assert texts(items) == [f"said {number}" for number in range(12)]
     assert [item["id"] for item in items] == [item["id"] for item in hers["items"]]
     assert read(tmp_path, BOB, his["id"])[1] == [{"status": "completed", **item} for item in kept]
-    assert texts(read(tmp_path, None, nobodys["id"])[1]) == ["said 5"]
+    assert texts(read(tmp_path, None, without_user["id"])[1]) == ["said 5"]
     with pytest.raises(ApiError) as refused:
         read(tmp_path, BOB, hers["id"])
     assert refused.value.status == 404

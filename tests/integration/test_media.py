@@ -100,10 +100,10 @@ def test_file_id_used_twice_is_sent_twice(client: openai.OpenAI, upstream: Upstr
 def test_missing_file_id_is_400(client: openai.OpenAI, upstream: Upstream, kind: Any) -> None:
     with pytest.raises(openai.BadRequestError) as raised:
         client.responses.create(
-            model=MODEL, input=[{"role": "user", "content": [{"type": kind, "file_id": "file-of-nobody"}]}]
+            model=MODEL, input=[{"role": "user", "content": [{"type": kind, "file_id": "missing-file"}]}]
         )
     assert (raised.value.code, raised.value.param) == ("file_not_found", "input[0].content[0].file_id")
-    assert "file-of-nobody" in raised.value.message
+    assert "missing-file" in raised.value.message
     assert upstream.requests() == []
 
 

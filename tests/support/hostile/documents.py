@@ -40,9 +40,9 @@ def document_that_is_a_decompression_bomb(at: Attacker) -> None:
 
 @ATTACKS.add(files="input_file", images="input_image")
 def files_of_many_requests_that_stall_while_they_are_fetched(at: Attacker, case: str) -> None:
-    going_on, many = Event(), 40
+    resume, many = Event(), 40
     for number in range(4):
-        at.web.answers[f"/{number}"] = Answer([bytes(3 * 2**20), going_on])
+        at.web.answers[f"/{number}"] = Answer([bytes(3 * 2**20), resume])
     at.upstream.script("offline", DONE)
     field = "file_url" if case == "input_file" else "image_url"
     parts = [{"type": case, field: at.web.url(f"/{number}")} for number in range(4)]
@@ -53,7 +53,7 @@ def files_of_many_requests_that_stall_while_they_are_fetched(at: Attacker, case:
             wait_until(lambda: sum(each.done() for each in pending) >= many - 8)
             at.others_turn()
         finally:
-            going_on.set()
+            resume.set()
     answers = [each.result() for each in pending]
     for answer in answers:
         refused(answer, 400, 429)

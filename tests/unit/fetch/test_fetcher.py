@@ -308,8 +308,8 @@ async def test_refused_count_stops_reading(web: Web, fetcher: Fetcher) -> None:
         if size:
             raise ApiError(429, "Too much.")
 
-    going_on = Event()
-    web.answers["/a"] = Answer([b"x" * 90_000, going_on])
+    resume = Event()
+    web.answers["/a"] = Answer([b"x" * 90_000, resume])
     with pytest.raises(ApiError, match="Too much"):
         await fetcher.get(web.url("/a"), refuse)
-    going_on.set()
+    resume.set()

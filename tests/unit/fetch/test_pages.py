@@ -120,10 +120,10 @@ async def test_long_page_is_cut(web: Web, pages: WebPages) -> None:
 
 
 async def test_pages_being_read_count_against_user_quota(web: Web) -> None:
-    held, going_on = contents(3_000_000), Event()
+    held, resume = contents(3_000_000), Event()
     fetcher = Fetcher(AddressPolicy([ip_network("127.0.0.1/32")]), FetchLimits(10_000_000, 20, 3))
     pages = WebPages(fetcher, WorkerPool(PoolLimits()), 60, held)
-    web.answers["/slow"] = Answer([b"x" * 2_000_000, going_on, b"x"], headers={"content-type": "text/plain"})
+    web.answers["/slow"] = Answer([b"x" * 2_000_000, resume, b"x"], headers={"content-type": "text/plain"})
     web.say("/a", "x" * 1_500_000, "text/plain")
     opened = pages.of(OWNER)
     first = asyncio.create_task(opened.fetch(web.url("/slow")))
@@ -132,7 +132,7 @@ async def test_pages_being_read_count_against_user_quota(web: Web) -> None:
     with pytest.raises(UrlRefused, match="You have too many files, pages and running outputs open at the same time"):
         await pages.of(OWNER).fetch(web.url("/a"))
     await pages.of(Owner("bob")).fetch(web.url("/a"))
-    going_on.set()
+    resume.set()
     await first
     opened.release()
     await pages.of(OWNER).fetch(web.url("/a"))
@@ -141,13 +141,13 @@ async def test_pages_being_read_count_against_user_quota(web: Web) -> None:
 async def test_cancelled_page_is_no_longer_counted(web: Web) -> None:
     held = contents()
     fetcher = Fetcher(AddressPolicy([ip_network("127.0.0.1/32")]), FetchLimits(10_000_000, 20, 3))
-    pages, going_on = WebPages(fetcher, WorkerPool(PoolLimits()), 60, held), Event()
-    web.answers["/slow"] = Answer([b"x" * 2_000_000, going_on], headers={"content-type": "text/plain"})
+    pages, resume = WebPages(fetcher, WorkerPool(PoolLimits()), 60, held), Event()
+    web.answers["/slow"] = Answer([b"x" * 2_000_000, resume], headers={"content-type": "text/plain"})
     reading = asyncio.create_task(pages.of(OWNER).fetch(web.url("/slow")))
     await until(lambda: held.held >= 1_900_000)
     reading.cancel()
     await asyncio.wait([reading])
-    going_on.set()
+    resume.set()
     assert held.held == 0
 
 

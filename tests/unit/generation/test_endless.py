@@ -53,7 +53,7 @@ class Endless(Sequence[Step]):
             yield from steps
 
 
-class Noting(EventBuffer):
+class RecordingEventBuffer(EventBuffer):
     """Keep all events in a list."""
 
     def __init__(self, kept: list[Json], transcript: Transcript) -> None:
@@ -82,7 +82,7 @@ class Harness:
         self.inference = FakeInference(*rounds)
         self.transcript = Transcript()
         self.events: list[Json] = []
-        event_buffer = Noting(self.events, self.transcript)
+        event_buffer = RecordingEventBuffer(self.events, self.transcript)
         toolset = Toolset(request, client_tools())
         self.assembler = Assembler(
             new_response(request, id="resp_1", created_at=1),
@@ -248,7 +248,7 @@ async def test_logprobs_of_incomplete_characters_are_bounded() -> None:
     assert len(part["logprobs"]) == 17
 
 
-async def test_endless_compaction_is_cut() -> None:
+async def test_endless_compaction_fails_and_is_closed() -> None:
     items = [{"type": "message", "role": "user", "content": KILO}, {"type": "compaction_trigger"}]
     harness = Harness(Endless(reasoning(KILO)), input=items)
     with pytest.raises(ApiError, match="wrote no summary"):

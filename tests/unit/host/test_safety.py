@@ -128,7 +128,7 @@ async def test_default_shield_is_used_or_required(kind: Kind) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "name", "param"),
-    [("moderation", "nobody", "moderation.model"), ("guardrails", "local/guard-8b", "guardrails")],
+    [("moderation", "missing", "moderation.model"), ("guardrails", "local/guard-8b", "guardrails")],
 )
 async def test_unknown_shield_is_400(kind: Kind, name: str, param: str) -> None:
     moderator, _ = safety("safe")

@@ -51,7 +51,7 @@ class StoredFiles:
         return self.files[file_id]
 
 
-SHELF = {
+STORED_FILES = {
     "text": Document("a.txt", "text/plain", b"Hello"),
     "image": Document("a", "", PNG),
     "webp": Document("a.png", "image/png", b"RIFF1234WEBP"),
@@ -96,7 +96,7 @@ async def resolved(
     request = {"model": "m", "input": items[history:], **(continued or {})}
     contents = Admission(config.files.content_quota)
     pool, address_policy = WorkerPool(config.files.pool_limits), AddressPolicy(FETCHING.allowed_networks)
-    attachments = open_attachments(stored_files or StoredFiles(**SHELF), config, pool, contents, address_policy)
+    attachments = open_attachments(stored_files or StoredFiles(**STORED_FILES), config, pool, contents, address_policy)
     with contents.reserve(ANONYMOUS) as held:
         return await attachments.resolved(items, profile or Profile(), parse_create(request), ANONYMOUS, held)
 
@@ -119,7 +119,7 @@ async def test_items_without_files_stay_same_object() -> None:
         file(file_id="text"),
         file(filename="a.txt", file_data=data_url(b"Hello")),
         file(filename="a.txt", file_data="SGVs\nbG8="),
-        file(file_id="text", file_url="https://nobody.reads/this"),
+        file(file_id="text", file_url="https://unused.example/file"),
     ],
 )
 async def test_file_becomes_text(part: Json) -> None:
@@ -155,7 +155,7 @@ async def test_model_with_file_support_gets_files() -> None:
 
 @pytest.mark.parametrize(("file_id", "kind"), [("image", "image/png"), ("webp", "image/webp"), ("avif", "image/avif")])
 async def test_stored_image_becomes_data_url_of_its_type(file_id: str, kind: str) -> None:
-    expected = image(image_url=data_url(SHELF[file_id].content, kind))
+    expected = image(image_url=data_url(STORED_FILES[file_id].content, kind))
     assert await resolved([user(image(file_id=file_id))]) == [user(expected)]
 
 
@@ -170,7 +170,7 @@ async def test_screenshot_is_resolved_like_image() -> None:
 
 
 async def test_same_source_is_read_once() -> None:
-    stored_files = StoredFiles(**SHELF)
+    stored_files = StoredFiles(**STORED_FILES)
     items = [user(file(file_id="text"), file(file_id="text")), user(file(file_id="text"))]
     assert await resolved(items, stored_files=stored_files) == [user(TEXT, TEXT), user(TEXT)]
     assert stored_files.read_ids == ["text"]
@@ -179,7 +179,7 @@ async def test_same_source_is_read_once() -> None:
 @pytest.mark.parametrize(
     ("part", "field"),
     [
-        (file(file_id="nobody"), "file_id"),
+        (file(file_id="missing"), "file_id"),
         (image(file_id="text"), "file_id"),
         (file(file_data="!"), "file_data"),
         (file(file_url="http://127.0.0.2/"), "file_url"),
@@ -216,9 +216,9 @@ async def test_files_of_response_are_limited_together() -> None:
 
 @pytest.mark.parametrize("source", ["text", "image"])
 async def test_file_attached_repeatedly_counts_each_time(source: str) -> None:
-    size = len(SHELF[source].content)
+    size = len(STORED_FILES[source].content)
     parts = [(file if source == "text" else image)(file_id=source)] * 50
-    stored_files = StoredFiles(**SHELF)
+    stored_files = StoredFiles(**STORED_FILES)
     assert await resolved([user(*parts[:25]), user(*parts[25:])], stored_files=stored_files, max_bytes=50 * size)
     assert stored_files.read_ids == [source]
     error = await refused([user(*parts)], max_bytes=50 * size - 1)
@@ -308,14 +308,14 @@ async def test_too_large_stored_file_is_not_read() -> None:
 
 @pytest.mark.parametrize("ends", ["cancelled", "failed"])
 async def test_aborted_file_is_no_longer_counted(web: Web, ends: str) -> None:
-    harness, going_on = AttachmentsHarness(StoredFiles(**SHELF)), Event()
-    web.answers["/slow"] = Answer([bytes(MILLION), going_on, b"", b"x" * (64 * 2**20)])
+    harness, resume = AttachmentsHarness(StoredFiles(**STORED_FILES)), Event()
+    web.answers["/slow"] = Answer([bytes(MILLION), resume, b"", b"x" * (64 * 2**20)])
     with harness.contents.reserve(ANONYMOUS) as held:
         reading = asyncio.create_task(harness.read(held, file(file_url=web.url("/slow"))))
         await until(lambda: harness.contents.held >= MILLION * 0.9)
         if ends == "cancelled":
             reading.cancel()
-        going_on.set()
+        resume.set()
         await asyncio.wait([reading])
         assert reading.cancelled() == (ends == "cancelled")
         assert reading.cancelled() or "larger than" in str(reading.exception())

@@ -62,4 +62,4 @@ async def test_names_lists_subscribed_names_and_notifies_on_change(notifier: Not
             assert notifier.names == {"a"}
         assert await changes.wait(AGES)
         assert notifier.names == set()
-        notifier.notify("nobody")
+        notifier.notify("unused")

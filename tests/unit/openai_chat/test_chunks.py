@@ -105,7 +105,7 @@ def test_invalid_chunk_is_refused(raw: Any) -> None:
 
 
 @pytest.mark.parametrize("content", [1, 0.5, True, {}, {"text": "x"}])
-def test_content_that_is_no_text_is_refused(content: Any) -> None:
+def test_non_text_content_is_refused(content: Any) -> None:
     """The host's router joins the content of all chunks."""
     with pytest.raises(ValueError, match="not a chunk"):
         chat_chunk(chunk({"content": content}))

@@ -420,7 +420,7 @@ async def test_text_of_repeated_event_is_pushed_without_event() -> None:
 
 
 async def test_event_is_pushed_in_context_of_reader() -> None:
-    user = ContextVar("user", default="nobody")
+    user = ContextVar("user", default="unset")
     seen = []
 
     def receive(_: Any) -> bool:

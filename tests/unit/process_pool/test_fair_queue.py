@@ -43,7 +43,7 @@ class Waiters:
         self.queue.leave(owner)
 
 
-async def test_flood_of_one_owner_leaves_places_to_others() -> None:
+async def test_owner_with_many_tasks_leaves_places_to_others() -> None:
     waiters = Waiters(FairQueue(2, per_user=1, waiting_per_user=10))
     await waiters.enter("a1", "a2", "a3", "b1")
     assert waiters.entered == ["a1", "b1"]

@@ -107,7 +107,7 @@ async def test_task_cannot_write_files(pool: WorkerPool, tmp_path: Path) -> None
     assert not path.exists() or path.stat().st_size == 0
 
 
-async def test_flood_of_one_owner_does_not_delay_other_owner(pool: WorkerPool) -> None:
+async def test_owner_with_many_tasks_does_not_delay_other_owner(pool: WorkerPool) -> None:
     flood = [asyncio.create_task(pool.run(task("wait", seconds=3600), "flood")) for _ in range(2)]
     await until(lambda: bool(workers_of(pool)))
     assert (await pool.run(task(), "other"))["text"] == "x"

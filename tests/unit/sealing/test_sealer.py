@@ -38,7 +38,7 @@ ELSEWHERE = {
     "another purpose": replace(HERE, purpose="reasoning"),
     "another owner": replace(HERE, owner=Owner("bert", tenant="north")),
     "another tenant": replace(HERE, owner=Owner("anna", tenant="south")),
-    "nobody": replace(HERE, owner=ANONYMOUS),
+    "anonymous": replace(HERE, owner=ANONYMOUS),
     "cut elsewhere": replace(HERE, owner=Owner("nna", tenant="northa")),
     "another thing": replace(HERE, about="resp_2"),
     "no thing": replace(HERE, about=""),

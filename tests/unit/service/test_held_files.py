@@ -54,13 +54,13 @@ def held(impl: OpenAIResponsesImpl) -> int:
 
 
 async def test_files_are_held_until_response_ends(start: Start) -> None:
-    going_on = asyncio.Event()
-    impl = start([text("I"), going_on, finish()])
+    resume = asyncio.Event()
+    impl = start([text("I"), resume, finish()])
     run = await impl.create(ASKED)
     assert isinstance(run, ForegroundRun)
     await run.begin()
     assert held(impl) > 19_000
-    going_on.set()
+    resume.set()
     await run.finish()
     assert held(impl) == 0
 
@@ -93,11 +93,11 @@ async def test_files_of_response_that_cannot_be_stored_are_released(start: Start
 
 
 async def test_files_of_background_response_are_held_while_it_runs(start: Start) -> None:
-    going_on = asyncio.Event()
-    impl = start([text("I"), going_on, finish()])
+    resume = asyncio.Event()
+    impl = start([text("I"), resume, finish()])
     kept: Any = await impl.create(ASKED | {"background": True})
     await until(lambda: held(impl) > 19_000)
-    going_on.set()
+    resume.set()
     await impl.finish(kept.response["id"])
     await until(lambda: held(impl) == 0)
 
