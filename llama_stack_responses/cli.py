@@ -179,5 +179,5 @@ def _prepare_output() -> None:
 
 def _drop_output() -> None:
     """Drop what is not printed yet: at its end, Python would flush standard output once more."""
-    with suppress(UnsupportedOperation):  # it is no file
+    with suppress(UnsupportedOperation):  # it is not a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -182,7 +182,7 @@ class _PlainLines(logging.StreamHandler[Any]):
         plain = not any(each[1] or each[2][0] in "/@" for each in _STYLE.finditer(message))
         if plain and all(each.isdigit() and each not in _NUMERIC_EMOJIS for each in _EMOJI.findall(message)):
             return _STYLE.sub("", message).translate(_CONTROLS)
-        with suppress(Exception):  # what is no valid style stays as it is
+        with suppress(Exception):  # an invalid style stays as it is
             return str(self._rich.render_message(record, message).plain)
         return message
 

@@ -21,7 +21,7 @@ def add_commands(add: Any) -> None:
     _id(_command(add, "commands", "chain", "chain", "list a response and those that it continues"))
     tail = _command(add, "commands", "tail", "tail", "list new responses as they are stored")
     _list(tail, 10)
-    tail.add_argument("--every", type=_seconds, default=1.0, metavar="SECONDS", help="how often to look (1)")
+    tail.add_argument("--every", type=_seconds, default=1.0, metavar="SECONDS", help="polling interval (1)")
     _command(add, "commands", "stats", "stats", "count stored and queued data")
     _command(add, "commands", "queue", "queue", "list the background responses that wait and run")
     delete = _command(add, "commands", "delete", "delete", "delete responses, or all that an owner has")

@@ -1,4 +1,4 @@
-"""The commands that look at a store, and those that delete and export."""
+"""The commands that read a store, and those that delete and export."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def _with_store(config: Path, settings: ResponsesConfig | None, work: Work
     else:
         records, settings = _opened_by_host(config, new=new)
     try:
-        # A look into a wrong database would find nothing and make a store there, and a backup of it would be empty.
+        # Reading a wrong database would find nothing and make a store there, and a backup of it would be empty.
         if not new and isinstance(records, Persistent) and not await records.exists():
             raise CommandError(f"There is no {_place(settings.store)}.")
         await work(records, settings)
@@ -170,7 +170,7 @@ def tail(given: Namespace) -> None:
             await asyncio.sleep(pause)
             head, began = False, time.monotonic()
             rows = await follower.changed(wanted)
-            # The looks at a busy store take at most a fifth of the time.
+            # Polls of a busy store take at most a fifth of the time.
             pause = max(given.every, 4 * (time.monotonic() - began))
 
     with_store(given.config, work)

@@ -56,7 +56,7 @@ class Follower:
         return [await self._view.with_owner(row) for row in rows]
 
     async def _compared(self) -> list[Json]:
-        """Read the window; return the rows whose status is not that of the last look."""
+        """Read the window; return the rows whose status has changed since the last poll."""
         since = second(await self._records.now() - _WINDOW_SECONDS)
         parts = [each async for owners in self._view.buckets(self._owner, since) for each in owners]
         share = max(self._most // max(len(parts), 1), self._least)

@@ -110,7 +110,7 @@ class EventBuffer:
         return True
 
     def _plan(self) -> None:
-        """Have the events passed on in the next iteration of the event loop, or wake the reader."""
+        """Schedule the events for the next iteration of the event loop, or wake the reader."""
         if self._write is None:
             _wake(self._reader)
         elif not self._planned:

@@ -12,7 +12,7 @@ from .platform import Api
 GARBAGE: Final = (4_000, 10, 10)
 """The thresholds of Python's garbage collector.
 
-By default, it looks at all that running streams hold after every few hundred requests: 70 ms for 256 streams.
+By default, it visits all that running streams hold after every few hundred requests: 70 ms for 256 streams.
 """
 
 

@@ -1,6 +1,6 @@
-"""Shows users the responses that run now on any server of the store, while a user looks at them.
+"""Shows users the responses that run now on any server of the store, while a user watches them.
 
-    uw/<owner>/<response>   the owner looks at this response; the row is like the next one
+    uw/<owner>/<response>   the owner watches this response; the row is like the next one
     uw/<owner>              the owner looks; the value is the owner; it expires after `_LIFETIME_SECONDS`
     ul/<owner>/<server>     what this server runs for that owner; it expires too
 

@@ -69,7 +69,7 @@ def read_backup(file: BinaryIO) -> Iterator[Put]:
     """Yield the rows of a backup; memory holds one at a time.
 
     Raises:
-        ApiError: 400, the file is no backup, or damaged, or not complete. Rows before the damage were yielded.
+        ApiError: 400, the file is not a backup, or damaged, or not complete. Rows before the damage were yielded.
     """
     digest = blake2b(digest_size=_DIGEST_BYTES)
 

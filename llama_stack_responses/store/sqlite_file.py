@@ -96,7 +96,7 @@ class SqliteFile:
     _wal: Path = field(init=False)
 
     def __post_init__(self) -> None:
-        # Every commit looks at it, and building a path takes three times as long as that.
+        # Every commit reads it, and building a path takes three times as long as that.
         self._wal = self.path.with_name(f"{self.path.name}-wal")
 
     def connection(self) -> sqlite3.Connection:

@@ -140,7 +140,7 @@ class Inline:
             self._resting_until = now + _REST_SECONDS
 
     def _keep_short(self) -> None:
-        """Have the WAL moved into the file. If it still grows too long, leave commits to the thread for a while."""
+        """Start moving the WAL into the file. If it still grows too long, leave commits to the thread for a while."""
         size = self._file.wal_size()
         if size > WAL_BYTES and not self._is_moving():
             self._moving = self._writer.submit(lambda _: None)

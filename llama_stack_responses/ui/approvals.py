@@ -29,7 +29,7 @@ async def answered_requests(
     Args:
         archive: has the requests.
         items: items of responses or of a conversation.
-        viewer: the user who looks at them.
+        viewer: the user who reads them.
         hold: called with the number of bytes that are about to be held; it may raise.
         added_bytes: maximum bytes that are read; beyond that, no request is added.
     """

@@ -158,7 +158,7 @@ def citations(annotations: Any) -> list[Json]:
 
 
 def objects(values: Any) -> Iterable[Mapping[str, Any]]:
-    """Return the first objects of a list; none if it is no list."""
+    """Return the first objects of a list; none if it is not a list."""
     found = values[:_MAX_LISTED] if isinstance(values, list) else []
     return [each for each in found if isinstance(each, dict)]
 

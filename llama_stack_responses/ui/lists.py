@@ -104,7 +104,7 @@ class Lists:
         """Return a page of the owner's list.
 
         Raises:
-            ApiError: 400, `after` is no cursor.
+            ApiError: 400, `after` is not a cursor.
         """
         span = Span(wanted.since, wanted.until, _parsed(after) if after else None, order == "asc")
         found = await self._archive.listing.page(

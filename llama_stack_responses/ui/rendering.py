@@ -1,4 +1,4 @@
-"""Has the Markdown of a view rendered, in a worker process and within bounds."""
+"""Renders the Markdown of a view in a worker process, within bounds."""
 
 from __future__ import annotations
 

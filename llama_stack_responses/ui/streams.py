@@ -51,30 +51,30 @@ class Streams:
         follower = _Changes(self._lists, wanted)
         key = Hasher(owner).owner
 
-        async def look() -> list[NamedEvent]:
+        async def poll() -> list[NamedEvent]:
             head = await self._heads.get(key, lambda: self._impl.archive.listing.head(owner, _WINDOW_ROWS))
             return await follower.of(head)
 
-        async for event in self._every(look):
+        async for event in self._every(poll):
             yield event
 
     async def live(self, owner: Owner, response_id: str | None = None) -> AsyncIterator[NamedEvent | None]:
         """Yield the state of the owner's running responses whenever it changes; None from time to time."""
         last: Json = {}
 
-        async def look() -> list[NamedEvent]:
+        async def poll() -> list[NamedEvent]:
             nonlocal last
             state = await self._states.get((owner.identity, response_id), lambda: self._state(owner, response_id))
             changed, last = state != last, state
             return [("state", state)] if changed else []
 
-        async for event in self._every(look):
+        async for event in self._every(poll):
             yield event
 
     async def stats(self, owner: Owner) -> AsyncIterator[NamedEvent | None]:
         """Yield the owner's counts on this server once a second."""
 
-        async def look() -> list[NamedEvent]:
+        async def poll() -> list[NamedEvent]:
             activity = self._impl.activity
             running = list(activity.running.get(owner.identity, {}).values())
             counts = activity.of(owner).as_json()
@@ -82,18 +82,18 @@ class Streams:
             head = {"at": time.time(), "server": self._impl.jobs.board.server, "running": len(running)}
             return [("stats", {**head, **counts})]
 
-        async for event in self._every(look):
+        async for event in self._every(poll):
             yield event
 
-    async def _every(self, look: Callable[[], Awaitable[list[NamedEvent]]]) -> AsyncIterator[NamedEvent | None]:
-        """Yield what `look` returns, once in an interval, until the stream is old or the server closes."""
+    async def _every(self, poll: Callable[[], Awaitable[list[NamedEvent]]]) -> AsyncIterator[NamedEvent | None]:
+        """Yield what `poll` returns, once in an interval, until the stream is old or the server closes."""
         loop = asyncio.get_running_loop()
         began = spoke = loop.time()
         while loop.time() - began < _LIFETIME_SECONDS and not self._impl.shutdown_coordinator.begun:
             try:
-                news = await look()
+                news = await poll()
             except ApiError:
-                news = []  # the store is away: look again
+                news = []  # the store is away: poll again
             for event in news:
                 yield event
             if news:

@@ -1,4 +1,4 @@
-"""Opens the summaries that stand for the beginning of a conversation, for the user who looks at it."""
+"""Opens the summaries that stand for the beginning of a conversation, for the user who reads it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Summaries:
 
         Args:
             items: items of responses or of a conversation.
-            viewer: the user who looks at them.
+            viewer: the user who reads them.
             hold: called with the number of bytes that are about to be held; it may raise.
         """
         sealed = list(islice((item for item in items if item["type"] == COMPACTION and item.get(SEALED)), ADDED_ITEMS))

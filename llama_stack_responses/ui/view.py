@@ -24,7 +24,7 @@ _INSTRUCTIONS_CHARACTERS: Final = 200_000
 _NAMED: Final = ("background", "completed_at", "conversation", "created_at", "error", "id", "incomplete_details")
 _SHOWN: Final = ("instructions", "metadata", "model", "object", "output", "previous_response_id", "service_tier")
 _NOT_SETTINGS: Final = frozenset({*_NAMED, *_SHOWN, "status", "tools", "usage"})
-"""Fields of a response that are no settings, or that a view shows in their own place."""
+"""Fields of a response that are not settings, or that a view shows in their own place."""
 
 
 def summary_of(stored: StoredResponse, inputs: Sequence[Json]) -> Row:

@@ -205,7 +205,7 @@ def add_fallback(router: APIRouter, *others: APIRouter) -> None:
 
     Args:
         router: the router.
-        others: routers with further routes below the prefix, which are matched before.
+        others: routers with further routes below the prefix, which match before the others.
     """
     for path in ("", "/{rest:path}"):
         router.add_api_route(path, nothing(router, *others), methods=METHODS, include_in_schema=False)

@@ -18,7 +18,7 @@ _LINE_SEPARATORS: Final = tuple((chr(code).encode(), b"\\u%04x" % code) for code
 
 
 def comment(sentence: str) -> bytes:
-    """Return a comment, which clients ignore, for people who look at the stream itself."""
+    """Return a comment, which clients ignore, for people who read the stream itself."""
     return b": %b\n\n" % " ".join(sentence.split()).encode()
 
 

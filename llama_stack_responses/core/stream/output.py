@@ -45,7 +45,7 @@ class Output:
 
 @dataclass(slots=True)
 class OpenText:
-    """The end of a text that is being written, which further deltas extend without a look at anything else.
+    """The end of a text that is being written, which further deltas extend without reading anything else.
 
     Attributes:
         output: numbers the events.

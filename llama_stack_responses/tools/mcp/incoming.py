@@ -181,7 +181,7 @@ def _id(value: Any) -> Any:
 
 
 def error_in(answer: Any) -> Json | None:
-    """Return the code and message of a JSON-RPC error; None if there is no valid one."""
+    """Return the code and message of a JSON-RPC error; None if there is none, or it is invalid."""
     error = answer.get("error") if isinstance(answer, dict) else None
     if not isinstance(error, dict) or not isinstance(error.get("code"), int):
         return None

@@ -35,7 +35,7 @@ class GrammarMasks:
 
 
 class GrammarMask:
-    """The state of one request in its grammar."""
+    """The grammar state of one request."""
 
     def __init__(self, matcher: LLMatcher) -> None:
         self._matcher = matcher
