@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from llguidance import LLMatcher, LLTokenizer
 
 from llama_stack_gpt_oss.engine.errors import RequestError
 from llama_stack_gpt_oss.errors import InvalidRequest
@@ -180,3 +181,24 @@ def test_mask_is_same_after_rollback(masks: GrammarMasks, vocabulary: Vocabulary
         mask.rollback(len(tokens) - place)
         assert mask.allowed() == before
         mask.accept(token)
+
+
+def test_grammar_of_many_answers_is_compiled_once(vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine waits while a grammar is compiled, and a request may have 128 answers."""
+    created: list[str] = []
+
+    def compiled(tokenizer: LLTokenizer, rules: str, **options: Any) -> LLMatcher:
+        created.append(rules)
+        return LLMatcher(tokenizer, rules, **options)
+
+    monkeypatch.setattr("llama_stack_gpt_oss.masks.LLMatcher", compiled)
+    masks = GrammarMasks(vocabulary, SIZE)
+    rules = grammar("required")
+    first, second = masks.open(rules), masks.open(rules)
+    assert created == [rules]
+    before = second.allowed()
+    first.accept(vocabulary.harmony.encode(CALL, allowed_special="all")[0])
+    assert (second.allowed(), masks.open(rules).allowed()) == (before, before)
+    assert first.allowed() != before
+    masks.open(grammar("auto", form=FORMAT))
+    assert len(created) == 2

@@ -9,18 +9,25 @@ from .vocabulary import SPLIT, Vocabulary
 
 
 class GrammarMasks:
-    """Creates the masks of requests. The tokenizer tables are built on first use."""
+    """Creates the masks of requests. The tokenizer tables are built on first use.
+
+    A grammar may take half a second to compile, during which the engine waits, and one request may have 128 answers
+    with it. So the last one is kept, and each answer gets a copy.
+    """
 
     def __init__(self, vocabulary: Vocabulary, size: int) -> None:
         self._vocabulary = vocabulary
         self._size = size
+        self._last: tuple[str, LLMatcher] | None = None
 
     def open(self, grammar: str) -> "GrammarMask":
         """Create a mask. RequestError: the grammar cannot be used."""
-        matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
-        if matcher.is_error():
-            raise RequestError(f"The grammar cannot be used: {matcher.get_error().splitlines()[0]}")
-        return GrammarMask(matcher)
+        if self._last is None or self._last[0] != grammar:
+            matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
+            if matcher.is_error():
+                raise RequestError(f"The grammar cannot be used: {matcher.get_error().splitlines()[0]}")
+            self._last = grammar, matcher
+        return GrammarMask(self._last[1].deep_copy())
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
