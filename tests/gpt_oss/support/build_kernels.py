@@ -76,6 +76,7 @@ def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
             f"up-group-{block}": (experts.up_group_kernel, {**grouped, "CHOSEN": 4}),
             f"down-group-{block}": (experts.down_group_kernel, grouped),
         }
+    created["route-row"] = (linear.route_row_kernel, {"BLOCK": 4096})
     rows = {**CHOICE, "WIDE": False, **FEW.options(16)}
     created |= {"up-row": (experts.up_row_kernel, rows), "down-row": (experts.down_row_kernel, rows)}
     created |= {f"group-{block}": (experts.group_kernel, {**CHOICE, "BLOCK_M": block}) for block in (16, 128)}
@@ -101,7 +102,10 @@ def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
 
 
 def build(kernel: Any, constants: dict[str, Any]) -> dict[str, Any]:
-    """Return the registers, spilled bytes and shared memory of a kernel, and its `specialized` arguments."""
+    """Return the registers, spilled bytes and shared memory of a kernel, and its `specialized` arguments.
+
+    products: number of tensor-core instructions. per_byte: of the experts' kernels.
+    """
     options = {"enable_fp_fusion": True} | {name: constants[name] for name in OPTIONS & constants.keys()}
     constants = {name: value for name, value in constants.items() if name not in OPTIONS}
     signature = kinds(kernel, constants)
@@ -121,6 +125,7 @@ def build(kernel: Any, constants: dict[str, Any]) -> dict[str, Any]:
         "registers": registers,
         "spills": spills,
         "shared": compiled.metadata.shared,
+        "products": len(re.findall(r"\bHG?MMA\b", disassembled(compiled.asm["cubin"]))),
         "specialized": specialized(kernel, signature),
         "per_byte": instructions_per_byte(compiled, constants) if kernel.__name__.startswith(("up_", "down_")) else 0,
     }

@@ -205,3 +205,33 @@ def route_kernel(
         total += product(part, block, WIDE)
     total += tl.load(bias + outputs, mask=strip, other=0.0).to(tl.float32)[None, :]
     tl.store(scores + rows[:, None] * width + outputs[None, :], total, mask=row_mask[:, None] & strip[None, :])
+
+
+@triton.jit
+def route_row_kernel(
+    x,
+    norm,
+    weight,
+    bias,
+    scores,
+    normed,
+    hidden,
+    width,
+    epsilon,
+    BLOCK: tl.constexpr,  # noqa: N803
+):
+    """Write the normed rows, and their scores [rows, width] in f32. Grid (experts, rows). BLOCK holds a whole row.
+
+    For few rows: a program reads one row of the weight, so that all of them are read at once.
+    """
+    expert, row, columns = tl.program_id(0), tl.program_id(1), tl.arange(0, BLOCK)
+    inside = columns < hidden
+    values = tl.load(x + row * hidden + columns, mask=inside, other=0.0).to(tl.float32)
+    gain = tl.load(norm + columns, mask=inside, other=0.0).to(tl.float32)
+    weights = tl.load(weight + expert * hidden + columns, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.rsqrt(tl.sum(values * values, axis=0) / hidden + epsilon)
+    made = (values * scale * gain).to(normed.dtype.element_ty)
+    if expert == 0:
+        tl.store(normed + row * hidden + columns, made, mask=inside)
+    score = tl.sum(made.to(tl.float32) * weights, axis=0) + tl.load(bias + expert).to(tl.float32)
+    tl.store(scores + row * width + expert, score)

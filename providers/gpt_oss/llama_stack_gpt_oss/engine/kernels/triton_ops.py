@@ -17,7 +17,7 @@ from .attention import attention_kernel, merge_kernel
 from .experts import down_group_kernel, down_row_kernel, group_kernel, sum_kernel, up_group_kernel, up_row_kernel
 from .head import head_kernel, pick_kernel
 from .inputs import unpack_kernel, write_kernel
-from .linear import out_kernel, qkv_kernel, route_kernel
+from .linear import out_kernel, qkv_kernel, route_kernel, route_row_kernel
 from .sampling import redraw_kernel
 
 FEW_ROWS = 8  # up to this number, each row reads its own experts' weights
@@ -250,6 +250,21 @@ class TritonOps:
     def route(self, x: torch.Tensor, layer: Layer) -> Routed:
         config, rows, block = self.config, len(x), _rows_block(len(x))
         normed, scores = torch.empty_like(x), x.new_empty(len(x), config.experts, dtype=torch.float32)
+        if rows <= FEW_ROWS:
+            route_row_kernel[(config.experts, rows)](
+                x,
+                layer.mlp_norm,
+                layer.router,
+                layer.router_bias,
+                scores,
+                normed,
+                config.hidden,
+                config.experts,
+                config.norm_epsilon,
+                BLOCK=triton.next_power_of_2(config.hidden),
+                enable_fp_fusion=FUSION,
+            )
+            return Routed(normed, scores)
         route_kernel[(triton.cdiv(config.experts, 16), triton.cdiv(rows, block))](
             x,
             layer.mlp_norm,
@@ -267,7 +282,7 @@ class TritonOps:
             WIDE=self._wide,
             enable_fp_fusion=FUSION,
         )
-        return Routed(normed, scores, self.grouped(scores) if rows > FEW_ROWS else None)
+        return Routed(normed, scores, self.grouped(scores))
 
     def up(self, routed: Routed, layer: Layer) -> torch.Tensor:
         config, rows, groups = self.config, len(routed.normed), routed.groups
