@@ -123,6 +123,10 @@ def compared(
     theirs = Store(ours.keys.float(), ours.values.float(), kv_group)
     mixed = ops.attention(queries, layer, window, batch, ours)
     yield "attention", mixed, exact.attention(queries.float(), whole, window, batch, theirs)
+    eight = case.store(kv_group, torch.float8_e4m3fn)
+    theirs = Store(eight.keys.float(), eight.values.float(), kv_group)
+    mixed_eight = ops.attention(queries, layer, window, batch, eight)
+    yield "attention-fp8", mixed_eight, exact.attention(queries.float(), whole, window, batch, theirs)
     yield "out", ops.out(mixed, x, layer), exact.out(mixed.float(), x.float(), whole)
     routed, other = ops.route(x, layer), exact.route(x.float(), whole)
     yield "route", routed.scores, other.scores

@@ -50,8 +50,11 @@ def copy_bandwidth(device: torch.device, size: int) -> float:
     return size / min(timed(lambda: target.copy_(source), device) for _ in range(10))
 
 
-def step_bytes(config: ModelConfig, weights: Weights, batch: int, context: int) -> float:
-    """Return the bytes that a decode step reads: dense weights, experts expected for `batch` rows, KV cache."""
+def step_bytes(config: ModelConfig, weights: Weights, batch: int, context: int, kv_bytes: int) -> float:
+    """Return the bytes that a decode step reads: dense weights, experts expected for `batch` rows, KV cache.
+
+    kv_bytes: of a number in the KV cache.
+    """
     share = 1 - (1 - config.experts_per_token / config.experts) ** batch
     total = float(weights.unembedding.nbytes + weights.norm.nbytes)
     for layer, window in zip(weights.layers, config.windows, strict=True):
@@ -67,7 +70,7 @@ def step_bytes(config: ModelConfig, weights: Weights, batch: int, context: int) 
         )
         total += share * sum(tensor.nbytes for tensor in packed)
         seen = context if window is None else min(window, context)
-        total += batch * seen * 2 * config.kv_width * layer.qkv.element_size()
+        total += batch * seen * 2 * config.kv_width * kv_bytes
     return total
 
 

@@ -42,15 +42,17 @@ TINY = replace(
 class Plan:
     """The amounts of a run. `steps` decode steps are timed after `warm` untimed ones.
 
-    rows: of the kernels that are compared and timed. batches: pairs of answers and tokens of context. large: batches
-    of the 120b. sampled: answers with each way of sampling. drafts: tokens drafted for an answer. host: answers, tokens
-    of context and steps without kernels. repeats: timed launches of a kernel. copied: bytes of a copy.
+    rows: of the kernels that are compared and timed. batches: pairs of answers and tokens of context. eight: those
+    with an FP8 KV cache. large: batches of the 120b. sampled: answers with each way of sampling. drafts: tokens drafted
+    for an answer. host: answers, tokens of context and steps without kernels. repeats: timed launches of a kernel.
+    copied: bytes of a copy.
     """
 
     config: ModelConfig
     rows: Sequence[int]
     timed_rows: Sequence[int]
     batches: Sequence[tuple[int, int]]
+    eight: Sequence[tuple[int, int]]
     large: Sequence[tuple[int, int]]
     sampled: Sequence[int]
     drafts: Sequence[int]
@@ -69,6 +71,7 @@ REAL = Plan(
     rows=(1, 8, 9, 16, 17, 33, 64, 65, 2048),
     timed_rows=(1, 8, 64, 2048),
     batches=(*((batch, 1024) for batch in (1, 2, 8, 32, 64, 128)), (1, 8192), (64, 8192), (1, 32768), (1, 131000)),
+    eight=((64, 8192), (1, 131000)),
     large=((1, 1024), (8, 1024), (64, 1024)),
     sampled=(1, 64),
     drafts=(0, 1, 3, 7),
@@ -85,6 +88,7 @@ SMALL = Plan(
     rows=(1, 9),
     timed_rows=(9,),
     batches=((1, 100), (2, 100)),
+    eight=((1, 100),),
     large=((1, 100),),
     sampled=(2,),
     drafts=(0, 3),

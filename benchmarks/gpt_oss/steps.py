@@ -134,36 +134,52 @@ def running(plan: Plan, runner: ModelRunner, batch: int, context: int, params: P
     return Running(runner, sequences(plan.config, batch, context, replace(params, max_tokens=room)))
 
 
-def model_of(plan: Plan, weights: Weights, device: torch.device, batches: list[tuple[int, int]]) -> tuple[Model, int]:
+def model_of(
+    plan: Plan,
+    weights: Weights,
+    device: torch.device,
+    batches: list[tuple[int, int]],
+    kv_dtype: torch.dtype | None = None,
+) -> tuple[Model, int]:
     """Return a model with a KV cache for any of the batches, and the longest of their contexts."""
     room = plan.warm + plan.steps + 1 + PAGE
     context = max(tokens for _, tokens in batches) + room
     pages = max(pages_of(plan.config, batch, tokens + room) for batch, tokens in batches)
-    return Model(plan.config, weights, choose(plan.config, device, weights.embedding.dtype), pages, context), context
+    ops = choose(plan.config, device, weights.embedding.dtype)
+    return Model(plan.config, weights, ops, pages, context, kv_dtype), context
 
 
 def decode(plan: Plan, device: torch.device) -> Iterator[Row]:
     """Yield the speed of decoding for each batch and context, and its share of the floor."""
-    yield from _decode(plan, device, plan.batches)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    cases = [(*batch, dtype) for batch in plan.batches] + [(*batch, torch.float8_e4m3fn) for batch in plan.eight]
+    yield from _decode(plan, device, cases)
 
 
 def decode_120b(plan: Plan, device: torch.device) -> Iterator[Row]:
     """Yield the same for the 120b."""
     config = plan.config if plan.tiny else GPT_OSS_120B
-    yield from _decode(replace(plan, config=config), device, plan.large)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    yield from _decode(replace(plan, config=config), device, [(*batch, dtype) for batch in plan.large])
 
 
 @torch.inference_mode()
-def _decode(plan: Plan, device: torch.device, batches: Iterable[tuple[int, int]]) -> Iterator[Row]:
+def _decode(plan: Plan, device: torch.device, cases: Iterable[tuple[int, int, torch.dtype]]) -> Iterator[Row]:
     weights, bandwidth = random_weights(plan.config, device), copy_bandwidth(device, plan.copied)
-    for batch, context in batches:
-        model, longest = model_of(plan, weights, device, [(batch, context)])
+    for batch, context, kv_dtype in cases:
+        model, longest = model_of(plan, weights, device, [(batch, context)], kv_dtype)
         replays = Replays(device)
         runner = ModelRunner(model, device, longest, batch, replays)
         found = running(plan, runner, batch, context, GREEDY).measured(plan)
         step = batch / float(found["tokens_per_second"])
-        floor = step_bytes(plan.config, weights, batch, context) / bandwidth
-        row: Row = {"batch": batch, "context": context, **found, "floor_milliseconds": floor * 1000}
+        floor = step_bytes(plan.config, weights, batch, context, kv_dtype.itemsize) / bandwidth
+        row: Row = {
+            "batch": batch,
+            "context": context,
+            "kv": str(kv_dtype),
+            **found,
+            "floor_milliseconds": floor * 1000,
+        }
         seconds = timed(partial(repeated, replays.last, plan.steps), device) / plan.steps
         yield row | {"share": floor / step, "replay_milliseconds": seconds * 1000}
         del model, runner, replays

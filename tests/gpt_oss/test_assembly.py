@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from llama_stack_gpt_oss.config import GptOssConfig
+from llama_stack_gpt_oss.engine.config import read_config
 from llama_stack_gpt_oss.engine.engine import Request
 from llama_stack_gpt_oss.engine.errors import EngineError
+from llama_stack_gpt_oss.engine.model import page_bytes
 from llama_stack_gpt_oss.engine.progress import Progress
 from llama_stack_gpt_oss.engine.sequence import Params
 from llama_stack_gpt_oss.engine.sharding import Shard
@@ -55,6 +57,24 @@ def test_more_ranks_than_gpus_is_error_with_their_number(selected: list[torch.de
 def test_cpu_selects_no_gpu(selected: list[torch.device]) -> None:
     assert select_device("cpu") == torch.device("cpu")
     assert not selected
+
+
+def test_fp8_kv_cache_on_gpu_without_fp8_is_error(
+    selected: list[torch.device], checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    config = GptOssConfig(checkpoint=str(checkpoint), device="cuda:1", kv_dtype="fp8")
+    with pytest.raises(EngineError, match="kv_dtype is set to fp8, and cuda:1 has no FP8"):
+        assemble(config.engine(checkpoint), lambda _: None)
+
+
+def test_fp8_kv_cache_has_blocks_of_quarter_of_float32(checkpoint: Path) -> None:
+    config = GptOssConfig(checkpoint=str(checkpoint), device="cpu", memory_share=0.01, kv_dtype="fp8")
+    engine = assemble(config.engine(checkpoint), lambda _: None)
+    engine.add(Request(("one",), [1, 2, 3], Params(max_tokens=5)))
+    assert len(drain(engine)) == 5
+    model = read_config(checkpoint)
+    assert 4 * page_bytes(model, torch.float8_e4m3fn) == page_bytes(model, torch.float32)
 
 
 def test_setting_of_drafts_makes_engine_draft(checkpoint: Path) -> None:

@@ -14,9 +14,13 @@ from llama_stack_gpt_oss.engine.errors import QueueFullError, RequestError
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.scheduler import Limits
 from llama_stack_gpt_oss.engine.sequence import Params
+from llama_stack_gpt_oss.harmony import render
+from llama_stack_gpt_oss.vocabulary import Vocabulary
 
 from .support.checkpoints import Size, random_tensors, resized, write_hugging_face
 from .support.engines import WIDE, CountingRunner, drain, engine_over, generate, model_engine, tiny_model, tokens_of
+from .support.lessons import draw
+from .support.trained import write_trained
 
 GREEDY = Params(max_tokens=12, temperature=0.0)
 STOPS = frozenset(range(0, 1009, 40))
@@ -88,6 +92,23 @@ def test_bf16_logprobs_stay_close_to_reference(checkpoint: Path, model: Model) -
         assert update.sampled.logprob is not None
         errors.append(abs(update.sampled.logprob - shares.max().item()))
     assert sum(errors) / len(errors) < 0.3
+
+
+def test_trained_model_says_same_with_fp8_kv_cache(tmp_path: Path, vocabulary: Vocabulary) -> None:
+    """The answers are those of bf16 keys and values, and the log probabilities are close, but not the same."""
+    folder = write_trained(tmp_path / "trained")
+    models = [tiny_model(folder, kv_dtype=dtype) for dtype in (torch.bfloat16, torch.float8_e4m3fn)]
+    differences = []
+    for number in range(4):
+        start = render(vocabulary.harmony, draw(random.Random(number)).chat)
+        params = Params(max_tokens=25, temperature=0.0, top_logprobs=0, stop_ids=frozenset({200002, 200012}))
+        plain, eight = (generate(model_engine(each)[0], start, params) for each in models)
+        assert tokens_of(eight, "one") == tokens_of(plain, "one")
+        for one, other in zip(plain, eight, strict=True):
+            assert one.sampled.logprob is not None
+            assert other.sampled.logprob is not None
+            differences.append(abs(one.sampled.logprob - other.sampled.logprob))
+    assert 0 < sum(differences) / len(differences) < 0.01
 
 
 def test_tokens_are_same_alone_and_in_any_batch(model: Model) -> None:

@@ -142,6 +142,46 @@ def test_attention_kernel_matches_torch(
     close(found, torch_ops.attention(q, weights.layers[1], window, step, kv))
 
 
+def test_kernels_with_fp8_kv_cache_match_torch(
+    config: ModelConfig, weights: Weights, torch_ops: TorchOps, kernels: TritonOps
+) -> None:
+    """Keys that do not fit become the largest number.
+
+    Triton's interpreter loses the carry of a number that is rounded up to a power of two, so these are not compared,
+    nor those below the normal numbers.
+    """
+    step, tables, layer = batch(*MIXED), rope.tables(config, 512, CPU), weights.layers[0]
+    layer = replace(layer, qkv_bias=layer.qkv_bias.index_fill(0, torch.tensor([config.query_width]), 1e4))
+    x, stores = normal(len(step.tokens), config.hidden), []
+    for ops in (torch_ops, kernels):
+        kv = store(config, kv_group=1)
+        stores.append(Store(kv.keys.to(torch.float8_e4m3fn), kv.values.to(torch.float8_e4m3fn), 1))
+        q = ops.qkv(x, layer, tables, step, stores[-1])
+    theirs, ours = stores
+    for expected, found in ((theirs.keys, ours.keys), (theirs.values, ours.values)):
+        wide = expected[:GONE].float()
+        compared = (wide.frexp().mantissa.abs() != 0.5) & (wide.abs() >= 2**-6)
+        differing = (wide != found[:GONE].float()) & compared
+        assert compared.float().mean() > 0.7
+        assert differing.float().mean() < 1e-4  # a sum near the middle of two numbers
+    assert theirs.keys[:GONE].float().max() == ours.keys[:GONE].float().max() == 448
+    mixed, expected = (ops.attention(q, layer, None, step, theirs) for ops in (kernels, torch_ops))
+    close(mixed, expected)
+
+
+def test_attention_with_fp8_kv_cache_is_close_to_exact(
+    config: ModelConfig, weights: Weights, torch_ops: TorchOps
+) -> None:
+    step, kv = batch(*MIXED), store(config, kv_group=1)
+    q = normal(len(step.tokens), config.query_heads, config.head_size)
+    exact = torch_ops.attention(q, weights.layers[0], None, step, kv)
+    for dtype, least, most in ((torch.bfloat16, 1e-4, 1e-2), (torch.float8_e4m3fn, 1e-2, 1e-1)):
+        found = torch_ops.attention(
+            q, weights.layers[0], None, step, replace(kv, keys=kv.keys.to(dtype), values=kv.values.to(dtype))
+        )
+        assert least < (found - exact).norm() / exact.norm() < most
+
+
 @pytest.mark.parametrize("window", [None, 16, 128])
 @pytest.mark.parametrize("rows", [0, 24])
 def test_attention_kernel_matches_torch_for_drafts(

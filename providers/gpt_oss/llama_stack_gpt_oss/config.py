@@ -25,6 +25,9 @@ class GptOssConfig(BaseModel):
     tensor_parallel_size: int = Field(
         1, ge=1, le=8, description="GPUs that compute each step together, from `device` on"
     )
+    kv_dtype: Literal["auto", "fp8"] = Field(
+        "auto", description="Of the KV cache. auto: that of the weights; fp8: half of bfloat16's memory, less exact"
+    )
     memory_share: float = Field(
         0.9, gt=0, le=1, description="Share of the GPU's memory that may be used, by all processes together"
     )
@@ -65,6 +68,7 @@ class GptOssConfig(BaseModel):
             checkpoint=str(folder.resolve()),
             device=self.device,
             dtype=self.dtype,
+            kv_dtype=self.kv_dtype,
             memory_share=self.memory_share,
             context=self.context_length,
             sequences=self.max_batch,

@@ -39,8 +39,11 @@ FIXED = {"entry_count", "widest", "words"}  # also constant, and no multiples of
 SLICED = {"slots", "own_values"} | PACKED  # pointers into a step's tensors at an offset, so with any alignment
 
 
-def kinds(kernel: Any, constants: Mapping[str, Any]) -> dict[str, str]:
-    """Return the type of each argument by its name: names mean the same in all kernels."""
+def kinds(kernel: Any, constants: Mapping[str, Any], fp8: bool) -> dict[str, str]:
+    """Return the type of each argument by its name: names mean the same in all kernels.
+
+    fp8: the KV cache is in FP8.
+    """
     found = {}
     for name in kernel.arg_names:
         if name in constants:
@@ -52,6 +55,8 @@ def kinds(kernel: Any, constants: Mapping[str, Any]) -> dict[str, str]:
             found[name] = next((kind for kind, names in groups.items() if name in names), "i32")
     if kernel.__name__.startswith(("up_", "down_")):
         found["scales"] = "*u8"
+    if fp8:
+        found |= {"keys": "*fp8e4nv", "values": "*fp8e4nv"}
     return found
 
 
@@ -91,6 +96,10 @@ def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
     ):
         cut = {"WINDOW": window, "BLOCK_Q": queries, "BLOCK_M": block, "SPLITS": splits}
         created[f"attention-{name}"] = (attention.attention_kernel, {**store, **cut})
+    created |= {
+        f"{name}-fp8": (created[name][0], created[name][1] | {"fp8": True})
+        for name in ("qkv-16", "qkv-64", "attention-decode-all", "attention-drafts-all", "attention-prompt-all")
+    }
     created["write"] = (inputs.write_kernel, {"BLOCK": NUMBERS})
     created["unpack"] = (inputs.unpack_kernel, {"PAGE": 64, "KV_GROUPS": 2, "BLOCK": NUMBERS})
     redraw = {"PARAMETERS": PARAMETERS, "BLOCK": CANDIDATES, "num_warps": 8, "enable_fp_fusion": False}
@@ -108,7 +117,8 @@ def build(kernel: Any, constants: dict[str, Any]) -> dict[str, Any]:
     """
     options = {"enable_fp_fusion": True} | {name: constants[name] for name in OPTIONS & constants.keys()}
     constants = {name: value for name, value in constants.items() if name not in OPTIONS}
-    signature = kinds(kernel, constants)
+    fp8 = constants.pop("fp8", False)
+    signature = kinds(kernel, constants, fp8)
     # As at a launch: pointers and sizes are known to be multiples of 16.
     aligned = [
         (place,)

@@ -31,10 +31,12 @@ def no_mask(_: str) -> TokenMask:
     raise AssertionError("no test here asks for a mask")
 
 
-def tiny_model(folder: Path, pages: int = 64, dtype: torch.dtype = torch.float32) -> Model:
+def tiny_model(
+    folder: Path, pages: int = 64, dtype: torch.dtype = torch.float32, kv_dtype: torch.dtype | None = None
+) -> Model:
     config = read_config(folder)
     weights = load(folder, config, CPU, dtype, lambda _: None)
-    return Model(config, weights, TorchOps(config), pages, context=pages * 64)
+    return Model(config, weights, TorchOps(config), pages, context=pages * 64, kv_dtype=kv_dtype)
 
 
 @dataclass(frozen=True)

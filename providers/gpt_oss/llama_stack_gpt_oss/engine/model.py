@@ -17,14 +17,23 @@ from .weights import Weights
 class Model:
     """Weights, KV cache and rotary tables on one device."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, ops: Ops, pages: int, context: int) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        ops: Ops,
+        pages: int,
+        context: int,
+        kv_dtype: torch.dtype | None = None,
+    ) -> None:
+        """Create a model with a KV cache of the given dtype, by default that of the weights."""
         self.config = config
         self.weights = weights
         self._ops = ops
         like = weights.embedding
         self.scratch = pages  # one extra block, for the padding rows of a step
         shape = (_layers_in_a_page(config), 2, pages + 1, PAGE, config.kv_heads, config.head_size)
-        memory = torch.zeros(shape, dtype=like.dtype, device=like.device)
+        memory = torch.zeros(shape, dtype=kv_dtype or like.dtype, device=like.device)
         self._stores = list(_stores(config, memory))
         self._rope = rope.tables(config, context, like.device)
 

@@ -28,6 +28,7 @@ from .ranks import rendezvous
 from .settings import EngineSettings
 
 SHORTEST_CONTEXT_TOKENS = 1024
+FP8_CAPABILITY = (8, 9)
 
 
 class Rank(Protocol):
@@ -112,14 +113,15 @@ def _load(settings: EngineSettings, report: Callable[[Progress], None], rank: Ra
     device = select_device(settings.device, shard)
     rank.start()  # what may fail on all ranks has not
     dtype = _dtype(settings.dtype, device)
+    kv_dtype = _kv_dtype(settings.kv_dtype, dtype, device)
     ops = choose(config, device, dtype)
     if shard.size > 1:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # the ranks are on one machine
         ops = ParallelOps(ops, Ranks.join(shard, rendezvous(settings), device), rank.announce)
     weights = load(folder, whole, device, dtype, report, shard)
     context = min(settings.context or config.context, config.context)
-    pages = rank.agree(_pages(settings, config, device, dtype, context))
-    return Loaded(Model(config, weights, ops, pages, context), folder, device, context, pages)
+    pages = rank.agree(_pages(settings, config, device, page_bytes(config, kv_dtype), context))
+    return Loaded(Model(config, weights, ops, pages, context, kv_dtype), folder, device, context, pages)
 
 
 def select_device(name: str, shard: Shard = WHOLE) -> torch.device:
@@ -153,11 +155,17 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
     return torch.float32 if name == "float32" else torch.bfloat16
 
 
-def _pages(
-    settings: EngineSettings, config: ModelConfig, device: torch.device, dtype: torch.dtype, context: int
-) -> int:
-    """Return the number of blocks: as many as fit, but no more than the maximum batch can use."""
-    size, step = page_bytes(config, dtype), settings.step_tokens
+def _kv_dtype(name: str, dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return dtype
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < FP8_CAPABILITY:
+        raise EngineError(f"kv_dtype is set to fp8, and {device} has no FP8: set it to auto")
+    return torch.float8_e4m3fn
+
+
+def _pages(settings: EngineSettings, config: ModelConfig, device: torch.device, size: int, context: int) -> int:
+    """Return the number of blocks of a size: as many as fit, but no more than the maximum batch can use."""
+    step = settings.step_tokens
     most = settings.sequences * pages_needed(context, config.kv_groups, step)
     # Ranks on a CPU share its memory.
     share = settings.memory_share / (settings.tensor_parallel_size if device.type == "cpu" else 1)

@@ -27,6 +27,7 @@ class EngineSettings:
     checkpoint: str
     device: str = "auto"
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    kv_dtype: Literal["auto", "fp8"] = "auto"
     memory_share: float = 0.9
     context: int | None = None
     sequences: int = 64

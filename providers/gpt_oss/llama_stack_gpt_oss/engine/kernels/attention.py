@@ -112,8 +112,8 @@ def attention_kernel(
         spot = number * PAGE + offsets
         places = ((page * PAGE + offsets) * KV_HEADS + kv_head)[:, None] * SIZE + dims[None, :]
         written = (spot < length)[:, None]
-        k = tl.load(keys + places, mask=written, other=0.0)
-        v = tl.load(values + places, mask=written, other=0.0)
+        k = tl.load(keys + places, mask=written, other=0.0).to(queries.dtype.element_ty)
+        v = tl.load(values + places, mask=written, other=0.0).to(queries.dtype.element_ty)
         seen = (spot[None, :] <= place[:, None]) & alive[:, None]
         if WINDOW > 0:
             seen = seen & (spot[None, :] > place[:, None] - WINDOW)

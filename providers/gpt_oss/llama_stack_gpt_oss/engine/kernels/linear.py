@@ -83,6 +83,17 @@ def _rotated(first, second, cos, sin, place, row_mask, pairs, HALF: tl.constexpr
     return first * c - second * s, second * c + first * s
 
 
+@triton.jit
+def _store_pairs(heads, numbers, first, second, pairs, row_mask, HALF: tl.constexpr):  # noqa: N803
+    """Store pairs of numbers in heads of 2 * HALF, in their dtype; FP8 has no infinity, so it keeps its largest."""
+    if heads.dtype.element_ty == tl.float8e4nv:
+        first = tl.minimum(tl.maximum(first, -448.0), 448.0)
+        second = tl.minimum(tl.maximum(second, -448.0), 448.0)
+    target = heads + numbers[:, None] * 2 * HALF + pairs[None, :]
+    tl.store(target, first.to(heads.dtype.element_ty), mask=row_mask[:, None])
+    tl.store(target + HALF, second.to(heads.dtype.element_ty), mask=row_mask[:, None])
+
+
 # Arguments that change from step to step must not select another build of a kernel: it would compile in a request.
 @triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=["slots"])
 def qkv_kernel(
@@ -121,15 +132,13 @@ def qkv_kernel(
         place = tl.load(positions + rows, mask=row_mask, other=0)
         first, second = _rotated(first, second, cos, sin, place, row_mask, pairs, HALF)
     if head < QUERY_HEADS:
-        target = queries + (rows * QUERY_HEADS + head)[:, None] * 2 * HALF + pairs[None, :]
+        _store_pairs(queries, rows * QUERY_HEADS + head, first, second, pairs, row_mask, HALF)
     else:
         slot = tl.load(slots + rows, mask=row_mask, other=0)
         if head < QUERY_HEADS + KV_HEADS:
-            target = keys + (slot * KV_HEADS + head - QUERY_HEADS)[:, None] * 2 * HALF + pairs[None, :]
+            _store_pairs(keys, slot * KV_HEADS + head - QUERY_HEADS, first, second, pairs, row_mask, HALF)
         else:
-            target = values + (slot * KV_HEADS + head - QUERY_HEADS - KV_HEADS)[:, None] * 2 * HALF + pairs[None, :]
-    tl.store(target, first.to(queries.dtype.element_ty), mask=row_mask[:, None])
-    tl.store(target + HALF, second.to(queries.dtype.element_ty), mask=row_mask[:, None])
+            _store_pairs(values, slot * KV_HEADS + head - QUERY_HEADS - KV_HEADS, first, second, pairs, row_mask, HALF)
 
 
 @triton.jit(do_not_specialize=["count"])

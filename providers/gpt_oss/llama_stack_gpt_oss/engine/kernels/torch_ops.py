@@ -48,8 +48,9 @@ class TorchOps:
         q = rotate(q.view(rows, config.query_heads, -1).float(), cos, sin).to(x.dtype)
         k = rotate(k.view(rows, config.kv_heads, -1).float(), cos, sin).to(x.dtype)
         slots = batch.slots[store.kv_group]
-        store.keys.view(-1, config.kv_heads, config.head_size)[slots] = k
-        store.values.view(-1, config.kv_heads, config.head_size)[slots] = v.view(rows, config.kv_heads, -1)
+        for memory, new in ((store.keys, k), (store.values, v.view(rows, config.kv_heads, -1))):
+            most = torch.finfo(memory.dtype).max  # FP8 has no infinity
+            memory.view(-1, config.kv_heads, config.head_size)[slots] = new.clamp(-most, most).to(memory.dtype)
         return q
 
     def attention(
