@@ -39,6 +39,8 @@ def model(checkpoint: Path) -> Model:
 class Prophet:
     """Drafts what sequences are known to sample, by name, with a wrong token at every `wrong`-th place."""
 
+    waits = False
+
     def __init__(self, known: dict[str, list[int]], wrong: int = 5) -> None:
         self.known = known
         self.wrong = wrong
@@ -196,6 +198,8 @@ def test_sampled_tokens_with_drafts_follow_probabilities_of_model(model: Model) 
     class Best:
         """Drafts the most likely token for the first place."""
 
+        waits = False
+
         def propose(self, sequences: Series[Sequence]) -> list[list[int]]:
             return [[best, best] if each.length == len(prompt) else [] for each in sequences]
 
@@ -347,6 +351,8 @@ def test_no_step_with_drafts_after_warm_up_captures_graph(model: Model) -> None:
 
 class Guesses:
     """Drafts what `CountingRunner` samples, with some wrong tokens."""
+
+    waits = False
 
     def __init__(self, source: random.Random) -> None:
         self.source = source

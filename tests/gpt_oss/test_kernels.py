@@ -201,6 +201,19 @@ def test_attention_kernel_matches_torch_for_drafts(
     close(found[:15], torch_ops.attention(q, weights.layers[1], window, step, kv)[:15])
 
 
+@pytest.mark.parametrize("spans", [DECODE, MIXED])
+def test_attention_without_sinks_matches_torch(
+    config: ModelConfig, weights: Weights, torch_ops: TorchOps, kernels: TritonOps, spans: tuple[tuple[int, int], ...]
+) -> None:
+    """As in a draft head."""
+    layer = replace(weights.layers[1], sinks=torch.full_like(weights.layers[1].sinks, -torch.inf))
+    step, kv = batch(*spans), store(config, kv_group=1)
+    q = normal(len(step.tokens), config.query_heads, config.head_size)
+    found = kernels.attention(q, layer, None, step, kv)
+    assert found.isfinite().all()
+    close(found, torch_ops.attention(q, layer, None, step, kv))
+
+
 def test_rows_of_drafts_see_what_rows_of_prompt_see(config: ModelConfig, weights: Weights, kernels: TritonOps) -> None:
     step, prompts = batch_of(*drafted((5, 5), (200, 3))), batch((5, 5), (200, 3))
     q, kv = normal(8, config.query_heads, config.head_size), store(config, kv_group=1)

@@ -42,6 +42,9 @@ class GptOssConfig(BaseModel):
     draft_tokens: int = Field(
         0, ge=0, le=15, description="Tokens that one step may draft for an answer and verify; 0: no drafts"
     )
+    draft_head: str | None = Field(
+        None, min_length=1, description="Folder or hub name of an EAGLE-3 head, which drafts; default: n-grams"
+    )
     stall_seconds: float = Field(300, gt=0, description="An engine that makes no progress for this time is killed")
     state_dir: str = Field("~/.llama-stack-gpt-oss", description="Folder of the engine's socket")
 
@@ -49,6 +52,14 @@ class GptOssConfig(BaseModel):
     @classmethod
     def _empty_is_default(cls, value: object) -> object:
         return None if value == "" else value
+
+    @model_validator(mode="after")
+    def _draft_head_drafts(self) -> Self:
+        if self.draft_head and not self.draft_tokens:
+            raise ValueError("draft_head needs draft_tokens: the number of tokens that it drafts")
+        if self.draft_head and self.tensor_parallel_size > 1:
+            raise ValueError("draft_head needs a tensor_parallel_size of 1")
+        return self
 
     @model_validator(mode="after")
     def _batch_fits_a_step(self) -> Self:
@@ -61,8 +72,8 @@ class GptOssConfig(BaseModel):
         """The model's name: the last part of the checkpoint's path or hub name."""
         return Path(self.checkpoint.rstrip("/")).name
 
-    def engine(self, folder: Path) -> EngineSettings:
-        """Return the settings of the engine process, for the local folder of the checkpoint."""
+    def engine(self, folder: Path, draft_head: Path | None = None) -> EngineSettings:
+        """Return the settings of the engine process, for the local folders of the checkpoint and the draft head."""
         return EngineSettings(
             folder=str(Path(os.path.expandvars(self.state_dir)).expanduser().resolve()),
             checkpoint=str(folder.resolve()),
@@ -76,4 +87,5 @@ class GptOssConfig(BaseModel):
             waiting=self.max_queue,
             drafts=self.draft_tokens,
             tensor_parallel_size=self.tensor_parallel_size,
+            draft_head=str(draft_head.resolve()) if draft_head else None,
         )

@@ -15,5 +15,7 @@ def replayed(compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
         place.tokens.copy_(created.tokens)
         if place.logits is not None and created.logits is not None:
             place.logits.copy_(created.logits)
+        if place.features is not None and created.features is not None:
+            place.features.copy_(created.features)
 
     return place, again

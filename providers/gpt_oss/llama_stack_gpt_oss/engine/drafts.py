@@ -17,7 +17,12 @@ FIRST_PAUSE = 16  # tokens
 
 
 class Drafter(Protocol):
-    """Proposes drafts. Not thread-safe."""
+    """Proposes drafts. Not thread-safe.
+
+    waits: all started steps have to be read before it proposes.
+    """
+
+    waits: bool
 
     def propose(self, sequences: Series[Sequence]) -> list[list[int]]:
         """Return the drafts after the last token of each sequence, unread ones included."""
@@ -109,6 +114,8 @@ class _Kept:
 
 class NgramDrafter:
     """Proposes what followed the last tokens earlier in the same sequence: in the prompt or in the answer."""
+
+    waits = False
 
     def __init__(self, most: int) -> None:
         """Create a drafter of at most `most` tokens for a step."""

@@ -154,9 +154,9 @@ class Engine:
 
         So one extra token is sampled after a sequence's stop token; it is discarded. A grammar accepts the previous
         token and computes its mask meanwhile too. A step with drafts is read first: where its sequences go on depends
-        on how many of them are accepted.
+        on how many of them are accepted. So is each step if the drafter needs its tokens.
         """
-        updates = self._read() if self._started is not None and self._started.has_drafts else []
+        updates = self._read() if self._must_read() else []
         scheduled = self._scheduler.schedule()
         started = self._start(scheduled) if scheduled else None
         updates += self._read()
@@ -213,6 +213,11 @@ class Engine:
         for work in drawing:
             work.sequence.unread += 1
         return started
+
+    def _must_read(self) -> bool:
+        if self._started is None:
+            return False
+        return self._started.has_drafts or (self._drafter is not None and self._drafter.waits)
 
     def _read(self) -> list[Update]:
         started, self._started = self._started, None

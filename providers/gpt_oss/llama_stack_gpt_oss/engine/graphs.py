@@ -139,7 +139,8 @@ class DecodeSteps(Steps):
         self._staging.send(whole.packed(), captured.packed)
         captured.replay()
         head = captured.head
-        return Head(head.tokens[:rows], None if head.logits is None else head.logits[:rows]), captured.batch
+        logits = None if head.logits is None else head.logits[:rows]
+        return Head(head.tokens[:rows], logits, features=head.features), captured.batch
 
     def _capture(self, rows: int, room: int, like: StepInput) -> _Captured:
         """Capture a step of the spare entry only: the capture computes it several times."""

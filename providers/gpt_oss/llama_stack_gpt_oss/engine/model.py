@@ -1,6 +1,7 @@
 """The model over a paged KV cache: the same layers for prefill, decode, and batches of both."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
@@ -25,8 +26,13 @@ class Model:
         pages: int,
         context: int,
         kv_dtype: torch.dtype | None = None,
+        features: tuple[int, ...] = (),
     ) -> None:
-        """Create a model with a KV cache of the given dtype, by default that of the weights."""
+        """Create a model with a KV cache of the given dtype, by default that of the weights.
+
+        features: the layers whose inputs each step returns.
+        """
+        self._features = features
         self.config = config
         self.weights = weights
         self._ops = ops
@@ -49,12 +55,19 @@ class Model:
         """Compute the batch's tokens into the KV cache, and sample the next token of the `sampled` rows."""
         ops = self._ops
         x = self.weights.embedding[batch.tokens]
-        for layer, window, store in zip(self.weights.layers, self.config.windows, self._stores, strict=True):
+        inputs: dict[int, torch.Tensor] = {}
+        layers = zip(self.weights.layers, self.config.windows, self._stores, strict=True)
+        for number, (layer, window, store) in enumerate(layers):
+            if number in self._features:
+                inputs[number] = x
             queries = ops.qkv(x, layer, self._rope, batch, store)
             x = ops.out(ops.attention(queries, layer, window, batch, store), x, layer)
             routed = ops.route(x, layer)
             x = ops.down(ops.up(routed, layer), routed, x, layer)
-        return ops.head(x[batch.sampled], self.weights, batch)
+        head = ops.head(x[batch.sampled], self.weights, batch)
+        if not self._features:
+            return head
+        return replace(head, features=torch.cat([inputs[number] for number in self._features], dim=-1))
 
 
 def page_bytes(config: ModelConfig, dtype: torch.dtype) -> int:

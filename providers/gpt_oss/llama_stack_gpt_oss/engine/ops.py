@@ -51,11 +51,13 @@ class Head:
     """The sampled tokens [wanted], and the logits [wanted, vocabulary] in f32 before sampling, if kept.
 
     scores [wanted] f32: by which the tokens were better than all others of the rank's vocabulary; None for all ranks.
+    features [rows, layers * hidden]: the inputs of the layers that a draft head reads, if there is one.
     """
 
     tokens: torch.Tensor
     logits: torch.Tensor | None
     scores: torch.Tensor | None = None
+    features: torch.Tensor | None = None
 
 
 class Ops(Protocol):

@@ -9,9 +9,15 @@ from .config import ModelConfig
 
 def tables(config: ModelConfig, positions: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Return cos and sin for positions below `positions`, each [positions, head_size / 2] f32, with YaRN's scaling."""
-    angles = torch.arange(positions, dtype=torch.float32, device=device)[:, None] * _frequencies(config).to(device)
+    cos, sin = tables_of(_frequencies(config), positions, device)
     concentration = 0.1 * math.log(config.yarn.factor) + 1.0 if config.yarn.factor > 1 else 1.0
-    return angles.cos() * concentration, angles.sin() * concentration
+    return cos * concentration, sin * concentration
+
+
+def tables_of(frequencies: torch.Tensor, positions: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return cos and sin for positions below `positions` and the frequencies, each [positions, frequencies] f32."""
+    angles = torch.arange(positions, dtype=torch.float32, device=device)[:, None] * frequencies.to(device)
+    return angles.cos(), angles.sin()
 
 
 def _frequencies(config: ModelConfig) -> torch.Tensor:

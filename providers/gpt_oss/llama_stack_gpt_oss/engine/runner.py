@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 from collections.abc import Sequence as Series
+from functools import partial
 
 import torch
 
 from .adjustments import Adjustments
 from .batch import Batch, StepInput, pack
+from .draft_head import DraftHead
 from .errors import TooLittleMemoryError
 from .graphs import Capture, DecodeSteps, Steps, capture_for
+from .head_drafter import HeadDrafter
 from .model import Model
 from .ops import Head
 from .sampler import Report, restrictions, sampled
@@ -54,8 +57,16 @@ class Step:
     """A started step. Its sampled tokens are copied to the host asynchronously."""
 
     def __init__(
-        self, head: Head, batch: Batch, works: Series[ScheduledTokens], entries: Series[int], sampler: Sampler
+        self,
+        head: Head,
+        batch: Batch,
+        works: Series[ScheduledTokens],
+        entries: Series[int],
+        sampler: Sampler,
+        computed: Callable[[Head, Batch, Series[ScheduledTokens]], None] | None,
     ) -> None:
+        """Create the step. computed: called when the tokens are sampled."""
+        self._computed = computed
         self._head = head
         self._batch = batch
         self._works = works
@@ -71,6 +82,8 @@ class Step:
         if self._tokens is not None:
             return
         made = self._sampler.sample(self._head, self._batch, self._works, self._entries)
+        if self._computed is not None:
+            self._computed(self._head, self._batch, self._works)
         tokens = self._head.tokens
         self._tokens = _brought(tokens)
         self._report = made and Report(_brought(made.chosen), _brought(made.ids), _brought(made.values))
@@ -100,11 +113,12 @@ class ModelRunner:
         capture: Capture | None = None,
         drafts: int = 0,
         announce: Announce = nobody,
+        draft_head: DraftHead | None = None,
     ) -> None:
         """Create a runner for steps of at most `sequences` sequences of up to `context` tokens.
 
         drafts: the maximum number of a sequence's drafts in a step. announce: called with each step before it is
-        computed.
+        computed. draft_head: computes drafts; the model returns its features.
         """
         self.device = device
         capture = capture or capture_for(device)
@@ -112,6 +126,7 @@ class ModelRunner:
         self._drafts = drafts
         self._state = State(len(model.config.kv_groups), sequences, context, model.scratch, device)
         self._entries = Entries(self._state)
+        self.drafter = HeadDrafter(draft_head, self._state, self._entries, drafts) if draft_head else None
         staging = Staging(device)
         self._sampler = Sampler(model, self._state, staging)
         self._decodes = DecodeSteps(model, self._state, staging, sequences, capture, drafts) if capture else None
@@ -134,6 +149,8 @@ class ModelRunner:
                 packed = scratch_step(step, self._state.spare)
                 head, batch = self._forward(packed)
                 self._sampler.sample(head, batch, demanding_works(len(head.tokens)), packed.fields.owners)
+                if self.drafter is not None:
+                    self.drafter.warm_up(head, batch)
                 if self.device.type == "cuda":
                     torch.cuda.synchronize(self.device)
                 report(done, len(steps))
@@ -156,7 +173,8 @@ class ModelRunner:
         packed = pack(scheduled, *self._entries.assign(scheduled), width)
         head, batch = self._forward(packed)
         drawing = [work for work in scheduled if work.last]
-        self._started = Step(head, batch, drawing, packed.fields.owners, self._sampler)
+        computed = partial(self.drafter.computed, ends=_prompt_ends(scheduled)) if self.drafter else None
+        self._started = Step(head, batch, drawing, packed.fields.owners, self._sampler, computed)
         return self._started
 
     def run(self, scheduled: Series[ScheduledTokens]) -> list[Sampled]:
@@ -165,6 +183,16 @@ class ModelRunner:
     def _forward(self, step: StepInput) -> tuple[Head, Batch]:
         self._announce(step)
         return self._steps.forward(step)
+
+
+def _prompt_ends(scheduled: Series[ScheduledTokens]) -> list[tuple[int, int]]:
+    """Return the last row of each part of a prompt with a token after it, and that token."""
+    ends, rows = [], 0
+    for work in scheduled:
+        rows += work.count + len(work.drafts)
+        if not work.last:
+            ends.append((rows - 1, work.sequence.tokens[work.start + work.count]))
+    return ends
 
 
 def _brought(tensor: torch.Tensor) -> torch.Tensor:

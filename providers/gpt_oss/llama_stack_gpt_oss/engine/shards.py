@@ -15,6 +15,7 @@ from .errors import CheckpointError
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32, "F16": torch.float16, "U8": torch.uint8}
+DTYPES |= {"I64": torch.int64, "I32": torch.int32, "BOOL": torch.bool}
 HEADER_BYTES = 100_000_000
 
 

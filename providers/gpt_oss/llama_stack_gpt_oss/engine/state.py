@@ -71,6 +71,11 @@ class Entries:
             numbers.append(entry.number)
         return numbers, addresses, values
 
+    def known(self, sequence: Sequence) -> tuple[int, int] | None:
+        """Return the entry of a sequence of the last step, and how many of its blocks the device knows."""
+        entry = self._entries.get(sequence)
+        return None if entry is None or entry.blocks is not sequence.blocks else (entry.number, entry.sent)
+
     def _update(self, entry: _Entry, blocks: KVCacheBlocks, addresses: list[int], values: list[int]) -> None:
         first = entry.sent if entry.blocks is blocks else 0
         _, entries, widest = self._state.tables.shape

@@ -58,7 +58,9 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
     async def start(self) -> None:
         """Return when the engine is ready; raise an error with one sentence if it fails."""
         folder = await asyncio.to_thread(local_folder, self._config.checkpoint)
-        settings = self._config.engine(folder)
+        head = self._config.draft_head
+        draft_head = await asyncio.to_thread(local_folder, head) if head else None
+        settings = self._config.engine(folder, draft_head)
         self._client = EngineClient(settings, self._config.stall_seconds)
         starting = asyncio.create_task(asyncio.to_thread(self._client.start))
         try:

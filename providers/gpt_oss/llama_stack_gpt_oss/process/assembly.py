@@ -10,6 +10,13 @@ import torch
 
 from ..engine.cache import Cache, longest_sequence, pages_needed
 from ..engine.config import ModelConfig, read_config
+from ..engine.draft_head import (
+    DraftHead,
+    DraftHeadConfig,
+    DraftHeadWeights,
+    load_draft_head,
+    read_draft_head_config,
+)
 from ..engine.drafts import NgramDrafter
 from ..engine.engine import Engine
 from ..engine.errors import EngineError, TooLittleMemoryError
@@ -23,7 +30,7 @@ from ..engine.runner import ModelRunner
 from ..engine.scheduler import Limits
 from ..engine.sequence import TokenMask
 from ..engine.sharding import WHOLE, Shard
-from ..engine.weights import find_layout, load
+from ..engine.weights import Weights, find_layout, load
 from .ranks import rendezvous
 from .settings import EngineSettings
 
@@ -69,6 +76,7 @@ class Loaded(NamedTuple):
     """A rank's shard of the model, and what was decided about the engine."""
 
     model: Model
+    draft_head: DraftHead | None
     folder: Path
     device: torch.device
     context: int
@@ -84,22 +92,25 @@ def assemble(settings: EngineSettings, report: Callable[[Progress], None], rank:
         last = progress
         report(progress)
 
-    model, folder, device, context, pages = _load(settings, report_loaded, rank)
+    model, draft_head, folder, device, context, pages = _load(settings, report_loaded, rank)
     verified = most_verified(settings.sequences, settings.drafts)
     limits = Limits(settings.sequences, settings.step_tokens, settings.waiting, verified)
     cache = Cache(pages, model.config.kv_groups)
-    runner = ModelRunner(model, device, context, settings.sequences, drafts=settings.drafts, announce=rank.announce)
+    drafts, announce = settings.drafts, rank.announce
+    runner = ModelRunner(
+        model, device, context, settings.sequences, drafts=drafts, announce=announce, draft_head=draft_head
+    )
     runner.warm_up(
         settings.step_tokens,
         lambda done, total: report(replace(last, warm_up_steps_done=done, warm_up_steps_total=total)),
     )
-    drafter = NgramDrafter(settings.drafts) if settings.drafts else None
+    drafter = runner.drafter or (NgramDrafter(drafts) if drafts else None)
     return Engine(runner, cache, limits, context, _masks(folder, model.config), drafter)
 
 
 def assemble_follower(settings: EngineSettings, rank: Rank) -> Follower:
     """Load the shard of a rank other than 0, which warms up with rank 0's steps. Raises EngineError."""
-    model, _, device, context, _ = _load(settings, lambda _: None, rank)
+    model, _, _, device, context, _ = _load(settings, lambda _: None, rank)
     ranks = Ranks(settings.tensor_parallel_size)
     return Follower(model, device, context, settings.sequences, settings.drafts, ranks)
 
@@ -120,8 +131,22 @@ def _load(settings: EngineSettings, report: Callable[[Progress], None], rank: Ra
         ops = ParallelOps(ops, Ranks.join(shard, rendezvous(settings), device), rank.announce)
     weights = load(folder, whole, device, dtype, report, shard)
     context = min(settings.context or config.context, config.context)
-    pages = rank.agree(_pages(settings, config, device, page_bytes(config, kv_dtype), context))
-    return Loaded(Model(config, weights, ops, pages, context, kv_dtype), folder, device, context, pages)
+    head = _load_draft_head(settings, config, weights)
+    page_size = page_bytes(config, kv_dtype) + (head[0].page_bytes(dtype) if head else 0)
+    pages = rank.agree(_pages(settings, config, device, page_size, context))
+    model = Model(config, weights, ops, pages, context, kv_dtype, head[0].features if head else ())
+    draft_head = DraftHead(*head, config, pages, context) if head else None
+    return Loaded(model, draft_head, folder, device, context, pages)
+
+
+def _load_draft_head(
+    settings: EngineSettings, config: ModelConfig, weights: Weights
+) -> tuple[DraftHeadConfig, DraftHeadWeights] | None:
+    if settings.draft_head is None:
+        return None
+    folder = Path(settings.draft_head)
+    head = read_draft_head_config(folder, config)
+    return head, load_draft_head(folder, head, weights)
 
 
 def select_device(name: str, shard: Shard = WHOLE) -> torch.device:

@@ -19,8 +19,8 @@ class EngineSettings:
 
     folder: folder of the socket. context: None for the maximum that the model and the memory allow.
     memory_share: fraction of the GPU's memory that may be in use, by all processes together.
-    drafts: maximum number of tokens that a step drafts for a sequence.
     tensor_parallel_size: number of devices that compute each step together, from `device` on.
+    drafts: maximum number of tokens that a step drafts for a sequence. draft_head: folder of an EAGLE-3 head.
     """
 
     folder: str
@@ -35,6 +35,7 @@ class EngineSettings:
     waiting: int = 256
     drafts: int = 0
     tensor_parallel_size: int = 1
+    draft_head: str | None = None
 
     @property
     def socket(self) -> Path:

@@ -1,0 +1,347 @@
+"""An EAGLE-3 head drafts what its definition says, from blocks, and its drafts never change a token."""
+
+import json
+from collections.abc import Callable
+from collections.abc import Sequence as Series
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch.nn import functional
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from llama_stack_gpt_oss.config import GptOssConfig
+from llama_stack_gpt_oss.engine import reference
+from llama_stack_gpt_oss.engine.cache import BlockTable, KVCacheBlocks, places_filled
+from llama_stack_gpt_oss.engine.config import read_config
+from llama_stack_gpt_oss.engine.draft_head import DraftHead, DraftHeadRope, load_draft_head, read_draft_head_config
+from llama_stack_gpt_oss.engine.engine import Engine, Request
+from llama_stack_gpt_oss.engine.errors import CheckpointError
+from llama_stack_gpt_oss.engine.graphs import Capture
+from llama_stack_gpt_oss.engine.head_drafter import HeadDrafter
+from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
+from llama_stack_gpt_oss.engine.model import Model
+from llama_stack_gpt_oss.engine.runner import ModelRunner
+from llama_stack_gpt_oss.engine.sampler import draw, row_seed, seed_base, signed
+from llama_stack_gpt_oss.engine.scheduler import Limits, ScheduledTokens
+from llama_stack_gpt_oss.engine.sequence import Params, Sequence
+from llama_stack_gpt_oss.engine.state import Entries, State
+from llama_stack_gpt_oss.engine.weights import load
+from llama_stack_gpt_oss.process.assembly import assemble
+
+from .support.engines import CPU, batch_of, drain, engine_over, tokens_of
+from .support.records import replayed
+from .test_drafts import answers, assert_equal, requests
+
+DRAFTS = 3
+PAGES = 64
+LIMITS = Limits(sequences=8, step_tokens=48, waiting=100, verified=24)
+GREEDY = Params(max_tokens=24, temperature=0.0)
+WARM = replace(GREEDY, temperature=1.0)
+Tensors = dict[str, torch.Tensor]
+RAW = {
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "hidden_size": 96,
+    "intermediate_size": 128,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "vocab_size": 512,
+    "draft_vocab_size": 200,
+    "rope_theta": 10000.0,
+    "rms_norm_eps": 1e-5,
+    "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]},
+}
+
+
+def head_tensors(seed: int = 0) -> Tensors:
+    """Return weights by the names of published heads. The head's tokens are every other one of the model's."""
+    source = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int, center: float = 0.0) -> torch.Tensor:
+        return torch.randn(*shape, generator=source) * 0.1 + center
+
+    return {
+        "fc.weight": normal(96, 3 * 96),
+        "midlayer.input_layernorm.weight": normal(96, center=1),
+        "midlayer.hidden_norm.weight": normal(96, center=1),
+        "midlayer.self_attn.q_proj.weight": normal(64, 192),
+        "midlayer.self_attn.k_proj.weight": normal(32, 192),
+        "midlayer.self_attn.v_proj.weight": normal(32, 192),
+        "midlayer.self_attn.o_proj.weight": normal(96, 64),
+        "midlayer.post_attention_layernorm.weight": normal(96, center=1),
+        "midlayer.mlp.gate_proj.weight": normal(128, 96),
+        "midlayer.mlp.up_proj.weight": normal(128, 96),
+        "midlayer.mlp.down_proj.weight": normal(96, 128),
+        "norm.weight": normal(96, center=1),
+        "lm_head.weight": normal(200, 96),
+        "d2t": torch.arange(200),
+        "t2d": torch.tensor([token % 2 == 0 and token < 400 for token in range(512)]),
+    }
+
+
+def write_head(folder: Path, raw: dict[str, Any] = RAW, tensors: Tensors | None = None) -> Path:
+    folder.mkdir(parents=True)
+    save_file(tensors or head_tensors(), folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(raw))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_head(tmp_path_factory.mktemp("head") / "eagle")
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint: Path) -> Model:
+    config = read_config(checkpoint)
+    weights = load(checkpoint, config, CPU, torch.float32, lambda _: None)
+    return Model(config, weights, TorchOps(config), PAGES, PAGES * 64, features=(1, 2, 3))
+
+
+class Observed:
+    """Passes a drafter's proposals on, and keeps them with what they follow; `changed` may replace them."""
+
+    waits = True
+
+    def __init__(self, drafter: HeadDrafter, changed: Callable[[list[int], Sequence], list[int]]) -> None:
+        self.proposed: list[tuple[list[int], list[int]]] = []
+        self._drafter = drafter
+        self._changed = changed
+
+    def propose(self, sequences: Series[Sequence]) -> list[list[int]]:
+        found = self._drafter.propose(sequences)
+        self.proposed += [(list(each.tokens), drafts) for each, drafts in zip(sequences, found, strict=True) if drafts]
+        return [self._changed(drafts, each) for each, drafts in zip(sequences, found, strict=True)]
+
+    def verified(self, sequence: Sequence, drafted: int, accepted: int) -> None:
+        self._drafter._rows[sequence] += accepted  # the length of the next drafts stays the same
+
+    def forget(self, sequence: Sequence) -> None:
+        self._drafter.forget(sequence)
+
+
+def observed(
+    model: Model,
+    folder: Path,
+    changed: Callable[[list[int], Sequence], list[int]] = lambda drafts, _: drafts,
+    capture: Capture | None = None,
+    limits: Limits = LIMITS,
+) -> tuple[Engine, Observed]:
+    config = read_draft_head_config(folder, model.config)
+    head = DraftHead(config, load_draft_head(folder, config, model.weights), model.config, PAGES, PAGES * 64)
+    runner = ModelRunner(model, CPU, 4096, limits.sequences, capture, DRAFTS, draft_head=head)
+    assert runner.drafter is not None
+    drafter = Observed(runner.drafter, changed)
+    return engine_over(runner, PAGES, limits, kv_groups=model.config.kv_groups, drafter=drafter)[0], drafter
+
+
+def plain(model: Model) -> Engine:
+    return engine_over(ModelRunner(model, CPU, 4096, 8), PAGES, LIMITS, kv_groups=model.config.kv_groups)[0]
+
+
+def reference_drafts(model: Model, tensors: Tensors, tokens: list[int], count: int) -> list[int]:
+    """Draft greedily without a cache: all rows of the head are computed anew for each draft."""
+    sequence = Sequence("x", tokens[:-1], len(tokens), Params(max_tokens=1), 0)
+    fresh = Model(model.config, model.weights, TorchOps(model.config), PAGES, 4096, features=(1, 2, 3))
+    places = places_filled(len(tokens))
+    tables = (BlockTable(list(range(places))), BlockTable(list(range(places, 2 * places))))
+    sequence.blocks = KVCacheBlocks(tables=tables)
+    features = fresh.forward(batch_of(ScheduledTokens(sequence, 0, len(tokens) - 1))).features
+    assert features is not None
+    hidden = functional.linear(features, tensors["fc.weight"])
+    following, drafts = tokens[1:], []
+    for _ in range(count):
+        out = reference_layer(tensors, hidden, model.weights.embedding[torch.tensor(following)])
+        normed = normalized(out[-1:], tensors["norm.weight"])
+        best = int(functional.linear(normed, tensors["lm_head.weight"]).argmax())
+        drafts.append(best + int(tensors["d2t"][best]))
+        following.append(drafts[-1])
+        hidden = torch.cat((hidden, out[-1:]))
+    return drafts
+
+
+def reference_layer(tensors: Tensors, hidden: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
+    layer = {name.removeprefix("midlayer."): tensor for name, tensor in tensors.items()}
+    x = torch.cat(
+        (
+            normalized(embedded, layer["input_layernorm.weight"]),
+            normalized(hidden, layer["hidden_norm.weight"]),
+        ),
+        dim=-1,
+    )
+    q, k, v = (functional.linear(x, layer[f"self_attn.{n}_proj.weight"]).view(len(x), -1, 32) for n in "qkv")
+    angles = torch.arange(len(x))[:, None] / 10000.0 ** (torch.arange(0, 32, 2) / 32)
+    q, k = (reference.rotate(part, angles.cos(), angles.sin()) for part in (q, k))
+    mixed = functional.scaled_dot_product_attention(
+        q.transpose(0, 1), k.expand(-1, 2, -1).transpose(0, 1), v.expand(-1, 2, -1).transpose(0, 1), is_causal=True
+    )
+    x = hidden + functional.linear(mixed.transpose(0, 1).reshape(len(x), -1), layer["self_attn.o_proj.weight"])
+    normed = normalized(x, layer["post_attention_layernorm.weight"])
+    gate = functional.silu(functional.linear(normed, layer["mlp.gate_proj.weight"]))
+    inner = gate * functional.linear(normed, layer["mlp.up_proj.weight"])
+    return x + functional.linear(inner, layer["mlp.down_proj.weight"])
+
+
+def normalized(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * weight
+
+
+@pytest.mark.parametrize("capture", [None, replayed])
+@pytest.mark.parametrize(
+    "params",
+    [
+        pytest.param(GREEDY, id="greedy"),
+        pytest.param(WARM, id="temperature"),
+        pytest.param(replace(WARM, top_p=0.8, presence_penalty=0.5, top_logprobs=2), id="restricted"),
+    ],
+)
+def test_tokens_are_same_with_and_without_head(
+    model: Model, folder: Path, params: Params, capture: Capture | None
+) -> None:
+    """Half of the drafts are replaced by the right tokens, since those of a random head are wrong."""
+    expected = answers(plain(model), requests(params))
+    known = {name: [each.sampled.token for each in updates] for name, updates in expected.items()}
+
+    def changed(drafts: list[int], sequence: Sequence) -> list[int]:
+        right = known[sequence.id][sequence.generated :][: len(drafts)]
+        return right if len(sequence.tokens) % 2 else drafts
+
+    engine, drafter = observed(model, folder, changed, capture)
+    assert_equal(answers(engine, requests(params)), expected)
+    metrics = engine.metrics()
+    assert 0 < metrics.accepted_tokens < metrics.drafted_tokens
+    assert len(drafter.proposed) > 20
+
+
+@pytest.mark.parametrize("capture", [None, replayed])
+def test_drafts_are_those_of_head_without_cache(model: Model, folder: Path, capture: Capture | None) -> None:
+    """Prompts are computed in several steps; after rejected and accepted drafts, the head goes on at the right row."""
+    source = {name: [each.sampled.token for each in u] for name, u in answers(plain(model), requests(GREEDY)).items()}
+
+    def changed(drafts: list[int], sequence: Sequence) -> list[int]:
+        right = source[sequence.id][sequence.generated :][: len(drafts)]
+        return right[: len(sequence.tokens) % 3] + drafts[len(sequence.tokens) % 3 :]
+
+    engine, drafter = observed(model, folder, changed, capture)
+    answers(engine, requests(GREEDY))
+    assert engine.metrics().accepted_tokens > 10
+    assert {len(drafts) for _, drafts in drafter.proposed} >= {1, DRAFTS}
+    for tokens, drafts in drafter.proposed[::4]:
+        assert drafts == reference_drafts(model, head_tensors(), tokens, len(drafts))
+
+
+def test_drafts_are_drawn_like_tokens_of_model(model: Model) -> None:
+    """A head that predicts what the model does drafts what is sampled, also with a vocabulary of its own."""
+    source = torch.Generator().manual_seed(1)
+    ids, logits = torch.randperm(512, generator=source)[:200], torch.randn(6, 200, generator=source) * 2
+
+    class Known:
+        def logits(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return logits, ids
+
+    state = State(2, 8, 512, PAGES, CPU)
+    bases = [seed_base(seed) for seed in range(9)]
+    state.temperatures.copy_(torch.tensor([0.0, 0.5, 1.0] * 3))
+    state.seeds.copy_(torch.tensor([signed(base) for base in bases], dtype=torch.int32))
+    drafter = HeadDrafter(Known(), state, Entries(state), DRAFTS)  # type: ignore[arg-type]
+    entries, places = torch.tensor([4, 0, 1, 2, 7, 8]), torch.tensor([9, 8, 9, 10, 500, 1])
+    whole = torch.full((6, 512), -torch.inf)
+    whole[:, ids] = logits
+    seeds = torch.tensor([row_seed(bases[entry], place) for entry, place in zip(entries, places.tolist(), strict=True)])
+    expected = draw(whole, state.temperatures[entries], seeds)
+    assert torch.equal(drafter._drawn(logits, entries, places, warm=True), expected)
+    assert not torch.equal(expected, whole.argmax(-1))
+
+
+def test_scaled_positions_of_head_match_transformers() -> None:
+    scaling = {
+        "rope_type": "llama3",
+        "rope_theta": 500000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    theirs = LlamaConfig(head_dim=64, rope_parameters=scaling)
+    expected, _ = ROPE_INIT_FUNCTIONS["llama3"](theirs, CPU)
+    torch.testing.assert_close(DraftHeadRope(500000.0, 8.0, 1.0, 4.0, 8192).frequencies(64), expected)
+
+
+def test_warm_up_with_head_leaves_tokens_alone(model: Model, folder: Path) -> None:
+    expected = answers(plain(model), requests(WARM))
+    config = read_draft_head_config(folder, model.config)
+    head = DraftHead(config, load_draft_head(folder, config, model.weights), model.config, PAGES, PAGES * 64)
+    runner = ModelRunner(model, CPU, 4096, 8, replayed, DRAFTS, draft_head=head)
+    runner.warm_up(64, lambda *_: None)
+    engine, _ = engine_over(runner, PAGES, LIMITS, kv_groups=model.config.kv_groups, drafter=runner.drafter)
+    assert_equal(answers(engine, requests(WARM)), expected)
+    assert engine.metrics().drafted_tokens > 0
+
+
+def test_setting_of_head_makes_engine_draft(checkpoint: Path, folder: Path) -> None:
+    config = GptOssConfig(checkpoint=str(checkpoint), device="cpu", memory_share=0.01, draft_tokens=2)
+    settings = config.engine(checkpoint, folder)
+    engine = assemble(settings, lambda _: None)
+    engine.add(Request(("one",), [1, 2, 3], GREEDY))
+    assert len(tokens_of(drain(engine), "one")) == 24
+    assert engine.metrics().drafted_tokens > 0
+
+
+def test_head_without_drafts_is_refused() -> None:
+    with pytest.raises(ValueError, match="draft_head needs draft_tokens"):
+        GptOssConfig(checkpoint="x", draft_head="y")
+    with pytest.raises(ValueError, match="draft_head needs a tensor_parallel_size of 1"):
+        GptOssConfig(checkpoint="x", draft_head="y", draft_tokens=3, tensor_parallel_size=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": 64}, "does not belong to a model with 96 and 4"),
+        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 17, 32]}}, "reads the inputs of layers"),
+        ({"num_attention_heads": 3, "num_key_value_heads": 2}, "for which there is no kernel"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "low_freq_factor"),
+        ({"intermediate_size": None}, "does not describe an EAGLE-3 head"),
+    ],
+)
+def test_config_of_other_head_is_error(tmp_path: Path, model: Model, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        read_draft_head_config(write_head(tmp_path / "head", RAW | changes), model.config)
+
+
+def test_head_is_read_by_other_names_of_its_layer(tmp_path: Path, model: Model, folder: Path) -> None:
+    renamed = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in head_tensors().items()}
+    raw = {name: value for name, value in RAW.items() if name != "eagle_config"}
+    other = write_head(tmp_path / "head", raw | {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}, renamed)
+    configs = [read_draft_head_config(each, model.config) for each in (folder, other)]
+    assert configs[0] == configs[1]
+    one, two = (load_draft_head(each, configs[0], model.weights) for each in (folder, other))
+    assert torch.equal(one.qkv, two.qkv)
+    assert torch.equal(one.down, two.down)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "message"),
+    [
+        ("fc.weight", None, "lacks the tensor fc.weight"),
+        ("midlayer.mlp.up_proj.weight", torch.zeros(64, 96), r"has the shape \[64, 96\], not \[128, 96\]"),
+        ("d2t", torch.arange(200) * 2, "not in the model's vocabulary"),
+    ],
+)
+def test_damaged_head_is_error(
+    tmp_path: Path, model: Model, name: str, tensor: torch.Tensor | None, message: str
+) -> None:
+    tensors = head_tensors()
+    tensors |= {name: tensor} if tensor is not None else {}
+    if tensor is None:
+        del tensors[name]
+    folder = write_head(tmp_path / "head", tensors=tensors)
+    config = read_draft_head_config(folder, model.config)
+    with pytest.raises(CheckpointError, match=message):
+        load_draft_head(folder, config, model.weights)
