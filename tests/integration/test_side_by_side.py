@@ -79,7 +79,8 @@ def servers(
     folder = tmp_path_factory.mktemp(kind)
 
     def change(config: Json) -> None:
-        responses_config(config)["background"] = {"concurrency": 1}
+        # The former name of `concurrency`: the earlier version knows no other, and this one accepts it.
+        responses_config(config)["background"] = {"at_once": 1}
         if kind == "sqlite":
             responses_config(config)["store"] = {"type": "sqlite", "path": str(folder / "shared.db")}
 
