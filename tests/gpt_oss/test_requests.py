@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from llama_stack_gpt_oss.engine.config import GenerationDefaults
 from llama_stack_gpt_oss.errors import InvalidRequest
-from llama_stack_gpt_oss.requests import Asked, Reader
+from llama_stack_gpt_oss.requests import ParsedRequest, RequestParser
 from llama_stack_gpt_oss.stops import StopWatch
 from llama_stack_gpt_oss.vocabulary import Vocabulary
 
@@ -21,25 +21,25 @@ HELLO = [{"role": "user", "content": "Hello"}]
 
 
 @pytest.fixture(scope="module")
-def reader(vocabulary: Vocabulary) -> Reader:
+def parser(vocabulary: Vocabulary) -> RequestParser:
     defaults = GenerationDefaults(stop_ids=frozenset([200002, 200012]), temperature=0.7, top_p=0.9)
-    return Reader(vocabulary, defaults, context=1000)
+    return RequestParser(vocabulary, defaults, context=1000)
 
 
-def chat(reader: Reader, **fields: Any) -> Asked:
-    return reader.chat(SimpleNamespace(**{"messages": HELLO, **fields}), TODAY)
+def chat(parser: RequestParser, **fields: Any) -> ParsedRequest:
+    return parser.chat(SimpleNamespace(**{"messages": HELLO, **fields}), TODAY)
 
 
-def test_missing_parameters_default_to_checkpoint(reader: Reader) -> None:
-    params = chat(reader).request.params
+def test_missing_parameters_default_to_checkpoint(parser: RequestParser) -> None:
+    params = chat(parser).request.params
     assert (params.temperature, params.top_p, params.stop_ids) == (0.7, 0.9, frozenset([200002, 200012]))
     assert (params.max_tokens, params.top_logprobs, params.priority, params.cache_salt) == (1000, None, 0, "")
-    assert chat(reader).request.params.seed != params.seed
+    assert chat(parser).request.params.seed != params.seed
 
 
-def test_given_parameters_are_used(reader: Reader) -> None:
+def test_given_parameters_are_used(parser: RequestParser) -> None:
     request = chat(
-        reader,
+        parser,
         temperature=0,
         top_p=0.5,
         top_k=40,
@@ -59,7 +59,7 @@ def test_given_parameters_are_used(reader: Reader) -> None:
     assert (params.temperature, params.top_p, params.seed, params.max_tokens) == (0.0, 0.5, 7, 9)
     assert (params.top_logprobs, params.priority, params.cache_salt) == (2, -1, "me")
     assert (params.top_k, params.min_p) == (40, 0.1)
-    assert chat(reader, top_k=-1).request.params.top_k == 0
+    assert chat(parser, top_k=-1).request.params.top_k == 0
     assert (len(set(request.request.ids)), request.stops, request.logprobs, request.include_usage) == (
         3,
         ("x",),
@@ -68,8 +68,8 @@ def test_given_parameters_are_used(reader: Reader) -> None:
     )
 
 
-def test_tool_choice_none_hides_tools_from_model(reader: Reader) -> None:
-    without, automatic = (chat(reader, tools=[WEATHER], tool_choice=choice) for choice in ("none", "auto"))
+def test_tool_choice_none_hides_tools_from_model(parser: RequestParser) -> None:
+    without, automatic = (chat(parser, tools=[WEATHER], tool_choice=choice) for choice in ("none", "auto"))
     assert without.tools == ()
     assert len(without.request.prompt) < len(automatic.request.prompt)
     assert automatic.tools[0].name == "get_weather"
@@ -104,35 +104,35 @@ def test_tool_choice_none_hides_tools_from_model(reader: Reader) -> None:
         ({"tools": [{"type": "web_search"}]}, "tools[0]"),
     ],
 )
-def test_invalid_value_is_refused_with_its_field(reader: Reader, fields: dict[str, Any], param: str) -> None:
+def test_invalid_value_is_refused_with_its_field(parser: RequestParser, fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as refusal:
-        chat(reader, **fields)
+        chat(parser, **fields)
     assert refusal.value.param == param
 
 
-def test_penalties_and_biases_are_read(reader: Reader, vocabulary: Vocabulary) -> None:
+def test_penalties_and_biases_are_read(parser: RequestParser, vocabulary: Vocabulary) -> None:
     """Special tokens are not penalised. Without a penalty, nothing of them is sent to an engine of an older version."""
     params = chat(
-        reader, frequency_penalty=-2, presence_penalty=0.5, logit_bias={"5": -100, "200002": 1}
+        parser, frequency_penalty=-2, presence_penalty=0.5, logit_bias={"5": -100, "200002": 1}
     ).request.params
     assert (params.frequency_penalty, params.presence_penalty) == (-2.0, 0.5)
     assert params.logit_bias == ((5, -100.0), (200002, 1.0))
     assert params.unpenalised == set(vocabulary.special.values())
     neutral = chat(
-        reader, frequency_penalty=0, presence_penalty=0.0, logit_bias={}, repetition_penalty=1
+        parser, frequency_penalty=0, presence_penalty=0.0, logit_bias={}, repetition_penalty=1
     ).request.params
     assert (neutral.logit_bias, neutral.unpenalised) == ((), frozenset())
 
 
-def test_too_long_prompt_is_refused_with_token_counts(reader: Reader) -> None:
+def test_too_long_prompt_is_refused_with_token_counts(parser: RequestParser) -> None:
     with pytest.raises(InvalidRequest, match=r"The prompt has 1,\d\d\d tokens, and the context of 1,000") as refusal:
-        chat(reader, messages=[{"role": "user", "content": "word " * 1100}])
+        chat(parser, messages=[{"role": "user", "content": "word " * 1100}])
     assert refusal.value.code == "context_length_exceeded"
 
 
 @pytest.mark.parametrize("prompt", ["Hi there", ["Hi there"], [13347, 1354], [[13347, 1354]]])
-def test_bare_prompt_is_text_or_tokens(reader: Reader, prompt: Any) -> None:
-    tokens = reader.completion(SimpleNamespace(prompt=prompt)).request.prompt
+def test_bare_prompt_is_text_or_tokens(parser: RequestParser, prompt: Any) -> None:
+    tokens = parser.completion(SimpleNamespace(prompt=prompt)).request.prompt
     assert len(tokens) == 2
 
 
@@ -147,9 +147,9 @@ def test_bare_prompt_is_text_or_tokens(reader: Reader, prompt: Any) -> None:
         ({"prompt": "a", "logprobs": True}, "logprobs"),
     ],
 )
-def test_invalid_bare_prompt_is_refused(reader: Reader, fields: dict[str, Any], param: str) -> None:
+def test_invalid_bare_prompt_is_refused(parser: RequestParser, fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as refusal:
-        reader.completion(SimpleNamespace(**fields))
+        parser.completion(SimpleNamespace(**fields))
     assert refusal.value.param == param
 
 

@@ -9,30 +9,34 @@ from .engine.engine import Update
 from .engine.sequence import Sampled
 from .process.client import EngineClient
 from .replies import CallArguments, CallOpened, Content, Delta, Reasoning, Reply
-from .requests import Asked
+from .requests import ParsedRequest
 from .stops import StopWatch
 from .vocabulary import Vocabulary
 
 Json = dict[str, Any]
 
 
-def chat_chunks(client: EngineClient, asked: Asked, vocabulary: Vocabulary, model: str) -> AsyncGenerator[Json]:
+def chat_chunks(
+    client: EngineClient, parsed: ParsedRequest, vocabulary: Vocabulary, model: str
+) -> AsyncGenerator[Json]:
     """Yield the chunks of a streamed chat completion. Closing the iterator cancels the request in the engine."""
-    choices = {name: _Choice(n, asked, vocabulary) for n, name in enumerate(asked.request.ids)}
-    return _chunks(client, asked, choices, _head("chatcmpl", "chat.completion.chunk", asked, model))
+    choices = {name: _Choice(n, parsed, vocabulary) for n, name in enumerate(parsed.request.ids)}
+    return _chunks(client, parsed, choices, _head("chatcmpl", "chat.completion.chunk", parsed, model))
 
 
-def text_chunks(client: EngineClient, asked: Asked, vocabulary: Vocabulary, model: str) -> AsyncGenerator[Json]:
+def text_chunks(
+    client: EngineClient, parsed: ParsedRequest, vocabulary: Vocabulary, model: str
+) -> AsyncGenerator[Json]:
     """Yield the chunks of a text completion. Its text is all output except special tokens."""
-    texts = {name: _Bare(n, asked, vocabulary) for n, name in enumerate(asked.request.ids)}
-    return _chunks(client, asked, texts, _head("cmpl", "text_completion", asked, model))
+    texts = {name: _Bare(n, parsed, vocabulary) for n, name in enumerate(parsed.request.ids)}
+    return _chunks(client, parsed, texts, _head("cmpl", "text_completion", parsed, model))
 
 
 async def _chunks(
-    client: EngineClient, asked: Asked, answers: "Mapping[str, _Choice | _Bare]", head: Json
+    client: EngineClient, parsed: ParsedRequest, answers: "Mapping[str, _Choice | _Bare]", head: Json
 ) -> AsyncGenerator[Json]:
     cached = 0
-    async with aclosing(client.generate(asked.request)) as updates:
+    async with aclosing(client.generate(parsed.request)) as updates:
         async for update in updates:
             answer = answers[update.id]
             cached = max(cached, update.cached)
@@ -40,23 +44,23 @@ async def _chunks(
                 yield {**head, "choices": [choice]}
             if answer.finish is not None and update.finish is None:
                 client.cancel(update.id)
-    if asked.include_usage:
-        yield {**head, "choices": [], "usage": _usage(asked, list(answers.values()), cached)}
+    if parsed.include_usage:
+        yield {**head, "choices": [], "usage": _usage(parsed, list(answers.values()), cached)}
 
 
-def _head(prefix: str, kind: str, asked: Asked, model: str) -> Json:
-    return {"id": f"{prefix}-{asked.request.ids[0]}", "object": kind, "created": int(time.time()), "model": model}
+def _head(prefix: str, kind: str, parsed: ParsedRequest, model: str) -> Json:
+    return {"id": f"{prefix}-{parsed.request.ids[0]}", "object": kind, "created": int(time.time()), "model": model}
 
 
 class _Choice:
     """One choice of a chat completion."""
 
-    def __init__(self, index: int, asked: Asked, vocabulary: Vocabulary) -> None:
+    def __init__(self, index: int, parsed: ParsedRequest, vocabulary: Vocabulary) -> None:
         self.finish: str | None = None
         self._index = index
-        self._reply = Reply(vocabulary, asked.tools)
-        self._watch = StopWatch(asked.stops)
-        self._logprobs = _Logprobs(vocabulary) if asked.logprobs else None
+        self._reply = Reply(vocabulary, parsed.tools)
+        self._watch = StopWatch(parsed.stops)
+        self._logprobs = _Logprobs(vocabulary) if parsed.logprobs else None
         self._opened = False
 
     @property
@@ -118,13 +122,13 @@ class _Bare:
 
     reasoning_tokens = 0
 
-    def __init__(self, index: int, asked: Asked, vocabulary: Vocabulary) -> None:
+    def __init__(self, index: int, parsed: ParsedRequest, vocabulary: Vocabulary) -> None:
         self.finish: str | None = None
         self.tokens = 0
         self._index = index
         self._vocabulary = vocabulary
         self._decoder = vocabulary.decoder()
-        self._watch = StopWatch(asked.stops)
+        self._watch = StopWatch(parsed.stops)
 
     def feed(self, update: Update) -> Iterator[Json]:
         if self.finish is not None:
@@ -174,8 +178,8 @@ def _fields(delta: Reasoning | CallOpened | CallArguments) -> Json:
             return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
 
 
-def _usage(asked: Asked, answers: "list[_Choice | _Bare]", cached: int) -> Json:
-    prompt, made = len(asked.request.prompt), sum(answer.tokens for answer in answers)
+def _usage(parsed: ParsedRequest, answers: "list[_Choice | _Bare]", cached: int) -> Json:
+    prompt, made = len(parsed.request.prompt), sum(answer.tokens for answer in answers)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": made,

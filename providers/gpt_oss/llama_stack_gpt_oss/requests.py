@@ -22,7 +22,7 @@ SHOWN = 40  # characters of an invalid id in an error
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ParsedRequest:
     """A parsed request: the engine's request, and the parameters for the conversion of its tokens."""
 
     request: Request
@@ -31,12 +31,12 @@ class Asked:
     logprobs: bool
     include_usage: bool
 
-    def with_usage(self) -> "Asked":
+    def with_usage(self) -> "ParsedRequest":
         """Return the request with usage, which answers that are not streamed always include."""
         return replace(self, include_usage=True)
 
 
-class Reader:
+class RequestParser:
     """Parses requests for one model. `context`: maximum tokens of a prompt with its answer."""
 
     def __init__(self, vocabulary: Vocabulary, defaults: GenerationDefaults, context: int) -> None:
@@ -44,7 +44,7 @@ class Reader:
         self._defaults = defaults
         self.context = context
 
-    def chat(self, params: Any, today: date) -> Asked:
+    def chat(self, params: Any, today: date) -> ParsedRequest:
         """Parse a chat request. InvalidRequest names the invalid field."""
         tools = read_tools(_plain(_get(params, "tools")))
         choice = read_tool_choice(_plain(_get(params, "tool_choice")), tools)
@@ -62,15 +62,15 @@ class Reader:
         prompt = render(self._vocabulary.harmony, chat)
         logprobs = int(_get(params, "top_logprobs") or 0) if _get(params, "logprobs") else None
         most = _get(params, "max_completion_tokens") or _get(params, "max_tokens")
-        return self._asked(params, prompt, most, logprobs, grammar, shown)
+        return self._parsed(params, prompt, most, logprobs, grammar, shown)
 
-    def completion(self, params: Any) -> Asked:
+    def completion(self, params: Any) -> ParsedRequest:
         """Parse a text completion: a prompt of text or tokens, used without Harmony formatting."""
         for name in ("echo", "suffix", "logprobs"):
             if _get(params, name):
                 raise InvalidRequest(f"{name} is not supported", param=name)
         prompt = self._tokens(params.prompt)
-        return self._asked(params, prompt, _get(params, "max_tokens") or 16, None, None, ())
+        return self._parsed(params, prompt, _get(params, "max_tokens") or 16, None, None, ())
 
     def _tokens(self, prompt: Any) -> list[int]:
         if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
@@ -84,7 +84,7 @@ class Reader:
                 raise InvalidRequest(f"{token} is not a token of the model's vocabulary", param="prompt")
         return list(prompt)
 
-    def _asked(
+    def _parsed(
         self,
         params: Any,
         prompt: list[int],
@@ -92,7 +92,7 @@ class Reader:
         logprobs: int | None,
         grammar: str | None,
         tools: tuple[Tool, ...],
-    ) -> Asked:
+    ) -> ParsedRequest:
         _refuse_repetition_penalty(params)
         self._check_length(prompt)
         sampling = Params(
@@ -115,7 +115,7 @@ class Reader:
             raise InvalidRequest(f"top_logprobs is between 0 and {MOST_LOGPROBS}", param="top_logprobs")
         ids = tuple(f"{name}-{number}" for number in range(choices))
         options = _plain(_get(params, "stream_options")) or {}
-        return Asked(
+        return ParsedRequest(
             request=Request(ids, prompt, sampling, grammar),
             tools=tools,
             stops=_stops(params),

@@ -16,7 +16,7 @@ from llama_stack_gpt_oss.engine.config import read_generation_defaults
 from llama_stack_gpt_oss.engine.errors import EngineError
 from llama_stack_gpt_oss.errors import InvalidRequest
 from llama_stack_gpt_oss.process.client import EngineClient
-from llama_stack_gpt_oss.requests import Asked, Reader
+from llama_stack_gpt_oss.requests import ParsedRequest, RequestParser
 from llama_stack_gpt_oss.telemetry import EngineTelemetry
 from llama_stack_gpt_oss.vocabulary import Vocabulary, read_vocabulary
 
@@ -49,7 +49,7 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
     def __init__(self, config: GptOssConfig) -> None:
         self._config = config
         self._vocabulary: Vocabulary
-        self._reader: Reader
+        self._parser: RequestParser
         self._client: EngineClient
         self.__provider_id__: str  # Set by the host, like the next two.
         self.__provider_spec__: Any
@@ -67,7 +67,7 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
             self._vocabulary = await asyncio.to_thread(_vocabulary, self._config.checkpoint)
         finally:
             ready = await starting
-        self._reader = Reader(self._vocabulary, read_generation_defaults(folder), ready.context)
+        self._parser = RequestParser(self._vocabulary, read_generation_defaults(folder), ready.context)
         EngineTelemetry(metrics.get_meter("llama_stack_gpt_oss"), settings.socket, self._config.model)
 
     # Requests
@@ -96,8 +96,8 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
         self, params: OpenAICompletionRequestWithExtraBody
     ) -> Completion | AsyncIterator[Completion]:
         """Return a text completion, or the stream of its chunks."""
-        asked = await self._asked(self._reader.completion, params, whole=not params.stream)
-        chunks = await _accepted(text_chunks(self._client, asked, self._vocabulary, self._config.model))
+        parsed = await self._parse(self._parser.completion, params, whole=not params.stream)
+        chunks = await _accepted(text_chunks(self._client, parsed, self._vocabulary, self._config.model))
         if params.stream:
             return _each(chunks, Completion)
         return Completion.construct(**fold_text([chunk async for chunk in chunks]))
@@ -117,7 +117,7 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
                 provider_id=self.__provider_id__,
                 provider_resource_id=name,
                 model_type=ModelType.llm,
-                metadata={"context_length": self._reader.context},
+                metadata={"context_length": self._parser.context},
             )
         ]
 
@@ -148,20 +148,20 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
         """Disconnect from the engine."""
         await self._client.close()
 
-    async def _asked(self, read: Any, params: Any, whole: bool) -> Asked:
+    async def _parse(self, parse: Any, params: Any, whole: bool) -> ParsedRequest:
         """Parse and render the request in a thread, since long prompts take time."""
         try:
-            asked: Asked = await asyncio.to_thread(read, params)
+            parsed: ParsedRequest = await asyncio.to_thread(parse, params)
         except InvalidRequest as error:
             raise refused(error) from error
-        return asked.with_usage() if whole else asked
+        return parsed.with_usage() if whole else parsed
 
     async def _open_chat(self, params: Any) -> AsyncGenerator[Json]:
-        def read(given: Any) -> Asked:
-            return self._reader.chat(given, date.today())
+        def parse(given: Any) -> ParsedRequest:
+            return self._parser.chat(given, date.today())
 
-        asked = await self._asked(read, params, whole=not params.stream)
-        return await _accepted(chat_chunks(self._client, asked, self._vocabulary, self._config.model))
+        parsed = await self._parse(parse, params, whole=not params.stream)
+        return await _accepted(chat_chunks(self._client, parsed, self._vocabulary, self._config.model))
 
     async def _whole(self, params: Any) -> Json:
         fold = ChatFold()
