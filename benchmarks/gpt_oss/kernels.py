@@ -15,7 +15,7 @@ from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
 from llama_stack_gpt_oss.engine.kernels.triton_ops import FEW_ROWS, ExpertTiles, TritonOps
 from llama_stack_gpt_oss.engine.ops import Ops, Routed, Store
 from llama_stack_gpt_oss.engine.scheduler import ScheduledTokens
-from llama_stack_gpt_oss.engine.sequence import Params
+from llama_stack_gpt_oss.engine.sequence import SamplingParams
 from llama_stack_gpt_oss.engine.state import Entries, State
 from llama_stack_gpt_oss.engine.weights import Experts, Layer, Weights
 
@@ -26,7 +26,7 @@ TOLERANCE = 0.02  # of the error's norm, relative: bf16 has eight bits
 MIXED = ((0, 40), (70, 1), (100, 37), (3, 5))  # computed tokens, and tokens to compute
 DRAFTED = ((0, 1), (70, 5), (61, 5), (100, 2))  # computed tokens, and rows of a decode with drafts
 TILES = product((64, 128, 32), (128, 64), (2, 4, 8), (3, 4))  # strip, depth, warps, stages
-PARAMS = Params(max_tokens=1, temperature=1.0)
+PARAMS = SamplingParams(max_tokens=1, temperature=1.0)
 
 
 def on_device(plan: Plan, device: torch.device) -> TritonOps:

@@ -7,7 +7,7 @@ import torch
 
 from llama_stack_gpt_oss.engine.cache import BlockTable, KVCacheBlocks, places_filled
 from llama_stack_gpt_oss.engine.config import ModelConfig
-from llama_stack_gpt_oss.engine.sequence import Params, Sequence
+from llama_stack_gpt_oss.engine.sequence import SamplingParams, Sequence
 from llama_stack_gpt_oss.engine.weights import Weights
 
 Row = dict[str, str | float | bool]
@@ -74,7 +74,7 @@ def step_bytes(config: ModelConfig, weights: Weights, batch: int, context: int, 
     return total
 
 
-def sequences(config: ModelConfig, count: int, tokens: int, params: Params) -> list[Sequence]:
+def sequences(config: ModelConfig, count: int, tokens: int, params: SamplingParams) -> list[Sequence]:
     """Create sequences of random tokens, each with its own blocks and room for `max_tokens`."""
     places, kv_groups = places_filled(tokens + params.max_tokens), len(config.kv_groups)
     created = []

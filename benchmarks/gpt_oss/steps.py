@@ -20,13 +20,13 @@ from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.ops import Head
 from llama_stack_gpt_oss.engine.runner import ModelRunner, Step
 from llama_stack_gpt_oss.engine.scheduler import Limits, ScheduledTokens
-from llama_stack_gpt_oss.engine.sequence import Params, Sequence, TokenMask
+from llama_stack_gpt_oss.engine.sequence import SamplingParams, Sequence, TokenMask
 from llama_stack_gpt_oss.engine.weights import Weights
 
 from .measures import Row, copy_bandwidth, pages_of, sequences, step_bytes, timed
 from .plans import GPT_OSS_120B, TINY, Plan, random_weights
 
-GREEDY = Params(max_tokens=1, temperature=0.0)
+GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 WAYS = {
     "greedy": GREEDY,
     "temperature": replace(GREEDY, temperature=1.0),
@@ -129,7 +129,7 @@ class Running:
         }
 
 
-def running(plan: Plan, runner: ModelRunner, batch: int, context: int, params: Params) -> Running:
+def running(plan: Plan, runner: ModelRunner, batch: int, context: int, params: SamplingParams) -> Running:
     room = plan.warm + plan.steps + 1
     return Running(runner, sequences(plan.config, batch, context, replace(params, max_tokens=room)))
 
@@ -208,7 +208,7 @@ def drafts(plan: Plan, device: torch.device) -> Iterator[Row]:
     """Yield the speed of answers that repeat themselves, with several numbers of drafts; the second of two runs."""
     weights, context, tokens = random_weights(plan.config, device), plan.batches[0][1], plan.steps
     model, longest = model_of(plan, weights, device, [(max(plan.sampled), context)])
-    params = Params(max_tokens=tokens, temperature=0.0, frequency_penalty=-2.0)
+    params = SamplingParams(max_tokens=tokens, temperature=0.0, frequency_penalty=-2.0)
     for batch, most in product(plan.sampled, plan.drafts):
         capture = None if device.type == "cuda" else eager
         runner = ModelRunner(model, device, longest, batch, capture, most)
@@ -271,7 +271,7 @@ def agreement(plan: Plan, device: torch.device) -> Iterator[Row]:
     weights = random_weights(plan.config, device)
     prompts = [torch.randint(plan.config.vocabulary, (150 + 70 * number,)).tolist() for number in range(4)]
     model, longest = model_of(plan, weights, device, [(8, 512)])
-    params = Params(max_tokens=4 if plan.tiny else 32, temperature=1.0)
+    params = SamplingParams(max_tokens=4 if plan.tiny else 32, temperature=1.0)
 
     def engine(capture: Capture | None) -> Engine:
         limits = Limits(8, 256, 8)
@@ -285,7 +285,7 @@ def agreement(plan: Plan, device: torch.device) -> Iterator[Row]:
         yield {"compared": name, "tokens": len(tokens), "equal": equal}
 
 
-def generated(engine: Engine, prompts: list[list[int]], params: Params) -> list[int]:
+def generated(engine: Engine, prompts: list[list[int]], params: SamplingParams) -> list[int]:
     """Return the tokens of all prompts, answered together."""
     for number, prompt in enumerate(prompts):
         engine.add(Request((f"{number}",), prompt, replace(params, seed=number)))
@@ -310,7 +310,7 @@ def host(plan: Plan, _: torch.device) -> Iterator[Row]:
         engine = Engine(runner, Cache(model.scratch, config.kv_groups), limits, longest, no_mask)
         for number in range(batch):
             prompt = torch.randint(config.vocabulary, (context,)).tolist()
-            engine.add(Request((f"{number}",), prompt, Params(max_tokens=room, temperature=1.0, seed=number)))
+            engine.add(Request((f"{number}",), prompt, SamplingParams(max_tokens=room, temperature=1.0, seed=number)))
             engine.step()
         seconds = sorted(timed(engine.step, cpu) for _ in range(steps))
     yield {

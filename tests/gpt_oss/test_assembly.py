@@ -12,7 +12,7 @@ from llama_stack_gpt_oss.engine.engine import Request
 from llama_stack_gpt_oss.engine.errors import EngineError
 from llama_stack_gpt_oss.engine.model import page_bytes
 from llama_stack_gpt_oss.engine.progress import Progress
-from llama_stack_gpt_oss.engine.sequence import Params
+from llama_stack_gpt_oss.engine.sequence import SamplingParams
 from llama_stack_gpt_oss.engine.sharding import Shard
 from llama_stack_gpt_oss.process.assembly import assemble, select_device
 from llama_stack_gpt_oss.process.progress import ProgressBar
@@ -71,7 +71,7 @@ def test_fp8_kv_cache_on_gpu_without_fp8_is_error(
 def test_fp8_kv_cache_has_blocks_of_quarter_of_float32(checkpoint: Path) -> None:
     config = GptOssConfig(checkpoint=str(checkpoint), device="cpu", memory_share=0.01, kv_dtype="fp8")
     engine = assemble(config.engine(checkpoint), lambda _: None)
-    engine.add(Request(("one",), [1, 2, 3], Params(max_tokens=5)))
+    engine.add(Request(("one",), [1, 2, 3], SamplingParams(max_tokens=5)))
     assert len(drain(engine)) == 5
     model = read_config(checkpoint)
     assert 4 * page_bytes(model, torch.float8_e4m3fn) == page_bytes(model, torch.float32)
@@ -81,7 +81,7 @@ def test_setting_of_drafts_makes_engine_draft(checkpoint: Path) -> None:
     """The prompt repeats itself, and the answer too: each token makes itself more likely."""
     config = GptOssConfig(checkpoint=str(checkpoint), device="cpu", memory_share=0.01, draft_tokens=3)
     engine = assemble(config.engine(checkpoint), lambda _: None)
-    params = Params(max_tokens=100, temperature=0.0, frequency_penalty=-2.0)
+    params = SamplingParams(max_tokens=100, temperature=0.0, frequency_penalty=-2.0)
     engine.add(Request(("one",), [1, 2, 3, 4] * 4, params))
     assert len(drain(engine)) == 100
     metrics = engine.metrics()

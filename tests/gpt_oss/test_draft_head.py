@@ -28,7 +28,7 @@ from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.runner import ModelRunner
 from llama_stack_gpt_oss.engine.sampler import draw, row_seed, seed_base, signed
 from llama_stack_gpt_oss.engine.scheduler import Limits, ScheduledTokens
-from llama_stack_gpt_oss.engine.sequence import Params, Sequence
+from llama_stack_gpt_oss.engine.sequence import SamplingParams, Sequence
 from llama_stack_gpt_oss.engine.state import Entries, State
 from llama_stack_gpt_oss.engine.weights import load
 from llama_stack_gpt_oss.process.assembly import assemble
@@ -40,7 +40,7 @@ from .test_drafts import answers, assert_equal, requests
 DRAFTS = 3
 PAGES = 64
 LIMITS = Limits(sequences=8, step_tokens=48, waiting=100, verified=24)
-GREEDY = Params(max_tokens=24, temperature=0.0)
+GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
 WARM = replace(GREEDY, temperature=1.0)
 Tensors = dict[str, torch.Tensor]
 RAW = {
@@ -146,7 +146,7 @@ def plain(model: Model) -> Engine:
 
 def reference_drafts(model: Model, tensors: Tensors, tokens: list[int], count: int) -> list[int]:
     """Draft greedily without a cache: all rows of the head are computed anew for each draft."""
-    sequence = Sequence("x", tokens[:-1], len(tokens), Params(max_tokens=1), 0)
+    sequence = Sequence("x", tokens[:-1], len(tokens), SamplingParams(max_tokens=1), 0)
     fresh = Model(model.config, model.weights, TorchOps(model.config), PAGES, 4096, features=(1, 2, 3))
     places = places_filled(len(tokens))
     tables = (BlockTable(list(range(places))), BlockTable(list(range(places, 2 * places))))
@@ -201,7 +201,7 @@ def normalized(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     ],
 )
 def test_tokens_are_same_with_and_without_head(
-    model: Model, folder: Path, params: Params, capture: Capture | None
+    model: Model, folder: Path, params: SamplingParams, capture: Capture | None
 ) -> None:
     """Half of the drafts are replaced by the right tokens, since those of a random head are wrong."""
     expected = answers(plain(model), requests(params))

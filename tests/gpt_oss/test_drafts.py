@@ -19,14 +19,14 @@ from llama_stack_gpt_oss.engine.graphs import Capture, verified_sizes
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.runner import ModelRunner
 from llama_stack_gpt_oss.engine.scheduler import Limits
-from llama_stack_gpt_oss.engine.sequence import Params, Sequence, TokenMask
+from llama_stack_gpt_oss.engine.sequence import SamplingParams, Sequence, TokenMask
 
 from .support.engines import CPU, CountingRunner, counted_token, drain, engine_over, no_mask, tiny_model, tokens_of
 from .support.records import replayed
 
 DRAFTS = 4
 LIMITS = Limits(sequences=8, step_tokens=64, waiting=100, verified=24)
-GREEDY = Params(max_tokens=24, temperature=0.0)
+GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
 WARM = replace(GREEDY, temperature=1.0)
 REPETITIVE = replace(GREEDY, max_tokens=100, frequency_penalty=-2.0)  # each token makes itself more likely
 
@@ -90,7 +90,7 @@ def engine_with(
     return engine_over(runner, 64, LIMITS, open_mask=open_mask, kv_groups=groups, drafter=drafter)
 
 
-def requests(params: Params, grammar: str | None = None) -> list[Request]:
+def requests(params: SamplingParams, grammar: str | None = None) -> list[Request]:
     """Return requests with prompts of several lengths, over two blocks for one of them, each with its own seed."""
     source = random.Random(1)
     return [
@@ -133,7 +133,7 @@ def assert_equal(found: dict[str, list[Update]], expected: dict[str, list[Update
     ],
 )
 def test_tokens_are_same_with_and_without_drafts(
-    model: Model, params: Params, grammar: str | None, capture: Capture | None
+    model: Model, params: SamplingParams, grammar: str | None, capture: Capture | None
 ) -> None:
     """All sequences are in one batch, and two of them have no drafts."""
     plain, _ = engine_with(model, None, open_mask=lambda _: Rising())
@@ -163,7 +163,7 @@ def test_right_drafts_save_their_steps(model: Model) -> None:
 
 
 @pytest.mark.parametrize("params", [REPETITIVE, replace(REPETITIVE, temperature=0.8)])
-def test_ngrams_of_repetitive_text_save_steps(model: Model, params: Params) -> None:
+def test_ngrams_of_repetitive_text_save_steps(model: Model, params: SamplingParams) -> None:
     (request, *_) = requests(params)
     plain, _ = engine_with(model, None)
     engine, cache = engine_with(model, NgramDrafter(DRAFTS))
@@ -213,7 +213,7 @@ def test_sampled_tokens_with_drafts_follow_probabilities_of_model(model: Model) 
     engine, _ = engine_with(model, Best())
     for seed in range(0, 800, LIMITS.sequences):
         names = tuple(f"{seed + number}" for number in range(LIMITS.sequences))
-        engine.add(Request(names, prompt, Params(max_tokens=2, temperature=temperature, seed=seed)))
+        engine.add(Request(names, prompt, SamplingParams(max_tokens=2, temperature=temperature, seed=seed)))
         updates = drain(engine)
         found += [tokens_of(updates, name) for name in names]
     firsts = Counter(first for first, _ in found)
@@ -245,7 +245,7 @@ def test_rejected_drafts_turn_themselves_off(model: Model) -> None:
 
 
 def test_length_of_drafts_follows_success() -> None:
-    sequence = Sequence("x", [1] * 10, 10, Params(max_tokens=1000), 0)
+    sequence = Sequence("x", [1] * 10, 10, SamplingParams(max_tokens=1000), 0)
     length = DraftLength(8, 8)
     lengths = []
     for accepted in (3, 1, 1, 0):
@@ -267,7 +267,7 @@ def test_length_of_drafts_follows_success() -> None:
 
 
 def test_last_token_of_answer_is_not_drafted() -> None:
-    sequence = Sequence("x", [1, 2, 3] * 5, 10, Params(max_tokens=8), 0)  # five of eight tokens are there
+    sequence = Sequence("x", [1, 2, 3] * 5, 10, SamplingParams(max_tokens=8), 0)  # five of eight tokens are there
     (drafts,) = NgramDrafter(8).propose([sequence])
     assert drafts == [1, 2]
     sequence.unread = 1
@@ -275,7 +275,7 @@ def test_last_token_of_answer_is_not_drafted() -> None:
 
 
 def test_drafts_end_before_stop_token() -> None:
-    params = Params(max_tokens=100, stop_ids=frozenset({4}))
+    params = SamplingParams(max_tokens=100, stop_ids=frozenset({4}))
     sequence = Sequence("x", [1, 2, 3, 5, 6, 4, 7, 1, 2, 3], 10, params, 0)
     assert NgramDrafter(8).propose([sequence]) == [[5, 6]]
 
@@ -389,7 +389,7 @@ class Answering:
 
     def add(self, name: str) -> None:
         start = self._source.choices(range(500), k=self._source.choice((1, 60, 190)))
-        params = Params(max_tokens=self._source.randrange(1, 60), stop_ids=frozenset(range(0, 1009, 40)))
+        params = SamplingParams(max_tokens=self._source.randrange(1, 60), stop_ids=frozenset(range(0, 1009, 40)))
         self.engine.add(Request((name,), start, params))
         self.prompts[name], self._found[name] = start, []
 

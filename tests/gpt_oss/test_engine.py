@@ -13,7 +13,7 @@ from llama_stack_gpt_oss.engine.engine import Request
 from llama_stack_gpt_oss.engine.errors import QueueFullError, RequestError
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.scheduler import Limits
-from llama_stack_gpt_oss.engine.sequence import Params
+from llama_stack_gpt_oss.engine.sequence import SamplingParams
 from llama_stack_gpt_oss.harmony import render
 from llama_stack_gpt_oss.vocabulary import Vocabulary
 
@@ -22,7 +22,7 @@ from .support.engines import WIDE, CountingRunner, drain, engine_over, generate,
 from .support.lessons import draw
 from .support.trained import write_trained
 
-GREEDY = Params(max_tokens=12, temperature=0.0)
+GREEDY = SamplingParams(max_tokens=12, temperature=0.0)
 STOPS = frozenset(range(0, 1009, 40))
 TIGHT = Limits(sequences=4, step_tokens=32, waiting=100)
 
@@ -101,7 +101,7 @@ def test_trained_model_says_same_with_fp8_kv_cache(tmp_path: Path, vocabulary: V
     differences = []
     for number in range(4):
         start = render(vocabulary.harmony, draw(random.Random(number)).chat)
-        params = Params(max_tokens=25, temperature=0.0, top_logprobs=0, stop_ids=frozenset({200002, 200012}))
+        params = SamplingParams(max_tokens=25, temperature=0.0, top_logprobs=0, stop_ids=frozenset({200002, 200012}))
         plain, eight = (generate(model_engine(each)[0], start, params) for each in models)
         assert tokens_of(eight, "one") == tokens_of(plain, "one")
         for one, other in zip(plain, eight, strict=True):
@@ -172,11 +172,11 @@ def test_request_waiting_for_pages_is_counted_once() -> None:
 
 
 def test_seed_gives_same_tokens_alone_and_in_batch(model: Model) -> None:
-    warm = Params(max_tokens=12, temperature=1.0, top_p=0.95, seed=7)
+    warm = SamplingParams(max_tokens=12, temperature=1.0, top_p=0.95, seed=7)
     engine, _ = model_engine(model)
     alone = tokens_of(generate(engine, prompt(40), warm), "one")
     for number in range(5):
-        engine.add(Request((f"other{number}",), prompt(30, number + 1), Params(max_tokens=20, seed=number)))
+        engine.add(Request((f"other{number}",), prompt(30, number + 1), SamplingParams(max_tokens=20, seed=number)))
     engine.step()
     assert tokens_of(generate(engine, prompt(40), warm), "one") == alone
     assert tokens_of(generate(engine, prompt(40), replace(warm, seed=8)), "one") != alone
@@ -184,7 +184,7 @@ def test_seed_gives_same_tokens_alone_and_in_batch(model: Model) -> None:
 
 def test_several_answers_share_prompt_and_differ(model: Model) -> None:
     engine, cache = model_engine(model)
-    engine.add(Request(("a", "b", "c"), prompt(150), Params(max_tokens=12, seed=3)))
+    engine.add(Request(("a", "b", "c"), prompt(150), SamplingParams(max_tokens=12, seed=3)))
     updates = drain(engine)
     assert len({tuple(tokens_of(updates, name)) for name in "abc"}) == 3
     # The second and third found the two full pages of the prompt that the first had computed.
@@ -254,16 +254,16 @@ def test_lower_priority_numbers_run_first() -> None:
     limits = Limits(sequences=1, step_tokens=64, waiting=10)
     engine, _ = engine_over(CountingRunner(limits), limits=limits)
     for name, priority in (("late", 5), ("first", -1), ("then", 0)):
-        engine.add(Request((name,), prompt(10), Params(max_tokens=2, priority=priority)))
+        engine.add(Request((name,), prompt(10), SamplingParams(max_tokens=2, priority=priority)))
     order = [update.id for update in drain(engine) if update.finish]
     assert order == ["first", "then", "late"]
 
 
 def test_lowest_ranked_sequence_is_preempted_whenever_it_was_admitted() -> None:
     engine, _ = engine_over(CountingRunner(WIDE), pages=12)
-    engine.add(Request(("low",), prompt(60), Params(max_tokens=200, priority=1)))
+    engine.add(Request(("low",), prompt(60), SamplingParams(max_tokens=200, priority=1)))
     engine.step()
-    engine.add(Request(("high",), prompt(60, 1), Params(max_tokens=200, priority=0)))
+    engine.add(Request(("high",), prompt(60, 1), SamplingParams(max_tokens=200, priority=0)))
     assert [update.id for update in drain(engine) if update.finish] == ["high", "low"]
     assert engine.metrics().preemptions > 0
 
@@ -314,7 +314,7 @@ def test_thousand_requests_with_cancels_leave_no_page(pages: int) -> None:
         common = prompt(source.choice((0, 64, 200)), seed=source.randrange(3))
         start = common + prompt(source.randrange(1, 250), seed=number)
         names = tuple(f"{number}.{choice}" for choice in range(source.choice((1, 1, 3))))
-        params = Params(max_tokens=source.randrange(1, 60), priority=source.randrange(3), stop_ids=STOPS)
+        params = SamplingParams(max_tokens=source.randrange(1, 60), priority=source.randrange(3), stop_ids=STOPS)
         try:
             engine.add(Request(names, start, params))
         except QueueFullError:

@@ -27,7 +27,7 @@ from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.ops import Head, Routed, Store
 from llama_stack_gpt_oss.engine.sampler import restrictions, row_seed, seed_base
 from llama_stack_gpt_oss.engine.scheduler import ScheduledTokens
-from llama_stack_gpt_oss.engine.sequence import Params, Sequence
+from llama_stack_gpt_oss.engine.sequence import SamplingParams, Sequence
 from llama_stack_gpt_oss.engine.state import Entries, State
 from llama_stack_gpt_oss.engine.weights import Experts, Weights, load
 
@@ -76,7 +76,7 @@ def works_of(*spans: tuple[int, int], window: int | None = None) -> list[Schedul
     for number, (start, count) in enumerate(spans):
         numbers = [(number + place * len(spans)) * 2 for place in range(places_filled(start + count))]
         gone = places_unseen(start, window)
-        params = Params(max_tokens=1, top_logprobs=0)
+        params = SamplingParams(max_tokens=1, top_logprobs=0)
         sequence = Sequence(f"{number}", list(range(start + count)), start + count, params, number)
         tables = BlockTable([GONE] * gone + numbers[gone:], gone), BlockTable([page + 1 for page in numbers])
         sequence.blocks = KVCacheBlocks(tables=tables)
@@ -359,7 +359,7 @@ def restricted_sequences(rows: int, vocabulary: int) -> list[Sequence]:
 
     made = []
     for n in range(rows):
-        params = Params(
+        params = SamplingParams(
             max_tokens=1,
             temperature=(1.0, 0.0, 0.7)[n % 3],
             top_k=(0, 1, 7, 10_000)[n % 4],
@@ -400,7 +400,7 @@ def test_redraw_kernel_draws_same_tokens_as_torch(
 
 def test_redraw_kernel_counts_drafts_before_each_row(torch_ops: TorchOps, kernels: TritonOps) -> None:
     """Of equal logits, penalties leave the tokens that are neither generated nor drafted before the row."""
-    params = Params(max_tokens=9, temperature=0.0, presence_penalty=1.0, logit_bias=((6, 0.5), (9, -1.0)))
+    params = SamplingParams(max_tokens=9, temperature=0.0, presence_penalty=1.0, logit_bias=((6, 0.5), (9, -1.0)))
     one, other = (Sequence(f"{n}", [5, 0, 1], 1, params, n) for n in range(2))
     works = [ScheduledTokens(one, 2, 1, drafts=[2, 6, 4]), ScheduledTokens(other, 2, 1)]
     step = replace(draws(1), temperatures=torch.zeros(5), seeds=torch.zeros(5, dtype=torch.long))
@@ -418,7 +418,7 @@ def test_redraw_kernel_counts_drafts_before_each_row(torch_ops: TorchOps, kernel
 def draws(rows: int, kept: bool = False) -> Batch:
     """Return a step of `rows` sequences, of which every third has temperature 0."""
     params = [
-        Params(max_tokens=1, temperature=(0.0, 1.0, 0.7)[n % 3], seed=n, top_logprobs=0 if kept else None)
+        SamplingParams(max_tokens=1, temperature=(0.0, 1.0, 0.7)[n % 3], seed=n, top_logprobs=0 if kept else None)
         for n in range(rows)
     ]
     sequences = [Sequence(f"{n}", [n], 1, each, n) for n, each in enumerate(params)]
@@ -520,7 +520,7 @@ def test_model_on_kernels_matches_reference(checkpoint: Path, config: ModelConfi
     """Compare a prompt and one further token with the reference."""
     tokens = torch.randint(512, (25,), generator=torch.Generator().manual_seed(1))
     model = Model(config, weights, TritonOps(config, wide=True), pages=PAGES, context=512)
-    sequence = Sequence("0", tokens.tolist(), 25, Params(max_tokens=1, temperature=0.0, top_logprobs=0), 0)
+    sequence = Sequence("0", tokens.tolist(), 25, SamplingParams(max_tokens=1, temperature=0.0, top_logprobs=0), 0)
     sequence.blocks = KVCacheBlocks(tables=(BlockTable([5]), BlockTable([3])))
     expected = reference.logits(weights, config, tokens)
     for work, place in ((ScheduledTokens(sequence, 0, 24), None), (ScheduledTokens(sequence, 24, 1), 24)):

@@ -20,7 +20,7 @@ from llama_stack_gpt_oss.engine.errors import EngineError
 from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
 from llama_stack_gpt_oss.engine.kernels.triton_ops import TritonOps
 from llama_stack_gpt_oss.engine.ops import Ops, Routed
-from llama_stack_gpt_oss.engine.sequence import Params
+from llama_stack_gpt_oss.engine.sequence import SamplingParams
 from llama_stack_gpt_oss.engine.sharding import Shard
 from llama_stack_gpt_oss.engine.weights import Experts, Layer, Weights, load
 from llama_stack_gpt_oss.process.assembly import assemble
@@ -37,7 +37,7 @@ from .test_weights import fine_tune
 
 UNEVEN = Size(intermediate=96, layers=2)  # three groups of MXFP4
 SHARDS = (Shard(0, 2), Shard(1, 2))
-LONG = Params(max_tokens=1500, temperature=0.0)
+LONG = SamplingParams(max_tokens=1500, temperature=0.0)
 
 
 # -- shards ------------------------------------------------------------------------
@@ -189,14 +189,18 @@ def prompt(length: int) -> list[int]:
 
 
 REQUESTS = [
-    Request(("greedy",), prompt(5), Params(max_tokens=20, temperature=0.0, top_logprobs=20)),
-    Request(("long",), prompt(700), Params(max_tokens=12, temperature=0.0, top_logprobs=20)),
-    Request(("warm-1", "warm-2"), prompt(70), Params(max_tokens=20, seed=5)),
-    Request(("narrow",), prompt(9), Params(max_tokens=20, temperature=0.8, top_p=0.9, top_k=50, seed=7)),
-    Request(("penalised",), prompt(33), Params(max_tokens=20, frequency_penalty=1.5, logit_bias=((17, 4.0),), seed=8)),
-    Request(("bound",), prompt(12), Params(max_tokens=20, seed=9), "start: /[a-f ]{5,40}/"),
+    Request(("greedy",), prompt(5), SamplingParams(max_tokens=20, temperature=0.0, top_logprobs=20)),
+    Request(("long",), prompt(700), SamplingParams(max_tokens=12, temperature=0.0, top_logprobs=20)),
+    Request(("warm-1", "warm-2"), prompt(70), SamplingParams(max_tokens=20, seed=5)),
+    Request(("narrow",), prompt(9), SamplingParams(max_tokens=20, temperature=0.8, top_p=0.9, top_k=50, seed=7)),
+    Request(
+        ("penalised",),
+        prompt(33),
+        SamplingParams(max_tokens=20, frequency_penalty=1.5, logit_bias=((17, 4.0),), seed=8),
+    ),
+    Request(("bound",), prompt(12), SamplingParams(max_tokens=20, seed=9), "start: /[a-f ]{5,40}/"),
 ]
-AGAIN = Request(("again",), prompt(700), Params(max_tokens=12, temperature=0.0, top_logprobs=20))
+AGAIN = Request(("again",), prompt(700), SamplingParams(max_tokens=12, temperature=0.0, top_logprobs=20))
 
 
 async def updates(client: EngineClient, request: Request) -> dict[str, list[Update]]:

@@ -17,7 +17,7 @@ import pytest
 
 from llama_stack_gpt_oss.engine.engine import Metrics, Request
 from llama_stack_gpt_oss.engine.errors import EngineError, QueueFullError, RequestError
-from llama_stack_gpt_oss.engine.sequence import Params
+from llama_stack_gpt_oss.engine.sequence import SamplingParams
 from llama_stack_gpt_oss.process.client import EngineClient, EngineDiedError
 from llama_stack_gpt_oss.process.frames import line, pack_request, unpack_request
 from llama_stack_gpt_oss.process.hub import Hub, Peer
@@ -27,8 +27,8 @@ from llama_stack_gpt_oss.process.settings import ADDRESS_BYTES, EngineSettings, 
 from .support.engines import WIDE, CountingRunner, engine_over
 from .support.processes import is_running, kill, settings, wait_for
 
-GREEDY = Params(max_tokens=20, temperature=0.0)
-LONG = Params(max_tokens=1500, temperature=0.0)
+GREEDY = SamplingParams(max_tokens=20, temperature=0.0)
+LONG = SamplingParams(max_tokens=1500, temperature=0.0)
 SECONDS = 60
 
 
@@ -63,7 +63,7 @@ async def client(served: EngineSettings) -> AsyncIterator[EngineClient]:
         yield created
 
 
-def request(name: str, params: Params = GREEDY, tokens: int = 30) -> Request:
+def request(name: str, params: SamplingParams = GREEDY, tokens: int = 30) -> Request:
     return Request((name,), list(range(1, tokens + 1)), params)
 
 
@@ -140,7 +140,7 @@ async def test_refused_requests_have_reasons(client: EngineClient) -> None:
         replace(LONG, frequency_penalty=0.5, logit_bias=((3, 1.5), (5, -1.0)), unpenalised=frozenset({9, 7})),
     ],
 )
-def test_request_keeps_its_parameters_in_a_frame(params: Params) -> None:
+def test_request_keeps_its_parameters_in_a_frame(params: SamplingParams) -> None:
     sent = Request(("one", "two"), [1, 2], params, "start: TEXT")
     assert unpack_request(json.loads(line(pack_request(sent)))) == sent
 

@@ -17,13 +17,13 @@ from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.ops import Head
 from llama_stack_gpt_oss.engine.runner import ModelRunner, Step
 from llama_stack_gpt_oss.engine.scheduler import ScheduledTokens
-from llama_stack_gpt_oss.engine.sequence import Params, Sequence
+from llama_stack_gpt_oss.engine.sequence import SamplingParams, Sequence
 from llama_stack_gpt_oss.engine.state import Entries, State
 
 from .support.engines import CPU, tiny_model
 from .support.records import replayed
 
-WARM = Params(max_tokens=10, temperature=1.0)
+WARM = SamplingParams(max_tokens=10, temperature=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def model(checkpoint: Path) -> Model:
     return tiny_model(checkpoint)
 
 
-def sequences(*params: Params) -> list[Sequence]:
+def sequences(*params: SamplingParams) -> list[Sequence]:
     """Return sequences with separate prompts, and a page for each kind of layer."""
     created = []
     for number, each in enumerate(params):
@@ -50,7 +50,7 @@ def whole(sequence: Sequence, drawn: int = 0) -> ScheduledTokens:
     return ScheduledTokens(sequence, 0, len(sequence.tokens) + drawn)
 
 
-def alone(model: Model, number: int, params: Params, count: int) -> list[int]:
+def alone(model: Model, number: int, params: SamplingParams, count: int) -> list[int]:
     """Return the tokens that a sequence draws alone, each token read before the next step."""
     runner, sequence = ModelRunner(model, CPU, context=512), sequences(*[params] * (number + 1))[number]
     for _ in range(count):
@@ -75,7 +75,7 @@ def read(step: Step, works: list[ScheduledTokens]) -> None:
         replace(WARM, temperature=0.0, frequency_penalty=-2.0, logit_bias=((5, 1.0),)),
     ],
 )
-def test_unread_tokens_are_input_of_next_step(model: Model, params: Params, capture: Capture | None) -> None:
+def test_unread_tokens_are_input_of_next_step(model: Model, params: SamplingParams, capture: Capture | None) -> None:
     """Rows change places, a sequence joins with its prompt, one is omitted, and one is recomputed from its beginning.
 
     Logits are kept for only one of them.

@@ -21,11 +21,11 @@ from llama_stack_gpt_oss.engine.sampler import (
     seed_base,
 )
 from llama_stack_gpt_oss.engine.scheduler import ScheduledTokens
-from llama_stack_gpt_oss.engine.sequence import Params, Sampled, Sequence
+from llama_stack_gpt_oss.engine.sequence import Sampled, SamplingParams, Sequence
 
 from .support.engines import CPU
 
-WARM = Params(max_tokens=10, temperature=1.0)
+WARM = SamplingParams(max_tokens=10, temperature=1.0)
 SHARES = torch.tensor([0.5, 0.3, 0.15, 0.05])
 DRAWS = 4000
 
@@ -48,7 +48,7 @@ class Mask:
         raise AssertionError(count)
 
 
-def sequence(params: Params, mask: Mask | None = None) -> Sequence:
+def sequence(params: SamplingParams, mask: Mask | None = None) -> Sequence:
     return Sequence("x", [1, 2, 3], 3, params, 0, mask=mask)
 
 
@@ -66,7 +66,7 @@ def sample(logits: torch.Tensor, sequences: list[Sequence], adjustments: Adjustm
     return sampled(tokens, report(logits, tokens, works), works)
 
 
-def drawn(params: Params, mask: Mask | None = None) -> Counter[int]:
+def drawn(params: SamplingParams, mask: Mask | None = None) -> Counter[int]:
     """Count the tokens that DRAWS seeds draw from SHARES."""
     sequences = [sequence(replace(params, seed=seed), mask) for seed in range(DRAWS)]
     logits = SHARES.log().expand(DRAWS, -1).contiguous()
@@ -92,7 +92,7 @@ def close(found: Counter[int], expected: list[float]) -> bool:
         (replace(WARM, temperature=0.0), [1, 0, 0, 0]),
     ],
 )
-def test_token_frequencies_match_parameters(params: Params, expected: list[float]) -> None:
+def test_token_frequencies_match_parameters(params: SamplingParams, expected: list[float]) -> None:
     assert close(drawn(params), expected)
 
 
@@ -119,7 +119,9 @@ def test_mask_keeps_proportions_of_allowed_tokens() -> None:
         (replace(WARM, logit_bias=((0, 1.0), (1, 1.0)), presence_penalty=0.5), [0.5, 1.0, -0.5, 0]),
     ],
 )
-def test_penalties_of_generated_tokens_and_biases_are_added_to_logits(params: Params, added: list[float]) -> None:
+def test_penalties_of_generated_tokens_and_biases_are_added_to_logits(
+    params: SamplingParams, added: list[float]
+) -> None:
     """The prompt has token 1; tokens 0 and 2 are generated, 0 twice."""
     sequences = [
         Sequence("x", [1, 0, 2, 0], 1, replace(params, seed=seed, temperature=0.8), 0) for seed in range(DRAWS)

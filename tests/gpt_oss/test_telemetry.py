@@ -17,7 +17,7 @@ from llama_stack_gpt_oss import telemetry
 from llama_stack_gpt_oss.engine import scheduler
 from llama_stack_gpt_oss.engine.engine import Engine, Metrics, Request
 from llama_stack_gpt_oss.engine.scheduler import Limits
-from llama_stack_gpt_oss.engine.sequence import Params
+from llama_stack_gpt_oss.engine.sequence import SamplingParams
 from llama_stack_gpt_oss.process.frames import line, unpack_metrics
 from llama_stack_gpt_oss.telemetry import EngineTelemetry
 
@@ -73,7 +73,7 @@ def test_metrics_of_engine_are_collected_with_one_request(tmp_path: Path, monkey
     monkeypatch.setattr(scheduler, "time", SimpleNamespace(monotonic=lambda: seconds))
     monkeypatch.setattr(telemetry, "monotonic", lambda: 0.0)  # a collection takes long on a busy machine
     for name in ("a", "b", "c"):
-        engine.add(Request((name,), list(range(70)), Params(max_tokens=5)))
+        engine.add(Request((name,), list(range(70)), SamplingParams(max_tokens=5)))
     for _ in range(9):
         engine.step()
         seconds += 1

@@ -8,7 +8,7 @@ from typing import Any
 
 from .engine.config import GenerationDefaults
 from .engine.engine import Request
-from .engine.sequence import Params
+from .engine.sequence import SamplingParams
 from .errors import InvalidRequest
 from .grammar import read_tool_choice, turn_grammar
 from .harmony import Chat, read_effort, read_response_format, render
@@ -95,7 +95,7 @@ class RequestParser:
     ) -> ParsedRequest:
         _refuse_repetition_penalty(params)
         self._check_length(prompt)
-        sampling = Params(
+        sampling = SamplingParams(
             max_tokens=most or self.context,
             temperature=_number(params, "temperature", self._defaults.temperature, 0, 2),
             top_p=_number(params, "top_p", self._defaults.top_p, 0, 1),

@@ -17,7 +17,7 @@ from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.runner import ModelRunner
 from llama_stack_gpt_oss.engine.scheduler import Limits, ScheduledTokens
-from llama_stack_gpt_oss.engine.sequence import Params, Sampled, Sequence, TokenMask
+from llama_stack_gpt_oss.engine.sequence import Sampled, SamplingParams, Sequence, TokenMask
 from llama_stack_gpt_oss.engine.state import Entries, State
 from llama_stack_gpt_oss.engine.weights import load
 
@@ -154,7 +154,7 @@ def tokens_of(updates: Series[Update], name: str) -> list[int]:
     return [update.sampled.token for update in updates if update.id == name]
 
 
-def generate(engine: Engine, prompt: list[int], params: Params) -> list[Update]:
+def generate(engine: Engine, prompt: list[int], params: SamplingParams) -> list[Update]:
     engine.add(Request(("one",), prompt, params))
     return drain(engine)
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .sequence import Params, Sequence
+from .sequence import SamplingParams, Sequence
 
 
-def is_adjusted(params: Params) -> bool:
+def is_adjusted(params: SamplingParams) -> bool:
     """Whether anything is added to the logits."""
     return bool(params.logit_bias or params.frequency_penalty or params.presence_penalty)
 
@@ -68,5 +68,5 @@ class Adjustments:
         return row
 
 
-def _sum(params: Params, bias: float, count: int) -> float:
+def _sum(params: SamplingParams, bias: float, count: int) -> float:
     return bias - params.frequency_penalty * count - params.presence_penalty * (count > 0)

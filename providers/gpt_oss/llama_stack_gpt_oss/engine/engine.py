@@ -11,7 +11,7 @@ from .cache import Cache, longest_sequence
 from .drafts import Drafter
 from .errors import RequestError
 from .scheduler import Limits, ScheduledTokens, Scheduler
-from .sequence import Finish, Params, Sampled, Sequence, TokenMask
+from .sequence import Finish, Sampled, SamplingParams, Sequence, TokenMask
 
 RATE_SECONDS = 10.0  # averaging period of token rates
 
@@ -22,7 +22,7 @@ class Request:
 
     ids: tuple[str, ...]
     prompt: list[int]
-    params: Params
+    params: SamplingParams
     grammar: str | None = None
 
 

@@ -15,7 +15,7 @@ import torch
 
 from .adjustments import Adjustments, is_adjusted
 from .scheduler import ScheduledTokens
-from .sequence import Params, Sampled, Sequence, TokenMask
+from .sequence import Sampled, SamplingParams, Sequence, TokenMask
 
 WORD = 0xFFFFFFFF
 GOLDEN = 0x9E3779B9
@@ -117,7 +117,7 @@ class _Packing:
         numbers += self._own_tokens + _bits(self._own_values) + self._masks
         return Packed(len(self._parameters) // PARAMETERS, len(self._addresses), len(self._own_tokens), numbers)
 
-    def _add_row(self, row: int, mask: int, params: Params, adjusted: int, own: int) -> None:
+    def _add_row(self, row: int, mask: int, params: SamplingParams, adjusted: int, own: int) -> None:
         self._parameters.extend((row, mask, params.top_k, adjusted))
         self._parameters += _bits(array("f", (params.min_p, params.top_p)))
         self._parameters.extend((len(self._own_tokens) - own, own))

@@ -22,7 +22,7 @@ class TokenMask(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Params:
+class SamplingParams:
     """Sampling parameters of a sequence.
 
     seed: equal seeds give equal tokens in any batch. top_k, min_p: 0 for no restriction.
@@ -67,7 +67,7 @@ class Sequence:
     id: str
     tokens: list[int]
     prompt_tokens: int
-    params: Params
+    params: SamplingParams
     arrival: int
     mask: TokenMask | None = None
     leader: "Sequence | None" = None

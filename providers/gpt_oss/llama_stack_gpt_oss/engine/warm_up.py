@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from .batch import Fields, StepInput
 from .scheduler import ScheduledTokens
-from .sequence import Params, Sequence
+from .sequence import SamplingParams, Sequence
 
 PROMPTS = (16, 32, 64, 128)  # rows: one step for each block size of the kernels
 
@@ -68,5 +68,5 @@ def scratch_step(step: WarmUpStep, spare: int) -> StepInput:
 
 def demanding_works(number: int) -> list[ScheduledTokens]:
     """Return works of sequences that use all of the sampler but a mask."""
-    params = Params(max_tokens=1, top_k=20, min_p=0.01, top_p=0.5, logit_bias=((0, 1.0),), top_logprobs=20)
+    params = SamplingParams(max_tokens=1, top_k=20, min_p=0.01, top_p=0.5, logit_bias=((0, 1.0),), top_logprobs=20)
     return [ScheduledTokens(Sequence(f"{each}", [0], 1, params, each), 0, 1) for each in range(number)]

@@ -22,11 +22,11 @@ from typing import Any, Final
 
 from ..engine.engine import Metrics, Request, Update
 from ..engine.errors import RequestError
-from ..engine.sequence import Params, Sampled
+from ..engine.sequence import Sampled, SamplingParams
 
 QUEUE_FULL: Final = "queue_full"
 BAD_REQUEST: Final = "request"
-DEFAULTS: Final = {field.name: field.default for field in fields(Params)}
+DEFAULTS: Final = {field.name: field.default for field in fields(SamplingParams)}
 METRICS: Final = {field.name for field in fields(Metrics)}
 
 
@@ -53,7 +53,7 @@ def unpack_request(raw: dict[str, Any]) -> Request:
     params = dict(raw["params"])
     params |= {name: frozenset(params.get(name, ())) for name in ("stop_ids", "unpenalised")}
     params["logit_bias"] = tuple((token, bias) for token, bias in params.get("logit_bias", ()))
-    return Request(tuple(raw["ids"]), raw["prompt"], Params(**params), raw["grammar"])
+    return Request(tuple(raw["ids"]), raw["prompt"], SamplingParams(**params), raw["grammar"])
 
 
 def pack_update(update: Update) -> list[Any]:
