@@ -150,6 +150,12 @@ def test_parameters_with_defaults_are_not_sent() -> None:
     assert pack_request(request("one"))["params"] == {"max_tokens": 20, "temperature": 0.0, "stop_ids": []}
 
 
+def test_socket_is_that_of_engine_of_version_without_later_settings() -> None:
+    settings = EngineSettings(folder="/run/engine", checkpoint="/models/gpt-oss-20b")
+    assert settings.socket == Path("/run/engine/engine-fb179b803954.sock")
+    assert replace(settings, drafts=3).socket != settings.socket
+
+
 class OneClient(Hub):
     """Delivers frames of one client, then closes."""
 

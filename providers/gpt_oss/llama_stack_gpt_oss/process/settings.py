@@ -4,13 +4,14 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from os import O_DIRECTORY, O_RDONLY, close
 from os import open as open_folder
 from pathlib import Path
 from typing import Literal, Self
 
 ADDRESS_BYTES = 100  # bytes; the kernel's limit is 107
+LATER = frozenset({"kv_dtype", "drafts", "tensor_parallel_size", "draft_head"})  # settings that early versions lack
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,16 @@ class EngineSettings:
 
     @property
     def socket(self) -> Path:
-        """The path of the socket. Its name is a hash of the settings, so each engine has its own."""
-        name = hashlib.blake2b(self.to_json().encode(), digest_size=6).hexdigest()
+        """The path of the socket. Its name is a hash of the settings, so each engine has its own.
+
+        A setting of a later version is left out while it has its default: an engine that an earlier version started is
+        found under the same name.
+        """
+        named = asdict(self)
+        for field in fields(self):
+            if field.name in LATER and named[field.name] == field.default:
+                del named[field.name]
+        name = hashlib.blake2b(json.dumps(named, sort_keys=True).encode(), digest_size=6).hexdigest()
         return Path(self.folder) / f"engine-{name}.sock"
 
     def to_json(self) -> str:
