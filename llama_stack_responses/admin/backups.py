@@ -16,6 +16,7 @@ from ..store.records import Ensure, Put, Records, Snapshots
 from .command_error import CommandError
 from .commands import with_store
 from .new_file import STANDARD_OUTPUT, new_file, refuse_existing, standard_output
+from .progress import Progress
 from .tables import print_fields
 
 _COMMIT_ROWS: Final = 200
@@ -36,10 +37,12 @@ def backup(given: Namespace) -> None:
             raise CommandError("This store cannot be backed up.")
         with standard_output() if piped else new_file(target) as file:
             writer = BackupWriter(file)
-            async with aclosing(records.snapshot()) as batches:
-                async for rows in batches:
-                    for row in rows:
-                        writer.add(row)
+            with Progress("rows saved") as progress:
+                async with aclosing(records.snapshot()) as batches:
+                    async for rows in batches:
+                        for row in rows:
+                            writer.add(row)
+                        progress.add(len(rows))
             writer.end()
         fields = {"file": str(target), "rows": writer.rows, "bytes": writer.size}
         print_fields(fields, as_json=given.json, file=sys.stderr if piped else None)
@@ -76,9 +79,11 @@ def restore(given: Namespace) -> None:
 async def _write(records: Records, rows: Iterable[Put], *, merge: bool) -> int:
     """Write rows, with `merge` only those that are missing; return how many there are."""
     written = 0
-    for batch in _batches(rows):
-        await records.commit([Ensure(row.key, row.value, row.expires_at) for row in batch] if merge else batch)
-        written += len(batch)
+    with Progress("rows restored") as progress:
+        for batch in _batches(rows):
+            await records.commit([Ensure(row.key, row.value, row.expires_at) for row in batch] if merge else batch)
+            written += len(batch)
+            progress.add(len(batch))
     return written
 
 

@@ -8,11 +8,13 @@ import os
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from io import TextIOWrapper
+from itertools import batched
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from ..concurrency import gather_or_cancel
 from ..config import ResponsesConfig
 from ..config.stores import HostStore, PostgresStore, RedisStore, Store
 from ..core.errors import ApiError
@@ -26,9 +28,12 @@ from .follow import Follower
 from .imported_host import import_host
 from .interrupts import end_in_order
 from .new_file import new_file, refuse_existing
+from .progress import Progress
 from .settings import quick_settings
 from .tables import duration, moment, print_fields, print_json, print_rows
 from .view import StoreView, owner_fields
+
+_DELETED_AT_A_TIME: Final = 8
 
 _CHECK_STATE: Final = "check STATE_DIR, and the user that runs the server"
 
@@ -214,20 +219,40 @@ def delete(given: Namespace) -> None:
 
     async def work(records: Records, _: ResponsesConfig) -> None:
         view = StoreView(records)
-        ids = given.ids or [each async for each in view.responses_of(owner or Owner())]
+        ids = [*dict.fromkeys(given.ids)] or [each async for each in view.responses_of(owner or Owner())]
         talks = [each.id async for each in view.conversations_of(owner)] if owner else []
         if not given.yes:
             _refuse_missing([each for each in given.ids if not await view.archive.entry(each)])
             raise CommandError(
                 f"This deletes {len(ids)} responses and {len(talks)} conversations: repeat it with --yes.", 2
             )
-        gone = [each for each in ids if await view.delete(each)]
-        for each in talks:
-            await view.archive.conversations.delete(each)
-        print_fields({"deleted responses": len(gone), "deleted conversations": len(talks)}, as_json=given.json)
-        _refuse_missing([each for each in given.ids if each not in gone])
+        missing = await _delete(view, ids, talks)
+        deleted = len(ids) - len(missing)
+        print_fields({"deleted responses": deleted, "deleted conversations": len(talks)}, as_json=given.json)
+        _refuse_missing([each for each in given.ids if each in missing])
 
     with_store(given.config, work)
+
+
+async def _delete(view: StoreView, responses: Sequence[str], conversations: Sequence[str]) -> set[str]:
+    """Delete responses and conversations, some at a time, and return the responses that are not stored."""
+    missing = set[str]()
+
+    async def one(response_id: str) -> None:
+        if not await view.delete(response_id):
+            missing.add(response_id)
+        progress.add()
+
+    async def conversation(conversation_id: str) -> None:
+        await view.archive.conversations.delete(conversation_id)
+        progress.add()
+
+    with Progress("responses and conversations deleted", len(responses) + len(conversations)) as progress:
+        for some in batched(responses, _DELETED_AT_A_TIME):
+            await gather_or_cancel(map(one, some))
+        for some in batched(conversations, _DELETED_AT_A_TIME):
+            await gather_or_cancel(map(conversation, some))
+    return missing
 
 
 def _refuse_missing(ids: list[str]) -> None:
@@ -257,9 +282,15 @@ def export(given: Namespace) -> None:
 
 
 async def _export(view: StoreView, owner: Owner, out: TextIO) -> None:
-    async for response_id in view.responses_of(owner):
-        if found := await view.show(response_id):
-            out.write(json.dumps({"type": "response", **found}) + "\n")
+    with Progress("responses and conversations exported") as progress:
+        async for response_id in view.responses_of(owner):
+            if found := await view.show(response_id):
+                out.write(json.dumps({"type": "response", **found}) + "\n")
+            progress.add()
+        await _export_conversations(view, owner, out, progress)
+
+
+async def _export_conversations(view: StoreView, owner: Owner, out: TextIO, progress: Progress) -> None:
     async for conversation in view.conversations_of(owner):
         fields = {"id": conversation.id, "created_at": conversation.created_at, "metadata": dict(conversation.metadata)}
         line = {"type": "conversation", "owner": owner_fields(conversation.owner), "conversation": fields}
@@ -269,6 +300,7 @@ async def _export(view: StoreView, owner: Owner, out: TextIO) -> None:
             out.write(separator + json.dumps(item))
             separator = ", "
         out.write("]}\n")
+        progress.add()
 
 
 def _owner(given: Namespace) -> Owner | None:
