@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Generator, Iterator
 
@@ -15,6 +16,10 @@ from tests.support.loopback import Watch
 # processor time to start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# A shell starts background jobs with the signal ignored, and so would be the programs that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples in every run, which may take their time on a busy machine.
 hypothesis.settings.load_profile("ci")

@@ -134,6 +134,7 @@ def become(request: dict[str, Any], parent: int) -> None:
     if os.getppid() != parent:  # the parent ended before the request
         os._exit(1)
     os.setsid()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores it in all processes of the tests
     log = os.open(request["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     for each in (1, 2):
         os.dup2(log, each)

@@ -41,4 +41,5 @@ class LoopHolds:
 
     def assert_none_above(self, seconds: float) -> None:
         """Fail if a delay was longer, and show its cause."""
-        assert [each for each in self.read() if each.seconds > seconds] == []
+        longer = [each for each in self.read() if each.seconds > seconds]
+        assert not longer, longer

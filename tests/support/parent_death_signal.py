@@ -28,6 +28,7 @@ def main() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # the parent ended before the request
             raise SystemExit(1)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores it in all processes of the tests
     os.execvp(command[0], command)
 
 
