@@ -25,6 +25,7 @@ from llama_stack_responses.host.web_server.http_parsing import (
     bound,
 )
 from tests.support.waiting import until
+from tests.unit.host.web_server.transport import MemoryTransport
 
 GET = b"GET / HTTP/1.1\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -38,30 +39,12 @@ class Bounded(HttpToolsProtocol):
 bound(Bounded)
 
 
-class Transport(asyncio.Transport):
+class Transport(MemoryTransport):
     """A transport that keeps what is written."""
 
     def __init__(self) -> None:
         super().__init__()
         self.protocol: Any = None
-        self.reads = True
-        self.closed = False
-        self.written = b""
-
-    def pause_reading(self) -> None:
-        self.reads = False
-
-    def resume_reading(self) -> None:
-        self.reads = True
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def close(self) -> None:
-        self.closed = True
-
-    def abort(self) -> None:
-        self.closed = True
 
     def get_protocol(self) -> Any:
         return self.protocol

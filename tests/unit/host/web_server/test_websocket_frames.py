@@ -25,32 +25,18 @@ from llama_stack_responses.wire.incoming import incoming_of
 from tests.support.hostile.sockets import BINARY, BROKEN, PING, TEXT, frame
 from tests.support.socket_client import handshake
 from tests.support.waiting import until
+from tests.unit.host.web_server.transport import MemoryTransport
 
 LARGE = 1_000_000
 
 
-class Transport(asyncio.Transport):
+class Transport(MemoryTransport):
     """A transport whose client reads nothing."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.reads = True
-        self.closed = False
         self.aborted = False
         self.unread = 0
-        self.written = b""
-
-    def pause_reading(self) -> None:
-        self.reads = False
-
-    def resume_reading(self) -> None:
-        self.reads = True
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def close(self) -> None:
-        self.closed = True
 
     def abort(self) -> None:
         self.closed = self.aborted = True
