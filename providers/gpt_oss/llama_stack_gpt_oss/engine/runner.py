@@ -25,8 +25,8 @@ from .warm_up import demanding_works, scratch_step, warm_up_steps
 Announce = Callable[[StepInput | None], None]  # None: the tokens of the last step have been sampled again
 
 
-def nobody(step: StepInput | None) -> None:
-    """Announce a step to no other rank."""
+def announce_to_none(step: StepInput | None) -> None:
+    """Do nothing: there is no other rank."""
 
 
 class Sampler:
@@ -112,7 +112,7 @@ class ModelRunner:
         sequences: int = 64,
         capture: Capture | None = None,
         drafts: int = 0,
-        announce: Announce = nobody,
+        announce: Announce = announce_to_none,
         draft_head: DraftHead | None = None,
     ) -> None:
         """Create a runner for steps of at most `sequences` sequences of up to `context` tokens.
