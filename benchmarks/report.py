@@ -84,7 +84,7 @@ def tables(found: Json) -> str:
             _about(found),
             markdown_table(head, [row.cells() for row in rows]),
             _crowd(found["crowd"]),
-            "Reading the same streams and doing nothing with them, CPU per text delta (the last column: per stream):\n",
+            "CPU time per text delta of clients that read the same streams and drop them (last column: per stream):\n",
             markdown_table(
                 ["", *_STREAMS.values(), "16 streams of 32 deltas"], [_reader(loads, each) for each in READERS]
             ),
@@ -105,12 +105,13 @@ def streaming_limit(decoding: float) -> float:
 
 def _about(found: Json) -> str:
     machine = found["machine"]
-    idle = ", ".join(f"{kind} {seconds * 1000:.1f}" for kind, seconds in found["idle"].items())
+    idle = "; ".join(f"{kind} {seconds * 1000:.1f}" for kind, seconds in found["idle"].items())
     return (
         f"{machine['at']}; {machine['host']}, openai {machine['openai']}, Python {machine['python']}; "
         f"{machine['cpu']}; "
         f"load average {machine['load_before']:.2f} before and {machine['load_after']:.2f} after. "
-        f"Medians, in brackets the smallest and the largest round; idle CPU, ms a second: {idle} (subtracted).\n"
+        "The figures are medians, with the smallest and the largest round in brackets. The CPU time of the idle "
+        f"servers is subtracted (ms a second): {idle}.\n"
     )
 
 
@@ -133,8 +134,8 @@ def _limits(decoding: float) -> dict[str, float]:
 def _crowd(crowd: Json) -> str:
     streams, complete, deltas = (f"{crowd[name]:,}" for name in ("streams", "complete", "deltas"))
     return (
-        f"{streams} streams of a token a second at once, on one process: {complete} came whole, each with all of its "
-        f"{deltas} deltas; {_kb(crowd['bytes'])} of memory for each that was open.\n"
+        f"One process served {streams} concurrent streams with one token a second each. {complete} of them completed, "
+        f"each with all of its {deltas} deltas. Each open stream took {_kb(crowd['bytes'])} of memory.\n"
     )
 
 
@@ -149,8 +150,8 @@ def _firsts(loads: Json) -> list[Row]:
     for load, name in _STREAMS.items():
         values = {kind: [first for each in loads[load][kind] for first in each["firsts"]] for kind in KINDS}
         rows += [
-            Row(f"first delta after, {name}: median", values, _ms),
-            Row(f"first delta after, {name}: 95th percentile", values, _ms, p95=True),
+            Row(f"time to first delta, {name}: median", values, _ms),
+            Row(f"time to first delta, {name}: 95th percentile", values, _ms, p95=True),
         ]
     return rows
 
@@ -159,9 +160,11 @@ def _newcomers(newcomers: Json) -> list[Row]:
     alone, among = ({kind: newcomers[kind][name] for kind in KINDS} for name in ("alone", "among"))
     limits = {kind: _FAIR * median(alone[kind]) for kind in (OURS, ON_HOST)}
     return [
-        Row("first delta of a stream that is alone: median", alone, _ms),
-        Row("first delta of a stream that comes to 63 others at full speed: median", among, _ms, limits),
-        Row("first delta of a stream that comes to 63 others at full speed: 95th percentile", among, _ms, p95=True),
+        Row("time to first delta of a single stream: median", alone, _ms),
+        Row("time to first delta of a stream that joins 63 others at full speed: median", among, _ms, limits),
+        Row(
+            "time to first delta of a stream that joins 63 others at full speed: 95th percentile", among, _ms, p95=True
+        ),
     ]
 
 

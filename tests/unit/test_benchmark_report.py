@@ -102,6 +102,6 @@ def test_picture_has_line_for_each_server() -> None:
 
 
 def test_first_delta_among_busy_streams_is_judged_against_idle_server() -> None:
-    cells = row(tables(findings()), "first delta of a stream that comes to 63 others at full speed: median")
+    cells = row(tables(findings()), "time to first delta of a stream that joins 63 others at full speed: median")
     assert values(cells[1:5]) == ["14.0", "40.0", "300.0", "0.05"]
     assert verdicts(cells) == [True, False]
