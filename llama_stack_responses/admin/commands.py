@@ -33,7 +33,7 @@ from .settings import quick_settings
 from .tables import duration, moment, print_fields, print_json, print_rows
 from .view import StoreView, owner_fields
 
-_DELETED_AT_A_TIME: Final = 8
+_MAX_CONCURRENT_DELETES: Final = 8
 
 _CHECK_STATE: Final = "check STATE_DIR, and the user that runs the server"
 
@@ -248,9 +248,9 @@ async def _delete(view: StoreView, responses: Sequence[str], conversations: Sequ
         progress.add()
 
     with Progress("responses and conversations deleted", len(responses) + len(conversations)) as progress:
-        for some in batched(responses, _DELETED_AT_A_TIME):
+        for some in batched(responses, _MAX_CONCURRENT_DELETES):
             await gather_or_cancel(map(one, some))
-        for some in batched(conversations, _DELETED_AT_A_TIME):
+        for some in batched(conversations, _MAX_CONCURRENT_DELETES):
             await gather_or_cancel(map(conversation, some))
     return missing
 

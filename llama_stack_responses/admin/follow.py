@@ -13,10 +13,10 @@ from .view import StoreView, Wanted
 _WINDOW_SECONDS: Final = 3600.0
 """Seconds of creation that each poll reads again."""
 
-_MOST_ROWS: Final = 20_000
+_MAX_ROWS: Final = 20_000
 """Maximum number of rows that a poll reads, of all owners."""
 
-_LEAST_ROWS: Final = 50
+_MIN_ROWS: Final = 50
 """Minimum number of rows that a poll reads of each owner."""
 
 
@@ -33,7 +33,7 @@ class Follower:
         least: minimum number of rows in each owner's share.
     """
 
-    def __init__(self, records: Records, owner: Owner | None, most: int = _MOST_ROWS, least: int = _LEAST_ROWS) -> None:
+    def __init__(self, records: Records, owner: Owner | None, most: int = _MAX_ROWS, least: int = _MIN_ROWS) -> None:
         self._records = records
         self._view = StoreView(records)
         self._owner = owner

@@ -10,7 +10,7 @@ from unicodedata import combining, east_asian_width
 
 type Json = Mapping[str, Any]
 
-_WIDEST_CHARACTERS: Final = 60
+_MAX_COLUMN_CHARACTERS: Final = 60
 """Maximum characters of a cell."""
 
 
@@ -58,7 +58,7 @@ def printable(value: Any) -> str:
     if value is None:
         return "-"
     text = str(value)
-    cut = text if len(text) <= _WIDEST_CHARACTERS else f"{text[: _WIDEST_CHARACTERS - 1]}…"
+    cut = text if len(text) <= _MAX_COLUMN_CHARACTERS else f"{text[: _MAX_COLUMN_CHARACTERS - 1]}…"
     return "".join(letter if letter.isprintable() else "�" for letter in cut)
 
 

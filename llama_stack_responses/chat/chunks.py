@@ -58,7 +58,7 @@ _FINISH: Final[dict[str, FinishReason]] = {
     "cancelled": "cancelled",
 }
 _BROKEN: Final = frozenset({"error", "timeout"})
-_LARGEST_LOGPROB: Final = 9999.0
+_MAX_LOGPROB: Final = 9999.0
 _CALL_CHARACTERS: Final = 8192
 """Characters counted for a call in addition to its arguments, since it creates an item and an output."""
 _ENTRY_CHARACTERS: Final = 64
@@ -66,22 +66,22 @@ _ENTRY_CHARACTERS: Final = 64
 _SIGNATURE_CHARACTERS: Final = 1024
 """Characters counted for a signature in addition to its own: it is kept with its place in the reasoning."""
 _NAME_CHARACTERS: Final = 1024
-_MOST_CALLS: Final = 256
+_MAX_CALLS: Final = 256
 """Maximum calls of one round."""
-_MOST_TOKENS: Final = 2**53
+_MAX_TOKENS: Final = 2**53
 """Maximum of a reported number of tokens: the largest integer that every JSON decoder reads."""
-_LARGEST_INDEX: Final = 2**31 - 1
+_MAX_INDEX: Final = 2**31 - 1
 """Maximum of a position in an annotation."""
-_MOST_TOPS: Final = 20
+_MAX_TOP_LOGPROBS: Final = 20
 """Maximum alternatives to a token: clients cannot request more."""
-_MOST_STALLS: Final = 6250
+_MAX_STALLS: Final = 6250
 """Maximum number of consecutive checks that find no new content."""
-_MOST_SWITCHES: Final = 10_000
+_MAX_SWITCHES: Final = 10_000
 """Maximum tags around reasoning in one round: there may be as many items in a response."""
 _TOKEN_CHARACTERS: Final = 256
 """Maximum characters, and bytes, of a token with a logprob; no tokenizer has longer ones."""
 _CALL_FIELDS: Final = ("index", "type", "function")
-_MOST_HALVES: Final = 16
+_MAX_HALF_TOKENS: Final = 16
 """Maximum tokens held back as parts of one character, which has at most four bytes."""
 
 
@@ -289,7 +289,7 @@ class ChunkReader:
         """
         self._stalls = self._stalls + 1 if self.said == self._seen else 0
         self._seen = self.said
-        if self._stalls > _MOST_STALLS:
+        if self._stalls > _MAX_STALLS:
             raise ApiError(502, "The inference provider keeps sending chunks without content.")
 
     def end(self) -> list[Delta]:
@@ -317,9 +317,9 @@ class ChunkReader:
         if content := fields.get("content"):
             self._content(out, content, choice)
         elif content == "" and choice.logprobs:
-            last = (choice.logprobs.content or ())[-_MOST_HALVES:]
+            last = (choice.logprobs.content or ())[-_MAX_HALF_TOKENS:]
             self._half_tokens += [entry for entry in map(_logprob, last) if _is_half(entry)]
-            del self._half_tokens[:-_MOST_HALVES]
+            del self._half_tokens[:-_MAX_HALF_TOKENS]
         if fields.get("refusal"):
             out += few(self._refusal(text(fields, "refusal")))
         if annotations := fields.get("annotations"):
@@ -411,13 +411,13 @@ class ChunkReader:
         if logprobs and self._half_tokens:
             logprobs, self._half_tokens = self._half_tokens + logprobs, []
         if not content:
-            self._half_tokens = (logprobs or [])[-_MOST_HALVES:]
+            self._half_tokens = (logprobs or [])[-_MAX_HALF_TOKENS:]
             return
         if self._splitter is None:
             out.append(Text(content, logprobs))
             return
         pieces = self._pieces(self._splitter.feed(content))
-        if self._splitter.switches > _MOST_SWITCHES:
+        if self._splitter.switches > _MAX_SWITCHES:
             raise self.cut()
         # A token that crosses a tag belongs to both sides, so its logprob is sent for neither.
         if len(pieces) == 1 and isinstance(pieces[0], Text) and pieces[0].text == content:
@@ -467,7 +467,7 @@ class ChunkReader:
             known = self._calls[index] = _CallSoFar(known.number + 1 if known else 0)
             self.said += _CALL_CHARACTERS
             self._begun += 1
-            if self._begun > _MOST_CALLS:
+            if self._begun > _MAX_CALLS:
                 raise self.cut()
         known.add(call_id, name, arguments)
         self.said += len(arguments)
@@ -552,7 +552,7 @@ def _annotation(value: Any) -> Annotation | None:
     places = {name: member(citation, name) for name in ("start_index", "end_index")}
     texts = {name: member(citation, name) for name in ("url", "title")}
     texts = {name: mended(each) if isinstance(each, str) else None for name, each in texts.items()}
-    if not all(isinstance(place, int) and 0 <= place <= _LARGEST_INDEX for place in places.values()):
+    if not all(isinstance(place, int) and 0 <= place <= _MAX_INDEX for place in places.values()):
         return None
     if not all(isinstance(each, str) for each in texts.values()):
         return None
@@ -573,7 +573,7 @@ def _is_half(logprob: dict[str, Any]) -> bool:
 
 
 def _logprob(entry: Any) -> dict[str, Any]:
-    tops = (member(entry, "top_logprobs") or ())[:_MOST_TOPS]
+    tops = (member(entry, "top_logprobs") or ())[:_MAX_TOP_LOGPROBS]
     return _token(entry) | {"top_logprobs": [_token(top) for top in tops]}
 
 
@@ -585,7 +585,7 @@ def _token(entry: Any) -> dict[str, Any]:
         "token": without_surrogates(token),
         "bytes": list(raw),
         # JSON has no -inf and NaN, which some servers send for an impossible token; others send null.
-        "logprob": value if isinstance(value, int | float) and abs(value) <= _LARGEST_LOGPROB else -_LARGEST_LOGPROB,
+        "logprob": value if isinstance(value, int | float) and abs(value) <= _MAX_LOGPROB else -_MAX_LOGPROB,
     }
 
 
@@ -603,4 +603,4 @@ def _usage(usage: Any) -> Usage:
 def _tokens(usage: Any, name: str) -> int:
     """Return a reported number; 0 if it is none."""
     value = member(usage, name)
-    return min(value, _MOST_TOKENS) if isinstance(value, int) and value > 0 else 0
+    return min(value, _MAX_TOKENS) if isinstance(value, int) and value > 0 else 0

@@ -7,7 +7,7 @@ from typing import Any, Final
 from ..core.types import Json
 from .tokenizer import Tokenizer
 
-_BYTES_A_TOKEN: Final = 4
+_BYTES_PER_TOKEN: Final = 4
 """UTF-8 bytes per token. English prose has 4 to 5, code and JSON 3, Chinese 3 to 4: with these the estimate is at most
 a quarter off. For rare scripts, long numbers and base64 it can be half of the true number.
 """
@@ -34,8 +34,8 @@ def estimated_tokens(chat: Json, tokenizer: Tokenizer | None = None) -> int:
     around = sum(_gather(chat.get(name), texts) for name in _READ)
     of_messages = _MESSAGE_TOKENS * len(chat["messages"])
     if tokenizer is None:
-        return (around + sum(map(_size, texts))) // _BYTES_A_TOKEN + of_messages
-    return around // _BYTES_A_TOKEN + sum(map(tokenizer, texts)) + of_messages
+        return (around + sum(map(_size, texts))) // _BYTES_PER_TOKEN + of_messages
+    return around // _BYTES_PER_TOKEN + sum(map(tokenizer, texts)) + of_messages
 
 
 def _gather(value: Any, texts: list[str]) -> int:
@@ -45,7 +45,7 @@ def _gather(value: Any, texts: list[str]) -> int:
             texts.append(value)
         case dict():
             return sum(
-                _MEDIA_TOKENS * _BYTES_A_TOKEN if name in _MEDIA else len(name) + _gather(member, texts)
+                _MEDIA_TOKENS * _BYTES_PER_TOKEN if name in _MEDIA else len(name) + _gather(member, texts)
                 for name, member in value.items()
             )
         case list():

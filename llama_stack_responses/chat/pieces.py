@@ -19,9 +19,9 @@ _MENDED_CHARACTERS: Final = 1_024
 """Maximum characters of a text that does not stream and is not ASCII."""
 _TOKENS: Final = 4
 """Tokens with logprobs of one delta of a large chunk: each can have twenty alternatives."""
-_MOST_TOKENS: Final = 4
+_MAX_TOKENS: Final = 4
 """Maximum tokens of one character."""
-_MOST_ENTRIES: Final = 1_024
+_MAX_ENTRIES: Final = 1_024
 """Maximum number of content parts, thinking blocks or annotations in one chunk."""
 
 
@@ -70,7 +70,7 @@ def call_parts(call: ToolCall, arguments: Callable[[str], str]) -> Iterator[Delt
 
 def content_parts(content: str, tokens: Sequence[Any]) -> Iterator[Part]:
     """Yield a text in parts, each with the tokens that it begins with or consists of, as far as their texts show it."""
-    tokens = tokens[: _MOST_TOKENS * len(content) + FEW]
+    tokens = tokens[: _MAX_TOKENS * len(content) + FEW]
     at, left = 0, -(-len(tokens) // _TOKENS)
     for some in batched(tokens, _TOKENS):
         left -= 1
@@ -92,8 +92,8 @@ def entries(values: Any) -> Sequence[Any]:
     """
     if not isinstance(values, list | tuple):
         raise ApiError(502, "The model server's stream has an invalid chunk.")
-    if len(values) > _MOST_ENTRIES:
-        raise ApiError(502, f"The model server's stream has a chunk with a list of over {_MOST_ENTRIES} entries.")
+    if len(values) > _MAX_ENTRIES:
+        raise ApiError(502, f"The model server's stream has a chunk with a list of over {_MAX_ENTRIES} entries.")
     return values
 
 

@@ -21,7 +21,7 @@ from ..core.mcp_approvals import Approval
 from ..process_pool.pool import PoolLimits
 from .addresses import address
 
-_LEAST_HELD_BYTES = 16 * 2**20
+_MIN_HELD_BYTES = 16 * 2**20
 _NAT64_LENGTHS = (32, 40, 48, 56, 64, 96)
 
 
@@ -107,7 +107,7 @@ class FileInputs(BaseModel):
     @property
     def content_quota(self) -> Quota:
         """The quota of contents of files and pages, and of outputs of running responses, that are held."""
-        per_user = self.bytes_per_user or max(4 * self.max_bytes, _LEAST_HELD_BYTES)
+        per_user = self.bytes_per_user or max(4 * self.max_bytes, _MIN_HELD_BYTES)
         return Quota(
             "files, pages and running outputs", self.total_bytes or max(12 * self.max_bytes, per_user), per_user
         )

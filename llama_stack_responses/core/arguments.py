@@ -10,8 +10,8 @@ from .json_values import fits
 
 _SMALL_CHARACTERS: Final = 16_384
 """Characters of arguments that are decoded without looking."""
-_MOST_CHARACTERS: Final = 2**20
-_MOST_VALUES: Final = 16_384
+_MAX_CHARACTERS: Final = 2**20
+_MAX_VALUES: Final = 16_384
 _MAX_DEPTH: Final = 64
 
 
@@ -23,8 +23,8 @@ def decoded_arguments(arguments: str) -> Any:
             16,384 values or 64 levels.
     """
     if len(arguments) > _SMALL_CHARACTERS:
-        if len(arguments) > _MOST_CHARACTERS:
+        if len(arguments) > _MAX_CHARACTERS:
             raise ValueError("the arguments are too long")
-        if not fits(arguments.encode(), _MOST_VALUES, _MAX_DEPTH):
+        if not fits(arguments.encode(), _MAX_VALUES, _MAX_DEPTH):
             raise ValueError("the arguments have too many values")
     return orjson.loads(arguments)

@@ -13,7 +13,7 @@ from typing import Any, Final
 VALUE_BYTES: Final = 160
 """Approximate bytes of a decoded value: half an object with one member."""
 
-_LEAST_BYTES: Final = 8
+_MIN_VALUE_BYTES: Final = 8
 """Approximate minimum bytes of a value as JSON."""
 
 _CONTAINERS: Final = (dict, list, tuple)
@@ -48,7 +48,7 @@ def left_of(value: Any, most: int) -> int:
             if isinstance(each, str):
                 left -= len(each)
             elif isinstance(each, _CONTAINERS):
-                left -= _LEAST_BYTES * len(each)
+                left -= _MIN_VALUE_BYTES * len(each)
                 if left < 0:
                     break
                 waiting.append(each)

@@ -12,7 +12,7 @@ from .types import Json
 
 Side = Literal["input", "output"]
 
-_MOST_CATEGORIES: Final = 128
+_MAX_CATEGORIES: Final = 128
 _NAME_CHARACTERS: Final = 128
 """Maximum categories of one result, and characters of their names."""
 
@@ -26,8 +26,8 @@ def result(model: str, scores: dict[str, float], flagged: bool, categories: Iter
         flagged: whether the text is flagged.
         categories: the categories for which it is flagged.
     """
-    for_these = {str(name)[:_NAME_CHARACTERS] for name in islice(categories, _MOST_CATEGORIES)}
-    scores = {str(name)[:_NAME_CHARACTERS]: _score(score) for name, score in islice(scores.items(), _MOST_CATEGORIES)}
+    for_these = {str(name)[:_NAME_CHARACTERS] for name in islice(categories, _MAX_CATEGORIES)}
+    scores = {str(name)[:_NAME_CHARACTERS]: _score(score) for name, score in islice(scores.items(), _MAX_CATEGORIES)}
     named = sorted({*scores, *for_these})
     return {
         "type": "moderation_result",

@@ -12,7 +12,7 @@ from llama_stack_responses.process_pool.time_budget import TimeBudget
 from .document import Unreadable
 
 _TASK: Final = "llama_stack_responses.documents.pdf_task"
-_BYTES_A_CHARACTER: Final = 4
+_BYTES_PER_CHARACTER: Final = 4
 """Maximum bytes of a character in UTF-8."""
 
 
@@ -52,7 +52,7 @@ class Pdfs:
         """
         limits = self._limits
         options = {"pages": limits.pages, "characters": limits.characters}
-        size = (limits.characters + 2 * limits.pages) * _BYTES_A_CHARACTER
+        size = (limits.characters + 2 * limits.pages) * _BYTES_PER_CHARACTER
         answer = await self._pool.run(Task(_TASK, content, limits.seconds, size, options), owner, budget)
         if "problem" in answer:
             raise Unreadable(self._why(answer["problem"], budget))

@@ -18,7 +18,7 @@ UNCOMPRESSED: Final = {"accept-encoding": "identity"}
 _INLINE_BYTES: Final = 16_384
 """Bytes of JSON that are decoded in the event loop."""
 
-_MOST_VALUES: Final = 65_536
+_MAX_VALUES: Final = 65_536
 _MAX_DEPTH: Final = 64
 """Maximum number of JSON values, and their nesting."""
 
@@ -59,6 +59,6 @@ async def decoded(body: bytes) -> Any:
 
 
 def _loads(body: bytes) -> Any:
-    if not fits(body, _MOST_VALUES, _MAX_DEPTH):
+    if not fits(body, _MAX_VALUES, _MAX_DEPTH):
         raise BodyTooLarge("The server's answer holds more JSON values than this server takes.")
     return orjson.loads(body) if len(body) <= _INLINE_BYTES else json_decoding.loads(body)

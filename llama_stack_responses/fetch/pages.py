@@ -21,7 +21,7 @@ _HTML: Final = frozenset({"text/html", "application/xhtml+xml", ""})
 _PLAIN: Final = re.compile(r"text/|application/(.*\+)?(json|xml|yaml|x-yaml|javascript|toml)$")
 _CHARACTERS: Final = 1_000_000
 """Maximum characters of a page's text; the rest is cut off."""
-_BYTES_A_CHARACTER: Final = 4
+_BYTES_PER_CHARACTER: Final = 4
 """Maximum bytes of a character in UTF-8."""
 _KEPT_PAGES: Final = 16
 """Maximum number of pages that one response keeps."""
@@ -140,7 +140,7 @@ class WebPages:
 
     async def _read(self, fetched: Fetched, is_html: bool, owner: Owner) -> dict[str, str]:
         options = {"url": fetched.url, "charset": fetched.charset, "html": is_html, "characters": _CHARACTERS}
-        task = Task(_TASK, fetched.body, self._seconds, _CHARACTERS * _BYTES_A_CHARACTER, options)
+        task = Task(_TASK, fetched.body, self._seconds, _CHARACTERS * _BYTES_PER_CHARACTER, options)
         answer = await self._pool.run(task, owner.identity)
         match answer.get("problem"):
             case None:

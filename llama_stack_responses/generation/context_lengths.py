@@ -10,7 +10,7 @@ from ..chat.inference import Inference
 from ..chat.profile import Profile
 from ..core.lru_cache import LruCache
 
-_MOST_MODELS: Final = 1_000
+_MAX_MODELS: Final = 1_000
 """Maximum number of models whose lengths are remembered."""
 
 _VALID_SECONDS: Final = 3_600.0
@@ -31,7 +31,7 @@ class ContextLengths:
     def __init__(self, inference: Inference, clock: Callable[[], float] = time.monotonic) -> None:
         self._inference = inference
         self._clock = clock
-        self._lengths: LruCache[str, tuple[int, float]] = LruCache(_MOST_MODELS)
+        self._lengths: LruCache[str, tuple[int, float]] = LruCache(_MAX_MODELS)
 
     async def of(self, model: str, profile: Profile) -> int | None:
         """Return the length of the model's context; None if it is unknown."""

@@ -85,7 +85,7 @@ class GenerationLimits:
     tools: int = DEFAULT_LIMITS.max_tools
 
 
-_MOST_ITEMS: Final = 10_000
+_MAX_ITEMS: Final = 10_000
 """Maximum number of items of one response's output."""
 
 _CUT: Final[dict[FinishReason, Ending]] = {
@@ -337,7 +337,7 @@ class Generation:
     def _full(self) -> bool:
         """Return whether the response has too many events or items."""
         assembler = self._assembler
-        return assembler.numbered > self._limits.output_events or len(assembler.response["output"]) > _MOST_ITEMS
+        return assembler.numbered > self._limits.output_events or len(assembler.response["output"]) > _MAX_ITEMS
 
     def _tokens_left(self) -> int | None:
         bound = self._request.max_output_tokens

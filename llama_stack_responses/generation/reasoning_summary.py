@@ -18,7 +18,7 @@ from .watchdog import Watchdog
 
 logger = get_logger(__name__)
 
-_MOST_CHARACTERS: Final = 1 << 16
+_MAX_CHARACTERS: Final = 1 << 16
 """Maximum number of characters that the model may write for one summary, its own reasoning included."""
 
 
@@ -66,7 +66,7 @@ class ReasoningSummarizer:
     async def _summary(self, text: str) -> AsyncGenerator[Delta]:
         try:
             with Watchdog(self._idle_seconds) as watchdog:
-                reader = ChunkReader(self._profile, _MOST_CHARACTERS)
+                reader = ChunkReader(self._profile, _MAX_CHARACTERS)
                 async with closing(await self._inference.open_stream(self._request(text))) as chunks:
                     with suppress(OutputLimitReached):
                         async for chunk in chunks:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 _ENDED: Final = object()
-_MOST_CHUNKS: Final = 1_000
+_MAX_CHUNKS: Final = 1_000
 """Maximum number of chunks to read and drop because they have arrived already; one read of a socket brings fewer. After
 that the stream is only closed: some generators never wait, and some model servers send faster than this loop reads."""
 
@@ -29,7 +29,7 @@ async def close_stream(chunks: AsyncGenerator[Any]) -> None:
     they are garbage collected, and the hosts' streams are nested generators. So the stream is cancelled while it waits
     for its next chunk: the cancellation passes through all generators, from the one that waits for the connection.
     """
-    for _ in range(_MOST_CHUNKS):
+    for _ in range(_MAX_CHUNKS):
         reading = asyncio.ensure_future(anext(chunks, _ENDED))
         try:
             await asyncio.sleep(0)

@@ -15,7 +15,7 @@ _LONG_TOKENS: Final = 250
 """Estimated tokens (a kilobyte of text) past which a tokenizer runs in a thread: it would block the event loop for
 milliseconds."""
 
-_MOST_TOKENS: Final = 2_000_000
+_MAX_TOKENS: Final = 2_000_000
 """Estimated tokens past which no tokenizer runs: it would take minutes, and no model has such a context."""
 
 
@@ -39,7 +39,7 @@ class TokenCounts:
             return counted
         estimate = estimated_tokens(chat)
         name = profile_for(chat["model"], self._profiles).tokenizer
-        if name is None or estimate > _MOST_TOKENS:
+        if name is None or estimate > _MAX_TOKENS:
             return estimate
         tokenizer = self._tokenizers[name]
         if estimate > _LONG_TOKENS:

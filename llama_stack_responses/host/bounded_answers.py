@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import httpx2
 
-_MOST_BYTES: Final = 1 << 26
+_MAX_BYTES: Final = 1 << 26
 """Maximum bytes of one answer."""
 _STREAM: Final = "text/event-stream"
 
@@ -46,11 +46,11 @@ class _Bounded(httpx2.AsyncByteStream):
         self._inner = inner
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = _MOST_BYTES
+        left = _MAX_BYTES
         async for piece in self._inner:
             left -= len(piece)
             if left < 0:
-                raise httpx2.ReadError(f"The model server's answer is larger than {_MOST_BYTES} bytes.")
+                raise httpx2.ReadError(f"The model server's answer is larger than {_MAX_BYTES} bytes.")
             yield piece
 
     async def aclose(self) -> None:

@@ -10,7 +10,7 @@ from llama_stack_responses.core.lru_cache import LruCache
 
 _SECONDS: Final = 5.0
 """Seconds after which the host is asked again. Its own cache of what other processes register is as old."""
-_MOST: Final = 1_000
+_MAX_MODELS: Final = 1_000
 """Maximum names that are remembered. Clients choose them."""
 
 
@@ -26,7 +26,7 @@ class ModelLookups:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._missing: LruCache[tuple[str, str], float] = LruCache(_MOST)
+        self._missing: LruCache[tuple[str, str], float] = LruCache(_MAX_MODELS)
 
     async def find(self, table: Any, kind: str, name: str) -> Any:
         """Return what the table returns for this object; None if it is not registered, or this user may not see it."""

@@ -23,7 +23,7 @@ from .refusals import refuse
 
 Call = Callable[[Any, Scope, Receive, Send], Awaitable[Any]]
 
-_MOST_BYTES: Final = 65_536
+_MAX_BYTES: Final = 65_536
 """Maximum size of the header: that of all headers of a request to this package."""
 _MIDDLEWARES: Final = ("ProviderDataMiddleware", "ZstdDecompressionMiddleware")
 """Middlewares that decode headers. The second one, which only OGX has, runs first and decodes `content-encoding`."""
@@ -69,8 +69,8 @@ def check_headers(headers: Any) -> None:
 
 
 def _check(value: bytes) -> None:
-    if len(value) > _MOST_BYTES:
-        message = f"The header {PROVIDER_DATA_HEADER} is larger than {_MOST_BYTES} bytes."
+    if len(value) > _MAX_BYTES:
+        message = f"The header {PROVIDER_DATA_HEADER} is larger than {_MAX_BYTES} bytes."
         raise ApiError(431, message, code="request_header_fields_too_large")
     try:
         # Parsed as the host parses it, and encoded as the store does, which limits depth and numbers.

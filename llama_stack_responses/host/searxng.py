@@ -12,7 +12,7 @@ from llama_stack_responses.fetch.bodies import UNCOMPRESSED, BodyTooLarge, decod
 
 from .search_provider import SearchFailed, SearchProvider
 
-_MOST_BYTES: Final = 2 << 20
+_MAX_BYTES: Final = 2 << 20
 """Maximum size of an answer."""
 _TOO_LARGE: Final = "The SearXNG server's answer is larger than this server takes."
 _NO_JSON: Final = (
@@ -70,7 +70,7 @@ class SearxngToolRuntime(SearchProvider):
                 raise SearchFailed(_NO_JSON, answer.status_code)
             answer.raise_for_status()
             try:
-                found: list[dict[str, Any]] = (await decoded(await read_body(answer, _MOST_BYTES)))["results"]
+                found: list[dict[str, Any]] = (await decoded(await read_body(answer, _MAX_BYTES)))["results"]
             except BodyTooLarge:
                 raise SearchFailed(_TOO_LARGE) from None
         return found

@@ -22,7 +22,7 @@ _FILTER_THEMSELVES: Final = frozenset(
 """Providers that restrict a search to `allowed_domains`; for the rest, the query contains the domains."""
 
 
-_MOST_KNOWN: Final = 1_024
+_MAX_KNOWN_TOOLS: Final = 1_024
 """Users and credentials for which it is remembered that a tool was found."""
 
 _Asked = tuple[bytes, str]
@@ -42,7 +42,7 @@ class HostToolRuntime:
         self._router = router
         self._asker = asker
         self._listing_seconds = listing_seconds
-        self._known = LruCache[_Asked, bool](_MOST_KNOWN)
+        self._known = LruCache[_Asked, bool](_MAX_KNOWN_TOOLS)
         self._listings: dict[_Asked, asyncio.Task[Collection[str]]] = {}
 
     async def has(self, name: str) -> bool:

@@ -16,7 +16,7 @@ from ..core.json_values import decoded_bytes
 from ..core.types import Json
 from ..store.reading import computed
 
-_MOST_RESPONSES: Final = 256
+_MAX_RESPONSES: Final = 256
 """Maximum responses that can be continued; a shared part of their histories is kept once."""
 
 _ROOM_BYTES: Final = 65_536
@@ -119,7 +119,7 @@ class ConnectionMemory:
         self._reservation.release()
 
     def _fits(self) -> bool:
-        if len(self._turns) > _MOST_RESPONSES or self._held > self._limit:
+        if len(self._turns) > _MAX_RESPONSES or self._held > self._limit:
             return False
         try:
             self._reservation.resize(self._held)

@@ -17,7 +17,7 @@ _PLACE: Final = re.compile(r"{{\s*(\w+)\s*}}")
 _VERSION: Final = re.compile("[1-9][0-9]{0,8}")
 _TEMPLATE_CHARACTERS: Final = 1 << 20
 """Maximum characters of a prompt template: it is searched for placeholders in the event loop."""
-_MOST_PLACES: Final = 10_000
+_MAX_PLACES: Final = 10_000
 _PART_CHARACTERS: Final = 512
 """Minimum characters for which a file or an image counts: each becomes a separate part."""
 _MAX_LISTED_NAMES: Final = 10
@@ -109,8 +109,8 @@ def _check(template: PromptVersion, variables: Mapping[str, Any], characters: in
 
 def _check_result(template: PromptVersion, places: Counter[str], variables: Mapping[str, Any], characters: int) -> None:
     """Refuse a prompt that would be too long when filled in, before building it."""
-    if places.total() > _MOST_PLACES:
-        message = f"The prompt has {places.total()} places for variables. A stored prompt may have {_MOST_PLACES}."
+    if places.total() > _MAX_PLACES:
+        message = f"The prompt has {places.total()} places for variables. A stored prompt may have {_MAX_PLACES}."
         raise bad_request(message, "prompt", "string_above_max_length")
     size = len(template.text) + sum(_growth(variables[name], count) for name, count in places.items())
     if size > characters:

@@ -15,7 +15,7 @@ from ..store.records import Put, Record, Records, after_prefix
 logger = get_logger(__name__)
 
 _PREFIX = "se/"
-_MOST_ROWS = 100
+_MAX_ROWS = 100
 """Rows that one check reads."""
 
 _RENEWALS = 3
@@ -72,7 +72,7 @@ class SecretCheck:
         self._began = now if self._began is None else self._began
         if monotonic() >= self._renew_at:
             await self._renew(now)
-        rows = await self._records.range(_PREFIX, after_prefix(_PREFIX), limit=_MOST_ROWS)
+        rows = await self._records.range(_PREFIX, after_prefix(_PREFIX), limit=_MAX_ROWS)
         missing = frozenset(key.removeprefix(_PREFIX) for key, row in rows if self._counts(row)) - set(self._mine)
         if missing - self._missing:
             logger.error(

@@ -13,7 +13,7 @@ from llama_stack_responses.core.types import Json
 from llama_stack_responses.fetch.bodies import UNCOMPRESSED, decoded, read_body
 
 _AWAY: Final = "The moderation server cannot be reached ({}), so the check did not finish. Try again later."
-_MOST_BYTES: Final = 1 << 16
+_MAX_BYTES: Final = 1 << 16
 """Maximum bytes of an answer."""
 _UNREADABLE: Final = "The moderation server's answer is not in the form of OpenAI's /moderations."
 
@@ -44,7 +44,7 @@ class Endpoint:
         try:
             async with self._http().stream("POST", self._url, json=body) as answer:
                 _check_status(answer, kind, model)
-                return _read(await decoded(await read_body(answer, _MOST_BYTES)), model)
+                return _read(await decoded(await read_body(answer, _MAX_BYTES)), model)
         except httpx.HTTPError as error:
             raise ApiError(502, _AWAY.format(type(error).__name__)) from error
         except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:

@@ -38,7 +38,7 @@ _PREFIX: Final = "cntr"
 _NAME_BYTES: Final = 255
 """Maximum length of a file name on Linux, in bytes."""
 
-_MOST_FILES: Final = 10_000
+_MAX_FILES: Final = 10_000
 """Maximum number of files listed for one container."""
 
 _CONTROLS: Final = {number: chr(number).encode("unicode_escape").decode() for number in (*range(32), 127)}
@@ -291,7 +291,7 @@ async def files(entry: ContainerEntry) -> list[ContainerFile]:
 
 
 def _files(entry: ContainerEntry) -> list[ContainerFile]:
-    found = listed_files(entry.container.volume.data, _MOST_FILES)
+    found = listed_files(entry.container.volume.data, _MAX_FILES)
     return [_file(entry, each) for each in sorted(found, key=lambda each: each.path)]
 
 

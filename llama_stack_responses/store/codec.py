@@ -28,7 +28,7 @@ _HEAD: Final = 0x40
 _LENIENT: Final = 0x20
 _FLAGS: Final = 0xF0
 
-LARGEST_BYTES: Final = 2**30
+MAX_VALUE_BYTES: Final = 2**30
 """Maximum size of a decompressed record in bytes, far above what the largest request produces."""
 
 _SLICE_BYTES: Final = 2**20
@@ -139,7 +139,7 @@ def head(data: bytes) -> bytes:
     return data[3 : _body(data)] if data[0] & _HEAD else b""
 
 
-def decode(data: bytes, most: int = LARGEST_BYTES) -> Any:
+def decode(data: bytes, most: int = MAX_VALUE_BYTES) -> Any:
     """Return the value that `data` was encoded from.
 
     Raises:
@@ -148,7 +148,7 @@ def decode(data: bytes, most: int = LARGEST_BYTES) -> Any:
     return parse(data, whole_text(data, most))
 
 
-def whole_text(data: bytes, most: int = LARGEST_BYTES) -> bytes:
+def whole_text(data: bytes, most: int = MAX_VALUE_BYTES) -> bytes:
     """Return the JSON that `data` holds, decompressed.
 
     Raises:

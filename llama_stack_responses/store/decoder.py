@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from . import codec
 from .byte_budget import ByteBudget
-from .codec import LARGEST_BYTES, TooLarge, UnreadableError
+from .codec import MAX_VALUE_BYTES, TooLarge, UnreadableError
 from .reading import INLINE_BYTES, ReadAllowance, list_yielding_lock
 
 DECODING_BYTES: Final = 48 * 2**20
@@ -149,7 +149,7 @@ class _Bound:
 
     def of_text(self, taken: int) -> int:
         """Return the maximum size of the next value's JSON, after values of `taken` bytes."""
-        return LARGEST_BYTES if self.most is None or self.ends else self.most - taken
+        return MAX_VALUE_BYTES if self.most is None or self.ends else self.most - taken
 
 
 class _NeedsMore(Exception):  # noqa: N818 - an answer, as `TooLarge` is
@@ -187,7 +187,7 @@ def _text(data: bytes, most: int, need: int | None) -> bytes:
     except TooLarge as error:
         if need is not None and need < most:
             raise _NeedsMore from error
-        if most >= LARGEST_BYTES:
+        if most >= MAX_VALUE_BYTES:
             raise UnreadableError(f"A stored record is damaged: it holds more than {most} bytes.") from error
         raise
 

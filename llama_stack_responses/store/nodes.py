@@ -24,7 +24,7 @@ FAN: Final = 4
 
 _DEPTH_BYTES: Final = 4
 _TOTAL_BYTES: Final = 5
-_MOST_TOTAL: Final = 2 ** (8 * _TOTAL_BYTES) - 1
+_MAX_TOTAL: Final = 2 ** (8 * _TOTAL_BYTES) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Node:
         head, text = self.depth.to_bytes(_DEPTH_BYTES) + links, codec.text_of(self.items)
         if self.before is not None:
             size = codec.size_behind(len(head) + _TOTAL_BYTES, text)
-            head += min(self.before + size, _MOST_TOTAL).to_bytes(_TOTAL_BYTES)
+            head += min(self.before + size, _MAX_TOTAL).to_bytes(_TOTAL_BYTES)
         return codec.pack_text(text, head)
 
 

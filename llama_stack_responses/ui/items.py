@@ -12,7 +12,7 @@ from ..sealing.sealer import SEALED
 from . import blocks
 from .blocks import Budget
 
-MOST_ITEMS: Final = 1000
+MAX_ITEMS: Final = 1000
 """Maximum number of items of a view's input, and of its output."""
 
 _TITLE_CHARACTERS: Final = 160
@@ -44,7 +44,7 @@ class Reading:
 
 def item_views(items: Sequence[Item], reading: Reading) -> list[Json]:
     """Return the first items as a page shows them. Markdown is not rendered yet."""
-    return [_item_view(item, reading) for item in items[:MOST_ITEMS]]
+    return [_item_view(item, reading) for item in items[:MAX_ITEMS]]
 
 
 def markdown_blocks(items: Sequence[Json]) -> Iterator[Json]:

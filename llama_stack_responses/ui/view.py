@@ -13,7 +13,7 @@ from ..store.list_rows import Row, failed_calls, first_words, row_of
 from ..store.stored_response import StoredResponse
 from . import blocks
 from .blocks import Budget
-from .items import MOST_ITEMS, Reading, item_views
+from .items import MAX_ITEMS, Reading, item_views
 
 _LARGE_BYTES: Final = 20_000
 """Bytes of a setting, as JSON, from which it is left out."""
@@ -48,7 +48,7 @@ def items_of(stored: StoredResponse, inputs: Sequence[Json], reading: Reading) -
     failed = frozenset(str(item.get("id")) for item in failed_calls(response["output"], stored.timing))
     own = replace(reading, structured=form != "text", durations=durations, failed=failed)
     output_views = item_views(response["output"], own)
-    left_out = max(0, len(inputs) - MOST_ITEMS) + max(0, len(response["output"]) - MOST_ITEMS)
+    left_out = max(0, len(inputs) - MAX_ITEMS) + max(0, len(response["output"]) - MAX_ITEMS)
     return {"items": [*input_views, *output_views], "output_from": len(input_views), "items_left_out": left_out}
 
 

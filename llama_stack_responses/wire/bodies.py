@@ -21,7 +21,7 @@ from llama_stack_responses.process_pool.fair_queue import FairQueue, QueueFull
 from .headers import body_length
 from .request_cycle import cycle_of
 
-_SLOWEST_BYTES_PER_SECOND: Final = 16_384
+_MIN_BYTES_PER_SECOND: Final = 16_384
 """Bytes per second. A body that arrives faster has no time limit."""
 
 _SMALL_BYTES: Final = 65_536
@@ -154,7 +154,7 @@ class Bodies:
                 raise ApiError(408, message, code="request_timeout") from error
             if piece is None:
                 return
-            deadline += len(piece) / _SLOWEST_BYTES_PER_SECOND
+            deadline += len(piece) / _MIN_BYTES_PER_SECOND
             yield piece
 
 

@@ -25,7 +25,7 @@ from tests.support.script import Reply, error, text
 
 LAST_CHUNK = b"0\r\n\r\n"
 KEPT_RECORDS = 10_000  # so that a benchmark does not exhaust the memory
-WRITES_A_TURN = 16  # frames that a stream may write before it yields to the others
+WRITES_PER_TURN = 16  # frames that a stream may write before it yields to the others
 
 
 @dataclass(slots=True)
@@ -394,7 +394,7 @@ class Connection(asyncio.Protocol):
                 await asyncio.sleep(reply.interval)
             self._write(frame)
             record.chunks_sent = index + 1
-            if not self._flushed.is_set() or index % WRITES_A_TURN == WRITES_A_TURN - 1:
+            if not self._flushed.is_set() or index % WRITES_PER_TURN == WRITES_PER_TURN - 1:
                 await self._turn()
         if reply.hold == len(encoded.chunks):
             await record.released.wait()

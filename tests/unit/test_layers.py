@@ -170,10 +170,10 @@ ONLY_IN: Final = {
 }
 """Packages that only these parts of a package may import, by top-level package."""
 
-LONGEST: Final = 40
+MAX_FUNCTION_LINES: Final = 40
 """Largest number of lines of a function, without its docstring."""
 
-MOST_ROOT_FILES: Final = 10
+MAX_ROOT_FILES: Final = 10
 """Largest number of files at the root of the package: a new module belongs in a folder."""
 
 MODULES: Final = {
@@ -333,7 +333,7 @@ def long_functions(tree: ast.Module, module: str) -> Iterator[str]:
             first = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
             signature = node.body[0].lineno - node.lineno
             lines = signature + (node.end_lineno or 0) - first.lineno + 1
-            if lines > LONGEST:
+            if lines > MAX_FUNCTION_LINES:
                 yield f"{node.name} has {lines} lines"
 
 
@@ -367,7 +367,7 @@ def test_every_part_has_layer() -> None:
 
 def test_root_of_package_has_few_modules() -> None:
     root = ROOTS[PACKAGE]
-    assert len([path for path in root.iterdir() if path.is_file()]) <= MOST_ROOT_FILES
+    assert len([path for path in root.iterdir() if path.is_file()]) <= MAX_ROOT_FILES
 
 
 def test_imports_have_no_cycles() -> None:
@@ -383,7 +383,7 @@ def test_imports_have_no_cycles() -> None:
 
 # The rules find the violations that they describe.
 
-LONG: Final = "def f():\n" + "    pass\n" * LONGEST
+LONG: Final = "def f():\n" + "    pass\n" * MAX_FUNCTION_LINES
 
 
 @pytest.mark.parametrize(

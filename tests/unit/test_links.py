@@ -65,7 +65,7 @@ def test_headings_of_page_have_unique_anchors(page: Path) -> None:
     assert page.name == "CHANGELOG.md" or repeated == set()
 
 
-LONGEST: Final = 120
+MAX_LINE_CHARACTERS: Final = 120
 """Characters in a line of prose, as in a line of code."""
 UNBREAKABLE: Final = re.compile(r" *(\||!\[|\S+$)")
 """A row of a table, a picture, a single word."""
@@ -74,7 +74,7 @@ UNBREAKABLE: Final = re.compile(r" *(\||!\[|\S+$)")
 def long_lines(text: str) -> list[str]:
     """Return the beginnings of the lines of prose that are too long."""
     lines = without_code(text).splitlines()
-    return [line[:40] for line in lines if len(line) > LONGEST and not UNBREAKABLE.match(line)]
+    return [line[:40] for line in lines if len(line) > MAX_LINE_CHARACTERS and not UNBREAKABLE.match(line)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))

@@ -8,7 +8,7 @@ from typing import Any, Final
 from .declared_tools import carried_tools
 from .item_fields import CALLER, ID, IMAGE_URL, OWN_ID, STATUS, TEXT
 from .shapes import (
-    LARGEST_INTEGER,
+    MAX_INTEGER,
     Check,
     Location,
     an_object,
@@ -21,7 +21,7 @@ from .shapes import (
     tagged,
 )
 
-_COORDINATE: Final = integer(-LARGEST_INTEGER)
+_COORDINATE: Final = integer(-MAX_INTEGER)
 _MILLISECONDS: Final = integer(0)
 _KEYS: Final = array(TEXT)
 
@@ -86,7 +86,7 @@ _SHELL_CALL: Final = object_of(
 )
 
 _OUTCOME: Final = tagged(
-    "outcome", {"timeout": object_of({}), "exit": object_of({"exit_code": integer(-LARGEST_INTEGER)}, "exit_code")}
+    "outcome", {"timeout": object_of({}), "exit": object_of({"exit_code": integer(-MAX_INTEGER)}, "exit_code")}
 )
 
 _SHELL_CALL_OUTPUT: Final = object_of(

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from .item_fields import ID, NAME, OWN_ID, TEXT
 from .shapes import (
-    LARGEST_INTEGER,
+    MAX_INTEGER,
     Check,
     Location,
     an_object,
@@ -42,7 +42,7 @@ def _server_url(value: Any, at: Location) -> str:
 
 _HEADER_NAME: Final = string(1, 256, r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = string(0, 16_384, r"[\t\x20-\x7e\x80-\xff]*")
-_MOST_HEADERS: Final = 64
+_MAX_HEADERS: Final = 64
 _HEADERS_CHARACTERS: Final = 65_536
 """Maximum headers of one MCP server, and their characters. Many take the HTTP client quadratic time."""
 _DESCRIPTION_CHARACTERS: Final = 4_096
@@ -53,8 +53,8 @@ _OWN_HEADERS: Final = frozenset({"connection", "content-length", "content-type",
 def _headers(value: Any, at: Location) -> dict[str, str]:
     """Check headers for an MCP server. Their values are secrets, so no error message repeats them."""
     headers = an_object(value, at)
-    if at.limits.bounded and len(headers) > _MOST_HEADERS:
-        why = f"too many headers. Expected at most {_MOST_HEADERS}, but got {len(headers)} instead."
+    if at.limits.bounded and len(headers) > _MAX_HEADERS:
+        why = f"too many headers. Expected at most {_MAX_HEADERS}, but got {len(headers)} instead."
         raise invalid(at, why, "object_above_max_properties")
     for name, text in headers.items():
         _HEADER_NAME(name, at)
@@ -151,7 +151,7 @@ _MCP_LIST_TOOLS: Final = object_of(
     {"id": OWN_ID, "server_label": NAME, "tools": array(_LISTED_TOOL), "error": TEXT}, "server_label", "tools"
 )
 
-_NUMBERED: Final = object_of({"code": integer(-LARGEST_INTEGER), "message": TEXT}, "code", "message")
+_NUMBERED: Final = object_of({"code": integer(-MAX_INTEGER), "message": TEXT}, "code", "message")
 
 _MCP_ERROR: Final = tagged(
     "error",

@@ -244,7 +244,7 @@ _FORMATS: Final[Mapping[str, Check]] = {
 _TEXT: Final = object_of({"format": tagged("format", _FORMATS), "verbosity": one_of("low", "medium", "high")})
 
 _NAME: Final = string(1, 512)
-_MOST_GUARDRAILS: Final = 16
+_MAX_GUARDRAILS: Final = 16
 
 _POLICY: Final = object_of({"mode": one_of("score", "block")}, "mode")
 
@@ -262,14 +262,14 @@ def _guardrail(value: Any, at: Location) -> str:
     return name
 
 
-@takes(any_of({"type": "boolean"}, {"type": "array", "maxItems": _MOST_GUARDRAILS, "items": schema_of(_guardrail)}))
+@takes(any_of({"type": "boolean"}, {"type": "array", "maxItems": _MAX_GUARDRAILS, "items": schema_of(_guardrail)}))
 def _guardrails(value: Any, at: Location) -> list[str | None]:
     """Check names, or objects with a name as their `type`; true selects the stack's default."""
     if isinstance(value, bool):
         return [None] if value else []
     if not isinstance(value, list):
         raise invalid_type(value, at, "one of an array or a boolean")
-    check_count(value, at, _MOST_GUARDRAILS)
+    check_count(value, at, _MAX_GUARDRAILS)
     names: list[str | None] = array(_guardrail)(value, at)
     return names
 

@@ -19,7 +19,7 @@ from ..errors import ApiError, bad_request
 _SHOWN_CHARACTERS: Final = 80
 """Maximum characters of a client's text that an error message quotes."""
 
-LARGEST_INTEGER: Final = 2**31 - 1
+MAX_INTEGER: Final = 2**31 - 1
 """The largest integer that every engine accepts."""
 
 
@@ -172,7 +172,7 @@ def boolean(value: Any, at: Location) -> bool:
     return value
 
 
-def integer(low: int, high: int = LARGEST_INTEGER) -> Check:
+def integer(low: int, high: int = MAX_INTEGER) -> Check:
     """Return a check for a JSON integer from `low` to `high`."""
 
     @takes({"type": "integer", "minimum": low, "maximum": high})

@@ -15,7 +15,7 @@ CLOSES: Final = "\N{RIGHT BLACK LENTICULAR BRACKET}"
 DAGGER: Final = "\N{DAGGER}"
 
 _MARKER: Final = re.compile(f"{OPENS}([A-Za-z]?[0-9]{{1,6}})(?:{DAGGER}([^{OPENS}{CLOSES}\n]{{0,100}}))?{CLOSES}")
-_MOST_CHARACTERS: Final = 2**20
+_MAX_CHARACTERS: Final = 2**20
 """Maximum characters of the citations of one round: a marker of three characters becomes a link and an annotation."""
 _ANNOTATION_CHARACTERS: Final = 256
 """Characters counted for an annotation in addition to its texts."""
@@ -51,7 +51,7 @@ class Citing:
 
     def __init__(self, cite: Cite) -> None:
         self._cite = cite
-        self._left = _MOST_CHARACTERS
+        self._left = _MAX_CHARACTERS
         self._held: Text | None = None
         self._before = ""
 

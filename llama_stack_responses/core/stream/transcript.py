@@ -67,7 +67,7 @@ PHASES: Final = (None, "commentary", "final_answer")
 
 _CODES: Final = {name: code for code, name in enumerate(TYPES)}
 _ZERO: Final = 0x23
-_LONGEST: Final = 0x5B - _ZERO
+_MAX_LENGTH: Final = 0x5B - _ZERO
 """Lengths up to this are stored as one character each, below the backslash, which JSON would escape."""
 
 
@@ -136,6 +136,6 @@ def _is_run(mark: Mark) -> bool:
 
 
 def _packed(run: Sequence[int | list[int]]) -> str | Sequence[int | list[int]]:
-    if any(isinstance(length, list) or length > _LONGEST for length in run):
+    if any(isinstance(length, list) or length > _MAX_LENGTH for length in run):
         return run
     return "".join(chr(_ZERO + length) for length in run if isinstance(length, int))

@@ -14,7 +14,7 @@ _OPCODE: Final = 0x0F
 _RESERVED: Final = 0x70
 _CONTROL: Final = 0x8
 _KNOWN: Final = frozenset({0x0, 0x1, 0x2, 0x8, 0x9, 0xA})
-_LONGEST_CONTROL: Final = 125
+_MAX_CONTROL_BYTES: Final = 125
 _EXTENDED: Final = {126: 2, 127: 8}
 """Bytes of the length behind the head, by the length in the head."""
 
@@ -78,7 +78,7 @@ class FrameScanner:
 
     def _is_valid(self, buffer: bytearray, length: int) -> bool:
         opcode = buffer[0] & _OPCODE
-        most = _LONGEST_CONTROL if opcode & _CONTROL else self._most
+        most = _MAX_CONTROL_BYTES if opcode & _CONTROL else self._most
         return bool(buffer[1] & _MASKED and not buffer[0] & _RESERVED and opcode in _KNOWN and length <= most)
 
     def _part(self, buffer: bytearray) -> Unit | None:

@@ -23,13 +23,13 @@ from llama_stack_responses.logs import get_logger, leave_out
 
 logger = get_logger(__name__)
 
-MOST_HEAD_BYTES: Final = 131_072
+MAX_HEAD_BYTES: Final = 131_072
 """Maximum bytes of the head of a request, of the trailers of a body, and of the extensions of a chunk."""
-MOST_HEADERS: Final = 512
-MOST_URL_BYTES: Final = 16_384
-MOST_PARAMETERS: Final = 512
+MAX_HEADERS: Final = 512
+MAX_URL_BYTES: Final = 16_384
+MAX_PARAMETERS: Final = 512
 """Maximum parameters of a query."""
-MOST_PIPELINED: Final = 32
+MAX_PIPELINED: Final = 32
 """Maximum requests of a connection that wait until earlier ones are answered."""
 SLICE_BYTES: Final = 65_536
 SMALL_SLICE_BYTES: Final = 4_096
@@ -47,12 +47,12 @@ _REFUSAL: Final = (
 )
 _TOO_LARGE: Final = ApiError(
     431,
-    f"The request's head is larger than {MOST_HEAD_BYTES} bytes, or has more than {MOST_HEADERS} headers.",
+    f"The request's head is larger than {MAX_HEAD_BYTES} bytes, or has more than {MAX_HEADERS} headers.",
     code="request_header_fields_too_large",
 )
 _TOO_LONG: Final = ApiError(
     414,
-    f"The request's URL is longer than {MOST_URL_BYTES} bytes, or has more than {MOST_PARAMETERS} parameters.",
+    f"The request's URL is longer than {MAX_URL_BYTES} bytes, or has more than {MAX_PARAMETERS} parameters.",
     code="uri_too_long",
 )
 
@@ -101,7 +101,7 @@ def _short(on_url: Callable[[Any, bytes], None]) -> Callable[[Any, bytes], None]
     @wraps(on_url)
     def called(self: Any, url: bytes) -> None:
         on_url(self, url)
-        if len(self.url) > MOST_URL_BYTES or self.url.count(b"&") >= MOST_PARAMETERS:
+        if len(self.url) > MAX_URL_BYTES or self.url.count(b"&") >= MAX_PARAMETERS:
             self.__dict__[_PARSING].refuse(_TOO_LONG)
             raise _RefusedError
 
@@ -111,7 +111,7 @@ def _short(on_url: Callable[[Any, bytes], None]) -> Callable[[Any, bytes], None]
 def _counted(on_header: Callable[[Any, bytes, bytes], None]) -> Callable[[Any, bytes, bytes], None]:
     @wraps(on_header)
     def called(self: Any, name: bytes, value: bytes) -> None:
-        if len(self.headers) >= MOST_HEADERS:
+        if len(self.headers) >= MAX_HEADERS:
             self.__dict__[_PARSING].refuse(_TOO_LARGE)
             raise _RefusedError
         on_header(self, name, value)
@@ -122,7 +122,7 @@ def _counted(on_header: Callable[[Any, bytes, bytes], None]) -> Callable[[Any, b
 def _in_line(on_headers_complete: Callable[[Any], None]) -> Callable[[Any], None]:
     @wraps(on_headers_complete)
     def called(self: Any) -> None:
-        if len(self.pipeline) >= MOST_PIPELINED:
+        if len(self.pipeline) >= MAX_PIPELINED:
             self.transport.abort()
             raise _RefusedError
         self.__dict__[_PARSING].note_progress()
@@ -233,5 +233,5 @@ class _Parsing:
         self._parts = 0
         self._receive(self._protocol, data)
         self._slice = SMALL_SLICE_BYTES if self._parts * _SMALL_CHUNK_BYTES > len(data) else SLICE_BYTES
-        if self._since_progress > MOST_HEAD_BYTES and not self._transport.is_closing():
+        if self._since_progress > MAX_HEAD_BYTES and not self._transport.is_closing():
             self.refuse(_TOO_LARGE)

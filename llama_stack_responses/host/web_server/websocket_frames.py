@@ -36,12 +36,12 @@ logger = get_logger(__name__)
 
 Receive = Callable[[Any, bytes], None]
 
-_MOST_FRAGMENTS: Final = 16_384
+_MAX_FRAGMENTS: Final = 16_384
 _FRAGMENT_BYTES: Final = 128
 """Approximate bytes that a fragment takes in addition to its payload."""
 _UNSENT_BYTES: Final = 2**20
 """Unsent bytes up to which the next frame is decoded. Data that this server itself sends are buffered elsewhere."""
-_SLOWEST_BYTES_PER_SECOND: Final = 16_384
+_MIN_BYTES_PER_SECOND: Final = 16_384
 """Bytes per second. A message that arrives faster has no time limit."""
 _POLL_SECONDS: Final = 0.1
 _CLOSE_SECONDS: Final = 10.0
@@ -241,7 +241,7 @@ class _Decoder:
             transport.pause_reading()
             self._message += unit.payload + (_FRAGMENT_BYTES if unit.payload else 0)
             self._receive(protocol, unit.data)
-            if len(protocol.frames) > _MOST_FRAGMENTS:
+            if len(protocol.frames) > _MAX_FRAGMENTS:
                 self._refuse(*_TOO_MANY)
             elif self._buffer:
                 self.wake()
@@ -324,7 +324,7 @@ class _Decoder:
     def _check_time(self, since: float) -> None:
         self._timer = None
         protocol, loop = self._protocol, asyncio.get_running_loop()
-        until = since + self._seconds + self._message / _SLOWEST_BYTES_PER_SECOND
+        until = since + self._seconds + self._message / _MIN_BYTES_PER_SECOND
         if protocol.read_paused or self._joining or not (self._buffer or self._message):
             return  # the message is complete
         if loop.time() >= until:

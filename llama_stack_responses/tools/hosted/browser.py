@@ -36,8 +36,8 @@ from .web_search import (
 _LINE_CHARACTERS: Final = 80
 _LINES_FOUND: Final = 4
 """Lines shown from each match on."""
-_MOST_FOUND: Final = 50
-_MOST_LINKS: Final = 2_000
+_MAX_MATCHES: Final = 50
+_MAX_LINKS: Final = 2_000
 """Links of a page that get an id; the others are shown as they are written."""
 _KEPT_LINKS: Final = 4
 """Pages whose links are kept; those of an earlier page are read from the page again."""
@@ -247,7 +247,7 @@ def _of_page(page: WebPage) -> _View:
 
     def marked(link: re.Match[str]) -> str:
         number = len(links)
-        if number >= _MOST_LINKS:
+        if number >= _MAX_LINKS:
             return link[0]
         links[number] = _Link(link[2], _named(link[1]), 0)
         return f"{OPENS}{number}{DAGGER}{_named(link[1])}{DAGGER}{web_host(link[2])}{CLOSES}"
@@ -260,7 +260,7 @@ def _of_page(page: WebPage) -> _View:
 def _of_matches(view: _View, pattern: str) -> _View:
     """Return the matches of a text in a page; each links to its line."""
     assert view.lines is not None
-    found = lines_with(view.lines, pattern)[:_MOST_FOUND]
+    found = lines_with(view.lines, pattern)[:_MAX_MATCHES]
     lines = ["", f"URL: {view.url}", ""]
     for number, at in enumerate(found):
         lines += [f"# {OPENS}{number}{DAGGER}match at L{at}{CLOSES}", *view.lines[at : at + _LINES_FOUND], ""]

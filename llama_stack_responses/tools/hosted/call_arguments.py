@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from llama_stack_responses.core.arguments import decoded_arguments
 
-MOST_QUERIES: Final = 5
+MAX_QUERIES: Final = 5
 """Maximum queries of one search call."""
 
 
@@ -30,4 +30,4 @@ def search_queries(arguments: str) -> list[str] | None:
     queries = [given] if isinstance(given, str) else given
     if not isinstance(queries, list) or not all(isinstance(each, str) and each.strip() for each in queries):
         return None
-    return queries[:MOST_QUERIES]
+    return queries[:MAX_QUERIES]

@@ -20,7 +20,7 @@ from ddgs.http_client import HttpClient
 
 Json = dict[str, Any]
 
-_MOST_BYTES: Final = 8 << 20
+_MAX_BYTES: Final = 8 << 20
 """Maximum size of a decompressed answer."""
 _PIECE_BYTES: Final = 1 << 16
 _REDIRECTS: Final = 3
@@ -120,7 +120,7 @@ def _body(answer: Any) -> bytes:
     body = bytearray()
     for piece in answer.iter_bytes(_PIECE_BYTES):
         body += piece
-        if len(body) > _MOST_BYTES:
+        if len(body) > _MAX_BYTES:
             raise _TooLarge
     return bytes(body)
 

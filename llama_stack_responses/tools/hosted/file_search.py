@@ -16,7 +16,7 @@ from ...core.types import Json
 from ...store.reading import computed_each
 from ..tool_function import Function, Invocation, ItemReporter, Outcome, chat_function
 from ..tool_history import ToolHistory
-from .call_arguments import MOST_QUERIES, search_queries
+from .call_arguments import MAX_QUERIES, search_queries
 from .sources import Sources, sanitized_lines
 from .vector_stores import Passage, VectorStores
 
@@ -45,7 +45,7 @@ _FUNCTION: Final = chat_function(
                 "type": "array",
                 "items": {"type": "string"},
                 "minItems": 1,
-                "maxItems": MOST_QUERIES,
+                "maxItems": MAX_QUERIES,
                 "description": "What to search for, in whole phrases; several queries look at several sides at once.",
             }
         },

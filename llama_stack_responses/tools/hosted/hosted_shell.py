@@ -21,9 +21,9 @@ from .container_choice import ContainerAccess, ContainerChoice
 _NAME: Final = "shell"
 _SECONDS: Final = 60.0
 _OUTPUT_CHARACTERS: Final = 20_000
-_MOST_COMMANDS: Final = 32
+_MAX_COMMANDS: Final = 32
 _DESCRIPTION: Final = (
-    f"Runs up to {_MOST_COMMANDS} commands, each in a separate shell, in a sandbox without network access whose folder "
+    f"Runs up to {_MAX_COMMANDS} commands, each in a separate shell, in a sandbox without network access whose folder "
     f"is {DATA}, and returns what they print."
 )
 
@@ -63,7 +63,7 @@ class HostedShellTool:
 
     def _whole(self, arguments: str) -> Json | None:
         action = checked(arguments, SHELL_ACTION)
-        return None if action is None or len(action["commands"]) > _MOST_COMMANDS else {"action": with_limits(action)}
+        return None if action is None or len(action["commands"]) > _MAX_COMMANDS else {"action": with_limits(action)}
 
     async def _run(self, invocation: Invocation) -> Outcome:
         action = invocation.item["action"]

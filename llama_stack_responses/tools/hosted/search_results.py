@@ -29,8 +29,8 @@ _MAX_DEPTH: Final = 10
 _PRINTED_CHARACTERS: Final = 64 * 1024
 """Maximum length of a line that is parsed as a Python literal: the parser holds the GIL."""
 _ANSWER_CHARACTERS: Final = 2**21
-_MOST_VALUES: Final = 65_536
-_MOST_LEVELS: Final = 64
+_MAX_VALUES: Final = 65_536
+_MAX_LEVELS: Final = 64
 """Maximum length and number of JSON values of an answer, and their nesting: the decoder holds the GIL."""
 _SLICE_BYTES: Final = 65_536
 """Bytes that are decoded in one call."""
@@ -59,7 +59,7 @@ def results_of(content: str) -> list[Result]:
 
 def _entries(content: str) -> Iterator[Json]:
     body = content.encode(errors="replace") if len(content) <= _ANSWER_CHARACTERS else b""
-    if not body or not fits(body, _MOST_VALUES, _MOST_LEVELS):
+    if not body or not fits(body, _MAX_VALUES, _MAX_LEVELS):
         return
     try:
         value = orjson.loads(body) if len(body) <= _SLICE_BYTES else json_decoding.loads(body)

@@ -20,13 +20,13 @@ from ...core.types import Json
 from ...core.unavailable_tools import Unavailable
 from ..tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
 from ..tool_history import ToolHistory
-from .call_arguments import MOST_QUERIES, named_arguments, search_queries
+from .call_arguments import MAX_QUERIES, named_arguments, search_queries
 from .runtime import ToolRuntime
 from .search_results import Result, is_within, results_of, web_host
 from .sources import Sources, sanitized, sanitized_lines, sources_of, url_citation
 
 _SERVICE: Final = "web_search"
-_MOST_MATCHES: Final = 20
+_MAX_MATCHES: Final = 20
 _CONTEXT_LINES: Final = 2
 """Lines shown before and after a match."""
 _LINE_CHARACTERS: Final = 500
@@ -272,8 +272,8 @@ class WebSearch(SearchTool):
         if not matches:
             return Outcome(f"{self._sources.heading(number)}\n'{sanitized(pattern)}' is not on this page.")
         where = f"{len(matches)} lines have '{sanitized(pattern)}'."
-        shown = [where if len(matches) <= _MOST_MATCHES else f"{where} These are the first {_MOST_MATCHES}."]
-        for at in matches[:_MOST_MATCHES]:
+        shown = [where if len(matches) <= _MAX_MATCHES else f"{where} These are the first {_MAX_MATCHES}."]
+        for at in matches[:_MAX_MATCHES]:
             shown += ["", *_numbered(lines, max(at - _CONTEXT_LINES, 1), min(at + _CONTEXT_LINES, len(lines)))]
         return Outcome("\n".join([self._sources.heading(number), *shown]))
 
@@ -344,7 +344,7 @@ def _search_function(browsing: Browsing) -> Json:
         "type": "array",
         "items": {"type": "string"},
         "minItems": 1,
-        "maxItems": MOST_QUERIES,
+        "maxItems": MAX_QUERIES,
         "description": "What to search for; several queries look at several sides of a question at once.",
     }
     description = f"Searches the web and shows the results, numbered.{browsing.where()}"

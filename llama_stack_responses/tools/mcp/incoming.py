@@ -21,14 +21,14 @@ from ...core.types import Json
 from .failure import BAD_GATEWAY, Failure, no_protocol, too_large
 from .large_texts import LargeTexts
 
-_MOST_DEPTH: Final = 64
-_MOST_MESSAGES: Final = 20_000
+_MAX_DEPTH: Final = 64
+_MAX_MESSAGES: Final = 20_000
 """Maximum number of messages in one session, including progress notifications."""
 
 _PING: Final = "ping"
 """The only request that a server may make: this client supports neither sampling, elicitation nor roots."""
 
-_MOST_PINGS: Final = 100
+_MAX_PINGS: Final = 100
 """Maximum number in one session."""
 
 _NAME_CHARACTERS: Final = 100
@@ -69,8 +69,8 @@ class IncomingMessages:
         self._held = held
         self._texts = texts
         self._bytes = limits.session_bytes
-        self._messages = _MOST_MESSAGES
-        self._pings = _MOST_PINGS
+        self._messages = _MAX_MESSAGES
+        self._pings = _MAX_PINGS
         self._pending: set[int | str] = set()
 
     def expect(self, request_id: int | str) -> None:
@@ -147,7 +147,7 @@ class IncomingMessages:
 
     def _decoded(self, text: bytes) -> tuple[Json, bytes]:
         """Decode a message, and encode it without integers over 64 bits: the package accepts them, encoders do not."""
-        if not fits(text, self.limits.answer_values, _MOST_DEPTH):
+        if not fits(text, self.limits.answer_values, _MAX_DEPTH):
             raise too_large()
         try:
             message = orjson.loads(text) if len(text) <= _INLINE_BYTES else json_decoding.loads(text)

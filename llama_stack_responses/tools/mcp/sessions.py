@@ -30,8 +30,8 @@ from .versions import RequestFailed, SdkSession, http, over_sse, over_streamable
 _CLOSE_SECONDS: Final = 5.0
 """Seconds for telling a server that its session ends."""
 
-_MOST_PAGES: Final = 32
-_MOST_TOOLS: Final = 2_048
+_MAX_PAGES: Final = 32
+_MAX_TOOLS: Final = 2_048
 _MESSAGE_CHARACTERS: Final = 2_000
 _SECRET_CHARACTERS: Final = 8
 _INTERNAL_ERROR: Final = -32603
@@ -137,13 +137,13 @@ class McpClientSession:
         cursor: str | None = None
         try:
             async with asyncio.timeout(self._servers.limits.connect_seconds):
-                for _ in range(_MOST_PAGES):
+                for _ in range(_MAX_PAGES):
                     page, cursor = await self._ask(lambda server, at=cursor: server.list_page(at))  # type: ignore[misc]
                     tools += page
                     size = await computed(partial(_size, page), page)
                     left -= size
                     counted(len(page), size)
-                    if len(tools) > _MOST_TOOLS or left < 0:
+                    if len(tools) > _MAX_TOOLS or left < 0:
                         break
                     if cursor is None:
                         return tools

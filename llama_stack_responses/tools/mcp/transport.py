@@ -46,7 +46,7 @@ _VISIBLE: Final = re.compile("[!-~]+")
 Source: https://modelcontextprotocol.io/specification/2025-06-18/basic/transports, "Session Management".
 """
 
-_MOST_STREAMS: Final = 100
+_MAX_STREAMS: Final = 100
 """How often a session's stream may be opened, including reconnections."""
 
 
@@ -67,7 +67,7 @@ class McpTransport(http.AsyncBaseTransport):
         self._inner = inner
         self._url = url
         self._incoming = incoming
-        self._streams = _MOST_STREAMS
+        self._streams = _MAX_STREAMS
         self._answers = answers
         self._failed = failed
 

@@ -15,8 +15,8 @@ from .harmony import Chat, read_effort, read_response_format, render
 from .tools import Tool, read_tools
 from .vocabulary import Vocabulary
 
-MOST_STOPS, MOST_CHOICES, MOST_LOGPROBS = 4, 128, 20
-MOST_BIASES, LARGEST_BIAS, LARGEST_PENALTY = 300, 100, 2
+MAX_STOPS, MAX_CHOICES, MAX_LOGPROBS = 4, 128, 20
+MAX_BIASES, MAX_BIAS, MAX_PENALTY = 300, 100, 2
 TOKEN_DIGITS = 9  # of an id
 SHOWN = 40  # characters of an invalid id in an error
 
@@ -109,10 +109,10 @@ class RequestParser:
             **self._adjustments(params),
         )
         name, choices = secrets.token_hex(12), _integer(params, "n", 1)
-        if not 1 <= choices <= MOST_CHOICES:
-            raise InvalidRequest(f"n is between 1 and {MOST_CHOICES}", param="n")
-        if logprobs is not None and not 0 <= logprobs <= MOST_LOGPROBS:
-            raise InvalidRequest(f"top_logprobs is between 0 and {MOST_LOGPROBS}", param="top_logprobs")
+        if not 1 <= choices <= MAX_CHOICES:
+            raise InvalidRequest(f"n is between 1 and {MAX_CHOICES}", param="n")
+        if logprobs is not None and not 0 <= logprobs <= MAX_LOGPROBS:
+            raise InvalidRequest(f"top_logprobs is between 0 and {MAX_LOGPROBS}", param="top_logprobs")
         ids = tuple(f"{name}-{number}" for number in range(choices))
         options = _plain(_get(params, "stream_options")) or {}
         return ParsedRequest(
@@ -129,14 +129,14 @@ class RequestParser:
         Special tokens are not penalised: each message of a turn has the same ones, and Harmony cannot do without them.
         """
         names = ("frequency_penalty", "presence_penalty")
-        penalties = {name: _number(params, name, 0.0, -LARGEST_PENALTY, LARGEST_PENALTY) for name in names}
+        penalties = {name: _number(params, name, 0.0, -MAX_PENALTY, MAX_PENALTY) for name in names}
         special = self._vocabulary.special.values() if any(penalties.values()) else ()
         return penalties | {"logit_bias": self._logit_bias(params), "unpenalised": frozenset(special)}
 
     def _logit_bias(self, params: Any) -> tuple[tuple[int, float], ...]:
         given = _get(params, "logit_bias") or {}
-        if not isinstance(given, Mapping) or len(given) > MOST_BIASES:
-            raise InvalidRequest(f"logit_bias is an object of up to {MOST_BIASES} token ids", param="logit_bias")
+        if not isinstance(given, Mapping) or len(given) > MAX_BIASES:
+            raise InvalidRequest(f"logit_bias is an object of up to {MAX_BIASES} token ids", param="logit_bias")
         return tuple((self._biased(str(name)), _bias(value)) for name, value in given.items())
 
     def _biased(self, name: str) -> int:
@@ -174,8 +174,8 @@ def _plain(value: Any) -> Any:
 def _stops(params: Any) -> tuple[str, ...]:
     given = _get(params, "stop") or ()
     stops = (given,) if isinstance(given, str) else tuple(given)
-    if len(stops) > MOST_STOPS or not all(isinstance(stop, str) and stop for stop in stops):
-        raise InvalidRequest(f"stop takes up to {MOST_STOPS} texts that are not empty", param="stop")
+    if len(stops) > MAX_STOPS or not all(isinstance(stop, str) and stop for stop in stops):
+        raise InvalidRequest(f"stop takes up to {MAX_STOPS} texts that are not empty", param="stop")
     return stops
 
 
@@ -197,9 +197,9 @@ def _number(params: Any, name: str, default: float, low: float, high: float) -> 
 
 
 def _bias(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -LARGEST_BIAS <= value <= LARGEST_BIAS:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -MAX_BIAS <= value <= MAX_BIAS:
         raise InvalidRequest(
-            f"logit_bias: each bias is a number between -{LARGEST_BIAS} and {LARGEST_BIAS}", param="logit_bias"
+            f"logit_bias: each bias is a number between -{MAX_BIAS} and {MAX_BIAS}", param="logit_bias"
         )
     return float(value)
 

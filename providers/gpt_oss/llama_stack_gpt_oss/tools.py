@@ -8,7 +8,7 @@ from typing import Any
 from .errors import InvalidRequest
 
 BROWSER = frozenset({"browser.search", "browser.open", "browser.find"})
-MOST_CHARACTERS = 1 << 20
+MAX_SCHEMA_CHARACTERS = 1 << 20
 """Maximum total length of a request's tool schemas, with references expanded, in characters."""
 _DEEPEST = 64
 """Maximum nesting of references."""
@@ -97,7 +97,7 @@ def from_arguments(tool: Tool | None, arguments: str) -> str:
 class SchemaBudget:
     """The characters left for tool schemas."""
 
-    left: int = MOST_CHARACTERS
+    left: int = MAX_SCHEMA_CHARACTERS
 
     def spend(self, level: Json) -> None:
         """Count one level of a schema; InvalidRequest if it exceeds the limit."""
@@ -105,9 +105,7 @@ class SchemaBudget:
         texts = [level.get("description"), *(values if isinstance(values, Sequence) else ()), *level]
         self.left -= _LEVEL_CHARACTERS + sum(len(text) for text in texts if isinstance(text, str))
         if self.left < 0:
-            message = (
-                f"The schemas of the tools have more than {MOST_CHARACTERS} characters with references written out."
-            )
+            message = f"The schemas of the tools exceed {MAX_SCHEMA_CHARACTERS} characters with references written out."
             raise InvalidRequest(f"{message} Use fewer references to references.", param="tools")
 
 

@@ -125,13 +125,13 @@ def _numbered(build: Build, most: int) -> Build:
 
 
 _COUNTS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
-_MOST_CHOICES: Final = 128
-_MOST_CALLS: Final = 1024
-_MOST_TOKENS: Final = 32_768
+_MAX_CHOICES: Final = 128
+_MAX_CALLS: Final = 1024
+_MAX_TOKENS: Final = 32_768
 """Maximum number of each in one chunk: a few bytes of JSON become an object of a kilobyte."""
 
 _LOGPROB: Final = _shape(
-    ChatCompletionTokenLogprob, {"top_logprobs": []}, top_logprobs=_each(_shape(TopLogprob), _MOST_CHOICES)
+    ChatCompletionTokenLogprob, {"top_logprobs": []}, top_logprobs=_each(_shape(TopLogprob), _MAX_CHOICES)
 )
 _CALL: Final = _shape(ChoiceDeltaToolCall, function=_shape(ChoiceDeltaToolCallFunction))
 _CHOICE: Final = _shape(
@@ -140,10 +140,10 @@ _CHOICE: Final = _shape(
     delta=_shape(
         ChoiceDelta,
         content=TextOfParts.of,
-        tool_calls=_numbered(_CALL, _MOST_CALLS),
+        tool_calls=_numbered(_CALL, _MAX_CALLS),
         function_call=_shape(ChoiceDeltaFunctionCall),
     ),
-    logprobs=_shape(ChoiceLogprobs, content=_each(_LOGPROB, _MOST_TOKENS), refusal=_each(_LOGPROB, _MOST_TOKENS)),
+    logprobs=_shape(ChoiceLogprobs, content=_each(_LOGPROB, _MAX_TOKENS), refusal=_each(_LOGPROB, _MAX_TOKENS)),
 )
 _USAGE: Final = _shape(
     CompletionUsage,
@@ -162,7 +162,7 @@ def _counted(usage: Json) -> Json:
 _CHUNK: Final = _shape(
     ChatCompletionChunk,
     {"id": "", "created": 0, "model": "", "object": "chat.completion.chunk", "choices": []},
-    choices=_numbered(_CHOICE, _MOST_CHOICES),
+    choices=_numbered(_CHOICE, _MAX_CHOICES),
     usage=lambda raw: _USAGE(_counted(raw)),
 )
 

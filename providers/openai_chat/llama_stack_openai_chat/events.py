@@ -14,7 +14,7 @@ from .json_encoding import loads, loads_few
 _DONE: Final = b"[DONE]"
 _SMALL_BYTES: Final = 1 << 16
 """Size up to which an event is decoded without counting its values."""
-_MOST_VALUES: Final = 1 << 14
+_MAX_VALUES: Final = 1 << 14
 
 
 class EventReader:
@@ -65,7 +65,7 @@ class EventReader:
         if data.startswith(_DONE):
             self.done = True
             return None
-        value = loads(data) if len(data) <= _SMALL_BYTES else loads_few(data, _MOST_VALUES)
+        value = loads(data) if len(data) <= _SMALL_BYTES else loads_few(data, _MAX_VALUES)
         if isinstance(value, dict) and value.get("error"):
             raise errors.from_event(value["error"], self._request())
         return value

@@ -12,11 +12,11 @@ from pydantic import BaseModel
 _OPENING: Final = (b"[", b"{", b",")
 _OTHERS: Final = bytes(set(range(256)) - set(b'[{,"'))
 _SLICE_BYTES: Final = 1 << 16
-_MOST_DIGITS: Final = 20
+_MAX_DIGITS: Final = 20
 
 _PIECE_BYTES: Final = 1 << 16
 """Approximate bytes of a value that is encoded in one call."""
-_LEAST_BYTES: Final = 8
+_MIN_VALUE_BYTES: Final = 8
 """Approximate minimum bytes of a value as JSON."""
 
 
@@ -49,7 +49,7 @@ def is_large(value: Any, most: int) -> bool:
             if isinstance(each, str):
                 left -= len(each)
             elif isinstance(each, (dict, list)):
-                left -= _LEAST_BYTES * len(each)
+                left -= _MIN_VALUE_BYTES * len(each)
                 if left < 0:
                     break
                 waiting.append(each)
@@ -108,7 +108,7 @@ def _has_more(data: bytes, most: int) -> bool:
 
 def _integer(digits: str) -> int | float:
     """Return an integer; a float for one of more digits than 64 bits have, since long ones take quadratic time."""
-    return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
+    return int(digits) if len(digits) <= _MAX_DIGITS else float(digits)
 
 
 def _plain(value: Any) -> Any:

@@ -10,7 +10,7 @@ import orjson
 from .json_encoding import dumps, loads
 
 _MARK: Final = "\N{REPLACEMENT CHARACTER}text\N{REPLACEMENT CHARACTER}"
-_MOST_MISSES: Final = 16
+_MAX_MISSES: Final = 16
 """Events that were decoded although they extended a text, after which a stream is taken to repeat nothing."""
 
 
@@ -39,7 +39,7 @@ class RepeatedEvent:
     def learn(self, data: bytes, text: str, text_of: Callable[[Any], str | None]) -> None:
         """Learn from an event with this text, which `text_of` returns of its JSON."""
         self.forget()
-        if self._misses >= _MOST_MISSES:
+        if self._misses >= _MAX_MISSES:
             return
         self._misses += 1
         before, found, behind = data.partition(dumps(text))

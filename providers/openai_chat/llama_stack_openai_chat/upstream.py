@@ -28,7 +28,7 @@ ROOT: Final = "//"
 
 _ANSWER_BYTES: Final = 1 << 26
 VECTORS_BYTES: Final = 1 << 28
-_MOST_VALUES: Final = 1 << 20
+_MAX_VALUES: Final = 1 << 20
 """Maximum values of a body, except one with vectors: twenty alternatives to each of some thousand tokens."""
 _REFUSAL_BYTES: Final = 1 << 20
 """Maximum size of a body that is read as a whole, in bytes."""
@@ -40,7 +40,7 @@ _RETRY_AFTER_CHARACTERS: Final = 64
 
 _RETRIED: Final = frozenset({408, 409, 429, 500, 502, 503, 504})
 _FIRST_PAUSE_SECONDS: Final = 0.5
-_LONGEST_PAUSE_SECONDS: Final = 60.0
+_MAX_PAUSE_SECONDS: Final = 60.0
 """In seconds. If a server asks for a longer pause, the request is not retried."""
 
 
@@ -107,7 +107,7 @@ class Upstream:
         """
         request, data = self._request("POST", path, key, body)
         content = await self._rest(await self._answer(request, data), request, most)
-        answer = _object(content, request, _MOST_VALUES if most <= _ANSWER_BYTES else VECTORS_BYTES)
+        answer = _object(content, request, _MAX_VALUES if most <= _ANSWER_BYTES else VECTORS_BYTES)
         _refuse_error(answer, request)
         try:
             return build(answer)
@@ -282,7 +282,7 @@ async def _drain(connection: Connection, seconds: float) -> None:
         return
 
 
-def _object(content: bytes, request: _Request, values: int = _MOST_VALUES) -> dict[str, Any]:
+def _object(content: bytes, request: _Request, values: int = _MAX_VALUES) -> dict[str, Any]:
     """Decode a body that must be a JSON object of at most this many values."""
     try:
         answer = loads_few(content, values)
@@ -325,7 +325,7 @@ def _pause(error: openai.APIError, attempt: int) -> float | None:
         if error.status_code not in _RETRIED or isinstance(error, errors.NoAnswerError):
             return None
         pause = _retry_after(error.response.headers.get("retry-after", "")) or pause
-    return pause if pause <= _LONGEST_PAUSE_SECONDS else None
+    return pause if pause <= _MAX_PAUSE_SECONDS else None
 
 
 def _retry_after(value: str) -> float | None:

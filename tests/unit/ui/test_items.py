@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from llama_stack_responses.core.stream.calls import FORMS
 from llama_stack_responses.core.types import Json
 from llama_stack_responses.ui.blocks import Budget
-from llama_stack_responses.ui.items import _KINDS, MOST_ITEMS, Reading, item_views
+from llama_stack_responses.ui.items import _KINDS, MAX_ITEMS, Reading, item_views
 
 PICTURE = "data:image/png;base64,iVBORw0KGgo="
 ANY_JSON: Any = st.recursive(
@@ -118,9 +118,9 @@ def test_structured_output_is_json() -> None:
 
 
 def test_view_is_bounded() -> None:
-    items = [{"type": "message", "role": "user", "content": "x" * 100_000}] * (MOST_ITEMS + 5)
+    items = [{"type": "message", "role": "user", "content": "x" * 100_000}] * (MAX_ITEMS + 5)
     created = item_views(items, Reading(Budget()))
-    assert len(created) == MOST_ITEMS
+    assert len(created) == MAX_ITEMS
     assert len(json.dumps(created)) < 5_000_000
 
 

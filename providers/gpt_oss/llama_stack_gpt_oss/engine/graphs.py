@@ -15,7 +15,7 @@ from .state import State
 from .warm_up import WarmUpStep, scratch_step
 
 WARM_UPS = 2  # steps before a capture, to compile kernels and settle the allocator
-MOST_VERIFIED = 256  # rows of a step with drafts
+MAX_VERIFIED = 256  # rows of a step with drafts
 
 
 def graph_sizes(sequences: int) -> tuple[int, ...]:
@@ -28,13 +28,13 @@ def graph_sizes(sequences: int) -> tuple[int, ...]:
 
 def most_verified(sequences: int, drafts: int) -> int:
     """Return the maximum number of rows of decodes in a step with drafts; 0 without drafts."""
-    return min(MOST_VERIFIED, sequences * (1 + drafts)) if drafts else 0
+    return min(MAX_VERIFIED, sequences * (1 + drafts)) if drafts else 0
 
 
 def verified_sizes(sequences: int, drafts: int) -> tuple[int, ...]:
     """Return the numbers of rows to capture of steps with drafts: powers of two, and from 64 on the means between."""
     most = most_verified(sequences, drafts)
-    sizes = [size for size in (2, 4, 8, 16, 32, 64, 96, 128, 192, MOST_VERIFIED) if size < most]
+    sizes = [size for size in (2, 4, 8, 16, 32, 64, 96, 128, 192, MAX_VERIFIED) if size < most]
     return (*sizes, most) if most else ()
 
 

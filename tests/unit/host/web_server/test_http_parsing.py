@@ -15,11 +15,11 @@ from uvicorn.server import ServerState
 
 from llama_stack_responses.host.web_server import http_parsing
 from llama_stack_responses.host.web_server.http_parsing import (
-    MOST_HEAD_BYTES,
-    MOST_HEADERS,
-    MOST_PARAMETERS,
-    MOST_PIPELINED,
-    MOST_URL_BYTES,
+    MAX_HEAD_BYTES,
+    MAX_HEADERS,
+    MAX_PARAMETERS,
+    MAX_PIPELINED,
+    MAX_URL_BYTES,
     SLICE_BYTES,
     SMALL_SLICE_BYTES,
     bound,
@@ -98,7 +98,7 @@ class Server:
 )
 async def test_endless_header_is_refused(begin: bytes) -> None:
     server = Server()
-    await server.feed(begin, b"x" * PIECE, 4 * MOST_HEAD_BYTES)
+    await server.feed(begin, b"x" * PIECE, 4 * MAX_HEAD_BYTES)
     assert server.transport.closed
     assert server.transport.written.startswith(b"HTTP/1.1 431 ")
     assert b'"code":"request_header_fields_too_large"' in server.transport.written
@@ -106,13 +106,13 @@ async def test_endless_header_is_refused(begin: bytes) -> None:
 
 async def test_too_many_headers_are_refused() -> None:
     server = Server()
-    server.protocol.data_received(b"GET / HTTP/1.1\r\n" + b"a:b\r\n" * (MOST_HEADERS + 2))
+    server.protocol.data_received(b"GET / HTTP/1.1\r\n" + b"a:b\r\n" * (MAX_HEADERS + 2))
     assert server.transport.closed
     assert server.transport.written.startswith(b"HTTP/1.1 431 ")
 
 
 @pytest.mark.parametrize(
-    "url", [b"/" + b"x" * MOST_URL_BYTES, b"/?" + b"&" * MOST_PARAMETERS], ids=["long", "parameters"]
+    "url", [b"/" + b"x" * MAX_URL_BYTES, b"/?" + b"&" * MAX_PARAMETERS], ids=["long", "parameters"]
 )
 async def test_long_url_is_refused(url: bytes) -> None:
     server = Server()
@@ -131,28 +131,28 @@ async def test_invalid_request_is_answered_by_uvicorn() -> None:
 @pytest.mark.parametrize("rest", [b"0\r\nx: ", b"1;x="], ids=["trailer", "extension"])
 async def test_endless_trailer_or_chunk_extension_closes_connection(rest: bytes) -> None:
     server = Server()
-    await server.feed(POST + rest, b"x" * PIECE, 4 * MOST_HEAD_BYTES)
+    await server.feed(POST + rest, b"x" * PIECE, 4 * MAX_HEAD_BYTES)
     assert server.transport.closed
 
 
 async def test_too_many_trailers_close_connection() -> None:
     server = Server()
-    server.protocol.data_received(POST + b"0\r\n" + b"a:b\r\n" * (MOST_HEADERS + 1))
+    server.protocol.data_received(POST + b"0\r\n" + b"a:b\r\n" * (MAX_HEADERS + 1))
     assert server.transport.closed
 
 
 async def test_too_many_pipelined_requests_close_connection() -> None:
     server = Server()
-    server.protocol.data_received(GET * (MOST_PIPELINED + 2))
+    server.protocol.data_received(GET * (MAX_PIPELINED + 2))
     assert server.transport.closed
-    assert len(server.protocol.pipeline) == MOST_PIPELINED
+    assert len(server.protocol.pipeline) == MAX_PIPELINED
 
 
 async def test_pipelined_requests_are_answered_in_turn() -> None:
     server = Server()
     server.answers.set()
-    server.protocol.data_received(GET * (MOST_PIPELINED + 1))
-    await until(lambda: server.transport.written.count(b"HTTP/1.1 200 ") == MOST_PIPELINED + 1)
+    server.protocol.data_received(GET * (MAX_PIPELINED + 1))
+    await until(lambda: server.transport.written.count(b"HTTP/1.1 200 ") == MAX_PIPELINED + 1)
     assert not server.transport.closed
 
 

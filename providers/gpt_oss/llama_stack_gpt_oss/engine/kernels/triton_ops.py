@@ -21,7 +21,7 @@ from .linear import out_kernel, qkv_kernel, route_kernel, route_row_kernel
 from .sampling import redraw_kernel
 
 FEW_ROWS = 8  # up to this number, each row reads its own experts' weights
-LEAST_SPLITS, MOST_SPLITS = 8, 32  # of the keys in a decode
+MIN_SPLITS, MAX_SPLITS = 8, 32  # of the keys in a decode
 QUERIES = 16  # queries of a prompt per program
 SCORES = 4096  # router scores that a program loads at a time
 STRIP = 64  # tokens of the vocabulary per program
@@ -166,7 +166,7 @@ class TritonOps:
         There is a minimum, since sequences differ in length: many short ones end before a long one.
         """
         wanted = 2 * self._processors // (sequences * self.config.kv_heads)
-        return min(MOST_SPLITS, max(LEAST_SPLITS, 1 << max(wanted, 1).bit_length() - 1))
+        return min(MAX_SPLITS, max(MIN_SPLITS, 1 << max(wanted, 1).bit_length() - 1))
 
     def _attend(
         self,
