@@ -8,10 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
+from tests.support.forks import Forks
 from tests.support.process import Child, free_port
 from tests.support.stack import READY_SECONDS, REPOSITORY
 from tests.support.waiting import wait_until
@@ -32,12 +35,54 @@ READ = (
     "CONTAINERS_DIR",
     "UNAVAILABLE_TOOLS",
 )
+IMPORTS: Final = ("openai", "environment", "llama_stack_openai_chat.config", "processes", "stack", "terminal", "tools")
+"""What `serve.py` imports: each run takes more than two seconds of processor time for it, unless it is forked."""
+MODEL_LISTS: Final = {
+    "html": (
+        Answer(b"<html>Hello</html>", headers={"content-type": "text/html"}),
+        "answers with no list of models: check",
+    ),
+    "list": (Answer(b"[1]", headers={"content-type": "application/json"}), "answers with no list of models: check"),
+    "cut": (
+        Answer(b'{"data": [', headers={"content-type": "application/json"}),
+        "answers with no list of models: check",
+    ),
+    "nameless": (
+        Answer(b'{"data": [{"name": "x"}]}', headers={"content-type": "application/json"}),
+        "lists no model. Put",
+    ),
+    "missing": (
+        Answer(b"not found", 404),
+        "has no list of models (status 404): check INFERENCE_URL, which mostly ends with",
+    ),
+}
+"""Answers of model servers, and what the program prints for each."""
 
 
 def environment(folder: Path, **changes: str) -> dict[str, str]:
     """Return this process's environment where `changes` and a state folder are all that the program reads."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(READ)}
     return {**kept, "STATE_DIR": str(folder / "state"), "LLAMA_STACK_PORT": str(free_port()), **changes}
+
+
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """Processes of `make serve` that have its imports."""
+    with Forks(Path(SERVE[1]), IMPORTS, os.environ, tmp_path_factory.mktemp("forks") / "log") as forks:
+        yield forks
+
+
+def refusal(forks: Forks, env: dict[str, str], folder: Path) -> str:
+    """Return the only line that `make serve` prints before it ends with status 1."""
+    child = forks.start(SERVE[1:], log=folder / "serve.log", env=env, cwd=folder)
+    assert child, forks.refusals
+    try:
+        wait_until(lambda: child.returncode is not None)
+    finally:
+        child.kill()
+    assert child.returncode == 1
+    [line] = child.log.read_text().strip().splitlines()
+    return line
 
 
 @pytest.mark.parametrize(
@@ -65,16 +110,16 @@ def environment(folder: Path, **changes: str) -> dict[str, str]:
         ("LLAMA_STACK_PORT", "80", "LLAMA_STACK_PORT is '80'; it must be a number from 1024 to 65535."),
     ],
 )
-def test_invalid_setting_is_reported_in_one_sentence(tmp_path: Path, variable: str, value: str, expected: str) -> None:
-    ran = subprocess.run(
-        SERVE, env=environment(tmp_path, **{variable: value}), capture_output=True, text=True, timeout=240, check=False
-    )
-    assert ran.returncode == 1
-    [line] = ran.stderr.strip().splitlines()
-    assert line.startswith(expected)
+def test_invalid_setting_is_reported_in_one_sentence(
+    forks: Forks, tmp_path: Path, variable: str, value: str, expected: str
+) -> None:
+    assert refusal(forks, environment(tmp_path, **{variable: value}), tmp_path).startswith(expected)
 
 
-@pytest.mark.parametrize(("variable", "value"), [("RESPONSES_SECRET", "abc"), ("WEB_SEARCH", "google")])
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("RESPONSES_SECRET", "abc"), pytest.param("WEB_SEARCH", "google", marks=pytest.mark.extended)],
+)
 def test_demo_reports_an_invalid_setting_as_serve_does(tmp_path: Path, variable: str, value: str) -> None:
     env = environment(tmp_path, **{variable: value})
     ran = [
@@ -85,12 +130,11 @@ def test_demo_reports_an_invalid_setting_as_serve_does(tmp_path: Path, variable:
     assert ran[0].stderr == ran[1].stderr
 
 
-def test_port_in_use_is_reported_in_one_sentence(tmp_path: Path) -> None:
+def test_port_in_use_is_reported_in_one_sentence(forks: Forks, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        env = environment(tmp_path, LLAMA_STACK_PORT=str(port))
-        ran = subprocess.run(SERVE, env=env, capture_output=True, text=True, timeout=240, check=False)
-    assert ran.stderr.strip() == f"Port {port} is taken; choose another: make serve LLAMA_STACK_PORT=8400"
+        line = refusal(forks, environment(tmp_path, LLAMA_STACK_PORT=str(port)), tmp_path)
+    assert line == f"Port {port} is taken; choose another: make serve LLAMA_STACK_PORT=8400"
 
 
 def test_running_server_lists_its_tools_and_reports_a_rejected_api_key(tmp_path: Path) -> None:
@@ -114,26 +158,29 @@ def test_running_server_lists_its_tools_and_reports_a_rejected_api_key(tmp_path:
     assert "Traceback" not in output
 
 
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        (Answer(b"<html>Hello</html>", headers={"content-type": "text/html"}), "answers with no list of models: check"),
-        (Answer(b"[1]", headers={"content-type": "application/json"}), "answers with no list of models: check"),
-        (Answer(b'{"data": [', headers={"content-type": "application/json"}), "answers with no list of models: check"),
-        (Answer(b'{"data": [{"name": "x"}]}', headers={"content-type": "application/json"}), "lists no model. Put"),
-        (Answer(b"not found", 404), "has no list of models (status 404): check INFERENCE_URL, which mostly ends with"),
-    ],
-)
-def test_address_without_a_list_of_models_is_reported_in_one_sentence(answer: Answer, expected: str) -> None:
-    program = "import sys, serve; print(serve.listed_model(sys.argv[1]))"
+@pytest.fixture(scope="module")
+def printed() -> dict[str, list[str]]:
+    """The lines that `serve.listed_model` prints for each of `MODEL_LISTS`, and the name that it returns."""
+    program = "import sys, serve\nfor each in sys.argv[1:]: print(serve.listed_model(each), end='\\0')"
     with Web() as model_server:
-        model_server.answer_all = lambda _: answer
-        command = [sys.executable, "-c", program, model_server.url("/v1")]
-        env = {**os.environ, "NO_PROXY": "*", "no_proxy": "*"}
+        model_server.answer_all = lambda request: MODEL_LISTS[request.path.split("/")[1]][0]
+        urls = [model_server.url(f"/{each}/v1") for each in MODEL_LISTS]
         ran = subprocess.run(
-            command, cwd=REPOSITORY / "demo", env=env, capture_output=True, text=True, timeout=240, check=False
+            [sys.executable, "-c", program, *urls],
+            cwd=REPOSITORY / "demo",
+            env={**os.environ, "NO_PROXY": "*", "no_proxy": "*"},
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
         )
     assert (ran.returncode, ran.stderr) == (0, "")
-    sentence, name = ran.stdout.strip().splitlines()
-    assert expected in sentence
-    assert name == "local/MODEL"
+    parts = ran.stdout.split("\0")[:-1]
+    return {name: part.strip().splitlines() for name, part in zip(MODEL_LISTS, parts, strict=True)}
+
+
+@pytest.mark.parametrize("name", MODEL_LISTS)
+def test_address_without_a_list_of_models_is_reported_in_one_sentence(printed: dict[str, list[str]], name: str) -> None:
+    sentence, model = printed[name]
+    assert MODEL_LISTS[name][1] in sentence
+    assert model == "local/MODEL"

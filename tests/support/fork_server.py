@@ -12,10 +12,14 @@ A forked process runs the script as `__main__` with its own session, environment
 process. What a fork cannot have anew must be the same: environment variables that the imports have read, or that the
 interpreter and C libraries read by themselves. A process with threads does not fork.
 
+Garbage collections of a forked process skip what was imported before. Otherwise each, and above all the last one when
+the process ends, would copy the memory of all imports, which takes half a second of processor time.
+
 The hash seed is this process's too: servers that must not have the same one are started without it.
 """
 
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -163,6 +167,8 @@ def prepared() -> ForkServer:
     with Reads() as reads:
         for name in modules:
             importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
     return ForkServer(client, script, reads)
 
 
