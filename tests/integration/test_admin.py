@@ -237,7 +237,7 @@ def test_backup_under_load_is_restored_whole_into_empty_stores(
 ) -> None:
     upstream.script("m", reply(text("Hello ", "there")))
     chain = [wire.create(model=MODEL, input="0 " + "word " * 400)]
-    for number in range(1, 30):
+    for number in range(1, 10 if operated.kind == "host" else 30):
         chain.append(wire.create(model=MODEL, input=str(number), previous_response_id=chain[-1]["id"]))
     before = exported(operated)
     # The store of the host is for one process, and stays as it is.
@@ -314,9 +314,8 @@ def test_missing_store_is_refused_and_not_created(
     assert not (tmp_path / "backup").exists()
 
 
-def test_wrong_configuration_is_one_sentence(tmp_path: Path) -> None:
+def test_wrong_configuration_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("version: 2\n")
-    ended = subprocess.run([*CLI, "stats", "--config", str(wrong)], capture_output=True, text=True, check=False)
-    assert ended.returncode == 2
-    assert ended.stderr.startswith(f"llama-stack-responses: {wrong} is not a stack's configuration")
+    assert main(["stats", "--config", str(wrong)]) == 2
+    assert capsys.readouterr().err.startswith(f"llama-stack-responses: {wrong} is not a stack's configuration")

@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.forks import Forks
 from tests.support.process import Child, StartError, free_port
 from tests.support.stack import READY_SECONDS, STARTER, Host, LiveStack, run_command
 from tests.support.strict import check_stream, read_sse
@@ -272,16 +273,19 @@ WRONG: dict[str, tuple[dict[str, str], Callable[[Json], None], str]] = {
 
 
 def test_invalid_configuration_is_named_and_the_server_does_not_start(
-    host: Host, stack_env: dict[str, str], tmp_path: Path
+    host: Host, stack_env: dict[str, str], forks: Forks, tmp_path: Path
 ) -> None:
     """The stacks are started concurrently, because a host takes as long to refuse as to start."""
-    children = {}
+    children: dict[str, Child] = {}
     try:
         for name, (env, change, _) in WRONG.items():
             config = variant(STARTER, tmp_path / name / "config.yaml", change)
             command = run_command(host, Path(sys.executable), config, free_port())
             whole = {**bare_environment(), **stack_env, **env, "STATE_DIR": str(config.parent)}
-            children[name] = Child(command, log=config.with_name("stack.log"), env=whole, cwd=config.parent)
+            log = config.with_name("stack.log")
+            children[name] = forks.start(command, log=log, env=whole, cwd=config.parent) or Child(
+                command, log=log, env=whole, cwd=config.parent
+            )
         for name, child in children.items():
             ended(child)
             output = " ".join(child.log.read_text(errors="replace").split())
