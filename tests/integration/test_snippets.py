@@ -25,6 +25,7 @@ from llama_stack_responses.config import ResponsesConfig
 from tests.support.certificates import Certificates
 from tests.support.clients import installed
 from tests.support.documented import check_entry, provider_ids, put_in
+from tests.support.forks import Forks
 from tests.support.mcp_server import PIXEL, McpServers
 from tests.support.pdf import pdf
 from tests.support.process import GRACE, Child
@@ -60,6 +61,9 @@ SHELL: Final = ("console", "sh", "bash")
 MAKEFILE: Final = (REPOSITORY / "Makefile").read_text()
 OURS: Final = ("tests/", "templates/", "benchmarks/", "./providers/")
 """Beginnings of the paths of this repository in commands."""
+RUNNER: Final = REPOSITORY / "tests" / "support" / "python_program.py"
+IMPORTS: Final = ("openai", "openai.resources.responses", "openai.types.responses")
+"""What a Python program imports: each would take a second of processor time for it, unless it is forked."""
 FILE_OF_DEPLOYMENT: Final = re.compile(r"[A-Za-z]*file|\w+\.(?:yaml|service)")
 
 
@@ -196,10 +200,19 @@ def command(block: Block, client: str | None, folder: Path) -> list[str]:
     if block.language == "js":
         (folder / "node_modules").symlink_to(installed(str(client)) / "node_modules")
         return ["node", "snippet.mjs"]
-    return [sys.executable if client is None else str(installed(client) / "bin" / "python"), "snippet.py"]
+    return [str(RUNNER) if client is None else str(installed(client) / "bin" / "python"), "snippet.py"]
 
 
-def run_block(block: Block, client: str | None, expected: str, folder: Path, home: Path) -> Child:
+@pytest.fixture(scope="module")
+def python_programs(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """Processes with the imports of a program in Python."""
+    with Forks(RUNNER, IMPORTS, environment(home), tmp_path_factory.mktemp("programs") / "log") as forks:
+        yield forks
+
+
+def run_block(
+    block: Block, client: str | None, expected: str, folder: Path, home: Path, python_programs: Forks
+) -> Child:
     """Start a program in `folder`, with the files that it reads."""
     (folder / "otters.txt").write_text(OTTERS)
     (folder / "chart.png").write_bytes(PIXEL)
@@ -208,7 +221,12 @@ def run_block(block: Block, client: str | None, expected: str, folder: Path, hom
     (folder / started[-1]).write_text(expected)
     programs = [installed("node") / "bin"] if block.language == "js" else []
     programs += [codex_program().parent] if block.name in CODEX_BY_PROVIDER else []
-    return Child(started, log=folder / "output.txt", env=environment(home, *programs), cwd=folder)
+    log, env = folder / "output.txt", environment(home, *programs)
+    if started[0] != str(RUNNER):
+        return Child(started, log=log, env=env, cwd=folder)
+    forked = python_programs.start(started, log=log, env=env, cwd=folder)
+    assert forked, python_programs.refusals
+    return forked
 
 
 def output_of(program: Child) -> str:
@@ -230,12 +248,18 @@ def output_of(program: Child) -> str:
     ],
 )
 def test_documented_program_runs_unchanged(
-    documented: LiveStack, upstream: Upstream, replacements: dict[str, str], home: Path, tmp_path: Path, name: str
+    documented: LiveStack,
+    upstream: Upstream,
+    replacements: dict[str, str],
+    home: Path,
+    python_programs: Forks,
+    tmp_path: Path,
+    name: str,
 ) -> None:
     block, program = BLOCKS[name], PROGRAMS[name]
     upstream.script(program.model, program.replies)
     here = {**replacements, "http://localhost:8321": documented.base_url}
-    child = run_block(block, program.client, substituted(block.text, here), tmp_path, home)
+    child = run_block(block, program.client, substituted(block.text, here), tmp_path, home, python_programs)
     try:
         if held := program.held_until:
             wait_until(lambda: held in child.log.read_text() or child.returncode is not None)
@@ -248,7 +272,12 @@ def test_documented_program_runs_unchanged(
 
 
 def test_documented_codex_configurations_work(
-    documented: LiveStack, upstream: Upstream, replacements: dict[str, str], home: Path, tmp_path: Path
+    documented: LiveStack,
+    upstream: Upstream,
+    replacements: dict[str, str],
+    home: Path,
+    python_programs: Forks,
+    tmp_path: Path,
 ) -> None:
     """The configuration in three lines, and the provider without and with the entry for its model."""
     upstream.script("NAME", SNOW)
@@ -264,7 +293,7 @@ def test_documented_codex_configurations_work(
         assert "It snows." in codex(home, tmp_path)
         offered.append({tool["function"]["name"] for tool in upstream.requests("NAME")[-1].body["tools"]})
         if config == first:
-            output_of(run_block(BLOCKS[CODEX_BY_PROVIDER[1]], None, pattern, tmp_path, home))
+            output_of(run_block(BLOCKS[CODEX_BY_PROVIDER[1]], None, pattern, tmp_path, home, python_programs))
     assert ["apply_patch" in names for names in offered] == [False, False, True]
 
 
