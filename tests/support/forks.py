@@ -110,6 +110,7 @@ class Forks:
         log: a file for the output of the imports.
 
     Attributes:
+        env: the environment of the imports.
         refusals: why servers were not forked.
     """
 
@@ -117,7 +118,7 @@ class Forks:
         self.refusals: list[str] = []
         self._script = str(script)
         self._imports = imports
-        self._env = dict(env)
+        self.env = dict(env)
         self._log = log
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -182,7 +183,7 @@ class Forks:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 pass_fds=[theirs.fileno()],
-                env=self._env,
+                env=self.env,
                 start_new_session=True,
             )
         self._stream = ours.makefile("rwb")

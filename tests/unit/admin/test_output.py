@@ -7,7 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, get_args
 
@@ -20,13 +20,21 @@ from llama_stack_responses.cli import main
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.store.records import Condition, Op, Put
 from llama_stack_responses.store.sqlite import SqliteRecords
+from tests.support.forks import Forks
 from tests.support.golden_store import FOLDER, Golden, load
 from tests.support.process import free_port
 from tests.support.variants import Json, responses_config, variant
+from tests.support.waiting import wait_until
 
 ROOT: Final = Path(__file__).parents[3]
 STARTER: Final = str(ROOT / "templates" / "starter" / "config.yaml")
 CLI: Final = "import sys; from llama_stack_responses.cli import main; sys.exit(main())"
+OF_THE_HOST: Final = (
+    "llama_stack_responses.cli",
+    "llama_stack.core.configure",
+    "llama_stack.core.storage.kvstore.sqlite",
+)
+"""What a command imports that uses the host's code, which takes more than two seconds of processor time."""
 
 
 @pytest.fixture
@@ -51,6 +59,29 @@ def test_reader_that_has_enough_ends_a_command_silently(command: str, state: Pat
     )
     os.close(writing)
     assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+@pytest.fixture(scope="module")
+def commands_of_the_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """Processes of the command that have imported the host: in this one it would keep its backends."""
+    folder = tmp_path_factory.mktemp("commands")
+    program = Path(sys.executable).with_name("llama-stack-responses")
+    with Forks(program, OF_THE_HOST, os.environ | {"HOME": str(folder)}, folder / "log") as forks:
+        yield forks
+
+
+def forked(forks: Forks, folder: Path, *words: str, **environment: str) -> tuple[int | None, str]:
+    """Run a command; return how it ends and what it prints."""
+    program = str(Path(sys.executable).with_name("llama-stack-responses"))
+    log, env = folder / "command.log", forks.env | environment
+    log.unlink(missing_ok=True)
+    child = forks.start([program, *words], log=log, env=env, cwd=folder)
+    assert child, forks.refusals
+    try:
+        wait_until(lambda: child.returncode is not None)
+    finally:
+        child.kill()
+    return child.returncode, log.read_text()
 
 
 def piped(command: str, state: Path, ending: str, **environment: str) -> tuple[int, str, str]:
@@ -196,18 +227,17 @@ def test_store_that_does_not_exist_is_an_error_and_not_created(
 
 
 def test_store_of_the_host_that_does_not_exist_is_an_error_and_not_created(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    commands_of_the_host: Forks, tmp_path: Path
 ) -> None:
-    """In another process: the host that is imported here keeps its backends."""
-
     def change(config: Json) -> None:
         responses_config(config)["store"] = {"type": "host"}
 
     config = variant(Path(STARTER), tmp_path / "config.yaml", change)
-    for command in ("list", "stats", f"backup {tmp_path / 'backup'}"):
-        code, out, errors = piped(f"{command} --config {config}", tmp_path / "other", "")
+    for command in (["list"], ["stats"], ["backup", str(tmp_path / "backup")]):
+        words = [*command, "--config", str(config)]
+        ended = forked(commands_of_the_host, tmp_path, *words, STATE_DIR=str(tmp_path / "other"))
         said = f"There is no store {tmp_path}/other/host-kv.db: check STATE_DIR, and the user that runs the server.\n"
-        assert (code, out, errors) == (1, "", f"llama-stack-responses: {said}")
+        assert ended == (1, f"llama-stack-responses: {said}")
     assert not (tmp_path / "other").exists()
     assert not (tmp_path / "backup").exists()
 
@@ -239,32 +269,16 @@ UNREADABLE: Final = {
 READING: Final = ("list --config", "stats --config", "import")
 
 
-# Each run imports the host: a short run has each command once, and each configuration once.
-@pytest.mark.parametrize(
-    ("command", "unreadable"),
-    [
-        pytest.param(command, unreadable, marks=() if short else pytest.mark.extended)
-        for row, command in enumerate(READING)
-        for column, unreadable in enumerate(UNREADABLE)
-        for short in [row == column]
-    ],
-)
+@pytest.mark.parametrize("command", READING)
+@pytest.mark.parametrize("unreadable", UNREADABLE)
 def test_configuration_that_the_host_cannot_read_is_one_sentence(
-    command: str, unreadable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    commands_of_the_host: Forks, command: str, unreadable: str, tmp_path: Path
 ) -> None:
     text, expected = UNREADABLE[unreadable]
-    monkeypatch.delenv("NOPE", raising=False)
     config = tmp_path / "config.yaml"
     config.write_text(text)
-    # Another process: the host, which is imported here, stays.
-    ended = subprocess.run(
-        [sys.executable, "-c", CLI, *command.split(), str(config)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (ended.returncode, ended.stderr) == (2, f"llama-stack-responses: {config} {expected}\n")
+    ended = forked(commands_of_the_host, tmp_path, *command.split(), str(config))
+    assert ended == (2, f"llama-stack-responses: {config} {expected}\n")
 
 
 def test_columns_of_wide_letters_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
