@@ -1,5 +1,6 @@
 """Whole steps: decoding, sampling, prompts, the start, and what the host does for a step."""
 
+import gc
 import os
 import tempfile
 import time
@@ -312,6 +313,7 @@ def host(plan: Plan, _: torch.device) -> Iterator[Row]:
             prompt = torch.randint(config.vocabulary, (context,)).tolist()
             engine.add(Request((f"{number}",), prompt, SamplingParams(max_tokens=room, temperature=1.0, seed=number)))
             engine.step()
+        gc.freeze()  # as the engine's process does
         seconds = sorted(timed(engine.step, cpu) for _ in range(steps))
     yield {
         "batch": batch,

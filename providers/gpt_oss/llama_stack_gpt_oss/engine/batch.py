@@ -115,30 +115,22 @@ def pack(
 
     width: maximum number of rows of a decode.
     """
-    tokens: list[int] = []
-    positions: list[int] = []
-    row_entries: list[int] = []
-    starts, lengths = [0], []
-    sampled: list[int] = []
-    owners: list[int] = []
-    kept = False
-    for work, number in zip(scheduled, numbers, strict=True):
-        sequence, start, count = work.sequence, work.start, work.count
-        known, drafts = sequence.tokens, work.drafts
-        if count == 1 and not drafts:  # most rows: their host time is part of each step
-            tokens.append(known[start] if start < len(known) else UNREAD)
-            positions.append(start)
-            row_entries.append(number)
-        else:
-            mine = known[start : start + count]
-            tokens += mine
-            tokens += [UNREAD] * (count - len(mine))
-            tokens += drafts
-            positions += range(start, start + count + len(drafts))
-            row_entries += [number] * (count + len(drafts))
+    plain = _plain_decodes(scheduled)
+    positions = [work.start for work in scheduled[:plain]]
+    tokens = [UNREAD if work.sequence.unread else work.sequence.tokens[-1] for work in scheduled[:plain]]
+    row_entries, owners = list(numbers[:plain]), list(numbers[:plain])
+    starts, sampled = list(range(plain + 1)), list(range(plain))
+    lengths = [start + 1 for start in positions]
+    kept = any(wants_logits(work.sequence) for work in scheduled[:plain])
+    for work, number in zip(scheduled[plain:], numbers[plain:], strict=True):
+        sequence, start, end, drafts = work.sequence, work.start, work.start + work.count, work.drafts
+        mine = sequence.tokens[start:end]
+        tokens += [*mine, *[UNREAD] * (work.count - len(mine)), *drafts]
+        positions += range(start, end + len(drafts))
+        row_entries += [number] * (work.count + len(drafts))
         starts.append(len(tokens))
-        lengths.append(start + count + len(drafts))
-        if start + count == len(known) + sequence.unread:
+        lengths.append(end + len(drafts))
+        if work.last:
             sampled.extend(range(len(tokens) - 1 - len(drafts), len(tokens)))
             owners.extend([number] * (1 + len(drafts)))
             kept = kept or wants_logits(sequence)
@@ -147,6 +139,21 @@ def pack(
     entries = list(numbers)
     fields = Fields(tokens, positions, row_entries, starts, lengths, entries, sampled, owners, addresses, values)
     return StepInput(fields, kept, decodes, starts[decodes], width, longest)
+
+
+def _plain_decodes(scheduled: Series[ScheduledTokens]) -> int:
+    """Return the number of leading sequences with a row for their last token only. Most steps have no others."""
+    return sum(
+        1
+        for _ in takewhile(
+            lambda work: (
+                work.count == 1
+                and not work.drafts
+                and work.start + 1 == len(work.sequence.tokens) + work.sequence.unread
+            ),
+            scheduled,
+        )
+    )
 
 
 def padded(step: StepInput, rows: int, changes: int, spare: int, unused: int) -> StepInput:
