@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from collections.abc import Sequence as Series
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from llama_stack_gpt_oss.config import GptOssConfig
 from llama_stack_gpt_oss.engine import reference
 from llama_stack_gpt_oss.engine.cache import BlockTable, KVCacheBlocks, places_filled
 from llama_stack_gpt_oss.engine.config import read_config
-from llama_stack_gpt_oss.engine.draft_head import DraftHead, DraftHeadRope, load_draft_head, read_draft_head_config
+from llama_stack_gpt_oss.engine.draft_head import DraftHead, load_draft_head
+from llama_stack_gpt_oss.engine.draft_head_config import read_draft_head_config
 from llama_stack_gpt_oss.engine.engine import Engine, Request
 from llama_stack_gpt_oss.engine.errors import CheckpointError
 from llama_stack_gpt_oss.engine.graphs import Capture
@@ -144,47 +145,148 @@ def plain(model: Model) -> Engine:
     return engine_over(ModelRunner(model, CPU, 4096, 8), PAGES, LIMITS, kv_groups=model.config.kv_groups)[0]
 
 
-def reference_drafts(model: Model, tensors: Tensors, tokens: list[int], count: int) -> list[int]:
+@dataclass(frozen=True)
+class Layout:
+    """A published layout of heads: its config.json, its tensors, and what they mean.
+
+    features: the layers of the model whose inputs the head reads. rope: the parameters of its positions.
+    """
+
+    raw: dict[str, Any]
+    features: tuple[int, ...]
+    rope: dict[str, Any]
+    tensors: Callable[[], Tensors] = head_tensors
+    window: int = 1 << 20
+    normalised_residual: bool = False
+    normalised_output: bool = False
+
+
+PLAIN = {"rope_type": "default", "rope_theta": 10000.0}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 150000.0,
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "original_max_position_embeddings": 4096,
+    "truncate": False,
+}
+SPECFORGE = Layout(RAW, (1, 2, 3), PLAIN)
+
+
+def jointly_normalised() -> Tensors:
+    return head_tensors() | {"input_norm.weight": torch.linspace(0.5, 1.5, 288)}
+
+
+def without_features() -> Tensors:
+    return {name: tensor for name, tensor in head_tensors().items() if name != "fc.weight"}
+
+
+def of_speculators() -> Tensors:
+    renamed = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in head_tensors().items()}
+    return renamed | {f"fc_norm.{number}.weight": torch.linspace(0.5, 1.5, 96) for number in range(3)}
+
+
+TRAINED = {"use_aux_hidden_state": True, "use_input_layernorm_in_first_layer": True, "use_last_layernorm": True}
+TRAINED |= {"use_mtp_layernorm": False, "next_layer_regular": True}
+MODELOPT = Layout(
+    RAW
+    | {"rope_scaling": {name: value for name, value in YARN.items() if name != "rope_theta"}, "rope_theta": 150000}
+    | {"eagle_config": TRAINED | {"eagle_aux_hidden_state_layer_ids": [2, 3, 4], "norm_before_fc": True}},
+    (2, 3, 4),
+    YARN,
+    jointly_normalised,
+)
+MODELOPT_WITHOUT_FEATURES = Layout(
+    RAW | {"eagle_config": TRAINED | {"use_aux_hidden_state": False}}, (4,), PLAIN, without_features
+)
+SPECULATORS = Layout(
+    {
+        "architectures": ["Eagle3DraftModel"],
+        "speculators_model_type": "eagle3",
+        "draft_vocab_size": 200,
+        "eagle_aux_hidden_state_layer_ids": [0, 1, 3],
+        "norm_before_residual": True,
+        "norm_output": True,
+        "fc_norm": True,
+        "tie_word_embeddings": False,
+        "transformer_layer_config": {
+            **{name: value for name, value in RAW.items() if name not in ("eagle_config", "rope_theta")},
+            "model_type": "llama",
+            "num_hidden_layers": 1,
+            "attention_bias": False,
+            "layer_types": ["sliding_attention"],
+            "sliding_window": 20,
+            "rope_parameters": PLAIN,
+        },
+    },
+    (0, 1, 3),
+    PLAIN,
+    of_speculators,
+    window=20,
+    normalised_residual=True,
+    normalised_output=True,
+)
+
+
+def reference_drafts(model: Model, layout: Layout, tokens: list[int], count: int) -> list[int]:
     """Draft greedily without a cache: all rows of the head are computed anew for each draft."""
+    tensors = {name.replace("layers.0.", "midlayer."): tensor for name, tensor in layout.tensors().items()}
     sequence = Sequence("x", tokens[:-1], len(tokens), SamplingParams(max_tokens=1), 0)
-    fresh = Model(model.config, model.weights, TorchOps(model.config), PAGES, 4096, features=(1, 2, 3))
+    fresh = Model(model.config, model.weights, TorchOps(model.config), PAGES, 4096, features=layout.features)
     places = places_filled(len(tokens))
     tables = (BlockTable(list(range(places))), BlockTable(list(range(places, 2 * places))))
     sequence.blocks = KVCacheBlocks(tables=tables)
     features = fresh.forward(batch_of(ScheduledTokens(sequence, 0, len(tokens) - 1))).features
     assert features is not None
-    hidden = functional.linear(features, tensors["fc.weight"])
+    hidden = reference_input(model, tensors, features)
     following, drafts = tokens[1:], []
     for _ in range(count):
-        out = reference_layer(tensors, hidden, model.weights.embedding[torch.tensor(following)])
-        normed = normalized(out[-1:], tensors["norm.weight"])
+        out = reference_layer(layout, tensors, hidden, model.weights.embedding[torch.tensor(following)])[-1:]
+        normed = normalized(out, tensors["norm.weight"])
         best = int(functional.linear(normed, tensors["lm_head.weight"]).argmax())
         drafts.append(best + int(tensors["d2t"][best]))
         following.append(drafts[-1])
-        hidden = torch.cat((hidden, out[-1:]))
+        hidden = torch.cat((hidden, normed if layout.normalised_output else out))
     return drafts
 
 
-def reference_layer(tensors: Tensors, hidden: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
+def reference_input(model: Model, tensors: Tensors, features: torch.Tensor) -> torch.Tensor:
+    if "fc.weight" not in tensors:
+        return normalized(features, model.weights.norm)
+    if "input_norm.weight" in tensors:
+        features = normalized(features, tensors["input_norm.weight"])
+    if "fc_norm.0.weight" in tensors:
+        parts = enumerate(features.split(96, dim=-1))
+        features = torch.cat([normalized(part, tensors[f"fc_norm.{n}.weight"]) for n, part in parts], dim=-1)
+    return functional.linear(features, tensors["fc.weight"])
+
+
+def reference_layer(layout: Layout, tensors: Tensors, hidden: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
     layer = {name.removeprefix("midlayer."): tensor for name, tensor in tensors.items()}
-    x = torch.cat(
-        (
-            normalized(embedded, layer["input_layernorm.weight"]),
-            normalized(hidden, layer["hidden_norm.weight"]),
-        ),
-        dim=-1,
-    )
+    normed = normalized(hidden, layer["hidden_norm.weight"])
+    x = torch.cat((normalized(embedded, layer["input_layernorm.weight"]), normed), dim=-1)
     q, k, v = (functional.linear(x, layer[f"self_attn.{n}_proj.weight"]).view(len(x), -1, 32) for n in "qkv")
-    angles = torch.arange(len(x))[:, None] / 10000.0 ** (torch.arange(0, 32, 2) / 32)
-    q, k = (reference.rotate(part, angles.cos(), angles.sin()) for part in (q, k))
+    frequencies, factor = rope_of_transformers(layout.rope, 32)
+    angles = torch.arange(len(x))[:, None] * frequencies
+    q, k = (reference.rotate(part, angles.cos() * factor, angles.sin() * factor) for part in (q, k))
+    distances = torch.arange(len(x))[:, None] - torch.arange(len(x))
+    seen = (distances >= 0) & (distances < layout.window)
     mixed = functional.scaled_dot_product_attention(
-        q.transpose(0, 1), k.expand(-1, 2, -1).transpose(0, 1), v.expand(-1, 2, -1).transpose(0, 1), is_causal=True
+        q.transpose(0, 1), k.expand(-1, 2, -1).transpose(0, 1), v.expand(-1, 2, -1).transpose(0, 1), attn_mask=seen
     )
-    x = hidden + functional.linear(mixed.transpose(0, 1).reshape(len(x), -1), layer["self_attn.o_proj.weight"])
+    residual = normed if layout.normalised_residual else hidden
+    x = residual + functional.linear(mixed.transpose(0, 1).reshape(len(x), -1), layer["self_attn.o_proj.weight"])
     normed = normalized(x, layer["post_attention_layernorm.weight"])
     gate = functional.silu(functional.linear(normed, layer["mlp.gate_proj.weight"]))
     inner = gate * functional.linear(normed, layer["mlp.up_proj.weight"])
     return x + functional.linear(inner, layer["mlp.down_proj.weight"])
+
+
+def rope_of_transformers(rope: dict[str, Any], head_size: int) -> tuple[torch.Tensor, float]:
+    if rope["rope_type"] == "default":
+        return 1 / rope["rope_theta"] ** (torch.arange(0, head_size, 2) / head_size), 1.0
+    return ROPE_INIT_FUNCTIONS[rope["rope_type"]](LlamaConfig(head_dim=head_size, rope_parameters=dict(rope)), CPU)
 
 
 def normalized(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -218,9 +320,24 @@ def test_tokens_are_same_with_and_without_head(
     assert len(drafter.proposed) > 20
 
 
-@pytest.mark.parametrize("capture", [None, replayed])
-def test_drafts_are_those_of_head_without_cache(model: Model, folder: Path, capture: Capture | None) -> None:
+@pytest.mark.parametrize(
+    ("layout", "capture"),
+    [
+        pytest.param(SPECFORGE, None, id="SpecForge"),
+        pytest.param(SPECFORGE, replayed, id="SpecForge, captured"),
+        pytest.param(MODELOPT, None, id="ModelOpt"),
+        pytest.param(MODELOPT_WITHOUT_FEATURES, None, id="ModelOpt, final states"),
+        pytest.param(SPECULATORS, None, id="speculators"),
+    ],
+)
+def test_drafts_are_those_of_head_without_cache(
+    model: Model, tmp_path: Path, layout: Layout, capture: Capture | None
+) -> None:
     """Prompts are computed in several steps; after rejected and accepted drafts, the head goes on at the right row."""
+    folder = write_head(tmp_path / "head", layout.raw, layout.tensors())
+    config = read_draft_head_config(folder, model.config)
+    assert config.features == layout.features
+    model = Model(model.config, model.weights, TorchOps(model.config), PAGES, PAGES * 64, features=layout.features)
     source = {name: [each.sampled.token for each in u] for name, u in answers(plain(model), requests(GREEDY)).items()}
 
     def changed(drafts: list[int], sequence: Sequence) -> list[int]:
@@ -232,7 +349,7 @@ def test_drafts_are_those_of_head_without_cache(model: Model, folder: Path, capt
     assert engine.metrics().accepted_tokens > 10
     assert {len(drafts) for _, drafts in drafter.proposed} >= {1, DRAFTS}
     for tokens, drafts in drafter.proposed[::4]:
-        assert drafts == reference_drafts(model, head_tensors(), tokens, len(drafts))
+        assert drafts == reference_drafts(model, layout, tokens, len(drafts))
 
 
 def test_drafts_are_drawn_like_tokens_of_model(model: Model) -> None:
@@ -258,18 +375,58 @@ def test_drafts_are_drawn_like_tokens_of_model(model: Model) -> None:
     assert not torch.equal(expected, whole.argmax(-1))
 
 
-def test_scaled_positions_of_head_match_transformers() -> None:
-    scaling = {
-        "rope_type": "llama3",
-        "rope_theta": 500000.0,
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    }
-    theirs = LlamaConfig(head_dim=64, rope_parameters=scaling)
-    expected, _ = ROPE_INIT_FUNCTIONS["llama3"](theirs, CPU)
-    torch.testing.assert_close(DraftHeadRope(500000.0, 8.0, 1.0, 4.0, 8192).frequencies(64), expected)
+LLAMA = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+FEW_KEYS = {name: YARN[name] for name in ("rope_type", "rope_theta", "factor", "original_max_position_embeddings")}
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        pytest.param(LLAMA, id="llama3"),
+        pytest.param(YARN, id="yarn"),
+        pytest.param(FEW_KEYS, id="yarn with defaults"),
+        pytest.param(YARN | {"attention_factor": 1.5, "truncate": True}, id="yarn with a factor"),
+        pytest.param(YARN | {"mscale": 0.8, "mscale_all_dim": 0.5}, id="yarn with scales"),
+    ],
+)
+def test_scaled_positions_of_head_match_transformers(tmp_path: Path, model: Model, rope: dict[str, Any]) -> None:
+    scaling = {name: value for name, value in rope.items() if name != "rope_theta"}
+    raw = RAW | {"rope_scaling": scaling, "rope_theta": rope["rope_theta"]}
+    found = read_draft_head_config(write_head(tmp_path / "head", raw), model.config).rope
+    frequencies, factor = rope_of_transformers(rope, 64)
+    torch.testing.assert_close(found.frequencies(64), frequencies)
+    assert found.concentration == pytest.approx(factor)
+
+
+def test_layers_that_head_reads_are_inputs_for_speculators_and_outputs_otherwise(tmp_path: Path, model: Model) -> None:
+    """A head of ModelOpt whose layers can only be inputs names inputs. Without a list, they are those of EAGLE-3."""
+    deep = replace(model.config, windows=(16, None) * 18)
+    nested = {name: value for name, value in RAW.items() if name != "eagle_config"}
+    layouts: list[tuple[dict[str, Any], tuple[int, ...]]] = [
+        (RAW | {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 17, 32]}}, (2, 18, 33)),
+        (RAW | {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [24, 30, 36]}}, (24, 30, 36)),
+        ({"transformer_layer_config": nested, "eagle_aux_hidden_state_layer_ids": [2, 18, 33]}, (2, 18, 33)),
+        (nested, (2, 18, 33)),
+    ]
+    for number, (raw, features) in enumerate(layouts):
+        folder = write_head(tmp_path / f"{number}", raw)
+        assert read_draft_head_config(folder, deep).features == features
+
+
+def test_head_without_unembedding_has_that_of_model(tmp_path: Path, model: Model) -> None:
+    tensors = {name: tensor for name, tensor in head_tensors().items() if name not in ("lm_head.weight", "d2t", "t2d")}
+    folder = write_head(tmp_path / "head", RAW | {"draft_vocab_size": None}, tensors)
+    config = read_draft_head_config(folder, model.config)
+    weights = load_draft_head(folder, config, model.weights)
+    assert weights.unembedding is model.weights.unembedding
+    assert torch.equal(weights.ids, torch.arange(512))
 
 
 def test_warm_up_with_head_leaves_tokens_alone(model: Model, folder: Path) -> None:
@@ -295,17 +452,19 @@ def test_setting_of_head_makes_engine_draft(checkpoint: Path, folder: Path) -> N
 def test_head_without_drafts_is_refused() -> None:
     with pytest.raises(ValueError, match="draft_head needs draft_tokens"):
         GptOssConfig(checkpoint="x", draft_head="y")
-    with pytest.raises(ValueError, match="draft_head needs a tensor_parallel_size of 1"):
-        GptOssConfig(checkpoint="x", draft_head="y", draft_tokens=3, tensor_parallel_size=2)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"hidden_size": 64}, "does not belong to a model with 96 and 4"),
-        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 17, 32]}}, "reads the inputs of layers"),
+        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 17, 33]}}, "reads the inputs of layers"),
         ({"num_attention_heads": 3, "num_key_value_heads": 2}, "for which there is no kernel"),
-        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "factor"),
+        ({"num_hidden_layers": 2}, r"has several layers \(num_hidden_layers\)"),
+        ({"attention_bias": True}, "has biases in its attention"),
+        ({"speculators_model_type": "peagle"}, "a head of the kind peagle"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "low_freq_factor"),
         ({"intermediate_size": None}, "does not describe an EAGLE-3 head"),
     ],

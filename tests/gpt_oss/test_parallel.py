@@ -32,6 +32,7 @@ from .support.checkpoints import Size, random_tensors, write_hugging_face
 from .support.engines import CPU, drain
 from .support.processes import is_running, kill, settings, wait_for
 from .support.vocabulary import write_tokenizer
+from .test_draft_head import write_head
 from .test_kernels import close, draws, normal
 from .test_weights import fine_tune
 
@@ -238,6 +239,21 @@ async def test_two_ranks_answer_as_one(client: EngineClient, two: EngineSettings
             assert numbers[0] == pytest.approx(numbers[1], abs=1e-4), name
     assert divided["again"][0].cached >= 640
     assert alone["warm-1"] != alone["warm-2"]
+
+
+async def test_two_ranks_with_draft_head_answer_as_one(two: EngineSettings, tmp_path: Path) -> None:
+    """Rank 0 runs the head, and the other one verifies its drafts too."""
+    drafting = replace(two, folder=str(tmp_path), draft_head=str(write_head(tmp_path / "head")))
+    client = EngineClient(drafting, 60)
+    try:
+        await asyncio.to_thread(client.start)
+        found = (await updates(client, REQUESTS[0])) | (await updates(client, REQUESTS[-1]))
+        assert (await client.metrics()).drafted_tokens > 0
+    finally:
+        await client.close()
+    alone = answers_of_one_rank(two)
+    for name, answer in found.items():
+        assert [each.sampled.token for each in answer] == [each.sampled.token for each in alone[name]], name
 
 
 def ranks_of(pid: int) -> list[int]:

@@ -57,8 +57,6 @@ class GptOssConfig(BaseModel):
     def _draft_head_drafts(self) -> Self:
         if self.draft_head and not self.draft_tokens:
             raise ValueError("draft_head needs draft_tokens: the number of tokens that it drafts")
-        if self.draft_head and self.tensor_parallel_size > 1:
-            raise ValueError("draft_head needs a tensor_parallel_size of 1")
         return self
 
     @model_validator(mode="after")

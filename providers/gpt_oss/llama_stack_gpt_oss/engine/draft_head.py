@@ -4,11 +4,8 @@ A row of the head is a token's place: its input is what the model computed there
 Its output predicts the token after that one. For further drafts, the output takes the place of the model's states.
 """
 
-import json
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.nn import functional
@@ -16,6 +13,7 @@ from torch.nn import functional
 from .batch import Batch
 from .cache import PAGE
 from .config import ModelConfig
+from .draft_head_config import DraftHeadConfig
 from .errors import CheckpointError
 from .kernels import choose
 from .ops import Store
@@ -24,120 +22,22 @@ from .rope import tables_of
 from .shards import Shards
 from .weights import Experts, Layer, Weights
 
-LLAMA_SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 LAYER_NAMES = ("midlayer.", "layers.0.", "model.midlayer.", "model.layers.0.")
 TOP_NAMES = ("", "model.")
 
 
 @dataclass(frozen=True, slots=True)
-class DraftHeadRope:
-    """Rotary positions, with the scaling of Llama 3: frequencies with long waves are divided by the factor."""
-
-    theta: float
-    factor: float = 1.0
-    low: float = 1.0
-    high: float = 2.0
-    original_context: float = 1.0
-
-    def frequencies(self, head_size: int) -> torch.Tensor:
-        plain = 1.0 / self.theta ** (torch.arange(0, head_size, 2, dtype=torch.float32) / head_size)
-        turns = self.original_context * plain / (2 * math.pi)
-        kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
-        return plain / self.factor * (1 - kept) + plain * kept
-
-
-@dataclass(frozen=True, slots=True)
-class DraftHeadConfig:
-    """The dimensions of a head. `features`: the layers of the model whose input it reads."""
-
-    hidden: int
-    intermediate: int
-    head_size: int
-    query_heads: int
-    kv_heads: int
-    vocabulary: int
-    features: tuple[int, ...]
-    rope: DraftHeadRope
-    norm_epsilon: float
-    norm_before_residual: bool
-
-    def like(self, model: ModelConfig) -> ModelConfig:
-        """Return the model's configuration with the heads of this attention."""
-        return replace(model, head_size=self.head_size, query_heads=self.query_heads, kv_heads=self.kv_heads)
-
-    def page_bytes(self, dtype: torch.dtype) -> int:
-        """Return the size of a block of its KV cache."""
-        return 2 * PAGE * self.kv_heads * self.head_size * dtype.itemsize
-
-
-def read_draft_head_config(folder: Path, model: ModelConfig) -> DraftHeadConfig:
-    """Read config.json; CheckpointError if it is not an EAGLE-3 head for the model."""
-    path = folder / "config.json"
-    try:
-        raw = json.loads(path.read_bytes())
-        config = _config(raw, model)
-    except FileNotFoundError:
-        raise CheckpointError(
-            f"{path} is missing: this is not an EAGLE-3 head, or its download is incomplete"
-        ) from None
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{path} does not describe an EAGLE-3 head: {error!r} is wrong") from None
-    _check(config, model, path)
-    return config
-
-
-def _config(raw: dict[str, Any], model: ModelConfig) -> DraftHeadConfig:
-    inner = raw.get("transformer_layer_config") or raw  # where the speculators library keeps it
-    heads = int(inner["num_attention_heads"])
-    named = raw.get("eagle_aux_hidden_state_layer_ids")
-    named = named or (raw.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
-    outputs = [int(layer) for layer in named or (1, model.layers // 2 - 1, model.layers - 4)]
-    return DraftHeadConfig(
-        hidden=int(inner["hidden_size"]),
-        intermediate=int(inner["intermediate_size"]),
-        head_size=int(inner.get("head_dim") or int(inner["hidden_size"]) // heads),
-        query_heads=heads,
-        kv_heads=int(inner["num_key_value_heads"]),
-        vocabulary=int(raw.get("draft_vocab_size") or inner["vocab_size"]),
-        features=tuple(layer + 1 for layer in outputs),
-        rope=_rope(inner),
-        norm_epsilon=float(inner.get("rms_norm_eps", 1e-5)),
-        norm_before_residual=bool(raw.get("norm_before_residual", False)),
-    )
-
-
-def _rope(raw: dict[str, Any]) -> DraftHeadRope:
-    scaling = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
-    theta = float(raw.get("rope_theta") or scaling.get("rope_theta") or 10000.0)
-    match scaling.get("rope_type", scaling.get("type", "default")):
-        case "default":
-            return DraftHeadRope(theta)
-        case "llama3":
-            return DraftHeadRope(theta, *(float(scaling[name]) for name in LLAMA_SCALING))
-    raise ValueError("rope_scaling")
-
-
-def _check(config: DraftHeadConfig, model: ModelConfig, path: Path) -> None:
-    if config.hidden != model.hidden or not all(0 <= layer < model.layers for layer in config.features):
-        raise CheckpointError(
-            f"{path} has a hidden size of {config.hidden} and reads the inputs of layers {list(config.features)}: it"
-            f" does not belong to a model with {model.hidden} and {model.layers}"
-        )
-    if None not in model.kv_groups:
-        raise CheckpointError(f"{path}: an EAGLE-3 head needs a model with a layer that sees all tokens")
-    if config.kv_heads <= 0 or config.query_heads % config.kv_heads or config.head_size not in (32, 64, 128, 256):
-        raise CheckpointError(
-            f"{path} has {config.query_heads} query heads and {config.kv_heads} key-value heads of {config.head_size},"
-            " for which there is no kernel"
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class DraftHeadWeights:
-    """The weights of a head. `ids`: the model's token for each of the head's; `embedding` is the model's by default."""
+    """The weights of a head. `ids`: the model's token for each of the head's; `embedding` is the model's by default.
+
+    feature_norms: the weight for all features together, one for each of them, or none. combine: None for a head that
+    reads one feature, after the norm whose weight is `final_norm`.
+    """
 
     embedding: torch.Tensor
-    combine: torch.Tensor
+    final_norm: torch.Tensor
+    feature_norms: tuple[torch.Tensor, ...]
+    combine: torch.Tensor | None
     embedding_norm: torch.Tensor
     hidden_norm: torch.Tensor
     qkv: torch.Tensor
@@ -172,7 +72,9 @@ class _Loader:
         own = self._found("embed_tokens.weight", TOP_NAMES)
         return DraftHeadWeights(
             embedding=self._tensor(own, (vocabulary, hidden)) if own else self._model.embedding,
-            combine=self._top("fc", hidden, len(config.features) * hidden),
+            final_norm=self._model.norm,
+            feature_norms=self._feature_norms(),
+            combine=None if config.reads_norm else self._top("fc", hidden, len(config.features) * hidden),
             embedding_norm=self._layer("input_layernorm", hidden),
             hidden_norm=self._layer("hidden_norm", hidden),
             qkv=torch.cat(attention),
@@ -182,9 +84,22 @@ class _Loader:
             up=self._layer("mlp.up_proj", config.intermediate, hidden),
             down=self._layer("mlp.down_proj", hidden, config.intermediate),
             norm=self._top("norm", hidden),
-            unembedding=self._top("lm_head", config.vocabulary, hidden),
+            unembedding=self._unembedding(),
             ids=self._ids(vocabulary),
         )
+
+    def _feature_norms(self) -> tuple[torch.Tensor, ...]:
+        hidden, count = self._config.hidden, len(self._config.features)
+        if self._config.joint_norm:
+            return (self._top("input_norm", count * hidden),)
+        return tuple(self._top(f"fc_norm.{n}", hidden) for n in range(count if self._config.feature_norms else 0))
+
+    def _unembedding(self) -> torch.Tensor:
+        """A head without one of its own has the model's."""
+        shape, own = (self._config.vocabulary, self._config.hidden), self._found("lm_head.weight", TOP_NAMES)
+        if own is None and self._model.unembedding.shape == shape:
+            return self._model.unembedding
+        return self._top("lm_head", *shape)
 
     def _ids(self, vocabulary: int) -> torch.Tensor:
         """The checkpoint has the difference between the model's tokens and the head's."""
@@ -234,12 +149,21 @@ class DraftHead:
         self._ops = choose(self._attention, like.device, like.dtype)
         memory = like.new_zeros(2, pages + 1, PAGE, config.kv_heads, config.head_size)
         self._store = Store(memory[0], memory[1], self.kv_group)
-        self._rope = tables_of(config.rope.frequencies(config.head_size), context, like.device)
+        cos, sin = tables_of(config.rope.frequencies(config.head_size), context, like.device)
+        self._rope = cos * config.rope.concentration, sin * config.rope.concentration
         self._layer = _without_sinks(like.new_full((config.query_heads,), -torch.inf))
 
     def combined(self, features: torch.Tensor) -> torch.Tensor:
         """Return the rows' input from the model's hidden states, which are concatenated."""
-        return functional.linear(features, self._weights.combine)
+        weights, hidden = self._weights, self._config.hidden
+        if weights.combine is None:
+            return self._norm(features, weights.final_norm)
+        if self._config.joint_norm:
+            features = self._norm(features, weights.feature_norms[0])
+        elif weights.feature_norms:
+            parts = zip(features.split(hidden, dim=-1), weights.feature_norms, strict=True)
+            features = torch.cat([self._norm(part, weight) for part, weight in parts], dim=-1)
+        return functional.linear(features, weights.combine)
 
     def forward(self, hidden: torch.Tensor, following: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Compute rows with the tokens after them into the KV cache; return their outputs, the next rows' `hidden`."""
@@ -255,15 +179,16 @@ class DraftHead:
         slots = batch.slots[self.kv_group]
         for memory, new in ((self._store.keys, k), (self._store.values, v)):
             memory.view(-1, config.kv_heads, config.head_size)[slots] = new
-        mixed = self._ops.attention(q.contiguous(), self._layer, None, batch, self._store)
+        mixed = self._ops.attention(q.contiguous(), self._layer, config.window, batch, self._store)
         x = (normed if config.norm_before_residual else hidden) + functional.linear(mixed, weights.out)
         normed = self._norm(x, weights.mlp_norm)
         inner = functional.silu(functional.linear(normed, weights.gate)) * functional.linear(normed, weights.up)
-        return x + functional.linear(inner, weights.down)
+        x = x + functional.linear(inner, weights.down)
+        return self._norm(x, weights.norm) if config.norm_output else x
 
     def logits(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the logits of outputs in f32, and the model's token for each of them."""
-        normed = self._norm(hidden, self._weights.norm)
+        normed = hidden if self._config.norm_output else self._norm(hidden, self._weights.norm)
         return functional.linear(normed, self._weights.unembedding).float(), self._weights.ids
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

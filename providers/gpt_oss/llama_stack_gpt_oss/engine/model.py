@@ -30,7 +30,7 @@ class Model:
     ) -> None:
         """Create a model with a KV cache of the given dtype, by default that of the weights.
 
-        features: the layers whose inputs each step returns.
+        features: the layers whose inputs each step returns; the layer after the last has the output of that one.
         """
         self._features = features
         self.config = config
@@ -64,6 +64,7 @@ class Model:
             x = ops.out(ops.attention(queries, layer, window, batch, store), x, layer)
             routed = ops.route(x, layer)
             x = ops.down(ops.up(routed, layer), routed, x, layer)
+        inputs[self.config.layers] = x
         head = ops.head(x[batch.sampled], self.weights, batch)
         if not self._features:
             return head

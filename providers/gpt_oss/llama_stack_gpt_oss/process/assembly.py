@@ -10,13 +10,8 @@ import torch
 
 from ..engine.cache import Cache, longest_sequence, pages_needed
 from ..engine.config import ModelConfig, read_config
-from ..engine.draft_head import (
-    DraftHead,
-    DraftHeadConfig,
-    DraftHeadWeights,
-    load_draft_head,
-    read_draft_head_config,
-)
+from ..engine.draft_head import DraftHead, DraftHeadWeights, load_draft_head
+from ..engine.draft_head_config import DraftHeadConfig, read_draft_head_config
 from ..engine.drafts import NgramDrafter
 from ..engine.engine import Engine
 from ..engine.errors import EngineError, TooLittleMemoryError
@@ -131,7 +126,8 @@ def _load(settings: EngineSettings, report: Callable[[Progress], None], rank: Ra
         ops = ParallelOps(ops, Ranks.join(shard, rendezvous(settings), device), rank.announce)
     weights = load(folder, whole, device, dtype, report, shard)
     context = min(settings.context or config.context, config.context)
-    head = _load_draft_head(settings, config, weights)
+    # Drafts are tokens of the step that rank 0 announces: it runs the whole head, on states that every rank has.
+    head = _load_draft_head(settings, config, weights) if rank.rank == 0 else None
     page_size = page_bytes(config, kv_dtype) + (head[0].page_bytes(dtype) if head else 0)
     pages = rank.agree(_pages(settings, config, device, page_size, context))
     model = Model(config, weights, ops, pages, context, kv_dtype, head[0].features if head else ())
