@@ -228,6 +228,8 @@ def test_everything_in_the_playground_is_reached_by_keys(
 ) -> None:
     upstream.script("poet", [reply(text("One ", "two ", "three"), hold=2), reply(text("Four."))])
     with browser.page(page_stack.base_url, permissions=["clipboard-read", "clipboard-write"]) as page:
+        # Chromium cancels a file chooser at once unless it is intercepted, and Playwright does not wait until it is.
+        page.page.on("filechooser", lambda _: None)
         page.goto("/ui/playground")
         choose(page, "local/poet")
 
