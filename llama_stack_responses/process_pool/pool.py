@@ -223,7 +223,9 @@ async def _send(worker: socket.socket, task: Task, memory_bytes: int, seconds: f
     body = json.dumps(head).encode()
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(worker, LENGTH.pack(len(body)) + body)
-    await loop.sock_sendall(worker, task.content)
+    # A worker process may have answered and ended already if there is no content: sending nothing would fail then.
+    if task.content:
+        await loop.sock_sendall(worker, task.content)
 
 
 async def _answer(worker: socket.socket, text_bytes: int) -> Mapping[str, str]:

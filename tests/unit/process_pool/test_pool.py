@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.process_pool.fork_server import ForkServer
 from llama_stack_responses.process_pool.pool import PoolLimits, Task, WorkerPool
 from llama_stack_responses.process_pool.time_budget import TimeBudget
 from tests.support.waiting import until, wait_until
@@ -52,6 +55,17 @@ def runs(pid: int) -> bool:
         return False
 
 
+class SlowSocket(socket.socket):
+    """A socket whose `send` returns when the process at the other end has ended."""
+
+    def send(self, data: Any, flags: int = 0, /) -> int:
+        sent = super().send(data, flags)
+        ended = select.poll()
+        ended.register(self, 0)
+        ended.poll()
+        return sent
+
+
 def workers_of(pool: WorkerPool) -> list[int]:
     return children(pool.fork_server.pid) if pool.fork_server else []
 
@@ -60,6 +74,22 @@ async def test_task_runs_in_other_process(pool: WorkerPool) -> None:
     answer = await pool.run(task(content="ü".encode() * 200_000, text_bytes=10**6), 1)
     assert answer["text"] == "ü" * 200_000
     assert int(answer["pid"]) != os.getpid()
+
+
+async def test_task_without_content_can_end_while_server_sends_it(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = ForkServer.start
+
+    def start_slowly(self: ForkServer, module: str) -> tuple[int, socket.socket]:
+        number, worker = start(self, module)
+        slow = SlowSocket(fileno=worker.detach())
+        slow.setblocking(False)
+        return number, slow
+
+    monkeypatch.setattr(ForkServer, "start", start_slowly)
+    answer = await pool.run(task(content=b""), 1)
+    assert (answer["text"], answer.get("problem")) == ("", None)
 
 
 async def test_tasks_share_no_state(pool: WorkerPool) -> None:
