@@ -11,7 +11,7 @@ from llama_stack_gpt_oss.engine.errors import RequestError
 from llama_stack_gpt_oss.errors import InvalidRequest
 from llama_stack_gpt_oss.grammar import read_tool_choice, turn_grammar
 from llama_stack_gpt_oss.harmony import ResponseFormat, read_response_format
-from llama_stack_gpt_oss.masks import GrammarMasks
+from llama_stack_gpt_oss.masks import COMPILED, GrammarMasks
 from llama_stack_gpt_oss.tools import Tool, read_tools
 from llama_stack_gpt_oss.vocabulary import Vocabulary
 
@@ -39,7 +39,7 @@ ADDRESSED = ' to=functions.get_weather<|channel|>commentary <|constrain|>json<|m
 
 @pytest.fixture(scope="module")
 def masks(vocabulary: Vocabulary) -> GrammarMasks:
-    return GrammarMasks(vocabulary, SIZE)
+    return GrammarMasks(lambda: vocabulary, SIZE)
 
 
 def grammar(choice: Any, tools: Sequence[Tool] = TOOLS, form: ResponseFormat | None = None) -> str:
@@ -184,7 +184,7 @@ def test_mask_is_same_after_rollback(masks: GrammarMasks, vocabulary: Vocabulary
 
 
 def test_grammar_of_many_answers_is_compiled_once(vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine waits while a grammar is compiled, and a request may have 128 answers."""
+    """Compiling takes up to a second, and a request may have 128 answers. The last grammars are kept."""
     created: list[str] = []
 
     def compiled(tokenizer: LLTokenizer, rules: str, **options: Any) -> LLMatcher:
@@ -192,7 +192,7 @@ def test_grammar_of_many_answers_is_compiled_once(vocabulary: Vocabulary, monkey
         return LLMatcher(tokenizer, rules, **options)
 
     monkeypatch.setattr("llama_stack_gpt_oss.masks.LLMatcher", compiled)
-    masks = GrammarMasks(vocabulary, SIZE)
+    masks = GrammarMasks(lambda: vocabulary, SIZE)
     rules = grammar("required")
     first, second = masks.open(rules), masks.open(rules)
     assert created == [rules]
@@ -200,5 +200,17 @@ def test_grammar_of_many_answers_is_compiled_once(vocabulary: Vocabulary, monkey
     first.accept(vocabulary.harmony.encode(CALL, allowed_special="all")[0])
     assert (second.allowed(), masks.open(rules).allowed()) == (before, before)
     assert first.allowed() != before
+    masks.compile(grammar("auto", form=FORMAT))
     masks.open(grammar("auto", form=FORMAT))
+    masks.open(rules)
     assert len(created) == 2
+    for number in range(COMPILED):
+        masks.open(f'start: "{number}"')
+    masks.open(rules)
+    assert len(created) == 3 + COMPILED
+
+
+def test_grammar_with_too_many_symbols_is_refused(masks: GrammarMasks) -> None:
+    huge = {"type": "object", "properties": {f"{number:>05}": {"type": "string"} for number in range(60_000)}}
+    with pytest.raises(InvalidRequest, match="cannot be enforced"):
+        grammar("auto", form=ResponseFormat("x", huge))

@@ -8,6 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +21,10 @@ import pytest
 from llama_stack_gpt_oss.engine.engine import Metrics, Request
 from llama_stack_gpt_oss.engine.errors import EngineError, QueueFullError, RequestError
 from llama_stack_gpt_oss.engine.sequence import SamplingParams
+from llama_stack_gpt_oss.process import grammars
 from llama_stack_gpt_oss.process.client import EngineClient, EngineDiedError
 from llama_stack_gpt_oss.process.frames import line, pack_request, unpack_request
+from llama_stack_gpt_oss.process.grammars import GRAMMAR_CHARACTERS, WAITING, GrammarCompiler
 from llama_stack_gpt_oss.process.hub import Hub, Peer
 from llama_stack_gpt_oss.process.server import EngineServer
 from llama_stack_gpt_oss.process.settings import ADDRESS_BYTES, EngineSettings, address
@@ -185,11 +190,136 @@ def test_unknown_parameter_is_refused_and_engine_keeps_running() -> None:
     with socket.socket(socket.AF_UNIX) as sender:
         hub = OneClient([{"generate": raw} for raw in packed], sender)
         with pytest.raises(OneClient.ClosedError):
-            EngineServer(hub, engine).serve()
+            EngineServer(hub, engine, GrammarCompiler(lambda: None, lambda _: None)).serve()
     refused, *updates = hub.sent
     assert refused["refused"]["ids"] == ("newer",)
     assert "does not know future" in refused["refused"]["message"]
     assert len([update for frame in updates for update in frame["updates"]]) == 20
+
+
+class AnyToken:
+    """A mask that allows every token."""
+
+    def allowed(self) -> bytes:
+        return b"\xff" * 128
+
+    def accept(self, token: int) -> None:
+        """Do nothing."""
+
+    def rollback(self, count: int) -> None:
+        """Do nothing."""
+
+
+class Compilation:
+    """Compiles grammars when they are released, or fails with their text."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+        self.compiled: list[str] = []
+
+    def __call__(self, grammar: str) -> None:
+        assert self.released.wait(SECONDS)
+        self.compiled.append(grammar)
+        if grammar.startswith("bad"):
+            raise RequestError(grammar)
+
+
+class ManyFrames(OneClient):
+    """Delivers the next frames when the engine has sent what `follows` asks for."""
+
+    def __init__(
+        self, frames: list[dict[str, Any]], sender: socket.socket, follows: Callable[["ManyFrames"], None]
+    ) -> None:
+        super().__init__(frames, sender)
+        self._follows = follows
+        self.polls = 0
+
+    def then(self, frame: dict[str, Any]) -> None:
+        self._frames.append(frame)
+
+    def finished(self) -> set[str]:
+        return {raw[0] for frame in self.sent for raw in frame.get("updates", ()) if raw[4] is not None}
+
+    def refused(self) -> list[str]:
+        return [frame["refused"]["message"] for frame in self.sent if "refused" in frame]
+
+    def poll(self, seconds: float | None) -> Iterator[tuple[Peer, dict[str, Any] | None]]:
+        self.polls += 1
+        self._follows(self)
+        if seconds == 1.0 and not self._frames:
+            raise self.ClosedError
+        time.sleep(min(seconds or 0, 0.01))
+        frames, self._frames = self._frames, []
+        return ((peer, frame) for frame in frames for peer in self.peers)
+
+
+def bound(name: str, grammar: str = "start: TEXT", choices: int = 1) -> dict[str, Any]:
+    ids = (name,) if choices == 1 else tuple(f"{name}{number}" for number in range(choices))
+    return {"generate": pack_request(replace(request(name), ids=ids, grammar=grammar))}
+
+
+def serve(
+    frames: list[dict[str, Any]], compilation: Compilation, follows: Callable[[ManyFrames], None]
+) -> tuple[ManyFrames, Metrics]:
+    engine, _ = engine_over(CountingRunner(WIDE), open_mask=lambda _: AnyToken())
+    with socket.socket(socket.AF_UNIX) as sender:
+        hub = ManyFrames(frames, sender, follows)
+        with pytest.raises(OneClient.ClosedError):
+            EngineServer(hub, engine, GrammarCompiler(lambda: None, compilation)).serve()
+    return hub, engine.metrics()
+
+
+def test_grammar_is_compiled_while_other_requests_run() -> None:
+    compilation = Compilation()
+
+    def follows(hub: ManyFrames) -> None:
+        if hub.finished() == {"plain"}:
+            compilation.released.set()
+
+    hub, _ = serve([bound("bound"), {"generate": pack_request(request("plain"))}], compilation, follows)
+    names = [raw[0] for frame in hub.sent for raw in frame["updates"]]
+    assert names == ["plain"] * 20 + ["bound"] * 20
+
+
+def test_request_whose_grammar_cannot_be_compiled_is_refused() -> None:
+    compilation = Compilation()
+    compilation.released.set()
+    hub, _ = serve([bound("a", "bad rules"), bound("b")], compilation, lambda _: None)
+    assert hub.refused() == ["bad rules"]
+    assert hub.finished() == {"b"}
+
+
+def test_request_that_is_cancelled_before_its_grammar_is_compiled_never_runs() -> None:
+    """Of a request with several choices, the others run. A grammar without a waiting request is not compiled."""
+    compilation = Compilation()
+
+    def follows(hub: ManyFrames) -> None:
+        if hub.polls == 2:
+            hub.then({"cancel": ["second", "third1"]})
+        if hub.polls == 4:
+            compilation.released.set()
+
+    frames = [bound("first"), bound("second", "start: /x/"), bound("third", choices=3)]
+    hub, metrics = serve(frames, compilation, follows)
+    assert hub.finished() == {"first", "third0", "third2"}
+    assert compilation.compiled == ["start: TEXT", "start: TEXT"]
+    assert metrics.running == metrics.pages_used == 0
+
+
+def test_grammars_are_bounded_in_length_number_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammars, "SECONDS", 0.2)
+    compilation = Compilation()
+    frames = [bound("long", "x" * (GRAMMAR_CHARACTERS + 1)), *(bound(f"{number}") for number in range(WAITING + 1))]
+
+    def follows(hub: ManyFrames) -> None:
+        if len(hub.refused()) == WAITING + 2:
+            compilation.released.set()
+
+    hub, metrics = serve(frames, compilation, follows)
+    assert "too long" in hub.refused()[0]
+    assert f"{WAITING} requests wait already" in hub.refused()[1]
+    assert Counter(hub.refused()[2:]) == {"The grammar of the request was not compiled within 0 seconds": WAITING}
+    assert metrics.steps == 0
 
 
 async def test_killed_engine_fails_running_requests_and_is_restarted(served: EngineSettings) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLParserLimits
 
 from .errors import InvalidRequest
 from .harmony import ResponseFormat
@@ -16,6 +16,8 @@ from .tools import Tool
 
 Json = Mapping[str, Any]
 ANY_OBJECT: Json = {"type": "object"}
+LIMITS = LLParserLimits(max_lexer_states=50_000, max_grammar_size=500_000)
+"""Maximum states of a grammar's lexer, of up to 2 kB each, and symbols of its rules."""
 WHITE_SPACE = r"[ \t\n]{0,20}"
 
 # Names in capitals are lexer terminals: they never match a special token.
@@ -65,7 +67,7 @@ def turn_grammar(choice: ToolChoice, offered: Sequence[Tool], answer: ResponseFo
         endings.append("final")
         rules.append(_final(answer))
     grammar = "\n".join((f"start: analysis* ({' | '.join(endings)})", RULES, *rules))
-    if problem := LLMatcher.validate_grammar(grammar):
+    if problem := LLMatcher.validate_grammar(grammar, limits=LIMITS):
         field = "response_format" if answer else "tools"
         raise InvalidRequest(f"The schema cannot be enforced: {' '.join(problem.split())[:300]}", param=field)
     return grammar

@@ -1,39 +1,67 @@
 """Token masks from grammars: an adapter of llguidance to the engine's TokenMask protocol."""
 
-from functools import cached_property
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
 
 from llguidance import LLMatcher, LLTokenizer
 
 from .engine.errors import RequestError
+from .grammar import LIMITS
 from .vocabulary import SPLIT, Vocabulary
+
+COMPILED = 16  # grammars that are kept
 
 
 class GrammarMasks:
-    """Creates the masks of requests. The tokenizer tables are built on first use.
+    """Creates the masks of requests. The tokenizer tables are built on first use, which takes seconds.
 
-    A grammar may take half a second to compile, during which the engine waits, and one request may have 128 answers
-    with it. So the last one is kept, and each answer gets a copy.
+    A grammar may take a second to compile, so that is done in a thread before the request is added to the engine, and
+    the last grammars are kept: each answer gets a copy.
     """
 
-    def __init__(self, vocabulary: Vocabulary, size: int) -> None:
-        self._vocabulary = vocabulary
+    def __init__(self, read: Callable[[], Vocabulary], size: int) -> None:
+        """Create the masks of a vocabulary, which is read on first use, for `size` logits."""
+        self._read = read
         self._size = size
-        self._last: tuple[str, LLMatcher] | None = None
+        self._tokenizer: LLTokenizer | None = None
+        self._loading = threading.Lock()
+        self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()  # least recently used first
+        self._keeping = threading.Lock()
+
+    def load(self) -> None:
+        """Build the tokenizer tables. CheckpointError: the checkpoint has no vocabulary."""
+        with self._loading:
+            if self._tokenizer is None:
+                self._tokenizer = self._tables(self._read())
+
+    def compile(self, grammar: str) -> None:
+        """Compile a grammar, from any thread, and keep it. RequestError: it cannot be used."""
+        self._matcher(grammar)
 
     def open(self, grammar: str) -> "GrammarMask":
-        """Create a mask. RequestError: the grammar cannot be used."""
-        if self._last is None or self._last[0] != grammar:
-            matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
-            if matcher.is_error():
-                raise RequestError(f"The grammar cannot be used: {matcher.get_error().splitlines()[0]}")
-            self._last = grammar, matcher
-        return GrammarMask(self._last[1].deep_copy())
+        """Create a mask, at once if its grammar is kept. RequestError: the grammar cannot be used."""
+        return GrammarMask(self._matcher(grammar).deep_copy())
 
-    @cached_property
-    def _tokenizer(self) -> LLTokenizer:
-        special = dict(self._vocabulary.special)
+    def _matcher(self, grammar: str) -> LLMatcher:
+        with self._keeping:
+            if grammar in self._compiled:
+                self._compiled.move_to_end(grammar)
+                return self._compiled[grammar]
+        self.load()
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
+        if matcher.is_error():
+            raise RequestError(f"The grammar cannot be used: {matcher.get_error().splitlines()[0]}")
+        with self._keeping:
+            self._compiled[grammar] = matcher
+            if len(self._compiled) > COMPILED:
+                self._compiled.popitem(last=False)
+        return matcher
+
+    def _tables(self, vocabulary: Vocabulary) -> LLTokenizer:
+        special = dict(vocabulary.special)
         return LLTokenizer.from_tiktoken(
-            encoder={word: rank for rank, word in enumerate(self._vocabulary.words)},
+            encoder={word: rank for rank, word in enumerate(vocabulary.words)},
             special_tokens=special,
             pattern=SPLIT,
             eos_token=special["<|return|>"],

@@ -135,13 +135,15 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
         """Do nothing: names are not stored here."""
 
     async def health(self) -> HealthResponse:
-        """Report whether the engine answers."""
+        """Report whether the engine answers, and during a restart why it ended and how far it is."""
         try:
             async with asyncio.timeout(HEALTH_SECONDS):
                 await self._client.metrics()
-        except (EngineError, TimeoutError) as error:
-            reason = str(error) or f"it has not answered for {HEALTH_SECONDS} seconds"
-            return HealthResponse(status=HealthStatus.ERROR, message=f"The engine does not answer: {reason}")
+        except TimeoutError:
+            generic = f"The gpt-oss engine has not answered for {HEALTH_SECONDS} seconds"
+            return HealthResponse(status=HealthStatus.ERROR, message=self._client.restart() or generic)
+        except EngineError as error:
+            return HealthResponse(status=HealthStatus.ERROR, message=str(error))
         return HealthResponse(status=HealthStatus.OK)
 
     async def shutdown(self) -> None:

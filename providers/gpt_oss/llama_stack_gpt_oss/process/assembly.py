@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -26,6 +27,8 @@ from ..engine.scheduler import Limits
 from ..engine.sequence import TokenMask
 from ..engine.sharding import WHOLE, Shard
 from ..engine.weights import Weights, find_layout, load
+from ..masks import GrammarMasks
+from ..vocabulary import read_vocabulary
 from .ranks import rendezvous
 from .settings import EngineSettings
 
@@ -72,14 +75,21 @@ class Loaded(NamedTuple):
 
     model: Model
     draft_head: DraftHead | None
-    folder: Path
     device: torch.device
     context: int
     pages: int
 
 
-def assemble(settings: EngineSettings, report: Callable[[Progress], None], rank: Rank = ALONE) -> Engine:
-    """Load the weights, use the remaining memory for the KV cache, and warm up. Raises EngineError."""
+def assemble(
+    settings: EngineSettings,
+    report: Callable[[Progress], None],
+    rank: Rank = ALONE,
+    open_mask: Callable[[str], TokenMask] | None = None,
+) -> Engine:
+    """Load the weights, use the remaining memory for the KV cache, and warm up. Raises EngineError.
+
+    open_mask: by default, that of the checkpoint's masks.
+    """
     last = Progress(0, 0, 0, 0)
 
     def report_loaded(progress: Progress) -> None:
@@ -87,7 +97,7 @@ def assemble(settings: EngineSettings, report: Callable[[Progress], None], rank:
         last = progress
         report(progress)
 
-    model, draft_head, folder, device, context, pages = _load(settings, report_loaded, rank)
+    model, draft_head, device, context, pages = _load(settings, report_loaded, rank)
     verified = most_verified(settings.sequences, settings.drafts)
     limits = Limits(settings.sequences, settings.step_tokens, settings.waiting, verified)
     cache = Cache(pages, model.config.kv_groups)
@@ -100,12 +110,12 @@ def assemble(settings: EngineSettings, report: Callable[[Progress], None], rank:
         lambda done, total: report(replace(last, warm_up_steps_done=done, warm_up_steps_total=total)),
     )
     drafter = runner.drafter or (NgramDrafter(drafts) if drafts else None)
-    return Engine(runner, cache, limits, context, _masks(folder, model.config), drafter)
+    return Engine(runner, cache, limits, context, open_mask or masks_of(settings).open, drafter)
 
 
 def assemble_follower(settings: EngineSettings, rank: Rank) -> Follower:
     """Load the shard of a rank other than 0, which warms up with rank 0's steps. Raises EngineError."""
-    model, _, _, device, context, _ = _load(settings, lambda _: None, rank)
+    model, _, device, context, _ = _load(settings, lambda _: None, rank)
     ranks = Ranks(settings.tensor_parallel_size)
     return Follower(model, device, context, settings.sequences, settings.drafts, ranks)
 
@@ -132,7 +142,7 @@ def _load(settings: EngineSettings, report: Callable[[Progress], None], rank: Ra
     pages = rank.agree(_pages(settings, config, device, page_size, context))
     model = Model(config, weights, ops, pages, context, kv_dtype, head[0].features if head else ())
     draft_head = DraftHead(*head, config, pages, context) if head else None
-    return Loaded(model, draft_head, folder, device, context, pages)
+    return Loaded(model, draft_head, device, context, pages)
 
 
 def _load_draft_head(
@@ -202,16 +212,7 @@ def _pages(settings: EngineSettings, config: ModelConfig, device: torch.device, 
     return pages
 
 
-def _masks(folder: Path, config: ModelConfig) -> Callable[[str], TokenMask]:
-    """Return the factory of masks. The vocabulary is loaded on first use."""
-    opened: list[Callable[[str], TokenMask]] = []
-
-    def open_mask(grammar: str) -> TokenMask:
-        if not opened:
-            from ..masks import GrammarMasks
-            from ..vocabulary import read_vocabulary
-
-            opened.append(GrammarMasks(read_vocabulary(folder), config.vocabulary).open)
-        return opened[0](grammar)
-
-    return open_mask
+def masks_of(settings: EngineSettings) -> GrammarMasks:
+    """Return the masks of a checkpoint, whose vocabulary is not read yet. CheckpointError: it has no configuration."""
+    folder = find_layout(Path(settings.checkpoint))
+    return GrammarMasks(partial(read_vocabulary, folder), read_config(folder).vocabulary)

@@ -23,6 +23,7 @@ class EngineDiedError(EngineError):
 
     def __init__(self, reason: str = "The gpt-oss engine ended in the middle of its answer") -> None:
         super().__init__(f"{reason}. It is restarting: try again")
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class _Connection:
         self.mailboxes: dict[str, Mailbox] = {}
         self.metrics: dict[int, asyncio.Future[Metrics]] = {}
         self.open = True
-        self._death = EngineDiedError()
+        self.death = EngineDiedError()
 
     def handle(self, frame: dict[str, Any]) -> None:
         match frame:
@@ -60,7 +61,7 @@ class _Connection:
                 if future is not None and not future.done():
                     future.set_result(unpack_metrics(raw))
             case {"failed": sentence}:
-                self._death = EngineDiedError(sentence)  # it ends, and so does the connection
+                self.death = EngineDiedError(sentence)  # it ends, and so does the connection
 
     def deliver(self, name: str, news: "Update | Cancelled | EngineError") -> None:
         """Deliver to a mailbox. Updates of a cancelled request have none and are dropped."""
@@ -73,10 +74,10 @@ class _Connection:
         self.open = False
         self.writer.close()
         for mailbox in self.mailboxes.values():
-            mailbox.put_nowait(self._death)
+            mailbox.put_nowait(self.death)
         for future in self.metrics.values():
             if not future.done():
-                future.set_exception(self._death)
+                future.set_exception(self.death)
         self.metrics.clear()
 
 
@@ -146,6 +147,16 @@ class EngineClient:
         connection.metrics[tag] = future
         connection.writer.write(line({"metrics": tag}))
         return await future
+
+    def restart(self) -> str | None:
+        """Say why the engine is restarting, and how far it is; None if it is not."""
+        if self._connection is None or self._connection.open or self._connecting is None or self._connecting.done():
+            return None
+        reason, progress = self._connection.death.reason, self._launcher.progress
+        if progress is None:
+            return f"{reason}. It is restarting: its process has not reported any progress yet"
+        activity = "it is warming up" if progress.is_warm_up else "it is loading the weights"
+        return f"{reason}. It is restarting: {activity}, {progress.amounts}"
 
     async def close(self) -> None:
         """Disconnect. The engine ends when its last client has disconnected."""

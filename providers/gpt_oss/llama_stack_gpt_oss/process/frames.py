@@ -13,7 +13,8 @@ from the engine
     {"metrics": {...}, "tag"}                                 see Metrics
 
 A client and the engine that it finds may be of different versions, around an upgrade. So a default never changes, a
-request is refused only if it uses a parameter that the engine does not know, and unknown metrics are ignored.
+request is refused only if it uses a parameter that the engine does not know, and unknown metrics and parts of the
+progress are ignored.
 """
 
 import json
@@ -22,11 +23,13 @@ from typing import Any, Final
 
 from ..engine.engine import Metrics, Request, Update
 from ..engine.errors import RequestError
+from ..engine.progress import Progress
 from ..engine.sequence import Sampled, SamplingParams
 
 QUEUE_FULL: Final = "queue_full"
 BAD_REQUEST: Final = "request"
 DEFAULTS: Final = {field.name: field.default for field in fields(SamplingParams)}
+PROGRESS: Final = {field.name for field in fields(Progress)}
 METRICS: Final = {field.name for field in fields(Metrics)}
 
 
@@ -68,3 +71,7 @@ def unpack_update(raw: list[Any]) -> Update:
 
 def unpack_metrics(raw: dict[str, Any]) -> Metrics:
     return Metrics(**{name: value for name, value in raw.items() if name in METRICS})
+
+
+def unpack_progress(raw: dict[str, Any]) -> Progress:
+    return Progress(**{name: value for name, value in raw.items() if name in PROGRESS})

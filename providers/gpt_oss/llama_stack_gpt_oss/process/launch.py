@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..engine.errors import EngineError
+from ..engine.progress import Progress
+from .frames import unpack_progress
 from .server import ALREADY_THERE
 from .settings import EngineSettings, address
 
@@ -62,9 +64,11 @@ class Launcher:
         self._settings = settings
         self._cancelled = cancelled
         self._child: _Child | None = None
+        self.progress: Progress | None = None  # of an engine that is starting
 
     def connect(self) -> Line:
         """Wait until the engine is ready, without a time limit; EngineError if it fails."""
+        self.progress = None
         while not self._cancelled():
             connection = self._try()
             if connection is None:
@@ -122,6 +126,8 @@ class Launcher:
                     connection.close()
                     self._collect()
                     raise EngineError(frame["failed"])
+                if "loading" in frame:
+                    self.progress = unpack_progress(frame["loading"])
                 if "ready" in frame:
                     rest = b"".join(line + b"\n" for line in lines[number + 1 :]) + received
                     return Line(connection, Ready(**frame["ready"]), rest)

@@ -16,16 +16,12 @@ class ProgressBar:
         self._shown = ("", -1)
 
     def show(self, progress: Progress) -> None:
-        if progress.warm_up_steps_total:
-            done, total = progress.warm_up_steps_done, progress.warm_up_steps_total
-            self._draw("warming up", done / total, f"{done} of {total} steps")
+        error = progress.quantisation_error
+        quantised = "" if error is None else f", experts quantised to MXFP4 with an error of {error:.1%}"
+        if progress.is_warm_up:
+            self._draw("warming up", progress.share, progress.amounts)
         else:
-            share = progress.bytes_done / max(progress.bytes_total, 1)
-            gigabytes = f"{progress.bytes_done / 1e9:.1f} of {progress.bytes_total / 1e9:.1f} GB"
-            layers = f"{progress.layers_done} of {progress.layers_total} layers"
-            error = progress.quantisation_error
-            quantised = "" if error is None else f", experts quantised to MXFP4 with an error of {error:.1%}"
-            self._draw("loading", share, f"{gigabytes}, {layers}{quantised}")
+            self._draw("loading", progress.share, progress.amounts + quantised)
 
     def _draw(self, activity: str, share: float, amounts: str) -> None:
         shown = activity, int(share * (STEPS if not self._out.isatty() else 100))

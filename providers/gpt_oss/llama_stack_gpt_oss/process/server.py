@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from ..engine.engine import Engine
 from ..engine.errors import EngineError, QueueFullError
 from ..engine.progress import Progress
 from .frames import BAD_REQUEST, QUEUE_FULL, pack_update, unpack_request
+from .grammars import GrammarCompiler, Prepared
 from .hub import Hub, Peer
 from .progress import ProgressBar
 from .ranks import RankProcesses
@@ -28,14 +30,16 @@ from .settings import EngineSettings, address
 ALREADY_THERE: Final = 3  # exit status if another process serves these settings
 IDLE_SECONDS: Final = 10.0
 REPORT_SECONDS: Final = 10.0
+GRAMMAR_POLL_SECONDS: Final = 0.005
 
 
 class EngineServer:
     """Runs the engine's steps, and handles the received frames between them."""
 
-    def __init__(self, hub: Hub, engine: Engine) -> None:
+    def __init__(self, hub: Hub, engine: Engine, grammars: GrammarCompiler) -> None:
         self._hub = hub
         self._engine = engine
+        self._grammars = grammars
         self._owners: dict[str, Peer] = {}
         self._idle_since = time.monotonic()
         self._reported = time.monotonic()
@@ -43,8 +47,10 @@ class EngineServer:
     def serve(self) -> None:
         """Serve until no client has been connected for IDLE_SECONDS."""
         while not self._is_idle():
-            for peer, frame in self._hub.poll(0 if self._engine.busy else 1.0):
+            for peer, frame in self._hub.poll(self._patience()):
                 self._handle(peer, frame)
+            for prepared in self._grammars.prepared():
+                self._go_on(prepared)
             if self._engine.busy:
                 self._step()
                 self._report()
@@ -60,19 +66,47 @@ class EngineServer:
             case {"metrics": tag}:
                 self._hub.send(peer, {"metrics": asdict(self._engine.metrics()), "tag": tag})
 
+    def _patience(self) -> float:
+        """Return for how many seconds to wait for frames."""
+        if self._engine.busy:
+            return 0.0
+        return GRAMMAR_POLL_SECONDS if self._grammars.busy else 1.0
+
     def _generate(self, peer: Peer, raw: dict[str, Any]) -> None:
         try:
             request = unpack_request(raw)
-            self._engine.add(request)
+            if request.grammar is None:
+                self._engine.add(request)
+            else:
+                self._grammars.submit(peer, request)
         except EngineError as error:
-            kind = QUEUE_FULL if isinstance(error, QueueFullError) else BAD_REQUEST
-            self._hub.send(peer, {"refused": {"ids": raw["ids"], "kind": kind, "message": str(error)}})
+            self._refuse(peer, raw["ids"], error)
         else:
             self._owners |= dict.fromkeys(request.ids, peer)
+
+    def _go_on(self, prepared: Prepared) -> None:
+        """Add a request whose grammar was compiled, without the choices that were cancelled meanwhile."""
+        ids = prepared.request.ids
+        try:
+            if prepared.error is not None:
+                raise prepared.error
+            self._engine.add(prepared.request)
+        except EngineError as error:
+            for name in ids:
+                self._owners.pop(name, None)
+            self._refuse(prepared.peer, ids, error)
+            return
+        for name in set(ids) - prepared.wanted:
+            self._engine.cancel(name)
+
+    def _refuse(self, peer: Peer, ids: Sequence[str], error: EngineError) -> None:
+        kind = QUEUE_FULL if isinstance(error, QueueFullError) else BAD_REQUEST
+        self._hub.send(peer, {"refused": {"ids": ids, "kind": kind, "message": str(error)}})
 
     def _cancel(self, names: list[str]) -> None:
         for name in names:
             self._owners.pop(name, None)
+            self._grammars.cancel(name)
             self._engine.cancel(name)
 
     def _step(self) -> None:
@@ -113,25 +147,25 @@ def main(settings: EngineSettings) -> int:
         hub = Hub(listener)
         with RankProcesses(settings, partial(_end, hub)) as ranks:
             try:
-                engine = _load(settings, hub, ranks)
+                engine, grammars = _load(settings, hub, ranks)
             except EngineError as error:
                 return _fail(hub, str(error))
-            _serve(settings, hub, engine)
+            _serve(settings, hub, engine, grammars)
     return 0
 
 
-def _serve(settings: EngineSettings, hub: Hub, engine: Engine) -> None:
+def _serve(settings: EngineSettings, hub: Hub, engine: Engine, grammars: GrammarCompiler) -> None:
     hub.greeting = {"ready": {"pid": os.getpid(), "context": engine.context, "pages": engine.metrics().pages}}
     hub.broadcast(hub.greeting)
     # The loaded objects live until the end, and a garbage collection of them takes as long as many steps.
     gc.freeze()
-    EngineServer(hub, engine).serve()
+    EngineServer(hub, engine, grammars).serve()
     settings.socket.unlink(missing_ok=True)
 
 
-def _load(settings: EngineSettings, hub: Hub, ranks: RankProcesses) -> Engine:
+def _load(settings: EngineSettings, hub: Hub, ranks: RankProcesses) -> tuple[Engine, GrammarCompiler]:
     # Importing torch takes seconds, and the client must be able to connect before.
-    from .assembly import assemble
+    from .assembly import assemble, masks_of
 
     bar = ProgressBar(sys.stderr)
 
@@ -142,7 +176,9 @@ def _load(settings: EngineSettings, hub: Hub, ranks: RankProcesses) -> Engine:
         for _ in hub.poll(0):
             pass  # requests are not accepted before the engine is ready
 
-    return assemble(settings, report, ranks)
+    masks = masks_of(settings)
+    grammars = GrammarCompiler(masks.load, masks.compile)  # it reads the vocabulary while the weights are loaded
+    return assemble(settings, report, ranks, masks.open), grammars
 
 
 def _fail(hub: Hub, sentence: str) -> int:

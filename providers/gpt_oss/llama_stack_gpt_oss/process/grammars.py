@@ -1,0 +1,87 @@
+"""Compiles the grammars of requests in a thread, so that the engine's steps go on meanwhile."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Final
+
+from ..engine.engine import Request
+from ..engine.errors import EngineError, QueueFullError, RequestError
+from .hub import Peer
+
+GRAMMAR_CHARACTERS: Final = 1 << 21
+WAITING: Final = 16  # requests; not more than the compiled grammars that are kept
+SECONDS: Final = 30.0
+
+
+@dataclass(eq=False, slots=True)
+class Prepared:
+    """A request whose grammar was compiled, or why it was not. wanted: its choices that were not cancelled."""
+
+    peer: Peer
+    request: Request
+    submitted: float
+    wanted: set[str]
+    error: EngineError | None = None
+
+
+class GrammarCompiler:
+    """Owns the requests that wait for their grammars. All calls belong to the engine's thread."""
+
+    def __init__(self, load: Callable[[], None], compile_grammar: Callable[[str], None]) -> None:
+        """Start the thread. load: called there first, for what all grammars need; its errors come again later."""
+        self._load = load
+        self._compile = compile_grammar
+        self._waiting: list[Prepared] = []
+        self._new, self._done = SimpleQueue[Prepared](), SimpleQueue[Prepared]()
+        threading.Thread(target=self._run, name="grammars", daemon=True).start()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._waiting)
+
+    def submit(self, peer: Peer, request: Request) -> None:
+        """Compile the grammar of a request. RequestError: it is too long. QueueFullError: too many wait."""
+        if len(request.grammar or "") > GRAMMAR_CHARACTERS:
+            raise RequestError(f"The schemas of the request are too long: at most {GRAMMAR_CHARACTERS:,} characters")
+        if len(self._waiting) >= WAITING:
+            raise QueueFullError(f"{WAITING} requests wait already for their grammars to be compiled")
+        prepared = Prepared(peer, request, time.monotonic(), set(request.ids))
+        self._waiting.append(prepared)
+        self._new.put(prepared)
+
+    def cancel(self, name: str) -> None:
+        """Drop a waiting choice; its request too if no other one is left."""
+        for each in self._waiting:
+            each.wanted.discard(name)
+        self._waiting = [each for each in self._waiting if each.wanted]
+
+    def prepared(self) -> list[Prepared]:
+        """Return the waiting requests that can go on, and those that have waited too long."""
+        found: list[Prepared] = []
+        with contextlib.suppress(Empty):
+            while True:
+                found.append(self._done.get_nowait())
+        oldest = time.monotonic() - SECONDS
+        for each in self._waiting:
+            if each not in found and each.submitted < oldest:
+                each.error = RequestError(f"The grammar of the request was not compiled within {SECONDS:.0f} seconds")
+                found.append(each)
+        found = [each for each in found if each in self._waiting]
+        self._waiting = [each for each in self._waiting if each not in found]
+        return found
+
+    def _run(self) -> None:
+        with contextlib.suppress(EngineError):
+            self._load()
+        while True:
+            prepared = self._new.get()
+            if prepared.wanted and prepared.submitted > time.monotonic() - SECONDS:
+                try:
+                    self._compile(prepared.request.grammar or "")
+                except EngineError as error:
+                    prepared.error = error
+            self._done.put(prepared)
