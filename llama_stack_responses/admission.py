@@ -31,7 +31,7 @@ class Quota:
     per_user: int
     authenticated_only: bool = False
 
-    def most(self, owner: Owner) -> int:
+    def limit_of(self, owner: Owner) -> int:
         """Return the maximum units of this user."""
         return self.total if self.authenticated_only and owner.is_anonymous else self.per_user
 
@@ -82,7 +82,7 @@ class Admission:
             return
         quota, user = self._quota, owner.identity
         theirs = self._by_user.get(user, 0)
-        if theirs + units > quota.most(owner):
+        if theirs + units > quota.limit_of(owner):
             raise too_many_open(quota.what, _RETRY_AFTER_SECONDS)
         if self._held + units > quota.total:
             message = f"The server has too many {quota.what} open at the same time. Try again later."

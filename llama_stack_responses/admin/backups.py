@@ -99,7 +99,7 @@ def _check(path: Path) -> None:
 
 async def _has_rows(records: Records) -> bool:
     start = "!"
-    while rows := await records.range(start, "~", limit=_COMMIT_ROWS, most=_COMMIT_BYTES):
+    while rows := await records.range(start, "~", limit=_COMMIT_ROWS, max_bytes=_COMMIT_BYTES):
         if any(not key.startswith(_OWN) for key, _ in rows):
             return True
         start = rows[-1][0] + "\0"

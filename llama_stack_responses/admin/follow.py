@@ -29,16 +29,18 @@ class Follower:
     Args:
         records: the store.
         owner: only this owner's; None for all.
-        most: maximum number of rows that a poll reads; owners have equal shares, and the newest rows of each are read.
-        least: minimum number of rows in each owner's share.
+        max_rows: maximum rows that a poll reads; owners have equal shares, of which the newest rows are read.
+        min_rows: minimum number of rows in each owner's share.
     """
 
-    def __init__(self, records: Records, owner: Owner | None, most: int = _MAX_ROWS, least: int = _MIN_ROWS) -> None:
+    def __init__(
+        self, records: Records, owner: Owner | None, max_rows: int = _MAX_ROWS, min_rows: int = _MIN_ROWS
+    ) -> None:
         self._records = records
         self._view = StoreView(records)
         self._owner = owner
-        self._most = most
-        self._least = least
+        self._max_rows = max_rows
+        self._min_rows = min_rows
         self._statuses: dict[str, str] = {}
         # By owner: the order of the oldest row of a full share. What is older was not compared, so it is not new.
         self._floors: dict[str, str] = {}
@@ -59,7 +61,7 @@ class Follower:
         """Read the window; return the rows whose status has changed since the last poll."""
         since = second(await self._records.now() - _WINDOW_SECONDS)
         parts = [each async for owners in self._view.buckets(self._owner, since) for each in owners]
-        share = max(self._most // max(len(parts), 1), self._least)
+        share = max(self._max_rows // max(len(parts), 1), self._min_rows)
         self._floors = {of: order for of, order in self._floors.items() if order > since}
         before, self._statuses, found = self._statuses, {}, list[Json]()
         for of, digits in parts:

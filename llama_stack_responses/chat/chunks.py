@@ -172,7 +172,7 @@ class ChunkReader:
 
     Args:
         profile: how the model's answers are read.
-        most: maximum characters of the round.
+        max_characters: maximum characters of the round.
         summaries: whether the client asked for summaries of the reasoning. These are what the provider sends as such,
             as in OpenRouter's `reasoning_details` or in a content list. If the first piece of reasoning has none, the
             profile may present the text of the reasoning as its summary.
@@ -183,11 +183,11 @@ class ChunkReader:
         extensions: number of chunks whose text was taken from their JSON.
     """
 
-    def __init__(self, profile: Profile, most: int, *, summaries: bool = False) -> None:
+    def __init__(self, profile: Profile, max_characters: int, *, summaries: bool = False) -> None:
         self.service_tier: str | None = None
         self.said = 0
         self.extensions = 0
-        self._most = most
+        self._max_characters = max_characters
         self._seen = 0
         self._stalls = 0
         self._summaries = summaries
@@ -214,7 +214,7 @@ class ChunkReader:
             ApiError: the chunk is invalid.
         """
         self._last = self._extended = None
-        if self.said > self._most:
+        if self.said > self._max_characters:
             raise self.cut()
         if chunk.usage is not None:
             self._usage = chunk.usage
@@ -253,7 +253,7 @@ class ChunkReader:
 
     def may_extend(self, text: str) -> bool:
         """Return whether a text may extend the last delta."""
-        return 0 < len(text) <= PIECE_CHARACTERS and self.said <= self._most
+        return 0 < len(text) <= PIECE_CHARACTERS and self.said <= self._max_characters
 
     def _extendable(self, delta: Delta, fields: dict[str, Any]) -> _Extended | None:
         """Return how the next chunk may extend this delta, the only one of a chunk with these fields."""
@@ -278,7 +278,7 @@ class ChunkReader:
         Raises:
             OutputLimitReached: it has.
         """
-        if self.said > self._most:
+        if self.said > self._max_characters:
             raise self.cut()
 
     def check_progress(self) -> None:

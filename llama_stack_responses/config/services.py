@@ -204,7 +204,7 @@ class CodeInterpreter(BaseModel):
     containers_per_user: int | None = Field(default=None, ge=1)
 
     @property
-    def most_per_user(self) -> int:
+    def max_per_user(self) -> int:
         """Maximum number of containers of one user."""
         return self.containers_per_user or max(1, self.containers // 4)
 

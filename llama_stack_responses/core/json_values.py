@@ -34,15 +34,18 @@ def decoded_bytes(body: bytes | bytearray) -> int:
     return len(body) + VALUE_BYTES * _count_outside_strings(body, len(body), _SLICE_BYTES)
 
 
-def is_large(value: Any, most: int) -> bool:
-    """Return whether a decoded value takes more than about `most` bytes as JSON; stop as soon as this is known."""
-    return left_of(value, most) < 0
+def is_large(value: Any, max_bytes: int) -> bool:
+    """Return whether a decoded value takes more than about `max_bytes` as JSON; stop as soon as this is known."""
+    return bytes_left(value, max_bytes) < 0
 
 
-def left_of(value: Any, most: int) -> int:
-    """Return how much is left of `most` bytes after a value, as `is_large` counts; less than 0 if it is larger."""
+def bytes_left(value: Any, max_bytes: int) -> int:
+    """Return how much is left of `max_bytes` after a value, as `is_large` counts; less than 0 if it is larger.
+
+    The provider `remote::openai-chat`, which does not depend on this package, has a count of its own.
+    """
     waiting: list[Iterable[Any]] = [(value,)]
-    left = most
+    left = max_bytes
     while waiting and left >= 0:
         for each in waiting.pop():
             if isinstance(each, str):
@@ -62,7 +65,7 @@ def fits(body: bytes, values: int, depth: int) -> bool:
 
     An empty array or object counts as two values. Invalid JSON may pass; the decoder rejects it. Takes linear time.
     """
-    return count_values(body, values - 1) < values and _nests_at_most(body, depth)
+    return count_values(body, values - 1) < values and _fits_depth(body, depth)
 
 
 def count_values(body: bytes | bytearray, limit: int, slice_bytes: int = _SLICE_BYTES) -> int:
@@ -76,7 +79,7 @@ def count_values(body: bytes | bytearray, limit: int, slice_bytes: int = _SLICE_
     return at_most if at_most <= limit else _count_outside_strings(body, limit, slice_bytes)
 
 
-def _nests_at_most(body: bytes, depth: int) -> bool:
+def _fits_depth(body: bytes, depth: int) -> bool:
     if body.count(b"[") + body.count(b"{") <= depth:
         return True
     outside_strings = b"".join(_without_escapes(body, odd=False)[0].split(b'"')[::2])

@@ -10,12 +10,12 @@ class LruCache[Key, Value]:
     """Holds the most recently used values.
 
     Args:
-        most: maximum size of all values together.
+        max_size: maximum size of all values together.
         size: returns the size of a value; by default, each counts as one.
     """
 
-    def __init__(self, most: int, size: Callable[[Value], int] = lambda _: 1) -> None:
-        self._most = most
+    def __init__(self, max_size: int, size: Callable[[Value], int] = lambda _: 1) -> None:
+        self._max_size = max_size
         self._size_of = size
         self._size = 0
         self._values: OrderedDict[Key, Value] = OrderedDict()
@@ -32,6 +32,6 @@ class LruCache[Key, Value]:
             self._size -= self._size_of(self._values.pop(key))
         self._values[key] = value
         self._size += self._size_of(value)
-        while self._size > self._most:
+        while self._size > self._max_size:
             _, dropped = self._values.popitem(last=False)
             self._size -= self._size_of(dropped)

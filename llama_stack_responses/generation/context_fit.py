@@ -53,7 +53,7 @@ class ContextFit:
         self._large_work = large_work
         self._scale: float | None = None  # tokens per estimated token
         self._is_calibrated = False
-        self._most: float | None = None  # maximum number of estimated tokens of the next request
+        self._max_estimate: float | None = None  # maximum number of estimated tokens of the next request
         self._last: Json = {"messages": []}
         self._shortest = False
 
@@ -70,10 +70,10 @@ class ContextFit:
         self._shortest = False
         room = await self.room(max_tokens)
         if room is not None and await self.tokens(chat, room) > room:
-            most = room / (self._scale or 1)
+            max_estimate = room / (self._scale or 1)
 
             def shortened() -> Json:
-                return self._shortened(items, droppable(items, to_answer=to_answer), make, most)
+                return self._shortened(items, droppable(items, to_answer=to_answer), make, max_estimate)
 
             self._last = await self._large_work.run(shortened, items)
         return self._last
@@ -85,12 +85,12 @@ class ContextFit:
 
     async def room(self, max_tokens: int | None) -> float | None:
         """Return the tokens that a request may have without the answer; None if no bound is known."""
-        most = None if self._most is None else self._most * (self._scale or 1)
+        max_estimate = None if self._max_estimate is None else self._max_estimate * (self._scale or 1)
         length = await self._lengths.of(self._model, self._profile)
         if length is None:
-            return most
+            return max_estimate
         room = length - (length // _ANSWER_DIVISOR if max_tokens is None else min(max_tokens, length // 2))
-        return room if most is None else min(room, most)
+        return room if max_estimate is None else min(room, max_estimate)
 
     async def tokens(self, chat: Json, bound: float | None) -> float:
         """Return the tokens of a request: estimated, but calibrated by a count if the estimate is near the bound."""
@@ -109,11 +109,11 @@ class ContextFit:
         if refusal.length and refusal.tokens and not self._is_calibrated:
             self._is_calibrated, self._scale = True, refusal.tokens / sent
         else:
-            self._most = sent * _RETRY_FRACTION
+            self._max_estimate = sent * _RETRY_FRACTION
         return True
 
-    def _shortened(self, items: Sequence[Json], parts: list[list[int]], make: Make, most: float) -> Json:
-        """Build the longest request of at most `most` estimated tokens by leaving out `parts` in order.
+    def _shortened(self, items: Sequence[Json], parts: list[list[int]], make: Make, max_estimate: float) -> Json:
+        """Build the longest request of at most `max_estimate` estimated tokens by leaving out `parts` in order.
 
         If even the request without all parts is longer, return that one.
         """
@@ -121,6 +121,8 @@ class ContextFit:
         def shortened(count: int) -> Json:
             return make(without(items, parts[:count]))
 
-        fits = bisect_left(range(len(parts)), True, key=lambda count: estimated_tokens(shortened(count)) <= most)
+        fits = bisect_left(
+            range(len(parts)), True, key=lambda count: estimated_tokens(shortened(count)) <= max_estimate
+        )
         self._shortest = fits == len(parts)
         return shortened(fits)

@@ -110,7 +110,7 @@ class ModelRound:
         self._context_fit = context_fit
         self._event_buffer = event_buffer
         self._idle_seconds = idle_seconds
-        self._most = self._left = output_bytes
+        self._max_bytes = self._left = output_bytes
         self._output = output
         self._fair_yield = fair_yield
         self._instructions = instructions
@@ -148,7 +148,7 @@ class ModelRound:
         chat = await self.chat(items, max_tokens)
         reader = ChunkReader(self._profile, self._left, summaries=self._request.reasoning_summary is not None)
         citing = self._toolset.citing()
-        said = self._most - self._left
+        said = self._max_bytes - self._left
 
         def is_full() -> bool:
             return full() or not self._output.holds_model_output(said + reader.said)

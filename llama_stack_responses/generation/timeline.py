@@ -208,8 +208,8 @@ class Timeline:
     def _now(self) -> int:
         return round((perf_counter() - self._began) * 1000)
 
-    def _add(self, to: list[Sequence[Any]], mark: Sequence[Any], most: int) -> None:
-        if len(to) < most:
+    def _add(self, to: list[Sequence[Any]], mark: Sequence[Any], limit: int) -> None:
+        if len(to) < limit:
             to.append(mark)
         else:
             self._truncated = True

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any, Final
 
 from ..concurrency import gather_or_cancel
-from ..core.json_values import left_of
+from ..core.json_values import bytes_left
 from ..core.stream.assembler import Assembler
 from ..core.stream.calls import FORMS, ItemForm, ServerCall, Stage
 from ..core.types import Json
@@ -95,15 +95,15 @@ class ToolExecution:
         self.conclude(call.index, fields, failed=failed)
         await answered(call, output)
 
-    def limit(self, most: int, earlier: Iterable[Output]) -> None:
-        """Set the most characters of all results, as the model and the client get them; `earlier` ones count."""
-        self._left = most
+    def limit(self, characters: int, earlier: Iterable[Output]) -> None:
+        """Set the maximum characters of all results, as the model and the client get them; `earlier` ones count."""
+        self._left = characters
         self._count(*earlier)
 
     def _count(self, *results: Any) -> bool:
         """Count results; return False if they are too large together with those before them."""
         before = self._left
-        self._left = left_of(results, before)
+        self._left = bytes_left(results, before)
         if self._left < 0:
             return False
         return self._held.holds(before - self._left)

@@ -13,11 +13,11 @@ class OwnThreads:
     """Runs each call in its own thread. A call that never returns blocks neither a shared thread pool nor the shutdown.
 
     Args:
-        most: maximum threads, including those whose result is no longer awaited.
+        max_threads: maximum threads, including those whose result is no longer awaited.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_threads: int) -> None:
+        self._max_threads = max_threads
         self._running = 0
         self._lock = threading.Lock()
 
@@ -28,7 +28,7 @@ class OwnThreads:
             ApiError: 503 if all threads are in use.
         """
         with self._lock:
-            if self._running >= self._most:
+            if self._running >= self._max_threads:
                 message = "The file processor of this stack is busy with other files. Try again later."
                 raise ApiError(503, message, retry_after=60)
             self._running += 1

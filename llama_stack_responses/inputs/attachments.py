@@ -234,11 +234,11 @@ class _Reading:
 
     def _count(self, size: int) -> None:
         self.size += size
-        most = self.means.limits.max_bytes
-        if self.size > most:
+        max_bytes = self.means.limits.max_bytes
+        if self.size > max_bytes:
             raise Unreadable(
-                f"is too large: this server reads {most} bytes of files and images for one response, and counts one "
-                "as often as it is attached."
+                f"is too large: this server reads {max_bytes} bytes of files and images for one response, and counts "
+                "one as often as it is attached."
             )
 
     def _count_parts(self, source: _Source, document: Document, size: int) -> None:

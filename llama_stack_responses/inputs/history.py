@@ -203,11 +203,11 @@ class HistoryReader:
         Raises:
             ApiError: they are larger than the input of a response may be.
         """
-        most = self._bounds.history_bytes + self._bounds.input_bytes
+        max_bytes = self._bounds.history_bytes + self._bounds.input_bytes
         try:
-            return await self._archive.history(stored.input, ReadAllowance(most, hold))
+            return await self._archive.history(stored.input, ReadAllowance(max_bytes, hold))
         except TooLarge as error:
-            message = f"The input of this response takes more than {most} bytes, and cannot be listed."
+            message = f"The input of this response takes more than {max_bytes} bytes, and cannot be listed."
             raise bad_request(message, "response_id", "context_length_exceeded") from error
 
     async def _referenced(self, owner: Owner, item_ids: list[str], param: str, hold: Hold | None) -> dict[str, Json]:
@@ -231,10 +231,10 @@ def _size(item: Json) -> int:
     return len(dumps(item))
 
 
-def _too_many(param: str, most: int) -> ApiError:
+def _too_many(param: str, max_bytes: int) -> ApiError:
     message = (
-        f"The items that '{param}' refers to, with what was stored with them, have more than {most} bytes together. "
-        "Refer to fewer items, or continue with 'previous_response_id' or 'conversation'."
+        f"The items that '{param}' refers to, with what was stored with them, have more than {max_bytes} bytes "
+        "together. Refer to fewer items, or continue with 'previous_response_id' or 'conversation'."
     )
     return bad_request(message, param, "string_above_max_length")
 

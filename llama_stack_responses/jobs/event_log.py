@@ -102,13 +102,13 @@ class EventLog:
             after = news[-1]["sequence_number"] if news else after
         return events
 
-    async def _read(self, response_id: str, after: int, rows: int, most: int) -> list[tuple[list[Event], int]]:
-        """Return the next rows with events after number `after`, until they reach `most` bytes; each with its size."""
+    async def _read(self, response_id: str, after: int, rows: int, max_bytes: int) -> list[tuple[list[Event], int]]:
+        """Return the next rows with events after number `after`, until they reach `max_bytes`; each with its size."""
         start, end = _key(response_id, after + 1), after_prefix(f"e/{response_id}/")
         _, found = await self._decoder.read_until(
-            partial(self._records.range, start, end, limit=rows, most=most),
+            partial(self._records.range, start, end, limit=rows, max_bytes=max_bytes),
             lambda found: [record.value for _, record in found],
-            most,
+            max_bytes,
         )
         return found
 
@@ -279,7 +279,7 @@ class EventLog:
         """
         prefix, reader = f"e/{response_id}/", f"s/{response_id}"
         end = after_prefix(prefix)
-        while found := await self._records.range(prefix, end, limit=self._rows, reverse=True, most=_STEP_BYTES):
+        while found := await self._records.range(prefix, end, limit=self._rows, reverse=True, max_bytes=_STEP_BYTES):
             await self._records.commit([Delete(key) for key, _ in found])
         known = (await self._records.get_many([reader])).get(reader)
         await self._records.commit([Delete(reader), *([Delete(known.value.decode())] if known and known.value else [])])

@@ -23,7 +23,7 @@ class HeldInputs:
     """
 
     def __init__(self, quota: Quota) -> None:
-        self._most = min(quota.per_user, quota.total)
+        self._max_bytes = min(quota.per_user, quota.total)
         self._admission = Admission(quota)
         self._reading = asyncio.Lock()
 
@@ -48,7 +48,7 @@ class HeldInputs:
             nonlocal needed
             needed = max(needed, reservation.units + size)
             try:
-                reservation.add(min(size, self._most - reservation.units))
+                reservation.add(min(size, self._max_bytes - reservation.units))
             except ApiError as error:
                 raise _NoRoom from error
 

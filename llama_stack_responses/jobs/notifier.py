@@ -97,16 +97,16 @@ class Subscription:
         """End the current wait, or the next one."""
         self._notified.set()
 
-    async def wait(self, poll: float, most: float = inf) -> bool:
+    async def wait(self, poll: float, max_seconds: float = inf) -> bool:
         """Wait for a notification, and return whether there was one.
 
         Args:
             poll: timeout in seconds while the store does not forward notifications of the name.
-            most: upper bound on any timeout, in seconds.
+            max_seconds: upper bound on any timeout, in seconds.
         """
         seconds = self._fallback_poll if self._name in self._remote else poll
         with suppress(TimeoutError):
-            async with asyncio.timeout(min(seconds, most)):
+            async with asyncio.timeout(min(seconds, max_seconds)):
                 await self._notified.wait()
         notified = self._notified.is_set()
         self._notified.clear()

@@ -172,10 +172,10 @@ class JobQueue:
         """Return the keys of the next waiting jobs, at most `reach`."""
         start, found = "q/", list[str]()
         # With owners to skip, read whole pages: many of their rows may come before a row of another owner.
-        most = self._page_rows if passed_over else reach + len(unreadable)
-        while rows := await self._records.range(start, after_prefix("q/"), limit=most):
+        limit = self._page_rows if passed_over else reach + len(unreadable)
+        while rows := await self._records.range(start, after_prefix("q/"), limit=limit):
             found += [key for key, of in rows if key not in unreadable and of.value.decode() not in passed_over]
-            if len(found) >= reach or len(rows) < most:
+            if len(found) >= reach or len(rows) < limit:
                 break
             start = rows[-1][0] + "\0"
         return found[:reach]

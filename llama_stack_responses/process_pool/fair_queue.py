@@ -80,9 +80,9 @@ class FairQueue:
 
     def _next(self) -> tuple[Hashable] | None:
         """Return the next owner below its limit, in a tuple. Owners at their limit hold slots, so few are skipped."""
-        return next(((each,) for each in self._waiting if self._running[each] < self._most(each)), None)
+        return next(((each,) for each in self._waiting if self._running[each] < self._limit_of(each)), None)
 
-    def _most(self, owner: Hashable) -> int:
+    def _limit_of(self, owner: Hashable) -> int:
         return self._places if owner == self._only_owner else self._per_user
 
     def _forget(self, owner: Hashable, turn: asyncio.Future[None]) -> None:

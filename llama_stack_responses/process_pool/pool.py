@@ -119,8 +119,8 @@ class WorkerPool:
         try:
             await self._queue.enter(owner)
         except QueueFull:
-            most = self._limits.waiting_per_user
-            message = f"More than {most} of your files and pages wait to be read. Try again when some have been."
+            limit = self._limits.waiting_per_user
+            message = f"More than {limit} of your files and pages wait to be read. Try again when some have been."
             raise ApiError(429, message, code="rate_limit_exceeded", retry_after=5) from None
         try:
             yield
@@ -268,13 +268,13 @@ async def _exactly(worker: socket.socket, size: int) -> bytes:
     return bytes(got)
 
 
-async def _text(worker: socket.socket, most: int) -> str | None:
-    """Read the rest as text; None if it is over `most` bytes."""
+async def _text(worker: socket.socket, max_bytes: int) -> str | None:
+    """Read the rest as text; None if it is over `max_bytes`."""
     loop, decoder = asyncio.get_running_loop(), codecs.getincrementaldecoder("utf-8")("replace")
     pieces, size = list[str](), 0
     while piece := await loop.sock_recv(worker, _PIECE_BYTES):
         size += len(piece)
-        if size > most:
+        if size > max_bytes:
             return None
         pieces.append(decoder.decode(piece))
     return "".join([*pieces, decoder.decode(b"", final=True)])

@@ -120,10 +120,10 @@ def _work(read: Task, task: socket.socket) -> None:
     task.sendall(text)
 
 
-def _restrict(what: int, most: int) -> None:
+def _restrict(what: int, limit: int) -> None:
     # Not every system supports a limit on a process's memory.
     with suppress(ValueError, OSError):
-        resource.setrlimit(what, (most, most))
+        resource.setrlimit(what, (limit, limit))
 
 
 def answer(read: Task, content: bytes, options: Json) -> dict[str, str]:

@@ -20,22 +20,22 @@ class CapturedOutput:
 
     def __init__(self) -> None:
         self._pipe, self.inlet = os.pipe()
-        self._most = 0
+        self._max_bytes = 0
         self._kept = bytearray()
         self._count = 0
         os.set_blocking(self._pipe, False)
         asyncio.get_running_loop().add_reader(self._pipe, self._drain)
 
-    def begin(self, most: int) -> None:
-        """Keep up to `most` bytes of the output from now on."""
+    def begin(self, max_bytes: int) -> None:
+        """Keep up to `max_bytes` of the output from now on."""
         self._drain()
-        self._most, self._kept, self._count = most, bytearray(), 0
+        self._max_bytes, self._kept, self._count = max_bytes, bytearray(), 0
 
     def end(self) -> str:
         """Return the output kept since `begin`, and the number of bytes dropped."""
         self._drain()
         text, left = self._kept.decode(errors="replace"), self._count - len(self._kept)
-        self._most = 0
+        self._max_bytes = 0
         return f"{text}\n... ({left} more bytes)" if left else text
 
     def close(self) -> None:
@@ -53,4 +53,4 @@ class CapturedOutput:
                 asyncio.get_running_loop().remove_reader(self._pipe)
                 return
             self._count += len(data)
-            self._kept += data[: max(0, self._most - len(self._kept))]
+            self._kept += data[: max(0, self._max_bytes - len(self._kept))]

@@ -160,18 +160,18 @@ class Container:
 
     async def command(self, command: str, seconds: float, shown_bytes: int) -> CommandResult:
         """Run a shell command next to the Python process."""
-        seconds, most = min(seconds, self._bounds.seconds), min(shown_bytes, self._bounds.shown_bytes)
-        request = {"command": _text(command), "seconds": seconds, "max_bytes": most}
+        seconds, shown = min(seconds, self._bounds.seconds), min(shown_bytes, self._bounds.shown_bytes)
+        request = {"command": _text(command), "seconds": seconds, "max_bytes": shown}
         async with self._turn:
             inside = await self._inside()
-            inside.printed.begin(most)
+            inside.printed.begin(shown)
             try:
                 answer = await self._ask(inside, request, seconds + _SLACK_SECONDS)
             except Stopped as stopped:
                 return CommandResult("", await self.kill(), None, str(stopped))
         exit_code = answer.header.get("exit_code")
         code = exit_code if isinstance(exit_code, int) else None
-        stdout, stderr, *_ = [each[:most].decode(errors="replace") for each in (*answer.parts, b"", b"")]
+        stdout, stderr, *_ = [each[:shown].decode(errors="replace") for each in (*answer.parts, b"", b"")]
         return CommandResult(stdout, stderr, code)
 
     async def kill(self) -> str:

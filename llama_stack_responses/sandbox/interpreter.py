@@ -51,9 +51,9 @@ def main(limits: Json, channel: socket.socket) -> None:
 
 def _restrict(limits: Json) -> None:
     """Set the limits of this process and of the first one: the code can write to the memory of both."""
-    for name, most in limits.items():
+    for name, limit in limits.items():
         for pid in (_INIT, os.getpid()):
-            resource.prlimit(pid, getattr(resource, f"RLIMIT_{name}"), (most, most))
+            resource.prlimit(pid, getattr(resource, f"RLIMIT_{name}"), (limit, limit))
     os.nice(_NICENESS)  # the server has priority
 
 
@@ -161,8 +161,8 @@ def _shell(request: Json) -> Answer:
     return {"exit_code": process.wait()}, [bytes(each) for each in printed.values()]
 
 
-def _gather(pid: int, printed: dict[int, bytearray], most: int, seconds: float) -> bool:
-    """Read pipes until a process has ended, keeping up to `most` bytes of each; return False at the time limit."""
+def _gather(pid: int, printed: dict[int, bytearray], limit: int, seconds: float) -> bool:
+    """Read pipes until a process has ended, keeping up to `limit` bytes of each; return False at the time limit."""
     deadline, ended = time.monotonic() + seconds, os.pidfd_open(pid)
     waited = {*printed, ended}
     try:
@@ -170,7 +170,7 @@ def _gather(pid: int, printed: dict[int, bytearray], most: int, seconds: float) 
             ready = select.select(waited, [], [], left)[0]
             for pipe in printed.keys() & ready:
                 data = os.read(pipe, _PIPE_BYTES)
-                printed[pipe] += data[: max(0, most - len(printed[pipe]))]
+                printed[pipe] += data[: max(0, limit - len(printed[pipe]))]
                 waited -= set() if data else {pipe}
             if ready == [ended]:
                 return True

@@ -29,8 +29,10 @@ _ALL_BYTES: Final = 2**20
 """Maximum length of all listed paths together, in bytes."""
 
 
-def listed_files(folder: Path, most: int, *, depth: int = _DEPTH, entries: int = _MAX_ENTRIES) -> list[RegularFile]:
-    """List at most `most` regular files, the outer ones first, without folders that cannot be read.
+def listed_files(
+    folder: Path, max_files: int, *, depth: int = _DEPTH, entries: int = _MAX_ENTRIES
+) -> list[RegularFile]:
+    """List at most `max_files` regular files, the outer ones first, without folders that cannot be read.
 
     Files with very long paths are omitted too, and all further files once the total length of the paths is reached.
 
@@ -41,7 +43,7 @@ def listed_files(folder: Path, most: int, *, depth: int = _DEPTH, entries: int =
     found: list[RegularFile] = []
     waiting: deque[Parts] = deque([()])
     left = _ALL_BYTES
-    while waiting and len(found) < most and entries > 0 and left > 0:
+    while waiting and len(found) < max_files and entries > 0 and left > 0:
         parts = waiting.popleft()
         with suppress(OSError), opened(folder, parts) as descriptor, os.scandir(descriptor) as inside:
             for entry in islice(inside, entries):
@@ -53,7 +55,7 @@ def listed_files(folder: Path, most: int, *, depth: int = _DEPTH, entries: int =
                             found.append(file)
                 elif len(parts) < depth:
                     waiting.append((*parts, entry.name))
-    return found[:most]
+    return found[:max_files]
 
 
 def _regular(entry: os.DirEntry[str], parts: Parts) -> list[RegularFile]:

@@ -18,7 +18,7 @@ Pipe = tuple[int | str, int]
 """Device and inode of a pipe: descriptors of several processes may refer to the same pipe."""
 
 
-def most_pipes(proc: int, process: str) -> int:
+def max_pipes(proc: int, process: str) -> int:
     """Return an upper bound for a process's open pipes that is fast to compute: the number of its descriptors.
 
     Args:
@@ -49,7 +49,7 @@ def pipes(proc: int, process: str) -> set[Pipe]:
                 if stat.S_ISFIFO(seen.st_mode):
                     found.add((seen.st_dev, seen.st_ino))
     except PermissionError:
-        return {(process, number) for number in range(most_pipes(proc, process))}
+        return {(process, number) for number in range(max_pipes(proc, process))}
     return found
 
 

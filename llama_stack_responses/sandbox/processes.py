@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from .pipes import PIPE_BYTES, Pipe, most_pipes, pipes
+from .pipes import PIPE_BYTES, Pipe, max_pipes, pipes
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -76,16 +76,16 @@ class Processes:
         weakref.finalize(self, os.close, proc)
         self._kept = frozenset((_INIT, python))
 
-    def memory_bytes(self, most: int) -> int:
+    def memory_bytes(self, limit: int) -> int:
         """Return the memory of all processes, including the capacity of their sockets and pipes.
 
-        Above `most`, shared pages and pipes are counted once, which takes longer to compute. The kernel has no view of
+        Above `limit`, shared pages and pipes are counted once, which takes longer to compute. The kernel has no view of
         all processes at one moment: while some start or end, a page may count for one that shares it no longer. A
-        result above `most` is therefore measured again.
+        result above `limit` is therefore measured again.
         """
         used = self._upper_bound()
         for _ in range(_MEASUREMENTS):
-            if used <= most:
+            if used <= limit:
                 break
             used = min(used, self._shared_once())
         return used
@@ -93,15 +93,15 @@ class Processes:
     def _upper_bound(self) -> int:
         seen = self._seen()
         resident = sum(each.resident_bytes for each in seen)
-        return resident + self._sockets() * self._socket_bytes + self._most_pipes(seen) * PIPE_BYTES
+        return resident + self._sockets() * self._socket_bytes + self._max_pipes(seen) * PIPE_BYTES
 
     def _shared_once(self) -> int:
         seen = self._seen()
         proportional = sum(map(self._proportional_bytes, seen))
         return proportional + self._sockets() * self._socket_bytes + len(self._pipes(seen)) * PIPE_BYTES
 
-    def has_more_locks(self, most: int) -> bool:
-        """Return whether the processes hold more than `most` locks on files.
+    def has_more_locks(self, limit: int) -> bool:
+        """Return whether the processes hold more than `limit` locks on files.
 
         The kernel counts their memory for no process and no control group, and does not enforce `RLIMIT_LOCKS`.
         """
@@ -111,9 +111,9 @@ class Processes:
             return False  # the container has ended
         try:
             count = 0
-            while count <= most and (block := os.read(locks, _BLOCK_BYTES)):
+            while count <= limit and (block := os.read(locks, _BLOCK_BYTES)):
                 count += block.count(b"\n")
-            return count > most
+            return count > limit
         finally:
             os.close(locks)
 
@@ -150,12 +150,12 @@ class Processes:
         except (OSError, IndexError):
             return 0  # the first process has ended
 
-    def _most_pipes(self, seen: Iterable[_Process]) -> int:
+    def _max_pipes(self, seen: Iterable[_Process]) -> int:
         """Return an upper bound for the open pipes: all open files, with shared ones counted once per process."""
         count = 0
         for each in seen:
             with suppress(FileNotFoundError, ProcessLookupError):
-                count += most_pipes(self._proc, self._holder(each))
+                count += max_pipes(self._proc, self._holder(each))
         return count
 
     def _pipes(self, seen: Iterable[_Process]) -> set[Pipe]:

@@ -47,8 +47,8 @@ class Removal:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def remove_some(folder: Path, most: int) -> bool:
-    """Remove about `most` entries of a folder that is no longer written to; return whether the folder is gone.
+def remove_some(folder: Path, limit: int) -> bool:
+    """Remove about `limit` entries of a folder that is no longer written to; return whether the folder is gone.
 
     Raises:
         OSError: no remaining entry can be removed.
@@ -58,9 +58,9 @@ def remove_some(folder: Path, most: int) -> bool:
     except FileNotFoundError:
         return True
     try:
-        while most > 0 and (names := _names(top, most)):
-            most -= _remove_all(top, names, most)
-        if most <= 0:
+        while limit > 0 and (names := _names(top, limit)):
+            limit -= _remove_all(top, names, limit)
+        if limit <= 0:
             return False
     finally:
         os.close(top)
@@ -68,14 +68,14 @@ def remove_some(folder: Path, most: int) -> bool:
     return True
 
 
-def _remove_all(top: int, names: list[str], most: int) -> int:
+def _remove_all(top: int, names: list[str], limit: int) -> int:
     """Remove entries of the top folder; return how many were removed or moved, at least one."""
     done, failure = 0, None
     for name in names:
-        if done >= most:
+        if done >= limit:
             break
         try:
-            done += _remove(top, name, most - done)
+            done += _remove(top, name, limit - done)
         except OSError as error:
             failure = error
     if failure and not done:
@@ -83,19 +83,19 @@ def _remove_all(top: int, names: list[str], most: int) -> int:
     return done
 
 
-def _remove(top: int, name: str, most: int) -> int:
-    """Remove an entry of the top folder, or up to `most` entries of a subfolder; return the number removed or moved."""
+def _remove(top: int, name: str, limit: int) -> int:
+    """Remove an entry of the top folder, or up to `limit` entries of a subfolder; return how many were."""
     if _unlinked(top, name):
         return 1
     folder = open_own(name, top)
     try:
-        names = _names(folder, most)
+        names = _names(folder, limit)
         for each in names:
             if not _unlinked(folder, each):
                 _move_up(folder, each, top)
     finally:
         os.close(folder)
-    if len(names) < most:
+    if len(names) < limit:
         os.rmdir(name, dir_fd=top)
     return len(names) + 1
 
@@ -116,6 +116,6 @@ def _move_up(parent: int, name: str, top: int) -> None:
     os.rename(name, token_hex(16), src_dir_fd=parent, dst_dir_fd=top)
 
 
-def _names(folder: int, most: int) -> list[str]:
+def _names(folder: int, limit: int) -> list[str]:
     with os.scandir(folder) as entries:
-        return [entry.name for entry in islice(entries, most)]
+        return [entry.name for entry in islice(entries, limit)]

@@ -32,17 +32,17 @@ class DiskUsage:
     is_closed: bool = False
 
 
-def usage(folder: Path, most_files: int) -> DiskUsage:
-    """Measure a folder, until `most_files` are exceeded. Folders that are removed meanwhile are omitted."""
+def usage(folder: Path, max_files: int) -> DiskUsage:
+    """Measure a folder, until `max_files` are exceeded. Folders that are removed meanwhile are omitted."""
     taken = files = 0
     waiting: list[tuple[str, ...]] = [()]
-    while waiting and files <= most_files:
+    while waiting and files <= max_files:
         parts = waiting.pop()
         if len(parts) > _DEPTH:
             return DiskUsage(taken, files, is_deep=True)
         try:
             with opened(folder, parts) as descriptor, os.scandir(descriptor) as entries:
-                for entry in islice(entries, most_files - files + 1):
+                for entry in islice(entries, max_files - files + 1):
                     files += 1
                     taken += _blocks(entry)
                     if entry.is_dir(follow_symlinks=False):

@@ -139,7 +139,7 @@ class DiskVolume:
     def __init__(self, jail: Jail, place: Path, capacity: Capacity) -> None:
         jail.give_to_user(place)
         self.data = self.place = place
-        self.capacity = self._most = capacity
+        self.capacity = self._limits = capacity
         self.uploading = threading.Lock()
 
     def used(self) -> tuple[int, int]:
@@ -149,23 +149,23 @@ class DiskVolume:
 
     def begin(self) -> str | None:
         """Return why no code may run: otherwise each call could add as much as is written between two polls."""
-        self._most = Capacity(_TIDIED * self.capacity.bytes, _TIDIED * self.capacity.files)
+        self._limits = Capacity(_TIDIED * self.capacity.bytes, _TIDIED * self.capacity.files)
         if too_much := self.excess():
             return f"{too_much} Use a new container."
-        found = usage(self.data, self._most.files)
-        self._most = Capacity(max(self.capacity.bytes, found.bytes), max(self.capacity.files, found.files))
+        found = usage(self.data, self._limits.files)
+        self._limits = Capacity(max(self.capacity.bytes, found.bytes), max(self.capacity.files, found.files))
         return None
 
     def excess(self) -> str | None:
         """Return the limit that is exceeded, unless by no more than at `begin`; None if none is."""
-        found = usage(self.data, self._most.files)
+        found = usage(self.data, self._limits.files)
         if found.is_deep:
             return "Its folders are too deep."
         if found.is_closed:
             return "Its folders cannot be read."
-        if found.bytes > self._most.bytes:
+        if found.bytes > self._limits.bytes:
             return f"Its files took more than {self.capacity.bytes // _MIB} MiB."
-        if found.files > self._most.files:
+        if found.files > self._limits.files:
             return f"It had more than {self.capacity.files:,} files."
         return None
 

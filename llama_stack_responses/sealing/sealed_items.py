@@ -56,15 +56,15 @@ class SealedItems:
 
     Args:
         sealer: opens them.
-        most: bytes that the items of one request may hold together, decompressed.
+        max_bytes: bytes that the items of one request may hold together, decompressed.
 
     Attributes:
         sealer: opens them.
     """
 
-    def __init__(self, sealer: Sealer, most: int) -> None:
+    def __init__(self, sealer: Sealer, max_bytes: int) -> None:
         self.sealer = sealer
-        self._most = most
+        self._max_bytes = max_bytes
 
     async def open(
         self,
@@ -94,7 +94,7 @@ class SealedItems:
             return
         steps = _in_steps(_sizes(sealed, self.sealer, owner, opened, verify=verify))
         in_loop = sum(len(item[SEALED]) for item in sealed) <= _INLINE_CHARACTERS
-        left, size = self._most, _STEP_BYTES
+        left, size = self._max_bytes, _STEP_BYTES
         while size >= _STEP_BYTES:
             size = next(steps) if in_loop else await asyncio.to_thread(next, steps)
             in_loop = False
@@ -106,7 +106,7 @@ class SealedItems:
 
     def _too_large(self, param: str) -> Exception:
         return bad_request(
-            f"The encrypted content of the items holds more than {self._most} bytes, which is the most that one "
+            f"The encrypted content of the items holds more than {self._max_bytes} bytes, which is the most that one "
             "request can bring. Send fewer reasoning and compaction items.",
             param,
             "context_length_exceeded",

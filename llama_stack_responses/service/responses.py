@@ -307,10 +307,10 @@ def _parser(config: ResponsesConfig, large_work: LargeWork) -> RequestParser:
 
 
 def _history_bounds(limits: Limits) -> HistoryBounds:
-    return HistoryBounds(limits.request_bytes, limits.history_of_one, _most_of_input(limits))
+    return HistoryBounds(limits.request_bytes, limits.history_of_one, _max_input_bytes(limits))
 
 
-def _most_of_input(limits: Limits) -> int:
+def _max_input_bytes(limits: Limits) -> int:
     return limits.request_bytes + limits.bodies.json_values * VALUE_BYTES
 
 
@@ -319,7 +319,7 @@ def _archive(records: Records, config: ResponsesConfig, intervals: Intervals) ->
         records,
         retention=config.retention_seconds,
         # A worker reads the history of a background response together with its input.
-        recent_bytes=config.limits.history_of_one + _most_of_input(config.limits),
+        recent_bytes=config.limits.history_of_one + _max_input_bytes(config.limits),
         scan_rows=config.limits.scanned_responses,
         scan_seconds=intervals.list_scan_seconds,
         decoder=Decoder(config.limits.decoding_bytes),

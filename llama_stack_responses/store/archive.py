@@ -230,9 +230,9 @@ class Archive:
         """Return the time of the store's clock, in seconds since the epoch."""
         return await self._records.now()
 
-    async def read(self, keys: Sequence[str], most: int) -> dict[str, Record]:
-        """Return the records of these keys, of `most` bytes and one more at most."""
-        return await self._records.get_many(keys, most=most)
+    async def read(self, keys: Sequence[str], max_bytes: int) -> dict[str, Record]:
+        """Return the records of these keys, of `max_bytes` and one more at most."""
+        return await self._records.get_many(keys, max_bytes=max_bytes)
 
     async def running(self, response_id: str) -> RunningResponse | None:
         """Return the foreground response that any server of the store is running; None if there is none."""

@@ -139,32 +139,32 @@ def head(data: bytes) -> bytes:
     return data[3 : _body(data)] if data[0] & _HEAD else b""
 
 
-def decode(data: bytes, most: int = MAX_VALUE_BYTES) -> Any:
+def decode(data: bytes, max_bytes: int = MAX_VALUE_BYTES) -> Any:
     """Return the value that `data` was encoded from.
 
     Raises:
-        UnreadableError: the bytes are damaged, have an unsupported format, or decompress to more than `most` bytes.
+        UnreadableError: the bytes are damaged, have an unsupported format, or decompress to more than `max_bytes`.
     """
-    return parse(data, whole_text(data, most))
+    return parse(data, whole_text(data, max_bytes))
 
 
-def whole_text(data: bytes, most: int = MAX_VALUE_BYTES) -> bytes:
+def whole_text(data: bytes, max_bytes: int = MAX_VALUE_BYTES) -> bytes:
     """Return the JSON that `data` holds, decompressed.
 
     Raises:
         UnreadableError: as from `decode`.
     """
     try:
-        return text(data, most)
+        return text(data, max_bytes)
     except TooLarge as error:
-        raise UnreadableError(f"A stored record is damaged: it holds more than {most} bytes.") from error
+        raise UnreadableError(f"A stored record is damaged: it holds more than {max_bytes} bytes.") from error
 
 
-def text(data: bytes, most: int) -> bytes:
+def text(data: bytes, max_bytes: int) -> bytes:
     """Return what `whole_text` returns, within a bound.
 
     Raises:
-        TooLarge: it has more than `most` bytes. Decompression stops there.
+        TooLarge: it has more than `max_bytes`. Decompression stops there.
         UnreadableError: as from `decode`.
     """
     _check(data)
@@ -173,10 +173,10 @@ def text(data: bytes, most: int) -> bytes:
         unpacker = zlib.decompressobj(-15, _PAST)
         try:
             # A bound of 0 would mean no bound.
-            body = unpacker.decompress(body, most + 1)
+            body = unpacker.decompress(body, max_bytes + 1)
         except zlib.error as error:
             raise UnreadableError(_DAMAGED) from error
-    if len(body) > most:
+    if len(body) > max_bytes:
         raise TooLarge
     return body
 

@@ -221,16 +221,16 @@ class ConversationStore:
         """
         allowance = allowance or ReadAllowance()
         first, last = _row(conversation_id, 0), _row(conversation_id, end)
-        rows = await self._records.range(first, last, limit=end, most=allowance.past)
+        rows = await self._records.range(first, last, limit=end, max_bytes=allowance.past)
         values = [record.value for _, record in rows]
         allowance.check(sum(map(len, values)))
         return await self._decoder.decode(values, allowance)
 
-    async def pages(self, conversation_id: str, end: int, most: int = PAGE_BYTES) -> AsyncIterator[list[Json]]:
-        """Yield all items at places before `end`, in order, in pages that end once they reach `most` bytes."""
+    async def pages(self, conversation_id: str, end: int, max_bytes: int = PAGE_BYTES) -> AsyncIterator[list[Json]]:
+        """Yield all items at places before `end`, in order, in pages that end once they reach `max_bytes`."""
         first, last = _row(conversation_id, 0), _row(conversation_id, end)
-        while rows := await self._records.range(first, last, limit=_ITEMS_PER_READ, most=most):
-            items = await self._decoder.decode_until([record.value for _, record in rows], most)
+        while rows := await self._records.range(first, last, limit=_ITEMS_PER_READ, max_bytes=max_bytes):
+            items = await self._decoder.decode_until([record.value for _, record in rows], max_bytes)
             yield [item for item, _ in items]
             first = rows[len(items) - 1][0] + "\0"
 
@@ -240,7 +240,7 @@ class ConversationStore:
         found: list[Json] = []
         while (left := allowance.left or 0) > 0:
             rows = await self._records.range(
-                first, last, limit=_ITEMS_PER_READ, reverse=True, most=min(PAGE_BYTES, left)
+                first, last, limit=_ITEMS_PER_READ, reverse=True, max_bytes=min(PAGE_BYTES, left)
             )
             values = [record.value for _, record in rows]
             items = _fitting(await self._decoder.decode_until(values, left, allowance), left)
@@ -250,18 +250,20 @@ class ConversationStore:
             last = rows[-1][0]
         return found[::-1]
 
-    async def opening(self, conversation_id: str, end: int, most: int, allowance: ReadAllowance) -> list[Json]:
-        """Return the first items before `end`, of at most `most` bytes together; `allowance` counts the bytes read."""
+    async def opening(self, conversation_id: str, end: int, max_bytes: int, allowance: ReadAllowance) -> list[Json]:
+        """Return the first items before `end`, of at most `max_bytes` together; `allowance` counts the bytes read."""
         first, last = _row(conversation_id, 0), _row(conversation_id, end)
-        rows = await self._records.range(first, last, limit=min(end, _ITEMS_PER_READ), most=most)
+        rows = await self._records.range(first, last, limit=min(end, _ITEMS_PER_READ), max_bytes=max_bytes)
         values = [record.value for _, record in rows]
-        return _fitting(await self._decoder.decode_until(values, most, allowance), most)
+        return _fitting(await self._decoder.decode_until(values, max_bytes, allowance), max_bytes)
 
-    async def newest(self, conversation_id: str, end: int, most: int) -> list[Json]:
-        """Return the last items before `end`, in order: as many as it takes to reach `most` bytes."""
+    async def newest(self, conversation_id: str, end: int, max_bytes: int) -> list[Json]:
+        """Return the last items before `end`, in order: as many as it takes to reach `max_bytes`."""
         first, last = _row(conversation_id, 0), _row(conversation_id, end)
-        rows = await self._records.range(first, last, limit=end, reverse=True, most=most)
-        return [item for item, _ in await self._decoder.decode_until([record.value for _, record in rows], most)][::-1]
+        rows = await self._records.range(first, last, limit=end, reverse=True, max_bytes=max_bytes)
+        return [item for item, _ in await self._decoder.decode_until([record.value for _, record in rows], max_bytes)][
+            ::-1
+        ]
 
     async def page(
         self,
@@ -270,13 +272,13 @@ class ConversationStore:
         limit: int,
         after: str | None,
         order: Order,
-        most: int = PAGE_BYTES,
+        max_bytes: int = PAGE_BYTES,
         allowance: ReadAllowance | None = None,
     ) -> tuple[list[Json], bool]:
         """Return at most `limit` items after the one with the id `after`, and whether there are more.
 
         Args:
-            most: the page ends once its items reach this many bytes.
+            max_bytes: the page ends once its items reach this many bytes.
             allowance: counts them as held.
 
         Raises:
@@ -289,10 +291,10 @@ class ConversationStore:
                 raise bad_request(f"No item with id '{after}' is in this list.", "after", "invalid_value")
             first, last = (first, found[0]) if order == "desc" else (found[0] + 1, last)
         start, end = _row(conversation.id, first), _row(conversation.id, last)
-        rows = await self._records.range(start, end, limit=limit + 1, reverse=order == "desc", most=most)
+        rows = await self._records.range(start, end, limit=limit + 1, reverse=order == "desc", max_bytes=max_bytes)
         values = [record.value for _, record in rows[:limit]]
-        items = [item for item, _ in await self._decoder.decode_until(values, most, allowance)]
-        if len(items) < len(rows) or not items or bytes_of(record for _, record in rows) < most:
+        items = [item for item, _ in await self._decoder.decode_until(values, max_bytes, allowance)]
+        if len(items) < len(rows) or not items or bytes_of(record for _, record in rows) < max_bytes:
             return items, len(items) < len(rows)
         # The byte limit may have cut off the rows.
         start, end = (start, rows[-1][0]) if order == "desc" else (rows[-1][0] + "\0", end)
@@ -370,7 +372,7 @@ class ConversationStore:
         conversation_id = left.removeprefix("w/")
         prefix = f"m/{conversation_id}/"
         while rows := await self._records.range(
-            prefix, after_prefix(prefix), limit=_DELETES_PER_COMMIT, most=PAGE_BYTES
+            prefix, after_prefix(prefix), limit=_DELETES_PER_COMMIT, max_bytes=PAGE_BYTES
         ):
             items = await self._decoder.decode_until([record.value for _, record in rows], PAGE_BYTES)
             ids = {row: item["id"] for (row, _), (item, _) in zip(rows, items, strict=False)}
@@ -393,9 +395,9 @@ class ConversationStore:
         return ops
 
 
-def _fitting(items: Sequence[tuple[Json, int]], most: int) -> list[Json]:
-    """Return the first items, of which each is given with its size, that have at most `most` bytes together."""
-    fit = bisect_right(list(accumulate(size for _, size in items)), most)
+def _fitting(items: Sequence[tuple[Json, int]], max_bytes: int) -> list[Json]:
+    """Return the first items, of which each is given with its size, that have at most `max_bytes` together."""
+    fit = bisect_right(list(accumulate(size for _, size in items)), max_bytes)
     return [item for item, _ in items[:fit]]
 
 

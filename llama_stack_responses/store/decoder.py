@@ -61,22 +61,22 @@ class Decoder:
         return [value for value, _ in found]
 
     async def decode_until(
-        self, values: Sequence[bytes], most: int, allowance: ReadAllowance | None = None
+        self, values: Sequence[bytes], max_bytes: int, allowance: ReadAllowance | None = None
     ) -> list[tuple[Any, int]]:
-        """Decode values until they reach `most` bytes, which `allowance` counts as held; return each with its size."""
+        """Decode values until they reach `max_bytes`, which `allowance` counts as held; return each with its size."""
         allowance = allowance or ReadAllowance()
         allowance.hold(sum(map(len, values)))
-        _, found = await self._decoded_of(partial(_given, values), _same, _Bound(most, ends=True), allowance)
+        _, found = await self._decoded_of(partial(_given, values), _same, _Bound(max_bytes, ends=True), allowance)
         return found
 
     async def read_until[Found](
         self,
         read: Callable[[], Awaitable[Found]],
         values_of: Callable[[Found], Sequence[bytes]],
-        most: int,
+        max_bytes: int,
         hold: Callable[[int], object] | None = None,
     ) -> tuple[Found, list[tuple[Any, int]]]:
-        """Read records, and decode values of them until they reach `most` bytes.
+        """Read records, and decode values of them until they reach `max_bytes`.
 
         Args:
             read: reads the records. It is called again if large ones had to wait until they could be decoded.
@@ -86,7 +86,7 @@ class Decoder:
         Returns:
             What `read` returned, and the decoded values, each with its size.
         """
-        return await self._decoded_of(read, values_of, _Bound(most, ends=True), ReadAllowance(None, hold))
+        return await self._decoded_of(read, values_of, _Bound(max_bytes, ends=True), ReadAllowance(None, hold))
 
     async def _decoded_of[Found](
         self,
@@ -136,20 +136,20 @@ class _Bound:
     """The limit of a decoding.
 
     Attributes:
-        most: maximum size of all values in bytes; None for no limit.
-        ends: stop after the value that reaches `most`, instead of raising.
+        max_bytes: maximum size of all values in bytes; None for no limit.
+        ends: stop after the value that reaches `max_bytes`, instead of raising.
     """
 
-    most: int | None
+    max_bytes: int | None
     ends: bool
 
     def inline(self) -> _Bound:
         """Return the limit for the event loop, which raises beyond `INLINE_BYTES` bytes."""
-        return _Bound(INLINE_BYTES if self.most is None else min(INLINE_BYTES, self.most), ends=False)
+        return _Bound(INLINE_BYTES if self.max_bytes is None else min(INLINE_BYTES, self.max_bytes), ends=False)
 
     def of_text(self, taken: int) -> int:
         """Return the maximum size of the next value's JSON, after values of `taken` bytes."""
-        return MAX_VALUE_BYTES if self.most is None or self.ends else self.most - taken
+        return MAX_VALUE_BYTES if self.max_bytes is None or self.ends else self.max_bytes - taken
 
 
 class _NeedsMore(Exception):  # noqa: N818 - an answer, as `TooLarge` is
@@ -172,23 +172,23 @@ def _texts(values: Sequence[bytes], bound: _Bound, need: int | None) -> Iterator
         size = codec.size(data, text)
         total += size
         held += size + len(text)
-        if bound.most is not None and total > bound.most and not bound.ends:
+        if bound.max_bytes is not None and total > bound.max_bytes and not bound.ends:
             raise TooLarge
         if need is not None and held > need:
             raise _NeedsMore
         yield data, text, size
-        if bound.most is not None and total >= bound.most and bound.ends:
+        if bound.max_bytes is not None and total >= bound.max_bytes and bound.ends:
             return
 
 
-def _text(data: bytes, most: int, need: int | None) -> bytes:
+def _text(data: bytes, max_bytes: int, need: int | None) -> bytes:
     try:
-        return codec.text(data, most if need is None else min(most, need))
+        return codec.text(data, max_bytes if need is None else min(max_bytes, need))
     except TooLarge as error:
-        if need is not None and need < most:
+        if need is not None and need < max_bytes:
             raise _NeedsMore from error
-        if most >= MAX_VALUE_BYTES:
-            raise UnreadableError(f"A stored record is damaged: it holds more than {most} bytes.") from error
+        if max_bytes >= MAX_VALUE_BYTES:
+            raise UnreadableError(f"A stored record is damaged: it holds more than {max_bytes} bytes.") from error
         raise
 
 

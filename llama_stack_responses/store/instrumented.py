@@ -21,10 +21,10 @@ class MeasuredRecords:
         """Whether the wrapped records are transactional."""
         return self._records.transactional
 
-    async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
+    async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
         """Read and time the call."""
         with self._telemetry.storing("get_many"):
-            return await self._records.get_many(keys, most=most)
+            return await self._records.get_many(keys, max_bytes=max_bytes)
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         """Commit and time the call; a condition that does not hold does not count as an error."""
@@ -32,11 +32,11 @@ class MeasuredRecords:
             await self._records.commit(ops, conditions)
 
     async def range(
-        self, start: str, end: str, *, limit: int, reverse: bool = False, most: int | None = None
+        self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
     ) -> list[tuple[str, Record]]:
         """Read a range and time the call."""
         with self._telemetry.storing("range"):
-            return await self._records.range(start, end, limit=limit, reverse=reverse, most=most)
+            return await self._records.range(start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
 
     def pubsub(self) -> AbstractAsyncContextManager[PubSub] | None:
         """Subscribe without timing: the time is spent waiting for events, not on work of the store."""

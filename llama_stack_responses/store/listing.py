@@ -163,10 +163,10 @@ class Listing:
             end = min(end, listing(of, *span.after))
         return start, max(start, end)
 
-    async def _read(self, found: Sequence[tuple[str, Record]], most: int) -> tuple[dict[str, Row], int]:
+    async def _read(self, found: Sequence[tuple[str, Record]], limit: int) -> tuple[dict[str, Row], int]:
         """Decode rows; return them by key, and how many of `found` they cover."""
         empty = [(number, key, record) for number, (key, record) in enumerate(found) if not record.value]
-        covered = empty[most][0] if len(empty) > most else len(found)
+        covered = empty[limit][0] if len(empty) > limit else len(found)
         values = await self._filled([(key, record) for number, key, record in empty if number < covered])
         values |= {key: record.value for key, record in found[:covered] if record.value}
         versions = {key: record.version for key, record in found[:covered]}

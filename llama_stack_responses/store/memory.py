@@ -54,10 +54,10 @@ class MemoryRecords:
         self._keys: list[str] = []  # the same keys, sorted
         self._expiring: list[tuple[float, str]] = []  # sorted
 
-    async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
+    async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
         now = self._clock()
         found = ((key, self._live(key, now)) for key in dict.fromkeys(keys))
-        return dict(until(((key, record) for key, record in found if record is not None), most))
+        return dict(until(((key, record) for key, record in found if record is not None), max_bytes))
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         now = self._clock()
@@ -73,13 +73,13 @@ class MemoryRecords:
             self._remove(self._holdings.oldest_of_most_bytes())
 
     async def range(
-        self, start: str, end: str, *, limit: int, reverse: bool = False, most: int | None = None
+        self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
     ) -> list[tuple[str, Record]]:
         now = self._clock()
         first, last = bisect_left(self._keys, start), bisect_left(self._keys, end)
         keys = (self._keys[index] for index in (range(last - 1, first - 1, -1) if reverse else range(first, last)))
         found = ((key, record) for key in keys if (record := self._live(key, now)))
-        return list(islice(until(found, most), max(limit, 0)))
+        return list(islice(until(found, max_bytes), max(limit, 0)))
 
     def pubsub(self) -> None:
         """Return None: no other process shares these records."""

@@ -60,8 +60,8 @@ async def read_newest(records: Records, decoder: Decoder, name: str, allowance: 
     return NewestNodes(node_of(first, items), chain)
 
 
-async def _count(records: Records, newest: bytes, most_left_out: int) -> int | None:
-    """Return how many nodes follow the first whose total is `most_left_out` or more; None if a node is gone."""
+async def _count(records: Records, newest: bytes, max_left_out: int) -> int | None:
+    """Return how many nodes follow the first whose total is `max_left_out` or more; None if a node is gone."""
     left_out = newest
     while True:
         links = ancestors(left_out)
@@ -73,7 +73,7 @@ async def _count(records: Records, newest: bytes, most_left_out: int) -> int | N
             data = await _value(records, links[depths[middle]])
             if data is None:
                 return None
-            if (total(data) or 0) >= most_left_out:
+            if (total(data) or 0) >= max_left_out:
                 high, further = middle, data
             else:
                 low = middle + 1

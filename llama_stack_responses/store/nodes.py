@@ -148,29 +148,31 @@ async def read_chain(
 
 
 async def read_end(
-    records: Records, decoder: Decoder, name: str, last: int, most: int, allowance: ReadAllowance | None = None
+    records: Records, decoder: Decoder, name: str, last: int, max_bytes: int, allowance: ReadAllowance | None = None
 ) -> Sequence[tuple[str, Node]] | None:
     """Return the youngest nodes of the history that `name` ends, youngest first; None if they are gone.
 
     Args:
         last: maximum number of nodes.
-        most: the answer ends once the nodes reach this many bytes.
+        max_bytes: the answer ends once the nodes reach this many bytes.
         allowance: counts them as held.
     """
-    chain = await encoded_end(records, name, last, most)
+    chain = await encoded_end(records, name, last, max_bytes)
     if chain is None:
         return None
-    items = await decoder.decode_until([data for _, data in chain], most, allowance)
+    items = await decoder.decode_until([data for _, data in chain], max_bytes, allowance)
     return [(each, node_of(data, of_it)) for (each, data), (of_it, _) in zip(chain, items, strict=False)]
 
 
-async def encoded_end(records: Records, name: str, last: int, most: int | None) -> Sequence[tuple[str, bytes]] | None:
+async def encoded_end(
+    records: Records, name: str, last: int, max_bytes: int | None
+) -> Sequence[tuple[str, bytes]] | None:
     """Return the names and values of at most `last` nodes that end the history, youngest first; None if one is gone.
 
     Args:
-        most: the answer ends once the nodes have more than this many bytes; None for no limit.
+        max_bytes: the answer ends once the nodes have more than this many bytes; None for no limit.
     """
-    found = await _collect(records, name, most, last)
+    found = await _collect(records, name, max_bytes, last)
     if found is None:
         return None
     nodes, _ = found
@@ -179,7 +181,7 @@ async def encoded_end(records: Records, name: str, last: int, most: int | None) 
 
 
 async def _collect(
-    records: Records, name: str, most: int | None, last: int | None
+    records: Records, name: str, max_bytes: int | None, last: int | None
 ) -> tuple[dict[int, tuple[str, bytes]], bool] | None:
     """Read the encoded nodes of a history.
 
@@ -187,20 +189,20 @@ async def _collect(
         last: the number of youngest nodes to read; None reads all.
 
     Returns:
-        Name and encoded node by depth, and whether they have more than `most` bytes; only some of them were then read,
+        Name and encoded node by depth, and whether they have more than `max_bytes`; only some of them were then read,
             the youngest first. None if a node is gone.
     """
     found: dict[int, tuple[str, bytes]] = {}
     wanted, first, size = [name], 0, 0
     while wanted:
-        past = None if most is None else most - size + 1
-        fetched = await records.get_many([f"n/{each}" for each in wanted], most=past)
+        past = None if max_bytes is None else max_bytes - size + 1
+        fetched = await records.get_many([f"n/{each}" for each in wanted], max_bytes=past)
         new = {depth_of(record.value): (key.removeprefix("n/"), record.value) for key, record in fetched.items()}
         size += bytes_of(fetched.values())
         if last is not None and not found:
             first = max(new, default=0) - last + 1
         found |= new
-        if most is not None and (size > most or (last is None and _totals(fetched.values()) > most)):
+        if max_bytes is not None and (size > max_bytes or (last is None and _totals(fetched.values()) > max_bytes)):
             return found, True
         if len(fetched) < len(wanted):
             return None

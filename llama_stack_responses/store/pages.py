@@ -22,16 +22,16 @@ class SharedContent:
     """Records that entries of a list need, each read once. Records of later entries are read ahead, within the limit.
 
     Args:
-        most: bytes that are read, and decoded, at a time.
+        max_bytes: bytes that are read, and decoded, at a time.
         hold: called with the bytes of what is read before it is decoded; it may raise.
     """
 
     def __init__(
-        self, records: Records, decoder: Decoder, most: int, hold: Callable[[int], object] | None = None
+        self, records: Records, decoder: Decoder, max_bytes: int, hold: Callable[[int], object] | None = None
     ) -> None:
         self._records = records
         self._decoder = decoder
-        self._most = most
+        self._max_bytes = max_bytes
         self._hold = hold
         self._known: dict[str, tuple[Record, Any, int]] = {}
         self._gone: set[str] = set()
@@ -59,7 +59,7 @@ class SharedContent:
         return None
 
     async def _read(self, keys: Sequence[str]) -> None:
-        found, seen = await first_decoded(self._records, self._decoder, keys, self._most, self._hold)
+        found, seen = await first_decoded(self._records, self._decoder, keys, self._max_bytes, self._hold)
         self._known |= found
         self._gone |= set(keys[:seen]) - found.keys()
 
@@ -68,10 +68,10 @@ async def first_decoded(
     records: Records,
     decoder: Decoder,
     keys: Sequence[str],
-    most: int,
+    max_bytes: int,
     hold: Callable[[int], object] | None = None,
 ) -> tuple[dict[str, tuple[Record, Any, int]], int]:
-    """Read and decode the records with these keys until they reach `most` bytes.
+    """Read and decode the records with these keys until they reach `max_bytes`.
 
     Args:
         hold: called with the bytes of the records before they are decoded; it may raise.
@@ -81,27 +81,27 @@ async def first_decoded(
     """
 
     async def read() -> Mapping[str, Record]:
-        return await records.get_many(keys, most=most)
+        return await records.get_many(keys, max_bytes=max_bytes)
 
     read_records, values = await decoder.read_until(
-        read, lambda records: [records[key].value for key in keys if key in records], most, hold
+        read, lambda records: [records[key].value for key in keys if key in records], max_bytes, hold
     )
     there = [key for key in keys if key in read_records]
     found = {key: (read_records[key], value, size) for key, (value, size) in zip(there, values, strict=False)}
-    cut = len(found) < len(there) or bytes_of(read_records.values()) >= most
+    cut = len(found) < len(there) or bytes_of(read_records.values()) >= max_bytes
     return found, keys.index(there[len(found) - 1]) + 1 if cut else len(keys)
 
 
-async def own_inputs(shared: SharedContent, names: Sequence[str | None], most: int) -> list[list[Json]]:
+async def own_inputs(shared: SharedContent, names: Sequence[str | None], max_bytes: int) -> list[list[Json]]:
     """Return each history's items that follow the last item that a model generated; an empty list if they are gone.
 
     Args:
         names: the names of the histories after the inputs.
-        most: the answer ends once the histories reach this many bytes.
+        max_bytes: the answer ends once the histories reach this many bytes.
     """
     ends = [split_name(name) if name else HistoryName("", 0, None) for name in names]
     inputs: list[list[Json]] = []
-    left = most
+    left = max_bytes
     for number, (name, outputs, ids) in enumerate(ends):
         if left <= 0:
             break

@@ -228,13 +228,13 @@ class PostgresRecords:
         self._local_pool = LoopLocal(self._open)
         self._closes = 0
 
-    async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
+    async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
         if not keys:
             return {}
         encoded = [key.encode() for key in dict.fromkeys(keys)]
-        if most is None:
+        if max_bytes is None:
             return dict(_records(await self._fetch(_GET_MANY, encoded)))
-        return dict(_records(await self._fetch(_GET_UNTIL, encoded, most)))
+        return dict(_records(await self._fetch(_GET_UNTIL, encoded, max_bytes)))
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         writes = writes_of(ops)
@@ -261,12 +261,12 @@ class PostgresRecords:
             raise Unanswered(error.message) from error
 
     async def range(
-        self, start: str, end: str, *, limit: int, reverse: bool = False, most: int | None = None
+        self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
     ) -> list[tuple[str, Record]]:
         between = (start.encode(), end.encode(), limit)
-        if most is None:
+        if max_bytes is None:
             return _records(await self._fetch(_RANGE_REVERSE if reverse else _RANGE, *between))
-        return _records(await self._fetch(_RANGE_UNTIL_REVERSE if reverse else _RANGE_UNTIL, *between, most))
+        return _records(await self._fetch(_RANGE_UNTIL_REVERSE if reverse else _RANGE_UNTIL, *between, max_bytes))
 
     def pubsub(self) -> AbstractAsyncContextManager[PubSub]:
         return self._open_pubsub()

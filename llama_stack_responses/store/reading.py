@@ -21,12 +21,12 @@ class ReadAllowance:
     """A limit on the bytes that one piece of work may still read from the store.
 
     Args:
-        most: bytes, as `codec.size` counts them; None for no limit.
+        max_bytes: bytes, as `codec.size` counts them; None for no limit.
         hold: is called with the number of bytes that were read, or are about to be decoded; it may raise.
     """
 
-    def __init__(self, most: int | None = None, hold: Callable[[int], object] | None = None) -> None:
-        self.left = most
+    def __init__(self, max_bytes: int | None = None, hold: Callable[[int], object] | None = None) -> None:
+        self.left = max_bytes
         self._hold = hold
         self._encoded = 0
 

@@ -84,10 +84,10 @@ class RecentHistory:
 
     async def _opening_of(self, conversation_id: str, end: int, allowance: ReadAllowance) -> list[Json]:
         """Return the instructions with which a conversation begins, as far as they are within their part."""
-        most, left = _part(allowance), allowance.left or 0
-        items = await self._conversations.opening(conversation_id, end, most, allowance)
+        max_bytes, left = _part(allowance), allowance.left or 0
+        items = await self._conversations.opening(conversation_id, end, max_bytes, allowance)
         # Only instructions are kept of what was read.
-        allowance.left = left - most
+        allowance.left = left - max_bytes
         return opening_instructions(items)
 
     async def _own_id_chain(self, ids: str, allowance: ReadAllowance) -> Chain | None:

@@ -139,12 +139,12 @@ class Records(Protocol):
     def transactional(self) -> bool:
         """Whether commits are atomic for all processes on the store, as queues require."""
 
-    async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
+    async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
         """Return the records of those `keys` that exist, read in one round trip.
 
         Args:
-            most: stop once the values, in the order of `keys`, reach this many bytes in total. Further values are not
-                read.
+            max_bytes: stop once the values, in the order of `keys`, reach this many bytes in total. Further values
+                are not read.
         """
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
@@ -158,12 +158,12 @@ class Records(Protocol):
         """
 
     async def range(
-        self, start: str, end: str, *, limit: int, reverse: bool = False, most: int | None = None
+        self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
     ) -> list[tuple[str, Record]]:
         """Return at most `limit` records with start <= key < end, ordered by key, or by key descending if `reverse`.
 
         Args:
-            most: limits the answer as in `get_many`.
+            max_bytes: limits the answer as in `get_many`.
         """
 
     def pubsub(self) -> AbstractAsyncContextManager[PubSub] | None:
@@ -233,17 +233,17 @@ UNTRUSTED: Final = (
 
 
 def bytes_of(records: Iterable[Record]) -> int:
-    """Return the total size of their values in bytes, which `most` limits."""
+    """Return the total size of their values in bytes, which `max_bytes` limits."""
     return sum(len(record.value) for record in records)
 
 
-def until(rows: Iterable[tuple[str, Record]], most: int | None) -> Iterator[tuple[str, Record]]:
-    """Yield rows until their values reach `most` bytes in total; consume no further row."""
+def until(rows: Iterable[tuple[str, Record]], max_bytes: int | None) -> Iterator[tuple[str, Record]]:
+    """Yield rows until their values reach `max_bytes` in total; consume no further row."""
     size = 0
     for key, record in rows:
         yield key, record
         size += len(record.value)
-        if most is not None and size >= most:
+        if max_bytes is not None and size >= max_bytes:
             return
 
 

@@ -154,11 +154,11 @@ _NEXT_SNAPSHOT: Final = (
     + """
 local id, reached = string.match(redis.call('GET', prefix .. 'backup') or '', '^(%S+) (.*)$')
 if id ~= ARGV[3] or reached ~= ARGV[6] then return {} end
-local limit, most = tonumber(ARGV[4]), tonumber(ARGV[5])
+local limit, max_bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
 local from = reached == '' and '-' or '(' .. reached
 local keys = redis.call('ZRANGE', prefix .. 'index', from, '+', 'BYLEX', 'LIMIT', 0, limit)
 local taken, size = 0, 0
-while taken < #keys and size < most do
+while taken < #keys and size < max_bytes do
   taken = taken + 1
   size = size + redis.call('STRLEN', prefix .. 'r:' .. keys[taken])
 end
@@ -323,10 +323,10 @@ class RedisRecords:
         self._id = secrets.token_hex(8)
         self._scripts: _Scripts | None = None
 
-    async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
+    async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
         if not keys:
             return {}
-        arguments = [self._now(), "" if most is None else most, *dict.fromkeys(keys)]
+        arguments = [self._now(), "" if max_bytes is None else max_bytes, *dict.fromkeys(keys)]
         found = await self._call(lambda scripts: scripts.get_many, arguments)
         return dict(_records(found))
 
@@ -363,11 +363,11 @@ class RedisRecords:
             raise Unanswered(error.message) from error
 
     async def range(
-        self, start: str, end: str, *, limit: int, reverse: bool = False, most: int | None = None
+        self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
     ) -> list[tuple[str, Record]]:
         if start >= end or limit < 1:
             return []
-        args = [self._now(), start, end, limit, "REV" if reverse else "", "" if most is None else most]
+        args = [self._now(), start, end, limit, "REV" if reverse else "", "" if max_bytes is None else max_bytes]
         return _records(await self._call(lambda scripts: scripts.range, args))
 
     def pubsub(self) -> AbstractAsyncContextManager[PubSub]:

@@ -122,13 +122,13 @@ class SqliteRecords:
         self._readers = ThreadPool("records-reader", lambda: ReadHandler(file(busy_timeout)), threads=readers, group=4)
         self._inline = Inline(file(0), self._writer, time.monotonic, slow_seconds)
 
-    async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
+    async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
         if not keys:
             return {}
         unique = list(dict.fromkeys(keys))
         if len(unique) == 1:
-            return dict(await self._read(_GET, (unique[0], self._clock()), 1, most))
-        return dict(await self._read(_GET_MANY, (json.dumps(unique), self._clock()), len(unique), most))
+            return dict(await self._read(_GET, (unique[0], self._clock()), 1, max_bytes))
+        return dict(await self._read(_GET_MANY, (json.dumps(unique), self._clock()), len(unique), max_bytes))
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         writes = writes_of(ops)
@@ -142,21 +142,21 @@ class SqliteRecords:
         await job.future
 
     async def range(
-        self, start: str, end: str, *, limit: int, reverse: bool = False, most: int | None = None
+        self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
     ) -> list[tuple[str, Record]]:
         sql = _RANGE_REVERSE if reverse else _RANGE
-        return await self._read(sql, (start, end, self._clock(), limit), limit, most)
+        return await self._read(sql, (start, end, self._clock(), limit), limit, max_bytes)
 
     async def _read(
-        self, sql: str, parameters: tuple[Any, ...], count: int, most: int | None
+        self, sql: str, parameters: tuple[Any, ...], count: int, max_bytes: int | None
     ) -> list[tuple[str, Record]]:
         """Return the records that the statement finds, at most `count`; a few small ones are read without a thread."""
         if count <= _FEW:
             small = self._inline.read(partial(_select, sql.format(value=_SMALL_VALUE), parameters))
             if small is not None and all(value is not None for _, value, _ in small):
-                return list(until(_records(small), most))
+                return list(until(_records(small), max_bytes))
         found: list[tuple[str, Record]] = await self._readers.submit(
-            partial(_select_until, sql.format(value=_VALUE), parameters, most)
+            partial(_select_until, sql.format(value=_VALUE), parameters, max_bytes)
         )
         return found
 
@@ -216,12 +216,12 @@ def _select(sql: str, parameters: tuple[Any, ...], connection: sqlite3.Connectio
 
 
 def _select_until(
-    sql: str, parameters: tuple[Any, ...], most: int | None, connection: sqlite3.Connection
+    sql: str, parameters: tuple[Any, ...], max_bytes: int | None, connection: sqlite3.Connection
 ) -> list[tuple[str, Record]]:
-    """Return records until their values reach `most` bytes in total; read no further value."""
+    """Return records until their values reach `max_bytes` in total; read no further value."""
     cursor = connection.execute(sql, parameters)
     try:
-        return list(until(_records(cursor), most))
+        return list(until(_records(cursor), max_bytes))
     finally:
         cursor.close()
 

@@ -124,11 +124,11 @@ class ThreadPool[C]:
         handler.close()
 
 
-def _take[C](queue: SimpleQueue[ThreadTask[C] | None], most: int, *, wait: bool) -> tuple[list[ThreadTask[C]], bool]:
-    """Return the queued jobs, at most `most`, and whether the thread continues; `wait` for the first one."""
+def _take[C](queue: SimpleQueue[ThreadTask[C] | None], limit: int, *, wait: bool) -> tuple[list[ThreadTask[C]], bool]:
+    """Return the queued jobs, at most `limit`, and whether the thread continues; `wait` for the first one."""
     jobs: list[ThreadTask[C]] = []
     try:
-        while len(jobs) < most:
+        while len(jobs) < limit:
             job = queue.get(block=wait and not jobs)
             if job is None:
                 return jobs, False

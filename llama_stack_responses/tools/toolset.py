@@ -63,7 +63,7 @@ class Toolset:
         makers: the available tools.
         unavailable: how a request for an unavailable tool is handled.
         servers: bounds on the MCP servers; of those in items, the newest count.
-        most: maximum number of tools; of those in items, the newest count.
+        max_tools: maximum number of tools; of those in items, the newest count.
 
     Raises:
         ApiError: 400, this stack does not have a tool.
@@ -75,7 +75,7 @@ class Toolset:
         makers: Makers,
         unavailable: Unavailable = REFUSED,
         servers: ServerBounds = SERVERS,
-        most: int = DEFAULT_LIMITS.max_tools,
+        max_tools: int = DEFAULT_LIMITS.max_tools,
     ) -> None:
         self._request = request
         self._makers = makers
@@ -83,7 +83,7 @@ class Toolset:
         self._tools: list[Tool] = []
         self._entries: list[Json] = []
         self._known: set[Identity] = set()
-        self._room = ToolRoom(most, servers.servers)
+        self._room = ToolRoom(max_tools, servers.servers)
         for number, entry in enumerate(request.tools):
             self._room.take(entry)
             self._add(entry, self._tool_of(entry, f"tools[{number}].type"))

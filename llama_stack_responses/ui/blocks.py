@@ -33,9 +33,9 @@ class Budget:
 
     left: int = 4_000_000
 
-    def cut(self, text: str, most: int) -> tuple[str, bool]:
+    def cut(self, text: str, max_characters: int) -> tuple[str, bool]:
         """Return the text's beginning, and whether it was cut."""
-        kept = text[: min(most, self.left)]
+        kept = text[: min(max_characters, self.left)]
         self.left -= len(kept)
         return kept, len(kept) < len(text)
 

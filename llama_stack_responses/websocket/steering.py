@@ -71,13 +71,13 @@ class Steering:
     """Queues input for responses, and decides how it is used when they end.
 
     Args:
-        most: maximum inputs in the queue of one response.
-        most_bytes: maximum size of all queued input.
+        max_inputs: maximum inputs in the queue of one response.
+        max_bytes: maximum size of all queued input.
     """
 
-    def __init__(self, most: int, most_bytes: int) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
+    def __init__(self, max_inputs: int, max_bytes: int) -> None:
+        self._max_inputs = max_inputs
+        self._max_bytes = max_bytes
         self._bytes = 0
         self._targets: OrderedDict[str, _Target] = OrderedDict()
         self._numbers = count()
@@ -126,7 +126,7 @@ class Steering:
             return "response_not_active", f"The response has ended as {target.status}."
         if unsteerable := [name for name in ("conversation", "context_management") if target.body.get(name)]:
             return "steering_not_supported", f"A response with '{unsteerable[0]}' cannot be steered."
-        if len(target.queue) >= self._most or self._bytes + size > self._most_bytes:
+        if len(target.queue) >= self._max_inputs or self._bytes + size > self._max_bytes:
             return "too_many_pending_steers", "Too much input is queued until this response ends."
         return None
 

@@ -115,12 +115,12 @@ class Bodies:
         Raises:
             ApiError: 400 if it is not a JSON object or holds too many values; 429 or 503 if too much is held.
         """
-        most = self._limits.bodies.json_values
-        if len(body) <= min(most, _SMALL_BYTES):
+        max_values = self._limits.bodies.json_values
+        if len(body) <= min(max_values, _SMALL_BYTES):
             return decode(body)
-        values = await asyncio.to_thread(count_values, body, most)
-        if values > most:
-            message = f"The JSON body of your request holds more than {most} values. Send fewer at a time."
+        values = await asyncio.to_thread(count_values, body, max_values)
+        if values > max_values:
+            message = f"The JSON body of your request holds more than {max_values} values. Send fewer at a time."
             raise bad_request(message, code="request_too_large")
         reservation.add(values * VALUE_BYTES)
         return decode(body) if values <= _INLINE_VALUES and len(body) <= _INLINE_BYTES else await self._in_turn(body)

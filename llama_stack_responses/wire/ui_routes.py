@@ -117,8 +117,8 @@ def _stream(events: AsyncIterator[NamedEvent | None]) -> Response:
     return StreamingResponse(frames(), media_type="text/event-stream", headers=stream_headers())
 
 
-def _limit(most: int) -> Schema:
-    return {"type": "integer", "minimum": 1, "maximum": most}
+def _limit(maximum: int) -> Schema:
+    return {"type": "integer", "minimum": 1, "maximum": maximum}
 
 
 def filter_of(request: Request) -> ListFilter:

@@ -53,10 +53,10 @@ class Counting:
         for _ in range(self.jitter.randrange(4) if self.jitter else 0):
             await asyncio.sleep(0)
 
-    async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
+    async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
         await self.pause()
         self.reads += 1
-        return await self._records.get_many(keys, most=most)
+        return await self._records.get_many(keys, max_bytes=max_bytes)
 
     async def now(self) -> float:
         return await self._records.now()

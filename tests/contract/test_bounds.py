@@ -39,8 +39,8 @@ class Meter(Counting):
         self.brought: list[int] = []
         self.requested: list[Sequence[str]] = []
 
-    async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
-        found = await super().get_many(keys, most=most)
+    async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
+        found = await super().get_many(keys, max_bytes=max_bytes)
         self.requested.append(keys)
         self.brought.append(sum(len(record.value) for record in found.values()))
         return found
@@ -237,7 +237,7 @@ async def test_page_of_conversation_is_cut_by_size(archive: Archive, meter: Mete
     store, after, pages = archive.conversations, None, []
     while True:
         meter.forget()
-        items, more = await store.page(conversation, limit=20, after=after, order=order, most=PAGE)
+        items, more = await store.page(conversation, limit=20, after=after, order=order, max_bytes=PAGE)
         assert sum(meter.brought) < PAGE + LARGE
         pages.append(texts(items))
         if not more:
@@ -249,7 +249,7 @@ async def test_page_of_conversation_is_cut_by_size(archive: Archive, meter: Mete
 
 async def test_last_page_of_conversation_cut_by_size_has_no_more(archive: Archive) -> None:
     conversation = await conversation_of(archive, *(user(noise(number)) for number in range(3)))
-    items, more = await archive.conversations.page(conversation, limit=5, after=None, order="asc", most=PAGE)
+    items, more = await archive.conversations.page(conversation, limit=5, after=None, order="asc", max_bytes=PAGE)
     assert (len(items), more) == (3, False)
 
 

@@ -88,7 +88,7 @@ async def test_responses_before_the_first_look_are_not_new(records: Records, sto
 
 async def test_look_reads_the_newest_rows_of_each_owner(records: Records, store: Store) -> None:
     created = [await store.save(100 - number) for number in range(5)]
-    follower = Follower(records, None, most=3, least=2)
+    follower = Follower(records, None, max_rows=3, min_rows=2)
     await follower.first(1, any_row)
     await store.archive.delete(created[-1])
     assert await ids(follower) == []

@@ -222,29 +222,32 @@ async def test_range_is_ordered_limited_and_half_open(records: Records) -> None:
 
 
 @pytest.mark.parametrize(
-    ("most", "ends_with"), [(1, "b"), (10, "b"), (11, "c"), (30, "c"), (31, "a"), (60, "a"), (61, "a"), (10**9, "a")]
+    ("max_bytes", "ends_with"),
+    [(1, "b"), (10, "b"), (11, "c"), (30, "c"), (31, "a"), (60, "a"), (61, "a"), (10**9, "a")],
 )
-async def test_get_many_stops_at_record_that_reaches_byte_limit(records: Records, most: int, ends_with: str) -> None:
+async def test_get_many_stops_at_record_that_reaches_byte_limit(
+    records: Records, max_bytes: int, ends_with: str
+) -> None:
     await records.commit([Put("a", b"1" * 30), Put("b", b"2" * 10), Put("c", b"3" * 20)])
-    found = await records.get_many(["b", "none", "c", "a", "b"], most=most)
+    found = await records.get_many(["b", "none", "c", "a", "b"], max_bytes=max_bytes)
     assert list(found) == ["b", "c", "a"][: ["b", "c", "a"].index(ends_with) + 1]
     assert found == {key: record for key, record in (await records.get_many(["a", "b", "c"])).items() if key in found}
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize(("most", "count"), [(1, 1), (10, 1), (11, 2), (30, 3), (31, 4), (10**9, 5)])
+@pytest.mark.parametrize(("max_bytes", "count"), [(1, 1), (10, 1), (11, 2), (30, 3), (31, 4), (10**9, 5)])
 async def test_range_stops_at_record_that_reaches_byte_limit(
-    records: Records, most: int, count: int, reverse: bool
+    records: Records, max_bytes: int, count: int, reverse: bool
 ) -> None:
     await records.commit([Put(f"k/{number}", b"x" * 10) for number in range(6)])
     whole = await records.range("k/", "k0", limit=5, reverse=reverse)
-    assert await records.range("k/", "k0", limit=5, reverse=reverse, most=most) == whole[:count]
+    assert await records.range("k/", "k0", limit=5, reverse=reverse, max_bytes=max_bytes) == whole[:count]
 
 
 @pytest.mark.parametrize("keys", [["large"], ["small", "large"], ["large", *(f"none {n}" for n in range(100))]])
 async def test_large_value_is_read_whole(records: Records, keys: list[str]) -> None:
     await records.commit([Put("small", b"s"), Put("large", b"l" * 300_000)])
-    found = await records.get_many(keys, most=10**9)
+    found = await records.get_many(keys, max_bytes=10**9)
     assert found["large"].value == b"l" * 300_000
     assert await records.range("large", "larges", limit=5) == [("large", found["large"])]
 

@@ -31,9 +31,9 @@ class MeasuredRecords(WatchedRecords):
         self.largest = 0
 
     async def range(
-        self, start: str, end: str, *, limit: int, reverse: bool = False, most: int | None = None
+        self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
     ) -> list[tuple[str, Record]]:
-        found = await super().range(start, end, limit=limit, reverse=reverse, most=most)
+        found = await super().range(start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
         self.largest = max(self.largest, bytes_of(record for _, record in found))
         return found
 

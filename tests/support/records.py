@@ -35,17 +35,17 @@ class WatchedRecords(Records):
     def transactional(self) -> bool:
         return self._records.transactional
 
-    async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
-        return await self._pass("get_many", lambda: self._records.get_many(keys, most=most))
+    async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
+        return await self._pass("get_many", lambda: self._records.get_many(keys, max_bytes=max_bytes))
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         await self._pass("commit", lambda: self._records.commit(ops, conditions))
 
     async def range(
-        self, start: str, end: str, *, limit: int, reverse: bool = False, most: int | None = None
+        self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
     ) -> list[tuple[str, Record]]:
         return await self._pass(
-            "range", lambda: self._records.range(start, end, limit=limit, reverse=reverse, most=most)
+            "range", lambda: self._records.range(start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
         )
 
     def pubsub(self) -> AbstractAsyncContextManager[PubSub] | None:

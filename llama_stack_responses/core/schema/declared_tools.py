@@ -117,24 +117,24 @@ _TOOL_SEARCH: Final = "tool_search"
 
 def _check_number(declared: list[dict[str, Any]], at: Location) -> None:
     """Raise a 400 for too many tools, in all or of a kind."""
-    most, most_servers, most_unnamed = at.limits.max_tools, at.limits.max_mcp_servers, at.limits.max_unnamed_tools
-    check_count(declared, at, most)
+    max_tools, max_servers, max_unnamed = at.limits.max_tools, at.limits.max_mcp_servers, at.limits.max_unnamed_tools
+    check_count(declared, at, max_tools)
     functions = sum(map(_functions, declared))
-    if functions > most:
-        why = f"too many tools. Expected at most {most} in all namespaces, but got {functions} instead."
+    if functions > max_tools:
+        why = f"too many tools. Expected at most {max_tools} in all namespaces, but got {functions} instead."
         raise invalid(at, why, "array_above_max_length")
     servers = sum(tool["type"] == "mcp" for tool in declared)
-    if servers > most_servers:
-        why = f"too many MCP servers. Expected at most {most_servers}, but got {servers} instead."
+    if servers > max_servers:
+        why = f"too many MCP servers. Expected at most {max_servers}, but got {servers} instead."
         raise invalid(at, why, "array_above_max_length")
     unnamed = [number for number, tool in enumerate(declared) if tool["type"] not in NAMED_TOOLS]
     searches = [number for number in unnamed if declared[number]["type"] == _TOOL_SEARCH]
     if len(searches) > 1:
         path = at.index(searches[1]).key("type").path
         raise bad_request(f"A response can have one tool of the type '{_TOOL_SEARCH}'.", path)
-    if len(unnamed) > most_unnamed:
-        path = at.index(unnamed[most_unnamed]).key("type").path
-        message = f"Too many tools without a name of their own: a response can have {most_unnamed}."
+    if len(unnamed) > max_unnamed:
+        path = at.index(unnamed[max_unnamed]).key("type").path
+        message = f"Too many tools without a name of their own: a response can have {max_unnamed}."
         raise bad_request(message, path, "array_above_max_length")
 
 

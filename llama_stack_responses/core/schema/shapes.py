@@ -331,8 +331,8 @@ def array(entry: Check, low: int = 0, high: int | None = None) -> Check:
         if len(value) < low:
             why = f"empty array. Expected an array with minimum length {low}, but got an empty array instead."
             raise invalid(at, why, "empty_array")
-        most = at.limits.max_items
-        check_count(value, at, most if high is None else min(most, high))
+        max_items = at.limits.max_items
+        check_count(value, at, max_items if high is None else min(max_items, high))
         return [entry(one, at.index(position)) for position, one in enumerate(value)]
 
     return check

@@ -36,11 +36,11 @@ class FrameScanner:
     """Takes one unit after the other from a buffer.
 
     Args:
-        most: maximum payload of a frame.
+        max_bytes: maximum payload of a frame.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._left = 0
         self._last = 0
         self._opcode = 0
@@ -78,8 +78,8 @@ class FrameScanner:
 
     def _is_valid(self, buffer: bytearray, length: int) -> bool:
         opcode = buffer[0] & _OPCODE
-        most = _MAX_CONTROL_BYTES if opcode & _CONTROL else self._most
-        return bool(buffer[1] & _MASKED and not buffer[0] & _RESERVED and opcode in _KNOWN and length <= most)
+        max_bytes = _MAX_CONTROL_BYTES if opcode & _CONTROL else self._max_bytes
+        return bool(buffer[1] & _MASKED and not buffer[0] & _RESERVED and opcode in _KNOWN and length <= max_bytes)
 
     def _part(self, buffer: bytearray) -> Unit | None:
         size = min(self._left, UNIT)

@@ -112,18 +112,18 @@ class FileSearch:
         options: Json = {
             name: self._declared[name] for name in ("filters", "ranking_options") if name in self._declared
         }
-        options["max_num_results"] = most = self._declared.get("max_num_results") or _DEFAULT_RESULTS
+        options["max_num_results"] = count = self._declared.get("max_num_results") or _DEFAULT_RESULTS
         places = asyncio.Semaphore(_MAX_CONCURRENT_SEARCHES)
 
         async def search(store_id: str, query: str) -> Sequence[Passage]:
             async with places:
                 found = await self._stores.search(store_id, query, options)
-            return [_bounded(each) for each in found[:most]]
+            return [_bounded(each) for each in found[:count]]
 
         searches = (search(store_id, query) for store_id in self._store_ids for query in queries)
         found = chain.from_iterable(await asyncio.gather(*searches))
         best = sorted(found, key=lambda each: each.score, reverse=True)
-        several = list({(each.file_id, each.text): each for each in reversed(best)}.values())[::-1][:most]
+        several = list({(each.file_id, each.text): each for each in reversed(best)}.values())[::-1][:count]
         sizes = accumulate(len(each.text) for each in several)
         return [each for each, size in zip(several, sizes, strict=True) if size <= _PASSAGES_CHARACTERS]
 

@@ -101,18 +101,20 @@ def _shape(model: type[BaseModel], required: Mapping[str, Any] | None = None, **
     return build
 
 
-def _each(build: Build, most: int) -> Build:
+def _each(build: Build, max_entries: int) -> Build:
     def built(raw: Any) -> list[Any]:
-        if len(raw) > most:
-            raise ValueError(f"The model server's stream has a chunk with {len(raw)} entries where {most} may be.")
+        if len(raw) > max_entries:
+            raise ValueError(
+                f"The model server's stream has a chunk with {len(raw)} entries where {max_entries} may be."
+            )
         return [build(each) for each in raw]
 
     return built
 
 
-def _numbered(build: Build, most: int) -> Build:
+def _numbered(build: Build, max_entries: int) -> Build:
     """Return a function that builds a list of models with an `index`, by which the host's router groups them."""
-    built = _each(build, most)
+    built = _each(build, max_entries)
 
     def numbered(raw: Any) -> list[Any]:
         entries: list[Any] = built(raw)

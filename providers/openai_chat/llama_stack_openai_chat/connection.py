@@ -152,17 +152,17 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
         return data
 
-    async def read_all(self, most: int) -> bytes:
+    async def read_all(self, max_bytes: int) -> bytes:
         """Return the rest of the body.
 
         Raises:
-            TimeoutError, OSError: as for `ask`, or the rest has more than `most` bytes.
+            TimeoutError, OSError: as for `ask`, or the rest has more than `max_bytes`.
         """
         pieces, size = [], 0
         while piece := await self.read():
             pieces.append(piece)
             size += len(piece)
-            if size > most:
+            if size > max_bytes:
                 raise ConnectionError("the server's answer is too long")
         return b"".join(pieces)
 

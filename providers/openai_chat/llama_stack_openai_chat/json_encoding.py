@@ -40,10 +40,10 @@ def pieces(value: Any) -> Iterator[bytes]:
         yield b"]"
 
 
-def is_large(value: Any, most: int) -> bool:
-    """Return whether a value takes more than about `most` bytes as JSON; stop as soon as this is known."""
+def is_large(value: Any, limit: int) -> bool:
+    """Return whether a value takes more than about `limit` bytes as JSON; stop as soon as this is known."""
     waiting: list[Iterable[Any]] = [(value,)]
-    left = most
+    left = limit
     while waiting and left >= 0:
         for each in waiting.pop():
             if isinstance(each, str):
@@ -82,18 +82,18 @@ def loads(data: bytes | bytearray) -> Any:
         raise ValueError("It is nested too deeply.") from error
 
 
-def loads_few(data: bytes, most: int) -> Any:
-    """Decode JSON of at most `most` arrays, objects and commas outside strings, which are counted in linear time.
+def loads_few(data: bytes, limit: int) -> Any:
+    """Decode JSON of at most `limit` arrays, objects and commas outside strings, which are counted in linear time.
 
     Raises:
         ValueError: it is not JSON, or has more.
     """
-    if sum(map(data.count, _OPENING)) > most and _has_more(data, most):
+    if sum(map(data.count, _OPENING)) > limit and _has_more(data, limit):
         raise ValueError("The model server's answer has too many values.")
     return loads(data)
 
 
-def _has_more(data: bytes, most: int) -> bool:
+def _has_more(data: bytes, limit: int) -> bool:
     plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     found, in_string = 0, False
     for start in range(0, len(plain), _SLICE_BYTES):
@@ -101,7 +101,7 @@ def _has_more(data: bytes, most: int) -> bool:
         # Every second part is outside quotation marks.
         found += sum(map(len, parts[in_string::2]))
         in_string ^= len(parts) % 2 == 0
-        if found > most:
+        if found > limit:
             return True
     return False
 

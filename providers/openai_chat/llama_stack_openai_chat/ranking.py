@@ -9,20 +9,20 @@ from .json_encoding import dumps
 type Json = dict[str, Any]
 
 
-def ranking_body(model: str, query: Any, documents: list[Any], most: int | None) -> bytes:
+def ranking_body(model: str, query: Any, documents: list[Any], top_n: int | None) -> bytes:
     """Encode the request.
 
     Args:
         model: the server's name of the model.
         query: a text, or a text part of a chat message.
         documents: texts or text parts.
-        most: maximum number of documents in the answer; None for all.
+        top_n: maximum number of documents in the answer; None for all.
 
     Raises:
         ValueError: there is an image among them.
     """
     body: Json = {"model": model, "query": _text(query), "documents": [_text(each) for each in documents]}
-    return dumps(body if most is None else body | {"top_n": most})
+    return dumps(body if top_n is None else body | {"top_n": top_n})
 
 
 def best_first(answer: Json) -> list[Json]:

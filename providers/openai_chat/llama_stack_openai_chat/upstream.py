@@ -91,7 +91,7 @@ class Upstream:
         body: bytes | bytearray,
         key: str | None = None,
         build: Callable[[dict[str, Any]], Any] = dict,
-        most: int = _ANSWER_BYTES,
+        max_bytes: int = _ANSWER_BYTES,
     ) -> Any:
         """Send a request and build the result from the JSON object in the answer.
 
@@ -100,14 +100,14 @@ class Upstream:
             body: JSON.
             key: overrides the configured key.
             build: builds the result; raises KeyError, TypeError or ValueError if the answer is invalid.
-            most: maximum size of the answer, in bytes.
+            max_bytes: maximum size of the answer, in bytes.
 
         Raises:
             openai.APIError: the request was refused, failed, or has an invalid answer.
         """
         request, data = self._request("POST", path, key, body)
-        content = await self._rest(await self._answer(request, data), request, most)
-        answer = _object(content, request, _MAX_VALUES if most <= _ANSWER_BYTES else VECTORS_BYTES)
+        content = await self._rest(await self._answer(request, data), request, max_bytes)
+        answer = _object(content, request, _MAX_VALUES if max_bytes <= _ANSWER_BYTES else VECTORS_BYTES)
         _refuse_error(answer, request)
         try:
             return build(answer)
@@ -235,10 +235,10 @@ class Upstream:
         if head.status >= 300:
             raise errors.from_status(request.without_key(), head, await self._rest(connection, request, _REFUSAL_BYTES))
 
-    async def _rest(self, connection: Connection, request: _Request, most: int = _ANSWER_BYTES) -> bytes:
+    async def _rest(self, connection: Connection, request: _Request, max_bytes: int = _ANSWER_BYTES) -> bytes:
         """Read the whole body of a response and return its connection to the pool."""
         try:
-            return await connection.read_all(most)
+            return await connection.read_all(max_bytes)
         except OSError as error:
             raise errors.from_connection(error, request.without_key()) from error
         finally:

@@ -30,8 +30,8 @@ Json = dict[str, Any]
 LONG: Final = "word " * 100_000
 
 
-def reader(most: int = 10**9, **profile: Any) -> ChunkReader:
-    return ChunkReader(Profile(**profile), most)
+def reader(max_characters: int = 10**9, **profile: Any) -> ChunkReader:
+    return ChunkReader(Profile(**profile), max_characters)
 
 
 def tokens(*texts: str, tops: int = 0) -> Any:
@@ -98,7 +98,7 @@ def test_tokens_without_text_are_bounded() -> None:
 
 
 def test_round_ends_at_its_limit_within_a_chunk() -> None:
-    reading = reader(most=20 * PIECE_CHARACTERS)
+    reading = reader(max_characters=20 * PIECE_CHARACTERS)
     created = reading.read(chunk({"content": LONG}))
     list(islice(created, 20))
     reading.check_size()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_stack_responses.core.json_values import count_values, fits, is_large, left_of
+from llama_stack_responses.core.json_values import bytes_left, count_values, fits, is_large
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text('[]{},:"\\ab'),
@@ -94,10 +94,10 @@ def test_document_with_too_many_values_does_not_fit(text: bytes) -> None:
     ("value", "size"), [("abc", 3), ({"a": ["bb", ("c",)], 1: None, "dd": {}}, 54), ([[], {"e": "f"}], 26)]
 )
 def test_size_of_decoded_value_counts_keys_strings_and_members(value: Any, size: int) -> None:
-    assert left_of(value, 100) == 100 - size
+    assert bytes_left(value, 100) == 100 - size
     assert is_large(value, size - 1)
     assert not is_large(value, size)
 
 
 def test_members_past_the_limit_are_not_counted() -> None:
-    assert left_of([["x"] * 1_000, ["x"] * 1_000], 100) == 100 - 16 - 8_000
+    assert bytes_left([["x"] * 1_000, ["x"] * 1_000], 100) == 100 - 16 - 8_000

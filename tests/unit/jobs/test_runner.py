@@ -153,9 +153,9 @@ async def test_finished_job_does_not_read_its_event_log_again(records: WatchedRe
 
     class NotedRecords(WatchedRecords):
         async def range(
-            self, start: str, end: str, *, limit: int, reverse: bool = False, most: int | None = None
+            self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
         ) -> list[tuple[str, Record]]:
-            found = await super().range(start, end, limit=limit, reverse=reverse, most=most)
+            found = await super().range(start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
             read.update(key for key, _ in found if key.startswith(f"e/{ID}/"))
             return found
 

@@ -51,10 +51,10 @@ class CountingRecords(WatchedRecords):
         self.read: list[list[str]] = []
         self.written: list[list[str]] = []
 
-    async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
+    async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
         if any(key[:2] in ("r/", "n/", "b/") for key in keys):
             self.read.append(list(keys))
-        return await super().get_many(keys, most=most)
+        return await super().get_many(keys, max_bytes=max_bytes)
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         keys = [op.key for op in writes_of(ops)]

@@ -72,14 +72,14 @@ async def test_small_value_is_decoded_in_the_event_loop(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("text", [SPARSE, DENSE])
 async def test_concurrent_large_values_hold_no_more_than_the_budget(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = most = 0
+    held = max_bytes = 0
     lock, parse = threading.Lock(), codec.parse
 
     def parsed(data: bytes, body: bytes) -> object:
-        nonlocal held, most
+        nonlocal held, max_bytes
         with lock:
             held += 2 * len(body)
-            most = max(most, held)
+            max_bytes = max(max_bytes, held)
         time.sleep(0.01)  # so that others could run at the same time
         value = parse(data, body)
         with lock:
@@ -90,7 +90,7 @@ async def test_concurrent_large_values_hold_no_more_than_the_budget(text: str, m
     decoder = Decoder(TOTAL)
     found = await asyncio.gather(*(decoder.decode([codec.encode([text])]) for _ in range(20)))
     assert found == [[[text]]] * 20
-    assert 2 * len(text) <= most <= TOTAL + 2**10
+    assert 2 * len(text) <= max_bytes <= TOTAL + 2**10
 
 
 async def test_work_that_waits_reads_its_records_again() -> None:
@@ -105,10 +105,10 @@ async def test_small_work_does_not_wait_for_large_work(monkeypatch: pytest.Monke
     goes_on = threading.Event()
     unpack = codec.text
 
-    def text(data: bytes, most: int) -> bytes:
+    def text(data: bytes, max_bytes: int) -> bytes:
         if len(data) > 2**18:
             assert goes_on.wait(60)
-        return unpack(data, most)
+        return unpack(data, max_bytes)
 
     monkeypatch.setattr(codec, "text", text)
     decoder = Decoder(TOTAL)
@@ -125,10 +125,10 @@ async def test_small_work_does_not_wait_for_large_work(monkeypatch: pytest.Monke
 async def test_bytes_of_cancelled_work_are_held_until_its_thread_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     began, goes_on, unpack = threading.Event(), threading.Event(), codec.text
 
-    def text(data: bytes, most: int) -> bytes:
+    def text(data: bytes, max_bytes: int) -> bytes:
         began.set()
         assert goes_on.wait(60)
-        return unpack(data, most)
+        return unpack(data, max_bytes)
 
     monkeypatch.setattr(codec, "text", text)
     decoder = Decoder(TOTAL)

@@ -341,7 +341,7 @@ async def test_parts_of_declared_namespace_do_not_count_again() -> None:
     members = [function(f"f{number}", defer_loading=True) for number in range(4)]
     space = {"type": "namespace", "name": "n", "description": "", "tools": members}
     request = CreateRequest(model="m", tools=[space, SEARCH])
-    toolset = Toolset(request, client_tools(), most=6)
+    toolset = Toolset(request, client_tools(), max_tools=6)
     found = [{"type": "additional_tools", "tools": [{**space, "tools": members[at : at + 2]}]} for at in range(3)]
     more = {"type": "additional_tools", "tools": [{**space, "tools": [function("new"), members[0]]}]}
     await toolset.prepare([*found, more], NO_STAGEHAND)
@@ -353,6 +353,6 @@ async def test_parts_of_declared_namespace_do_not_count_again() -> None:
 
 
 async def test_newest_named_tools_of_items_count() -> None:
-    toolset = Toolset(CreateRequest(model="m", tools=[function("declared")]), client_tools(), most=3)
+    toolset = Toolset(CreateRequest(model="m", tools=[function("declared")]), client_tools(), max_tools=3)
     await toolset.prepare([additional(function(name)) for name in ("a", "b", "c", "a")], NO_STAGEHAND)
     assert offered(toolset) == ["declared", "a", "c"]

@@ -32,8 +32,8 @@ CALL: Json = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name"
 class SteeringHarness:
     """Steering with one running response, in the lane `a`."""
 
-    def __init__(self, most: int = 16, most_bytes: int = 10_000, **body: Any) -> None:
-        self.steering = Steering(most, most_bytes)
+    def __init__(self, max_inputs: int = 16, most_bytes: int = 10_000, **body: Any) -> None:
+        self.steering = Steering(max_inputs, most_bytes)
         self.stop_point = StopPoint()
         self.steering.began("resp_1", "a", BODY | body, self.stop_point)
 
@@ -158,7 +158,7 @@ def test_steer_of_unsupported_response_fails(body: Json) -> None:
 
 
 def test_pending_steers_are_limited() -> None:
-    harness = SteeringHarness(most=2)
+    harness = SteeringHarness(max_inputs=2)
     harness.steer()
     harness.steer()
     harness.fails("too_many_pending_steers")
