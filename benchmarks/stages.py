@@ -38,7 +38,7 @@ STAGES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "chunks to deltas": ("llama_stack_responses/chat/", "llama_stack_responses/core/surrogates"),
     "deltas to events": (
-        "llama_stack_responses/core/stream/(assembler|events|output|deltas|tool_calls|argument_text|calls|citing|parts)",
+        "llama_stack_responses/core/stream/(assembler|events|output|deltas|tool_calls|argument_text|calls|citations|parts)",
         "llama_stack_responses/core/ids",
     ),
     "events to bytes": ("llama_stack_responses/wire/sse",),

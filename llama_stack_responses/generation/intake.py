@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 from ..chat.chunks import ChunkReader
 from ..chat.pieces import FEW
-from ..core.stream.citing import Citing
+from ..core.stream.citations import CitationExtractor
 from ..core.stream.deltas import Delta, Finish
 from ..core.stream.fragments import LARGE_CHARACTERS
 from ..telemetry.telemetry import RoundOperation
@@ -44,7 +44,7 @@ class Round:
 
     Attributes:
         reader: turns chunks into deltas.
-        citing: turns the citations in the text into annotations; None if there can be none.
+        citation_extractor: turns the citations in the text into annotations; None if there can be none.
         filters: the filters of the deltas, in order.
         take: receives the deltas.
         operation: records the request and the first chunk.
@@ -54,7 +54,7 @@ class Round:
     """
 
     reader: ChunkReader
-    citing: Citing | None
+    citation_extractor: CitationExtractor | None
     filters: Sequence[DeltaFilter]
     take: Take
     operation: RoundOperation
@@ -73,9 +73,9 @@ class Round:
 
     def extract_citations(self, deltas: Iterable[Delta]) -> list[Delta] | Iterator[Delta]:
         """Return the deltas with the citations in the model's text as annotations; many of them, as they are taken."""
-        if self.citing is None:
+        if self.citation_extractor is None:
             return iter(deltas)
-        shown = chain.from_iterable(map(self.citing.feed, deltas))
+        shown = chain.from_iterable(map(self.citation_extractor.feed, deltas))
         first = list(islice(shown, FEW + 1))
         return first if len(first) <= FEW else chain(first, shown)
 
@@ -134,7 +134,7 @@ class Intake:
         self._loop = asyncio.get_running_loop()
         self._read, self._pause, self._began = 0, 1, 0.0
         self._taken = self._over = False
-        self._extends = round_.citing is None and not round_.filters
+        self._extends = round_.citation_extractor is None and not round_.filters
         self._error: Exception | None = None
         self.deltas: Deltas | None = None
         self.end: Finish | None = None
@@ -221,7 +221,7 @@ class Intake:
         """Take a chunk; return whether the round has to wait for something."""
         round_ = self._round
         deltas: Deltas = round_.reader.read(chunk)
-        if round_.citing is not None:
+        if round_.citation_extractor is not None:
             deltas = round_.extract_citations(deltas)
         if deltas:
             self._watchdog.reset()

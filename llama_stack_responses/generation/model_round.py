@@ -147,13 +147,13 @@ class ModelRound:
         """
         chat = await self.chat(items, max_tokens)
         reader = ChunkReader(self._profile, self._left, summaries=self._request.reasoning_summary is not None)
-        citing = self._toolset.citing()
+        citation_extractor = self._toolset.citation_extractor()
         said = self._max_bytes - self._left
 
         def is_full() -> bool:
             return full() or not self._output.holds_model_output(said + reader.said)
 
-        round_ = Round(reader, citing, self._filters, take, operation, is_full, extend, preparation)
+        round_ = Round(reader, citation_extractor, self._filters, take, operation, is_full, extend, preparation)
         return await self._run_round(chat, round_)
 
     async def summarise(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from llama_stack_responses.core.stream.calls import CallKind
-from llama_stack_responses.core.stream.citing import Citation
+from llama_stack_responses.core.stream.citations import Citation
 from llama_stack_responses.core.types import Json
 
 from .tool_function import Function, ItemReporter

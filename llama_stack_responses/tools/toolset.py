@@ -22,7 +22,7 @@ from llama_stack_responses.core.schema.item_tools import (
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS
 from llama_stack_responses.core.stream.calls import CallKind, ServerCall, Whole
-from llama_stack_responses.core.stream.citing import Citation, Citing
+from llama_stack_responses.core.stream.citations import Citation, CitationExtractor
 
 from ..concurrency import gather_or_cancel
 from ..core.types import Json
@@ -178,14 +178,14 @@ class Toolset:
         # Not every server supports a choice by name; all that can force a call support this.
         return seen, "required" if self._by_name else str(self._choice["mode"])
 
-    def citing(self) -> Citing | None:
+    def citation_extractor(self) -> CitationExtractor | None:
         """Return the converter of citation markers in a round's text; None if no tool is cited."""
         citable = [tool for tool in self._tools if isinstance(tool, Cites)]
 
         def cite(key: str, place: str) -> Citation | None:
             return next((found for tool in citable if (found := tool.cite(key, place))), None)
 
-        return Citing(cite) if citable else None
+        return CitationExtractor(cite) if citable else None
 
     def kind_of(self, name: str) -> CallKind | None:
         """Return how a call appears to the client, at its beginning; None to reject the call."""

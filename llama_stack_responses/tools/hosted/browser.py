@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from llama_stack_responses.core.schema.request import CreateRequest
-from llama_stack_responses.core.stream.citing import CLOSES, DAGGER, OPENS, Citation
+from llama_stack_responses.core.stream.citations import CLOSES, DAGGER, OPENS, Citation
 from llama_stack_responses.fetch.pages import WebPage
 
 from ...core.types import Json

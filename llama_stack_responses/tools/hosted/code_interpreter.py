@@ -10,7 +10,7 @@ from urllib.parse import quote
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.argument_text import ArgumentText
 from llama_stack_responses.core.stream.calls import CODE_INTERPRETER_CALL, CallKind
-from llama_stack_responses.core.stream.citing import Citation
+from llama_stack_responses.core.stream.citations import Citation
 from llama_stack_responses.sandbox.container import CodeResult
 from llama_stack_responses.sandbox.containers import file_id, files
 from llama_stack_responses.sandbox.jail import DATA

@@ -10,7 +10,7 @@ from typing import Final
 
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.calls import FILE_SEARCH_CALL, CallKind, no_fields
-from llama_stack_responses.core.stream.citing import CLOSES, OPENS, Citation
+from llama_stack_responses.core.stream.citations import CLOSES, OPENS, Citation
 
 from ...core.types import Json
 from ...store.reading import computed_each

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from llama_stack_responses.core.stream.citing import CLOSES, OPENS
+from llama_stack_responses.core.stream.citations import CLOSES, OPENS
 from llama_stack_responses.sandbox.jail import DATA
 
 _HEADING: Final = re.compile(rf"^{OPENS}(f\d+){CLOSES} ({DATA}/[^\n]+)$", re.MULTILINE)

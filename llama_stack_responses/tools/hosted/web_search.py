@@ -12,7 +12,7 @@ from typing import Any, Final
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.schema.search_tools import WEB_SEARCH_TYPES
 from llama_stack_responses.core.stream.calls import WEB_SEARCH_CALL, CallKind, no_fields
-from llama_stack_responses.core.stream.citing import CLOSES, DAGGER, OPENS, Citation
+from llama_stack_responses.core.stream.citations import CLOSES, DAGGER, OPENS, Citation
 from llama_stack_responses.fetch.address_policy import UrlRefused
 from llama_stack_responses.fetch.pages import OpenPages, WebPage
 

@@ -39,7 +39,7 @@ Cite = Callable[[str, str], Citation | None]
 """`(key, place) -> citation` for a marker with this key and the text after its dagger; None: it cites nothing."""
 
 
-class Citing:
+class CitationExtractor:
     """Replaces markers in the text of one round.
 
     A marker is `【1】` or `【1†L3-L5】`. One that cites nothing is kept as ordinary text. With a dagger it is dropped:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_stack_responses.core.stream.citing import Citation, Citing
+from llama_stack_responses.core.stream.citations import Citation, CitationExtractor
 from llama_stack_responses.core.stream.deltas import Annotation, Delta, Finish, Reasoning, Text
 
 type Json = dict[str, object]
@@ -21,9 +21,9 @@ def cite(key: str, place: str) -> Citation | None:
 
 
 def read(*texts: str) -> list[Delta]:
-    citing = Citing(cite)
+    extractor = CitationExtractor(cite)
     deltas: list[Delta] = [*map(Text, texts), Finish("stop")]
-    return [each for delta in deltas for each in citing.feed(delta)]
+    return [each for delta in deltas for each in extractor.feed(delta)]
 
 
 def shown(deltas: Iterable[Delta]) -> tuple[str, list[tuple[int, int, str]]]:
@@ -59,22 +59,22 @@ def test_markers_become_citations(text: str, result: tuple[str, list[tuple[int, 
 
 
 def test_text_without_marker_is_passed_unchanged() -> None:
-    citing, delta = Citing(cite), Text("Otters")
-    [passed] = citing.feed(delta)
+    extractor, delta = CitationExtractor(cite), Text("Otters")
+    [passed] = extractor.feed(delta)
     assert passed is delta
 
 
 def test_impossible_marker_is_emitted_at_once() -> None:
-    citing = Citing(cite)
-    assert shown(citing.feed(Text("a【1"))) == ("a", [])
-    assert shown(citing.feed(Text("x"))) == ("【1x", [])
+    extractor = CitationExtractor(cite)
+    assert shown(extractor.feed(Text("a【1"))) == ("a", [])
+    assert shown(extractor.feed(Text("x"))) == ("【1x", [])
 
 
 def test_other_delta_ends_marker() -> None:
-    citing = Citing(cite)
-    assert list(citing.feed(Text("【1"))) == []
-    assert list(citing.feed(Reasoning("hm"))) == [Text("【1"), Reasoning("hm")]
-    assert shown(citing.feed(Text("】"))) == ("】", [])
+    extractor = CitationExtractor(cite)
+    assert list(extractor.feed(Text("【1"))) == []
+    assert list(extractor.feed(Reasoning("hm"))) == [Text("【1"), Reasoning("hm")]
+    assert shown(extractor.feed(Text("】"))) == ("】", [])
 
 
 PIECES = st.sampled_from(
@@ -105,21 +105,21 @@ def logprobs(deltas: Iterable[Delta]) -> list[list[str]]:
 
 
 def test_logprobs_stay_with_their_text() -> None:
-    citing = Citing(cite)
+    extractor = CitationExtractor(cite)
     whole = Text("é: b【1】 c", [token(each) for each in ("é", ":", " b【", "1", "】", " c")])
-    assert logprobs(citing.feed(whole)) == [["é", ":", " b"], [], [" c"]]
+    assert logprobs(extractor.feed(whole)) == [["é", ":", " b"], [], [" c"]]
 
 
 def test_logprobs_of_marker_over_several_chunks_are_dropped() -> None:
-    citing = Citing(cite)
+    extractor = CitationExtractor(cite)
     deltas = [Text(each, [token(each)]) for each in ("a ", "【", "1", "】.", " b")]
-    assert logprobs(each for delta in deltas for each in citing.feed(delta)) == [["a "], [], ["."], [" b"]]
+    assert logprobs(each for delta in deltas for each in extractor.feed(delta)) == [["a "], [], ["."], [" b"]]
 
 
 def test_logprobs_of_incomplete_marker_are_kept() -> None:
-    citing = Citing(cite)
+    extractor = CitationExtractor(cite)
     deltas: list[Delta] = [Text("【", [token(b"\xe3\x80"), token(b"\x90")]), Text("1", [token("1")]), Finish("stop")]
-    [held, _] = [each for delta in deltas for each in citing.feed(delta)]
+    [held, _] = [each for delta in deltas for each in extractor.feed(delta)]
     assert isinstance(held, Text)
     assert held.logprobs is not None
     assert (held.text, len(held.logprobs)) == ("【1", 3)
@@ -127,8 +127,8 @@ def test_logprobs_of_incomplete_marker_are_kept() -> None:
 
 def test_citations_of_a_round_are_bounded_in_characters() -> None:
     title = "t" * 10_000
-    citing = Citing(lambda *_: Citation("link", {"type": "url_citation", "title": title}))
-    deltas = [delta for _ in range(10) for delta in citing.feed(Text("【1】" * 100))]
+    extractor = CitationExtractor(lambda *_: Citation("link", {"type": "url_citation", "title": title}))
+    deltas = [delta for _ in range(10) for delta in extractor.feed(Text("【1】" * 100))]
     assert sum(isinstance(delta, Annotation) for delta in deltas) == 2**20 // 10_272 + 1
     assert isinstance(deltas[-1], Text)
     assert deltas[-1].text.endswith("【1】")
