@@ -21,8 +21,8 @@ from .calls import FORMS, ArgumentDecoder, CallKind, ItemForm, ServerCall, Stage
 from .deltas import Annotation, Delta, Finish, ToolCall
 from .events import Event
 from .fragments import LARGE_CHARACTERS, Fragments
+from .json_object_end import JsonObjectEnd
 from .output import OpenText, Output
-from .whole_object import WholeObject
 
 ItemStatus = Literal["completed", "incomplete"]
 
@@ -40,7 +40,7 @@ class _OpenCall:
     decoder: ArgumentDecoder | None = None
     decoded: Fragments = field(default_factory=Fragments)
     closed: bool = False
-    arguments: WholeObject = field(default_factory=WholeObject)
+    arguments: JsonObjectEnd = field(default_factory=JsonObjectEnd)
     read: tuple[int, Json | None] | None = None
     decoded_until: int = 0
 

@@ -11,7 +11,7 @@ _SLICE_CHARACTERS: Final = 4_096
 """Characters after which one call stops, except at the end of a fragment: earlier fragments may hold megabytes."""
 
 
-class WholeObject:
+class JsonObjectEnd:
     """Counts the brackets of a JSON object outside its strings; each fragment is read once, some in each call."""
 
     __slots__ = ("_depth", "_escaped", "_in_string", "_read", "_whole")

@@ -6,7 +6,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_stack_responses.core.stream.whole_object import WholeObject
+from llama_stack_responses.core.stream.json_object_end import JsonObjectEnd
 
 VALUES = st.recursive(st.text('{}[]"\\a', max_size=4) | st.integers(), lambda inner: st.lists(inner, max_size=3))
 
@@ -16,7 +16,7 @@ def test_object_is_complete_with_its_last_character(value: dict[str, object], ra
     characters = json.dumps(value, ensure_ascii=False)
     cuts = sorted({random.randrange(len(characters)) for _ in range(3)} | {0})
     pieces = [characters[start:end] for start, end in zip(cuts, [*cuts[1:], None], strict=True)]
-    whole, fragments = WholeObject(), list[str]()
+    whole, fragments = JsonObjectEnd(), list[str]()
     for piece in [*pieces[:-1], pieces[-1][:-1]]:
         fragments.append(piece)
         assert not whole.reached(fragments)
@@ -25,10 +25,10 @@ def test_object_is_complete_with_its_last_character(value: dict[str, object], ra
 
 
 def test_text_without_object_is_never_complete() -> None:
-    assert not WholeObject().reached(["", "12", '"{}"', " "])
+    assert not JsonObjectEnd().reached(["", "12", '"{}"', " "])
 
 
 def test_megabytes_of_earlier_fragments_are_read_in_several_calls() -> None:
     fragments = ['{"a": [' + "[]," * 5_000, "[]]", "}"]
-    whole = WholeObject()
+    whole = JsonObjectEnd()
     assert [whole.reached(fragments) for _ in range(3)] == [False, True, True]
