@@ -23,17 +23,17 @@ from llama_stack_responses.sandbox.containers import (
 from llama_stack_responses.sandbox.slots import TooManyContainers
 
 from ..core.listing import page_after
-from .answer_limits import AnswerLimits
 from .files import FileInBlocks
 from .forms import uploaded
 from .openapi import CONTAINER, FILE, NEW_FILE, PAGING, deleted, described, page
 from .requests import MAX_PAGE_ROWS, Handler, Query, add_fallback, page_of, routes_within
 from .responses import JsonResponse
+from .route_admission import RouteAdmission
 
 _MINUTE_SECONDS: Final = 60.0
 
 
-def containers_router(containers: Containers, current_user: Callable[[], Owner], limits: AnswerLimits) -> APIRouter:
+def containers_router(containers: Containers, current_user: Callable[[], Owner], limits: RouteAdmission) -> APIRouter:
     """Return the routes for these containers; `current_user` returns the user of the current request."""
     routes = _Routes(containers, current_user, limits)
     router = APIRouter(prefix="/v1/containers", tags=["Containers"], route_class=routes_within(limits))
@@ -63,7 +63,7 @@ def _add_files(add: Callable[[str, str, Handler, str, dict[str, Any]], None], ro
 
 
 class _Routes:
-    def __init__(self, containers: Containers, current_user: Callable[[], Owner], limits: AnswerLimits) -> None:
+    def __init__(self, containers: Containers, current_user: Callable[[], Owner], limits: RouteAdmission) -> None:
         self._containers = containers
         self._current_user = current_user
         self._limits = limits

@@ -10,14 +10,14 @@ from llama_stack_responses.core.schema.request import FIELDS, request_schema
 from llama_stack_responses.service.compaction import COMPACTED, Compaction
 from llama_stack_responses.service.token_counting import NOT_COUNTED, TokenCounting
 
-from .answer_limits import AnswerLimits
 from .bodies import Bodies
 from .openapi import COMPACTION, TOKENS, described
 from .requests import METHODS, Handler, nothing, routes_within
 from .responses import FinishedJsonResponse, JsonResponse
+from .route_admission import RouteAdmission
 
 
-def context_router(counting: TokenCounting, compaction: Compaction, limits: AnswerLimits) -> APIRouter:
+def context_router(counting: TokenCounting, compaction: Compaction, limits: RouteAdmission) -> APIRouter:
     """Return the routes, with these limits."""
     router = APIRouter(prefix="/v1/responses", tags=["Responses"], route_class=routes_within(limits))
 

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Request, Response
 
 from llama_stack_responses.service.conversations import Conversations
 
-from .answer_limits import AnswerLimits
 from .openapi import (
     CONVERSATION,
     INCLUDE,
@@ -23,9 +22,10 @@ from .openapi import (
 )
 from .requests import MAX_PAGE_ROWS, Handler, add_fallback, page_of, query_of_items, routes_within
 from .responses import JsonResponse
+from .route_admission import RouteAdmission
 
 
-def conversations_router(conversations: Conversations, limits: AnswerLimits) -> APIRouter:
+def conversations_router(conversations: Conversations, limits: RouteAdmission) -> APIRouter:
     """Return the routes for these conversations."""
     routes = _Routes(conversations, limits)
     router = APIRouter(prefix="/v1/conversations", tags=["Conversations"], route_class=routes_within(limits))
@@ -53,7 +53,7 @@ def conversations_router(conversations: Conversations, limits: AnswerLimits) -> 
 
 
 class _Routes:
-    def __init__(self, conversations: Conversations, limits: AnswerLimits) -> None:
+    def __init__(self, conversations: Conversations, limits: RouteAdmission) -> None:
         self._conversations = conversations
         self._limits = limits
 

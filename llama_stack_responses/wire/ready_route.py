@@ -9,15 +9,15 @@ from fastapi import APIRouter, Response
 from llama_stack_responses.service.readiness import ReadinessReport
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 
-from .answer_limits import AnswerLimits
 from .openapi import READINESS, described
 from .requests import METHODS, Handler, nothing, routes_within
 from .responses import JsonResponse
+from .route_admission import RouteAdmission
 
 _PATH: Final = "/v1/ready"
 
 
-def add_ready_route(router: APIRouter, impl: OpenAIResponsesImpl, limits: AnswerLimits, public_key: str) -> None:
+def add_ready_route(router: APIRouter, impl: OpenAIResponsesImpl, limits: RouteAdmission, public_key: str) -> None:
     """Add the route.
 
     Args:

@@ -19,11 +19,11 @@ from llama_stack_responses.core.schema.request import INCLUDABLE
 from llama_stack_responses.generation.ended_log import log_refused
 from llama_stack_responses.logs import get_logger
 
-from .answer_limits import AnswerLimits
 from .headers import known, request_id
 from .openapi import ERROR
 from .request_cycle import RequestCycle
 from .responses import JsonResponse, failure
+from .route_admission import RouteAdmission
 
 logger = get_logger(__name__)
 
@@ -47,7 +47,7 @@ class JsonErrorRoute(APIRoute):
         options["responses"] = {**(options.get("responses") or {}), "default": errors}
         super().__init__(path, endpoint, **options)
 
-    limits: ClassVar[AnswerLimits]
+    limits: ClassVar[RouteAdmission]
     """The limits that the routes of a router share; `routes_within` creates a class with them."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -92,7 +92,7 @@ class JsonErrorRoute(APIRoute):
         return handler
 
 
-def routes_within(bounds: AnswerLimits) -> type[JsonErrorRoute]:
+def routes_within(bounds: RouteAdmission) -> type[JsonErrorRoute]:
     """Return a class of routes that share these limits."""
 
     class Route(JsonErrorRoute):

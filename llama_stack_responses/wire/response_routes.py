@@ -18,7 +18,6 @@ from llama_stack_responses.service.detached import DetachedResponse
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.ui.assets import Assets
 
-from .answer_limits import AnswerLimits
 from .container_routes import containers_router
 from .context_routes import context_router
 from .conversation_routes import conversations_router
@@ -34,6 +33,7 @@ from .responses import (
     followed,
     past_asgi,
 )
+from .route_admission import RouteAdmission
 from .route_order import RouteOrder
 from .ui_files import add_ui_files
 from .ui_routes import ui_router
@@ -62,7 +62,7 @@ def create_router(impl: OpenAIResponsesImpl, authorizer: ConnectionAuthorizer, p
         yield
 
     router = APIRouter(lifespan=lifespan)
-    limits = AnswerLimits(impl.config.limits, impl.access.current_user, impl.abort_connection, impl.streams)
+    limits = RouteAdmission(impl.config.limits, impl.access.current_user, impl.abort_connection, impl.streams)
     create = _creation(impl, limits)
     # Most requests are for this route, and routes are matched in their order.
     router.include_router(create)
@@ -80,13 +80,13 @@ def create_router(impl: OpenAIResponsesImpl, authorizer: ConnectionAuthorizer, p
     return router
 
 
-def _creation(impl: OpenAIResponsesImpl, limits: AnswerLimits) -> APIRouter:
+def _creation(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
     router = APIRouter(prefix=_PREFIX, tags=["Responses"], route_class=routes_within(limits))
     router.add_api_route("", _create(impl, limits), methods=["POST"], summary="Create a model response", **_CREATE)
     return router
 
 
-def _responses(impl: OpenAIResponsesImpl, limits: AnswerLimits, create: APIRouter) -> APIRouter:
+def _responses(impl: OpenAIResponsesImpl, limits: RouteAdmission, create: APIRouter) -> APIRouter:
     router = APIRouter(prefix=_PREFIX, tags=["Responses"], route_class=routes_within(limits))
 
     def add(method: str, path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
@@ -103,7 +103,7 @@ def _responses(impl: OpenAIResponsesImpl, limits: AnswerLimits, create: APIRoute
     return router
 
 
-def _create(impl: OpenAIResponsesImpl, limits: AnswerLimits) -> Handler:
+def _create(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> Handler:
     order = RouteOrder(enabled=impl.config.host_shortcuts)
 
     async def create_response(request: Request) -> Response:
@@ -120,7 +120,7 @@ def _create(impl: OpenAIResponsesImpl, limits: AnswerLimits) -> Handler:
 
 
 async def _detached_response(
-    impl: OpenAIResponsesImpl, limits: AnswerLimits, scope: Scope, detached: DetachedResponse, *, stream: bool
+    impl: OpenAIResponsesImpl, limits: RouteAdmission, scope: Scope, detached: DetachedResponse, *, stream: bool
 ) -> Response:
     response_id = detached.response["id"]
     headers = {"idempotent-replayed": "true"} if detached.replayed else {}
@@ -143,7 +143,7 @@ def _idempotency_key(request: Request) -> str | None:
     )
 
 
-def _retrieve(impl: OpenAIResponsesImpl, limits: AnswerLimits) -> Handler:
+def _retrieve(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> Handler:
     async def retrieve_response(response_id: str, request: Request) -> Response:
         query = query_of_items(request)
         stream, after = query.flag("stream"), query.integer("starting_after", 0, None)
@@ -157,7 +157,7 @@ def _retrieve(impl: OpenAIResponsesImpl, limits: AnswerLimits) -> Handler:
 
 async def _followed(
     impl: OpenAIResponsesImpl,
-    limits: AnswerLimits,
+    limits: RouteAdmission,
     scope: Scope,
     response_id: str,
     after: int,
@@ -170,7 +170,7 @@ async def _followed(
     return followed(batches, headers, client.connect)
 
 
-def _list(impl: OpenAIResponsesImpl, limits: AnswerLimits) -> Handler:
+def _list(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> Handler:
     async def list_responses(request: Request) -> Response:
         query = Query(request)
         page = await impl.reader.list(
@@ -193,14 +193,14 @@ def _delete(impl: OpenAIResponsesImpl) -> Handler:
     return delete_response
 
 
-def _cancel(impl: OpenAIResponsesImpl, limits: AnswerLimits) -> Handler:
+def _cancel(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> Handler:
     async def cancel_response(response_id: str, request: Request) -> Response:
         return JsonResponse(await impl.cancel(response_id, limits.hold_value(request.scope)))
 
     return cancel_response
 
 
-def _input_items(impl: OpenAIResponsesImpl, limits: AnswerLimits) -> Handler:
+def _input_items(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> Handler:
     async def list_input_items(response_id: str, request: Request) -> Response:
         query = query_of_items(request)
         page = await impl.reader.input_items(

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Request, Response
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.ui.assets import Asset, Assets
 
-from .answer_limits import AnswerLimits
 from .requests import Handler, routes_within
+from .route_admission import RouteAdmission
 
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; font-src 'self'; "
@@ -30,7 +30,7 @@ _HEADERS: Final = {
 }
 
 
-def add_ui_files(router: APIRouter, assets: Assets, limits: AnswerLimits, public_key: str) -> None:
+def add_ui_files(router: APIRouter, assets: Assets, limits: RouteAdmission, public_key: str) -> None:
     """Add the routes.
 
     Args:

@@ -21,10 +21,10 @@ from llama_stack_responses.ui.responses import Views, settings_of
 from llama_stack_responses.ui.streams import NamedEvent, Streams
 
 from . import sse, ui_schemas
-from .answer_limits import AnswerLimits
 from .openapi import EVENTS, TEXT, WHOLE, described, one_of
 from .requests import Handler, Query, add_fallback, routes_within
 from .responses import JsonResponse, stream_headers
+from .route_admission import RouteAdmission
 
 STATUSES: Final = ("queued", "in_progress", "completed", "incomplete", "failed", "cancelled")
 _NUMBER: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
@@ -46,7 +46,7 @@ _FILTERS: Final[Mapping[str, Schema]] = {
 }
 
 
-def ui_router(impl: OpenAIResponsesImpl, limits: AnswerLimits) -> APIRouter:
+def ui_router(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
     """Return the routes, with these limits."""
     router = APIRouter(prefix="/v1/ui", tags=["Page"], route_class=routes_within(limits))
 
@@ -79,7 +79,7 @@ def ui_router(impl: OpenAIResponsesImpl, limits: AnswerLimits) -> APIRouter:
     return router
 
 
-def _changes(impl: OpenAIResponsesImpl, streams: Streams, limits: AnswerLimits) -> Handler:
+def _changes(impl: OpenAIResponsesImpl, streams: Streams, limits: RouteAdmission) -> Handler:
     async def follow_list(request: Request) -> Response:
         wanted = filter_of(request)
         limits.hold_stream(request.scope)
@@ -88,7 +88,7 @@ def _changes(impl: OpenAIResponsesImpl, streams: Streams, limits: AnswerLimits) 
     return follow_list
 
 
-def _live(impl: OpenAIResponsesImpl, streams: Streams, limits: AnswerLimits) -> Handler:
+def _live(impl: OpenAIResponsesImpl, streams: Streams, limits: RouteAdmission) -> Handler:
     async def follow_running(request: Request) -> Response:
         response_id = Query(request).text("response")
         if response_id:
@@ -100,7 +100,7 @@ def _live(impl: OpenAIResponsesImpl, streams: Streams, limits: AnswerLimits) -> 
 
 
 def _followed(
-    impl: OpenAIResponsesImpl, events: Callable[[Owner], AsyncIterator[NamedEvent | None]], limits: AnswerLimits
+    impl: OpenAIResponsesImpl, events: Callable[[Owner], AsyncIterator[NamedEvent | None]], limits: RouteAdmission
 ) -> Handler:
     async def follow(request: Request) -> Response:
         limits.hold_stream(request.scope)
@@ -174,14 +174,14 @@ def _list(impl: OpenAIResponsesImpl, lists: Lists) -> Handler:
     return list_rows
 
 
-def _view(views: Views, limits: AnswerLimits) -> Handler:
+def _view(views: Views, limits: RouteAdmission) -> Handler:
     async def show_response(response_id: str, request: Request) -> Response:
         return JsonResponse(await views.response(response_id, limits.hold_value(request.scope)))
 
     return show_response
 
 
-def _events(views: Views, limits: AnswerLimits) -> Handler:
+def _events(views: Views, limits: RouteAdmission) -> Handler:
     async def list_events(response_id: str, request: Request) -> Response:
         after, limit = _after(request), Query(request).integer("limit", 1, 1000) or 500
         return JsonResponse(await views.events(response_id, after, limit, limits.hold_value(request.scope)))
@@ -189,7 +189,7 @@ def _events(views: Views, limits: AnswerLimits) -> Handler:
     return list_events
 
 
-def _requests(views: Views, limits: AnswerLimits) -> Handler:
+def _requests(views: Views, limits: RouteAdmission) -> Handler:
     async def list_requests(response_id: str, request: Request) -> Response:
         limit = Query(request).integer("limit", 1, 20) or 5
         hold = limits.hold_value(request.scope)
@@ -203,7 +203,7 @@ def _after(request: Request) -> int:
     return -1 if after is None else after
 
 
-def _chain(chains: ChainViews, limits: AnswerLimits) -> Handler:
+def _chain(chains: ChainViews, limits: RouteAdmission) -> Handler:
     async def show_chain(response_id: str, request: Request) -> Response:
         query = Query(request)
         limit, hold = query.integer("limit", 1, 50) or 20, limits.hold_value(request.scope)
@@ -212,7 +212,7 @@ def _chain(chains: ChainViews, limits: AnswerLimits) -> Handler:
     return show_chain
 
 
-def _conversation(views: Views, limits: AnswerLimits) -> Handler:
+def _conversation(views: Views, limits: RouteAdmission) -> Handler:
     async def show_conversation(conversation_id: str, request: Request) -> Response:
         query = Query(request)
         limit = query.integer("limit", 1, 100) or 50

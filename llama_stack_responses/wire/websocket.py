@@ -23,11 +23,11 @@ from llama_stack_responses.logs import get_logger
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.websocket.session import Caller, ClientGone, Session
 
-from .answer_limits import AnswerLimits
 from .direct import pass_bodies
 from .headers import known, request_id
 from .incoming import incoming_of
 from .responses import failure
+from .route_admission import RouteAdmission
 
 logger = get_logger(__name__)
 
@@ -80,7 +80,7 @@ _SHUTDOWN: Final = _End(1012, "The server is shutting down. Connect again.")
 
 
 def socket_route(
-    impl: OpenAIResponsesImpl, authorizer: ConnectionAuthorizer, limits: AnswerLimits
+    impl: OpenAIResponsesImpl, authorizer: ConnectionAuthorizer, limits: RouteAdmission
 ) -> Callable[[WebSocket], Awaitable[None]]:
     """Return the handler of WebSocket handshakes; `limits` bounds connections and messages."""
 
@@ -115,7 +115,7 @@ class _Connection:
         self,
         impl: OpenAIResponsesImpl,
         authorizer: ConnectionAuthorizer,
-        limits: AnswerLimits,
+        limits: RouteAdmission,
         websocket: WebSocket,
         caller: Caller,
     ) -> None:

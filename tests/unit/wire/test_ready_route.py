@@ -8,8 +8,8 @@ from llama_stack_responses.admission import Admission
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
-from llama_stack_responses.wire.answer_limits import AnswerLimits
 from llama_stack_responses.wire.ready_route import add_ready_route
+from llama_stack_responses.wire.route_admission import RouteAdmission
 
 
 class Registered(APIRouter):
@@ -22,7 +22,7 @@ class Registered(APIRouter):
 def test_no_route_that_needs_a_token_has_the_method_of_readiness() -> None:
     """The hosts read one method of each route, and a later route of the same path and method replaces an earlier one."""
     router, limits = Registered(), ResponsesConfig().limits
-    of_route = AnswerLimits(limits, Owner, lambda _: None, Admission(limits.stream_quota))
+    of_route = RouteAdmission(limits, Owner, lambda _: None, Admission(limits.stream_quota))
     add_ready_route(router, cast("OpenAIResponsesImpl", None), of_route, "public")
     assert "POST" in router.included
     assert "GET" not in router.included

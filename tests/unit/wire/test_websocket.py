@@ -27,7 +27,7 @@ from llama_stack_responses.lifecycle.shutdown import ShutdownCoordinator
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
 from llama_stack_responses.websocket.session import Caller
-from llama_stack_responses.wire.answer_limits import AnswerLimits
+from llama_stack_responses.wire.route_admission import RouteAdmission
 from llama_stack_responses.wire.websocket import HandshakeRefused, socket_route
 from tests.support.clock import LoopClock
 from tests.support.conform import problems
@@ -49,7 +49,7 @@ class Responses:
     ) -> None:
         answers = {"streams_per_user": connections}
         self.config = ResponsesConfig.model_validate({"limits": {"websocket": limits, "answers": answers}})
-        self.limits = AnswerLimits(
+        self.limits = RouteAdmission(
             self.config.limits, Owner, lambda _: None, Admission(self.config.limits.stream_quota)
         )
         self.sockets = InFlightCounter()

@@ -1,4 +1,4 @@
-"""The limits on answers that all routes share: streams, downloads, large answers, and clients that read slowly."""
+"""Admission control that all routes share: streams, downloads, large answers, and clients that read slowly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SMALL_BYTES: Final = 65_536
 """Bytes up to which a stored value does not count."""
 
 
-class AnswerLimits:
+class RouteAdmission:
     """Reservations for streams, downloads and large answers, and what else routes need of the limits.
 
     Attributes:
