@@ -72,7 +72,9 @@ async def get_provider_impl(
     services = HostedToolServices(
         current_user=access.current_user,
         uploaded=uploaded_with(files, contents, access.current_user),
-        runtime=HostToolRuntime(deps[Api.tool_runtime], access.asker) if Api.tool_runtime in deps else NoToolRuntime(),
+        runtime=HostToolRuntime(deps[Api.tool_runtime], access.requester_key)
+        if Api.tool_runtime in deps
+        else NoToolRuntime(),
         pages=_pages(config.fetch, address_policy, pool, contents),
         browses=lambda model: profile_for(model, config.profiles).web_search == "browser",
         vector_stores=HostVectorStores(deps[Api.vector_io]) if Api.vector_io in deps else None,

@@ -64,7 +64,7 @@ class HostAccess:
         # The header may hold JSON that is not an object.
         return {name: value for name, value in data.items() if name != _USER} if isinstance(data, dict) else {}
 
-    def asker(self) -> bytes:
+    def requester_key(self) -> bytes:
         """Return what differs between requests with different users or provider data, without revealing them."""
         owner = self.current_user().identity
         return sha256(ordered_dumps([owner, self.provider_credentials()])).digest()

@@ -25,8 +25,8 @@ _FILTER_THEMSELVES: Final = frozenset(
 _MAX_KNOWN_TOOLS: Final = 1_024
 """Users and credentials for which it is remembered that a tool was found."""
 
-_Asked = tuple[bytes, str]
-"""Whose request asks, and for what: the name of a tool or of a group."""
+_LookupKey = tuple[bytes, str]
+"""The requester, and the name of a tool or of a group."""
 
 
 class HostToolRuntime:
@@ -34,16 +34,16 @@ class HostToolRuntime:
 
     Args:
         router: the host's implementation of its tool runtime API.
-        asker: returns what differs between requests with different users or credentials.
+        requester_key: returns what differs between requests with different users or credentials.
         listing_seconds: time limit of listing the tools of one group.
     """
 
-    def __init__(self, router: Any, asker: Callable[[], bytes], listing_seconds: float = 10.0) -> None:
+    def __init__(self, router: Any, requester_key: Callable[[], bytes], listing_seconds: float = 10.0) -> None:
         self._router = router
-        self._asker = asker
+        self._requester_key = requester_key
         self._listing_seconds = listing_seconds
-        self._known = LruCache[_Asked, bool](_MAX_KNOWN_TOOLS)
-        self._listings: dict[_Asked, asyncio.Task[Collection[str]]] = {}
+        self._known = LruCache[_LookupKey, bool](_MAX_KNOWN_TOOLS)
+        self._listings: dict[_LookupKey, asyncio.Task[Collection[str]]] = {}
 
     async def has(self, name: str) -> bool:
         """Return whether one of the stack's tool groups has a tool of this name.
@@ -55,29 +55,29 @@ class HostToolRuntime:
         Raises:
             ApiError: 503 if the tool is not found, and the host cannot list the tools of a group.
         """
-        asker = self._asker()
-        if self._known.get((asker, name)):
+        requester_key = self._requester_key()
+        if self._known.get((requester_key, name)):
             return True
         try:
             groups = await self._router.routing_table.list_tool_groups()
-            found = await _find(name, {self._listing(asker, group.identifier) for group in groups.data})
+            found = await _find(name, {self._listing(requester_key, group.identifier) for group in groups.data})
         except Exception as error:
             raise failed("list of tools", "tools", error) from error
         if found:
-            self._known.set((asker, name), True)
+            self._known.set((requester_key, name), True)
         return found
 
-    def _listing(self, asker: bytes, group: str) -> asyncio.Task[Collection[str]]:
+    def _listing(self, requester_key: bytes, group: str) -> asyncio.Task[Collection[str]]:
         """Return the task that lists the tools of a group; the host remembers those of a group that it has listed."""
-        asked = (asker, group)
-        task = self._listings.get(asked)
+        key = (requester_key, group)
+        task = self._listings.get(key)
         if task is None:
-            task = self._listings[asked] = asyncio.create_task(self._list(group))
-            task.add_done_callback(lambda task: self._listed(asked, task))
+            task = self._listings[key] = asyncio.create_task(self._list(group))
+            task.add_done_callback(lambda task: self._listed(key, task))
         return task
 
-    def _listed(self, asked: _Asked, task: asyncio.Task[Collection[str]]) -> None:
-        del self._listings[asked]
+    def _listed(self, key: _LookupKey, task: asyncio.Task[Collection[str]]) -> None:
+        del self._listings[key]
         if not task.cancelled():
             # Every request that waited may have ended.
             task.exception()

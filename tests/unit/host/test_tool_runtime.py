@@ -44,27 +44,27 @@ class Groups:
         return SimpleNamespace(data=[SimpleNamespace(name=tool_group_id)])
 
 
-def same_asker() -> bytes:
+def one_requester() -> bytes:
     return b""
 
 
 async def test_group_without_answer_does_not_delay_tools_of_others() -> None:
     hanging = asyncio.Event()
-    runtime = HostToolRuntime(Groups(hanging=hanging, web_search=None), same_asker)
+    runtime = HostToolRuntime(Groups(hanging=hanging, web_search=None), one_requester)
     assert await asyncio.wait_for(runtime.has("web_search"), 10)
     hanging.set()
     assert await runtime.has("hanging")
 
 
 async def test_group_without_answer_is_an_error_only_if_the_tool_is_not_found() -> None:
-    runtime = HostToolRuntime(Groups(hanging=asyncio.Event(), web_search=None), same_asker, listing_seconds=0.01)
+    runtime = HostToolRuntime(Groups(hanging=asyncio.Event(), web_search=None), one_requester, listing_seconds=0.01)
     assert await runtime.has("web_search")
     with pytest.raises(ApiError, match="The stack's list of tools failed"):
         await runtime.has("other")
 
 
 async def test_group_that_needs_credentials_is_left_out() -> None:
-    runtime = HostToolRuntime(Groups(private=AuthenticationRequiredError("secret"), web_search=None), same_asker)
+    runtime = HostToolRuntime(Groups(private=AuthenticationRequiredError("secret"), web_search=None), one_requester)
     assert await runtime.has("web_search")
     assert not await runtime.has("other")
 
@@ -72,7 +72,7 @@ async def test_group_that_needs_credentials_is_left_out() -> None:
 async def test_waiting_requests_share_one_listing() -> None:
     go_on = asyncio.Event()
     groups = Groups(web_search=go_on)
-    runtime = HostToolRuntime(groups, same_asker)
+    runtime = HostToolRuntime(groups, one_requester)
     waiting = [asyncio.create_task(runtime.has("web_search")) for _ in range(20)]
     await asyncio.sleep(0)
     waiting[0].cancel()
@@ -81,41 +81,41 @@ async def test_waiting_requests_share_one_listing() -> None:
     assert groups.listed == ["web_search"]
 
 
-ASKER: ContextVar[bytes] = ContextVar("asker")
+REQUESTER: ContextVar[bytes] = ContextVar("requester")
 
 
 class Guarded(Groups):
     """A group whose tools are listed with the credentials of one user only."""
 
     async def list_runtime_tools(self, tool_group_id: str) -> Any:
-        asker = ASKER.get()
+        requester = REQUESTER.get()
         await super().list_runtime_tools(tool_group_id)
-        if asker == b"none":
+        if requester == b"none":
             raise AuthenticationRequiredError("secret")
-        return SimpleNamespace(data=[SimpleNamespace(name=f"{asker.decode()}_search")])
+        return SimpleNamespace(data=[SimpleNamespace(name=f"{requester.decode()}_search")])
 
 
 async def test_listing_is_not_shared_between_users_or_credentials() -> None:
     go_on = asyncio.Event()
     groups = Guarded(search=go_on)
-    runtime = HostToolRuntime(groups, ASKER.get)
+    runtime = HostToolRuntime(groups, REQUESTER.get)
 
-    async def has(asker: bytes) -> bool:
-        ASKER.set(asker)
+    async def has(requester: bytes) -> bool:
+        REQUESTER.set(requester)
         return await runtime.has("right_search")
 
-    waiting = [asyncio.create_task(has(asker)) for asker in (b"none", b"right", b"wrong", b"right")]
+    waiting = [asyncio.create_task(has(requester)) for requester in (b"none", b"right", b"wrong", b"right")]
     await asyncio.sleep(0)
     go_on.set()
     assert await asyncio.gather(*waiting) == [False, True, False, True]
-    assert [await asyncio.create_task(has(asker)) for asker in (b"wrong", b"right")] == [False, True]
+    assert [await asyncio.create_task(has(requester)) for requester in (b"wrong", b"right")] == [False, True]
     assert groups.listed == ["search"] * 4
 
 
 def test_askers_differ_by_user_and_provider_data() -> None:
     access = HostAccess([])
-    askers = [access.asker()]
+    keys = [access.requester_key()]
     for owner, keys in ((ANONYMOUS, {"k": "a"}), (ANONYMOUS, {"k": "b"}), (Owner("u", {}), {"k": "a"})):
         with access.acting_for(owner, keys):
-            askers += [access.asker(), access.asker()]
-    assert [askers.count(each) for each in askers] == [1, 2, 2, 2, 2, 2, 2]
+            keys += [access.requester_key(), access.requester_key()]
+    assert [keys.count(each) for each in keys] == [1, 2, 2, 2, 2, 2, 2]
