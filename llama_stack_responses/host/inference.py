@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 import openai
 
+from llama_stack_responses.chat.context_errors import says_too_long, too_long
 from llama_stack_responses.chat.inference import Extender, Receive
-from llama_stack_responses.chat.refusals import says_too_long, too_long
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.logs import get_logger
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from llama_stack_responses.chat.context_errors import too_long
 from llama_stack_responses.chat.estimate import estimated_tokens
 from llama_stack_responses.chat.inference import Extender, Receive
-from llama_stack_responses.chat.refusals import too_long
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.transcript import Transcript

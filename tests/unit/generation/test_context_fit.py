@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from llama_stack_responses.chat.context_errors import too_long
 from llama_stack_responses.chat.estimate import estimated_tokens
 from llama_stack_responses.chat.profile import Profile
-from llama_stack_responses.chat.refusals import too_long
 from llama_stack_responses.core.errors import ApiError, TooLongError
 from llama_stack_responses.generation.context_lengths import ContextLengths
 from tests.support.generation_harness import COMPLETED, GenerationHarness

@@ -2,7 +2,7 @@
 
 import pytest
 
-from llama_stack_responses.chat.refusals import says_too_long, too_long
+from llama_stack_responses.chat.context_errors import says_too_long, too_long
 
 
 @pytest.mark.parametrize(
