@@ -42,8 +42,8 @@ from .inference import HostInference
 from .keyvalue import backend
 from .platform import SAFETY, AccessRule, Api, set_log_category
 from .prompts import HostPrompts
-from .provided import ProvidedResponses
 from .registry import forget_tool_groups_without_provider
+from .responses_provider import ResponsesProvider
 from .routes import leave_out_conversations
 from .safety import HostSafety
 from .tool_runtime import HostToolRuntime
@@ -54,7 +54,7 @@ __all__ = ["get_provider_impl"]
 
 async def get_provider_impl(
     config: ResponsesConfig, deps: dict[Api, Any], policy: list[AccessRule]
-) -> ProvidedResponses:
+) -> ResponsesProvider:
     """Build the provider, and inject every object that outlives a request.
 
     The host calls this in an event loop that does not serve requests, so no object created here may be bound to a loop.
@@ -94,7 +94,7 @@ async def get_provider_impl(
         telemetry,
         pool,
     )
-    provided = ProvidedResponses(config, records, dependencies, access)
+    provided = ResponsesProvider(config, records, dependencies, access)
     provided.appear_in(deps.get(Api.providers))
     return provided
 

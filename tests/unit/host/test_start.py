@@ -9,7 +9,7 @@ from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.host import get_provider_impl
 from llama_stack_responses.host.platform import Api
-from llama_stack_responses.host.provided import GARBAGE
+from llama_stack_responses.host.responses_provider import GARBAGE
 
 
 async def test_start_freezes_loaded_objects_for_garbage_collector() -> None:

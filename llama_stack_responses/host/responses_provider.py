@@ -16,7 +16,7 @@ By default, it visits all that running streams hold after every few hundred requ
 """
 
 
-class ProvidedResponses(OpenAIResponsesImpl):
+class ResponsesProvider(OpenAIResponsesImpl):
     """The implementation with the attributes and methods that the host expects of a provider."""
 
     __provider_id__: str
