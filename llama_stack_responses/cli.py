@@ -21,7 +21,7 @@ from .admin.command_error import CommandError
 from .admin.imported_host import import_host
 from .admin.interrupts import STATUS as INTERRUPTED
 from .admin.interrupts import end_in_order
-from .installed import InstalledHost, installed_host, wrong_mcp
+from .installed_host import InstalledHost, installed_host, wrong_mcp
 
 PACKAGE = Path(__file__).parent
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from .installed import LLAMA_STACK, OGX, wrong_mcp
+from .installed_host import LLAMA_STACK, OGX, wrong_mcp
 
 if wrong := wrong_mcp(OGX if OGX.package in sys.modules else LLAMA_STACK):
     # This check precedes the imports below, which would fail with a less helpful ImportError.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from ..installed import installed_host, wrong_mcp
+from ..installed_host import installed_host, wrong_mcp
 from .command_error import CommandError
 
 

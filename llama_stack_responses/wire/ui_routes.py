@@ -13,7 +13,7 @@ from llama_stack_responses.core.errors import bad_request
 from llama_stack_responses.core.ids import check_response_id
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.schema.shapes import Schema
-from llama_stack_responses.installed import own_version
+from llama_stack_responses.installed_host import own_version
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.ui.chains import ChainViews
 from llama_stack_responses.ui.lists import ListFilter, Lists

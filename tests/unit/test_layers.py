@@ -22,7 +22,7 @@ ROOTS: Final = {each.__name__: Path(each.__path__[0]) for each in (llama_stack_r
 
 LAYERS: Final = {
     PACKAGE: (
-        {"concurrency", "core", "installed", "intervals", "logs"},
+        {"concurrency", "core", "installed_host", "intervals", "logs"},
         {"admission", "chat", "process_pool", "sealing", "telemetry"},
         {"config", "documents", "fetch"},
         {"moderation", "sandbox", "store"},
