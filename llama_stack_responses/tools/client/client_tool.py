@@ -10,7 +10,7 @@ from llama_stack_responses.core.stream.calls import CallKind, ItemForm, by_call_
 from ...core.types import Json
 from ..choice_handles import handle
 from ..tool_function import Function, chat_function
-from .checked import checked
+from .argument_validation import validated_arguments
 
 
 class ClientTool:
@@ -37,7 +37,7 @@ class ClientTool:
         fields: Callable[[Json], Json],
     ) -> None:
         def whole(arguments: str) -> Json | None:
-            found = checked(arguments, shape)
+            found = validated_arguments(arguments, shape)
             return None if found is None else fields(found)
 
         self._types = types

@@ -12,7 +12,7 @@ from llama_stack_responses.core.stream.calls import TOOL_SEARCH_CALL, TOOL_SEARC
 from ...core.types import Json
 from ..tool import Tool
 from ..tool_function import Function, Invocation, Outcome, chat_function
-from .checked import checked
+from .argument_validation import validated_arguments
 from .client_tool import an_object as object_schema
 
 _NAME: Final = "tool_search"
@@ -37,7 +37,7 @@ class ClientSearch:
             return {"call_id": call_id, "execution": "client"}
 
         def whole(arguments: str) -> Json | None:
-            found = checked(arguments, an_object)
+            found = validated_arguments(arguments, an_object)
             return None if found is None else {"arguments": found}
 
         description = declared.get("description") or "Finds tools that cannot be called yet."
@@ -105,7 +105,7 @@ def _fields(_: str, __: str) -> Json:
 
 
 def _whole(arguments: str) -> Json | None:
-    found = checked(arguments, _SEARCH)
+    found = validated_arguments(arguments, _SEARCH)
     return None if found is None else {"arguments": found}
 
 

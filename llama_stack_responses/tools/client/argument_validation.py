@@ -9,7 +9,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.schema.shapes import Check, Location
 
 
-def checked(arguments: str, shape: Check) -> Any | None:
+def validated_arguments(arguments: str, shape: Check) -> Any | None:
     """Decode arguments and validate them with `shape`; None if they are invalid."""
     try:
         return shape(decoded_arguments(arguments), Location(""))
