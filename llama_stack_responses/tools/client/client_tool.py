@@ -8,9 +8,9 @@ from llama_stack_responses.core.schema.shapes import Check
 from llama_stack_responses.core.stream.calls import CallKind, ItemForm, by_call_id
 
 from ...core.types import Json
+from ..argument_validation import validated_arguments
 from ..choice_handles import handle
 from ..tool_function import Function, chat_function
-from .argument_validation import validated_arguments
 
 
 class ClientTool:

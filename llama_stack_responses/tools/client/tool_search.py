@@ -10,9 +10,9 @@ from llama_stack_responses.core.schema.shapes import an_object, array, object_of
 from llama_stack_responses.core.stream.calls import TOOL_SEARCH_CALL, TOOL_SEARCH_OUTPUT, CallKind
 
 from ...core.types import Json
+from ..argument_validation import validated_arguments
 from ..tool import Tool
 from ..tool_function import Function, Invocation, Outcome, chat_function
-from .argument_validation import validated_arguments
 from .client_tool import an_object as object_schema
 
 _NAME: Final = "tool_search"

@@ -12,7 +12,7 @@ from llama_stack_responses.sandbox.container import CommandResult
 from llama_stack_responses.sandbox.jail import DATA
 
 from ...core.types import Json
-from ..client.checked import checked
+from ..argument_validation import validated_arguments
 from ..client.shell import SHELL_PARAMETERS
 from ..tool_function import Function, Invocation, ItemReporter, Outcome, chat_function
 from ..tool_history import ToolHistory
@@ -62,7 +62,7 @@ class HostedShellTool:
         return {"call_id": call_id, "environment": place}
 
     def _whole(self, arguments: str) -> Json | None:
-        action = checked(arguments, SHELL_ACTION)
+        action = validated_arguments(arguments, SHELL_ACTION)
         return None if action is None or len(action["commands"]) > _MAX_COMMANDS else {"action": with_limits(action)}
 
     async def _run(self, invocation: Invocation) -> Outcome:

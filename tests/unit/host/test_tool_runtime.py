@@ -112,10 +112,10 @@ async def test_listing_is_not_shared_between_users_or_credentials() -> None:
     assert groups.listed == ["search"] * 4
 
 
-def test_askers_differ_by_user_and_provider_data() -> None:
+def test_requester_key_differs_by_user_and_provider_data() -> None:
     access = HostAccess([])
-    keys = [access.requester_key()]
+    requesters = [access.requester_key()]
     for owner, keys in ((ANONYMOUS, {"k": "a"}), (ANONYMOUS, {"k": "b"}), (Owner("u", {}), {"k": "a"})):
         with access.acting_for(owner, keys):
-            keys += [access.requester_key(), access.requester_key()]
-    assert [keys.count(each) for each in keys] == [1, 2, 2, 2, 2, 2, 2]
+            requesters += [access.requester_key(), access.requester_key()]
+    assert [requesters.count(each) for each in requesters] == [1, 2, 2, 2, 2, 2, 2]
