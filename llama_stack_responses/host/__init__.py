@@ -28,7 +28,7 @@ from llama_stack_responses.sandbox.factory import open_containers
 from llama_stack_responses.store.factory import open_records
 from llama_stack_responses.store.instrumented import MeasuredRecords
 from llama_stack_responses.telemetry.telemetry import Telemetry
-from llama_stack_responses.tools.hosted.runtime import NoToolRuntime
+from llama_stack_responses.tools.hosted.runtime import NoToolRuntime, ToolRuntime
 from llama_stack_responses.tools.mcp.incoming import IncomingLimits
 from llama_stack_responses.tools.mcp.sessions import McpClient, SessionLimits
 from llama_stack_responses.tools.registry import HostedToolServices
@@ -63,8 +63,6 @@ async def get_provider_impl(
         # Connecting now stops the start if the stack has no such backend.
         await backend(config.store.backend)()
     _prepare_host()
-    if Api.tool_runtime in deps:
-        await forget_tool_groups_without_provider(deps[Api.tool_runtime])
     files = HostFiles(deps[Api.files]) if Api.files in deps else NoFiles()
     access = HostAccess(policy)
     pool, address_policy = WorkerPool(config.files.pool_limits), _address_policy(config.fetch, access.current_user)
@@ -72,9 +70,7 @@ async def get_provider_impl(
     services = HostedToolServices(
         current_user=access.current_user,
         uploaded=uploaded_with(files, contents, access.current_user),
-        runtime=HostToolRuntime(deps[Api.tool_runtime], access.requester_key)
-        if Api.tool_runtime in deps
-        else NoToolRuntime(),
+        runtime=await _tool_runtime(deps.get(Api.tool_runtime), access),
         pages=_pages(config.fetch, address_policy, pool, contents),
         browses=lambda model: profile_for(model, config.profiles).web_search == "browser",
         vector_stores=HostVectorStores(deps[Api.vector_io]) if Api.vector_io in deps else None,
@@ -106,6 +102,13 @@ def _prepare_host() -> None:
     # Without a category, the host would show only warnings of this logger.
     set_log_category(ENDED, category="openai_responses")
     leave_out_conversations()
+
+
+async def _tool_runtime(router: Any, access: HostAccess) -> ToolRuntime:
+    if router is None:
+        return NoToolRuntime()
+    await forget_tool_groups_without_provider(router)
+    return HostToolRuntime(router, access.requester_key)
 
 
 def _inference(config: ResponsesConfig, router: Any) -> HostInference:

@@ -90,7 +90,7 @@ LAYERS: Final = {
         {"background"},
     ),
     f"{PACKAGE}.tools": (
-        {"choice_handles", "naming", "tool_function", "tool_history"},
+        {"argument_validation", "choice_handles", "naming", "tool_function", "tool_history"},
         {"tool"},
         {"client", "function_names", "mcp"},
         {"hosted", "toolset"},
