@@ -44,17 +44,18 @@ def machine(plan: Plan, device: torch.device) -> Iterator[Row]:
 
 # Sections of a GPU, most informative first. The seconds add up to ten minutes.
 SECTIONS: dict[str, tuple[Section, float]] = {
-    "machine": (machine, 20),
+    "machine": (machine, 10),
     "correctness": (kernels.correctness, 80),
     "agreement": (steps.agreement, 40),
     "decode": (steps.decode, 80),
     "kernels": (kernels.timings, 50),
     "sampling": (steps.sampling, 40),
     "drafts": (steps.drafts, 40),
+    "draft-head": (steps.draft_head, 40),
     "prefill": (steps.prefill, 30),
-    "start": (steps.start, 70),
-    "host": (steps.host, 30),
-    "sweep": (kernels.sweep, 50),
+    "start": (steps.start, 60),
+    "host": (steps.host, 20),
+    "sweep": (kernels.sweep, 40),
     "decode-120b": (steps.decode_120b, 40),
     "transformers": (rival.transformers, 30),
 }

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from llama_stack_gpt_oss.engine.config import ModelConfig, Yarn
+from llama_stack_gpt_oss.engine.draft_head import DraftHeadWeights
+from llama_stack_gpt_oss.engine.draft_head_config import DraftHeadConfig, DraftHeadRope
 from llama_stack_gpt_oss.engine.weights import Experts, Layer, Weights
 
 YARN = Yarn(theta=150000.0, factor=32.0, original_context=4096, beta_fast=32.0, beta_slow=1.0)
@@ -44,8 +46,8 @@ class Plan:
 
     rows: of the kernels that are compared and timed. batches: pairs of answers and tokens of context. eight: those
     with an FP8 KV cache. large: batches of the 120b. sampled: answers with each way of sampling. drafts: tokens drafted
-    for an answer. host: answers, tokens of context and steps without kernels. repeats: timed launches of a kernel.
-    copied: bytes of a copy.
+    for an answer of `answer` tokens. host: answers, tokens of context and steps without kernels. repeats: timed
+    launches of a kernel. copied: bytes of a copy.
     """
 
     config: ModelConfig
@@ -56,6 +58,7 @@ class Plan:
     large: Sequence[tuple[int, int]]
     sampled: Sequence[int]
     drafts: Sequence[int]
+    answer: int
     prompts: Sequence[int]
     host: tuple[int, int, int]
     chunk: int
@@ -75,6 +78,7 @@ REAL = Plan(
     large=((1, 1024), (8, 1024), (64, 1024)),
     sampled=(1, 64),
     drafts=(0, 1, 3, 7),
+    answer=100,
     prompts=(2048, 16384),
     host=(64, 8192, 300),
     chunk=4096,
@@ -92,6 +96,7 @@ SMALL = Plan(
     large=((1, 100),),
     sampled=(2,),
     drafts=(0, 3),
+    answer=20,
     prompts=(128,),
     host=(4, 200, 5),
     chunk=64,
@@ -134,3 +139,45 @@ def random_weights(config: ModelConfig, device: torch.device) -> Weights:
 
     words = (config.vocabulary, config.hidden)
     return Weights(dense(*words), tuple(layer() for _ in range(config.layers)), dense(config.hidden) + 1, dense(*words))
+
+
+def head_config(config: ModelConfig) -> DraftHeadConfig:
+    """Return the dimensions of a published EAGLE-3 head, in the proportions of the model."""
+    return DraftHeadConfig(
+        hidden=config.hidden,
+        intermediate=6 * config.hidden,
+        head_size=config.head_size,
+        query_heads=config.query_heads,
+        kv_heads=config.kv_heads,
+        vocabulary=min(32000, config.vocabulary),
+        features=(config.layers // 4, config.layers // 2, config.layers - 1),
+        rope=DraftHeadRope(config.yarn.theta),
+        norm_epsilon=config.norm_epsilon,
+        norm_before_residual=False,
+    )
+
+
+def random_head(config: DraftHeadConfig, model: Weights) -> DraftHeadWeights:
+    """Create small random weights of a head next to those of the model."""
+    like, hidden = model.embedding, config.hidden
+
+    def dense(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, dtype=like.dtype, device=like.device) * 0.02
+
+    return DraftHeadWeights(
+        embedding=like,
+        final_norm=model.norm,
+        feature_norms=(),
+        combine=dense(hidden, len(config.features) * hidden),
+        embedding_norm=dense(hidden) + 1,
+        hidden_norm=dense(hidden) + 1,
+        qkv=dense((config.query_heads + 2 * config.kv_heads) * config.head_size, 2 * hidden),
+        out=dense(hidden, config.query_heads * config.head_size),
+        mlp_norm=dense(hidden) + 1,
+        gate=dense(config.intermediate, hidden),
+        up=dense(config.intermediate, hidden),
+        down=dense(hidden, config.intermediate),
+        norm=dense(hidden) + 1,
+        unembedding=dense(config.vocabulary, hidden),
+        ids=torch.arange(config.vocabulary, device=like.device),
+    )

@@ -13,9 +13,11 @@ from itertools import product
 import torch
 
 from llama_stack_gpt_oss.engine.cache import PAGE, Cache
+from llama_stack_gpt_oss.engine.draft_head import DraftHead
 from llama_stack_gpt_oss.engine.drafts import NgramDrafter
 from llama_stack_gpt_oss.engine.engine import Engine, Request
 from llama_stack_gpt_oss.engine.graphs import Capture, CudaGraphs, most_verified
+from llama_stack_gpt_oss.engine.head_drafter import HeadDrafter
 from llama_stack_gpt_oss.engine.kernels import choose
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.ops import Head
@@ -25,7 +27,7 @@ from llama_stack_gpt_oss.engine.sequence import SamplingParams, Sequence, TokenM
 from llama_stack_gpt_oss.engine.weights import Weights
 
 from .measures import Row, copy_bandwidth, pages_of, sequences, step_bytes, timed
-from .plans import GPT_OSS_120B, TINY, Plan, random_weights
+from .plans import GPT_OSS_120B, TINY, Plan, head_config, random_head, random_weights
 
 GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 WAYS = {
@@ -141,13 +143,17 @@ def model_of(
     device: torch.device,
     batches: list[tuple[int, int]],
     kv_dtype: torch.dtype | None = None,
+    features: tuple[int, ...] = (),
 ) -> tuple[Model, int]:
-    """Return a model with a KV cache for any of the batches, and the longest of their contexts."""
+    """Return a model with a KV cache for any of the batches, and the longest of their contexts.
+
+    features: the layers whose inputs each step returns.
+    """
     room = plan.warm + plan.steps + 1 + PAGE
     context = max(tokens for _, tokens in batches) + room
     pages = max(pages_of(plan.config, batch, tokens + room) for batch, tokens in batches)
     ops = choose(plan.config, device, weights.embedding.dtype)
-    return Model(plan.config, weights, ops, pages, context, kv_dtype), context
+    return Model(plan.config, weights, ops, pages, context, kv_dtype, features), context
 
 
 def decode(plan: Plan, device: torch.device) -> Iterator[Row]:
@@ -207,7 +213,7 @@ def sampling(plan: Plan, device: torch.device) -> Iterator[Row]:
 
 def drafts(plan: Plan, device: torch.device) -> Iterator[Row]:
     """Yield the speed of answers that repeat themselves, with several numbers of drafts; the second of two runs."""
-    weights, context, tokens = random_weights(plan.config, device), plan.batches[0][1], plan.steps
+    weights, context, tokens = random_weights(plan.config, device), plan.batches[0][1], plan.answer
     model, longest = model_of(plan, weights, device, [(max(plan.sampled), context)])
     params = SamplingParams(max_tokens=tokens, temperature=0.0, frequency_penalty=-2.0)
     for batch, most in product(plan.sampled, plan.drafts):
@@ -229,6 +235,52 @@ def drafts(plan: Plan, device: torch.device) -> Iterator[Row]:
             "drafted": after.drafted_tokens - before.drafted_tokens,
             "accepted": after.accepted_tokens - before.accepted_tokens,
         }
+
+
+class Unchanging:
+    """Drafts as many tokens in each step, although those of a random head are rejected."""
+
+    waits = True
+
+    def __init__(self, drafter: HeadDrafter) -> None:
+        self.propose = drafter.propose
+        self.forget = drafter.forget
+        self._drafter = drafter
+
+    def verified(self, sequence: Sequence, _: int, accepted: int) -> None:
+        self._drafter.verified(sequence, accepted, accepted)
+
+
+def draft_head(plan: Plan, device: torch.device) -> Iterator[Row]:
+    """Yield the time of a step with drafts of an EAGLE-3 head, which has to accept more than `worth` tokens."""
+    weights, context, tokens = random_weights(plan.config, device), plan.batches[0][1], plan.answer
+    config = head_config(plan.config)
+    model, longest = model_of(plan, weights, device, [(max(plan.sampled), context)], features=config.features)
+    head = DraftHead(config, random_head(config, weights), plan.config, model.scratch, longest)
+    params = SamplingParams(max_tokens=tokens, temperature=1.0)
+    for batch in plan.sampled:
+        plain = 0.0
+        for most in plan.drafts:
+            capture = None if device.type == "cuda" else eager
+            runner = ModelRunner(model, device, longest, batch, capture, most, draft_head=head if most else None)
+            limits = Limits(batch, plan.chunk, batch, most_verified(batch, most))
+            drafter = Unchanging(runner.drafter) if runner.drafter else None
+            engine = Engine(runner, Cache(model.scratch, plan.config.kv_groups), limits, longest, no_mask, drafter)
+            prompts = [torch.randint(plan.config.vocabulary, (64,)).tolist() for _ in range(batch)]
+            generated(engine, prompts, params)
+            before = engine.metrics()
+            seconds = timed(partial(generated, engine, prompts, params), device)
+            after = engine.metrics()
+            step = seconds / (after.steps - before.steps)
+            plain = plain or step
+            yield {
+                "batch": batch,
+                "drafts": most,
+                "step_milliseconds": step * 1000,
+                "worth": step / plain - 1,
+                "drafted": after.drafted_tokens - before.drafted_tokens,
+                "accepted": after.accepted_tokens - before.accepted_tokens,
+            }
 
 
 def prefill(plan: Plan, device: torch.device) -> Iterator[Row]:

@@ -16,6 +16,7 @@ SECTIONS = [
     "kernels",
     "sampling",
     "drafts",
+    "draft-head",
     "prefill",
     "start",
     "host",
@@ -42,6 +43,7 @@ def test_all_sections_run_on_small_shapes(tmp_path: Path) -> None:
     for section in SECTIONS:
         assert len([row for row in rows if row["section"] == section]) > 1
     assert {row["ok"] for row in rows if row["section"] == "correctness" and "error" in row} == {True}
+    assert all(row["drafted"] > 0 for row in rows if row.get("drafts"))
     assert [row["equal"] for row in rows if "equal" in row] == [16, 16]
 
 
