@@ -1,6 +1,7 @@
 """An EAGLE-3 head drafts what its definition says, from blocks, and its drafts never change a token."""
 
 import json
+import random
 from collections.abc import Callable
 from collections.abc import Sequence as Series
 from dataclasses import dataclass, replace
@@ -36,7 +37,7 @@ from llama_stack_gpt_oss.process.assembly import assemble
 
 from .support.engines import CPU, batch_of, drain, engine_over, tokens_of
 from .support.records import replayed
-from .test_drafts import answers, assert_equal, requests
+from .test_drafts import Rising, answers, assert_equal, requests
 
 DRAFTS = 3
 PAGES = 64
@@ -132,17 +133,24 @@ def observed(
     changed: Callable[[list[int], Sequence], list[int]] = lambda drafts, _: drafts,
     capture: Capture | None = None,
     limits: Limits = LIMITS,
+    pages: int = PAGES,
 ) -> tuple[Engine, Observed]:
     config = read_draft_head_config(folder, model.config)
     head = DraftHead(config, load_draft_head(folder, config, model.weights), model.config, PAGES, PAGES * 64)
     runner = ModelRunner(model, CPU, 4096, limits.sequences, capture, DRAFTS, draft_head=head)
     assert runner.drafter is not None
     drafter = Observed(runner.drafter, changed)
-    return engine_over(runner, PAGES, limits, kv_groups=model.config.kv_groups, drafter=drafter)[0], drafter
+    groups = model.config.kv_groups
+    return engine_over(runner, pages, limits, open_mask=rising, kv_groups=groups, drafter=drafter)[0], drafter
 
 
 def plain(model: Model) -> Engine:
-    return engine_over(ModelRunner(model, CPU, 4096, 8), PAGES, LIMITS, kv_groups=model.config.kv_groups)[0]
+    groups = model.config.kv_groups
+    return engine_over(ModelRunner(model, CPU, 4096, 8), PAGES, LIMITS, open_mask=rising, kv_groups=groups)[0]
+
+
+def rising(_: str) -> Rising:
+    return Rising()
 
 
 @dataclass(frozen=True)
@@ -318,6 +326,55 @@ def test_tokens_are_same_with_and_without_head(
     metrics = engine.metrics()
     assert 0 < metrics.accepted_tokens < metrics.drafted_tokens
     assert len(drafter.proposed) > 20
+
+
+@pytest.mark.parametrize("kv_dtype", [None, torch.float8_e4m3fn])
+def test_answers_with_head_survive_cancels_and_preemption(
+    model: Model, folder: Path, kv_dtype: torch.dtype | None
+) -> None:
+    """Few blocks, shared prefixes, and all ways of sampling: each answer is the one that it is alone."""
+    config = model.config
+    model = Model(config, model.weights, TorchOps(config), PAGES, PAGES * 64, kv_dtype, features=(1, 2, 3))
+    source = random.Random(4)
+    ways = (GREEDY, WARM, replace(WARM, top_p=0.8), replace(WARM, frequency_penalty=1.0, logit_bias=((5, 3.0),)))
+    shared = source.choices(range(500), k=130)
+    wanted = [
+        Request(
+            (f"{number}",),
+            shared[: source.choice((0, 64, 130))] + source.choices(range(500), k=source.randrange(1, 90)),
+            replace(ways[number % 4], seed=number, max_tokens=source.randrange(1, 40)),
+            "rising" if number % 5 == 0 else None,
+        )
+        for number in range(30)
+    ]
+    expected = {each.ids[0]: tokens_of(answers(plain(model), [each])[each.ids[0]], each.ids[0]) for each in wanted}
+
+    def changed(drafts: list[int], sequence: Sequence) -> list[int]:
+        right = expected[sequence.id][sequence.generated :][: len(drafts)]
+        return right if len(sequence.tokens) % 3 else drafts
+
+    limits = replace(LIMITS, sequences=6, verified=24)
+    engine, drafter = observed(model, folder, changed, None, limits, pages=14)
+    found: dict[str, list[int]] = {each.ids[0]: [] for each in wanted}
+    cancelled: set[str] = set()
+    for request in wanted:
+        engine.add(request)
+        for _ in range(source.randrange(4)):
+            for update in engine.step():
+                found[update.id].append(update.sampled.token)
+        if source.random() < 0.2:
+            cancelled.add(request.ids[0])
+            engine.cancel(request.ids[0])
+    for update in drain(engine):
+        found[update.id].append(update.sampled.token)
+    for name, tokens in found.items():
+        assert tokens == (expected[name][: len(tokens)] if name in cancelled else expected[name]), name
+    metrics = engine.metrics()
+    assert metrics.preemptions > 0
+    assert metrics.cached_tokens > 0
+    assert metrics.pages_used == 0
+    assert 0 < metrics.accepted_tokens < metrics.drafted_tokens
+    assert not drafter._drafter._lengths
 
 
 @pytest.mark.parametrize(
