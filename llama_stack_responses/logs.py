@@ -7,12 +7,14 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import suppress
+from contextvars import Token
 from traceback import TracebackException
 from typing import Any, Final
 
 from opentelemetry import context, trace
+from opentelemetry.context import Context
 
 _ABOUT: Final = context.create_key("llama_stack_responses.about")
 
@@ -57,14 +59,33 @@ _VALUE_CHARACTERS: Final = 2_000
 """Maximum characters of a value in a log line; the first ones are kept."""
 
 
-@contextmanager
-def about(**names: str) -> Iterator[None]:
-    """Add these names to all records that are logged within the block, and in tasks that are created there."""
-    token = context.attach(context.set_value(_ABOUT, {**_known(), **names}))
-    try:
-        yield
-    finally:
-        context.detach(token)
+class Attached:
+    """Makes a context of OpenTelemetry the current one within a block.
+
+    An open stream holds several of these, and a generator would take several times the memory.
+    """
+
+    __slots__ = ("_context", "_token")
+
+    def __init__(self, attached: Context) -> None:
+        self._context = attached
+        self._token: Token[Context]
+
+    def __enter__(self) -> None:
+        self._token = context.attach(self._context)
+
+    def __exit__(self, *_: object) -> None:
+        context.detach(self._token)
+
+
+def about(within: Context | None = None, /, **names: str) -> Attached:
+    """Add these names to all records that are logged within the block, and in tasks that are created there.
+
+    Args:
+        within: the context that is extended; the current one by default.
+        names: the names and their values.
+    """
+    return Attached(context.set_value(_ABOUT, {**_known(), **names}, within))
 
 
 def known(name: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Final
@@ -10,6 +11,8 @@ _MAX_TICKS: Final = 2000
 """Maximum number of times that are kept; beyond that, every second one is dropped, and fewer are noted from then on."""
 
 _TICK_SECONDS: Final = 0.04
+_TICK: Final = "q"
+"""The type of a number in the array of them."""
 
 
 class EventTimes:
@@ -23,7 +26,7 @@ class EventTimes:
     def __init__(self, seconds: float = 0.0, before: Sequence[int] = ()) -> None:
         self._began = perf_counter() - seconds
         self._interval = _TICK_SECONDS
-        self._ticks = list(before)
+        self._ticks = array(_TICK, before)
         self._counted = sum(before[::2])
         self._last = sum(before[1::2]) / 1000
         self._skipped, self._skipped_at = 0, 0.0
@@ -46,7 +49,7 @@ class EventTimes:
             self._add(self._skipped, self._skipped_at)
 
     def _add(self, count: int, now: float) -> None:
-        self._ticks += (count - self._counted, round(now * 1000) - round(self._last * 1000))
+        self._ticks.extend((count - self._counted, round(now * 1000) - round(self._last * 1000)))
         self._counted, self._last = count, now
         if len(self._ticks) > 2 * _MAX_TICKS:
             self._thin()
@@ -61,7 +64,7 @@ class EventTimes:
                 del self._ticks[-2:]
         if count > self._counted:
             at = max(at, round(self._last * 1000))
-            self._ticks += (count - self._counted, at - round(self._last * 1000))
+            self._ticks.extend((count - self._counted, at - round(self._last * 1000)))
             self._counted, self._last = count, at / 1000
 
     def noted(self) -> list[int]:
@@ -78,5 +81,7 @@ class EventTimes:
     def _thin(self) -> None:
         ticks, self._interval = self._ticks, 2 * self._interval
         ends = range(0, len(ticks) - 3, 4)
-        self._ticks = [each for at in ends for each in (ticks[at] + ticks[at + 2], ticks[at + 1] + ticks[at + 3])]
+        self._ticks = array(
+            _TICK, (each for at in ends for each in (ticks[at] + ticks[at + 2], ticks[at + 1] + ticks[at + 3]))
+        )
         self._ticks += ticks[len(ends) * 4 :]

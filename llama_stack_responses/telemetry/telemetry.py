@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from time import perf_counter
+from types import TracebackType
 from typing import Any, Final
 
 from opentelemetry import metrics, trace
@@ -24,6 +25,7 @@ from llama_stack_responses.core.stream.calls import ServerCall
 from llama_stack_responses.core.stream.deltas import Finish, Usage
 
 from ..core.types import Json
+from ..logs import Attached
 from . import content
 from .gauges import Gauges, Load
 from .instruments import Instruments
@@ -179,6 +181,35 @@ class ToolOperation(Operation):
             self._span.set_attribute("gen_ai.tool.call.result", content.plain(output))
 
 
+class _Doing[Kind: Operation]:
+    """Makes the span of an operation the current one within a block, and ends and measures it afterwards.
+
+    An open stream holds two of these, and generators would take several times the memory.
+    """
+
+    __slots__ = ("_attached", "_measured", "_span", "operation")
+
+    def __init__(self, operation: Kind, span: Span, measured: Histogram) -> None:
+        self.operation = operation
+        self._span = span
+        self._measured = measured
+        self._attached = Attached(trace.set_span_in_context(span))
+
+    def __enter__(self) -> Kind:
+        self._attached.__enter__()
+        return self.operation
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        operation = self.operation
+        try:
+            if error:
+                operation.failed(error)
+            self._measured.record(operation.seconds, operation.labels)
+        finally:
+            self._attached.__exit__()
+            self._span.end()
+
+
 class Telemetry:
     """The owner of the tracer and the instruments.
 
@@ -212,16 +243,14 @@ class Telemetry:
         measured = self._instruments.request
         return self._doing(ResponseOperation, "invoke_agent", SpanKind.INTERNAL, labels, more, measured)
 
-    @contextmanager
-    def round(self, model: str, whole: ResponseOperation) -> Iterator[RoundOperation]:
+    def round(self, model: str, whole: ResponseOperation) -> AbstractContextManager[RoundOperation]:
         """Trace a model round of this response that runs within the block."""
         name, labels, measured = f"chat {model}", _labels("chat", model), self._instruments.operation
-        with self._doing(RoundOperation, name, SpanKind.CLIENT, labels, {}, measured) as operation:
-            operation.whole = whole
-            yield operation
+        doing = self._doing(RoundOperation, name, SpanKind.CLIENT, labels, {}, measured)
+        doing.operation.whole = whole
+        return doing
 
-    @contextmanager
-    def tool(self, call: ServerCall, item_type: str) -> Iterator[ToolOperation]:
+    def tool(self, call: ServerCall, item_type: str) -> AbstractContextManager[ToolOperation]:
         """Trace a tool call within the block, which an item of this type shows."""
         name = f"execute_tool {call.name}"
         # Without the tool's name: that of an MCP server's tool is chosen by the client.
@@ -232,9 +261,9 @@ class Telemetry:
             "gen_ai.tool.type": "extension",
         }
         measured = self._instruments.operation
-        with self._doing(ToolOperation, name, SpanKind.INTERNAL, labels, more, measured) as operation:
-            operation.set_arguments(call.arguments)
-            yield operation
+        doing = self._doing(ToolOperation, name, SpanKind.INTERNAL, labels, more, measured)
+        doing.operation.set_arguments(call.arguments)
+        return doing
 
     @contextmanager
     def storing(self, operation: str) -> Iterator[None]:
@@ -268,22 +297,12 @@ class Telemetry:
         monitor.start()
         return monitor
 
-    @contextmanager
     def _doing[Kind: Operation](
         self, kind: type[Kind], name: str, span_kind: SpanKind, labels: Labels, more: Labels, measured: Histogram
-    ) -> Iterator[Kind]:
-        attributes = {**labels, **more}
-        with self._tracer.start_as_current_span(
-            name, kind=span_kind, attributes=attributes, record_exception=False, set_status_on_exception=False
-        ) as span:
-            operation = kind(span, labels, self._instruments, wants_content=self._wants_content and span.is_recording())
-            try:
-                yield operation
-            except BaseException as error:
-                operation.failed(error)
-                raise
-            finally:
-                measured.record(operation.seconds, operation.labels)
+    ) -> _Doing[Kind]:
+        span = self._tracer.start_span(name, kind=span_kind, attributes={**labels, **more})
+        wants_content = self._wants_content and span.is_recording()
+        return _Doing(kind(span, labels, self._instruments, wants_content=wants_content), span, measured)
 
 
 def _labels(operation: str, model: str) -> dict[str, AttributeValue]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Final
 
-from opentelemetry import context, trace
+from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from ..logs import Attached
 
 _HEADERS: Final = TraceContextTextMapPropagator()
 _HEADER_CHARACTERS: Final = 512
@@ -24,19 +26,19 @@ def trace_headers() -> dict[str, str]:
     return headers
 
 
-@contextmanager
-def within(headers: Mapping[str, str]) -> Iterator[None]:
+def within(headers: Mapping[str, str]) -> Attached:
     """Run the block in the trace that these headers name, and in no other."""
+    return Attached(trace_of(headers))
+
+
+def trace_of(headers: Mapping[str, str]) -> Context:
+    """Return the current context with the trace that these headers name, and no other."""
     known = {
         name: headers[name]
         for name in _HEADERS.fields
         if len(headers.get(name, "")) in range(1, _HEADER_CHARACTERS + 1)
     }
-    token = context.attach(_HEADERS.extract(known, trace.set_span_in_context(trace.INVALID_SPAN)))
-    try:
-        yield
-    finally:
-        context.detach(token)
+    return _HEADERS.extract(known, trace.set_span_in_context(trace.INVALID_SPAN))
 
 
 def is_traced() -> bool:

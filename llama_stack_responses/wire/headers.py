@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from llama_stack_responses.core.ids import new_id
-from llama_stack_responses.logs import about
-from llama_stack_responses.telemetry.trace_context import is_traced, within
+from llama_stack_responses.logs import Attached, about
+from llama_stack_responses.telemetry.trace_context import is_traced, trace_of
 
 _DRAINED_BYTES: Final = 65_536
 """Bytes of an unread body that the server may read and discard to keep the connection open."""
@@ -28,14 +26,12 @@ def request_id(scope: Scope) -> str:
     return new_id("req")
 
 
-@contextmanager
-def known(scope: Scope, request_id: str) -> Iterator[None]:
+def known(scope: Scope, request_id: str) -> Attached:
     """Join the client's trace within the block, and add the request id to its log lines.
 
     If the operator instruments the host's HTTP server, the trace is already active.
     """
-    with nullcontext() if is_traced() else within(Headers(scope=scope)), about(x_request_id=request_id):
-        yield
+    return about(None if is_traced() else trace_of(Headers(scope=scope)), x_request_id=request_id)
 
 
 def body_length(scope: Scope) -> int | None:

@@ -166,6 +166,7 @@ class RunEventsResponse(Response):
             while (events := await self._run.event_buffer.get(KEEP_ALIVE_SECONDS, write)) is not None:
                 for block in _frames(events):
                     await _send_more(send, block)
+                del events, block  # They would be held while deltas are written past this task.
             # No [DONE] if the outcome is unknown: the stream is incomplete.
             await send({"type": "http.response.body", "body": b"" if self._run.unknown else sse.DONE})
 

@@ -9,7 +9,6 @@ arguments of the first are a complete JSON object, or the round ends.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -104,7 +103,7 @@ class ToolCalls:
         self._kind_of = kind_of
         self._whole_of = whole_of
         self._writing: dict[Hashable, _OpenCall] = {}
-        self._line: deque[_OpenCall] = deque()
+        self._line: list[_OpenCall] = []
         self._running: set[int] = set()
         self._call_ids: set[str] = set()
         self._emitted: set[tuple[int, str]] = set()
@@ -184,7 +183,7 @@ class ToolCalls:
     def close(self, status: ItemStatus) -> list[Event]:
         """Close the calls that are being written, and with `incomplete` also those that run."""
         out: list[Event] = []
-        line, self._line = self._line, deque()
+        line, self._line = self._line, []
         self._writing = {}
         for call in line:
             if call.name or call.fragments.pieces:
@@ -256,7 +255,7 @@ class ToolCalls:
                 self._open(out, first)
 
     def _finish_first(self, out: list[Event]) -> None:
-        call = self._line.popleft()
+        call = self._line.pop(0)
         self._close(out, call, "completed")
         call.closed = True
 
