@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from benchmarks.paced import RELAY, WAYS, Place, Way, job_of, places, program
 from benchmarks.report import markdown_table
-from benchmarks.servers import TEMPLATE, Worker
+from benchmarks.servers import TEMPLATE, Worker, group_killed_with_parent
 from tests.support.stack import LiveStack
 from tests.support.variants import variant
 
@@ -102,6 +102,8 @@ def throughput(folder: Path, rounds: int) -> dict[int, list[float]]:
             )
             for count in found
         }
+        for server in servers.values():
+            running.enter_context(group_killed_with_parent(server.pid))
         for number in range(-1, rounds):
             for count, server in servers.items():
                 each = load.ask(job_of(text, Place(server.port, server.pid), BUSY, BUSY_TOKENS))

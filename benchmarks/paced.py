@@ -23,6 +23,7 @@ from typing import Any, Final
 from benchmarks.report import markdown_table, with_spread
 from benchmarks.servers import BUILTIN, OURS, REPOSITORY, Worker, stack
 from benchmarks.texts import tools
+from tests.support.process import killed_with_parent
 
 type Json = dict[str, Any]
 
@@ -84,7 +85,7 @@ class Place:
 @contextmanager
 def program(module: str, argument: object) -> Iterator[Place]:
     """Run a module of this folder that prints its port."""
-    command = [sys.executable, "-m", module, str(argument)]
+    command = killed_with_parent([sys.executable, "-m", module, str(argument)])
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
         try:
             assert process.stdout

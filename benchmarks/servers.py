@@ -7,11 +7,13 @@ import os
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from tests.support.process import killed_with_parent
 from tests.support.stack import Host, LiveStack
 from tests.support.variants import variant
 
@@ -93,12 +95,29 @@ def _settled_bytes(path: Path) -> int:
         return int(pages * size)
 
 
+_KILL_GROUP: Final = "import os, signal, sys; sys.stdin.read(); os.killpg(int(sys.argv[1]), signal.SIGKILL)"
+
+
+@contextmanager
+def group_killed_with_parent(pid: int) -> Iterator[None]:
+    """Kill a process group if this process ends within the block, however it ends.
+
+    The kernel kills the leader. Its workers would continue.
+    """
+    command = [sys.executable, "-I", "-S", "-c", _KILL_GROUP, str(pid)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as watching:  # noqa: S603
+        try:
+            yield
+        finally:
+            watching.kill()
+
+
 class Worker:
     """A module of this folder in its own process, which answers lines of JSON with lines of JSON."""
 
     def __init__(self, module: str) -> None:
         self._process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", module],
+            killed_with_parent([sys.executable, "-m", module]),
             cwd=REPOSITORY,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
