@@ -58,8 +58,8 @@ def wrong_mcp(host: InstalledHost) -> str | None:
         there = ""
     if there.partition(".")[0] == str(host.mcp_major):
         return None
-    found = f"version {there} is installed" if there else "none is installed"
+    state = f"version {there} is installed" if there else "none is installed"
     return (
-        f"{host.name} needs the package mcp in version {host.mcp_major}, and {found}: "
+        f"{host.name} needs the package mcp in version {host.mcp_major}, and {state}: "
         f"pip install 'llama-stack-responses[{host.name}]', or pip install '{host.mcp}'."
     )

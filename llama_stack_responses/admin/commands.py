@@ -135,14 +135,14 @@ def show(given: Namespace) -> None:
     """Run `show`: one response with its owner and its whole input."""
 
     async def work(records: Records, _: ResponsesConfig) -> None:
-        found = await StoreView(records).show(given.id)
-        if found is None:
+        response = await StoreView(records).show(given.id)
+        if response is None:
             raise CommandError(f"There is no response {given.id!r} in this store.")
         if given.json:
-            print_json(found)
+            print_json(response)
         else:
             # ASCII only: what is stored may contain characters that control a terminal.
-            print(json.dumps(found, indent=2, ensure_ascii=True))
+            print(json.dumps(response, indent=2, ensure_ascii=True))
 
     with_store(given.config, work)
 
@@ -185,9 +185,9 @@ def stats(given: Namespace) -> None:
     """Run `stats`: how much is stored and queued."""
 
     async def work(records: Records, _: ResponsesConfig) -> None:
-        found = await StoreView(records).stats()
-        dates = {} if given.json else {name: moment(found[name]) for name in ("oldest", "newest")}
-        print_fields(found | dates, as_json=given.json)
+        counts = await StoreView(records).stats()
+        dates = {} if given.json else {name: moment(counts[name]) for name in ("oldest", "newest")}
+        print_fields(counts | dates, as_json=given.json)
 
     with_store(given.config, work)
 
@@ -284,8 +284,8 @@ def export(given: Namespace) -> None:
 async def _export(view: StoreView, owner: Owner, out: TextIO) -> None:
     with Progress("responses and conversations exported") as progress:
         async for response_id in view.responses_of(owner):
-            if found := await view.show(response_id):
-                out.write(json.dumps({"type": "response", **found}) + "\n")
+            if response := await view.show(response_id):
+                out.write(json.dumps({"type": "response", **response}) + "\n")
             progress.add()
         await _export_conversations(view, owner, out, progress)
 

@@ -63,11 +63,11 @@ class Follower:
         parts = [each async for owners in self._view.buckets(self._owner, since) for each in owners]
         share = max(self._max_rows // max(len(parts), 1), self._min_rows)
         self._floors = {of: order for of, order in self._floors.items() if order > since}
-        before, self._statuses, found = self._statuses, {}, list[Json]()
+        before, self._statuses, changes = self._statuses, {}, list[Json]()
         for of, digits in parts:
             rows = await self._view.rows(of, digits, share, since=max(since, self._floors.get(of, "")))
             if len(rows) == share:
                 self._floors[of] = rows[-1]["order"]
             self._statuses |= {row["id"]: row["status"] for row in rows}
-            found += (row for row in rows if before.get(row["id"]) != row["status"])
-        return found
+            changes += (row for row in rows if before.get(row["id"]) != row["status"])
+        return changes

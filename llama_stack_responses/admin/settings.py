@@ -25,8 +25,10 @@ def quick_settings(path: Path, environment: Mapping[str, str]) -> ResponsesConfi
         describes.
     """
     try:
-        found = _provider(yaml.safe_load(path.read_text()), environment)
-        settings = None if found is None else ResponsesConfig(**(substituted(found.get("config"), environment) or {}))
+        provider = _provider(yaml.safe_load(path.read_text()), environment)
+        settings = (
+            None if provider is None else ResponsesConfig(**(substituted(provider.get("config"), environment) or {}))
+        )
     except (OSError, ValidationError, yaml.YAMLError, AttributeError, KeyError, RuntimeError, TypeError, ValueError):
         return None
     return None if settings is None or isinstance(settings.store, HostStore | MemoryStore) else settings
@@ -59,8 +61,8 @@ def substituted(value: Any, environment: Mapping[str, str]) -> Any:
     return value if now == value else _converted(now)
 
 
-def _value(found: re.Match[str], environment: Mapping[str, str]) -> str:
-    name, operator, text = found.groups()
+def _value(match: re.Match[str], environment: Mapping[str, str]) -> str:
+    name, operator, text = match.groups()
     there = environment.get(name, "")
     if operator == "+":
         there = text if there else ""

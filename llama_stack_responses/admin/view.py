@@ -71,15 +71,15 @@ class StoreView:
             owner: only this owner's; None for all.
             wanted: returns whether a row is wanted.
         """
-        found: list[Json] = []
+        newest: list[Json] = []
         async for owners in self.buckets(owner):
             bucket: list[Json] = []
             for of, digits in owners:
-                bucket += await self.rows(of, digits, limit - len(found), wanted)
-            found += sorted(bucket, key=lambda row: str(row["order"]), reverse=True)
-            if len(found) >= limit:
+                bucket += await self.rows(of, digits, limit - len(newest), wanted)
+            newest += sorted(bucket, key=lambda row: str(row["order"]), reverse=True)
+            if len(newest) >= limit:
                 break
-        return [await self.with_owner(row) for row in found[:limit]]
+        return [await self.with_owner(row) for row in newest[:limit]]
 
     async def buckets(self, owner: Owner | None, since: str = "") -> AsyncIterator[list[tuple[str, str]]]:
         """Yield the keys of owners with responses in each bucket of time, and the bucket, newest first.
@@ -106,20 +106,20 @@ class StoreView:
             digits: the bucket.
             since: only rows with this order and greater ones.
         """
-        found: list[Json] = []
+        matching: list[Json] = []
         start, end = f"l/{of}/{max(digits, since)}", after_prefix(f"l/{of}/{digits}")
         if start >= end:
-            return found
-        while len(found) < limit:
+            return matching
+        while len(matching) < limit:
             page = await self._records.range(start, end, limit=min(self._page, limit), reverse=True)
             # By id: the row of a response that is gone is left out.
             orders = {key.rpartition("/")[2]: key.split("/")[2] for key, _ in page}
             rows = await self.archive.listing.rows(page)
-            found += (row | {"order": orders[row["id"]]} for row in rows if wanted(row))
+            matching += (row | {"order": orders[row["id"]]} for row in rows if wanted(row))
             if len(page) < min(self._page, limit):
                 break
             end = page[-1][0]
-        return found[:limit]
+        return matching[:limit]
 
     async def with_owner(self, row: Json) -> Json:
         """Return the row of a list with its `owner`."""
@@ -154,7 +154,7 @@ class StoreView:
 
     async def chain(self, response_id: str) -> list[Json]:
         """Return the rows of a response and of those that it continues, newest first; empty if it is unknown."""
-        found: list[Json] = []
+        responses: list[Json] = []
         left: str | None = response_id
         seen: set[str] = set()
         while left and left not in seen:
@@ -162,26 +162,26 @@ class StoreView:
             entry = await self.archive.entry(left)
             if entry is None or (row := await self.archive.listing.row(entry.owner, entry.order, left)) is None:
                 break
-            found.append(row | {"owner": entry.owner})
+            responses.append(row | {"owner": entry.owner})
             left = entry.response.get("previous_response_id")
-        return found
+        return responses
 
     async def queue(self) -> list[QueuedJob]:
         """Return all jobs: those that wait, in their order, and then those that workers hold."""
-        now, found = await self._records.now(), list[QueuedJob]()
+        now, jobs = await self._records.now(), list[QueuedJob]()
         async for rows in pages_of(self._records, "q/", self._page):
             for key, _ in rows:
                 _, order, response_id = key.split("/")
                 if state := await self._job_state(response_id):
                     seconds = max(now - fair_order.queued_at(order), 0.0)
-                    found.append(QueuedJob(response_id, state.owner, "waiting", None, seconds))
+                    jobs.append(QueuedJob(response_id, state.owner, "waiting", None, seconds))
         async for rows in pages_of(self._records, "h/", self._page):
             for key, _ in rows:
                 _, worker, response_id = key.split("/")
                 alive = await self._records.get_many([f"p/{worker}"])
                 if (state := await self._job_state(response_id)) and state.worker == worker:
-                    found.append(QueuedJob(response_id, state.owner, "running" if alive else "stalled", worker, None))
-        return found
+                    jobs.append(QueuedJob(response_id, state.owner, "running" if alive else "stalled", worker, None))
+        return jobs
 
     async def _job_state(self, response_id: str) -> JobState | None:
         record = (await self._records.get_many([f"j/{response_id}"])).get(f"j/{response_id}")

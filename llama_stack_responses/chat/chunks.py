@@ -542,8 +542,8 @@ def _whole_text(value: Any, name: str) -> str:
 
 def _details(fields: dict[str, Any]) -> list[tuple[bool, str]]:
     """Return the texts in `reasoning_details`, each as (is summary, text)."""
-    found = [(text(each, "summary"), text(each, "text")) for each in entries(fields.get("reasoning_details") or ())]
-    return [(bool(summary), summary or content) for summary, content in found if summary or content]
+    details = [(text(each, "summary"), text(each, "text")) for each in entries(fields.get("reasoning_details") or ())]
+    return [(bool(summary), summary or content) for summary, content in details if summary or content]
 
 
 def _annotation(value: Any) -> Annotation | None:

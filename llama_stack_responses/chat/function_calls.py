@@ -72,9 +72,9 @@ def _web_search(item: Json) -> Json:
 
 
 def _file_search(item: Json) -> Json:
-    found = [f"{result.get('filename', '')}\n{result.get('text', '')}" for result in item.get("results") or ()]
+    passages = [f"{result.get('filename', '')}\n{result.get('text', '')}" for result in item.get("results") or ()]
     return _exchange(
-        "file_search", {"queries": item["queries"]}, "\n\n".join(found) or "(The results are no longer available.)"
+        "file_search", {"queries": item["queries"]}, "\n\n".join(passages) or "(The results are no longer available.)"
     )
 
 

@@ -104,8 +104,8 @@ def member(value: Any, name: str) -> Any:
 
 def text(value: Any, name: str) -> str:
     """Return a member that is a text; empty if it is absent or anything else."""
-    found = member(value, name)
-    return found if isinstance(found, str) else ""
+    content = member(value, name)
+    return content if isinstance(content, str) else ""
 
 
 def mended(value: str) -> str | None:

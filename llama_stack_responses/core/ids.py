@@ -35,8 +35,8 @@ def new_seed() -> str:
 
 def seeded(item_id: str) -> Seeded | None:
     """Return the parts of the id; None if it does not consist of a seed and an index."""
-    found = _SEEDED.fullmatch(item_id)
-    return Seeded(found[1], int(found[2], 16)) if found else None
+    match = _SEEDED.fullmatch(item_id)
+    return Seeded(match[1], int(match[2], 16)) if match else None
 
 
 def new_id(prefix: str) -> str:

@@ -159,9 +159,9 @@ class _Decoding:
         """Return the text of a string, without its quotation marks."""
         text, document = "", self._document
         while start < end:
-            found = _CHARACTERS.match(document, start, end)
-            assert found
-            until = found.end()
+            run = _CHARACTERS.match(document, start, end)
+            assert run
+            until = run.end()
             while until > start and until < end and document[until] & 0xC0 == 0x80:  # within a character of UTF-8
                 until -= 1
             if until == start:

@@ -88,17 +88,17 @@ def _fits_depth(body: bytes, depth: int) -> bool:
 
 def _count_outside_strings(body: bytes | bytearray, limit: int, slice_bytes: int) -> int:
     """Return the same count without characters in strings; stop soon after `limit`."""
-    found, in_string, odd = 0, False, False
+    count, in_string, odd = 0, False, False
     for start in range(0, len(body), slice_bytes):
         piece, odd = _without_escapes(body[start : start + slice_bytes], odd=odd)
         structure = piece.translate(None, _OTHERS)
         parts = structure.split(b'"')
         # Every second part is outside quotation marks.
-        found += sum(map(len, islice(parts, in_string, None, 2)))
+        count += sum(map(len, islice(parts, in_string, None, 2)))
         in_string ^= len(parts) % 2 == 0
-        if found > limit:
+        if count > limit:
             break
-    return found
+    return count
 
 
 def _without_escapes(piece: bytes | bytearray, *, odd: bool) -> tuple[bytes | bytearray, bool]:

@@ -78,10 +78,10 @@ def before_round(moderation: Json | None) -> Json | None:
     return moderation | {"output": NOT_YET}
 
 
-def refusal(side: Side, found: Json) -> str:
+def refusal(side: Side, moderation: Json) -> str:
     """Return the text that the client reads in place of the held-back output."""
     what = "This request was blocked: its input" if side == "input" else "This answer was cut off: what came next"
-    categories = ", ".join(_flagged_for([found]))
+    categories = ", ".join(_flagged_for([moderation]))
     return f"{what} was flagged by the moderation{f' ({categories})' if categories else ''}."
 
 

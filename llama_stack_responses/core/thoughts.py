@@ -55,8 +55,8 @@ def decoded(data: bytes) -> list[Thought]:
 def thoughts_of(text: bytes | bytearray) -> list[Thought]:
     """Return the thoughts that decompressed JSON holds."""
     try:
-        found = orjson.loads(text) if len(text) <= _SLICE_BYTES else json_decoding.loads(text)
+        parts = orjson.loads(text) if len(text) <= _SLICE_BYTES else json_decoding.loads(text)
     except ValueError:
         # Earlier versions sealed signatures with unpaired surrogates, which only Python's decoder reads.
-        found = [[field and without_surrogates(field) for field in fields] for fields in json.loads(text)]
-    return [Thought(*fields) for fields in found]
+        parts = [[field and without_surrogates(field) for field in fields] for fields in json.loads(text)]
+    return [Thought(*fields) for fields in parts]

@@ -61,14 +61,14 @@ class AddressPolicy:
         if not 0 < len(host) <= _HOST_CHARACTERS or port not in _PORTS:
             raise UrlRefused("The URL has no host or port that can be connected to.")
         try:
-            found = _written(host)
-            if not found and _NAME.fullmatch(host):
-                found = await self._resolve(host, port)
+            addresses = _written(host)
+            if not addresses and _NAME.fullmatch(host):
+                addresses = await self._resolve(host, port)
         except (OSError, ValueError):
-            found = []
-        if not found:
+            addresses = []
+        if not addresses:
             raise UrlRefused(f"The host '{host}' was not found.")
-        allowed = [each for each in dict.fromkeys(found) if self.allows(ip_address(each))]
+        allowed = [each for each in dict.fromkeys(addresses) if self.allows(ip_address(each))]
         if not allowed:
             raise UrlRefused(f"The host '{host}' has no public address. Only the operator of this server can allow it.")
         # IPv4 first: without IPv6 connectivity, a host's IPv6 address is still found but cannot be reached.
@@ -77,8 +77,8 @@ class AddressPolicy:
     def allows(self, address: Address) -> bool:
         """Return whether this address is public or allowed; a cloud's metadata service only by its exact address."""
         if isinstance(address, IPv6Address) and (prefixes := [each for each in self._nat64 if address in each]):
-            found = [translated(address, each) for each in prefixes]
-            return all(each is not None and self.allows(each) for each in found)
+            embedded = [translated(address, each) for each in prefixes]
+            return all(each is not None and self.allows(each) for each in embedded)
         networks = [each for each in self._allowed if named_by(address, each)]
         if is_metadata(address):
             return any(each.num_addresses == 1 for each in networks)

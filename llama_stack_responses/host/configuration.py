@@ -31,10 +31,10 @@ def read_stack(path: Path) -> StackConfig:
         WrongConfiguration: it cannot be read.
     """
     try:
-        found = yaml.safe_load(path.read_text())
-        if not isinstance(found, dict):
+        content = yaml.safe_load(path.read_text())
+        if not isinstance(content, dict):
             raise WrongConfiguration(f"{path} is not a stack's configuration: it has no names with values.")
-        stack: StackConfig = parse_and_maybe_upgrade_config(found)
+        stack: StackConfig = parse_and_maybe_upgrade_config(content)
     except OSError as error:
         raise WrongConfiguration(f"Cannot read {path}: {error.strerror or error}.") from error
     except EnvVarError as error:
@@ -62,13 +62,13 @@ def responses_config(stack: StackConfig, path: Path, purpose: str) -> ResponsesC
         WrongConfiguration: there is no such provider, or its settings are wrong, or its store ends with its process.
     """
     providers = stack.providers.get("responses", [])
-    found = next((each for each in providers if each.provider_type == "inline::kv"), None)
-    if found is None:
+    provider = next((each for each in providers if each.provider_type == "inline::kv"), None)
+    if provider is None:
         raise WrongConfiguration(f"{path} has no provider 'inline::kv' under providers.responses {purpose}.")
     try:
-        config = ResponsesConfig(**(found.config or {}))
+        config = ResponsesConfig(**(provider.config or {}))
     except ValidationError as error:
-        raise WrongConfiguration(f"{path} has a wrong setting of '{found.provider_id}': {first(error)}.") from None
+        raise WrongConfiguration(f"{path} has a wrong setting of '{provider.provider_id}': {first(error)}.") from None
     if isinstance(config.store, MemoryStore):
         ends = "names the store 'memory', which is lost when the process ends: choose a persistent store"
         raise WrongConfiguration(f"{path} {ends}.")

@@ -38,14 +38,14 @@ async def stored_conversations(stack: StackConfig) -> AsyncGenerator[FoundConver
 
 async def _items(tables: Any, first: str, last: str) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of the items of some conversations, by conversation, oldest first."""
-    found = await tables.fetch_all(
+    page = await tables.fetch_all(
         "conversation_items",
         # The concatenation prevents the use of an index, whose order differs from that of the rows.
         where_sql="conversation_id || '' BETWEEN :first AND :last",
         where_sql_params={"first": first, "last": last},
     )
     by_conversation: dict[str, list[dict[str, Any]]] = {}
-    for row in sorted(found.data, key=_place):
+    for row in sorted(page.data, key=_place):
         by_conversation.setdefault(row["conversation_id"], []).append(row)
     return by_conversation
 

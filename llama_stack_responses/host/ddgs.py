@@ -96,8 +96,8 @@ class DdgsToolRuntime(SearchProvider):
             raise SearchFailed("No search can be started at the moment. Try again.", error.status) from None
         if "problem" in answer:
             raise SearchFailed(_why(answer, config.timeout_seconds))
-        found: list[dict[str, Any]] = await decoded(answer["text"].encode())
-        return found
+        results: list[dict[str, Any]] = await decoded(answer["text"].encode())
+        return results
 
 
 def _why(answer: Mapping[str, str], seconds: float) -> str:

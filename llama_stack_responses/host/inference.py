@@ -150,16 +150,16 @@ class HostInference:
         table = getattr(self._router, "routing_table", None)
         providers = table.impls_by_provider_id.values() if table else ()
         tasks = [asyncio.create_task(_is_healthy(each)) for each in providers if hasattr(each, "health")]
-        found: set[bool | None] = set()
+        states: set[bool | None] = set()
         try:
             for done in asyncio.as_completed(tasks):
-                found.add(await done)
-                if True in found:
+                states.add(await done)
+                if True in states:
                     return True
         finally:
             for task in tasks:
                 task.cancel()
-        return False if False in found else None
+        return False if False in states else None
 
     async def _listed(self, name: str) -> Any | None:
         """Return the host's entry of a model that this user may access."""

@@ -32,11 +32,11 @@ class ModelLookups:
         """Return what the table returns for this object; None if it is not registered, or this user may not see it."""
         if self._is_missing(table, kind, name):
             return None
-        found = await table.get_object_by_identifier(kind, name)
+        resource = await table.get_object_by_identifier(kind, name)
         # A user who may not see an object gets None too, so only one that the registry does not know is remembered.
-        if found is None and _cached(table, kind, name) is None:
+        if resource is None and _cached(table, kind, name) is None:
             self._missing.set((kind, name), self._clock() + _SECONDS)
-        return found
+        return resource
 
     def _is_missing(self, table: Any, kind: str, name: str) -> bool:
         until = self._missing.get((kind, name))

@@ -33,9 +33,9 @@ class HostPrompts:
         if not _ID.fullmatch(prompt_id):
             return None
         try:
-            found = await self._prompts.get_prompt(GetPromptRequest(prompt_id=prompt_id, version=version))
+            prompt = await self._prompts.get_prompt(GetPromptRequest(prompt_id=prompt_id, version=version))
         except Exception as error:
             if is_missing(error, prompt_id):
                 return None
             raise failed("prompt store", "prompt", error) from error
-        return PromptVersion(found.prompt or "", found.version, frozenset(found.variables))
+        return PromptVersion(prompt.prompt or "", prompt.version, frozenset(prompt.variables))

@@ -56,8 +56,8 @@ class HostSafety:
             return None
         shields = (await self._router.routing_table.list_shields()).data
         for attribute in ("identifier", "provider_resource_id") if kind == "moderation" else ("identifier",):
-            if found := next((each for each in shields if getattr(each, attribute) == name), None):
-                return found
+            if shield := next((each for each in shields if getattr(each, attribute) == name), None):
+                return shield
         param = "moderation.model" if kind == "moderation" else kind
         raise bad_request(f"This stack has no shield '{name}'.", param, "invalid_value")
 

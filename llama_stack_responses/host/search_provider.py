@@ -92,21 +92,21 @@ class SearchProvider(ABC):
         restricted = f"{query} ({' OR '.join(f'site:{domain}' for domain in domains)})" if domains else query
         count = _COUNTS.get(kwargs.get("search_context_size") or "", self._max_results)
         try:
-            found = await self._find(restricted, count)
+            entries = await self._find(restricted, count)
         except SearchFailed as error:
             return ToolInvocationResult(error_code=error.code, error_message=str(error))
-        wanted = (each for each in islice(found, _READ_RESULTS) if not domains or is_within(each["url"], domains))
-        results = [_shown(each) for each in islice(wanted, count)]
+        matching = (each for each in islice(entries, _READ_RESULTS) if not domains or is_within(each["url"], domains))
+        results = [_shown(each) for each in islice(matching, count)]
         return ToolInvocationResult(
             content=orjson.dumps({"query": query, "results": results}).decode(),
             metadata={"query": query, "sources": [{"url": each["url"]} for each in results]},
         )
 
 
-def _shown(found: Mapping[str, Any]) -> dict[str, Any]:
-    content = found.get("content")
+def _shown(result: Mapping[str, Any]) -> dict[str, Any]:
+    content = result.get("content")
     return {
-        "title": str(found["title"] or "")[:_TEXT_CHARACTERS],
-        "url": found["url"],
+        "title": str(result["title"] or "")[:_TEXT_CHARACTERS],
+        "url": result["url"],
         "content": content[:_TEXT_CHARACTERS] if isinstance(content, str) else "",
     }

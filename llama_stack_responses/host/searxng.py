@@ -70,10 +70,10 @@ class SearxngToolRuntime(SearchProvider):
                 raise SearchFailed(_NO_JSON, answer.status_code)
             answer.raise_for_status()
             try:
-                found: list[dict[str, Any]] = (await decoded(await read_body(answer, _MAX_BYTES)))["results"]
+                results: list[dict[str, Any]] = (await decoded(await read_body(answer, _MAX_BYTES)))["results"]
             except BodyTooLarge:
                 raise SearchFailed(_TOO_LARGE) from None
-        return found
+        return results
 
     def _parameters(self) -> dict[str, Any]:
         config = self._config

@@ -51,14 +51,14 @@ class StoredResponses:
             behind = {"where_sql": where, "where_sql_params": after} if after else {}
             order = [("created_at", "asc"), ("id", "asc")]
             try:
-                found = await self._tables.fetch_all(self._name, order_by=order, limit=_ROWS_PER_READ, **behind)
+                page = await self._tables.fetch_all(self._name, order_by=order, limit=_ROWS_PER_READ, **behind)
             except Exception as error:
                 # Each database raises different errors.
                 raise _unreadable(error) from error
-            if not found.data:
+            if not page.data:
                 return
-            after = {"at": found.data[-1]["created_at"], "id": found.data[-1]["id"]}
-            yield [_response(row) for row in found.data]
+            after = {"at": page.data[-1]["created_at"], "id": page.data[-1]["id"]}
+            yield [_response(row) for row in page.data]
 
     async def find(self, response_id: str) -> FoundResponse | None:
         """Return the response with this id, or None."""

@@ -60,12 +60,12 @@ class HostToolRuntime:
             return True
         try:
             groups = await self._router.routing_table.list_tool_groups()
-            found = await _find(name, {self._listing(requester_key, group.identifier) for group in groups.data})
+            exists = await _find(name, {self._listing(requester_key, group.identifier) for group in groups.data})
         except Exception as error:
             raise failed("list of tools", "tools", error) from error
-        if found:
+        if exists:
             self._known.set((requester_key, name), True)
-        return found
+        return exists
 
     def _listing(self, requester_key: bytes, group: str) -> asyncio.Task[Collection[str]]:
         """Return the task that lists the tools of a group; the host remembers those of a group that it has listed."""

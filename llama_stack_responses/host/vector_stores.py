@@ -76,8 +76,8 @@ class HostVectorStores:
             logger.warning("search in a vector store failed: %r (%s)", store_id, type(error).__name__)
             raise ToolError(f"The files could not be searched ({type(error).__name__}).") from error
         least = ranking.get("score_threshold") or 0.0
-        good = (found for found in page.data if found.score >= least)
-        return [_passage(found) for found in islice(good, options["max_num_results"])]
+        good = (match for match in page.data if match.score >= least)
+        return [_passage(match) for match in islice(good, options["max_num_results"])]
 
 
 def _ranking(ranking: Json) -> Any:
@@ -93,13 +93,13 @@ def _ranking(ranking: Json) -> Any:
     )
 
 
-def _passage(found: Any) -> Passage:
-    attributes = {name: value for name, value in (found.attributes or {}).items() if name not in _OWN}
+def _passage(match: Any) -> Passage:
+    attributes = {name: value for name, value in (match.attributes or {}).items() if name not in _OWN}
     return Passage(
         # In `file_id`, OGX has the id of a document that its file processor created.
-        file_id=(found.attributes or {}).get("file_id") or found.file_id,
-        filename=found.filename,
-        score=found.score,
+        file_id=(match.attributes or {}).get("file_id") or match.file_id,
+        filename=match.filename,
+        score=match.score,
         attributes=attributes,
-        text="\n".join(part.text for part in found.content),
+        text="\n".join(part.text for part in match.content),
     )

@@ -127,12 +127,12 @@ class HistoryReader:
         Raises:
             ApiError: 404 if it is unknown, deleted, or another user's; 403 if the user may read it but not do `action`.
         """
-        found = await self._archive.conversations.load(conversation_id)
-        if found is None or not self._access.allows("read", "conversation", conversation_id, found.owner):
+        conversation = await self._archive.conversations.load(conversation_id)
+        if conversation is None or not self._access.allows("read", "conversation", conversation_id, conversation.owner):
             raise no_conversation(conversation_id)
-        if not self._access.allows(action, "conversation", conversation_id, found.owner):
+        if not self._access.allows(action, "conversation", conversation_id, conversation.owner):
             raise ApiError(403, f"You may not {action} conversation '{conversation_id}'.")
-        return found
+        return conversation
 
     async def _remembered(self, link: RememberedTurn, allowance: ReadAllowance, *, cut: bool) -> History:
         """Return the input and output of a chain that a connection remembers."""
@@ -162,8 +162,8 @@ class HistoryReader:
             TooLarge: there is no allowance for it.
         """
         entry = await self._archive.entry(previous_response_id)
-        found = entry or await self._archive.running(previous_response_id)
-        if found is None or not self._access.allows("read", "response", previous_response_id, found.owner):
+        previous = entry or await self._archive.running(previous_response_id)
+        if previous is None or not self._access.allows("read", "response", previous_response_id, previous.owner):
             raise bad_request(
                 f"Previous response with id '{previous_response_id}' not found.{import_hint(previous_response_id)}",
                 "previous_response_id",
@@ -191,11 +191,11 @@ class HistoryReader:
             return items
         # Duplicates are refused first: a thousand references to one item would load as many copies.
         check_ids((), references, param)
-        found = await self._referenced(owner, [item["id"] for item in references], param, hold)
+        referenced = await self._referenced(owner, [item["id"] for item in references], param, hold)
         for item in references:
-            if item["id"] not in found:
+            if item["id"] not in referenced:
                 raise _no_item(item["id"], param)
-        return [found[item["id"]] if item["type"] == "item_reference" else item for item in items]
+        return [referenced[item["id"]] if item["type"] == "item_reference" else item for item in items]
 
     async def input_of(self, stored: StoredResponse, hold: Hold | None = None) -> list[Json]:
         """Return all input items of a stored response, oldest first.
@@ -212,19 +212,19 @@ class HistoryReader:
 
     async def _referenced(self, owner: Owner, item_ids: list[str], param: str, hold: Hold | None) -> dict[str, Json]:
         """Return those of the items that are stored, by id."""
-        found: dict[str, Json] = {}
+        items: dict[str, Json] = {}
         size = 0
         # Reading an item also reads the items that were stored with it.
         allowance = ReadAllowance(self._bounds.history_bytes, hold)
         try:
             async for item_id, item in self._archive.find_items(owner, item_ids, allowance):
-                found[item_id] = item
+                items[item_id] = item
                 size += await computed(partial(_size, item), item)
                 if size > self._bounds.referenced_bytes:
                     raise _too_many(param, self._bounds.referenced_bytes)
         except TooLarge as error:
             raise _too_many(param, self._bounds.history_bytes) from error
-        return found
+        return items
 
 
 def _size(item: Json) -> int:

@@ -85,12 +85,12 @@ async def _template(prompt: Json, prompts: Prompts) -> PromptVersion:
     prompt_id, version = prompt["id"], prompt.get("version")
     which = "" if version is None else f" and version '{version}'"
     # Versions are numbers: another value cannot exist.
-    found = None
+    stored = None
     if version is None or _VERSION.fullmatch(version):
-        found = await prompts.get(prompt_id, version and int(version))
-    if not found:
+        stored = await prompts.get(prompt_id, version and int(version))
+    if not stored:
         raise ApiError(404, f"Prompt with id '{prompt_id}'{which} not found.", param="prompt", code="prompt_not_found")
-    return found
+    return stored
 
 
 def _check(template: PromptVersion, variables: Mapping[str, Any], characters: int) -> None:

@@ -105,12 +105,12 @@ class EventLog:
     async def _read(self, response_id: str, after: int, rows: int, max_bytes: int) -> list[tuple[list[Event], int]]:
         """Return the next rows with events after number `after`, until they reach `max_bytes`; each with its size."""
         start, end = _key(response_id, after + 1), after_prefix(f"e/{response_id}/")
-        _, found = await self._decoder.read_until(
+        _, batches = await self._decoder.read_until(
             partial(self._records.range, start, end, limit=rows, max_bytes=max_bytes),
-            lambda found: [record.value for _, record in found],
+            lambda batches: [record.value for _, record in batches],
             max_bytes,
         )
-        return found
+        return batches
 
     async def pages(self, response_id: str, after: int) -> AsyncIterator[list[Event]]:
         """Yield all stored events after number `after`, a bounded number of bytes at a time."""
@@ -210,13 +210,13 @@ class EventLog:
                 return list(rows)
             return await self._read_rows(response_id, after, reserve)
         self._reading[place] = reading = asyncio.get_running_loop().create_future()
-        found: Sequence[Row] = ()
+        new_rows: Sequence[Row] = ()
         try:
-            found = await self._read_rows(response_id, after, reserve)
+            new_rows = await self._read_rows(response_id, after, reserve)
         finally:
             del self._reading[place]
-            reading.set_result(found)
-        return list(found)
+            reading.set_result(new_rows)
+        return list(new_rows)
 
     async def _read_rows(self, response_id: str, after: int, reserve: Callable[[], Reservation] | None) -> list[Row]:
         rows: list[Row] = []
@@ -279,8 +279,8 @@ class EventLog:
         """
         prefix, reader = f"e/{response_id}/", f"s/{response_id}"
         end = after_prefix(prefix)
-        while found := await self._records.range(prefix, end, limit=self._rows, reverse=True, max_bytes=_STEP_BYTES):
-            await self._records.commit([Delete(key) for key, _ in found])
+        while rows := await self._records.range(prefix, end, limit=self._rows, reverse=True, max_bytes=_STEP_BYTES):
+            await self._records.commit([Delete(key) for key, _ in rows])
         known = (await self._records.get_many([reader])).get(reader)
         await self._records.commit([Delete(reader), *([Delete(known.value.decode())] if known and known.value else [])])
 

@@ -40,27 +40,27 @@ class FairOrder:
     def __init__(self) -> None:
         self._given: dict[str, float] = {}
 
-    def give(self, owner_key: str, found: Mapping[str, Record], now: float) -> tuple[str, list[Put]]:
+    def give(self, owner_key: str, records: Mapping[str, Record], now: float) -> tuple[str, list[Put]]:
         """Return the order of the owner's next job, and the hints that record it.
 
         Args:
             owner_key: the owner's name in keys.
-            found: the records of the keys `last_of(owner_key)` and `PRESENT`, if they exist.
+            records: the records of the keys `last_of(owner_key)` and `PRESENT`, if they exist.
             now: seconds since the epoch, on the store's clock.
         """
-        row, present = last_of(owner_key), _read(found, PRESENT)
+        row, present = last_of(owner_key), _read(records, PRESENT)
         hints = [] if present is not None else [Put(PRESENT, _written(now), expires_at=now + _KEPT_SECONDS)]
         present = now if present is None else present
         self._given = {each: turn for each, turn in self._given.items() if turn >= present}
-        last = max(_read(found, row) or 0.0, self._given.get(owner_key, 0.0))
+        last = max(_read(records, row) or 0.0, self._given.get(owner_key, 0.0))
         turn = self._given[owner_key] = last + _FAIR_SHARE_SECONDS if last >= present else present
         return at(turn) + at(now), [*hints, Put(row, _written(turn), expires_at=now + _DAY_SECONDS)]
 
 
-def taken(order: str, found: Mapping[str, Record]) -> Put:
+def taken(order: str, records: Mapping[str, Record]) -> Put:
     """Return the put that advances the present when the job of this order is claimed."""
     turn = int(order[:_DIGITS], 16) / 1000
-    present = _read(found, PRESENT) or turn
+    present = _read(records, PRESENT) or turn
     present = max(present, min(max(present, turn) + _STEP_SECONDS, turn + _FAIR_SHARE_SECONDS))
     return Put(PRESENT, _written(present), expires_at=queued_at(order) + _KEPT_SECONDS)
 
@@ -83,8 +83,8 @@ def queued_at(order: str) -> float:
     return int(order[_DIGITS:] or order, 16) / 1000
 
 
-def _read(found: Mapping[str, Record], key: str) -> float | None:
-    record = found.get(key)
+def _read(records: Mapping[str, Record], key: str) -> float | None:
+    record = records.get(key)
     return float(record.value) if record else None
 
 

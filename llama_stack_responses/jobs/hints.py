@@ -34,9 +34,9 @@ class HintWriter:
         if self._due:
             self._sending.start()
 
-    def over(self, found: Mapping[str, Record]) -> dict[str, Record]:
+    def over(self, records: Mapping[str, Record]) -> dict[str, Record]:
         """Return the records read from the store, overlaid with the values that are not written yet."""
-        return {**found, **{key: Record(put.value, 0) for key, put in (self._sent | self._due).items()}}
+        return {**records, **{key: Record(put.value, 0) for key, put in (self._sent | self._due).items()}}
 
     async def written(self) -> None:
         """Wait until all scheduled writes are done."""

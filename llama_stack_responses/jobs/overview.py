@@ -53,8 +53,8 @@ async def overview_of(records: Records, owner: Owner) -> Overview:
     places = {key.rpartition("/")[2]: number for number, (key, of) in enumerate(queued, 1) if of.value == own}
     held = [key.split("/")[1:] for key, _ in await records.range("h/", after_prefix("h/"), limit=_MAX_HELD)]
     wanted = [*list(places)[:_MAX_SHOWN], *(response_id for _, response_id in held)]
-    found = await records.get_many([f"j/{each}" for each in wanted]) if wanted else {}
-    states = {key[2:]: JobState.decode(record) for key, record in found.items()}
+    records_of = await records.get_many([f"j/{each}" for each in wanted]) if wanted else {}
+    states = {key[2:]: JobState.decode(record) for key, record in records_of.items()}
     mine = {each: state for each, state in states.items() if state.owner.identity == owner.identity}
     workers = {f"p/{state.worker}" for state in mine.values() if state.worker}
     leases = await records.get_many(sorted(workers)) if workers else {}

@@ -170,24 +170,24 @@ class JobQueue:
 
     async def _next(self, reach: int, unreadable: Set[str], passed_over: Set[str]) -> list[str]:
         """Return the keys of the next waiting jobs, at most `reach`."""
-        start, found = "q/", list[str]()
+        start, keys = "q/", list[str]()
         # With owners to skip, read whole pages: many of their rows may come before a row of another owner.
         limit = self._page_rows if passed_over else reach + len(unreadable)
         while rows := await self._records.range(start, after_prefix("q/"), limit=limit):
-            found += [key for key, of in rows if key not in unreadable and of.value.decode() not in passed_over]
-            if len(found) >= reach or len(rows) < limit:
+            keys += [key for key, of in rows if key not in unreadable and of.value.decode() not in passed_over]
+            if len(keys) >= reach or len(rows) < limit:
                 break
             start = rows[-1][0] + "\0"
-        return found[:reach]
+        return keys[:reach]
 
     async def _take(self, row: str, worker: str) -> Job | None:
         response_id = row.rpartition("/")[2]
         records = await self._records.get_many([f"j/{response_id}", f"k/{response_id}", turns.PRESENT])
-        found = Job.find(response_id, records)
-        if found is None or found.state.worker is not None:
-            await self._drop(row, response_id, found)
+        stored = Job.find(response_id, records)
+        if stored is None or stored.state.worker is not None:
+            await self._drop(row, response_id, stored)
             return None
-        state = await self._without_living(found.state)
+        state = await self._without_living(stored.state)
         began = time.time() if state.began is None else state.began
         state = replace(state, worker=worker, tries=state.tries + 1, starts=state.starts + 1, began=began)
         checkpoint = await self._checkpoint_of(response_id, records)
@@ -198,7 +198,7 @@ class JobQueue:
             Put(f"j/{response_id}", state.encode()),
             Put(f"h/{worker}/{response_id}", b""),
         ]
-        job = await self._change(found, state, ops, [])
+        job = await self._change(stored, state, ops, [])
         if job is not None:
             self._hints.schedule(turns.taken(state.order, self._hints.over(records)))
         return job
@@ -229,8 +229,8 @@ class JobQueue:
 
     async def find_many(self, response_ids: Sequence[str]) -> dict[str, Job]:
         """Return the jobs of these responses that have not ended, by response id."""
-        found = await self._records.get_many([f"j/{each}" for each in response_ids]) if response_ids else {}
-        jobs = {each: Job.find(each, found) for each in response_ids}
+        states = await self._records.get_many([f"j/{each}" for each in response_ids]) if response_ids else {}
+        jobs = {each: Job.find(each, states) for each in response_ids}
         return {each: job for each, job in jobs.items() if job}
 
     async def checkpoint(self, response_id: str) -> Checkpoint | None:
@@ -243,8 +243,8 @@ class JobQueue:
 
     async def still_held(self, jobs: Sequence[Job]) -> set[str]:
         """Return the response ids of those jobs that have not changed since they were read."""
-        found = await self._records.get_many([f"j/{each.response_id}" for each in jobs])
-        versions = {key.removeprefix("j/"): record.version for key, record in found.items()}
+        states = await self._records.get_many([f"j/{each.response_id}" for each in jobs])
+        versions = {key.removeprefix("j/"): record.version for key, record in states.items()}
         return {each.response_id for each in jobs if versions.get(each.response_id) == each.version}
 
     async def claim_to_end(self, response_id: str, worker: str, verdict: Verdict) -> Job | None:
@@ -252,18 +252,18 @@ class JobQueue:
 
         Return None if the job has ended, or if a worker already holds it with that verdict.
         """
-        while found := await self.find(response_id):
-            if found.state.worker and found.state.verdict == verdict:
+        while stored := await self.find(response_id):
+            if stored.state.worker and stored.state.verdict == verdict:
                 return None
-            state = replace(found.state, worker=worker, verdict=verdict)
+            state = replace(stored.state, worker=worker, verdict=verdict)
             ops: list[Op] = [
-                Delete(f"q/{found.state.order}/{response_id}"),
-                Delete(f"h/{found.state.worker}/{response_id}"),
+                Delete(f"q/{stored.state.order}/{response_id}"),
+                Delete(f"h/{stored.state.worker}/{response_id}"),
                 Put(f"h/{worker}/{response_id}", b""),
                 Put(f"j/{response_id}", state.encode()),
-                Notify(takeover_channel(found.state.worker)),
+                Notify(takeover_channel(stored.state.worker)),
             ]
-            if job := await self._change(found, state, ops, []):
+            if job := await self._change(stored, state, ops, []):
                 return job
         return None
 
@@ -308,15 +308,15 @@ class JobQueue:
             counts: whether the try counts, because it ended with a defect. It does not count if the answer to the claim
                 was lost, or if the worker dropped the job during an outage of the store.
         """
-        if found := await self._found(worker, response_id):
-            tries = found.state.tries - (not counts)
-            return await self._requeue(found, replace(found.state, worker=None, tries=tries), [])
+        if job := await self._found(worker, response_id):
+            tries = job.state.tries - (not counts)
+            return await self._requeue(job, replace(job.state, worker=None, tries=tries), [])
         return False
 
     async def _requeue_stalled(self, worker: str, response_id: str) -> bool:
-        if found := await self._found(worker, response_id):
-            state = replace(found.state, worker=None, lost=[*found.state.lost, worker])
-            if await self._requeue(found, state, [is_stalled(worker)]):
+        if job := await self._found(worker, response_id):
+            state = replace(job.state, worker=None, lost=[*job.state.lost, worker])
+            if await self._requeue(job, state, [is_stalled(worker)]):
                 # The dead worker cannot log it.
                 logger.warning(
                     "requeued a job, the lease of its worker expired: %s (worker %s)",
@@ -329,32 +329,32 @@ class JobQueue:
 
     async def _found(self, worker: str, response_id: str) -> Job | None:
         """Return the job if the worker holds it; otherwise delete its stale `h/` row and return None."""
-        found = await self.find(response_id)
-        if found is None or found.state.worker != worker:
-            await self._drop(f"h/{worker}/{response_id}", response_id, found)
+        job = await self.find(response_id)
+        if job is None or job.state.worker != worker:
+            await self._drop(f"h/{worker}/{response_id}", response_id, job)
             return None
-        return found
+        return job
 
-    async def _drop(self, row: str, response_id: str, found: Job | None) -> None:
+    async def _drop(self, row: str, response_id: str, job: Job | None) -> None:
         """Delete a row that does not match the job's state, unless the job has changed since it was read."""
         with suppress(Conflict):
-            await self._records.commit([Delete(row)], [found.fence if found else VersionIs(f"j/{response_id}", None)])
+            await self._records.commit([Delete(row)], [job.fence if job else VersionIs(f"j/{response_id}", None)])
 
-    async def _requeue(self, found: Job, state: JobState, conditions: list[Condition]) -> bool:
+    async def _requeue(self, job: Job, state: JobState, conditions: list[Condition]) -> bool:
         ops: list[Op] = [
-            Delete(f"h/{found.state.worker}/{found.response_id}"),
-            _in_queue(found.response_id, state.order, state.owner),
-            Put(f"j/{found.response_id}", state.encode()),
-            Notify(takeover_channel(found.state.worker)),
+            Delete(f"h/{job.state.worker}/{job.response_id}"),
+            _in_queue(job.response_id, state.order, state.owner),
+            Put(f"j/{job.response_id}", state.encode()),
+            Notify(takeover_channel(job.state.worker)),
             Notify(QUEUE),
         ]
-        return await self._change(found, state, ops, conditions) is not None
+        return await self._change(job, state, ops, conditions) is not None
 
-    async def _change(self, found: Job, state: JobState, ops: list[Op], conditions: list[Condition]) -> Job | None:
+    async def _change(self, job: Job, state: JobState, ops: list[Op], conditions: list[Condition]) -> Job | None:
         """Commit the job's new state and return the job as it is then; return None if a condition does not hold."""
-        if not await committed(self._records, ops, [found.fence, *conditions]):
+        if not await committed(self._records, ops, [job.fence, *conditions]):
             return None
-        return Job(found.response_id, state, found.version + 1)
+        return Job(job.response_id, state, job.version + 1)
 
 
 def _first_checkpoint(

@@ -182,19 +182,19 @@ class JobRunner:
             # It only ends, and does not wait for room.
             ended = await self._archive.load(self.job.response_id)
             return (ended, []) if ended else None
-        found = await self._archive.load(self.job.response_id, hold)
-        if found is None:
+        stored = await self._archive.load(self.job.response_id, hold)
+        if stored is None:
             return None
-        recent = found.response.get("truncation") == "auto"
+        recent = stored.response.get("truncation") == "auto"
         try:
-            items = await (self._archive.recent if recent else self._archive.history)(found.input, hold=hold)
+            items = await (self._archive.recent if recent else self._archive.history)(stored.input, hold=hold)
         except ApiError as error:
             if error.status == UNAVAILABLE:
                 raise
-            return found, error
-        return found, for_model(items)
+            return stored, error
+        return stored, for_model(items)
 
-    async def _answer(self, found: StoredResponse, items: list[Json] | ApiError, checkpoint: Checkpoint) -> None:
+    async def _answer(self, stored: StoredResponse, items: list[Json] | ApiError, checkpoint: Checkpoint) -> None:
         """Run the response, and store how it ended."""
         began = perf_counter()
         state = self.job.state
@@ -202,7 +202,7 @@ class JobRunner:
             logger.info(
                 "resumed a job: %s (start %d, round %d)", self.job.response_id, state.starts, checkpoint.rounds + 1
             )
-        context = await self._take_up(found, checkpoint)
+        context = await self._take_up(stored, checkpoint)
         error = await self._error(context, items, checkpoint)
         if self._lost:
             # A provider may turn the cancellation into an error of its own, which is not the response's.
@@ -212,7 +212,7 @@ class JobRunner:
             return
         if error:
             await self._driver(context).fail(error)
-        await self._conclude(context, found)
+        await self._conclude(context, stored)
         log_ended(context.assembler.response, perf_counter() - began)
 
     async def _error(
@@ -250,14 +250,14 @@ class JobRunner:
         ]
         await self._records.commit(ops, [self.job.fence])
 
-    async def _take_up(self, found: StoredResponse, checkpoint: Checkpoint) -> GenerationContext:
+    async def _take_up(self, stored: StoredResponse, checkpoint: Checkpoint) -> GenerationContext:
         """Return the response in the state that its readers have seen, with its open items closed."""
         cut = await self._cut(checkpoint)
         output = list(checkpoint.output)
         number = cut[-1]["sequence_number"] + 1 if cut else checkpoint.numbered
         closing = close_cut(self.job.response_id, output, cut, number)
         self._client_acts = checkpoint.ends or asks_client(cut)
-        response = found.response | {"status": "in_progress", "output": output}
+        response = stored.response | {"status": "in_progress", "output": output}
         # A job with a verdict does not need its request, which may be the reason why it failed.
         body = {"model": response["model"], "input": "..."}
         if self.job.state.verdict is None:
@@ -266,7 +266,7 @@ class JobRunner:
                 body, _ = await self._opened(checkpoint)
         request = await computed(partial(self._parse, body), body)
         context = self._factory.context(request, response, self.job.state.owner)
-        since = found.response["created_at"] if checkpoint.queued_at is None else checkpoint.queued_at
+        since = stored.response["created_at"] if checkpoint.queued_at is None else checkpoint.queued_at
         earlier = await self._retry(lambda: self._earlier(since, number))
         context.timeline.resume(max(0.0, time.time() - since), checkpoint.timing, earlier)
         self._requests.timeline = context.timeline
@@ -386,7 +386,7 @@ class JobRunner:
         )
         await self._write()
 
-    async def _conclude(self, context: GenerationContext, found: StoredResponse) -> None:
+    async def _conclude(self, context: GenerationContext, stored: StoredResponse) -> None:
         """Store the response and its last events, and delete the job, in one commit."""
         self._concluding = True
         async with self._writing:
@@ -396,22 +396,22 @@ class JobRunner:
             self._transcript.note(last)
             self._waiting, recording = [], context.timeline.recording()
             try:
-                await self._retry(lambda: self._store(context.assembler.response, found, last, recording, requests))
+                await self._retry(lambda: self._store(context.assembler.response, stored, last, recording, requests))
             finally:
                 # Also after a conflict: an earlier commit may have been applied although its answer was lost.
                 self._event_log.announce(self.job.response_id)
 
     async def _store(
-        self, response: Json, found: StoredResponse, last: list[Event], recording: Recording, requests: list[Op]
+        self, response: Json, stored: StoredResponse, last: list[Event], recording: Recording, requests: list[Op]
     ) -> None:
         expiry = await self._records.now() + self._event_log_seconds
         await self._archive.save(
             response,
-            owner=found.owner,
-            base=found.input,
+            owner=stored.owner,
+            base=stored.input,
             input_items=[],
             # A response that was deleted or expired meanwhile is not stored again; the next try deletes its job.
-            version=found.version,
+            version=stored.version,
             transcript=self._transcript.marks(),
             exchanges=self._generation.exchanges if self._generation else {},
             recording=recording,

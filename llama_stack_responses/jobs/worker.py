@@ -177,10 +177,10 @@ class Worker:
         """
         job = await self._jobs.claim_to_end(response_id, self._id, "cancelled")
         if job is None and again:
-            found = await self._jobs.find(response_id)
+            held = await self._jobs.find(response_id)
             at_work = [runner.job for runner in self._runners.values()]
-            if found and found.state.worker == self._id and found not in at_work:
-                return found
+            if held and held.state.worker == self._id and held not in at_work:
+                return held
         return job
 
     async def sweep(self) -> None:

@@ -51,9 +51,9 @@ class Checks:
         Raises:
             ApiError: the named model or guardrail does not exist; or the check failed in `block` mode.
         """
-        found = await self.scored(policy, text, "input")
-        is_refused = policy.input == "block" and found["type"] == "moderation_result" and found["flagged"]
-        return {"input": found, "output": NO_OUTPUT if is_refused else NOT_YET}
+        moderation = await self.scored(policy, text, "input")
+        is_refused = policy.input == "block" and moderation["type"] == "moderation_result" and moderation["flagged"]
+        return {"input": moderation, "output": NO_OUTPUT if is_refused else NOT_YET}
 
     async def scored(self, policy: Policy, text: str, side: Side) -> Json:
         """Return the merged result of all checks of a text; in `score` mode, `failure` if the server failed."""

@@ -69,8 +69,8 @@ class ModerationFilter:
         if not is_end and self._length < self._checks.held:
             return
         held, self._held = self._held, []
-        if found := await self._strike():
-            yield Refusal(refusal("output", found))
+        if reason := await self._strike():
+            yield Refusal(refusal("output", reason))
             yield Finish("content_filter", delta.usage if isinstance(delta, Finish) else Usage())
             return
         if is_end:
@@ -112,11 +112,11 @@ class ModerationFilter:
         piece, self._texts, self._length = "".join(self._texts), [], 0
         if not piece.strip():
             return None
-        found = await self._checks.check(self._policy, self._before + piece, "output")
-        self._results.append(found)
+        result = await self._checks.check(self._policy, self._before + piece, "output")
+        self._results.append(result)
         self._before = (self._before + piece)[-_BEFORE_CHARACTERS:]
-        self._struck = found["flagged"]
-        return found if self._struck else None
+        self._struck = result["flagged"]
+        return result if self._struck else None
 
 
 async def _joined_texts(output: Sequence[Json]) -> str:

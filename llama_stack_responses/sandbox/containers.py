@@ -291,8 +291,8 @@ async def files(entry: ContainerEntry) -> list[ContainerFile]:
 
 
 def _files(entry: ContainerEntry) -> list[ContainerFile]:
-    found = listed_files(entry.container.volume.data, _MAX_FILES)
-    return [_file(entry, each) for each in sorted(found, key=lambda each: each.path)]
+    regular_files = listed_files(entry.container.volume.data, _MAX_FILES)
+    return [_file(entry, each) for each in sorted(regular_files, key=lambda each: each.path)]
 
 
 async def open_file(entry: ContainerEntry, file: ContainerFile) -> tuple[IO[bytes], int] | None:
@@ -338,9 +338,9 @@ def _bad_name(why: str) -> ApiError:
     return bad_request(f"The file cannot have this name: {why}. Send the file under another 'filename'.", "file")
 
 
-def _file(entry: ContainerEntry, found: RegularFile) -> ContainerFile:
-    path = f"{DATA}/{_escaped(found.path)}"
-    return ContainerFile(file_id(path), path, found.path, found.bytes, found.written_at, path in entry.given)
+def _file(entry: ContainerEntry, file: RegularFile) -> ContainerFile:
+    path = f"{DATA}/{_escaped(file.path)}"
+    return ContainerFile(file_id(path), path, file.path, file.bytes, file.written_at, path in entry.given)
 
 
 def _escaped(path: str) -> str:

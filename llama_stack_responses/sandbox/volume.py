@@ -144,28 +144,28 @@ class DiskVolume:
 
     def used(self) -> tuple[int, int]:
         """Return the bytes and files in use."""
-        found = usage(self.data, self.capacity.files)
-        return found.bytes, found.files
+        used = usage(self.data, self.capacity.files)
+        return used.bytes, used.files
 
     def begin(self) -> str | None:
         """Return why no code may run: otherwise each call could add as much as is written between two polls."""
         self._limits = Capacity(_TIDIED * self.capacity.bytes, _TIDIED * self.capacity.files)
         if too_much := self.excess():
             return f"{too_much} Use a new container."
-        found = usage(self.data, self._limits.files)
-        self._limits = Capacity(max(self.capacity.bytes, found.bytes), max(self.capacity.files, found.files))
+        used = usage(self.data, self._limits.files)
+        self._limits = Capacity(max(self.capacity.bytes, used.bytes), max(self.capacity.files, used.files))
         return None
 
     def excess(self) -> str | None:
         """Return the limit that is exceeded, unless by no more than at `begin`; None if none is."""
-        found = usage(self.data, self._limits.files)
-        if found.is_deep:
+        used = usage(self.data, self._limits.files)
+        if used.is_deep:
             return "Its folders are too deep."
-        if found.is_closed:
+        if used.is_closed:
             return "Its folders cannot be read."
-        if found.bytes > self._limits.bytes:
+        if used.bytes > self._limits.bytes:
             return f"Its files took more than {self.capacity.bytes // _MIB} MiB."
-        if found.files > self._limits.files:
+        if used.files > self._limits.files:
             return f"It had more than {self.capacity.files:,} files."
         return None
 

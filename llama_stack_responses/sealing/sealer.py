@@ -127,14 +127,14 @@ def _decoded(seal: str) -> bytearray:
     for start in range(0, len(seal), _PIECE_CHARACTERS):
         piece = seal[start : start + _PIECE_CHARACTERS]
         try:
-            found = urlsafe_b64decode(piece.encode("ascii"))
+            data = urlsafe_b64decode(piece.encode("ascii"))
         except ValueError:
             return bytearray()
-        if urlsafe_b64encode(found).decode() != piece:  # decoding ignores some invalid characters
+        if urlsafe_b64encode(data).decode() != piece:  # decoding ignores some invalid characters
             return bytearray()
         if piece.endswith("=") and start + _PIECE_CHARACTERS < len(seal):
             return bytearray()
-        decoded += found
+        decoded += data
     return decoded
 
 

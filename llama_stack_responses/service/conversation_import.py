@@ -94,14 +94,17 @@ class ImportReport:
 
 
 async def import_conversations(
-    store: ConversationStore, found: AsyncIterable[FoundConversation], limits: RequestLimits, report: ImportReport
+    store: ConversationStore,
+    conversations: AsyncIterable[FoundConversation],
+    limits: RequestLimits,
+    report: ImportReport,
 ) -> None:
     """Store each conversation in one commit, unless one with its id exists or was imported before.
 
     Raises:
         ImportImpossible: the store is unavailable. What was written stays, and the next import continues from there.
     """
-    async for each in found:
+    async for each in conversations:
         report.looked_at()
         try:
             check_conversation_id(each.id, "id")

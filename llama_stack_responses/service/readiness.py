@@ -77,9 +77,9 @@ class Readiness:
         return await asyncio.shield(self._checking)
 
     async def _check(self) -> ReadinessReport:
-        found = await asyncio.gather(*map(self._state, self._checks.values()))
-        parts = {name: state for name, (state, _) in zip(self._checks, found, strict=True)}
-        for name, (state, why) in zip(self._checks, found, strict=True):
+        states = await asyncio.gather(*map(self._state, self._checks.values()))
+        parts = {name: state for name, (state, _) in zip(self._checks, states, strict=True)}
+        for name, (state, why) in zip(self._checks, states, strict=True):
             # Only changes are logged: anyone may cause a check each second.
             if state != self._last.get(name, "unknown" if state == "unknown" else "ok"):
                 if state == "ok":

@@ -104,26 +104,26 @@ class _Importer:
         self._limits = limits
         self._report = report
 
-    async def import_one(self, found: FoundResponse) -> None:
+    async def import_one(self, source: FoundResponse) -> None:
         """Store a response with its history.
 
         Raises:
             ApiError: 503, the store is unavailable.
         """
-        output, unread = read_items(_with_ids(found.output), self._limits)
+        output, unread = read_items(_with_ids(source.output), self._limits)
         try:
-            check_response_id(found.id, "id")
-            response = _response(found, output, self._limits)
+            check_response_id(source.id, "id")
+            response = _response(source, output, self._limits)
         except ApiError:
-            self._report.left_out.append(found.id)
+            self._report.left_out.append(source.id)
             return
         while True:
-            base, items = await self._before(found)
-            read, left_out = read_items(_with_ids([*items, *found.input]), self._limits)
+            base, items = await self._before(source)
+            read, left_out = read_items(_with_ids([*items, *source.input]), self._limits)
             try:
                 new = await self._archive.import_response(
                     response,
-                    owner=found.owner,
+                    owner=source.owner,
                     base=base.history if base else None,
                     input_items=read,
                     conditions=_unchanged(base),
@@ -136,17 +136,17 @@ class _Importer:
         self._report.there += not new
         self._report.left_out += [*left_out, *unread]
 
-    async def _before(self, found: FoundResponse) -> tuple[StoredResponse | None, list[Any]]:
+    async def _before(self, response: FoundResponse) -> tuple[StoredResponse | None, list[Any]]:
         """Return the nearest earlier response that is stored here, and the other server's items since then.
 
         Without such a response, return None and all earlier items.
         """
         chain: list[FoundResponse] = []
-        seen = {found.id}
-        above, base = found.continues, None
+        seen = {response.id}
+        above, base = response.continues, None
         while above and above not in seen and len(chain) < _MAX_CHAIN:
             base = await self._archive.load(above)
-            if base and base.owner.identity == found.owner.identity:
+            if base and base.owner.identity == response.owner.identity:
                 break
             base, parent = None, await self._source.find(above)
             if parent is None:
@@ -163,18 +163,18 @@ def _unchanged(base: StoredResponse | None) -> Sequence[Condition]:
 
 def _with_ids(items: Sequence[Any]) -> list[tuple[str | None, Any]]:
     """Return each item with its id, or None if it has none."""
-    found = [(item.get("id") if isinstance(item, dict) else None, item) for item in items]
-    return [(item_id if isinstance(item_id, str) else None, item) for item_id, item in found]
+    numbered = [(item.get("id") if isinstance(item, dict) else None, item) for item in items]
+    return [(item_id if isinstance(item_id, str) else None, item) for item_id, item in numbered]
 
 
-def _response(found: FoundResponse, output: Sequence[Json], limits: RequestLimits) -> Json:
+def _response(source: FoundResponse, output: Sequence[Json], limits: RequestLimits) -> Json:
     """Return the response in its stored form.
 
     Raises:
         ApiError: the response has no valid model.
     """
-    body = found.body
-    response = new_response(_request(body, limits), id=found.id, created_at=found.created_at)
+    body = source.body
+    response = new_response(_request(body, limits), id=source.id, created_at=source.created_at)
     ended = body.get("completed_at")
     return response | {
         "status": body["status"],

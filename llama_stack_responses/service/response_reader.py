@@ -176,14 +176,14 @@ class ResponseReader:
             ApiError: 404, the response is unknown, deleted, or another user's; 403, the action is not allowed; 400, it
                 is a foreground response that still runs.
         """
-        found = await self.find(response_id, action)
-        if isinstance(found, RunningResponse):
+        response = await self.find(response_id, action)
+        if isinstance(response, RunningResponse):
             raise bad_request(
                 f"Response '{response_id}' is still in progress. Its stream, and the list of its input, can be read "
                 "again when it has ended.",
                 code="response_not_ready",
             )
-        return found
+        return response
 
     async def find(
         self, response_id: str, action: Action, hold: Hold | None = None
@@ -199,13 +199,13 @@ class ResponseReader:
             ApiError: 404, the response is unknown, deleted, or another user's; 403, the action is not allowed.
         """
         check_response_id(response_id, "response_id")
-        found = await self._archive.load(response_id, hold) or await self._archive.running(response_id)
+        response = await self._archive.load(response_id, hold) or await self._archive.running(response_id)
         # It may have ended between the two reads.
-        found = found or await self._archive.load(response_id, hold)
-        if found is None:
+        response = response or await self._archive.load(response_id, hold)
+        if response is None:
             raise not_found(response_id)
-        self._check_access(response_id, found.owner, action)
-        return found if isinstance(found, RunningResponse) else await self._current(found)
+        self._check_access(response_id, response.owner, action)
+        return response if isinstance(response, RunningResponse) else await self._current(response)
 
     def _check_access(self, response_id: str, owner: Owner, action: Action) -> None:
         if not self._access.allows("read", "response", response_id, owner):

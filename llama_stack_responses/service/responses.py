@@ -262,11 +262,11 @@ class OpenAIResponsesImpl:
 
     async def delete(self, response_id: str) -> None:
         """Delete a response; content that later responses refer to stays until they are deleted too."""
-        found = await self.reader.find(response_id, "delete")
-        if isinstance(found, RunningResponse):
-            if await self.jobs.foreground.delete(found):
+        response = await self.reader.find(response_id, "delete")
+        if isinstance(response, RunningResponse):
+            if await self.jobs.foreground.delete(response):
                 return
-        elif found.response["status"] in RUNNING:
+        elif response.response["status"] in RUNNING:
             await self.jobs.cancel(response_id)
         await until_known(
             lambda _: self.archive.delete(response_id),

@@ -215,8 +215,8 @@ def _body(data: bytes) -> int:
 
 
 def _check(data: bytes) -> None:
-    found = data[0] & ~_FLAGS if data else 0
-    if found != FORMAT:
+    version = data[0] & ~_FLAGS if data else 0
+    if version != FORMAT:
         raise UnreadableError(
-            f"A stored record has the format {found}; this version of the software reads format {FORMAT}."
+            f"A stored record has the format {version}; this version of the software reads format {FORMAT}."
         )

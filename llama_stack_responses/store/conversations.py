@@ -73,8 +73,8 @@ class Conversation:
     def decode(conversation_id: str, record: Record) -> Conversation:
         """Decode the result of `encode`."""
         stored = codec.decode(record.value)
-        found = {**stored, "id": conversation_id, "owner": Owner(*stored["owner"])}
-        return Conversation(**codec.known(Conversation, found))
+        fields = {**stored, "id": conversation_id, "owner": Owner(*stored["owner"])}
+        return Conversation(**codec.known(Conversation, fields))
 
 
 def stand_in(conversation: Conversation) -> Json:
@@ -181,15 +181,15 @@ class ConversationStore:
 
     async def load(self, conversation_id: str) -> Conversation | None:
         """Return the conversation; None if it is unknown or deleted."""
-        found = await self._head(conversation_id)
-        return found[0] if found else None
+        head = await self._head(conversation_id)
+        return head[0] if head else None
 
     async def set_metadata(self, conversation_id: str, metadata: Mapping[str, str]) -> Conversation | None:
         """Replace the conversation's metadata and return it; None if it is unknown or deleted."""
         retry = ConflictRetry()
-        while found := await self._head(conversation_id):
+        while head := await self._head(conversation_id):
             await retry.wait()
-            conversation, unchanged = replace(found[0], metadata=metadata), found[1]
+            conversation, unchanged = replace(head[0], metadata=metadata), head[1]
             if await committed(self._records, [Put(conversation.key, conversation.encode())], [unchanged]):
                 return conversation
         return None
@@ -237,18 +237,18 @@ class ConversationStore:
     async def recent(self, conversation_id: str, end: int, allowance: ReadAllowance) -> list[Json]:
         """Return the last items before `end`, in order: as many as are within `allowance`, which has a limit."""
         first, last = _row(conversation_id, 0), _row(conversation_id, end)
-        found: list[Json] = []
+        newest: list[Json] = []
         while (left := allowance.left or 0) > 0:
             rows = await self._records.range(
                 first, last, limit=_ITEMS_PER_READ, reverse=True, max_bytes=min(PAGE_BYTES, left)
             )
             values = [record.value for _, record in rows]
             items = _fitting(await self._decoder.decode_until(values, left, allowance), left)
-            found += items
+            newest += items
             if len(items) < len(rows) or not rows:
                 break
             last = rows[-1][0]
-        return found[::-1]
+        return newest[::-1]
 
     async def opening(self, conversation_id: str, end: int, max_bytes: int, allowance: ReadAllowance) -> list[Json]:
         """Return the first items before `end`, of at most `max_bytes` together; `allowance` counts the bytes read."""
@@ -286,10 +286,10 @@ class ConversationStore:
         """
         first, last = 0, conversation.end
         if after is not None:
-            found = await self._place(conversation, after)
-            if found is None:
+            place = await self._place(conversation, after)
+            if place is None:
                 raise bad_request(f"No item with id '{after}' is in this list.", "after", "invalid_value")
-            first, last = (first, found[0]) if order == "desc" else (found[0] + 1, last)
+            first, last = (first, place[0]) if order == "desc" else (place[0] + 1, last)
         start, end = _row(conversation.id, first), _row(conversation.id, last)
         rows = await self._records.range(start, end, limit=limit + 1, reverse=order == "desc", max_bytes=max_bytes)
         values = [record.value for _, record in rows[:limit]]
@@ -304,24 +304,24 @@ class ConversationStore:
         self, conversation: Conversation, item_id: str, allowance: ReadAllowance | None = None
     ) -> Json | None:
         """Return the item with this id, which `allowance` counts as held; None if it is not in the conversation."""
-        found = await self._place(conversation, item_id)
-        return await self._item(_row(conversation.id, found[0]), allowance) if found else None
+        place = await self._place(conversation, item_id)
+        return await self._item(_row(conversation.id, place[0]), allowance) if place else None
 
     async def remove(self, conversation: Conversation, item_id: str) -> bool:
         """Remove an item from the conversation; return False if it does not exist."""
-        found = await self._place(conversation, item_id)
-        if found is None:
+        location = await self._place(conversation, item_id)
+        if location is None:
             return False
-        place, unchanged = found
+        place, unchanged = location
         gone = await self._gone(conversation.owner, conversation.id, {_row(conversation.id, place): item_id})
         return await committed(self._records, gone, [unchanged])
 
     async def delete(self, conversation_id: str) -> bool:
         """Delete the conversation with all its items; return False if it does not exist."""
         retry = ConflictRetry()
-        while found := await self._head(conversation_id):
+        while head := await self._head(conversation_id):
             await retry.wait()
-            conversation, unchanged = found
+            conversation, unchanged = head
             left = f"w/{conversation_id}"
             ops: list[Op] = [Delete(conversation.key), Put(left, codec.encode(conversation.owner.encode()))]
             if await committed(self._records, ops, [unchanged]):
@@ -387,11 +387,11 @@ class ConversationStore:
         """
         hasher = Hasher(owner)
         pointers = {row: [each.key for each in _pointers(hasher, item_id, row)] for row, item_id in ids.items()}
-        found = await self._records.get_many([pointer for of_item in pointers.values() for pointer in of_item])
+        records = await self._records.get_many([pointer for of_item in pointers.values() for pointer in of_item])
         ops: list[Op] = []
         for row, of_item in pointers.items():
             ops += [Delete(row), Delete(_address(hasher, conversation_id, ids[row]))]
-            ops += [Delete(each) for each in of_item if each in found and read_pointer(found[each].value)[0] == row]
+            ops += [Delete(each) for each in of_item if each in records and read_pointer(records[each].value)[0] == row]
         return ops
 
 

@@ -57,8 +57,10 @@ class Decoder:
         """
         allowance = allowance or ReadAllowance()
         allowance.hold(sum(map(len, values)))
-        _, found = await self._decoded_of(partial(_given, values), _same, _Bound(allowance.left, ends=False), allowance)
-        return [value for value, _ in found]
+        _, decoded = await self._decoded_of(
+            partial(_given, values), _same, _Bound(allowance.left, ends=False), allowance
+        )
+        return [value for value, _ in decoded]
 
     async def decode_until(
         self, values: Sequence[bytes], max_bytes: int, allowance: ReadAllowance | None = None
@@ -66,8 +68,8 @@ class Decoder:
         """Decode values until they reach `max_bytes`, which `allowance` counts as held; return each with its size."""
         allowance = allowance or ReadAllowance()
         allowance.hold(sum(map(len, values)))
-        _, found = await self._decoded_of(partial(_given, values), _same, _Bound(max_bytes, ends=True), allowance)
-        return found
+        _, decoded = await self._decoded_of(partial(_given, values), _same, _Bound(max_bytes, ends=True), allowance)
+        return decoded
 
     async def read_until[Found](
         self,
@@ -95,26 +97,26 @@ class Decoder:
         bound: _Bound,
         allowance: ReadAllowance,
     ) -> tuple[Found, list[tuple[Any, int]]]:
-        found = [await read()]
-        need = sum(map(len, values_of(found[0]))) * _ASSUMED_RATIO
+        reads = [await read()]
+        need = sum(map(len, values_of(reads[0]))) * _ASSUMED_RATIO
         if need <= INLINE_BYTES * _ASSUMED_RATIO:
             try:
-                texts = list(_texts(values_of(found[0]), bound.inline(), None))
+                texts = list(_texts(values_of(reads[0]), bound.inline(), None))
             except TooLarge:
                 pass  # too large for the event loop, or for the limit
             else:
-                return found[0], await _parsed(texts, allowance)
+                return reads[0], await _parsed(texts, allowance)
         while True:
             budget = self._budget(need)
             if not budget.has_room(need):
-                found.clear()  # work that waits holds no records
+                reads.clear()  # work that waits holds no records
             async with budget.hold(need):
-                if not found:
-                    found.append(await read())
-                unpacked = _texts(values_of(found[0]), bound, need if need < budget.total else None)
+                if not reads:
+                    reads.append(await read())
+                unpacked = _texts(values_of(reads[0]), bound, need if need < budget.total else None)
                 try:
                     texts = await _in_thread(partial(list_yielding_lock, unpacked))
-                    return found[0], await _parsed(texts, allowance)
+                    return reads[0], await _parsed(texts, allowance)
                 except _NeedsMore:
                     need *= _GROWTH
 

@@ -47,14 +47,14 @@ class Expiry:
     async def _forget(self, listed: str) -> None:
         response_id = listed.rpartition("/")[2]
         try:
-            found = await self._delete(response_id)
+            existed = await self._delete(response_id)
         except codec.UnreadableError as error:
             logger.error(
                 "expired response deleted; its history could not be read and stays: %s: %s", response_id, error
             )
             await self._records.commit([Delete(f"r/{response_id}"), Delete(listed)])
             return
-        if not found:
+        if not existed:
             # A bounded store has dropped the response early, but not this row.
             await self._records.commit([Delete(listed)])
 

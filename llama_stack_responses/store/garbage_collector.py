@@ -103,8 +103,8 @@ class GarbageCollector:
         """Return the pointers that lead to each node, by its name; an id may first lead to another, earlier node."""
         first = {name: list(pointers(hasher, f"n/{name}", node.items)) for name, node in chain}
         rows = {name: [*of_it, *(further_pointer(row, name) for row in of_it)] for name, of_it in first.items()}
-        found = await self._records.get_many([row for of_node in rows.values() for row in of_node])
-        target = {row: read_pointer(record.value)[0] for row, record in found.items()}
+        records = await self._records.get_many([row for of_node in rows.values() for row in of_node])
+        target = {row: read_pointer(record.value)[0] for row, record in records.items()}
         return {name: [row for row in of_node if target.get(row) == f"n/{name}"] for name, of_node in rows.items()}
 
 

@@ -62,11 +62,11 @@ class ItemFinder:
                     del left[item_id]
                     yield item_id, item
             for item_id, of_item in left.items():
-                found = await self._elsewhere(item_id, of_item, allowance)
-                if found is None:
+                remote = await self._elsewhere(item_id, of_item, allowance)
+                if remote is None:
                     # A reference to it is refused, also if other items exist.
                     break
-                yield item_id, found
+                yield item_id, remote
 
     async def _elsewhere(self, item_id: str, rows: Sequence[str], allowance: ReadAllowance) -> Json | None:
         """Return an item from a record where it is stored too, after its first place is gone."""

@@ -140,16 +140,16 @@ class KeyValueRecords:
         self._store = LoopLocal(self._open)
 
     async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
-        found: list[tuple[str, Record]] = []
+        records: list[tuple[str, Record]] = []
         # A value's size is known only after it was read, so few are read at a time if the size is limited.
         for some in [keys] if max_bytes is None else batched(keys, _GETS_PER_BATCH):
             with self._errors_as_503():
                 lines = await self._get(await self._ready(), some)
             now = self._clock()
-            found += [(key, line.record) for key, line in lines.items() if line.is_live(now)]
-            if max_bytes is not None and bytes_of(record for _, record in found) >= max_bytes:
+            records += [(key, line.record) for key, line in lines.items() if line.is_live(now)]
+            if max_bytes is not None and bytes_of(record for _, record in records) >= max_bytes:
                 break
-        return dict(until(found, max_bytes))
+        return dict(until(records, max_bytes))
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         with self._errors_as_503():
@@ -172,8 +172,8 @@ class KeyValueRecords:
         # The backend reads the whole prefix: it has no narrower range.
         with self._errors_as_503():
             lines = await self._lines(await self._ready(), start, end)
-        found = ((line.key, line.record) for line in (lines[::-1] if reverse else lines)[: max(limit, 0)])
-        return list(until(found, max_bytes))
+        records = ((line.key, line.record) for line in (lines[::-1] if reverse else lines)[: max(limit, 0)])
+        return list(until(records, max_bytes))
 
     def pubsub(self) -> None:
         """Return None: the store has no notifications."""

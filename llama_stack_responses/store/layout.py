@@ -230,12 +230,12 @@ def second(moment: float) -> str:
 
 def pointers(hasher: Hasher, key: str, items: Sequence[Json]) -> dict[str, Ensure]:
     """Return the ops that write pointers from the ids of `items` to the record `key`; existing pointers are kept."""
-    found: dict[str, Ensure] = {}
+    rows: dict[str, Ensure] = {}
     for index, item in enumerate(items):
         if item_id := item.get("id"):
             row, pointer = item_pointer(hasher, item_id, key, index)
-            found.setdefault(row, Ensure(row, pointer))
-    return found
+            rows.setdefault(row, Ensure(row, pointer))
+    return rows
 
 
 def item_pointer(hasher: Hasher, item_id: str, key: str, index: int) -> tuple[str, bytes]:

@@ -91,10 +91,10 @@ class Listing:
         page, scanned, filled = Rows(), 0, 0
         size = limit + 1 if wanted is None else _BLOCK_ROWS
         while True:
-            found = await self._records.range(start, end, limit=size, reverse=not span.oldest_first)
-            rows, read = await self._read(found, _MAX_FILLED - filled)
-            filled += sum(not record.value for _, record in found[:read])
-            for key, _ in found[:read]:
+            block = await self._records.range(start, end, limit=size, reverse=not span.oldest_first)
+            rows, read = await self._read(block, _MAX_FILLED - filled)
+            filled += sum(not record.value for _, record in block[:read])
+            for key, _ in block[:read]:
                 row = rows.get(key)
                 if row and (wanted is None or wanted(row)):
                     if len(page.rows) == limit:
@@ -103,10 +103,10 @@ class Listing:
                 page.next = _cursor(key)
                 start, end = (key + "\0", end) if span.oldest_first else (start, key)
             scanned += read
-            if read == len(found) < size:
+            if read == len(block) < size:
                 page.next = None
                 return page
-            if read < len(found) or scanned >= _SCANNED_ROWS:
+            if read < len(block) or scanned >= _SCANNED_ROWS:
                 return page
 
     async def head(self, owner: Owner, limit: int) -> list[tuple[str, Record]]:
@@ -114,10 +114,10 @@ class Listing:
         start, end = self._bounds(owner, Span())
         return await self._records.range(start, end, limit=limit, reverse=True)
 
-    async def rows(self, found: Sequence[tuple[str, Record]]) -> list[Row]:
+    async def rows(self, records: Sequence[tuple[str, Record]]) -> list[Row]:
         """Decode rows that `head` returned."""
-        rows, _ = await self._read(found, _MAX_FILLED)
-        return [rows[key] for key, _ in found if key in rows]
+        rows, _ = await self._read(records, _MAX_FILLED)
+        return [rows[key] for key, _ in records if key in rows]
 
     async def row(self, owner: Owner, order: str, response_id: str) -> Row | None:
         """Return the row of one response."""
@@ -135,16 +135,16 @@ class Listing:
         """Return the rows of the owner's responses that continue `previous`, oldest first."""
         of = Hasher(owner).owner
         prefix = branches(of, previous)
-        found = await self._records.range(prefix, after_prefix(prefix), limit=limit)
-        keys = [listing(of, *key.removeprefix(prefix).split("/", 1)) for key, _ in found]
+        children = await self._records.range(prefix, after_prefix(prefix), limit=limit)
+        keys = [listing(of, *key.removeprefix(prefix).split("/", 1)) for key, _ in children]
         records = await self._records.get_many(keys) if keys else {}
         return await self.rows([(key, records[key]) for key in keys if key in records])
 
     async def unanswered(self, owner: Owner, rows: Sequence[Row]) -> list[Row]:
         """Return the owner's rows; `waits_for` of those that another response continues is None."""
         waiting = [row["id"] for row in rows if row["waits_for"]]
-        found = await asyncio.gather(*(self._continued(owner, each) for each in waiting))
-        continued = {each for each, is_continued in zip(waiting, found, strict=True) if is_continued}
+        flags = await asyncio.gather(*(self._continued(owner, each) for each in waiting))
+        continued = {each for each, is_continued in zip(waiting, flags, strict=True) if is_continued}
         return [row | {"waits_for": None} if row["id"] in continued else row for row in rows]
 
     async def _continued(self, owner: Owner, response_id: str) -> bool:
@@ -163,13 +163,13 @@ class Listing:
             end = min(end, listing(of, *span.after))
         return start, max(start, end)
 
-    async def _read(self, found: Sequence[tuple[str, Record]], limit: int) -> tuple[dict[str, Row], int]:
-        """Decode rows; return them by key, and how many of `found` they cover."""
-        empty = [(number, key, record) for number, (key, record) in enumerate(found) if not record.value]
-        covered = empty[limit][0] if len(empty) > limit else len(found)
+    async def _read(self, records: Sequence[tuple[str, Record]], limit: int) -> tuple[dict[str, Row], int]:
+        """Decode rows; return them by key, and how many of `records` they cover."""
+        empty = [(number, key, record) for number, (key, record) in enumerate(records) if not record.value]
+        covered = empty[limit][0] if len(empty) > limit else len(records)
         values = await self._filled([(key, record) for number, key, record in empty if number < covered])
-        values |= {key: record.value for key, record in found[:covered] if record.value}
-        versions = {key: record.version for key, record in found[:covered]}
+        values |= {key: record.value for key, record in records[:covered] if record.value}
+        versions = {key: record.version for key, record in records[:covered]}
         rows = await _decoded(list(values.values()))
         return {key: read_list_row(key, row, versions[key]) for key, row in zip(values, rows, strict=True)}, covered
 
@@ -188,8 +188,8 @@ class Listing:
         """Return the values of the rows of these responses, as far as these are stored."""
         rows: dict[str, bytes] = {}
         while response_ids:
-            found, seen = await self._loader.entries(response_ids)
-            page = await self._loader.page(found, len(found))
+            entries, seen = await self._loader.entries(response_ids)
+            page = await self._loader.page(entries, len(entries))
             inputs = await self._loader.own_inputs(page.items)
             for stored, items in zip_longest(page.items, inputs):
                 rows[stored.response["id"]] = list_row(stored.response, first_words(items or ()), stored.timing)

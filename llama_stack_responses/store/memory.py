@@ -56,8 +56,8 @@ class MemoryRecords:
 
     async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
         now = self._clock()
-        found = ((key, self._live(key, now)) for key in dict.fromkeys(keys))
-        return dict(until(((key, record) for key, record in found if record is not None), max_bytes))
+        records = ((key, self._live(key, now)) for key in dict.fromkeys(keys))
+        return dict(until(((key, record) for key, record in records if record is not None), max_bytes))
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         now = self._clock()
@@ -78,8 +78,8 @@ class MemoryRecords:
         now = self._clock()
         first, last = bisect_left(self._keys, start), bisect_left(self._keys, end)
         keys = (self._keys[index] for index in (range(last - 1, first - 1, -1) if reverse else range(first, last)))
-        found = ((key, record) for key in keys if (record := self._live(key, now)))
-        return list(islice(until(found, max_bytes), max(limit, 0)))
+        records = ((key, record) for key in keys if (record := self._live(key, now)))
+        return list(islice(until(records, max_bytes), max(limit, 0)))
 
     def pubsub(self) -> None:
         """Return None: no other process shares these records."""

@@ -51,12 +51,12 @@ async def read_newest(records: Records, decoder: Decoder, name: str, allowance: 
     count = await _count(records, newest, of_all - allowance.left)
     if not count:
         raise TooLarge
-    found = await encoded_end(records, name, count, None)
-    if found is None:
+    nodes = await encoded_end(records, name, count, None)
+    if nodes is None:
         return None
-    values = [data for _, data in reversed(found)]
+    values = [data for _, data in reversed(nodes)]
     decoded = await decoder.decode(values, allowance)
-    chain = [(each, node_of(data, of_it)) for (each, data), of_it in zip(reversed(found), decoded, strict=True)]
+    chain = [(each, node_of(data, of_it)) for (each, data), of_it in zip(reversed(nodes), decoded, strict=True)]
     return NewestNodes(node_of(first, items), chain)
 
 

@@ -54,15 +54,15 @@ async def differing(records: Records, hasher: Hasher, names: Sequence[str], item
     rows = await computed(rows_of_items, items)
     if not rows:
         return []
-    found = await records.get_many(list(rows))
-    return await computed(partial(_not_under_their_ids, names, rows, found), items)
+    stored = await records.get_many(list(rows))
+    return await computed(partial(_not_under_their_ids, names, rows, stored), items)
 
 
-def _not_under_their_ids(names: Sequence[str], rows: Mapping[str, int], found: Mapping[str, Record]) -> list[int]:
+def _not_under_their_ids(names: Sequence[str], rows: Mapping[str, int], records: Mapping[str, Record]) -> list[int]:
     """Return those of the indices in `rows` whose pointers do not lead to the stored histories."""
     ends = {f"n/{name}": index for index, name in enumerate(names)}
     starts: dict[str, set[int]] = defaultdict(set)
-    targets = {rows[row]: read_pointer(record.value) for row, record in found.items()}
+    targets = {rows[row]: read_pointer(record.value) for row, record in records.items()}
     for index, (key, place) in targets.items():
         starts[key].add(index - place)
     stored = {index for index, (key, _) in targets.items() if ends.get(key, -1) >= index and len(starts[key]) == 1}
@@ -121,8 +121,8 @@ def _entries(items: Mapping[int, Json]) -> Iterator[Json]:
 
 def _seed_of(item: Json) -> Seeded | None:
     """Return the seed and the index of which the item's id consists; None if it has another form."""
-    found = seeded(item["id"])
-    return found if found and id_of_seed(item, found) == item["id"] else None
+    parts = seeded(item["id"])
+    return parts if parts and id_of_seed(item, parts) == item["id"] else None
 
 
 def _runs(indices: Sequence[int]) -> list[int]:
@@ -191,7 +191,7 @@ async def find(
     """
     chain = await read_chain(records, decoder, stored[0]["in"], allowance)
     items = [item for _, node in chain for item in node.items] if chain else []
-    return [found for item_id, index in named for found in _with_id(item_id, stored[index], items)]
+    return [match for item_id, index in named for match in _with_id(item_id, stored[index], items)]
 
 
 def _with_id(item_id: str, entry: Json, items: Sequence[Json]) -> Iterator[tuple[str, Json]]:

@@ -49,8 +49,8 @@ class SharedContent:
 
     async def node(self, name: str, ahead: Iterable[str] = ()) -> tuple[Node | None, int]:
         """Return the node with this name and its size; None and 0 if it is gone. `ahead`: the nodes needed next."""
-        found = await self.get([f"n/{name}"], (f"n/{each}" for each in ahead))
-        return (self.known_node(name), found[f"n/{name}"][2]) if found else (None, 0)
+        values = await self.get([f"n/{name}"], (f"n/{each}" for each in ahead))
+        return (self.known_node(name), values[f"n/{name}"][2]) if values else (None, 0)
 
     def known_node(self, name: str) -> Node | None:
         """Return the node with this name if it was already read."""
@@ -59,9 +59,9 @@ class SharedContent:
         return None
 
     async def _read(self, keys: Sequence[str]) -> None:
-        found, seen = await first_decoded(self._records, self._decoder, keys, self._max_bytes, self._hold)
-        self._known |= found
-        self._gone |= set(keys[:seen]) - found.keys()
+        values, seen = await first_decoded(self._records, self._decoder, keys, self._max_bytes, self._hold)
+        self._known |= values
+        self._gone |= set(keys[:seen]) - values.keys()
 
 
 async def first_decoded(
@@ -87,9 +87,9 @@ async def first_decoded(
         read, lambda records: [records[key].value for key in keys if key in records], max_bytes, hold
     )
     there = [key for key in keys if key in read_records]
-    found = {key: (read_records[key], value, size) for key, (value, size) in zip(there, values, strict=False)}
-    cut = len(found) < len(there) or bytes_of(read_records.values()) >= max_bytes
-    return found, keys.index(there[len(found) - 1]) + 1 if cut else len(keys)
+    values_by_key = {key: (read_records[key], value, size) for key, (value, size) in zip(there, values, strict=False)}
+    cut = len(values_by_key) < len(there) or bytes_of(read_records.values()) >= max_bytes
+    return values_by_key, keys.index(there[len(values_by_key) - 1]) + 1 if cut else len(keys)
 
 
 async def own_inputs(shared: SharedContent, names: Sequence[str | None], max_bytes: int) -> list[list[Json]]:
@@ -144,5 +144,7 @@ def _with_ids(node: Node, id_node: Node, behind: Mapping[str, int]) -> Sequence[
 def _given(items: Sequence[Json]) -> list[Json]:
     """Return the items that follow the last item that a model generated."""
     own = list(without_stand_in(items))
-    found = [index for index, item in enumerate(own) if item.get("role") == "assistant" or item["type"] in _GENERATED]
-    return own[found[-1] + 1 :] if found else own
+    generated = [
+        index for index, item in enumerate(own) if item.get("role") == "assistant" or item["type"] in _GENERATED
+    ]
+    return own[generated[-1] + 1 :] if generated else own

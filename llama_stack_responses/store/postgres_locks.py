@@ -54,11 +54,11 @@ def locks(
 
 def _numbers(schema: str, names: Mapping[str, bool]) -> Mapping[int, bool]:
     """Return the numbers of locks with these names; two names may have the same one."""
-    found: dict[int, bool] = {}
+    numbers: dict[int, bool] = {}
     for name, exclusive in names.items():
         number = lock_id(schema, name)
-        found[number] = found.get(number, False) or exclusive
-    return found
+        numbers[number] = numbers.get(number, False) or exclusive
+    return numbers
 
 
 def _names(written: Collection[str], read: Collection[str], empty: Collection[str], singly: int) -> Mapping[str, bool]:

@@ -92,8 +92,8 @@ class RecentHistory:
 
     async def _own_id_chain(self, ids: str, allowance: ReadAllowance) -> Chain | None:
         """Return the newest nodes of ids, oldest first."""
-        found = await read_end(self._records, self._decoder, ids, _MAX_ID_NODES, _part(allowance), allowance)
-        return None if found is None else found[::-1]
+        chain = await read_end(self._records, self._decoder, ids, _MAX_ID_NODES, _part(allowance), allowance)
+        return None if chain is None else chain[::-1]
 
 
 def _part(allowance: ReadAllowance) -> int:

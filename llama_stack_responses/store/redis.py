@@ -327,8 +327,8 @@ class RedisRecords:
         if not keys:
             return {}
         arguments = [self._now(), "" if max_bytes is None else max_bytes, *dict.fromkeys(keys)]
-        found = await self._call(lambda scripts: scripts.get_many, arguments)
-        return dict(_records(found))
+        answer = await self._call(lambda scripts: scripts.get_many, arguments)
+        return dict(_records(answer))
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         # The id makes a commit idempotent: a retry after a lost answer finds that it was applied.
@@ -400,11 +400,11 @@ class RedisRecords:
         more, reached = True, b""
         while more:
             page = [clock, own_id, _PAGE_ROWS, _PAGE_BYTES, reached]
-            found = await self._call(lambda scripts: scripts.next_snapshot, page)
-            if not found:
+            answer = await self._call(lambda scripts: scripts.next_snapshot, page)
+            if not answer:
                 raise ApiError(503, "The backup was interrupted, or took too long between two reads: begin it again.")
-            now, more, reached = await self.now(), bool(found[0]), found[1]
-            rows = [_stored(key, value) for key, value in zip(found[2::2], found[3::2], strict=True)]
+            now, more, reached = await self.now(), bool(answer[0]), answer[1]
+            rows = [_stored(key, value) for key, value in zip(answer[2::2], answer[3::2], strict=True)]
             yield [row for row in rows if row.expires_at is None or row.expires_at > now]
 
     async def size(self) -> int | None:
@@ -508,8 +508,8 @@ def _settings(password: str | None, timeout: float) -> dict[str, Any]:
     return {**known, "socket_timeout": timeout, "socket_connect_timeout": timeout}
 
 
-def _records(found: Sequence[Any]) -> list[tuple[str, Record]]:
-    rows = zip(found[::3], found[1::3], found[2::3], strict=True)
+def _records(answer: Sequence[Any]) -> list[tuple[str, Record]]:
+    rows = zip(answer[::3], answer[1::3], answer[2::3], strict=True)
     return [(key.decode("ascii"), Record(value, version)) for key, version, value in rows]
 
 

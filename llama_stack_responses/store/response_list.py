@@ -74,23 +74,23 @@ class ResponseList:
         """
         start, end = await self._bounds(owner, after, order)
         size = limit + 1 if model is None else min(limit + 1, self._scan_rows)
-        found: list[FoundEntry] = []
+        entries: list[FoundEntry] = []
         scanned, until = 0, time.monotonic() + self._scan_seconds
         while True:
             rows = await self._records.range(start, end, limit=size, reverse=order == "desc")
             ids = await self._candidates(rows, model)
             last = None
-            while ids and not self._loader.is_enough(found, limit):
-                some, seen = await self._loader.entries(ids[: limit + 1 - len(found)], hold)
-                found += [each for each in some if model is None or each.entry.response["model"] == model]
+            while ids and not self._loader.is_enough(entries, limit):
+                some, seen = await self._loader.entries(ids[: limit + 1 - len(entries)], hold)
+                entries += [each for each in some if model is None or each.entry.response["model"] == model]
                 last, ids = ids[seen - 1], ids[seen:]
                 if model is not None and time.monotonic() >= until:
                     break
-            if self._loader.is_enough(found, limit) or (len(rows) < size and not ids):
-                return await self._loader.page(found, limit, hold)
+            if self._loader.is_enough(entries, limit) or (len(rows) < size and not ids):
+                return await self._loader.page(entries, limit, hold)
             scanned += len(rows)
             if model is not None and (scanned >= self._scan_rows or time.monotonic() >= until):
-                page = await self._loader.page(found, limit, hold)
+                page = await self._loader.page(entries, limit, hold)
                 last = last if ids else rows[-1][0].rpartition("/")[2]
                 return page if page.has_more else ResponsePage(page.items, has_more=True, last=last)
             start, end = (start, rows[-1][0]) if order == "desc" else (rows[-1][0] + "\0", end)

@@ -51,8 +51,8 @@ class ResponseLoader:
         Args:
             hold: called with the size of the response; it may raise.
         """
-        found, _ = await self.entries([response_id])
-        for stored in (await self.page(found, 1)).items:
+        entries, _ = await self.entries([response_id])
+        for stored in (await self.page(entries, 1)).items:
             if hold:
                 hold(stored.size)
             return stored
@@ -60,43 +60,45 @@ class ResponseLoader:
 
     async def entry(self, response_id: str) -> Entry | None:
         """Return the response's record without content that is stored elsewhere; None as from `load`."""
-        found = await self.entry_version(response_id)
-        return found[0] if found else None
+        entry = await self.entry_version(response_id)
+        return entry[0] if entry else None
 
     async def entry_version(self, response_id: str) -> tuple[Entry, int] | None:
         """Return what `entry` returns, and the version of the record."""
-        found, _ = await self.entries([response_id])
-        return (found[0].entry, found[0].version) if found else None
+        entries, _ = await self.entries([response_id])
+        return (entries[0].entry, entries[0].version) if entries else None
 
     async def entries(
         self, response_ids: Sequence[str], hold: Callable[[int], object] | None = None
     ) -> tuple[Sequence[FoundEntry], int]:
         """Return the records of the first responses, up to the size of a page, and how many of the ids they cover."""
         keys = [f"r/{response_id}" for response_id in response_ids]
-        found, seen = await first_decoded(self._records, self._decoder, keys, self._page_bytes, hold)
+        values, seen = await first_decoded(self._records, self._decoder, keys, self._page_bytes, hold)
         oldest = self._retention.oldest()
-        entries = [FoundEntry(Entry.from_stored(value), record.version, size) for record, value, size in found.values()]
+        entries = [
+            FoundEntry(Entry.from_stored(value), record.version, size) for record, value, size in values.values()
+        ]
         return [each for each in entries if each.entry.order >= oldest], seen
 
-    def is_enough(self, found: Sequence[FoundEntry], limit: int) -> bool:
+    def is_enough(self, entries: Sequence[FoundEntry], limit: int) -> bool:
         """Return whether the responses fill a page of `limit` and more."""
-        return len(found) > limit or sum(each.size for each in found[:-1]) >= self._page_bytes
+        return len(entries) > limit or sum(each.size for each in entries[:-1]) >= self._page_bytes
 
     async def page(
-        self, found: Sequence[FoundEntry], limit: int, hold: Callable[[int], object] | None = None
+        self, entries: Sequence[FoundEntry], limit: int, hold: Callable[[int], object] | None = None
     ) -> ResponsePage:
         """Return a page: the first of the responses, until they reach its size limit."""
         shared, size = SharedContent(self._records, self._decoder, self._page_bytes, hold), 0
         items: list[StoredResponse] = []
-        for number, each in enumerate(found[:limit]):
+        for number, each in enumerate(entries[:limit]):
             if size >= self._page_bytes:
                 return ResponsePage(items, has_more=True)
-            ahead = (key for later in found[number:limit] for key in content_of(later.entry))
+            ahead = (key for later in entries[number:limit] for key in content_of(later.entry))
             content = await shared.get(content_of(each.entry), ahead)
             size_of_it = each.size + sum(of_it for _, _, of_it in content.values())
             size += size_of_it
             items += assembled(each, content, size_of_it)
-        return ResponsePage(items, len(found) > limit)
+        return ResponsePage(items, len(entries) > limit)
 
     async def own_inputs(
         self, stored: Sequence[StoredResponse], hold: Callable[[int], object] | None = None

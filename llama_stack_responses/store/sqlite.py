@@ -155,10 +155,10 @@ class SqliteRecords:
             small = self._inline.read(partial(_select, sql.format(value=_SMALL_VALUE), parameters))
             if small is not None and all(value is not None for _, value, _ in small):
                 return list(until(_records(small), max_bytes))
-        found: list[tuple[str, Record]] = await self._readers.submit(
+        records: list[tuple[str, Record]] = await self._readers.submit(
             partial(_select_until, sql.format(value=_VALUE), parameters, max_bytes)
         )
-        return found
+        return records
 
     def pubsub(self) -> None:
         """Return None: SQLite has no notifications between processes, and polling the file is cheap."""
@@ -178,8 +178,8 @@ class SqliteRecords:
         )
         try:
             rows = await asyncio.to_thread(lambda: file.connection().execute(_ALL, (self._clock(),)))
-            while found := await asyncio.to_thread(rows.fetchmany, _FETCHED_ROWS):
-                yield [Put(*row) for row in found]
+            while page := await asyncio.to_thread(rows.fetchmany, _FETCHED_ROWS):
+                yield [Put(*row) for row in page]
         except (sqlite3.Error, OSError) as error:
             file.fail([job], error)
             raise job.error or error from error

@@ -68,10 +68,10 @@ class OpenedFile:
             OSError: it does not.
         """
         try:
-            found = _identity(path)
+            identity = _identity(path)
         except FileNotFoundError:
-            found = None
-        if found != self.identity:
+            identity = None
+        if identity != self.identity:
             raise OSError(errno.ESTALE, _MOVED)
 
 
@@ -185,8 +185,8 @@ class SqliteFile:
 
 def _identity(path: Path) -> tuple[int, int]:
     """Return the device and number of the file at this path."""
-    found = path.stat()
-    return found.st_dev, found.st_ino
+    status = path.stat()
+    return status.st_dev, status.st_ino
 
 
 def _make_private(path: Path) -> None:

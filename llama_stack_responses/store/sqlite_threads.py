@@ -42,10 +42,10 @@ def add_stored_sizes(jobs: Sequence[ThreadTask[sqlite3.Connection]], connection:
     SQLite frees a large value page by page, which takes as long as writing it.
     """
     keys = [key for job in jobs for key in job.keys]
-    found = dict(connection.execute(_STORED, (json.dumps(keys),)).fetchall()) if keys else {}
+    sizes = dict(connection.execute(_STORED, (json.dumps(keys),)).fetchall()) if keys else {}
     for job in jobs:
-        if found:
-            job.size += sum(found.get(key, 0) for key in job.keys)
+        if sizes:
+            job.size += sum(sizes.get(key, 0) for key in job.keys)
         job.keys = ()
     return sum(job.size for job in jobs)
 

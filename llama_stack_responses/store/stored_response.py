@@ -57,9 +57,11 @@ def content_of(entry: Entry) -> Sequence[str]:
     return keys if entry.response["output"] or not entry.outputs else [*keys, f"n/{entry.history}"]
 
 
-def assembled(found: FoundEntry, content: Mapping[str, tuple[Record, Any, int]], size: int) -> Sequence[StoredResponse]:
+def assembled(
+    source: FoundEntry, content: Mapping[str, tuple[Record, Any, int]], size: int
+) -> Sequence[StoredResponse]:
     """Return the response; nothing if part of it is gone."""
-    entry = found.entry
+    entry = source.entry
     if content.keys() < set(content_of(entry)):
         return ()
     response = _response(entry, {key: value for key, (_, value, _) in content.items()})
@@ -68,7 +70,7 @@ def assembled(found: FoundEntry, content: Mapping[str, tuple[Record, Any, int]],
         entry.owner,
         entry.whole,
         entry.input,
-        found.version,
+        source.version,
         entry.transcript,
         size,
         entry.timing,

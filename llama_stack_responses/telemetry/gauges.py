@@ -90,8 +90,8 @@ class Gauges:
     def _stored(self, value: Callable[[StoreLoad], float | None]) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(_: CallbackOptions) -> Iterable[Observation]:
             load = self._sample()
-            found = value(load) if load else None
-            return [] if found is None else [Observation(found)]
+            number = value(load) if load else None
+            return [] if number is None else [Observation(number)]
 
         return observe
 

@@ -315,12 +315,12 @@ def _labels(operation: str, model: str) -> dict[str, AttributeValue]:
 
 
 def _settings(request: Json) -> dict[str, AttributeValue]:
-    found: dict[str, AttributeValue] = {
+    attributes: dict[str, AttributeValue] = {
         attribute: value for name, attribute in _SETTINGS.items() if isinstance(value := request.get(name), int | float)
     }
-    found["gen_ai.request.stream"] = bool(request.get("stream"))
-    found["gen_ai.output.type"] = "json" if "response_format" in request else "text"
-    return found
+    attributes["gen_ai.request.stream"] = bool(request.get("stream"))
+    attributes["gen_ai.output.type"] = "json" if "response_format" in request else "text"
+    return attributes
 
 
 def _is_clients(error: BaseException) -> bool:

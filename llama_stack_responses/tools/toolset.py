@@ -183,7 +183,7 @@ class Toolset:
         citable = [tool for tool in self._tools if isinstance(tool, Cites)]
 
         def cite(key: str, place: str) -> Citation | None:
-            return next((found for tool in citable if (found := tool.cite(key, place))), None)
+            return next((citation for tool in citable if (citation := tool.cite(key, place))), None)
 
         return CitationExtractor(cite) if citable else None
 

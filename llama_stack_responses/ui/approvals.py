@@ -35,10 +35,10 @@ async def answered_requests(
     """
     answered = {str(item.get("approval_request_id")) for item in items if item["type"] == "mcp_approval_response"}
     requests = [item for item in items if item["type"] == "mcp_approval_request"]
-    found = {str(item.get("id")): item for item in requests if item.get("id") in answered}
-    missing = list(islice(sorted(answered - found.keys()), ADDED_ITEMS))
+    by_id = {str(item.get("id")): item for item in requests if item.get("id") in answered}
+    missing = list(islice(sorted(answered - by_id.keys()), ADDED_ITEMS))
     stored = archive.find_items(viewer, missing, ReadAllowance(added_bytes, hold))
     try:
-        return found | {each: item async for each, item in stored if item["type"] == "mcp_approval_request"}
+        return by_id | {each: item async for each, item in stored if item["type"] == "mcp_approval_request"}
     except TooLarge:
-        return found
+        return by_id

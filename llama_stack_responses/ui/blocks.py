@@ -159,8 +159,8 @@ def citations(annotations: Any) -> list[Json]:
 
 def objects(values: Any) -> Iterable[Mapping[str, Any]]:
     """Return the first objects of a list; none if it is not a list."""
-    found = values[:_MAX_LISTED] if isinstance(values, list) else []
-    return [each for each in found if isinstance(each, dict)]
+    entries = values[:_MAX_LISTED] if isinstance(values, list) else []
+    return [each for each in entries if isinstance(each, dict)]
 
 
 def _place(value: Any) -> int | None:

@@ -70,17 +70,21 @@ class ChainViews:
         Raises:
             ApiError: 404, the first response cannot be read.
         """
-        found = [as_stored(await self._impl.reader.find(response_id, "read", hold))]
-        size = found[0].size
-        while (previous := found[-1].response["previous_response_id"]) and len(found) < limit and size < _PAGE_BYTES:
+        responses = [as_stored(await self._impl.reader.find(response_id, "read", hold))]
+        size = responses[0].size
+        while (
+            (previous := responses[-1].response["previous_response_id"])
+            and len(responses) < limit
+            and size < _PAGE_BYTES
+        ):
             try:
-                found.append(as_stored(await self._impl.reader.find(previous, "read", hold)))
+                responses.append(as_stored(await self._impl.reader.find(previous, "read", hold)))
             except ApiError as error:
                 if error.status != 404:
                     raise
                 break
-            size += found[-1].size
-        return found, previous
+            size += responses[-1].size
+        return responses, previous
 
     async def _is_there(self, response_id: str) -> bool:
         entry = await self._impl.archive.entry(response_id)

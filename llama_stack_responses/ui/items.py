@@ -154,10 +154,10 @@ def _mcp(item: Item, budget: Budget) -> Json:
 def _web_search(item: Item, budget: Budget) -> Json:
     action: Any = item.get("action") if isinstance(item.get("action"), dict) else {}
     summary = action.get("query") or action.get("url") or action.get("pattern") or ""
-    found = [*blocks.objects(item.get("results")), *blocks.objects(action.get("sources"))]
-    results = [blocks.link(each.get("url"), each.get("title"), each.get("snippet"), budget) for each in found]
-    given = {name: value for name, value in action.items() if name != "sources"}
-    return {"name": "web_search", "summary": summary, "arguments": _arguments(given, budget), "results": results}
+    pages = [*blocks.objects(item.get("results")), *blocks.objects(action.get("sources"))]
+    results = [blocks.link(each.get("url"), each.get("title"), each.get("snippet"), budget) for each in pages]
+    arguments = {name: value for name, value in action.items() if name != "sources"}
+    return {"name": "web_search", "summary": summary, "arguments": _arguments(arguments, budget), "results": results}
 
 
 def _file_search(item: Item, budget: Budget) -> Json:

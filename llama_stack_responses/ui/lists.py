@@ -107,20 +107,18 @@ class Lists:
             ApiError: 400, `after` is not a cursor.
         """
         span = Span(wanted.since, wanted.until, _parsed(after) if after else None, order == "asc")
-        found = await self._archive.listing.page(
-            owner, span, limit, wanted.may_match if wanted.restricts_rows else None
-        )
-        rows = await self._archive.listing.unanswered(owner, await self.current(found.rows))
+        page = await self._archive.listing.page(owner, span, limit, wanted.may_match if wanted.restricts_rows else None)
+        rows = await self._archive.listing.unanswered(owner, await self.current(page.rows))
         return {
             "object": "list",
             "data": [row for row in rows if wanted.matches(row)],
-            "has_more": found.next is not None,
-            "next": "-".join(found.next) if found.next else None,
+            "has_more": page.next is not None,
+            "next": "-".join(page.next) if page.next else None,
         }
 
-    async def rows(self, found: Sequence[tuple[str, Record]]) -> list[Row]:
+    async def rows(self, records: Sequence[tuple[str, Record]]) -> list[Row]:
         """Return rows with their current status, given their keys and records."""
-        return await self.current(await self._archive.listing.rows(found))
+        return await self.current(await self._archive.listing.rows(records))
 
     async def current(self, rows: Sequence[Row]) -> list[Row]:
         """Return the rows with the current status of those that were queued."""

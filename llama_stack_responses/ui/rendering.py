@@ -51,12 +51,12 @@ class Renderer:
                 rendered.append(block)
         if not rendered:
             return
-        found = await self._html([block["text"] for block in rendered], owner)
+        html = await self._html([block["text"] for block in rendered], owner)
         for number, block in enumerate(rendered):
-            if found is None:
+            if html is None:
                 _as_plain(block)
             else:
-                block["html"] = found[number]
+                block["html"] = html[number]
 
     async def _html(self, texts: Sequence[str], owner: Hashable) -> Sequence[str] | None:
         """Return the HTML of each text; None if it took too long, or if no process can be started."""

@@ -111,9 +111,9 @@ class Views:
         stored = as_stored(await self._impl.reader.find(response_id, "read", hold))
         numbers = range(after + 1, min(after + 1 + limit, stored.recorded))
         keys = [chat_request(response_id, number) for number in numbers]
-        found = await self._impl.archive.read(keys, _PAGE_BYTES)
-        read = [key for key in keys if key in found]
-        values = [found[key].value for key in read]
+        records = await self._impl.archive.read(keys, _PAGE_BYTES)
+        read = [key for key in keys if key in records]
+        values = [records[key].value for key in read]
         decoded = await self._impl.archive.decoder.decode_until(values, _PAGE_BYTES, ReadAllowance(hold=hold))
         data = [request for request, _ in decoded]
         last = numbers[len(data) - 1] if data else after
@@ -127,10 +127,10 @@ class Views:
         }
 
     async def _ended(self, response_id: str, hold: Hold | None) -> StoredResponse:
-        found = await self._impl.reader.find(response_id, "read", hold)
-        if isinstance(found, RunningResponse) or found.response["status"] in RUNNING:
+        response = await self._impl.reader.find(response_id, "read", hold)
+        if isinstance(response, RunningResponse) or response.response["status"] in RUNNING:
             raise bad_request(f"Response '{response_id}' is still in progress.", code="response_not_ready")
-        return found
+        return response
 
     async def _reading(self, items: Sequence[Json], hold: Hold | None) -> Reading:
         """Return what the views of items share, with the summaries and requests that the viewer may read."""
@@ -145,11 +145,11 @@ class Views:
         return inputs + [[] for _ in stored[len(inputs) :]]
 
 
-def as_stored(found: StoredResponse | RunningResponse) -> StoredResponse:
+def as_stored(response: StoredResponse | RunningResponse) -> StoredResponse:
     """Return a running foreground response as if it was stored."""
-    if isinstance(found, RunningResponse):
-        return StoredResponse(found.response, found.owner, None, None, 0)
-    return found
+    if isinstance(response, RunningResponse):
+        return StoredResponse(response.response, response.owner, None, None, 0)
+    return response
 
 
 def _view(stored: StoredResponse, inputs: list[Json], reading: Reading) -> Json:

@@ -95,8 +95,8 @@ class _Routes:
 
     async def list_files(self, container_id: str, request: Request) -> Response:
         entry = self._find(container_id)
-        found = sorted(await files(entry), key=lambda each: each.written_at, reverse=True)
-        return _page(request, [_file(entry, each) for each in found])
+        newest_first = sorted(await files(entry), key=lambda each: each.written_at, reverse=True)
+        return _page(request, [_file(entry, each) for each in newest_first])
 
     async def retrieve_file(self, container_id: str, file_id: str) -> Response:
         entry = self._find(container_id)

@@ -132,6 +132,6 @@ class RequestCycle:
 
 def cycle_of(scope: Scope) -> RequestCycle:
     """Return the cycle of a request."""
-    found: Any = scope[_KEY]
-    assert isinstance(found, RequestCycle)
-    return found
+    cycle: Any = scope[_KEY]
+    assert isinstance(cycle, RequestCycle)
+    return cycle

@@ -52,10 +52,10 @@ def add_ui_files(router: APIRouter, assets: Assets, limits: RouteAdmission, publ
 def _file(assets: Assets) -> Handler:
     async def get_file(request: Request) -> Response:
         path = "/".join(request.path_params[name] for name in "abcd" if name in request.path_params)
-        found = assets.find(path)
-        if found is None:
+        asset = assets.find(path)
+        if asset is None:
             raise ApiError(404, f"The page has no file '{path[:80]}'.")
-        return _answer(found, request.headers.get("if-none-match", ""))
+        return _answer(asset, request.headers.get("if-none-match", ""))
 
     return get_file
 

@@ -106,7 +106,7 @@ class Selection:
 
 def _first_entries(entries: Sequence[Json], wanted: Collection[Identity]) -> list[Json]:
     """Return the first entry of each tool: if a name is used twice, the first tool counts."""
-    found, left = [], set(wanted)
+    first, left = [], set(wanted)
     for entry in entries:
         if not left:
             break
@@ -115,9 +115,9 @@ def _first_entries(entries: Sequence[Json], wanted: Collection[Identity]) -> lis
             members = entry.get("tools")
             if members is not None:
                 entry = {**entry, "tools": [*compress(members, [name in left for name in names])]}  # noqa: PLW2901
-            found.append(entry)
+            first.append(entry)
             left.difference_update(names)
-    return found
+    return first
 
 
 def carried_entries(items: Iterable[Json]) -> list[Json]:

@@ -103,8 +103,8 @@ def takes[Checking: Callable[..., Any]](schema: Schema) -> Callable[[Checking], 
 
 def schema_of(check: Check) -> Schema:
     """Return the JSON Schema of the values that a check accepts. A check without one accepts anything."""
-    found: Schema = getattr(check, _SCHEMA, {})
-    return found
+    schema: Schema = getattr(check, _SCHEMA, {})
+    return schema
 
 
 def any_of(*schemas: Schema) -> Schema:

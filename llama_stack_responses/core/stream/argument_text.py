@@ -125,8 +125,8 @@ class ArgumentText:
             return text
         if not isinstance(value, dict):
             return text
-        found = value.get(self._key, next(iter(value.values()), "") if len(value) < 2 else None)
-        return found if isinstance(found, str) else text
+        member = value.get(self._key, next(iter(value.values()), "") if len(value) < 2 else None)
+        return member if isinstance(member, str) else text
 
 
 def _escape_length(text: str, at: int) -> int:

@@ -82,16 +82,16 @@ class CitationExtractor:
         slices = _Slices(whole)
         start = text.find(OPENS)
         while start >= 0:
-            found = _MARKER.match(text, start)
-            if found is None and _BEGUN.fullmatch(text, start):
+            marker = _MARKER.match(text, start)
+            if marker is None and _BEGUN.fullmatch(text, start):
                 end = start
                 break
             behind = start + 1
-            if found:
-                citation = self._cited_by(found)
-                if citation or found[2] is not None:
+            if marker:
+                citation = self._cited_by(marker)
+                if citation or marker[2] is not None:
                     yield from self._show(slices, shown, start)
-                    shown = behind = found.end()
+                    shown = behind = marker.end()
                 if citation:
                     yield from self._cited(citation)
             start = text.find(OPENS, behind)

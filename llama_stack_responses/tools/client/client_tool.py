@@ -37,8 +37,8 @@ class ClientTool:
         fields: Callable[[Json], Json],
     ) -> None:
         def whole(arguments: str) -> Json | None:
-            found = validated_arguments(arguments, shape)
-            return None if found is None else fields(found)
+            value = validated_arguments(arguments, shape)
+            return None if value is None else fields(value)
 
         self._types = types
         self._functions = (

@@ -37,8 +37,8 @@ class ClientSearch:
             return {"call_id": call_id, "execution": "client"}
 
         def whole(arguments: str) -> Json | None:
-            found = validated_arguments(arguments, an_object)
-            return None if found is None else {"arguments": found}
+            value = validated_arguments(arguments, an_object)
+            return None if value is None else {"arguments": value}
 
         description = declared.get("description") or "Finds tools that cannot be called yet."
         chat = chat_function(_NAME, description, declared.get("parameters") or _QUERY)
@@ -92,10 +92,10 @@ class ServerSearch:
 
     async def _run(self, invocation: Invocation) -> Outcome:
         paths = set((await invocation.arguments())["paths"])
-        found = [part for tool in self._deferred if (part := _part(tool, paths))]
-        self._found += found
-        invocation.reporter.show(TOOL_SEARCH_OUTPUT, {"call_id": None, "execution": "server", "tools": found})
-        if not found:
+        parts = [part for tool in self._deferred if (part := _part(tool, paths))]
+        self._found += parts
+        invocation.reporter.show(TOOL_SEARCH_OUTPUT, {"call_id": None, "execution": "server", "tools": parts})
+        if not parts:
             return Outcome("There are no such tools. Use the names exactly as they are in the list.")
         return Outcome("The tools can be called now.")
 
@@ -105,8 +105,8 @@ def _fields(_: str, __: str) -> Json:
 
 
 def _whole(arguments: str) -> Json | None:
-    found = validated_arguments(arguments, _SEARCH)
-    return None if found is None else {"arguments": found}
+    value = validated_arguments(arguments, _SEARCH)
+    return None if value is None else {"arguments": value}
 
 
 def _deferred_part(tool: Json) -> Json | None:

@@ -222,8 +222,8 @@ def _of_results(query: str, results: Sequence[Result], longest: int) -> _View:
         lines += [f"{OPENS}{number}{DAGGER}{_named(each.title)}{DAGGER}{web_host(each.url)}{CLOSES}", each.url]
         lines += [*wrapped([sanitized(each.snippet)[:longest]], _LINE_CHARACTERS), ""]
     title = sanitized(query)
-    found = dict(_links_of_results(dict(enumerate(lines))))
-    return _View(f"{_SEARCHED}{title.replace(' ', '+')}", title, lines, found)
+    links = dict(_links_of_results(dict(enumerate(lines))))
+    return _View(f"{_SEARCHED}{title.replace(' ', '+')}", title, lines, links)
 
 
 def _links_of_results(lines: dict[int, str]) -> Iterator[tuple[int, _Link]]:
@@ -238,8 +238,8 @@ def _links_of_results(lines: dict[int, str]) -> Iterator[tuple[int, _Link]]:
 def _links_of_matches(url: str, title: str, lines: dict[int, str]) -> Iterator[tuple[int, _Link]]:
     """Yield the links of the matches within a page."""
     for number, line in lines.items():
-        if found := _MATCH.fullmatch(line):
-            yield int(found[1]), _Link(url, title, number, int(found[2]))
+        if match := _MATCH.fullmatch(line):
+            yield int(match[1]), _Link(url, title, number, int(match[2]))
 
 
 def _of_page(page: WebPage) -> _View:
@@ -260,11 +260,11 @@ def _of_page(page: WebPage) -> _View:
 def _of_matches(view: _View, pattern: str) -> _View:
     """Return the matches of a text in a page; each links to its line."""
     assert view.lines is not None
-    found = lines_with(view.lines, pattern)[:_MAX_MATCHES]
+    matches = lines_with(view.lines, pattern)[:_MAX_MATCHES]
     lines = ["", f"URL: {view.url}", ""]
-    for number, at in enumerate(found):
+    for number, at in enumerate(matches):
         lines += [f"# {OPENS}{number}{DAGGER}match at L{at}{CLOSES}", *view.lines[at : at + _LINES_FOUND], ""]
-    if not found:
+    if not matches:
         lines.append(f"No match for: {sanitized(pattern)}")
     title = f"Find results for text: `{sanitized(pattern)}` in `{view.title}`"
     return _View(view.url, title, lines, dict(_links_of_matches(view.url, title, dict(enumerate(lines)))))

@@ -41,7 +41,7 @@ def read(content: bytes, options: Json) -> dict[str, str]:
     ddgs.base.HttpClient = partial(_BoundedClient, failures)
     search = DDGS(options["proxy"], options["seconds"], verify=options["ca_file"] or True)
     try:
-        found = search.text(
+        hits = search.text(
             content.decode(),
             region=options["region"],
             safesearch=options["safe_search"],
@@ -51,7 +51,7 @@ def read(content: bytes, options: Json) -> dict[str, str]:
     except DDGSException:
         # The package does not distinguish an engine that refuses from one that finds nothing.
         return {"problem": "failures", "failures": ", ".join(sorted(failures))} if failures else {"text": "[]"}
-    results = [{"title": each["title"], "url": each["href"], "content": each["body"]} for each in found]
+    results = [{"title": each["title"], "url": each["href"], "content": each["body"]} for each in hits]
     return {"text": json.dumps(results)}
 
 

@@ -93,7 +93,7 @@ class FileSearch:
 
     async def _run(self, invocation: Invocation) -> Outcome:
         invocation.advance("searching")
-        found = await self._search(invocation.item["queries"])
+        passages = await self._search(invocation.item["queries"])
         results = [
             {
                 "attributes": dict(each.attributes),
@@ -103,9 +103,9 @@ class FileSearch:
                 "score": min(max(each.score, 0.0), 1.0),
                 "text": each.text,
             }
-            for each in found
+            for each in passages
         ]
-        return Outcome(await self._listed(found), {"results": results} if self._shows_results else {})
+        return Outcome(await self._listed(passages), {"results": results} if self._shows_results else {})
 
     async def _search(self, queries: Sequence[str]) -> list[Passage]:
         """Return the best passages of all stores for all queries, without duplicates."""
@@ -117,23 +117,23 @@ class FileSearch:
 
         async def search(store_id: str, query: str) -> Sequence[Passage]:
             async with places:
-                found = await self._stores.search(store_id, query, options)
-            return [_bounded(each) for each in found[:count]]
+                passages = await self._stores.search(store_id, query, options)
+            return [_bounded(each) for each in passages[:count]]
 
         searches = (search(store_id, query) for store_id in self._store_ids for query in queries)
-        found = chain.from_iterable(await asyncio.gather(*searches))
-        best = sorted(found, key=lambda each: each.score, reverse=True)
+        passages = chain.from_iterable(await asyncio.gather(*searches))
+        best = sorted(passages, key=lambda each: each.score, reverse=True)
         several = list({(each.file_id, each.text): each for each in reversed(best)}.values())[::-1][:count]
         sizes = accumulate(len(each.text) for each in several)
         return [each for each, size in zip(several, sizes, strict=True) if size <= _PASSAGES_CHARACTERS]
 
-    async def _listed(self, found: Sequence[Passage]) -> str:
-        if not found:
+    async def _listed(self, passages: Sequence[Passage]) -> str:
+        if not passages:
             return "Nothing was found. Try other words."
-        texts = [each.text for each in found]
+        texts = [each.text for each in passages]
         lines = await computed_each(map(sanitized_lines, texts), texts)
         shown = [_CITE]
-        for each, of_it in zip(found, lines, strict=True):
+        for each, of_it in zip(passages, lines, strict=True):
             heading = self._sources.heading(self._sources.number(each.file_id, each.filename or each.file_id))
             shown.append("\n".join([heading, *of_it]))
         return "\n\n".join(shown)

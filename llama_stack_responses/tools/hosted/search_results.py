@@ -53,8 +53,8 @@ class Result:
 
 def results_of(content: str) -> list[Result]:
     """Parse the output of a search tool; return its results, the best first."""
-    found = (_result(entry) for entry in islice(_entries(content), _MAX_RESULTS))
-    return list({each.url: each for each in found if each}.values())
+    results = (_result(entry) for entry in islice(_entries(content), _MAX_RESULTS))
+    return list({each.url: each for each in results if each}.values())
 
 
 def _entries(content: str) -> Iterator[Json]:

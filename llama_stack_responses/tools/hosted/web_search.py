@@ -93,10 +93,10 @@ class Browsing:
         Raises:
             ApiError: 400, live access is requested, the stack has no search service, and unavailable tools are refused.
         """
-        found = await self._runtime.has(_SERVICE)
-        if self._live and not found:
+        exists = await self._runtime.has(_SERVICE)
+        if self._live and not exists:
             self._unavailable.instead(str(self._declared["type"]), "tools")
-        return found
+        return exists
 
     async def search(self, queries: Sequence[str]) -> list[Result]:
         """Return the best results of all queries.
@@ -106,10 +106,10 @@ class Browsing:
         """
         searches = (self._runtime.invoke(_SERVICE, self._asking(query)) for query in queries)
         answers = await asyncio.gather(*searches, return_exceptions=True)
-        found = [await asyncio.to_thread(results_of, answer) for answer in answers if isinstance(answer, str)]
-        if not found:
+        results = [await asyncio.to_thread(results_of, answer) for answer in answers if isinstance(answer, str)]
+        if not results:
             raise next(answer for answer in answers if isinstance(answer, BaseException))
-        best = {each.url: each for each in chain.from_iterable(zip_longest(*found)) if each}
+        best = {each.url: each for each in chain.from_iterable(zip_longest(*results)) if each}
         allowed = [each for each in best.values() if not self.domains or is_within(each.url, self.domains)]
         return allowed[: self.size.results * len(queries)]
 

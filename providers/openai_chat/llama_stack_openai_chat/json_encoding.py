@@ -95,13 +95,13 @@ def loads_few(data: bytes, limit: int) -> Any:
 
 def _has_more(data: bytes, limit: int) -> bool:
     plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    found, in_string = 0, False
+    count, in_string = 0, False
     for start in range(0, len(plain), _SLICE_BYTES):
         parts = plain[start : start + _SLICE_BYTES].translate(None, _OTHERS).split(b'"')
         # Every second part is outside quotation marks.
-        found += sum(map(len, parts[in_string::2]))
+        count += sum(map(len, parts[in_string::2]))
         in_string ^= len(parts) % 2 == 0
-        if found > limit:
+        if count > limit:
             return True
     return False
 

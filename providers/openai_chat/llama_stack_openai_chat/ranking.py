@@ -31,8 +31,8 @@ def best_first(answer: Json) -> list[Json]:
     Raises:
         KeyError, TypeError: the answer is not a ranking.
     """
-    found = [{name: each[name] for name in ("index", "relevance_score")} for each in answer["results"]]
-    return sorted(found, key=lambda each: -each["relevance_score"])
+    results = [{name: each[name] for name in ("index", "relevance_score")} for each in answer["results"]]
+    return sorted(results, key=lambda each: -each["relevance_score"])
 
 
 def _text(item: Any) -> str:

@@ -42,8 +42,8 @@ class RepeatedEvent:
         if self._misses >= _MAX_MISSES:
             return
         self._misses += 1
-        before, found, behind = data.partition(dumps(text))
-        if found and _is_text(_MARK, before + dumps(_MARK) + behind, text_of):
+        before, middle, behind = data.partition(dumps(text))
+        if middle and _is_text(_MARK, before + dumps(_MARK) + behind, text_of):
             self._before, self._behind = before + b'"', b'"' + behind
             self._start, self._rest = len(before), len(behind)
             self._size = len(self._before) + len(self._behind)

@@ -218,8 +218,10 @@ async def _with_reasoning(
     chunks: AsyncIterator[ChatCompletionChunk],
 ) -> AsyncIterator[OpenAIChatCompletionChunkWithReasoning]:
     async for chunk in chunks:
-        found = [
+        reasoning = [
             getattr(choice.delta, "reasoning_content", None) or getattr(choice.delta, "reasoning", None)
             for choice in chunk.choices
         ]
-        yield OpenAIChatCompletionChunkWithReasoning(chunk=chunk, reasoning_content=found[-1] if found else None)
+        yield OpenAIChatCompletionChunkWithReasoning(
+            chunk=chunk, reasoning_content=reasoning[-1] if reasoning else None
+        )
