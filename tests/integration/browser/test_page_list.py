@@ -12,7 +12,7 @@ import pytest
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.records import Put
 from llama_stack_responses.store.sqlite import SqliteRecords
-from tests.support.browser import Browser, Shown
+from tests.support.browser import SECONDS, Browser, Shown
 from tests.support.showcase import WEATHER, Showcase
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, reply, text, tool_call
@@ -21,6 +21,11 @@ from tests.support.wire import Wire
 pytestmark = pytest.mark.live
 
 FIRST_PAGE = "GET /v1/ui/responses?"
+SCROLL = """element => new Promise((drawn) => {
+  element.scrollTop += 400;
+  requestAnimationFrame(() => requestAnimationFrame(drawn));
+})"""
+"""Scrolls on, and ends after the rows have been drawn there."""
 
 
 def shown(page: Shown) -> list[str]:
@@ -200,12 +205,12 @@ def test_long_list_is_read_one_request_a_page_and_keeps_few_rows(
     page.find(".list-row")
     assert len([one for one in page.requests if one.startswith(FIRST_PAGE)]) == 1
     seen = set(shown(page))
-    for _ in range(60):
-        page.page.locator(".scroller").evaluate("element => element.scrollTop += 400")
-        page.page.wait_for_timeout(30)
+    deadline = time.monotonic() + SECONDS
+    while len(seen) < 120 and time.monotonic() < deadline:
+        page.page.locator(".scroller").evaluate(SCROLL)
         seen |= set(shown(page))
     page.find(".rows-tail", "120 responses")
-    assert len(seen | set(shown(page))) == 120
+    assert len(seen) == 120
     assert len(shown(page)) < 60
     assert len([one for one in page.requests if one.startswith(FIRST_PAGE)]) == 3
 
