@@ -81,9 +81,10 @@ test: test-llama-stack test-ogx ## Run the tests that take a few minutes, on eve
 test-llama-stack: $(READY) $(READY_CLIENTS)
 	$(call PYTEST,llama-stack,$(PYTHON),$(PARALLEL) -m 'not extended')
 
+# One process, since each has to import the host and to start servers: it ends before the longer run beside it.
 .PHONY: test-ogx
 test-ogx: $(READY_OGX) $(READY_CLIENTS)
-	$(call PYTEST,ogx,.venv-ogx/bin/python,$(PARALLEL) -m 'both_hosts and not one_host and not extended' tests/integration)
+	$(call PYTEST,ogx,.venv-ogx/bin/python,-m 'both_hosts and not one_host and not extended' tests/integration)
 
 .PHONY: test-all
 test-all: test-all-llama-stack test-all-ogx test-gpt-oss test-wheels ## Run all tests, and the live ones on both hosts, except those for one

@@ -118,7 +118,9 @@ def run_program(terminal: Terminal, output: str) -> str:
     return ran.stdout
 
 
-@pytest.mark.parametrize("name", OWN_MODEL_SERVER)
+@pytest.mark.parametrize(
+    "name", [OWN_MODEL_SERVER[0], *(pytest.param(each, marks=pytest.mark.extended) for each in OWN_MODEL_SERVER[1:])]
+)
 def test_documented_serve_command_uses_another_model_server_and_searches(
     terminal: Terminal, tmp_path: Path, name: str
 ) -> None:

@@ -5,9 +5,11 @@ The measurements compare the server with llama-stack and import it, so this is n
 
 import re
 import shlex
-import subprocess
 import sys
+from contextlib import redirect_stdout
 from functools import cache
+from importlib import import_module
+from io import StringIO
 from typing import Final
 
 import pytest
@@ -24,9 +26,13 @@ RECIPE: Final = re.compile(r"^(bench[a-z-]*):.*\n.*-m (benchmarks\.\w+) \$\(BENC
 @cache
 def options(module: str) -> set[str]:
     """Return the options in the help of a program."""
-    command = [sys.executable, "-m", module, "--help"]
-    described = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
-    return set(re.findall(r"--[a-z-]+", described))
+    described = StringIO()
+    program = import_module(module)
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(described):
+        patch.setattr(sys, "argv", [module, "--help"])
+        with pytest.raises(SystemExit, match="0"):
+            program.main()
+    return set(re.findall(r"--[a-z-]+", described.getvalue()))
 
 
 @pytest.mark.parametrize("name", [name for name in NOT_RUN if name.startswith("docs/explanation/performance.md")])
