@@ -50,14 +50,24 @@ def bytes_left(value: Any, max_bytes: int) -> int:
         for each in waiting.pop():
             if isinstance(each, str):
                 left -= len(each)
-            elif isinstance(each, _CONTAINERS):
+            elif each and isinstance(each, _CONTAINERS):
                 left -= _MIN_VALUE_BYTES * len(each)
                 if left < 0:
                     break
-                waiting.append(each)
                 if isinstance(each, dict):
+                    left -= _characters(each)
                     waiting.append(each.values())
+                else:
+                    waiting.append(each)
     return left
+
+
+def _characters(names: Iterable[Any]) -> int:
+    """Return the characters of an object's names, without a loop in Python: it would take longer than all the rest."""
+    try:
+        return sum(map(len, names))
+    except TypeError:  # a name that is not a string, which is encoded as one
+        return sum(len(name) for name in names if isinstance(name, str))
 
 
 def fits(body: bytes, values: int, depth: int) -> bool:
