@@ -25,7 +25,7 @@ from .item_finder import ItemFinder
 from .layout import Entry, imported, unsettled
 from .listing import Listing
 from .own_ids import COMPARED_BYTES
-from .reading import PAGE_BYTES, computed
+from .reading import PAGE_BYTES, Computation, computed
 from .records import Condition, Conflict, Delete, Op, Record, Records, VersionIs, committed
 from .response_list import SCANNED_ROWS, ResponseList
 from .response_loader import ResponseLoader
@@ -141,16 +141,15 @@ class Archive:
         """
         exchanges = exchanges or {}
         append = await self._joining(response, owner, base, input_items, exchanges)
-        new = (input_items, response)
-        saving = await computed(
-            lambda: Saving(response, owner, base, input_items, base_items, transcript, exchanges, append, recording),
-            *new,
+        computation = Computation(input_items, response)
+        saving = await computation.run(
+            lambda: Saving(response, owner, base, input_items, base_items, transcript, exchanges, append, recording)
         )
         retry = ConflictRetry()
         while True:
             await retry.wait()
             known = await saving.read(self._records, self.decoder, self._compared_bytes)
-            plan = await computed(partial(saving.plan, known, self._clock(), version), *new)
+            plan = await computation.run(partial(saving.plan, known, self._clock(), version))
             try:
                 await self._records.commit([*plan.ops, *extra_ops], [*plan.conditions, *conditions])
             except Conflict as conflict:

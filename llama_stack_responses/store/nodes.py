@@ -7,7 +7,7 @@ ends with it, and determine its name.
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 from typing import Any, Final
@@ -125,9 +125,15 @@ def link_depths(depth: int) -> list[int]:
 
 
 async def read_chain(
-    records: Records, decoder: Decoder, name: str, allowance: ReadAllowance | None = None
+    records: Records,
+    decoder: Decoder,
+    name: str,
+    allowance: ReadAllowance | None = None,
+    known: Mapping[str, Record] | None = None,
 ) -> Sequence[tuple[str, Node]] | None:
     """Return the nodes from the root to `name` with their names; None if one is gone.
+
+    Records in `known` are not read again.
 
     This takes at most ceil(log4(n)) + 1 round trips for a history of n nodes.
 
@@ -136,7 +142,7 @@ async def read_chain(
             node is decoded.
     """
     allowance = allowance or ReadAllowance()
-    found = await _collect(records, name, allowance.left, None)
+    found = await _collect(records, name, allowance.left, None, known)
     if found is None:
         return None
     nodes, cut = found
@@ -181,12 +187,13 @@ async def encoded_end(
 
 
 async def _collect(
-    records: Records, name: str, max_bytes: int | None, last: int | None
+    records: Records, name: str, max_bytes: int | None, last: int | None, known: Mapping[str, Record] | None = None
 ) -> tuple[dict[int, tuple[str, bytes]], bool] | None:
     """Read the encoded nodes of a history.
 
     Args:
         last: the number of youngest nodes to read; None reads all.
+        known: records that are not read again.
 
     Returns:
         Name and encoded node by depth, and whether they have more than `max_bytes`; only some of them were then read,
@@ -196,7 +203,10 @@ async def _collect(
     wanted, first, size = [name], 0, 0
     while wanted:
         past = None if max_bytes is None else max_bytes - size + 1
-        fetched = await records.get_many([f"n/{each}" for each in wanted], max_bytes=past)
+        keys = [f"n/{each}" for each in wanted]
+        fetched = {key: known[key] for key in keys if known and key in known}
+        if missing := [key for key in keys if key not in fetched]:
+            fetched |= await records.get_many(missing, max_bytes=past)
         new = {depth_of(record.value): (key.removeprefix("n/"), record.value) for key, record in fetched.items()}
         size += bytes_of(fetched.values())
         if last is not None and not found:

@@ -31,7 +31,7 @@ from .decoder import Decoder
 from .hashing import Hasher
 from .layout import read_pointer
 from .nodes import Node, read_chain
-from .reading import ReadAllowance, computed
+from .reading import Computation, ReadAllowance
 from .records import Record, Records
 
 _HEADER: Final = "own_ids"
@@ -51,11 +51,12 @@ async def differing(records: Records, hasher: Hasher, names: Sequence[str], item
     def rows_of_items() -> dict[str, int]:
         return {f"i/{hasher.item(item['id'])}": index for index, item in enumerate(items) if item.get("id")}
 
-    rows = await computed(rows_of_items, items)
+    computation = Computation(items)
+    rows = await computation.run(rows_of_items)
     if not rows:
         return []
     stored = await records.get_many(list(rows))
-    return await computed(partial(_not_under_their_ids, names, rows, stored), items)
+    return await computation.run(partial(_not_under_their_ids, names, rows, stored))
 
 
 def _not_under_their_ids(names: Sequence[str], rows: Mapping[str, int], records: Mapping[str, Record]) -> list[int]:
@@ -78,6 +79,7 @@ async def node_items(
     *,
     is_whole: bool,
     compared_bytes: int,
+    known: Mapping[str, Record],
 ) -> Sequence[Json]:
     """Return the items of the node that gives `items` their own ids; nothing if they are stored under these.
 
@@ -88,11 +90,13 @@ async def node_items(
         indices: what `differing` returned.
         is_whole: whether the history begins with `items`.
         compared_bytes: maximum bytes of a history that is read to compare ids.
+        known: records of the history that were read before.
     """
     before = 0
-    if not is_whole or not await computed(lambda: all(_seed_of(items[index]) for index in indices), items):
+    computation = Computation(items)
+    if not is_whole or not await computation.run(lambda: all(_seed_of(items[index]) for index in indices)):
         try:
-            chain = await read_chain(records, decoder, names[-1], ReadAllowance(compared_bytes))
+            chain = await read_chain(records, decoder, names[-1], ReadAllowance(compared_bytes), known)
         except TooLarge:
             return ()
         if chain is None:
@@ -104,7 +108,7 @@ async def node_items(
         return ()
     header = {"type": _HEADER, "in": names[-1], "end": before + len(items)}
     numbered = {before + index: items[index] for index in indices}
-    return await computed(lambda: [header, *_entries(numbered)], items)
+    return await computation.run(lambda: [header, *_entries(numbered)])
 
 
 def _entries(items: Mapping[int, Json]) -> Iterator[Json]:

@@ -58,9 +58,24 @@ class ReadAllowance:
             self.left -= size
 
 
+class Computation:
+    """Several calls on the same JSON values, which are measured once.
+
+    Args:
+        of: the values.
+    """
+
+    def __init__(self, *of: Any) -> None:
+        self._large = is_large(of, INLINE_BYTES)
+
+    async def run[Result](self, call: Callable[[], Result]) -> Result:
+        """Return the result of a call on the values; run it in a thread if they are large."""
+        return await asyncio.to_thread(call) if self._large else call()
+
+
 async def computed[Result](call: Callable[[], Result], *of: Any) -> Result:
     """Return the result of a call on these JSON values; run it in a thread if they are large."""
-    return await asyncio.to_thread(call) if is_large(of, INLINE_BYTES) else call()
+    return await Computation(*of).run(call)
 
 
 async def computed_each[Value](values: Iterable[Value], *of: Any) -> list[Value]:

@@ -156,7 +156,14 @@ class Saving:
         if not (others := await own_ids.differing(records, self._hasher, names, items)):
             return {}
         self._own_ids = await own_ids.node_items(
-            records, decoder, names, items, others, is_whole=self._base is None, compared_bytes=compared_bytes
+            records,
+            decoder,
+            names,
+            items,
+            others,
+            is_whole=self._base is None,
+            compared_bytes=compared_bytes,
+            known=known,
         )
         if not self._own_ids:
             return {}

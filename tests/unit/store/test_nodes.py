@@ -7,8 +7,11 @@ import pytest
 
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.store import codec
+from llama_stack_responses.store.decoder import Decoder
 from llama_stack_responses.store.hashing import Hasher, canonical
-from llama_stack_responses.store.nodes import FAN, Node, decode, extend, link_depths, total
+from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.nodes import FAN, Node, decode, extend, link_depths, read_chain, total
+from llama_stack_responses.store.records import Put, Record
 
 
 def test_links_of_node_are_among_those_of_parent() -> None:
@@ -118,3 +121,14 @@ def test_history_key_depends_on_owner_and_items_only() -> None:
 )
 def test_status_of_failed_call_changes_canonical_form(item: dict[str, Any]) -> None:
     assert canonical(item) != canonical(item | {"status": "completed"})
+
+
+async def test_known_records_of_history_are_not_read_again() -> None:
+    older, newer = Hasher(ANONYMOUS).content(b"older"), Hasher(ANONYMOUS).content(b"newer")
+    first = extend(None, None, [{"n": 0}]).encode()
+    records = MemoryRecords()
+    await records.commit([Put(f"n/{newer}", extend(older, first, [{"n": 1}]).encode())])
+    assert await read_chain(records, Decoder(), newer) is None
+    chain = await read_chain(records, Decoder(), newer, known={f"n/{older}": Record(first, 1)})
+    assert chain is not None
+    assert [item for _, node in chain for item in node.items] == [{"n": 0}, {"n": 1}]
