@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Final
@@ -265,17 +265,9 @@ class Telemetry:
         doing.operation.set_arguments(call.arguments)
         return doing
 
-    @contextmanager
-    def storing(self, operation: str) -> Iterator[None]:
+    def storing(self, operation: str) -> AbstractContextManager[None]:
         """Time a call of the store within the block."""
-        began, labels = perf_counter(), {"llama_stack_responses.store.operation": operation}
-        try:
-            yield
-        except ApiError as error:
-            labels["error.type"] = _kind(error)
-            raise
-        finally:
-            self._instruments.store.record(perf_counter() - began, labels)
+        return _StoreCall(self._instruments.store, operation)
 
     def waited(self, seconds: float) -> None:
         """Record how long a background response waited in the queue."""
@@ -303,6 +295,28 @@ class Telemetry:
         span = self._tracer.start_span(name, kind=span_kind, attributes={**labels, **more})
         wants_content = self._wants_content and span.is_recording()
         return _Doing(kind(span, labels, self._instruments, wants_content=wants_content), span, measured)
+
+
+class _StoreCall:
+    """Times a call of the store. A request makes several: a generator would take twice as long.
+
+    Args:
+        measured: records the seconds.
+        operation: the name of the call.
+    """
+
+    def __init__(self, measured: Histogram, operation: str) -> None:
+        self._measured = measured
+        self._labels = {"llama_stack_responses.store.operation": operation}
+        self._began = perf_counter()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, ApiError):
+            self._labels["error.type"] = _kind(error)
+        self._measured.record(perf_counter() - self._began, self._labels)
 
 
 def _labels(operation: str, model: str) -> dict[str, AttributeValue]:
