@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -94,6 +93,27 @@ class Running:
     streamed: bool
 
 
+class Shown:
+    """Shows a response as running within a block."""
+
+    __slots__ = ("_activity", "_owner", "_running")
+
+    def __init__(self, activity: Activity, owner: Owner, running: Running) -> None:
+        self._activity = activity
+        self._owner = owner
+        self._running = running
+
+    def __enter__(self) -> None:
+        own = self._activity.running.setdefault(self._owner.identity, {})
+        own[self._running.assembler.response["id"]] = self._running
+
+    def __exit__(self, *_: object) -> None:
+        own = self._activity.running.get(self._owner.identity, {})
+        own.pop(self._running.assembler.response["id"], None)
+        if not own:
+            self._activity.running.pop(self._owner.identity, None)
+
+
 class Activity:
     """The counts of this server, and the responses that it generates now.
 
@@ -105,18 +125,9 @@ class Activity:
         self.running: dict[tuple[str, str], dict[str, Running]] = {}
         self._by_owner: LruCache[tuple[str, str], Counts] = LruCache(_MAX_OWNERS)
 
-    @contextmanager
-    def runs(self, owner: Owner, running: Running) -> Iterator[None]:
+    def runs(self, owner: Owner, running: Running) -> Shown:
         """Show a response as running within the block."""
-        response_id = running.assembler.response["id"]
-        own = self.running.setdefault(owner.identity, {})
-        own[response_id] = running
-        try:
-            yield
-        finally:
-            own.pop(response_id, None)
-            if not own:
-                self.running.pop(owner.identity, None)
+        return Shown(self, owner, running)
 
     def of(self, owner: Owner) -> Counts:
         """Return the counts of a user."""

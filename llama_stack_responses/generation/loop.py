@@ -179,12 +179,12 @@ class Generation:
         response, request = self._assembler.response, self._request
         running = Running(self._assembler, self._items, request.store, request.stream)
         try:
-            with self._telemetry.response(response) as self._operation, self.timeline.response(running) as ended:
+            with self._telemetry.response(response) as self._operation, self.timeline.response(running) as record:
                 ending = self._refuse() or await (self._only_compact() if self._request.compacts else self._run())
                 if self._moderation_filter:
                     response["moderation"] = await self._moderation_filter.moderation(response["output"])
                 self._operation.ended(response, ending.status, self._rounds, self._event_buffer.passed)
-                ended(ending.status)
+                record.status = ending.status
                 return ending
         finally:
             self.release()

@@ -28,7 +28,7 @@ from .delta_filter import DeltaFilter
 from .event_buffer import EventBuffer
 from .held_output import HeldOutput
 from .intake import Deltas, Extend, Intake, Preparation, Round, Take, nothing_to_prepare
-from .stream_close import closing
+from .stream_close import ClosedStream
 from .timeline import Timeline
 from .watchdog import Watchdog
 
@@ -237,7 +237,7 @@ class ModelRound:
             intake = Intake(round_, watchdog, self._event_buffer)
             stream = await self._inference.open_stream(chat, intake.take, intake)
             self.accept()
-            async with closing(stream) as chunks:
+            async with ClosedStream(stream) as chunks:
                 with intake:
                     return await self._take(round_, chunks, intake, watchdog)
 

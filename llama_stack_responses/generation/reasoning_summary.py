@@ -13,7 +13,7 @@ from ..core.errors import ApiError
 from ..core.stream.deltas import Delta, Finish, Reasoning, Text, Usage
 from ..core.types import Json
 from ..logs import get_logger
-from .stream_close import closing
+from .stream_close import ClosedStream
 from .watchdog import Watchdog
 
 logger = get_logger(__name__)
@@ -67,7 +67,7 @@ class ReasoningSummarizer:
         try:
             with Watchdog(self._idle_seconds) as watchdog:
                 reader = ChunkReader(self._profile, _MAX_CHARACTERS)
-                async with closing(await self._inference.open_stream(self._request(text))) as chunks:
+                async with ClosedStream(await self._inference.open_stream(self._request(text))) as chunks:
                     with suppress(OutputLimitReached):
                         async for chunk in chunks:
                             for delta in _new_text(reader, chunk, watchdog):

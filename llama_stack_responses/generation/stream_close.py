@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 _ENDED: Final = object()
@@ -13,13 +12,23 @@ _MAX_CHUNKS: Final = 1_000
 that the stream is only closed: some generators never wait, and some model servers send faster than this loop reads."""
 
 
-@asynccontextmanager
-async def closing(chunks: AsyncGenerator[Any]) -> AsyncIterator[AsyncGenerator[Any]]:
-    """Close the stream at the end of the block, as `close_stream` does."""
-    try:
-        yield chunks
-    finally:
-        await close_stream(chunks)
+class ClosedStream:
+    """Closes a stream at the end of a block, as `close_stream` does.
+
+    Args:
+        chunks: the stream.
+    """
+
+    __slots__ = ("_chunks",)
+
+    def __init__(self, chunks: AsyncGenerator[Any]) -> None:
+        self._chunks = chunks
+
+    async def __aenter__(self) -> AsyncGenerator[Any]:
+        return self._chunks
+
+    async def __aexit__(self, *_: object) -> None:
+        await close_stream(self._chunks)
 
 
 async def close_stream(chunks: AsyncGenerator[Any]) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from ..core.json_blocks import dumps
 from ..core.json_values import is_large
@@ -19,7 +19,7 @@ from ..store import codec
 from ..store.reading import computed
 from ..store.saving import Recording
 from ..telemetry.telemetry import RoundOperation, ToolOperation
-from .activity import Activity, Running
+from .activity import Activity, Counts, Running, Shown
 from .event_times import EventTimes
 
 _MAX_ROUNDS: Final = 256
@@ -60,6 +60,49 @@ class ToolRecord:
     """
 
     failed: bool = False
+
+
+class RunningRecord:
+    """Shows and counts a response that runs within a block.
+
+    Attributes:
+        status: how the response ended; the block sets it.
+    """
+
+    __slots__ = ("_counts", "_running", "_shown", "status")
+
+    def __init__(self, counts: Counts, shown: Shown, running: Running) -> None:
+        self._counts = counts
+        self._shown = shown
+        self._running = running
+        self.status = "failed"
+
+    def __enter__(self) -> Self:
+        self._counts.requests += 1
+        self._shown.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._shown.__exit__()
+        status = "cancelled" if kind and issubclass(kind, asyncio.CancelledError) else self.status
+        self._counts.ended(status, self._running.assembler.numbered)
+
+
+class RoundRecord:
+    """Records a model round that runs within a block."""
+
+    __slots__ = ("_kind", "_operation", "_timeline")
+
+    def __init__(self, timeline: Timeline, operation: RoundOperation, kind: str) -> None:
+        self._timeline = timeline
+        self._operation = operation
+        self._kind = kind
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, *_: object) -> None:
+        self._timeline.round_ended(self._operation, self._kind)
 
 
 class Timeline:
@@ -119,38 +162,23 @@ class Timeline:
         self._add(self._rounds, (start, None, self._now(), None, None, None, "interrupted"), _MAX_ROUNDS)
         return start
 
-    @contextmanager
-    def response(self, running: Running) -> Iterator[Callable[[str], None]]:
-        """Show and count the response that runs within the block; yield a function that takes how it ended."""
-        self.counts.requests += 1
-        status = "failed"
+    def response(self, running: Running) -> RunningRecord:
+        """Show and count the response that runs within the block."""
+        return RunningRecord(self.counts, self._activity.runs(self._owner, running), running)
 
-        def ended(how: str) -> None:
-            nonlocal status
-            status = how
-
-        try:
-            with self._activity.runs(self._owner, running):
-                yield ended
-        except asyncio.CancelledError:
-            status = "cancelled"
-            raise
-        finally:
-            self.counts.ended(status, running.assembler.numbered)
-
-    @contextmanager
-    def round(self, operation: RoundOperation, kind: str) -> Iterator[None]:
+    def round(self, operation: RoundOperation, kind: str) -> RoundRecord:
         """Record the model round that runs within the block; `kind` is `answer` or `compaction`."""
-        try:
-            yield
-        finally:
-            usage, seconds = operation.usage or Usage(), operation.seconds
-            self.counts.round_ended(usage, operation.first_chunk)
-            end = self._now()
-            start = end - round(seconds * 1000)
-            first = None if operation.first_chunk is None else start + round(operation.first_chunk * 1000)
-            tokens = (usage.input_tokens, usage.output_tokens, usage.cached_tokens)
-            self._add(self._rounds, (start, first, end, *tokens, kind), _MAX_ROUNDS)
+        return RoundRecord(self, operation, kind)
+
+    def round_ended(self, operation: RoundOperation, kind: str) -> None:
+        """Record a model round that has ended."""
+        usage, seconds = operation.usage or Usage(), operation.seconds
+        self.counts.round_ended(usage, operation.first_chunk)
+        end = self._now()
+        start = end - round(seconds * 1000)
+        first = None if operation.first_chunk is None else start + round(operation.first_chunk * 1000)
+        tokens = (usage.input_tokens, usage.output_tokens, usage.cached_tokens)
+        self._add(self._rounds, (start, first, end, *tokens, kind), _MAX_ROUNDS)
 
     @contextmanager
     def tool(self, operation: ToolOperation, item: Mapping[str, Any], name: str) -> Iterator[ToolRecord]:

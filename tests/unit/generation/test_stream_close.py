@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
-from llama_stack_responses.generation.stream_close import close_stream, closing
+from llama_stack_responses.generation.stream_close import ClosedStream, close_stream
 
 
 class Connection:
@@ -43,7 +43,7 @@ async def hosted(connection: Connection) -> AsyncGenerator[int]:
 
 async def test_stream_left_between_chunks_closes_connection() -> None:
     connection = Connection()
-    async with closing(hosted(connection)) as chunks:
+    async with ClosedStream(hosted(connection)) as chunks:
         assert await anext(chunks) == 1
     assert not connection.open
     assert connection.sent == 3
@@ -60,7 +60,7 @@ async def test_cancelled_stream_closes_connection() -> None:
     chunks = hosted(connection)
 
     async def read() -> None:
-        async with closing(chunks):
+        async with ClosedStream(chunks):
             await anext(chunks)
 
     reading = asyncio.ensure_future(read())
@@ -73,7 +73,7 @@ async def test_cancelled_stream_closes_connection() -> None:
 
 async def test_stream_ending_during_close_is_read_to_end() -> None:
     connection = Connection(at_hand=9, end=9)
-    async with closing(hosted(connection)) as chunks:
+    async with ClosedStream(hosted(connection)) as chunks:
         await anext(chunks)
     assert not connection.open
 
@@ -83,7 +83,7 @@ async def test_error_during_close_is_ignored() -> None:
         yield 1
         raise ConnectionError
 
-    async with closing(failing()) as chunks:
+    async with ClosedStream(failing()) as chunks:
         await anext(chunks)
 
 
