@@ -486,14 +486,25 @@ def test_replay_steps_through_the_events_in_both_directions(page: Shown, showcas
     assert page.page.title() == "Replay: And one about a harbour at night."
 
 
+PAUSE = """() => new Promise((paused) => {
+  const look = () => {
+    if (!document.querySelector(".growing .reasoning")) return requestAnimationFrame(look);
+    document.body.dispatchEvent(new KeyboardEvent("keydown", { key: " ", bubbles: true }));
+    paused();
+  };
+  look();
+})"""
+"""Presses the key as soon as there is reasoning: the replay must not end before."""
+
+
 def test_replay_plays_at_its_pace_and_pauses(page: Shown, showcase: Showcase) -> None:
     page.goto(f"/ui/responses/{showcase.trip}/replay")
     page.find(".event")
     page.press("-", "-")
     assert page.find(".player select").input_value() == "0.25"
     page.press(" ")
+    page.page.evaluate(PAUSE)
     page.find(".growing .reasoning")
-    page.press(" ")
     here = page.find(".player input[type=range]").input_value()
     page.page.wait_for_timeout(300)
     assert page.find(".player input[type=range]").input_value() == here
