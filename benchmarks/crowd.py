@@ -3,8 +3,8 @@
     .venv/bin/python -m benchmarks.crowd                          # 10,000 streams, about four minutes
     .venv/bin/python -m benchmarks.crowd --streams 1000 --tokens 30
 
-Each stream gets a token a second. Each takes two files of the server: the client's connection and that to the model
-server. A process that may not open so many measures fewer streams. Linux only.
+The streams begin within a minute, and each gets a token a second. Each takes two files of the server: the client's
+connection and that to the model server. A process that may not open so many measures fewer streams. Linux only.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ type Json = dict[str, Any]
 STREAMS: Final = 10_000
 TOKENS: Final = 120
 STEP_MS: Final = 1000
+BEGIN_SECONDS: Final = 60.0
+"""Seconds in which the streams begin, one after another, if there are as many as by default."""
 _OTHER_FILES: Final = 200
 _WARM: Final = 64
 
@@ -70,7 +72,7 @@ def measure(folder: Path, streams: int, tokens: int) -> Json:
             def ask(count: int, length: int) -> None:
                 body = {"model": f"local/text-{length}", "input": "Hello", "stream": True}
                 job = {"port": server.port, "pid": server.pid, "form": "streamed", "body": body}
-                found.update(load.ask({**job, "streams": count, "tokens": length}))
+                found.update(load.ask({**job, "streams": count, "tokens": length, "every": BEGIN_SECONDS / STREAMS}))
 
             found: Json = {}
             ask(_WARM, 3)
