@@ -47,7 +47,7 @@ def write_template(name: str, folder: Path, *, force: bool) -> list[Path]:
     sources = sorted((templates_folder() / name).iterdir())
     targets = [folder / source.name for source in sources]
     if not force and (there := [target for target in targets if target.exists()]):
-        raise CommandError(f"{there[0]} is already there; use --force to overwrite it, or choose another folder.")
+        raise CommandError(f"{there[0]} already exists; use --force to overwrite it, or choose another folder.")
     for source, target in zip(sources, targets, strict=True):
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -123,7 +123,7 @@ def build_parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "import",
         help="copy what the host's builtin provider stored into the store of the responses provider",
-        description="Copy the conversations and responses that the host stored, unless they are there already.",
+        description="Copy the host's conversations and responses that are not in this store yet.",
     )
     command.add_argument("config", metavar="CONFIG", type=Path, help="the stack's config.yaml")
     command.add_argument(

@@ -57,7 +57,9 @@ def restore(given: Namespace) -> None:
 
     async def work(records: Records, _: ResponsesConfig) -> None:
         if not given.merge and await _has_rows(records):
-            raise CommandError("The store is not empty: name an empty one, or add the missing rows with --merge.")
+            raise CommandError(
+                "The store is not empty: restore into an empty store, or add the missing rows with --merge."
+            )
         now = await records.now()
         try:
             with given.file.open("rb") as file:
@@ -65,7 +67,7 @@ def restore(given: Namespace) -> None:
                 written = await _write(records, live, merge=given.merge)
         except BaseException:
             # Also after Ctrl-C, which is silent otherwise.
-            print("The backup is not restored completely: repeat the command with --merge.", file=sys.stderr)
+            print("The backup is only partly restored: repeat the command with --merge.", file=sys.stderr)
             raise
         print_fields({"file": str(given.file), "rows": written}, as_json=given.json)
 

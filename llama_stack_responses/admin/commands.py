@@ -310,7 +310,7 @@ def _owner(given: Namespace) -> Owner | None:
         CommandError: only a tenant is named.
     """
     if given.owner is None and given.tenant:
-        raise CommandError("Name the --owner in the --tenant.", 2)
+        raise CommandError("The option --tenant needs an --owner.", 2)
     return None if given.owner is None else Owner(given.owner, tenant=given.tenant)
 
 

@@ -21,7 +21,7 @@ def refuse_existing(path: Path) -> None:
         CommandError: there is one.
     """
     if path.exists():
-        raise CommandError(f"{path} is already there: choose another name.", 2)
+        raise CommandError(f"{path} already exists: choose another name.", 2)
 
 
 @contextmanager

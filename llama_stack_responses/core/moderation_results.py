@@ -66,7 +66,7 @@ NOT_YET: Final = {"type": "error", "code": "not_moderated", "message": "The outp
 NO_OUTPUT: Final = {
     "type": "error",
     "code": "not_moderated",
-    "message": "The model was not asked, so there is no output to moderate.",
+    "message": "The model got no request, so there is no output to moderate.",
 }
 """Replaces the output's result if the input was refused."""
 
@@ -80,7 +80,7 @@ def before_round(moderation: Json | None) -> Json | None:
 
 def refusal(side: Side, moderation: Json) -> str:
     """Return the text that the client reads in place of the held-back output."""
-    what = "This request was blocked: its input" if side == "input" else "This answer was cut off: what came next"
+    what = "This request was blocked: its input" if side == "input" else "This answer was cut off: its next part"
     categories = ", ".join(_flagged_for([moderation]))
     return f"{what} was flagged by the moderation{f' ({categories})' if categories else ''}."
 

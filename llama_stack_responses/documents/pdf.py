@@ -63,11 +63,11 @@ class Pdfs:
         return {
             "budget": over_budget(budget),
             "encrypted": "is a PDF that needs a password. Send it without one.",
-            "pages": f"has more than {limits.pages} pages. Send only the part that matters.",
-            "characters": f"has more than {limits.characters} characters of text. Send only the part that matters.",
+            "pages": f"has more than {limits.pages} pages. Send only the relevant part.",
+            "characters": f"has more than {limits.characters} characters of text. Send only the relevant part.",
             "seconds": f"is a PDF that could not be read within {limits.seconds:g} seconds.",
             "memory": "is a PDF that needs too much memory to be read.",
-        }.get(problem, "is a broken PDF.")
+        }.get(problem, "is a damaged PDF.")
 
 
 def over_budget(budget: TimeBudget) -> str:

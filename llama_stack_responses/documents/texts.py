@@ -73,9 +73,9 @@ class Texts:
             raise Unreadable("is empty.")
         text = await self._text(document, context)
         if not text.strip():
-            raise Unreadable("has no text that can be read. If it shows pictures of pages, send those as images.")
+            raise Unreadable("has no readable text. If it is scanned, send its pages as images.")
         if len(text) > self._characters:
-            raise Unreadable(f"has more than {self._characters} characters of text. Send only the part that matters.")
+            raise Unreadable(f"has more than {self._characters} characters of text. Send only the relevant part.")
         return text
 
     async def _text(self, document: Document, context: ReadContext) -> str:
@@ -119,10 +119,8 @@ class Texts:
         if document.is_pdf:
             return await self._pdfs.text(document.content, context.owner, context.budget)
         if self._processor:
-            raise Unreadable("can be read only by a file processor that stores it, and 'store' is false.")
-        raise Unreadable(
-            "is neither text nor a PDF. Send it as one of these, or use a model that takes files as they are."
-        )
+            raise Unreadable("can be read only by a file processor that stores files, and 'store' is false.")
+        raise Unreadable("is neither text nor a PDF. Send it as one of these, or use a model that accepts files.")
 
     async def _processed(self, processor: Processor, document: Document, budget: TimeBudget) -> str:
         """Return the text of a file from the stack's own processor, cut to one character over the limit."""

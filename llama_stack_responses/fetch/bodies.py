@@ -60,5 +60,5 @@ async def decoded(body: bytes) -> Any:
 
 def _loads(body: bytes) -> Any:
     if not fits(body, _MAX_VALUES, _MAX_DEPTH):
-        raise BodyTooLarge("The server's answer holds more JSON values than this server takes.")
+        raise BodyTooLarge("The server's answer contains more JSON values than this server accepts.")
     return orjson.loads(body) if len(body) <= _INLINE_BYTES else json_decoding.loads(body)

@@ -135,7 +135,7 @@ class WebPages:
             raise UrlRefused(f"The page is not text: its content type is '{fetched.media_type}'.")
         answer = await self._read(fetched, is_html, owner)
         if not answer["text"].strip():
-            raise UrlRefused("The page has no text that can be read.")
+            raise UrlRefused("The page has no readable text.")
         return WebPage(fetched.url, answer["title"] or urlsplit(fetched.url).hostname or "", answer["text"])
 
     async def _read(self, fetched: Fetched, is_html: bool, owner: Owner) -> dict[str, str]:

@@ -81,7 +81,7 @@ class Resolver:
             seconds = self._limits.seconds
             raise UrlRefused(f"The address of '{host}' was not found within {seconds:g} seconds.") from None
         except QueueFull:
-            raise UrlRefused("Too many names of hosts are being looked up for you. Try again later.") from None
+            raise UrlRefused("Too many host names of your requests are being resolved. Try again later.") from None
 
     def _started(self, host: str, port: int, owner: Hashable) -> asyncio.Future[Sequence[str]]:
         """Start a lookup. Its slot is given back when its thread ends, even if no caller waits for it any longer."""

@@ -31,8 +31,8 @@ _TOO_MUCH: Final = (
     "and answer with what you know."
 )
 _LOST: Final = (
-    "The server was interrupted while this call ran, and its result is lost. The call may have had its effect: find "
-    "out before you make it again."
+    "The server was interrupted while this call ran, and its result is lost. The call may have taken effect: check "
+    "this before you repeat it."
 )
 
 

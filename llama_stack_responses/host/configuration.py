@@ -33,7 +33,7 @@ def read_stack(path: Path) -> StackConfig:
     try:
         content = yaml.safe_load(path.read_text())
         if not isinstance(content, dict):
-            raise WrongConfiguration(f"{path} is not a stack's configuration: it has no names with values.")
+            raise WrongConfiguration(f"{path} is not a stack's configuration: it is not a YAML mapping.")
         stack: StackConfig = parse_and_maybe_upgrade_config(content)
     except OSError as error:
         raise WrongConfiguration(f"Cannot read {path}: {error.strerror or error}.") from error

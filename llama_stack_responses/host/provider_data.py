@@ -79,5 +79,5 @@ def _check(value: bytes) -> None:
     except (ValueError, TypeError, RecursionError):
         data = None
     if not isinstance(data, dict):
-        message = f'The header {PROVIDER_DATA_HEADER} must hold a JSON object, such as {{"openai_api_key": "..."}}.'
+        message = f'The header {PROVIDER_DATA_HEADER} must contain a JSON object, such as {{"openai_api_key": "..."}}.'
         raise bad_request(message, code="invalid_provider_data")

@@ -14,7 +14,7 @@ from .search_provider import SearchFailed, SearchProvider
 
 _MAX_BYTES: Final = 2 << 20
 """Maximum size of an answer."""
-_TOO_LARGE: Final = "The SearXNG server's answer is larger than this server takes."
+_TOO_LARGE: Final = "The SearXNG server's answer is larger than this server accepts."
 _NO_JSON: Final = (
     "The SearXNG server refuses to answer in JSON. Its operator has to add 'json' to 'search.formats' in its "
     "settings.yml, and to let this server pass if its limiter is on."

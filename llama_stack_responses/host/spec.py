@@ -33,7 +33,7 @@ def _responses() -> InlineProviderSpec:
         pip_packages=["llama-stack-responses"],
         api_dependencies=[Api.inference],
         optional_api_dependencies=[*_OPTIONAL, SAFETY] if SAFETY else [*_OPTIONAL],
-        description="OpenAI's Responses API with its own wire, kept in a key-value store.",
+        description="OpenAI's Responses API with its own routes, on SQLite, Redis or PostgreSQL.",
     )
 
 

@@ -159,7 +159,7 @@ class _Reading:
             ApiError: a source cannot be read.
         """
         if len(self.wanted) > self.means.limits.max_files:
-            message = f"This conversation has more than {self.means.limits.max_files} files and images to be read."
+            message = f"This conversation has more than {self.means.limits.max_files} files and images. Send fewer."
             raise bad_request(message, "input", "array_above_max_length")
         places = asyncio.Semaphore(_MAX_CONCURRENT_READS)
 
@@ -237,8 +237,8 @@ class _Reading:
         max_bytes = self.means.limits.max_bytes
         if self.size > max_bytes:
             raise Unreadable(
-                f"is too large: this server reads {max_bytes} bytes of files and images for one response, and counts "
-                "one as often as it is attached."
+                f"is too large: the files and images of one response may have {max_bytes} bytes together, and each "
+                "counts as often as it is attached."
             )
 
     def _count_parts(self, source: _Source, document: Document, size: int) -> None:

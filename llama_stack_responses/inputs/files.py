@@ -33,7 +33,7 @@ class NoFiles:
     async def read(self, file_id: str, count: Count) -> Document:  # noqa: ARG002 (there is nothing to count)
         """Refuse: there are no files."""
         raise bad_request(
-            f"The file '{file_id}' cannot be read: this stack serves no files API. Send the content as data instead.",
+            f"The file '{file_id}' cannot be read: this stack has no Files API. Send the content as data instead.",
             "input",
         )
 
@@ -53,7 +53,7 @@ def uploaded_with(files: Files, contents: Admission, current_user: Callable[[], 
 
             def count(size: int) -> None:
                 if size > contents.per_user:
-                    message = f"The file '{file_id}' has more than the {contents.per_user} bytes that can be read."
+                    message = f"The file '{file_id}' has more than {contents.per_user} bytes, the maximum."
                     raise bad_request(message, "input")
                 reservation.add(size)
 

@@ -114,10 +114,9 @@ class HistoryReader:
     def _too_long(self, param: str) -> ApiError:
         what = "The conversation" if param == "conversation" else "The history of the previous response"
         message = (
-            f"{what} takes more than {self._bounds.history_bytes} bytes, which is the most that one request can "
-            "continue. Start a new one: send as 'input' the newest compaction item and what follows it, or what else "
-            "the model has to know. With 'truncation' set to 'auto', its oldest turns are left out, unless the newest "
-            "one alone is too large."
+            f"{what} takes more than {self._bounds.history_bytes} bytes, the maximum that one request can continue. "
+            "Set 'truncation' to 'auto' to leave out its oldest turns, unless the newest turn alone is too large. Or "
+            "begin again: send the newest compaction item and the items after it as 'input'."
         )
         return bad_request(message, param, "context_length_exceeded")
 

@@ -95,7 +95,9 @@ async def _template(prompt: Json, prompts: Prompts) -> PromptVersion:
 
 def _check(template: PromptVersion, variables: Mapping[str, Any], characters: int) -> None:
     if len(template.text) > _TEMPLATE_CHARACTERS:
-        message = f"The prompt has {len(template.text)} characters. A stored prompt may have {_TEMPLATE_CHARACTERS}."
+        message = (
+            f"The prompt has {len(template.text)} characters. A stored prompt may have at most {_TEMPLATE_CHARACTERS}."
+        )
         raise bad_request(message, "prompt", "string_above_max_length")
     needed = Counter(_PLACE.findall(template.text))
     if missing := [name for name in needed if name not in variables]:
@@ -110,12 +112,14 @@ def _check(template: PromptVersion, variables: Mapping[str, Any], characters: in
 def _check_result(template: PromptVersion, places: Counter[str], variables: Mapping[str, Any], characters: int) -> None:
     """Refuse a prompt that would be too long when filled in, before building it."""
     if places.total() > _MAX_PLACES:
-        message = f"The prompt has {places.total()} places for variables. A stored prompt may have {_MAX_PLACES}."
+        message = (
+            f"The prompt has {places.total()} places for variables. A stored prompt may have at most {_MAX_PLACES}."
+        )
         raise bad_request(message, "prompt", "string_above_max_length")
     size = len(template.text) + sum(_growth(variables[name], count) for name, count in places.items())
     if size > characters:
         message = (
-            f"With 'prompt.variables' filled in, the prompt would have {size} characters, and it may have "
+            f"With its 'prompt.variables', the prompt would have {size} characters, more than the maximum of "
             f"{characters}. Send shorter variables, or use a prompt that repeats them less often."
         )
         raise bad_request(message, "prompt.variables", "string_above_max_length")

@@ -241,8 +241,8 @@ class BackgroundJobs:
 
         await until_known(
             save,
-            f"The response store did not confirm whether it took the response. Retrieve response '{response_id}' "
-            "before you send the request again: a 404 says that it was not taken.",
+            f"The response store did not confirm whether it stored the response. Retrieve response '{response_id}' "
+            "before you send the request again: a 404 means that it is not stored.",
             self._intervals,
         )
 

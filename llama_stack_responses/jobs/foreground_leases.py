@@ -180,7 +180,7 @@ class StoredLeases:
         return await until_known(
             delete,
             f"The response store did not confirm whether it deleted response '{running.response['id']}': delete it "
-            "again. A 404 says that it was deleted.",
+            "again. A 404 means that it was deleted.",
             self._intervals,
         )
 

@@ -338,7 +338,7 @@ class JobRunner:
             case "cancelled":
                 await driver.cancel()
             case "failed":
-                message = "The server ended several times while it generated this response; it will not be tried again."
+                message = "The server ended several times while it generated this response; it will not be retried."
                 await driver.fail(ApiError(500, message))
             case None:
                 if isinstance(items, ApiError):

@@ -38,9 +38,9 @@ class JobSecrets:
         if not self._sealer.ready:
             if keys or any(holds_secrets(tool) for tool in tools):
                 raise bad_request(
-                    "Set 'secrets' in the configuration of the responses provider: without it, the server cannot "
-                    "encrypt your keys, or the address of an MCP server that may hold one, and a background request or "
-                    "one with an Idempotency-Key has to store them until its response ends.",
+                    "This server cannot store your keys, or an MCP server's URL that may contain one, as a background "
+                    "request or an Idempotency-Key requires: it has no key to encrypt them. Its operator can set "
+                    "'secrets' in the configuration of the responses provider.",
                     "background",
                     "unsupported_value",
                 )

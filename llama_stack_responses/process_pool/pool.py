@@ -120,7 +120,7 @@ class WorkerPool:
             await self._queue.enter(owner)
         except QueueFull:
             limit = self._limits.waiting_per_user
-            message = f"More than {limit} of your files and pages wait to be read. Try again when some have been."
+            message = f"More than {limit} of your files and pages wait to be read. Try again later."
             raise ApiError(429, message, code="rate_limit_exceeded", retry_after=5) from None
         try:
             yield

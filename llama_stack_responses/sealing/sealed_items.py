@@ -106,8 +106,8 @@ class SealedItems:
 
     def _too_large(self, param: str) -> Exception:
         return bad_request(
-            f"The encrypted content of the items holds more than {self._max_bytes} bytes, which is the most that one "
-            "request can bring. Send fewer reasoning and compaction items.",
+            f"The encrypted content of the items has more than {self._max_bytes} bytes, the maximum of one request. "
+            "Send fewer reasoning and compaction items.",
             param,
             "context_length_exceeded",
         )

@@ -85,7 +85,7 @@ class ImportReport:
     def __str__(self) -> str:
         text = (
             f"Imported {_count(self.conversations, 'conversation')} with {_count(self.items, 'item')} and "
-            f"{_count(self.responses, 'response')}; {self.there} were there already or deleted since; "
+            f"{_count(self.responses, 'response')}; {self.there} already existed or were deleted; "
             f"{self.expired} are older than 'retention_days'; {self.unfinished} had not ended; "
             f"{len(self.left_out)} could not be read and were left out"
         )

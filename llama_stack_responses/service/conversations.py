@@ -128,7 +128,7 @@ class Conversations:
         await until_known(
             lambda _: self._store.delete(conversation_id),
             f"The response store did not confirm whether it deleted conversation '{conversation_id}': delete it again. "
-            "A 404 says that it was deleted.",
+            "A 404 means that it was deleted.",
             self._intervals,
         )
 
@@ -199,7 +199,7 @@ class Conversations:
         removed = await until_known(
             remove,
             f"The response store did not confirm whether it deleted item '{item_id}': delete it again. "
-            "A 404 says that it was deleted.",
+            "A 404 means that it was deleted.",
             self._intervals,
         )
         if not removed:

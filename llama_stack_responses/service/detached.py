@@ -135,6 +135,8 @@ class DetachedResponses:
         response = await self._reader.retrieve(response_id, hold)
         if response["status"] in RUNNING:
             raise ApiError(
-                503, "The server is shutting down, and another one continues. Send the request again.", retry_after=1
+                503,
+                "The server is shutting down, and another server continues the response. Send the request again.",
+                retry_after=1,
             )
         return response

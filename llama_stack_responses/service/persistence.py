@@ -130,5 +130,5 @@ class ResponseWriter:
 def _unknown(final: Json) -> str:
     return (
         f"The response was generated, and the response store did not confirm whether it is stored. Retrieve response "
-        f"'{final['id']}' before you send the request again: a 404 says that it is not stored."
+        f"'{final['id']}' before you send the request again: a 404 means that it is not stored."
     )

@@ -227,7 +227,7 @@ class OpenAIResponsesImpl:
             return await self._create(request, body, claim, hold)
         except OutcomeUnknown as error:
             message = (
-                "The response store did not confirm whether it took this request. Send it again with the same key."
+                "The response store did not confirm whether it stored this request. Send it again with the same key."
             )
             raise ApiError(503, message, retry_after=1) from error
 
@@ -271,7 +271,7 @@ class OpenAIResponsesImpl:
         await until_known(
             lambda _: self.archive.delete(response_id),
             f"The response store did not confirm whether it deleted response '{response_id}': delete it again. "
-            "A 404 says that it was deleted.",
+            "A 404 means that it was deleted.",
             self.intervals,
         )
         await self.jobs.forget(response_id)

@@ -76,7 +76,8 @@ def _sentence(error: asyncpg.PostgresError) -> str:
 
 
 _DROPPED: Final = (
-    "The response store's schema is no longer in its database: restore it, or restart the servers to make an empty one."
+    "The response store's schema is no longer in its database: restore it, or restart the servers to create an empty "
+    "one."
 )
 
 _REFUSALS: Final[dict[type[asyncpg.PostgresError], str]] = {

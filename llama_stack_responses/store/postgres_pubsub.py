@@ -31,7 +31,7 @@ _CLOSE_SECONDS: Final = 1.0
 """Seconds that the server has to close the connection; nothing is lost if it does not."""
 
 _NO_NOTIFICATIONS: Final = (
-    "Notifications do not come through, as behind a pooler that shares connections between transactions."
+    "Notifications do not arrive: a connection pooler may share connections between transactions."
 )
 
 NOTIFY: Final = "SELECT pg_notify(channel, $2) FROM unnest($1::text[]) AS channel"

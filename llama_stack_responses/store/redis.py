@@ -396,7 +396,7 @@ class RedisRecords:
         """Yield all rows, as `Snapshots` says. Writers keep the old rows, so all servers have to be of this version."""
         own_id, clock = secrets.token_hex(8), self._now()
         if not await self._call(lambda scripts: scripts.begin_snapshot, [clock, own_id]):
-            raise ApiError(503, "Another backup of this store is running, or was interrupted a minute ago.")
+            raise ApiError(503, "Another backup of this store is running, or was interrupted within the last minute.")
         more, reached = True, b""
         while more:
             page = [clock, own_id, _PAGE_ROWS, _PAGE_BYTES, reached]

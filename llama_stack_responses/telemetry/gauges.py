@@ -69,13 +69,13 @@ class Gauges:
         self._known: StoreLoad | None = None
         self._until = 0.0
         for name, unit, what in (
-            ("responses.running", "{response}", "Responses that this server makes now"),
-            ("connections.open", "{connection}", "Event streams and WebSockets that are open"),
+            ("responses.running", "{response}", "Running responses of this server"),
+            ("connections.open", "{connection}", "Open event streams and WebSockets"),
         ):
             meter.create_observable_gauge(f"{_PREFIX}.{name}", [self._counted(name)], unit, what)
         for name, unit, what, value in (
             ("queue.length", "{response}", "Background responses that wait for a worker", lambda load: load.queued),
-            ("queue.age", "s", "Time that the longest of them has waited", lambda load: load.age),
+            ("queue.age", "s", "Time that the oldest of them has waited", lambda load: load.age),
             ("store.size", "By", "Size of the store", lambda load: load.size),
         ):
             meter.create_observable_gauge(f"{_PREFIX}.{name}", [self._stored(value)], unit, what)

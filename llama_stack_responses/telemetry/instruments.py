@@ -55,7 +55,7 @@ class Instruments:
         )
         self.store = seconds("llama_stack_responses.store.duration", "Time of a call of the store", _SECONDS_OF_STORE)
         self.loop_delay = seconds(
-            "llama_stack_responses.event_loop.delay", "Lateness of the event loop's heartbeats", _SECONDS_OF_LOOP
+            "llama_stack_responses.event_loop.delay", "Lateness of a timer in the event loop", _SECONDS_OF_LOOP
         )
         self.loop_holds = meter.create_counter(
             "llama_stack_responses.event_loop.holds", "{hold}", "Times that the event loop was blocked for too long"

@@ -41,8 +41,8 @@ Makers = Mapping[str, Callable[[Json, CreateRequest], Tool]]
 """Tool factories by the type of an entry of `tools`; they take the entry and the whole request."""
 
 _NONE_TO_CALL: Final = (
-    "'tool_choice' demands a call of a tool, and this stack has none of those that it allows. Leave 'tool_choice' out, "
-    "or let it allow another tool."
+    "'tool_choice' requires a call of a tool, but this stack has none of the allowed tools. Omit 'tool_choice', or "
+    "allow another tool."
 )
 
 REFUSED: Final = Unavailable()
@@ -233,7 +233,7 @@ class Toolset:
         whole = self.whole_of(call.name)
         if whole is None or await computed(partial(whole, call.arguments), call.arguments) is not None:
             return None
-        return f"The arguments of this call are not what '{call.name}' takes. Call again with valid ones."
+        return f"The arguments of this call are not valid for '{call.name}'. Call again with valid ones."
 
     def _is_seen(self, function: Function) -> bool:
         if self._must_be_allowed:

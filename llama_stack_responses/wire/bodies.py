@@ -120,7 +120,7 @@ class Bodies:
             return decode(body)
         values = await asyncio.to_thread(count_values, body, max_values)
         if values > max_values:
-            message = f"The JSON body of your request holds more than {max_values} values. Send fewer at a time."
+            message = f"The JSON body of your request contains more than {max_values} values. Send fewer at a time."
             raise bad_request(message, code="request_too_large")
         reservation.add(values * VALUE_BYTES)
         return decode(body) if values <= _INLINE_VALUES and len(body) <= _INLINE_BYTES else await self._in_turn(body)
@@ -150,7 +150,7 @@ class Bodies:
                 async with asyncio.timeout_at(deadline):
                     piece = await anext(stream, None)
             except TimeoutError as error:
-                message = "The request's body came in too slowly. Send it again over a faster connection."
+                message = "The request's body arrived too slowly. Send it again over a faster connection."
                 raise ApiError(408, message, code="request_timeout") from error
             if piece is None:
                 return

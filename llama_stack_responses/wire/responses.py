@@ -114,7 +114,7 @@ class _CreatedJsonResponse(JsonResponse):
         where = (
             f"The response was created: retrieve '{self._id}'."
             if self._id
-            else "The response was created, and is lost."
+            else "The response was created, but it is not stored and cannot be sent."
         )
         message = f"{error.message} {where}"
         answer = failure(ApiError(error.status, message, code=error.code, retry_after=error.retry_after))

@@ -127,7 +127,7 @@ async def test_pooler_that_drops_notifications_is_detected(place: Place) -> None
         pass
 
     pubsub = PostgresPubSub(await asyncpg.connect(place.url_of("postgres")), "s", "own", swallow, 0.1)
-    with pytest.raises(ApiError, match="Notifications do not come through"):
+    with pytest.raises(ApiError, match="Notifications do not arrive"):
         await pubsub.open()
     await pubsub.close()
 

@@ -188,7 +188,7 @@ def test_export_and_delete_of_an_owner_take_all_that_it_has(
     assert [item["role"] for item in talk["items"]] == ["user", "assistant"]
     assert operated.run("export", "--owner", "").count('"type": "response"') == len(ids)
     assert out.stat().st_mode & 0o077 == 0
-    assert "already there" in operated.run("export", "--owner", "", "--out", str(out), code=2)
+    assert "already exists" in operated.run("export", "--owner", "", "--out", str(out), code=2)
     assert operated.run("delete", "--owner", "unknown", "--yes").split() == [
         "deleted",
         "responses",
@@ -274,7 +274,7 @@ def test_backup_under_load_is_restored_whole_into_empty_stores(
         target.run("delete", chain[-1]["id"], "--yes")
         target.run("restore", str(tmp_path / "backup"), "--merge")
         assert exported(target) == found
-    assert "already there" in operated.run("backup", str(tmp_path / "backup"), code=2)
+    assert "already exists" in operated.run("backup", str(tmp_path / "backup"), code=2)
     check_backup_to_standard_output(operated, tmp_path)
 
 

@@ -138,8 +138,8 @@ def test_sdk_raises_the_same_exceptions_as_for_openai(client: openai.OpenAI) -> 
 def test_invalid_provider_data_header_is_400_on_every_route(stack: LiveStack, host: Host, value: str) -> None:
     header = {PROVIDER_DATA[host]: value}
     with Wire(stack, headers=header) as wire:
-        assert "must hold a JSON object" in error_of(wire.http.get("/responses"), 400)["message"]
-        assert "must hold a JSON object" in error_of(wire.http.get("/models"), 400)["message"]
+        assert "must contain a JSON object" in error_of(wire.http.get("/responses"), 400)["message"]
+        assert "must contain a JSON object" in error_of(wire.http.get("/models"), 400)["message"]
 
 
 @pytest.mark.parametrize("path", ["", "?stream=true", "/input_items", "/cancel", "DELETE"])

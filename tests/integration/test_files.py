@@ -127,9 +127,9 @@ def test_file_url_gone_before_the_job_runs_fails_the_response(
 
 
 WRONG: Final[dict[str, tuple[Json, str, str]]] = {
-    "broken": ({"file_data": data_url(PDF[:200])}, "invalid_file", "a broken PDF"),
+    "broken": ({"file_data": data_url(PDF[:200])}, "invalid_file", "a damaged PDF"),
     "encrypted": ({"file_data": data_url(encrypted(PDF, "secret"))}, "invalid_file", "needs a password"),
-    "pictures of pages": ({"file_data": data_url(pdf("", ""))}, "invalid_file", "no text that can be read"),
+    "pictures of pages": ({"file_data": data_url(pdf("", ""))}, "invalid_file", "no readable text"),
     "no base64": ({"file_data": "data:application/pdf;base64,?!"}, "invalid_file", "not in base64"),
     "a picture": ({"file_data": data_url(b"\x89PNG\r\n\x1a\n\0\0", "image/png")}, "invalid_file", "neither text nor"),
     "no charset": (

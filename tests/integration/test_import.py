@@ -143,7 +143,7 @@ def test_import_keeps_owner_and_order_of_conversations_and_skips_imported_ones(
 
     assert main(["import", str(config)]) == 0
     assert capsys.readouterr().out == (
-        "Imported 3 conversations with 15 items and 0 responses; 0 were there already or deleted since; "
+        "Imported 3 conversations with 15 items and 0 responses; 0 already existed or were deleted; "
         "0 are older than 'retention_days'; 0 had not ended; 1 could not be read and were left out: "
         f"{lost['id']}.\n"
     )

@@ -173,7 +173,7 @@ def test_import_on_running_stack_makes_builtin_responses_available_once(moved: M
         done = moved.run_import(str(STARTER))
         assert done.returncode == 0, done.stderr
         assert done.stdout == (
-            "Imported 1 conversation with 2 items and 5 responses; 0 were there already or deleted since; "
+            "Imported 1 conversation with 2 items and 5 responses; 0 already existed or were deleted; "
             "0 are older than 'retention_days'; 0 had not ended; 1 could not be read and were left out: "
             f"{moved.hers[:-12]}{'b' * 12}.\n"
         )
@@ -207,7 +207,7 @@ def test_import_on_running_stack_makes_builtin_responses_available_once(moved: M
         assert wire.http.delete(f"/responses/{first['id']}").status_code == 200
         done = moved.run_import(str(STARTER))
         assert done.stdout.startswith(
-            "Imported 0 conversations with 0 items and 0 responses; 6 were there already or deleted since;"
+            "Imported 0 conversations with 0 items and 0 responses; 6 already existed or were deleted;"
         )
         error_of(wire.get(f"/{first['id']}"), 404)
         assert output_text(wire.create(model=MODEL, input="And?", previous_response_id=fourth["id"])) == "You are Ada."

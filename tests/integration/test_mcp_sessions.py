@@ -327,7 +327,7 @@ async def test_mcp_rejected_credentials_are_reported_instead_of_the_transport_er
     assert (error["type"], error["code"]) == ("http_error", status)
     assert error["message"] == (
         f"The server answered {status} {reason}. "
-        "Send credentials that it takes, in the 'authorization' or the 'headers' of the MCP tool."
+        "Send valid credentials in the 'authorization' or the 'headers' of the MCP tool."
     )
     await end(session)
 

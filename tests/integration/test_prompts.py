@@ -87,7 +87,7 @@ def test_prompt_with_file_and_image_variables_is_sent(
     ]
     assert response["instructions"][0] == developer("Compare ", paper, " with ", IMAGE, ".")
     request["variables"]["paper"] = {**paper, "file_data": data[:200]}
-    with pytest.raises(openai.BadRequestError, match="broken PDF") as raised:
+    with pytest.raises(openai.BadRequestError, match="damaged PDF") as raised:
         client.responses.create(model=MODEL, prompt=request)
     assert raised.value.param == "prompt.variables.paper.file_data"
 

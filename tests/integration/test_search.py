@@ -231,7 +231,7 @@ def test_invalid_unknown_and_excess_search_calls_are_not_run(
     ]
     assert searched(web) == ["a"]
     broken, unknown, answer, one_too_many = tool_outputs(upstream)
-    assert "are not what 'web_search' takes" in broken
+    assert "are not valid for 'web_search'" in broken
     assert "There is no tool named 'search_the_web'" in unknown
     assert "About otters" in answer
     assert "No more tools may be called" in one_too_many

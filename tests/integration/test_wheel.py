@@ -149,7 +149,7 @@ def test_command_failure_is_reported_in_one_line(installed: Installed, tmp_path:
     target.write_text("mine")
     (tmp_path / "file").touch()
     assert installed.refused("init", "starter", str(tmp_path)) == (
-        f"llama-stack-responses: {target} is already there; use --force to overwrite it, or choose another folder."
+        f"llama-stack-responses: {target} already exists; use --force to overwrite it, or choose another folder."
     )
     assert target.read_text() == "mine"
     assert installed.refused("init", "stater", str(tmp_path / "new")) == (

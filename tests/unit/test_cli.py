@@ -72,7 +72,7 @@ def test_gpt_oss_templates_differ_only_in_inference_provider_and_profile(
 def test_init_overwrites_no_file_of_template(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "nginx.conf").write_text("mine")
     assert main(["init", "scale-out", str(tmp_path)]) == 1
-    assert f"{tmp_path}/nginx.conf is already there" in capsys.readouterr().err
+    assert f"{tmp_path}/nginx.conf already exists" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["nginx.conf"]
 
 

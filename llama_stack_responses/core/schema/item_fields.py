@@ -26,7 +26,7 @@ def _url(*starts: str) -> Check:
         if not start.startswith(starts):
             raise invalid(at, f"Expected a URL that begins with {' or '.join(starts)}.")
         if "@" in parts.netloc:
-            raise invalid(at, "A URL must not hold a user or a password. Use a signed one, or upload the file.")
+            raise invalid(at, "A URL must not contain a user or a password. Use a signed one, or upload the file.")
         return url
 
     return check

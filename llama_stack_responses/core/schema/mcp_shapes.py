@@ -36,7 +36,7 @@ def _server_url(value: Any, at: Location) -> str:
     if not host or parts.scheme not in ("http", "https"):
         raise invalid(at, "it is not an address that begins with 'http://' or 'https://'.")
     if "@" in parts.netloc:
-        raise invalid(at, "it holds a user's name. Send credentials in 'authorization' or 'headers'.")
+        raise invalid(at, "it contains a user name. Send credentials in 'authorization' or 'headers'.")
     return url
 
 
@@ -60,7 +60,7 @@ def _headers(value: Any, at: Location) -> dict[str, str]:
         _HEADER_NAME(name, at)
         _HEADER_VALUE(text, at.key(name))
         if name.lower() in _OWN_HEADERS:
-            raise invalid(at, f"the header '{name}' is set by the connection.")
+            raise invalid(at, f"the header '{name}' is set by this server itself.")
     length = sum(len(name) + len(text) for name, text in headers.items())
     if at.limits.bounded and length > _HEADERS_CHARACTERS:
         raise invalid(at, f"the headers are longer than {_HEADERS_CHARACTERS} characters.", "string_above_max_length")
@@ -112,12 +112,12 @@ def _tool(value: Any, at: Location) -> dict[str, Any]:
     """Check an MCP server, given by its URL or as a connector that the operator configured."""
     checked: dict[str, Any] = _MEMBERS(value, at)
     if "tunnel_id" in checked:
-        why = "this server supports no tunnels. Send a 'server_url' that it can reach."
+        why = "this server does not support tunnels. Send a 'server_url' that it can reach."
         raise invalid(at.key("tunnel_id"), why, "unsupported_value")
     if ("server_url" in checked) == ("connector_id" in checked):
         raise invalid(at, "exactly one of 'server_url' and 'connector_id' must be given.")
     if "authorization" in checked and "authorization" in {name.lower() for name in checked.get("headers", ())}:
-        why = "the same header is in 'headers' too. Send one of the two."
+        why = "'headers' has the same header. Send only one of the two."
         raise invalid(at.key("authorization"), why, "mutually_exclusive_parameters")
     return checked
 

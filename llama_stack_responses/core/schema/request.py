@@ -431,8 +431,8 @@ def _refuse_unknown(body: Mapping[str, Any], passthrough: frozenset[str]) -> Non
     for name in sorted(body.keys() - _FIELDS.keys() - passthrough - _WITHOUT_MEANING):
         if body[name] is not None:
             raise bad_request(
-                f"Unknown parameter: '{excerpt(name)}'. Leave it out, or have the operator add it to 'passthrough', "
-                "the fields that go to the model server.",
+                f"Unknown parameter: '{excerpt(name)}'. Omit it, or ask the operator to add it to 'passthrough', the "
+                "fields that go to the model server.",
                 excerpt(name),
                 "unknown_parameter",
             )

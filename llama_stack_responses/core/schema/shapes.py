@@ -454,7 +454,7 @@ def check_json(body: Any) -> None:
         json_blocks.check(body)
     except TypeError:
         raise bad_request(
-            "Invalid request body: it holds text that is not valid Unicode, an integer beyond 64 bits, or too many "
+            "Invalid request body: it contains text that is not valid Unicode, an integer beyond 64 bits, or too many "
             "nested levels.",
             code="invalid_value",
         ) from None

@@ -49,7 +49,7 @@ _CLOSE_SECONDS: Final = 10.0
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 """`SO_LINGER` with a time of 0: closing drops unsent data. Otherwise the kernel keeps them for minutes (tcp(7))."""
 _TOO_MANY: Final = (1008, "The message has too many fragments.")
-_TOO_SLOW: Final = (1008, "The message came in too slowly.")
+_TOO_SLOW: Final = (1008, "The message arrived too slowly.")
 _NOT_UTF_8: Final = (1007, "The message is not UTF-8.")
 _TEXT_FRAME: Final = 0x81
 _LENGTH_16: Final = 126

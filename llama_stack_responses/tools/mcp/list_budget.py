@@ -60,7 +60,7 @@ class ListBudget:
         self._tools -= tools
         self._bytes -= size
         if self._tools < 0 or self._bytes < 0:
-            message = "The MCP servers of this response list more tools together than this server takes."
+            message = "The MCP servers of this response list more tools together than this server allows."
             raise McpError({"type": "http_error", "code": 502, "message": message})
 
 

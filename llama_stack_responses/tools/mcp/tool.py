@@ -159,7 +159,7 @@ class McpTool:
     def _due(self, request: Json) -> DueCall:
         function = self._functions.get(request["name"])
         if function is None:
-            message = f"The approved tool '{request['name']}' is not among those of the MCP server '{self._label}'."
+            message = f"The MCP server '{self._label}' does not have the approved tool '{request['name']}'."
             raise bad_request(message, "tools")
         fields = {"server_label": self._label, "name": request["name"], "approval_request_id": request["id"]}
         kind = CallKind(MCP_CALL, lambda *_: fields, hosted=True)

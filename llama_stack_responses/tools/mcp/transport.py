@@ -29,7 +29,7 @@ from .versions import http
 HTTP_STATUS: Final = "http_status"
 """The key in an error's `data` for the HTTP status that the error was built from."""
 
-_CREDENTIALS: Final = "Send credentials that it takes, in the 'authorization' or the 'headers' of the MCP tool."
+_CREDENTIALS: Final = "Send valid credentials in the 'authorization' or the 'headers' of the MCP tool."
 _RELATIVE: Final = "/-/"
 _HIDDEN: Final = f"{_RELATIVE}mcp"
 _SERVER_ERROR: Final = -32000

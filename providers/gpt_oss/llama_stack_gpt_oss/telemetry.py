@@ -32,13 +32,13 @@ COUNTERS: Final = (
     ("tokens.drafted", "{token}", "Tokens that were drafted", "drafted_tokens"),
     ("tokens.accepted", "{token}", "Drafted tokens that were accepted", "accepted_tokens"),
     ("admitted", "{sequence}", "Sequences that left the queue", "admitted"),
-    ("queue.time", "s", "Time that they waited in all", "queue_seconds"),
+    ("queue.time", "s", "Total time that they waited", "queue_seconds"),
     ("preemptions", "{preemption}", "Sequences sent back to the queue", "preemptions"),
 )
 GAUGES: Final = (
     ("sequences.running", "{sequence}", "Sequences in the batch", "running"),
     ("queue.length", "{sequence}", "Sequences that wait", "waiting"),
-    ("queue.age", "s", "Time that the longest of them has waited", "queue_age_seconds"),
+    ("queue.age", "s", "Time that the oldest of them has waited", "queue_age_seconds"),
     ("kv.blocks", "{block}", "Blocks of the KV cache", "pages"),
     ("kv.blocks.used", "{block}", "Blocks in use by running sequences", "pages_used"),
 )

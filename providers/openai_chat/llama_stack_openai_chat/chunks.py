@@ -56,7 +56,7 @@ class TextOfParts(str):
         if isinstance(content, str):
             return content
         if not isinstance(content, list):
-            raise TypeError("The content is no text.")
+            raise TypeError("The content is not text.")
         texts = [text for each in content if isinstance(each, dict) and isinstance(text := each.get("text"), str)]
         joined = cls("".join(texts))
         joined.parts = content
@@ -104,9 +104,7 @@ def _shape(model: type[BaseModel], required: Mapping[str, Any] | None = None, **
 def _each(build: Build, max_entries: int) -> Build:
     def built(raw: Any) -> list[Any]:
         if len(raw) > max_entries:
-            raise ValueError(
-                f"The model server's stream has a chunk with {len(raw)} entries where {max_entries} may be."
-            )
+            raise ValueError(f"The model server's stream has a chunk with {len(raw)} entries, over {max_entries}.")
         return [build(each) for each in raw]
 
     return built
@@ -120,7 +118,7 @@ def _numbered(build: Build, max_entries: int) -> Build:
         entries: list[Any] = built(raw)
         for each in entries:
             if isinstance(each.index, list | dict):
-                raise TypeError("An index is no number.")
+                raise TypeError("An index is not a number.")
         return entries
 
     return numbered

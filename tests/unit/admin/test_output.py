@@ -257,7 +257,7 @@ def test_configuration_that_does_not_exist_is_one_line(tmp_path: Path, capsys: p
     assert "gone.yaml: name the stack's configuration with --config.\n" in capsys.readouterr().err
 
 
-NO_NAMES: Final = "is not a stack's configuration: it has no names with values."
+NO_NAMES: Final = "is not a stack's configuration: it is not a YAML mapping."
 UNREADABLE: Final = {
     "empty": ("", NO_NAMES),
     "list": ("- a\n", NO_NAMES),
@@ -303,7 +303,7 @@ def test_backup_of_a_store_that_is_down_is_an_error(
 @pytest.mark.parametrize("command", ["list", "delete --yes", "delete resp_1 --yes", "export"])
 def test_tenant_without_owner_is_wrong_usage(command: str, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command.split(), "--tenant", "acme", "--config", STARTER]) == 2
-    assert "Name the --owner in the --tenant." in capsys.readouterr().err
+    assert "The option --tenant needs an --owner." in capsys.readouterr().err
 
 
 def test_export_of_a_store_that_fails_leaves_no_file(
@@ -359,7 +359,7 @@ def test_restore_that_ends_early_says_how_to_complete_it(
     monkeypatch.setattr(SqliteRecords, "commit", fail_at_the_second)
     monkeypatch.setenv("STATE_DIR", str(tmp_path / "new"))
     assert main(restore) == code
-    said = "The backup is not restored completely: repeat the command with --merge.\n"
+    said = "The backup is only partly restored: repeat the command with --merge.\n"
     assert capsys.readouterr().err == said + printed
     assert main([*restore, "--merge"]) == 0
     assert capsys.readouterr().err == ""

@@ -85,7 +85,7 @@ async def test_unknown_charset_is_ignored(pool: WorkerPool, charset: str, text: 
     ("given", "why"),
     [
         (document(b""), "is empty"),
-        (document(b" \n"), "no text that can be read"),
+        (document(b" \n"), "no readable text"),
         (document(ZIP), "neither text nor a PDF"),
         (document("Größe".encode("latin-1")), "neither text nor a PDF"),
         (document(zlib.compress(b"x" * 1000), "text/plain", "zlib_codec"), "neither text nor a PDF"),

@@ -88,9 +88,9 @@ async def test_unknown_charset_is_ignored(web: Web, pages: WebPages) -> None:
     [
         ("image/png", b"\x89PNG", "not text: its content type is 'image/png'"),
         ("application/pdf", b"%PDF", "not text"),
-        ("text/html", b"", "no text that can be read"),
-        ("text/html", b"<html><body><script>x()</script></body></html>", "no text that can be read"),
-        ("text/plain", b" \n ", "no text that can be read"),
+        ("text/html", b"", "no readable text"),
+        ("text/html", b"<html><body><script>x()</script></body></html>", "no readable text"),
+        ("text/plain", b" \n ", "no readable text"),
     ],
 )
 async def test_page_without_text_is_refused(web: Web, pages: WebPages, media_type: str, body: bytes, why: str) -> None:

@@ -126,7 +126,7 @@ async def test_waiting_lookups_of_one_owner_are_limited() -> None:
         resolver = names.resolver(concurrency=1, concurrency_per_user=1)
         slow = [asyncio.create_task(resolver.resolve("slow", 80)) for _ in range(257)]
         await until(lambda: names.running == 1)
-        with pytest.raises(UrlRefused, match="Too many names of hosts"):
+        with pytest.raises(UrlRefused, match="Too many host names"):
             await resolver.resolve("a.example", 80)
         names.end()
         await asyncio.gather(*slow)

@@ -165,7 +165,7 @@ async def test_call_with_invalid_arguments_is_hidden_from_client() -> None:
     response = check_stream(await harness.end())
     assert [item["type"] for item in response["output"]] == ["message"]
     assert harness.tool_outputs() == [
-        "The arguments of this call are not what 'lookup' takes. Call again with valid ones."
+        "The arguments of this call are not valid for 'lookup'. Call again with valid ones."
     ]
 
 

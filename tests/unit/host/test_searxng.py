@@ -70,4 +70,4 @@ async def test_only_the_first_results_are_compared_with_the_allowed_domains(
 async def test_answer_over_the_limits_is_an_error(runtime: SearxngToolRuntime, web: Web, found: Any) -> None:
     answer_with(web, found)
     answer = await runtime.invoke_tool("web_search", {"query": "x"})
-    assert answer.error_message == "The SearXNG server's answer is larger than this server takes."
+    assert answer.error_message == "The SearXNG server's answer is larger than this server accepts."

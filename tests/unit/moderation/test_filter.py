@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 STOP: Final = Finish("stop", Usage(3, 4))
 INPUT: Final = result("m", {}, flagged=False)
-CUT: Final = Refusal("This answer was cut off: what came next was flagged by the moderation (badness).")
+CUT: Final = Refusal("This answer was cut off: its next part was flagged by the moderation (badness).")
 
 
 def message(text: str) -> Json:

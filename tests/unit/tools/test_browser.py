@@ -169,7 +169,7 @@ async def test_invalid_browser_calls_fail(web: Web) -> None:
     assert [item["status"] for item in items] == [*["failed"] * 4, "completed", "failed", "failed"]
     assert "There is no such link" in harness.tool_outputs()[0]
     assert "Open one before" in harness.tool_outputs()[2]
-    assert "are not what 'browser.search' takes" in harness.tool_outputs()[-1]
+    assert "are not valid for 'browser.search'" in harness.tool_outputs()[-1]
 
 
 async def test_url_is_opened_directly(web: Web) -> None:

@@ -250,7 +250,7 @@ async def test_tool_search_without_paths_is_refused_to_model() -> None:
         SAID,
         tools=[DEFERRED, {"type": "tool_search"}],
     )
-    assert "not what 'tool_search' takes" in generated.requests[1]["messages"][-1]["content"]
+    assert "not valid for 'tool_search'" in generated.requests[1]["messages"][-1]["content"]
 
 
 async def test_tool_search_is_not_offered_without_deferred_tools() -> None:
@@ -379,7 +379,7 @@ async def test_invalid_arguments_of_built_in_tool_go_back_to_model(kind: str, wr
     name = kind.removesuffix("_use_preview")
     generated = await make([call(name, "c1", wrong), finish("tool_calls")], SAID, tools=[tool])
     assert [each["type"] for each in generated.output] == ["message"]
-    assert f"not what '{name}' takes" in generated.requests[1]["messages"][-1]["content"]
+    assert f"not valid for '{name}'" in generated.requests[1]["messages"][-1]["content"]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in BUILT_IN if kind != "local_shell"])

@@ -65,7 +65,7 @@ async def test_files_for_container_count_until_written(tmp_path: Path) -> None:
             ):
                 await put("small")
             assert contents.held == 200
-        with pytest.raises(ToolError, match="more than the 1000 bytes that can be read"):
+        with pytest.raises(ToolError, match="more than 1000 bytes, the maximum"):
             await put("large")
         assert contents.held == 0
 

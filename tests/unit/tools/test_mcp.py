@@ -365,14 +365,14 @@ async def test_invalid_arguments_are_not_shown_for_approval() -> None:
     server = FakeMcp(tool("add"))
     generation = harness([call("s__add", "1", "[1"), finish("tool_calls")], ANSWER, server=server, tools=[ASKING])
     assert [item["type"] for item in items_of(await generation.end())] == ["mcp_list_tools", "message"]
-    assert "The arguments of this call are not what 's__add' takes." in generation.tool_outputs()[0]
+    assert "The arguments of this call are not valid for 's__add'." in generation.tool_outputs()[0]
 
 
 async def test_approved_tool_missing_on_server_is_refused() -> None:
     server = FakeMcp(tool("see"))
     request = {"type": "mcp_approval_request", "id": "mcpr_1", "server_label": "s", "name": "add", "arguments": "{}"}
     generation = harness(ANSWER, server=server, history=[request], input=[approved(request)])
-    with pytest.raises(ApiError, match="The approved tool 'add' is not among those of the MCP server 's'"):
+    with pytest.raises(ApiError, match="The MCP server 's' does not have the approved tool 'add'"):
         await generation.generation.run()
 
 
@@ -517,7 +517,7 @@ async def test_tool_choice_limits_mcp_calls(choice: Any, seen: list[str], ran: l
 async def test_choice_of_missing_mcp_tool_is_refused() -> None:
     choice = {"type": "mcp", "server_label": "s", "name": "none"}
     generation = harness(ANSWER, server=FakeMcp(*TOOLS), tool_choice=choice)
-    with pytest.raises(ApiError, match="demands a call of a tool, and this stack has none"):
+    with pytest.raises(ApiError, match="requires a call of a tool, but this stack has none"):
         await generation.generation.run()
 
 

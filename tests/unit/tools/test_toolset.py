@@ -225,7 +225,7 @@ SEARCHES: list[Json] = [{"type": "web_search_preview"}]
     ],
 )
 async def test_choice_demanding_omitted_tool_is_refused(choice: Any) -> None:
-    with pytest.raises(ApiError, match="'tool_choice' demands a call of a tool") as caught:
+    with pytest.raises(ApiError, match="'tool_choice' requires a call of a tool") as caught:
         await omitting(SEARCHES, choice, "omit").prepare([], NO_STAGEHAND)
     assert (caught.value.status, caught.value.param) == (400, "tool_choice")
 

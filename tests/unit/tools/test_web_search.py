@@ -169,7 +169,7 @@ async def test_invalid_search_calls_fail(name: str, arguments: Json) -> None:
     [item] = items(await harness.run())
     kinds = {"web_search": "search", "open_page": "open_page", "find_in_page": "find_in_page"}
     assert (item["status"], item["action"]["type"]) == ("failed", kinds[name])
-    assert "are not what" in harness.tool_outputs()[0]
+    assert "are not valid" in harness.tool_outputs()[0]
 
 
 async def test_page_is_opened_and_searched(web: Web) -> None:
@@ -334,7 +334,7 @@ async def test_search_is_omitted_if_configured() -> None:
 
 
 async def test_forced_search_of_empty_cache_is_refused() -> None:
-    with pytest.raises(ApiError, match="'tool_choice' demands a call of a tool"):
+    with pytest.raises(ApiError, match="'tool_choice' requires a call of a tool"):
         await searching(
             Runtime(has=False), tool={"external_web_access": False}, tool_choice={"type": "web_search"}
         ).run()

@@ -122,7 +122,8 @@ async def test_json_with_too_many_values_is_refused_before_decoding() -> None:
     answer = await ask(app.echo(), Body([b'{"a":[' + b"[]," * 100_000 + b"[]]}"]))
     assert answer.status == 400
     assert (
-        answer.error["message"] == "The JSON body of your request holds more than 50000 values. Send fewer at a time."
+        answer.error["message"]
+        == "The JSON body of your request contains more than 50000 values. Send fewer at a time."
     )
 
 

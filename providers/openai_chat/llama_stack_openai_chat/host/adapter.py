@@ -42,7 +42,7 @@ from .platform import (
 logger = logging.getLogger(__name__)
 
 _CHAT: Final = "/chat/completions"
-_ASKS_FOR_KEY: Final = "The model server asks for a key, and the configuration has none: users have to send theirs."
+_ASKS_FOR_KEY: Final = "The model server requires a key, and the configuration has none: users have to send their own."
 
 
 class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: ignore[misc]  # the host has no types
