@@ -361,11 +361,13 @@ def test_answers_with_head_survive_cancels_and_preemption(
         engine.add(request)
         for _ in range(source.randrange(4)):
             for update in engine.step():
+                assert update.id not in cancelled
                 found[update.id].append(update.sampled.token)
         if source.random() < 0.2:
             cancelled.add(request.ids[0])
             engine.cancel(request.ids[0])
     for update in drain(engine):
+        assert update.id not in cancelled
         found[update.id].append(update.sampled.token)
     for name, tokens in found.items():
         assert tokens == (expected[name][: len(tokens)] if name in cancelled else expected[name]), name

@@ -127,6 +127,16 @@ def test_tokens_are_same_alone_and_in_any_batch(model: Model) -> None:
     assert engine.metrics().preemptions > 0
 
 
+def test_prompt_in_parts_of_one_token_beside_decodes_has_same_answer(model: Model) -> None:
+    """A part of one token has the shape of a decode, but no token is sampled after it."""
+    narrow, _ = model_engine(model, replace(WIDE, sequences=4, step_tokens=4))
+    expected = tokens_of(generate(model_engine(model)[0], prompt(20), replace(GREEDY, max_tokens=5)), "one")
+    narrow.add(Request(("a", "b", "c"), prompt(3), replace(GREEDY, max_tokens=40)))
+    for _ in range(4):
+        narrow.step()
+    assert tokens_of(generate(narrow, prompt(20), replace(GREEDY, max_tokens=5)), "one") == expected
+
+
 def test_tokens_are_same_with_cached_prefix(model: Model) -> None:
     start = prompt(200)
     engine, _ = model_engine(model)
