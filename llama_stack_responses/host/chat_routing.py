@@ -2,11 +2,11 @@
 
 Three steps of the host take longer than all of this package's own work on a short request. Its router validates every
 tool with a validator that it builds anew for each. llama-stack's providers look the model up by the provider's name for
-it, which the host does not know, so the host reads its registry file each time. It also does that, with a thread and a
-connection of its own, for a model that the host does not list. Therefore the tools, already validated on receipt,
-bypass the router, the provider gets the host's name of a listed model, and that a model is not listed is remembered for
-a few seconds (`model_lookups.py`). Messages are JSON with the
-interface of models (`json_model.py`); streams are read in `chat_streams.py`.
+it, which the host does not know, so the host reads its registry file each time. For a model that the host does not list
+it does this too, with a new thread and connection. Therefore the tools, already validated on receipt, bypass the
+router, the provider gets the host's name of a listed model, and unlisted models are cached for a few seconds
+(`model_lookups.py`). Messages are JSON with the interface of models (`json_model.py`); streams are read in
+`chat_streams.py`.
 
 The router passes each chunk of a stream through a generator of its own, only to measure the time to the first text and
 to read the usage. A provider that can push its chunks, like `remote::openai-chat`, passes the others directly to the

@@ -319,7 +319,7 @@ class JobQueue:
             if await self._requeue(job, state, [is_stalled(worker)]):
                 # The dead worker cannot log it.
                 logger.warning(
-                    "requeued a job, the lease of its worker expired: %s (worker %s)",
+                    "requeued a job because the lease of its worker expired: %s (worker %s)",
                     response_id,
                     worker,
                     extra={"response_id": response_id},

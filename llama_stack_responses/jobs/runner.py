@@ -137,7 +137,9 @@ class JobRunner:
         if not self._lost:
             response_id = self.job.response_id
             logger.warning(
-                "dropped a job, the lease of this worker expired: %s", response_id, extra={"response_id": response_id}
+                "dropped a job because the lease of this worker expired: %s",
+                response_id,
+                extra={"response_id": response_id},
             )
             self.on_job_lost()
 
@@ -146,7 +148,7 @@ class JobRunner:
         if not self._lost:
             response_id = self.job.response_id
             logger.info(
-                "lease of a job lost, another worker has it: %s", response_id, extra={"response_id": response_id}
+                "dropped a job that another worker has taken over: %s", response_id, extra={"response_id": response_id}
             )
             self.on_job_lost()
 

@@ -50,7 +50,7 @@ class Expiry:
             existed = await self._delete(response_id)
         except codec.UnreadableError as error:
             logger.error(
-                "expired response deleted; its history could not be read and stays: %s: %s", response_id, error
+                "expired response deleted; its history could not be read and was kept: %s: %s", response_id, error
             )
             await self._records.commit([Delete(f"r/{response_id}"), Delete(listed)])
             return

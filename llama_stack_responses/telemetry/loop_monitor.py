@@ -196,7 +196,7 @@ class _Lines:
             self._omitted += 1
             return
         self._left -= 1
-        more = f"; {self._omitted} more before it" if self._omitted else ""
+        more = f" ({self._omitted} earlier ones not logged)" if self._omitted else ""
         self._omitted = 0
         logger.warning("event loop was blocked for %s%s", hold, more)
 

@@ -271,7 +271,7 @@ class Toolset:
         """
         if not self._new.isdisjoint(identities(entry)):
             raise error
-        logger.info("left out an unavailable tool of the conversation, of type %s", entry["type"])
+        logger.info("omitted an unavailable tool of the conversation: type %s", entry["type"])
         return OmittedTool()
 
     @cached_property

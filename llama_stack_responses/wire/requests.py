@@ -102,7 +102,7 @@ def routes_within(bounds: RouteAdmission) -> type[JsonErrorRoute]:
 
 
 def _client_left(scope: Scope) -> None:
-    logger.debug("%s %r: the client left", scope["method"], scope["path"])
+    logger.debug("%s %r: client disconnected", scope["method"], scope["path"])
 
 
 def _failure() -> Response:

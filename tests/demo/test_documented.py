@@ -137,7 +137,7 @@ def test_documented_serve_command_uses_another_model_server_and_searches(
         interrupt(child)
 
 
-def test_codex_with_three_lines_works_on_a_plain_serve(terminal: Terminal, tmp_path: Path) -> None:
+def test_codex_works_with_three_line_config(terminal: Terminal, tmp_path: Path) -> None:
     """Codex puts a web search without live access into every request, and this server searches nothing."""
     home = tmp_path / "home" / ".codex"
     home.mkdir(parents=True)

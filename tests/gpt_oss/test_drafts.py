@@ -409,7 +409,7 @@ class Answering:
 
 
 @pytest.mark.parametrize("pages", [14, 40])
-def test_thousand_requests_with_drafts_and_cancels_leave_no_page(pages: int) -> None:
+def test_thousand_requests_with_drafts_and_cancels_free_all_blocks(pages: int) -> None:
     source = random.Random(pages)
     limits = Limits(sequences=8, step_tokens=100, waiting=20, verified=30)
     drafter = Guesses(random.Random(1))

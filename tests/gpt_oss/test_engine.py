@@ -314,7 +314,7 @@ def test_decoding_continues_during_long_prompt() -> None:
 
 
 @pytest.mark.parametrize("pages", [14, 40])
-def test_thousand_requests_with_cancels_leave_no_page(pages: int) -> None:
+def test_thousand_requests_with_cancels_free_all_blocks(pages: int) -> None:
     source = random.Random(pages)
     limits = Limits(sequences=8, step_tokens=100, waiting=20)
     engine, cache = engine_over(CountingRunner(limits), pages, limits)

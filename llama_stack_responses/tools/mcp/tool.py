@@ -101,7 +101,7 @@ class McpTool:
         allowed = [tool for tool in tools if self._allowed.fits(tool)]
         taken = self.budget.take(len(allowed))
         if taken < len(allowed):
-            logger.info("left out tools in the conversation's list of the MCP server %.100r", self._label)
+            logger.info("omitted tools of the conversation's list of MCP server %.100r", self._label)
         return allowed[:taken]
 
     async def _list(self, reporter: ItemReporter) -> list[Json]:

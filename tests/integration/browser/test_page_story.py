@@ -122,7 +122,7 @@ def test_page_shows_reason_of_failure(start: Shown) -> None:
     assert "503" in start.find(".notice.bad", "All graphics cards are in use.").inner_text()
 
 
-def test_page_links_to_other_draft(start: Shown, story: Story) -> None:
+def test_page_links_to_sibling_branch(start: Shown, story: Story) -> None:
     start.find(".list-row a", "Make it informal.").click()
     start.find("a.button", "Chain").click()
     start.find(".tree ul a", "Make it shorter.").click()

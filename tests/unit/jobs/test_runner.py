@@ -514,7 +514,7 @@ async def test_round_with_whole_client_call_that_was_read_is_not_repeated(record
     assert (await reader)[-1]["type"] == "response.completed"
 
 
-async def test_whole_client_call_that_no_client_read_is_dropped(records: WatchedRecords) -> None:
+async def test_undelivered_client_call_is_discarded_on_resume(records: WatchedRecords) -> None:
     tools = [{"type": "function", "name": "f", "parameters": {}}]
     first = await queued(records, [call("f", "c1", "{}"), text("And"), asyncio.Event()], tools=tools)
     await lose(first, "killed", 100)

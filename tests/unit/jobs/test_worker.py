@@ -296,7 +296,7 @@ async def test_job_of_dead_process_continues_in_other_process(
         assert await reader == await lives.event_log.read_all(ID, -1)
     dead = dies.background._worker_id
     assert lines_about_job(caplog) == [
-        f"requeued a job, the lease of its worker expired: {ID} (worker {dead})",
+        f"requeued a job because the lease of its worker expired: {ID} (worker {dead})",
         f"resumed a job: {ID} (start 2, round 2)",
     ]
 
@@ -383,7 +383,7 @@ async def test_worker_whose_job_was_taken_over_closes_provider_stream(
     await until(lambda: here.inference.streaming == 1)
     assert await here.jobs.claim_to_end(ID, "other", "cancelled")
     await until(lambda: here.inference.streaming == 0)
-    assert f"lease of a job lost, another worker has it: {ID}" in lines_about_job(caplog)
+    assert f"dropped a job that another worker has taken over: {ID}" in lines_about_job(caplog)
 
 
 # Lost replies and lost leases
@@ -419,7 +419,7 @@ async def test_worker_that_lost_its_lease_resumes_its_jobs(
     await until_ended(here)
     assert texts_of(await here.result(), "completed") == SAID
     assert lines_about_job(caplog) == [
-        f"dropped a job, the lease of this worker expired: {ID}",
+        f"dropped a job because the lease of this worker expired: {ID}",
         f"requeued a job that this worker did not run: {ID}",
         f"resumed a job: {ID} (start 2, round 2)",
     ]

@@ -107,7 +107,7 @@ async def test_other_user_has_separate_share(impl: OpenAIResponsesImpl, users: U
     assert raised.value.status == 503
 
 
-async def test_anonymous_user_may_have_all_places(impl: OpenAIResponsesImpl, users: Users) -> None:
+async def test_anonymous_user_may_use_whole_quota(impl: OpenAIResponsesImpl, users: Users) -> None:
     users.owner = ANONYMOUS
     for _ in range(3):
         await unstreamed(impl)

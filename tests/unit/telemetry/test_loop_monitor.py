@@ -191,7 +191,7 @@ def test_hold_log_lines_are_limited_and_dropped_ones_counted(caplog: pytest.LogC
     lines._last -= 3.0
     lines.log(Hold(0.25, ran=False, stack="a.py:1 f", share="1 of 2"))
     assert caplog.messages[-1] == (
-        "event loop was blocked for 0.250 s, waiting a.py:1 f (in 1 of 2 samples); 30 more before it"
+        "event loop was blocked for 0.250 s, waiting a.py:1 f (in 1 of 2 samples) (30 earlier ones not logged)"
     )
     assert {each.levelno for each in caplog.records} == {logging.WARNING}
 

@@ -181,7 +181,7 @@ async def test_unavailable_tools_of_earlier_items_are_left_out(caplog: pytest.Lo
         [additional({"type": "web_search", "name": "w"}, {"type": "file_search"}, *TOOLS)], NO_STAGEHAND
     )
     assert [each["function"]["name"] for each in toolset.offer()[0]] == ["f", "g"]
-    line = "left out an unavailable tool of the conversation, of type "
+    line = "omitted an unavailable tool of the conversation: type "
     assert caplog.messages == [f"{line}file_search", f"{line}web_search"]
 
 

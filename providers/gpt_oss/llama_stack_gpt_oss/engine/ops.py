@@ -50,7 +50,7 @@ class Routed:
 class Head:
     """The sampled tokens [wanted], and the logits [wanted, vocabulary] in f32 before sampling, if kept.
 
-    scores [wanted] f32: by which the tokens were better than all others of the rank's vocabulary; None for all ranks.
+    scores [wanted] f32: the winning score of each token, for the comparison of ranks; None if all ranks took part.
     features [rows, layers * hidden]: the inputs of the layers that a draft head reads, if there is one.
     """
 

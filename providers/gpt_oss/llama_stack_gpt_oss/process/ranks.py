@@ -1,7 +1,7 @@
 """The processes of an engine's other ranks, as rank 0 sees them.
 
 Each has a connection: rank 0 sends the steps to compute, and gets the number of KV cache blocks that fit on the rank's
-device, or the reason why the rank cannot go on. A rank that ends ends the engine, which the client restarts.
+device, or the reason why the rank cannot go on. If a rank exits, the engine exits, and the client restarts it.
 """
 
 import contextlib
@@ -35,8 +35,8 @@ def rendezvous(settings: EngineSettings) -> Path:
 class RankProcesses:
     """Starts the other ranks, if there are any, and watches them.
 
-    fail: ends this process with a sentence. It is called from any thread, as the main one may wait for a rank that has
-    ended, without an end.
+    fail: ends this process with a sentence. It is called from any thread, because the main thread may block forever on
+    a rank that has exited.
     """
 
     def __init__(self, settings: EngineSettings, fail: Fail) -> None:
