@@ -99,7 +99,7 @@ LAYERS: Final = {
     CHAT: (
         {"config", "connection", "frames", "json_encoding"},
         {"chunks", "errors", "pool", "repeated"},
-        {"events"},
+        {"events", "retries"},
         {"stream"},
         {"upstream"},
         {"ranking", "request_body", "tokens"},
@@ -161,7 +161,7 @@ ONLY_IN: Final = {
     },
     CHAT: _OF_HOST
     | {
-        "openai": {"chunks", "errors", "host", "tokens", "upstream"},
+        "openai": {"chunks", "errors", "host", "retries", "tokens", "upstream"},
         "httptools": {"connection"},
         "opentelemetry": {"upstream"},
         "asyncio": {"connection", "pool", "request_body", "upstream"},

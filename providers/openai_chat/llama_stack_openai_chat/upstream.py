@@ -6,8 +6,6 @@ import asyncio
 import weakref
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
-from time import time
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -21,6 +19,7 @@ from .connection import Connection
 from .events import EventReader
 from .json_encoding import loads_few
 from .pool import Pool
+from .retries import seconds_before_retry
 from .stream import Delivery, EventStream
 
 ROOT: Final = "//"
@@ -34,14 +33,6 @@ _REFUSAL_BYTES: Final = 1 << 20
 """Maximum size of a body that is read as a whole, in bytes."""
 _DRAIN_SECONDS: Final = 0.2
 """Time limit for the end of a body after `[DONE]`, so that its connection can be reused."""
-
-_RETRY_AFTER_CHARACTERS: Final = 64
-"""Maximum length of a `retry-after` header, in characters."""
-
-_RETRIED: Final = frozenset({408, 409, 429, 500, 502, 503, 504})
-_FIRST_PAUSE_SECONDS: Final = 0.5
-_MAX_PAUSE_SECONDS: Final = 60.0
-"""In seconds. If a server asks for a longer pause, the request is not retried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +184,7 @@ class Upstream:
             try:
                 return await self._attempt(request, data)
             except (openai.APIConnectionError, openai.APIStatusError) as error:
-                pause = _pause(error, attempt)
+                pause = seconds_before_retry(error, attempt)
                 if pause is None:
                     raise
             await asyncio.sleep(pause)
@@ -316,26 +307,3 @@ def _context_length(model: Any) -> int | None:
     """Return a listed model's context length (vLLM and SGLang: `max_model_len`, others: `context_length`)."""
     length = model.get("max_model_len") or model.get("context_length")
     return length if isinstance(length, int) and length > 0 else None
-
-
-def _pause(error: openai.APIError, attempt: int) -> float | None:
-    """Return the seconds before a retry; None for no retry."""
-    pause: float = _FIRST_PAUSE_SECONDS * 2**attempt
-    if isinstance(error, openai.APIStatusError):
-        if error.status_code not in _RETRIED or isinstance(error, errors.NoAnswerError):
-            return None
-        pause = _retry_after(error.response.headers.get("retry-after", "")) or pause
-    return pause if pause <= _MAX_PAUSE_SECONDS else None
-
-
-def _retry_after(value: str) -> float | None:
-    """Parse a `retry-after` header, a number of seconds or a date."""
-    value = value[:_RETRY_AFTER_CHARACTERS]
-    try:
-        return max(0.0, float(value))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time())
-    except (ValueError, OverflowError):
-        return None

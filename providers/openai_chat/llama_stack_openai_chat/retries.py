@@ -1,0 +1,46 @@
+"""Which failed requests to a model server are retried, and when."""
+
+from __future__ import annotations
+
+from email.utils import parsedate_to_datetime
+from time import time
+from typing import Final
+
+import openai
+
+from .errors import NoAnswerError
+
+_RETRY_AFTER_CHARACTERS: Final = 64
+"""Maximum length of a `retry-after` header, in characters."""
+
+_RETRIED: Final = frozenset({408, 409, 429, 500, 502, 503, 504})
+_FIRST_PAUSE_SECONDS: Final = 0.5
+_MAX_PAUSE_SECONDS: Final = 60.0
+"""In seconds. If a server asks for a longer pause, the request is not retried."""
+
+
+def seconds_before_retry(error: openai.APIError, attempt: int) -> float | None:
+    """Return the seconds before a retry; None for no retry.
+
+    Args:
+        attempt: retries of the request so far.
+    """
+    pause: float = _FIRST_PAUSE_SECONDS * 2**attempt
+    if isinstance(error, openai.APIStatusError):
+        if error.status_code not in _RETRIED or isinstance(error, NoAnswerError):
+            return None
+        pause = _retry_after(error.response.headers.get("retry-after", "")) or pause
+    return pause if pause <= _MAX_PAUSE_SECONDS else None
+
+
+def _retry_after(value: str) -> float | None:
+    """Parse a `retry-after` header, a number of seconds or a date."""
+    value = value[:_RETRY_AFTER_CHARACTERS]
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time())
+    except (ValueError, OverflowError):
+        return None
