@@ -255,13 +255,13 @@ def _trace() -> Mapping[str, str]:
     return {"trace_id": trace.format_trace_id(span.trace_id)} if span.is_valid else {}
 
 
-def _raised(given: Any) -> BaseException | None:
+def _raised(error: Any) -> BaseException | None:
     """Return the exception that the value of `exc_info` refers to."""
-    if isinstance(given, tuple):
-        return given[1] if isinstance(given[1], BaseException) else None
-    if isinstance(given, BaseException):
-        return given
-    return sys.exception() if given else None
+    if isinstance(error, tuple):
+        return error[1] if isinstance(error[1], BaseException) else None
+    if isinstance(error, BaseException):
+        return error
+    return sys.exception() if error else None
 
 
 def _traceback(error: BaseException) -> str:

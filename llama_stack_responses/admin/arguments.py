@@ -54,11 +54,11 @@ def _command(add: Any, module: str, function: str, name: str, what: str) -> Argu
     return command
 
 
-def _run(module: str, function: str, given: Namespace) -> None:
+def _run(module: str, function: str, arguments: Namespace) -> None:
     """Run a command. What it needs is imported now: an import of everything would delay each of them."""
     from . import backups, commands
 
-    getattr({"backups": backups, "commands": commands}[module], function)(given)
+    getattr({"backups": backups, "commands": commands}[module], function)(arguments)
 
 
 def _count(text: str) -> int:

@@ -27,9 +27,9 @@ _OWN: Final = ("p/", "se/", "u/", "z/turn")
 """Rows that servers write by themselves, also to a store without responses: leases, secrets in use and hints."""
 
 
-def backup(given: Namespace) -> None:
+def backup(arguments: Namespace) -> None:
     """Run `backup`: write all rows of the store, as they are at one moment, to a new file or standard output."""
-    target: Path = given.file
+    target: Path = arguments.file
     piped = target == STANDARD_OUTPUT
 
     async def work(records: Records, _: ResponsesConfig) -> None:
@@ -45,37 +45,37 @@ def backup(given: Namespace) -> None:
                         progress.add(len(rows))
             writer.end()
         fields = {"file": str(target), "rows": writer.rows, "bytes": writer.size}
-        print_fields(fields, as_json=given.json, file=sys.stderr if piped else None)
+        print_fields(fields, as_json=arguments.json, file=sys.stderr if piped else None)
 
     if not piped:
         refuse_existing(target)
-    with_store(given.config, work)
+    with_store(arguments.config, work)
 
 
-def restore(given: Namespace) -> None:
+def restore(arguments: Namespace) -> None:
     """Run `restore`: write the rows of a backup to an empty store, or with `--merge` those that are missing."""
 
     async def work(records: Records, _: ResponsesConfig) -> None:
-        if not given.merge and await _has_rows(records):
+        if not arguments.merge and await _has_rows(records):
             raise CommandError(
                 "The store is not empty: restore into an empty store, or add the missing rows with --merge."
             )
         now = await records.now()
         try:
-            with given.file.open("rb") as file:
+            with arguments.file.open("rb") as file:
                 live = (row for row in read_backup(file) if row.expires_at is None or row.expires_at > now)
-                written = await _write(records, live, merge=given.merge)
+                written = await _write(records, live, merge=arguments.merge)
         except BaseException:
             # Also after Ctrl-C, which is silent otherwise.
             print("The backup is only partly restored: repeat the command with --merge.", file=sys.stderr)
             raise
-        print_fields({"file": str(given.file), "rows": written}, as_json=given.json)
+        print_fields({"file": str(arguments.file), "rows": written}, as_json=arguments.json)
 
     try:
-        _check(given.file)
-        with_store(given.config, work, new=True)
+        _check(arguments.file)
+        with_store(arguments.config, work, new=True)
     except OSError as error:
-        raise CommandError(f"Cannot read {given.file}: {error.strerror or error}.") from error
+        raise CommandError(f"Cannot read {arguments.file}: {error.strerror or error}.") from error
 
 
 async def _write(records: Records, rows: Iterable[Put], *, merge: bool) -> int:

@@ -119,80 +119,80 @@ def _no_backend(_: str) -> Any:
     raise AssertionError("the host opens its own stores")
 
 
-def list_responses(given: Namespace) -> None:
+def list_responses(arguments: Namespace) -> None:
     """Run `list`: the newest responses of all owners, or of one."""
 
-    owner = _owner(given)
+    owner = _owner(arguments)
 
     async def work(records: Records, _: ResponsesConfig) -> None:
-        rows = await StoreView(records).newest(given.limit, owner, _wanted(given))
-        print_rows([_row(row, given) for row in rows], _COLUMNS, as_json=given.json)
+        rows = await StoreView(records).newest(arguments.limit, owner, _wanted(arguments))
+        print_rows([_row(row, arguments) for row in rows], _COLUMNS, as_json=arguments.json)
 
-    with_store(given.config, work)
+    with_store(arguments.config, work)
 
 
-def show(given: Namespace) -> None:
+def show(arguments: Namespace) -> None:
     """Run `show`: one response with its owner and its whole input."""
 
     async def work(records: Records, _: ResponsesConfig) -> None:
-        response = await StoreView(records).show(given.id)
+        response = await StoreView(records).show(arguments.id)
         if response is None:
-            raise CommandError(f"There is no response {given.id!r} in this store.")
-        if given.json:
+            raise CommandError(f"There is no response {arguments.id!r} in this store.")
+        if arguments.json:
             print_json(response)
         else:
             # ASCII only: what is stored may contain characters that control a terminal.
             print(json.dumps(response, indent=2, ensure_ascii=True))
 
-    with_store(given.config, work)
+    with_store(arguments.config, work)
 
 
-def chain(given: Namespace) -> None:
+def chain(arguments: Namespace) -> None:
     """Run `chain`: a response and those that it continues."""
 
     async def work(records: Records, _: ResponsesConfig) -> None:
-        rows = await StoreView(records).chain(given.id)
+        rows = await StoreView(records).chain(arguments.id)
         if not rows:
-            raise CommandError(f"There is no response {given.id!r} in this store.")
-        print_rows([_row(row, given) for row in rows], _CHAIN, as_json=given.json)
+            raise CommandError(f"There is no response {arguments.id!r} in this store.")
+        print_rows([_row(row, arguments) for row in rows], _CHAIN, as_json=arguments.json)
 
-    with_store(given.config, work)
+    with_store(arguments.config, work)
 
 
-def tail(given: Namespace) -> None:
+def tail(arguments: Namespace) -> None:
     """Run `tail`: the newest responses, and then those that are new or change, until it is interrupted."""
 
-    owner = _owner(given)
+    owner = _owner(arguments)
 
     async def work(records: Records, _: ResponsesConfig) -> None:
-        follower, wanted = Follower(records, owner), _wanted(given)
-        head, pause = True, given.every
-        rows = await follower.first(given.limit, wanted)
+        follower, filters = Follower(records, owner), _wanted(arguments)
+        head, pause = True, arguments.every
+        rows = await follower.first(arguments.limit, filters)
         while True:
             if rows or head:
-                print_rows([_row(row, given) for row in rows], _COLUMNS, as_json=given.json, head=head)
+                print_rows([_row(row, arguments) for row in rows], _COLUMNS, as_json=arguments.json, head=head)
                 sys.stdout.flush()
             await asyncio.sleep(pause)
             head, began = False, time.monotonic()
-            rows = await follower.changed(wanted)
+            rows = await follower.changed(filters)
             # Polls of a busy store take at most a fifth of the time.
-            pause = max(given.every, 4 * (time.monotonic() - began))
+            pause = max(arguments.every, 4 * (time.monotonic() - began))
 
-    with_store(given.config, work)
+    with_store(arguments.config, work)
 
 
-def stats(given: Namespace) -> None:
+def stats(arguments: Namespace) -> None:
     """Run `stats`: how much is stored and queued."""
 
     async def work(records: Records, _: ResponsesConfig) -> None:
         counts = await StoreView(records).stats()
-        dates = {} if given.json else {name: moment(counts[name]) for name in ("oldest", "newest")}
-        print_fields(counts | dates, as_json=given.json)
+        dates = {} if arguments.json else {name: moment(counts[name]) for name in ("oldest", "newest")}
+        print_fields(counts | dates, as_json=arguments.json)
 
-    with_store(given.config, work)
+    with_store(arguments.config, work)
 
 
-def queue(given: Namespace) -> None:
+def queue(arguments: Namespace) -> None:
     """Run `queue`: the jobs that wait and run."""
 
     async def work(records: Records, _: ResponsesConfig) -> None:
@@ -200,38 +200,38 @@ def queue(given: Namespace) -> None:
             {
                 "id": each.response_id,
                 "state": each.state,
-                "waited": each.seconds if given.json else duration(each.seconds),
-                "owner": _named(each.owner, given),
+                "waited": each.seconds if arguments.json else duration(each.seconds),
+                "owner": _named(each.owner, arguments),
                 "worker": each.worker,
             }
             for each in await StoreView(records).queue()
         ]
-        print_rows(rows, _QUEUE, as_json=given.json)
+        print_rows(rows, _QUEUE, as_json=arguments.json)
 
-    with_store(given.config, work)
+    with_store(arguments.config, work)
 
 
-def delete(given: Namespace) -> None:
+def delete(arguments: Namespace) -> None:
     """Run `delete`: single responses, or everything of an owner."""
-    owner = _owner(given)
-    if bool(given.ids) == bool(owner):
+    owner = _owner(arguments)
+    if bool(arguments.ids) == bool(owner):
         raise CommandError("Name the responses to delete, or an --owner, and not both.", 2)
 
     async def work(records: Records, _: ResponsesConfig) -> None:
         view = StoreView(records)
-        ids = [*dict.fromkeys(given.ids)] or [each async for each in view.responses_of(owner or Owner())]
+        ids = [*dict.fromkeys(arguments.ids)] or [each async for each in view.responses_of(owner or Owner())]
         talks = [each.id async for each in view.conversations_of(owner)] if owner else []
-        if not given.yes:
-            _refuse_missing([each for each in given.ids if not await view.archive.entry(each)])
+        if not arguments.yes:
+            _refuse_missing([each for each in arguments.ids if not await view.archive.entry(each)])
             raise CommandError(
                 f"This deletes {len(ids)} responses and {len(talks)} conversations: repeat it with --yes.", 2
             )
         missing = await _delete(view, ids, talks)
         deleted = len(ids) - len(missing)
-        print_fields({"deleted responses": deleted, "deleted conversations": len(talks)}, as_json=given.json)
-        _refuse_missing([each for each in given.ids if each in missing])
+        print_fields({"deleted responses": deleted, "deleted conversations": len(talks)}, as_json=arguments.json)
+        _refuse_missing([each for each in arguments.ids if each in missing])
 
-    with_store(given.config, work)
+    with_store(arguments.config, work)
 
 
 async def _delete(view: StoreView, responses: Sequence[str], conversations: Sequence[str]) -> set[str]:
@@ -260,25 +260,25 @@ def _refuse_missing(ids: list[str]) -> None:
         raise CommandError(f"Not stored, or still in progress: {', '.join(ids)}.")
 
 
-def export(given: Namespace) -> None:
+def export(arguments: Namespace) -> None:
     """Run `export`: everything of an owner, as lines of JSON."""
-    owner = _owner(given)
+    owner = _owner(arguments)
     if owner is None:
         raise CommandError("Name the --owner whose responses and conversations to export.", 2)
 
     async def work(records: Records, _: ResponsesConfig) -> None:
-        if given.out is None:
+        if arguments.out is None:
             await _export(StoreView(records), owner, sys.stdout)
             return
-        with new_file(given.out) as file:
+        with new_file(arguments.out) as file:
             out = TextIOWrapper(file, encoding="utf-8")
             await _export(StoreView(records), owner, out)
             out.flush()
             out.detach()
 
-    if given.out is not None:
-        refuse_existing(given.out)
-    with_store(given.config, work)
+    if arguments.out is not None:
+        refuse_existing(arguments.out)
+    with_store(arguments.config, work)
 
 
 async def _export(view: StoreView, owner: Owner, out: TextIO) -> None:
@@ -303,35 +303,35 @@ async def _export_conversations(view: StoreView, owner: Owner, out: TextIO, prog
         progress.add()
 
 
-def _owner(given: Namespace) -> Owner | None:
+def _owner(arguments: Namespace) -> Owner | None:
     """Return the owner that is named; an empty name is the owner of a stack without authentication.
 
     Raises:
         CommandError: only a tenant is named.
     """
-    if given.owner is None and given.tenant:
+    if arguments.owner is None and arguments.tenant:
         raise CommandError("The option --tenant needs an --owner.", 2)
-    return None if given.owner is None else Owner(given.owner, tenant=given.tenant)
+    return None if arguments.owner is None else Owner(arguments.owner, tenant=arguments.tenant)
 
 
-def _wanted(given: Namespace) -> Callable[[Json], bool]:
-    wanted = {name: value for name in ("status", "model") if (value := getattr(given, name)) is not None}
-    return lambda row: all(row[name] == value for name, value in wanted.items())
+def _wanted(arguments: Namespace) -> Callable[[Json], bool]:
+    filters = {name: value for name in ("status", "model") if (value := getattr(arguments, name)) is not None}
+    return lambda row: all(row[name] == value for name, value in filters.items())
 
 
-def _row(row: Json, given: Namespace) -> Json:
+def _row(row: Json, arguments: Namespace) -> Json:
     """Return the visible fields of a list's row."""
-    if given.json:
+    if arguments.json:
         return {name: value for name, value in row.items() if name != "version"} | {"owner": owner_fields(row["owner"])}
     counts = [str(row[name]) for name in ("input_tokens", "output_tokens") if row[name] is not None]
     return row | {
         "created": moment(row["created_at"]),
-        "owner": _named(row["owner"], given),
+        "owner": _named(row["owner"], arguments),
         "tokens": "+".join(counts) or None,
     }
 
 
-def _named(owner: Owner, given: Namespace) -> Any:
-    if given.json:
+def _named(owner: Owner, arguments: Namespace) -> Any:
+    if arguments.json:
         return owner_fields(owner)
     return f"{owner.principal} ({owner.tenant})" if owner.tenant else owner.principal or None

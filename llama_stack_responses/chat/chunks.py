@@ -312,8 +312,8 @@ class ChunkReader:
     def _deltas(self, fields: dict[str, Any], choice: Any) -> list[Any] | Iterator[Delta]:
         # Each chunk has one of these fields, rarely two, so checking for an absent one must be cheap.
         reasons = fields.get("reasoning_content") or fields.get("reasoning") or fields.get("thinking_blocks")
-        shown = reasons or (self._summaries and _details(fields))
-        out: list[Any] = self._reasoning(fields, shown) if shown else []
+        visible = reasons or (self._summaries and _details(fields))
+        out: list[Any] = self._reasoning(fields, visible) if visible else []
         if content := fields.get("content"):
             self._content(out, content, choice)
         elif content == "" and choice.logprobs:
@@ -331,16 +331,16 @@ class ChunkReader:
             self._signed_calls(out, calls) if len(calls) <= FEW else out.extend(few(self._many_calls(calls)))
         return out if len(out) <= FEW else flattened(out)
 
-    def _reasoning(self, fields: dict[str, Any], shown: Any) -> list[Any]:
+    def _reasoning(self, fields: dict[str, Any], visible: Any) -> list[Any]:
         if (
-            type(shown) is not str
-            or len(shown) > PIECE_CHARACTERS
+            type(visible) is not str
+            or len(visible) > PIECE_CHARACTERS
             or self._own_summaries is not False
             or fields.get("thinking_blocks")
         ):
             return few(self._reasoning_in_parts(fields))
-        self.said += len(shown)
-        piece = self._joiner.feed("reasoning", shown)
+        self.said += len(visible)
+        piece = self._joiner.feed("reasoning", visible)
         return [Reasoning(piece, self._as_summary)] if piece else []
 
     def _reasoning_in_parts(self, fields: dict[str, Any]) -> Iterator[Delta]:

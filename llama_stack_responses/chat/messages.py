@@ -183,8 +183,8 @@ class _Builder:
         """Replace parts of a hosted tool's output that this model does not accept: the client did not choose them."""
         if isinstance(output, str):
             return output
-        taken = {"input_text": True, "input_image": self._profile.images, "input_file": self._profile.files}
-        return [part if taken[part["type"]] else {"type": "input_text", "text": _UNSEEN} for part in output]
+        accepted = {"input_text": True, "input_image": self._profile.images, "input_file": self._profile.files}
+        return [part if accepted[part["type"]] else {"type": "input_text", "text": _UNSEEN} for part in output]
 
     def _tool_content(self, output: Any, media: list[Json]) -> Any:
         if isinstance(output, str):

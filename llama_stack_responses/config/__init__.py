@@ -143,12 +143,12 @@ class ResponsesConfig(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _is_no_longer_the_hosts(cls, given: Any) -> Any:
+    def _is_no_longer_the_hosts(cls, settings: Any) -> Any:
         # If these were ignored, responses would not be stored where this entry of the host's own provider specifies.
-        if isinstance(given, dict) and (kept := sorted(given.keys() & _BUILTIN_SETTINGS)):
+        if isinstance(settings, dict) and (builtin := sorted(settings.keys() & _BUILTIN_SETTINGS)):
             message = "settings of the host's own provider, take them out; 'store' says where responses are kept"
-            raise ValueError(f"{', '.join(kept)}: {message}")
-        return given
+            raise ValueError(f"{', '.join(builtin)}: {message}")
+        return settings
 
     @property
     def request_limits(self) -> shapes.RequestLimits:

@@ -25,10 +25,10 @@ def echoed(tool: Json, require_approval: Approval = "always") -> Json:
         return {"description": None, **tool}
     if tool["type"] != "mcp":
         return tool
-    shown = {name: value for name, value in tool.items() if name not in _SECRETS}
-    if "server_url" in shown:
-        shown["server_url"] = _without_path(shown["server_url"])
-    return {"allowed_tools": None, "headers": None, "require_approval": require_approval, **shown}
+    public = {name: value for name, value in tool.items() if name not in _SECRETS}
+    if "server_url" in public:
+        public["server_url"] = _without_path(public["server_url"])
+    return {"allowed_tools": None, "headers": None, "require_approval": require_approval, **public}
 
 
 def holds_secrets(tool: Json) -> bool:
@@ -44,8 +44,8 @@ def split_secrets(tools: Sequence[Json]) -> tuple[list[Json], dict[str, Json]]:
     hidden = (*_SECRETS, "server_url")
     mcp = {str(position): tool for position, tool in enumerate(tools) if tool["type"] == "mcp"}
     secrets = {position: {name: tool[name] for name in hidden if name in tool} for position, tool in mcp.items()}
-    left = [{name: tool[name] for name in tool if tool["type"] != "mcp" or name not in hidden} for tool in tools]
-    return left, {position: secret for position, secret in secrets.items() if secret}
+    public = [{name: tool[name] for name in tool if tool["type"] != "mcp" or name not in hidden} for tool in tools]
+    return public, {position: secret for position, secret in secrets.items() if secret}
 
 
 def join_secrets(tools: Sequence[Json], secrets: Mapping[str, Json]) -> list[Json]:

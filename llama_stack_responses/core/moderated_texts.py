@@ -45,10 +45,10 @@ def without_refused(items: Sequence[Json]) -> list[Json]:
             hidden.update(_led_to(items, number))
     if not hidden:
         return list(items)
-    shown = [item for number, item in enumerate(items) if number not in hidden]
-    answered = {item["call_id"] for item in shown if item["type"] in _ANSWERED and "call_id" in item}
+    visible = [item for number, item in enumerate(items) if number not in hidden]
+    answered = {item["call_id"] for item in visible if item["type"] in _ANSWERED and "call_id" in item}
     lost = {items[number]["call_id"] for number in hidden if "call_id" in items[number]} - answered
-    return [item for item in shown if item.get("call_id") not in lost]
+    return [item for item in visible if item.get("call_id") not in lost]
 
 
 def _led_to(items: Sequence[Json], number: int) -> Iterator[int]:

@@ -147,12 +147,12 @@ class EventBuffer:
 
     def ready(self) -> list[Event]:
         """Take all buffered events, without waiting."""
-        taken, self._events = self._events, []
-        if taken and self.event_times:
-            self.event_times.note(taken[-1]["sequence_number"] + 1)
+        batch, self._events = self._events, []
+        if batch and self.event_times:
+            self.event_times.note(batch[-1]["sequence_number"] + 1)
         if self._writer:
             _wake(self._writer)
-        return taken
+        return batch
 
     async def get(self, silence: float, write: EventWriter | None = None) -> list[Event] | None:
         """Take all buffered events, and wait for the first one.

@@ -27,7 +27,7 @@ _MAX_TOOL_CALLS: Final = 1000
 _NAME_CHARACTERS: Final = 200
 
 _STRING_CHARACTERS: Final = 20_000
-"""Characters of a string of a recorded chat request past which it is cut."""
+"""Maximum characters of a string of a recorded chat request; longer ones are cut."""
 
 _HEAD_CHARACTERS: Final = 1000
 _MAX_DEPTH: Final = 64
@@ -194,9 +194,9 @@ class Timeline:
             failed = raised or record.failed
             self.counts.tool_ended(failed=failed)
             end = self._now()
-            shown = str(item.get("name") or name)[:_NAME_CHARACTERS]
+            label = str(item.get("name") or name)[:_NAME_CHARACTERS]
             start = end - round(operation.seconds * 1000)
-            self._add(self._tools, (start, end, item.get("id"), item["type"], shown, failed), _MAX_TOOL_CALLS)
+            self._add(self._tools, (start, end, item.get("id"), item["type"], label, failed), _MAX_TOOL_CALLS)
 
     async def requested(self, chat: Json, kind: str) -> None:
         """Record a chat request, if they are recorded; `kind` as for `round`."""
@@ -224,9 +224,9 @@ class Timeline:
 
     def take_requests(self) -> tuple[int, list[bytes]]:
         """Return the chat requests that are not stored yet, and the number of the first; they count as stored."""
-        taken, first = self._requests, self._stored_requests
-        self._requests, self._stored_requests = [], first + len(taken)
-        return first, taken
+        requests, first = self._requests, self._stored_requests
+        self._requests, self._stored_requests = [], first + len(requests)
+        return first, requests
 
     def recording(self) -> Recording:
         """Return the data that is stored with the response."""

@@ -12,11 +12,11 @@ from ..chat.profile import Profile, profile_for
 from ..chat.tokenizer import open_tokenizer
 
 _LONG_TOKENS: Final = 250
-"""Estimated tokens (a kilobyte of text) past which a tokenizer runs in a thread: it would block the event loop for
+"""Estimated tokens (a kilobyte of text) above which a tokenizer runs in a thread: it would block the event loop for
 milliseconds."""
 
 _MAX_TOKENS: Final = 2_000_000
-"""Estimated tokens past which no tokenizer runs: it would take minutes, and no model has such a context."""
+"""Estimated tokens above which no tokenizer runs: it would take minutes, and no model has such a context."""
 
 
 class TokenCounts:

@@ -72,11 +72,16 @@ class StoredResponses:
 def _response(row: dict[str, Any]) -> FoundResponse:
     stored = row["response_object"]
     body = stored if isinstance(stored, dict) else {}
-    given, above = body.get("input"), row.get("previous_response_id")
+    inputs, above = body.get("input"), row.get("previous_response_id")
     # OGX may store only the new items of a turn. All other rows have the whole history in `input`.
     continues = above if row.get("input_storage_mode") == "incremental" else None
     return FoundResponse(
-        row["id"], owner_of(row), row["created_at"], body, given if isinstance(given, list) else [], continues
+        row["id"],
+        owner_of(row),
+        row["created_at"],
+        body,
+        inputs if isinstance(inputs, list) else [],
+        continues,
     )
 
 

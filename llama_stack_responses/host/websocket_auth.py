@@ -104,7 +104,7 @@ def _refused(status: int, headers: Mapping[str, str], body: bytes) -> HandshakeR
         message = orjson.loads(body)["error"]["message"]
     after = headers.get("retry-after", "")
     error = ApiError(status, message, retry_after=float(after) if re.fullmatch("[0-9]{1,9}", after) else None)
-    kept = {name: value for name, value in headers.items() if name in ("content-type", "retry-after")}
+    forwarded = {name: value for name, value in headers.items() if name in ("content-type", "retry-after")}
     return HandshakeRefused(
-        status, {"content-type": "application/json"} | kept, body or orjson.dumps(error.body()), error
+        status, {"content-type": "application/json"} | forwarded, body or orjson.dumps(error.body()), error
     )

@@ -185,8 +185,8 @@ class _Reading:
         content = self.made.get(source) if (source := self._source(part)) else None
         if content is None:
             return part
-        kept = ["prompt_cache_breakpoint", *(() if part["type"] == "input_file" else ("type", "detail"))]
-        return {name: part[name] for name in kept if name in part} | content
+        names = ["prompt_cache_breakpoint", *(() if part["type"] == "input_file" else ("type", "detail"))]
+        return {name: part[name] for name in names if name in part} | content
 
     def _source(self, part: Json) -> _Source | None:
         """Return the source of a part, or None if the model accepts the part unchanged."""
@@ -287,8 +287,8 @@ class _Reading:
             for place, its in _places(item):
                 if its == part:
                     return ".".join(filter(None, [f"input[{number}].{place}", name]))
-        for variable, given in ((self.request.prompt or {}).get("variables") or {}).items():
-            if given == part:
+        for variable, value in ((self.request.prompt or {}).get("variables") or {}).items():
+            if value == part:
                 return ".".join(filter(None, [f"prompt.variables.{variable}", name]))
         if self.request.conversation:
             return "conversation"

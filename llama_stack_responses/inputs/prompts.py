@@ -125,16 +125,16 @@ def _check_result(template: PromptVersion, places: Counter[str], variables: Mapp
         raise bad_request(message, "prompt.variables", "string_above_max_length")
 
 
-def _growth(given: Any, count: int) -> int:
+def _growth(variable: Any, count: int) -> int:
     """Return the characters that a variable adds in `count` places.
 
     The data of a file or an image is part of the request already, whose size is limited, so only further copies count.
     """
-    if isinstance(given, str):
-        return len(given) * count
-    if given["type"] == "input_text":
-        return len(given["text"]) * count
-    size = sum(len(value) for value in given.values() if isinstance(value, str))
+    if isinstance(variable, str):
+        return len(variable) * count
+    if variable["type"] == "input_text":
+        return len(variable["text"]) * count
+    size = sum(len(value) for value in variable.values() if isinstance(value, str))
     return max(size, _PART_CHARACTERS) * (count - 1)
 
 
@@ -149,14 +149,14 @@ def _filled(text: str, variables: Mapping[str, Any]) -> Iterator[Json]:
     texts: list[str] = []
     # `split` returns the text between placeholders and the placeholders' names alternately.
     for number, piece in enumerate(_PLACE.split(text)):
-        given = variables[piece] if number % 2 else piece
-        if isinstance(given, str):
-            texts.append(given)
-        elif given["type"] == "input_text":
-            texts.append(given["text"])
+        value = variables[piece] if number % 2 else piece
+        if isinstance(value, str):
+            texts.append(value)
+        elif value["type"] == "input_text":
+            texts.append(value["text"])
         else:
             yield from _joined(texts)
-            yield given
+            yield value
             texts = []
     yield from _joined(texts)
 

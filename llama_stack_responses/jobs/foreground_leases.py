@@ -31,14 +31,14 @@ from .worker_leases import is_stalled, iter_stalled
 logger = get_logger(__name__)
 
 _LARGE_BYTES: Final = 16_384
-"""Bytes of the input, as JSON, past which it is left out: the row is written for every response.
+"""Bytes of the input, as JSON, above which it is left out: the row is written for every response.
 
-It is also the bound past which the fields of `_EMPTY` together are written uncompressed: compression takes a
+It is also the bound above which the fields of `_EMPTY` together are written uncompressed: compression takes a
 millisecond for 20,000 bytes.
 """
 
 _LARGE_FIELD_BYTES: Final = 65_536
-"""Bytes of a field, as JSON, past which it is left out."""
+"""Bytes of a field, as JSON, above which it is left out."""
 
 _EMPTY: Final[Json] = {"tools": [], "instructions": None}
 
@@ -235,9 +235,9 @@ class StoredLeases:
 def _encoded(response: Json, owner: Owner, base: str | None, input_items: Sequence[Json]) -> bytes:
     """Return the value of a `v/` row."""
     sizes = {name: _size(response[name]) for name in _EMPTY}
-    kept = response | {name: empty for name, empty in _EMPTY.items() if sizes[name] > _LARGE_FIELD_BYTES}
+    stored = response | {name: empty for name, empty in _EMPTY.items() if sizes[name] > _LARGE_FIELD_BYTES}
     known = {
-        "response": kept,
+        "response": stored,
         "owner": owner.encode(),
         "base": base,
         "input_items": [] if _size(input_items) > _LARGE_BYTES else input_items,

@@ -114,11 +114,11 @@ class LiveResponses:
                 continue
             running = self._activity.running.get((identity[0], identity[1]), {})
             some = [(each, one) for each, one in list(running.items())[:_MAX_RESPONSES] if one.stored]
-            shown = {each: _visible_state(one, near=f"{key}/{each}" in near) for each, one in some}
-            if shown or of in self._published:
-                value = await asyncio.to_thread(codec.encode, shown)
+            states = {each: _visible_state(one, near=f"{key}/{each}" in near) for each, one in some}
+            if states or of in self._published:
+                value = await asyncio.to_thread(codec.encode, states)
                 ops.append(Put(f"ul/{of}/{self.server}", value, expires_at=expiry))
-            if shown:
+            if states:
                 published.add(of)
         if ops:
             await self._records.commit(ops)

@@ -36,8 +36,8 @@ class RecordedRequests:
 
     def ops(self) -> list[Op]:
         """Return the ops that store the requests that are not stored yet, also those of commits that failed."""
-        first, taken = self.timeline.take_requests() if self.timeline else (0, [])
-        self._waiting |= {chat_request(self._response_id, first + number): each for number, each in enumerate(taken)}
+        first, requests = self.timeline.take_requests() if self.timeline else (0, [])
+        self._waiting |= {chat_request(self._response_id, first + number): each for number, each in enumerate(requests)}
         return [Put(key, request) for key, request in self._waiting.items()]
 
     def committed(self) -> None:

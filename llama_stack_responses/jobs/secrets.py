@@ -45,12 +45,12 @@ class JobSecrets:
                     "unsupported_value",
                 )
             return body, None
-        left, of_tools = split_secrets(tools)
+        public, of_tools = split_secrets(tools)
         if not (keys or of_tools):
             return body, None
         value = orjson.dumps({"keys": dict(keys), "tools": of_tools})
         sealed = self._sealer.seal(value, purpose=_PURPOSE, owner=owner, about=response_id)
-        return body | {"tools": left}, sealed
+        return body | {"tools": public}, sealed
 
     def open(self, body: Json, sealed: str | None, response_id: str, owner: Owner) -> tuple[Json, Json]:
         """Return the request's JSON with its secrets, and the user's own credentials.

@@ -51,10 +51,10 @@ def _serve(commands: socket.socket) -> None:
     workers: dict[int, int] = {}
     try:
         while command := _command(commands):
-            (kind, number, name), given = command
+            (kind, number, name), descriptors = command
             _reap(workers)
             if kind == START:
-                with socket.socket(fileno=given[0]) as task:
+                with socket.socket(fileno=descriptors[0]) as task:
                     if (pid := _fork(name.rstrip(b"\0").decode(), task, commands)) is not None:
                         workers[number] = pid
             elif number in workers:

@@ -34,25 +34,25 @@ class DiskUsage:
 
 def usage(folder: Path, max_files: int) -> DiskUsage:
     """Measure a folder, until `max_files` are exceeded. Folders that are removed meanwhile are omitted."""
-    taken = files = 0
+    size = files = 0
     waiting: list[tuple[str, ...]] = [()]
     while waiting and files <= max_files:
         parts = waiting.pop()
         if len(parts) > _DEPTH:
-            return DiskUsage(taken, files, is_deep=True)
+            return DiskUsage(size, files, is_deep=True)
         try:
             with opened(folder, parts) as descriptor, os.scandir(descriptor) as entries:
                 for entry in islice(entries, max_files - files + 1):
                     files += 1
-                    taken += _blocks(entry)
+                    size += _blocks(entry)
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append((*parts, entry.name))
         except PermissionError:
             # Its files would not count.
-            return DiskUsage(taken, files, is_closed=True)
+            return DiskUsage(size, files, is_closed=True)
         except OSError:
             continue
-    return DiskUsage(taken, files)
+    return DiskUsage(size, files)
 
 
 def _blocks(entry: os.DirEntry[str]) -> int:

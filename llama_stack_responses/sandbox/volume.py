@@ -211,8 +211,8 @@ def put(volume: Volume, name: str, content: IO[bytes]) -> int:
     try:
         # Two concurrent uploads would both count the same free space.
         with volume.uploading:
-            taken, files = volume.used()
-            if taken + size > volume.capacity.bytes or files >= volume.capacity.files:
+            used, files = volume.used()
+            if used + size > volume.capacity.bytes or files >= volume.capacity.files:
                 raise _volume_full(name, volume.capacity)
             return write_regular(volume.data, name, content)
     except OSError as error:

@@ -76,9 +76,9 @@ class Compaction:
             telemetry.response(response) as whole,
             telemetry.round(request.model, whole) as operation,
         ):
-            shown = await context.model_items(start.items, held)
+            items = await context.model_items(start.items, held)
             written = await context.model_round(EventBuffer(wanted=False), held).summarise(
-                shown, None, _ignore, operation
+                items, None, _ignore, operation
             )
             operation.ended(written.finish, ())
             response |= {"usage": usage_of(written.finish.usage), "status": "completed"}

@@ -83,11 +83,11 @@ class DetachedResponses:
         newest = body["input"][-1:] if request.compacts else "..."
         work = self._parser.fields(body) | {"input": newest, "previous_response_id": None}
         keys = self._access.provider_credentials()
-        taken: list[Put] = []
+        claims: list[Put] = []
         free: list[VersionIs] = []
         if claim:
             put, is_free = await self._keys.claim_ops(claim, response["id"])
-            taken, free = [put], [is_free]
+            claims, free = [put], [is_free]
         if request.background:
             await self._factory.inference.check_model(request.model)
             response |= {"status": "queued"}
@@ -96,14 +96,14 @@ class DetachedResponses:
             with context.held() as held:
                 await context.model_items(start.items, held)
             events = context.assembler.enqueue()
-            await self._jobs.submit(response, work, events, keys=keys, extra_ops=taken, conditions=free, **stored)
+            await self._jobs.submit(response, work, events, keys=keys, extra_ops=claims, conditions=free, **stored)
         else:
             acceptance_seconds = self._intervals.stream_refusal_seconds if request.stream else None
             await self._jobs.submit_and_run(
                 response,
                 work,
                 keys=keys,
-                extra_ops=taken,
+                extra_ops=claims,
                 conditions=free,
                 acceptance_seconds=acceptance_seconds,
                 **stored,

@@ -188,15 +188,15 @@ def _response(source: FoundResponse, output: Sequence[Json], limits: RequestLimi
 
 def _request(body: Mapping[str, Any], limits: RequestLimits) -> CreateRequest:
     """Return the request that the response repeats, without the fields and tools that this server does not accept."""
-    taken: Json = {"model": body.get("model"), "input": "-"}
-    parse_create(taken, limits=limits)
+    request: Json = {"model": body.get("model"), "input": "-"}
+    parse_create(request, limits=limits)
     for name in [*_ECHOED, "tool_choice"]:
         value = _without_nulls(body.get(name))
         if name == "tools" and isinstance(value, list):
-            value = [tool for tool in value if _takes(taken | {"tools": [tool]}, limits)]
-        if value is not None and _takes(taken | {name: value}, limits):
-            taken[name] = value
-    return parse_create(taken, limits=limits)
+            value = [tool for tool in value if _takes(request | {"tools": [tool]}, limits)]
+        if value is not None and _takes(request | {name: value}, limits):
+            request[name] = value
+    return parse_create(request, limits=limits)
 
 
 def _takes(body: Json, limits: RequestLimits) -> bool:

@@ -89,14 +89,14 @@ class Archive:
         self.recent = self._histories.newest
         self.recent_of_conversation = self._histories.newest_of_conversation
         self.find_items = ItemFinder(records, decoder).find
-        kept = Retention(retention, clock)
-        self._loader = loader = ResponseLoader(records, decoder, kept, page_bytes)
+        retention_rule = Retention(retention, clock)
+        self._loader = loader = ResponseLoader(records, decoder, retention_rule, page_bytes)
         self.load, self.entry, self.entry_version = loader.load, loader.entry, loader.entry_version
         self.own_inputs = loader.own_inputs
-        self.list = ResponseList(records, decoder, kept, loader, scan_rows, scan_seconds).page
-        self.listing = Listing(records, kept, loader)
+        self.list = ResponseList(records, decoder, retention_rule, loader, scan_rows, scan_seconds).page
+        self.listing = Listing(records, retention_rule, loader)
         """The lists of owners, without the responses themselves."""
-        self._expiry = Expiry(records, kept, self.delete)
+        self._expiry = Expiry(records, retention_rule, self.delete)
 
     async def save(
         self,

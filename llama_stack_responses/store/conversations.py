@@ -66,8 +66,8 @@ class Conversation:
 
     def encode(self) -> bytes:
         """Return the record's value."""
-        kept = {"created_at": self.created_at, "metadata": self.metadata, "end": self.end}
-        return codec.encode({"owner": self.owner.encode(), **kept})
+        fields = {"created_at": self.created_at, "metadata": self.metadata, "end": self.end}
+        return codec.encode({"owner": self.owner.encode(), **fields})
 
     @staticmethod
     def decode(conversation_id: str, record: Record) -> Conversation:

@@ -73,20 +73,20 @@ def canonical(item: Mapping[str, Any]) -> bytes:
     An incomplete call differs from the whole one, since it cannot be run, and a failed item differs from a successful
     one. The id counts where a later item refers to it: an approval names its request by the id.
     """
-    kept = _without(item, "status") if item.get("type") in _NAMED_BY_ID else _without(item, "id", "status")
+    named = _without(item, "status") if item.get("type") in _NAMED_BY_ID else _without(item, "id", "status")
     status = item.get("status")
     if status == "failed" or (status == "incomplete" and item.get("type") in ANSWERS):
-        kept["status"] = status
-    if kept.get("content"):
-        kept.pop("encrypted_content", None)
-    kept.setdefault("type", "message")
-    kind = "output_text" if kept.get("role") == "assistant" else "input_text"
-    if kept["type"] == "message" and isinstance(kept.get("content"), str):
-        kept["content"] = [{"type": kind, "text": kept["content"]}]
+        named["status"] = status
+    if named.get("content"):
+        named.pop("encrypted_content", None)
+    named.setdefault("type", "message")
+    kind = "output_text" if named.get("role") == "assistant" else "input_text"
+    if named["type"] == "message" and isinstance(named.get("content"), str):
+        named["content"] = [{"type": kind, "text": named["content"]}]
     for name in ("content", "summary"):
-        if isinstance(parts := kept.get(name), list):
-            kept[name] = [_without(part, "annotations", "logprobs") for part in parts]
-    return ordered_dumps(kept)
+        if isinstance(parts := named.get(name), list):
+            named[name] = [_without(part, "annotations", "logprobs") for part in parts]
+    return ordered_dumps(named)
 
 
 def _without(value: Any, *names: str) -> Any:

@@ -182,10 +182,10 @@ def _completed(call: Mapping[str, Any]) -> bool:
 
 
 def _metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    kept, left = {}, METADATA_BYTES
+    listed, left = {}, METADATA_BYTES
     for name, value in metadata.items():
         left -= len(dumps([name, value]))
         if left < 0:
             break
-        kept[name] = value
-    return kept
+        listed[name] = value
+    return listed

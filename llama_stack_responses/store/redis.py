@@ -146,7 +146,7 @@ return 1
 """
 )
 
-# ARGV[3]: the snapshot's id; ARGV[4]: row limit; ARGV[5]: bytes past which a page ends; ARGV[6]: the last key that the
+# ARGV[3]: the snapshot's id; ARGV[4]: row limit; ARGV[5]: bytes above which a page ends; ARGV[6]: the last key that the
 # caller has read. Returns whether more rows follow, the last key that was read, then each key and its stored value;
 # nothing if the snapshot is lost, or the answer to an earlier call was.
 _NEXT_SNAPSHOT: Final = (

@@ -279,9 +279,9 @@ class Saving:
         unfinished = self._response["status"] in _UNFINISHED
         found = known.get(f"n/{self._history}") if self._output else None
         own = found is not None and list(nodes.decode(found.value).items[-len(self._output) :]) != self._output
-        kept = {**self._response, **dict.fromkeys(self._field_names), "output": self._output if own else []}
+        response = {**self._response, **dict.fromkeys(self._field_names), "output": self._output if own else []}
         return Entry(
-            response=kept,
+            response=response,
             owner=self._owner,
             history=self._history,
             outputs=len(self._output),

@@ -33,10 +33,10 @@ class FunctionNames:
         self._name_of: dict[tuple[int, str], str] = {}
         self._numbers: dict[str, int] = {}
         every = [(number, each) for number, tool in enumerate(tools) for each in tool.functions()]
-        taken = {each.name for _, each in every if _is_named_by_client(each)}
+        client_names = {each.name for _, each in every if _is_named_by_client(each)}
         for number, each in every:
             if each.origin is None or each.origin not in self.names:
-                self._add(number, each, taken)
+                self._add(number, each, client_names)
 
     def chosen(self, entries: Iterable[Json]) -> Collection[str]:
         """Return the names of the functions that entries of a `tool_choice` refer to."""
@@ -58,11 +58,11 @@ class FunctionNames:
         """Return the model's name of the function that the tool at index `number` calls `name`."""
         return self._name_of[number, name]
 
-    def _add(self, number: int, function: Function, taken: set[str]) -> None:
+    def _add(self, number: int, function: Function, client_names: set[str]) -> None:
         name = function.name
         if not _is_named_by_client(function):
-            name = free_name(name, taken, self._numbers)
-            taken.add(name)
+            name = free_name(name, client_names, self._numbers)
+            client_names.add(name)
         self.functions[name] = function if name == function.name else function.renamed(name)
         self._name_of[number, function.name] = name
         if function.origin:

@@ -26,17 +26,17 @@ def chat_name(namespace: str | None, name: str) -> str:
     return f"{joined[: _NAME_CHARACTERS - 42]}_{digest}_{joined[-32:]}"
 
 
-def free_name(name: str, taken: Container[str], numbers: dict[str, int]) -> str:
+def free_name(name: str, names: Container[str], numbers: dict[str, int]) -> str:
     """Return the name, with a number appended if it is taken.
 
     Args:
         name: the name.
-        taken: the names that are taken.
+        names: the names that are taken.
         numbers: the last number for each beginning of a name, kept from call to call. Without it, a thousand functions
             of one name would try half a million names.
     """
     free, stem = name, name[:_STEM_CHARACTERS]
-    while free in taken:
+    while free in names:
         numbers[stem] = number = numbers.get(stem, 1) + 1
         ending = f"_{number}"
         free = name[: _NAME_CHARACTERS - len(ending)] + ending

@@ -170,13 +170,13 @@ class Toolset:
         # With `allowed_tools`, all tools stay visible, which keeps the prompt's prefix cached, and other calls are
         # rejected.
         # If a call is required, only the allowed are visible: the model server forces a call of any visible tool.
-        seen = [each.chat for each in self._functions.values() if self._is_seen(each)]
+        visible = [each.chat for each in self._functions.values() if self._is_seen(each)]
         if self.hosted_calls and self._choice is not None:
-            return seen, "auto"  # the model has made the required call, and may answer now
+            return visible, "auto"  # the model has made the required call, and may answer now
         if not isinstance(self._choice, dict):
-            return seen, self._choice
+            return visible, self._choice
         # Not every server supports a choice by name; all that can force a call support this.
-        return seen, "required" if self._by_name else str(self._choice["mode"])
+        return visible, "required" if self._by_name else str(self._choice["mode"])
 
     def citation_extractor(self) -> CitationExtractor | None:
         """Return the converter of citation markers in a round's text; None if no tool is cited."""
@@ -225,8 +225,8 @@ class Toolset:
     def _allowed_names(self) -> str:
         """Return the names of the functions that may be called, the first of many: each refused call repeats them."""
         more = len(self._allowed) - _SHOWN_NAMES
-        shown = ", ".join(nsmallest(_SHOWN_NAMES, self._allowed)) or "none"
-        return f"{shown}, and {more} more" if more > 0 else shown
+        names = ", ".join(nsmallest(_SHOWN_NAMES, self._allowed)) or "none"
+        return f"{names}, and {more} more" if more > 0 else names
 
     async def misread(self, call: ServerCall) -> str | None:
         """Return the error for the model about invalid arguments; None if they are valid."""

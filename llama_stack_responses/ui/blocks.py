@@ -35,29 +35,29 @@ class Budget:
 
     def cut(self, text: str, max_characters: int) -> tuple[str, bool]:
         """Return the text's beginning, and whether it was cut."""
-        kept = text[: min(max_characters, self.left)]
-        self.left -= len(kept)
-        return kept, len(kept) < len(text)
+        beginning = text[: min(max_characters, self.left)]
+        self.left -= len(beginning)
+        return beginning, len(beginning) < len(text)
 
 
 def words(text: str, budget: Budget, citations: Sequence[Json] = ()) -> Json:
     """Return the block of a text: Markdown, to be rendered, or plain text if it is too long for that."""
-    kept, cut = budget.cut(text, _TEXT_CHARACTERS)
-    if len(kept) > MARKDOWN_CHARACTERS:
-        return {"kind": "text", "text": kept, "truncated": cut}
-    return {"kind": "markdown", "html": None, "text": kept, "truncated": cut, "citations": list(citations)}
+    beginning, cut = budget.cut(text, _TEXT_CHARACTERS)
+    if len(beginning) > MARKDOWN_CHARACTERS:
+        return {"kind": "text", "text": beginning, "truncated": cut}
+    return {"kind": "markdown", "html": None, "text": beginning, "truncated": cut, "citations": list(citations)}
 
 
 def plain(text: str, budget: Budget) -> Json:
     """Return the block of a text that is shown as it is."""
-    kept, cut = budget.cut(text, _TEXT_CHARACTERS)
-    return {"kind": "text", "text": kept, "truncated": cut}
+    beginning, cut = budget.cut(text, _TEXT_CHARACTERS)
+    return {"kind": "text", "text": beginning, "truncated": cut}
 
 
 def code(text: str, language: str, budget: Budget) -> Json:
     """Return the block of code, or of a program's output."""
-    kept, cut = budget.cut(text, _CODE_CHARACTERS)
-    return {"kind": "code", "text": kept, "language": language, "truncated": cut}
+    beginning, cut = budget.cut(text, _CODE_CHARACTERS)
+    return {"kind": "code", "text": beginning, "language": language, "truncated": cut}
 
 
 def as_json(value: Any, budget: Budget, kind: str = "code") -> Json:
@@ -101,11 +101,11 @@ def is_json(text: str) -> bool:
 
 def image(url: Any, file_id: Any, detail: Any, budget: Budget) -> Json:
     """Return the block of an image. Only small pictures in data URLs are shown; others are links."""
-    shown = url if isinstance(url, str) and len(url) <= _IMAGE_CHARACTERS and _PICTURE.fullmatch(url) else None
-    if shown and len(shown) > budget.left:
-        shown = None
-    budget.left -= len(shown or "")
-    return {"kind": "image", "url": shown, "link": web_link(url), "file_id": short(file_id), "detail": short(detail)}
+    source = url if isinstance(url, str) and len(url) <= _IMAGE_CHARACTERS and _PICTURE.fullmatch(url) else None
+    if source and len(source) > budget.left:
+        source = None
+    budget.left -= len(source or "")
+    return {"kind": "image", "url": source, "link": web_link(url), "file_id": short(file_id), "detail": short(detail)}
 
 
 def file(part: Mapping[str, Any]) -> Json:
@@ -125,8 +125,8 @@ def _decoded_bytes(data: str) -> int:
 
 def link(url: Any, title: Any, text: Any, budget: Budget, file_id: Any = None) -> Json:
     """Return the block of a page or a file that a search found."""
-    kept, _ = budget.cut(text if isinstance(text, str) else "", 2000)
-    return {"kind": "link", "link": web_link(url), "title": short(title), "text": kept, "file_id": short(file_id)}
+    beginning, _ = budget.cut(text if isinstance(text, str) else "", 2000)
+    return {"kind": "link", "link": web_link(url), "title": short(title), "text": beginning, "file_id": short(file_id)}
 
 
 def web_link(url: Any) -> str | None:

@@ -65,8 +65,8 @@ def _message(item: Item, reading: Reading) -> Json:
     content = item.get("content")
     parts = [{"type": "input_text", "text": content}] if isinstance(content, str) else content
     structured = reading.structured and item.get("role") == "assistant"
-    shown = [_part(part, reading.budget, structured=structured) for part in blocks.objects(parts)]
-    return {"role": blocks.short(item.get("role")), "phase": blocks.short(item.get("phase")), "blocks": shown}
+    views = [_part(part, reading.budget, structured=structured) for part in blocks.objects(parts)]
+    return {"role": blocks.short(item.get("role")), "phase": blocks.short(item.get("phase")), "blocks": views}
 
 
 def _part(part: Item, budget: Budget, *, structured: bool) -> Json:
@@ -89,8 +89,8 @@ def _part(part: Item, budget: Budget, *, structured: bool) -> Json:
 
 def _reasoning(item: Item, reading: Reading) -> Json:
     parts = [*blocks.objects(item.get("summary")), *blocks.objects(item.get("content"))]
-    shown = [_part(part, reading.budget, structured=False) for part in parts]
-    return {"blocks": shown, "sealed": not shown and bool(item.get("encrypted_content"))}
+    views = [_part(part, reading.budget, structured=False) for part in parts]
+    return {"blocks": views, "sealed": not views and bool(item.get("encrypted_content"))}
 
 
 def _tool(item: Item, reading: Reading) -> Json:
@@ -141,8 +141,8 @@ def _function(item: Item, budget: Budget) -> Json:
 
 
 def _custom(item: Item, budget: Budget) -> Json:
-    given = blocks.code(str(item.get("input", "")), "text", budget)
-    return {"name": item.get("name"), "arguments": _of(given), "run_by": "client"}
+    block = blocks.code(str(item.get("input", "")), "text", budget)
+    return {"name": item.get("name"), "arguments": _of(block), "run_by": "client"}
 
 
 def _mcp(item: Item, budget: Budget) -> Json:
@@ -177,28 +177,28 @@ def _interpreter(item: Item, budget: Budget) -> Json:
         else blocks.code(str(each.get("logs", "")), "text", budget)
         for each in blocks.objects(item.get("outputs"))
     ]
-    given = blocks.code(str(item.get("code") or ""), "python", budget)
-    return {"name": "code_interpreter", "arguments": _of(given), "results": results}
+    block = blocks.code(str(item.get("code") or ""), "python", budget)
+    return {"name": "code_interpreter", "arguments": _of(block), "results": results}
 
 
 def _shell(item: Item, budget: Budget) -> Json:
     action = item.get("action")
     commands = (action.get("commands") or action.get("command")) if isinstance(action, dict) else None
     lines = [str(each) for each in commands[:200]] if isinstance(commands, list) else [str(commands or "")]
-    given = blocks.code("\n".join(lines), "shell", budget)
-    return {"name": "shell", "summary": "; ".join(lines), "arguments": _of(given), "run_by": "client"}
+    block = blocks.code("\n".join(lines), "shell", budget)
+    return {"name": "shell", "summary": "; ".join(lines), "arguments": _of(block), "run_by": "client"}
 
 
 def _patch(item: Item, budget: Budget) -> Json:
     operation: Any = item.get("operation") if isinstance(item.get("operation"), dict) else {}
     summary = f"{operation.get('type', '')} {operation.get('path', '')}"
-    given = blocks.code(str(operation.get("diff") or ""), "diff", budget)
-    return {"name": "apply_patch", "summary": summary, "arguments": _of(given), "run_by": "client"}
+    block = blocks.code(str(operation.get("diff") or ""), "diff", budget)
+    return {"name": "apply_patch", "summary": summary, "arguments": _of(block), "run_by": "client"}
 
 
 def _any_call(item: Item, budget: Budget) -> Json:
-    given = item.get("action") or item.get("actions") or item.get("arguments") or {}
-    return {"name": item.get("name"), "arguments": _arguments(given, budget), "run_by": "client"}
+    value = item.get("action") or item.get("actions") or item.get("arguments") or {}
+    return {"name": item.get("name"), "arguments": _arguments(value, budget), "run_by": "client"}
 
 
 def _output(item: Item, reading: Reading) -> Json:

@@ -171,11 +171,11 @@ def _turns(stored: Sequence[StoredResponse], inputs: Sequence[list[Json]], readi
     return [
         {
             "id": each.response["id"],
-            "summary": summary_of(each, given),
-            **items_of(each, given, reading),
-            "compacted": any(item["type"] == "compaction" for item in (*given, *each.response["output"])),
+            "summary": summary_of(each, turn_input),
+            **items_of(each, turn_input, reading),
+            "compacted": any(item["type"] == "compaction" for item in (*turn_input, *each.response["output"])),
         }
-        for each, given in zip(stored, inputs, strict=True)
+        for each, turn_input in zip(stored, inputs, strict=True)
     ]
 
 

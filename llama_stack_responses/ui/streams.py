@@ -93,7 +93,7 @@ class Streams:
             try:
                 news = await poll()
             except ApiError:
-                news = []  # the store is away: poll again
+                news = []  # the store is unavailable: poll again
             for event in news:
                 yield event
             if news:
@@ -106,7 +106,7 @@ class Streams:
     async def _state(self, owner: Owner, response_id: str | None) -> Json:
         """Return the owner's running and queued responses on all servers of the store."""
         board, servers, waiting = self._impl.jobs.board, 1, 0
-        shown = {each: {**one, "this_server": True} for each, one in board.here(owner, response_id).items()}
+        states = {each: {**one, "this_server": True} for each, one in board.here(owner, response_id).items()}
         jobs: dict[str, JobNow] = {}
         if self._impl.archive.transactional:
             await board.watch(owner, response_id)
@@ -114,13 +114,13 @@ class Streams:
             servers += len(others)
             for server, theirs in others.items():
                 for each, one in theirs.items():
-                    shown.setdefault(each, {**one, "server": server, "this_server": False})
+                    states.setdefault(each, {**one, "server": server, "this_server": False})
             overview = await self._impl.jobs.overview(owner)
             jobs, waiting = {job.response_id: job for job in overview.jobs}, overview.waiting
-            shown |= await self._unknown([each for each in jobs if each not in shown])
+            states |= await self._unknown([each for each in jobs if each not in states])
         now = await self._impl.archive.now() if jobs else 0.0
         # The last started first, as the sort keeps it for responses of one second.
-        responses = [{**one, **_of_job(jobs.get(each), now)} for each, one in reversed(shown.items())]
+        responses = [{**one, **_of_job(jobs.get(each), now)} for each, one in reversed(states.items())]
         responses.sort(key=_place)
         if response_id:
             responses = [one for one in responses if one["id"] == response_id]

@@ -74,8 +74,8 @@ def instructions_of(response: Json, budget: Budget) -> Json | None:
     if not instructions:
         return None
     text = instructions if isinstance(instructions, str) else blocks.indented(instructions)
-    kept, cut = budget.cut(text, _INSTRUCTIONS_CHARACTERS)
-    return {"text": kept, "truncated": cut}
+    beginning, cut = budget.cut(text, _INSTRUCTIONS_CHARACTERS)
+    return {"text": beginning, "truncated": cut}
 
 
 def timing_of(timing: Mapping[str, Any] | None) -> Json | None:

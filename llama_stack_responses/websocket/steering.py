@@ -95,18 +95,18 @@ class Steering:
         Raises:
             ApiError: 400 if the target or the input is missing.
         """
-        target_id, given = event.get("previous_response_id"), event.get("input")
+        target_id, steer_input = event.get("previous_response_id"), event.get("input")
         if not isinstance(target_id, str):
             raise missing(Location("previous_response_id"))
-        if given is None:
+        if steer_input is None:
             raise missing(Location("input"))
         target = self._targets.get(target_id)
         size += _OVERHEAD_BYTES
         if problem := self._problem(event, target, size):
-            unaccepted = {"previous_response_id": target_id, "input": given}
+            unaccepted = {"previous_response_id": target_id, "input": steer_input}
             return steer_failed(next(self._numbers), unaccepted, *problem), target.lane if target else None
         assert target is not None
-        steer = Steer(new_id("steer"), target_id, given, size)
+        steer = Steer(new_id("steer"), target_id, steer_input, size)
         target.queue.append(steer)
         target.stop_point.wanted = True
         self._bytes += size
@@ -167,7 +167,7 @@ class Steering:
 
 def steered(body: Json, steers: list[Steer]) -> Json:
     """Return the request with this input before its own."""
-    given = body.get("input")
-    if not steers or not isinstance(given, str | list | None):
+    inputs = body.get("input")
+    if not steers or not isinstance(inputs, str | list | None):
         return body
-    return body | {"input": [item for each in [*(steer.input for steer in steers), given] for item in as_items(each)]}
+    return body | {"input": [item for each in [*(steer.input for steer in steers), inputs] for item in as_items(each)]}

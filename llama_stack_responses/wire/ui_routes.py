@@ -144,10 +144,10 @@ def filter_of(request: Request) -> ListFilter:
 
 
 def _pairs(request: Request) -> list[tuple[str, str | None]]:
-    given = request.query_params.getlist("metadata")
-    if len(given) > _MAX_PAIRS or any(len(pair) > 1024 for pair in given):
+    pairs = request.query_params.getlist("metadata")
+    if len(pairs) > _MAX_PAIRS or any(len(pair) > 1024 for pair in pairs):
         raise bad_request(f"Invalid 'metadata': expected at most {_MAX_PAIRS} pairs.", "metadata", "invalid_value")
-    return [(name, value if colon else None) for name, colon, value in (pair.partition(":") for pair in given)]
+    return [(name, value if colon else None) for name, colon, value in (pair.partition(":") for pair in pairs)]
 
 
 def _number(query: Query, name: str, what: str) -> float | None:

@@ -184,7 +184,7 @@ async def test_event_logs_of_similar_ids_do_not_mix(here: EventLogHarness) -> No
     assert await here.event_log.read_all(ID, -1) == EVENTS[:3]
 
 
-async def test_empty_list_of_events_is_no_batch(here: EventLogHarness) -> None:
+async def test_empty_list_of_events_makes_no_batch(here: EventLogHarness) -> None:
     assert await here.event_log.batch(ID, []) == []
     assert await here.event_log.read(ID, -1) == []
 
@@ -535,7 +535,7 @@ async def test_reader_without_room_for_the_next_row_is_refused(here: EventLogHar
 
 async def test_readers_continue_after_failed_read_of_another(here: EventLogHarness) -> None:
     await here.write([large(0)])
-    errors = [ApiError(503, "The store is away.")]
+    errors = [ApiError(503, "The store is unavailable.")]
 
     async def fail(call: str) -> None:
         if call == "range" and errors:

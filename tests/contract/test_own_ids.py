@@ -261,7 +261,7 @@ async def test_id_that_two_clients_send_at_once_leads_to_the_response_that_stays
     assert await nothing_left(counting)
 
 
-async def test_seed_of_ids_is_no_id_of_an_item(archive: Archive) -> None:
+async def test_seed_of_ids_finds_no_item(archive: Archive) -> None:
     await save(archive, None, questions_of("q"), assistant("a"))
     question = questions_of("q")
     await save(archive, None, question, assistant("a"))

@@ -223,9 +223,9 @@ def check_choice(choice: str | dict[str, Any], declared: list[dict[str, Any]]) -
             raise bad_request(message, "tool_choice")
         return
     known = {identity for tool in declared for identity in _identities(tool)}
-    for wanted in choice["tools"] if choice["type"] == "allowed_tools" else [choice]:
-        if known.isdisjoint(_identities(wanted)):
-            name = excerpt(wanted.get("server_label") or wanted.get("name") or wanted["type"])
+    for choice_entry in choice["tools"] if choice["type"] == "allowed_tools" else [choice]:
+        if known.isdisjoint(_identities(choice_entry)):
+            name = excerpt(choice_entry.get("server_label") or choice_entry.get("name") or choice_entry["type"])
             message = f"Tool choice '{name}' not found in 'tools' parameter."
             raise bad_request(message, "tool_choice")
 

@@ -79,16 +79,16 @@ class ToolRoom:
             known: the tools that the response has.
         """
         named: set[Identity] = set()
-        kept: set[Identity] = set()
+        selected: set[Identity] = set()
         for entry in reversed(entries):
             counts = _counts(entry["type"])
             for name in identities(entry):
                 if name in known:
                     named.add(name)
-                elif self._left[_TOOLS] > 0 and name not in kept and all(self._left[each] > 0 for each in counts):
+                elif self._left[_TOOLS] > 0 and name not in selected and all(self._left[each] > 0 for each in counts):
                     self._left.subtract(counts)
-                    kept.add(name)
-        return Selection(named | kept, _first_entries(entries, kept))
+                    selected.add(name)
+        return Selection(named | selected, _first_entries(entries, selected))
 
 
 @dataclass(frozen=True, slots=True)

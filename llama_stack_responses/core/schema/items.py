@@ -432,10 +432,10 @@ def _item(value: Any, at: Location) -> dict[str, Any]:
 
 def _implied_type(members: dict[str, Any], at: Location) -> str:
     """Return the type of an item without one: with a role it is a message, with only an id a reference."""
-    given = {name for name, member in members.items() if member is not None}
-    if "role" in given:
+    names = {name for name, member in members.items() if member is not None}
+    if "role" in names:
         return "message"
-    if given == {"id"}:
+    if names == {"id"}:
         return "item_reference"
     raise missing(at.key("type"))
 

@@ -170,16 +170,16 @@ def parse_create(
     _refuse_chat_fields(body, passthrough)
     if refuse_unknown:
         _refuse_unknown(body, passthrough)
-    given = {name: check(body[name], _at(top, name)) for name, check in _FIELDS.items() if body.get(name) is not None}
-    _check_together(given)
+    fields = {name: check(body[name], _at(top, name)) for name, check in _FIELDS.items() if body.get(name) is not None}
+    _check_together(fields)
     if limits.bounded:
-        check_carried(given.get("input", []), given.get("tools", []), limits)
-    _refuse_unsupported(given)
+        check_carried(fields.get("input", []), fields.get("tools", []), limits)
+    _refuse_unsupported(fields)
     return CreateRequest(
-        input_items=given.pop("input", []),
+        input_items=fields.pop("input", []),
         input=body.get("input"),
         passthrough={name: body[name] for name in passthrough - _FIELDS.keys() if body.get(name) is not None},
-        **given,
+        **fields,
     )
 
 
@@ -406,9 +406,9 @@ def request_schema(names: Collection[str] = FIELDS) -> Schema:
     return {"type": "object", "properties": properties, "required": list(required)}
 
 
-def _refuse_unsupported(given: Mapping[str, Any]) -> None:
+def _refuse_unsupported(body: Mapping[str, Any]) -> None:
     for name, (asks_for_it, what) in _UNSUPPORTED.items():
-        if name in given and asks_for_it(given[name]):
+        if name in body and asks_for_it(body[name]):
             raise bad_request(
                 f"Unsupported parameter: {what} is not supported by this server.", name, "unsupported_parameter"
             )
@@ -438,28 +438,28 @@ def _refuse_unknown(body: Mapping[str, Any], passthrough: frozenset[str]) -> Non
             )
 
 
-def _check_together(given: Mapping[str, Any]) -> None:
+def _check_together(fields: Mapping[str, Any]) -> None:
     """Check the fields in combination."""
-    if "previous_response_id" in given and "conversation" in given:
+    if "previous_response_id" in fields and "conversation" in fields:
         raise bad_request(
             "Mutually exclusive parameters: only one of 'previous_response_id' and 'conversation' can be given.",
             "previous_response_id",
             "mutually_exclusive_parameters",
         )
-    if not given.get("input") and given.keys().isdisjoint({"previous_response_id", "conversation", "prompt"}):
+    if not fields.get("input") and fields.keys().isdisjoint({"previous_response_id", "conversation", "prompt"}):
         raise bad_request(
             "Missing required parameter: 'input'. Without it, 'previous_response_id' or 'prompt' must be given.",
             "input",
             "missing_required_parameter",
         )
-    if given.get("background") and not given.get("store", True):
+    if fields.get("background") and not fields.get("store", True):
         raise bad_request("Background responses are stored: 'background' needs 'store' to be true.", "store")
-    if given.get("guardrails") and given.get("moderation"):
+    if fields.get("guardrails") and fields.get("moderation"):
         raise bad_request(
             "Mutually exclusive parameters: only one of 'guardrails' and 'moderation' can be given.",
             "guardrails",
             "mutually_exclusive_parameters",
         )
-    if "stream_options" in given and not given.get("stream"):
+    if "stream_options" in fields and not fields.get("stream"):
         raise bad_request("The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options")
-    check_choice(given.get("tool_choice", "auto"), given.get("tools", []))
+    check_choice(fields.get("tool_choice", "auto"), fields.get("tools", []))

@@ -360,18 +360,18 @@ def object_of(fields: Mapping[str, Check], *required: str, defaults: Mapping[str
     @takes(_object_schema(fields, required))
     def check(value: Any, at: Location) -> dict[str, Any]:
         members = an_object(value, at)
-        kept: dict[str, Any] = {}
+        checked: dict[str, Any] = {}
         for name, check_member in fields.items():
             member = members.get(name)
             if member is None:
                 member = fallback.get(name)
             if member is not None or (name in required and name in members):
-                kept[name] = check_member(member, at.key(name))
+                checked[name] = check_member(member, at.key(name))
             elif name in required:
                 raise missing(at.key(name))
         if at.refuse_unknown:
             _refuse_unknown(members, fields, at)
-        return kept
+        return checked
 
     return check
 

@@ -24,13 +24,13 @@ def check_steer(event: Json) -> None:
         raise bad_request(
             f"Unknown parameter: '{extra[0]}'. 'response.steer' takes 'previous_response_id' and 'input'."
         )
-    given = event["input"]
-    if not given:
+    steer_input = event["input"]
+    if not steer_input:
         raise bad_request("Invalid 'input': expected a text, or an array with at least one message.", "input")
-    if isinstance(given, list):
-        for number, item in enumerate(given):
+    if isinstance(steer_input, list):
+        for number, item in enumerate(steer_input):
             _check_message(item, f"input[{number}]")
-    parse_input(given)
+    parse_input(steer_input)
 
 
 def _check_message(item: Any, path: str) -> None:
@@ -45,9 +45,9 @@ def _check_message(item: Any, path: str) -> None:
             raise bad_request(f"Invalid '{where}': expected a part of type {', '.join(sorted(_PARTS))}.", where)
 
 
-def as_items(given: str | list[Json] | None) -> list[Json]:
+def as_items(steer_input: str | list[Json] | None) -> list[Json]:
     """Return an `input` as an array."""
-    return [{"role": "user", "content": given}] if isinstance(given, str) else given or []
+    return [{"role": "user", "content": steer_input}] if isinstance(steer_input, str) else steer_input or []
 
 
 def required_input(output: Iterable[Json]) -> list[Json]:

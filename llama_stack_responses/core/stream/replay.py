@@ -122,8 +122,8 @@ class _Replay:
         kind = PART_KINDS[part["type"]]
         for text, logprobs in self._deltas(mark, part[kind.key], part.get("logprobs", ())):
             if logprobs:
-                shown = events.event_logprobs(list(logprobs))
-                yield events.output_text_delta(self._next(), *at, text, shown)
+                event_logprobs = events.event_logprobs(list(logprobs))
+                yield events.output_text_delta(self._next(), *at, text, event_logprobs)
             else:
                 yield kind.delta(self._next(), *at, text)
 

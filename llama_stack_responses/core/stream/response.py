@@ -130,5 +130,5 @@ def _cache_options(request: CreateRequest) -> dict[str, Any] | None:
 
 def _service_tier(request: CreateRequest) -> str:
     """Return the tier that serves the request until the upstream reports another one."""
-    wanted = request.service_tier or "auto"
-    return {"auto": "default", "fast": "priority"}.get(wanted, wanted)
+    tier = request.service_tier or "auto"
+    return {"auto": "default", "fast": "priority"}.get(tier, tier)

@@ -34,8 +34,8 @@ def shell_event(name: str, sequence_number: int, item: Json, output_index: int, 
                 return events.shell_call_command_done(sequence_number, *at, command)
     printed: Json = item["output"][command_index]
     if name == PRINTED[0]:
-        shown = {stream: printed[stream] for stream in ("stdout", "stderr")}
-        return events.shell_call_output_content_delta(sequence_number, item["id"], *at, shown)
+        output = {stream: printed[stream] for stream in ("stdout", "stderr")}
+        return events.shell_call_output_content_delta(sequence_number, item["id"], *at, output)
     return events.shell_call_output_content_done(sequence_number, item["id"], *at, [printed])
 
 

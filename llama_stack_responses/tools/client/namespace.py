@@ -30,12 +30,12 @@ class NamespaceTool:
         self._name: str = declared["name"]
         # By type and name; the names in a namespace are distinct.
         self._members: dict[tuple[str, str], Function] = {}
-        taken, numbers = set[str](), dict[str, int]()
+        names, numbers = set[str](), dict[str, int]()
         for tool in declared["tools"]:
             member = _MAKERS[tool["type"]](tool, self._name)
             # For the model, `a.b` and `a_b` have one name.
-            free = free_name(member.name, taken, numbers)
-            taken.add(free)
+            free = free_name(member.name, names, numbers)
+            names.add(free)
             self._members[tool["type"], tool["name"]] = member if free == member.name else member.renamed(free)
 
     def functions(self) -> Sequence[Function]:

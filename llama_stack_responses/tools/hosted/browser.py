@@ -192,9 +192,9 @@ class Browser(SearchTool):
         last, room = first, self._browsing.size.page
         while last < len(view.lines) and last - first != count and (room := room - len(view.lines[last])) >= 0:
             last += 1
-        shown = [f"L{number}: {view.lines[number]}" for number in range(first, last)]
+        numbered = [f"L{number}: {view.lines[number]}" for number in range(first, last)]
         where = f"**viewing lines [{first} - {max(last - 1, first)}] of {len(view.lines) - 1}**"
-        return "\n".join([f"[{cursor}] {view.title} ({view.url})", where, "", *shown])
+        return "\n".join([f"[{cursor}] {view.title} ({view.url})", where, "", *numbered])
 
     def _keep(self, cursor: int, view: _View) -> None:
         """Keep a view without its lines, and drop the links of old pages: a response may open many large pages."""

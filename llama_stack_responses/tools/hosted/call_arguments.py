@@ -26,8 +26,8 @@ def search_queries(arguments: str) -> list[str] | None:
     Some models send a single `query`, as other search tools take.
     """
     named = named_arguments(arguments)
-    given = named.get("queries") or named.get("query")
-    queries = [given] if isinstance(given, str) else given
+    argument = named.get("queries") or named.get("query")
+    queries = [argument] if isinstance(argument, str) else argument
     if not isinstance(queries, list) or not all(isinstance(each, str) and each.strip() for each in queries):
         return None
     return queries[:MAX_QUERIES]

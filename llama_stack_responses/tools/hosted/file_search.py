@@ -132,11 +132,11 @@ class FileSearch:
             return "Nothing was found. Try other words."
         texts = [each.text for each in passages]
         lines = await computed_each(map(sanitized_lines, texts), texts)
-        shown = [_CITE]
+        output = [_CITE]
         for each, of_it in zip(passages, lines, strict=True):
             heading = self._sources.heading(self._sources.number(each.file_id, each.filename or each.file_id))
-            shown.append("\n".join([heading, *of_it]))
-        return "\n\n".join(shown)
+            output.append("\n".join([heading, *of_it]))
+        return "\n\n".join(output)
 
 
 def _bounded(passage: Passage) -> Passage:

@@ -247,11 +247,11 @@ class WebSearch(SearchTool):
     def _listed(self, results: Sequence[Result]) -> str:
         if not results:
             return "Nothing was found. Try other words."
-        shown = []
+        output = []
         for each in results:
             heading = self._sources.heading(self._sources.number(each.url, each.title))
-            shown.append(f"{heading}\n{sanitized(each.snippet)[: self._browsing.size.snippet]}".rstrip())
-        return "\n\n".join([_CITE, *shown])
+            output.append(f"{heading}\n{sanitized(each.snippet)[: self._browsing.size.snippet]}".rstrip())
+        return "\n\n".join([_CITE, *output])
 
     async def _open(self, invocation: Invocation) -> Outcome:
         arguments = await invocation.arguments()
@@ -272,10 +272,10 @@ class WebSearch(SearchTool):
         if not matches:
             return Outcome(f"{self._sources.heading(number)}\n'{sanitized(pattern)}' is not on this page.")
         where = f"{len(matches)} lines have '{sanitized(pattern)}'."
-        shown = [where if len(matches) <= _MAX_MATCHES else f"{where} These are the first {_MAX_MATCHES}."]
+        output = [where if len(matches) <= _MAX_MATCHES else f"{where} These are the first {_MAX_MATCHES}."]
         for at in matches[:_MAX_MATCHES]:
-            shown += ["", *_numbered(lines, max(at - _CONTEXT_LINES, 1), min(at + _CONTEXT_LINES, len(lines)))]
-        return Outcome("\n".join([self._sources.heading(number), *shown]))
+            output += ["", *_numbered(lines, max(at - _CONTEXT_LINES, 1), min(at + _CONTEXT_LINES, len(lines)))]
+        return Outcome("\n".join([self._sources.heading(number), *output]))
 
     async def _lines(self, invocation: Invocation) -> tuple[int, Sequence[str]]:
         """Return the number and the lines of the page that a call refers to."""

@@ -99,10 +99,10 @@ class McpTool:
         if not self._allowed.names <= {tool["name"] for tool in tools}:
             return None
         allowed = [tool for tool in tools if self._allowed.fits(tool)]
-        taken = self.budget.take(len(allowed))
-        if taken < len(allowed):
+        count = self.budget.take(len(allowed))
+        if count < len(allowed):
             logger.info("omitted tools of the conversation's list of MCP server %.100r", self._label)
-        return allowed[:taken]
+        return allowed[:count]
 
     async def _list(self, reporter: ItemReporter) -> list[Json]:
         index = reporter.begin(MCP_LIST_TOOLS, {"server_label": self._label})

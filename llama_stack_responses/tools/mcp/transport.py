@@ -246,15 +246,15 @@ def _headers(response: Any) -> list[tuple[str, str]]:
     Raises:
         Failure: one of them is too large, or has invalid characters.
     """
-    kept = [(name, value) for name, value in response.headers.multi_items() if name in _HEADER_BYTES]
+    headers = [(name, value) for name, value in response.headers.multi_items() if name in _HEADER_BYTES]
     sizes = dict.fromkeys(_HEADER_BYTES, 0)
-    for name, value in kept:
+    for name, value in headers:
         sizes[name] += len(value)
         if sizes[name] > _HEADER_BYTES[name]:
             raise too_large()
         if name == "mcp-session-id" and not _VISIBLE.fullmatch(value):
             raise no_protocol()
-    return kept
+    return headers
 
 
 def _stays(request: Any, response: Any, url: str) -> bool:

@@ -386,7 +386,7 @@ def test_cut_off_call_without_arguments_has_none() -> None:
     assert (item["status"], item["arguments"]) == ("incomplete", "")
 
 
-def test_call_id_alone_is_no_call() -> None:
+def test_fragment_with_only_a_call_id_begins_no_call() -> None:
     driver = Driver()
     driver.feed(call(0, "", "a"), STOP)
     assert driver.assembler.calls.server_calls == driver.end()["output"] == []

@@ -32,7 +32,7 @@ async def test_answer_with_too_many_or_too_deep_values_is_refused(body: bytes) -
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'"' + b"x" * 100_000, b"\xff" * 100_000])
-async def test_answer_that_is_no_json_is_a_value_error(body: bytes) -> None:
+async def test_invalid_json_answer_raises_value_error(body: bytes) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011 (each decoder has its own message)
         await decoded(body)
     assert not isinstance(caught.value, BodyTooLarge)

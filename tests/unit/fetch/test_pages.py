@@ -138,7 +138,7 @@ async def test_pages_being_read_count_against_user_quota(web: Web) -> None:
     await pages.of(OWNER).fetch(web.url("/a"))
 
 
-async def test_cancelled_page_is_no_longer_counted(web: Web) -> None:
+async def test_cancelled_page_releases_its_reservation(web: Web) -> None:
     held = contents()
     fetcher = Fetcher(AddressPolicy([ip_network("127.0.0.1/32")]), FetchLimits(10_000_000, 20, 3))
     pages, resume = WebPages(fetcher, WorkerPool(PoolLimits()), 60, held), Event()

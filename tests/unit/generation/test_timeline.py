@@ -78,7 +78,7 @@ def test_recording_continues_after_another_worker(monkeypatch: pytest.MonkeyPatc
     assert lost == (answered[2], None, 9000, None, None, None, "interrupted")
 
 
-def test_time_of_a_try_without_progress_is_no_wait_in_the_queue() -> None:
+def test_time_of_try_without_progress_does_not_count_as_queue_wait() -> None:
     timeline = Timeline()
     timeline.resume(9.0, None, Earlier(2.0, 1, 0, 0))
     marks = timeline.marks()

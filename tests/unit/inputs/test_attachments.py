@@ -307,7 +307,7 @@ async def test_too_large_stored_file_is_not_read() -> None:
 
 
 @pytest.mark.parametrize("ends", ["cancelled", "failed"])
-async def test_aborted_file_is_no_longer_counted(web: Web, ends: str) -> None:
+async def test_aborted_file_releases_its_reservation(web: Web, ends: str) -> None:
     harness, resume = AttachmentsHarness(StoredFiles(**STORED_FILES)), Event()
     web.answers["/slow"] = Answer([bytes(MILLION), resume, b"", b"x" * (64 * 2**20)])
     with harness.contents.reserve(ANONYMOUS) as held:

@@ -81,7 +81,7 @@ def test_forgotten_event_is_not_read() -> None:
     assert repeated.text(event("b")) is None
 
 
-def test_stream_that_repeats_nothing_is_no_longer_learned() -> None:
+def test_stream_without_repetition_stops_learning() -> None:
     repeated, requested = RepeatedEvent(), list[Any]()
 
     def counted(value: Any) -> str | None:

@@ -149,7 +149,7 @@ def test_blocks_in_one_chunk_keep_their_signatures() -> None:
     assert [block["thinking"] for block in message["thinking_blocks"]] == ["One.", "Two."]
 
 
-def test_reasoning_without_signature_is_no_thinking_block() -> None:
+def test_reasoning_without_signature_makes_no_thinking_block() -> None:
     items = output(reasoning("Hm."), text("Hello"), finish())
     message = replayed(items, Profile(reasoning_replay="thinking_blocks"))
     assert message == {"role": "assistant", "content": "Hello"}

@@ -39,7 +39,7 @@ async def test_followed_stream_ends_with_done() -> None:
 
 @pytest.mark.parametrize(
     ("reason", "expected"),
-    [(ServerClosing(), []), (ApiError(503, "The store\nis away."), [b": The store is away.\n\n"])],
+    [(ServerClosing(), []), (ApiError(503, "The store\nis unavailable."), [b": The store is unavailable.\n\n"])],
 )
 async def test_interrupted_followed_stream_sends_reason_and_no_done(reason: Exception, expected: list[bytes]) -> None:
     async def batches() -> AsyncGenerator[list[Any]]:

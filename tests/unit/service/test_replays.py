@@ -102,7 +102,7 @@ async def test_concurrent_readers_load_the_response_once(admission: Admission, r
 
 async def test_failed_load_is_repeated_for_the_readers_that_wait(reserve: Reserve) -> None:
     replays, store = Replays(), Store()
-    store.errors = [ApiError(503, "The store is away.")]
+    store.errors = [ApiError(503, "The store is unavailable.")]
     first, *others = await asyncio.gather(
         *(begin(replays, reserve, store=store) for _ in range(3)), return_exceptions=True
     )

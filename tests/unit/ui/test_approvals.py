@@ -51,7 +51,7 @@ async def test_request_that_is_too_large_is_left_out(impl: OpenAIResponsesImpl) 
     assert await found(impl, ANONYMOUS, answer("mcpr_1"), added_bytes=10) == {}
 
 
-async def test_item_of_another_type_is_no_request(impl: OpenAIResponsesImpl) -> None:
+async def test_item_of_another_type_does_not_match_a_request(impl: OpenAIResponsesImpl) -> None:
     conversation = await impl.conversations.create({"items": [{"type": "message", "role": "user", "content": "Hello"}]})
     page = await impl.conversations.list_items(conversation["id"], limit=1, after=None, order="asc")
     assert await found(impl, ANONYMOUS, answer(page.data[0]["id"])) == {}

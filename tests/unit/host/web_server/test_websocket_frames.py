@@ -178,7 +178,7 @@ async def test_large_message_is_split_and_joined_in_a_thread(size: int, monkeypa
     assert server.bodies.held == 0
 
 
-async def test_large_text_that_is_no_utf8_closes_the_connection() -> None:
+async def test_large_text_with_invalid_utf8_closes_connection() -> None:
     protocol = await Server().connect()
     protocol.data_received(frame(TEXT, b"\xff" * LARGE))
     await until(lambda: protocol.transport.closed)
