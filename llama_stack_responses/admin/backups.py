@@ -16,7 +16,7 @@ from ..store.records import Ensure, Put, Records, Snapshots
 from .command_error import CommandError
 from .commands import with_store
 from .new_file import STANDARD_OUTPUT, new_file, refuse_existing, standard_output
-from .progress import Progress
+from .progress import ProgressLine
 from .tables import print_fields
 
 _COMMIT_ROWS: Final = 200
@@ -37,7 +37,7 @@ def backup(arguments: Namespace) -> None:
             raise CommandError("This store cannot be backed up.")
         with standard_output() if piped else new_file(target) as file:
             writer = BackupWriter(file)
-            with Progress("rows saved") as progress:
+            with ProgressLine("rows saved") as progress:
                 async with aclosing(records.snapshot()) as batches:
                     async for rows in batches:
                         for row in rows:
@@ -81,7 +81,7 @@ def restore(arguments: Namespace) -> None:
 async def _write(records: Records, rows: Iterable[Put], *, merge: bool) -> int:
     """Write rows, with `merge` only those that are missing; return how many there are."""
     written = 0
-    with Progress("rows restored") as progress:
+    with ProgressLine("rows restored") as progress:
         for batch in _batches(rows):
             await records.commit([Ensure(row.key, row.value, row.expires_at) for row in batch] if merge else batch)
             written += len(batch)

@@ -24,11 +24,11 @@ from ..logs import print_no_lines
 from ..store.factory import open_records
 from ..store.records import Persistent, Records
 from .command_error import CommandError
-from .follow import Follower
+from .follow import ChangeFollower
 from .imported_host import import_host
 from .interrupts import end_in_order
 from .new_file import new_file, refuse_existing
-from .progress import Progress
+from .progress import ProgressLine
 from .settings import quick_settings
 from .tables import duration, moment, print_fields, print_json, print_rows
 from .view import StoreView, owner_fields
@@ -165,7 +165,7 @@ def tail(arguments: Namespace) -> None:
     owner = _owner(arguments)
 
     async def work(records: Records, _: ResponsesConfig) -> None:
-        follower, filters = Follower(records, owner), _wanted(arguments)
+        follower, filters = ChangeFollower(records, owner), _wanted(arguments)
         head, pause = True, arguments.every
         rows = await follower.first(arguments.limit, filters)
         while True:
@@ -247,7 +247,7 @@ async def _delete(view: StoreView, responses: Sequence[str], conversations: Sequ
         await view.archive.conversations.delete(conversation_id)
         progress.add()
 
-    with Progress("responses and conversations deleted", len(responses) + len(conversations)) as progress:
+    with ProgressLine("responses and conversations deleted", len(responses) + len(conversations)) as progress:
         for some in batched(responses, _MAX_CONCURRENT_DELETES):
             await gather_or_cancel(map(one, some))
         for some in batched(conversations, _MAX_CONCURRENT_DELETES):
@@ -282,7 +282,7 @@ def export(arguments: Namespace) -> None:
 
 
 async def _export(view: StoreView, owner: Owner, out: TextIO) -> None:
-    with Progress("responses and conversations exported") as progress:
+    with ProgressLine("responses and conversations exported") as progress:
         async for response_id in view.responses_of(owner):
             if response := await view.show(response_id):
                 out.write(json.dumps({"type": "response", **response}) + "\n")
@@ -290,7 +290,7 @@ async def _export(view: StoreView, owner: Owner, out: TextIO) -> None:
         await _export_conversations(view, owner, out, progress)
 
 
-async def _export_conversations(view: StoreView, owner: Owner, out: TextIO, progress: Progress) -> None:
+async def _export_conversations(view: StoreView, owner: Owner, out: TextIO, progress: ProgressLine) -> None:
     async for conversation in view.conversations_of(owner):
         fields = {"id": conversation.id, "created_at": conversation.created_at, "metadata": dict(conversation.metadata)}
         line = {"type": "conversation", "owner": owner_fields(conversation.owner), "conversation": fields}

@@ -20,7 +20,7 @@ _MIN_ROWS: Final = 50
 """Minimum number of rows that a poll reads of each owner."""
 
 
-class Follower:
+class ChangeFollower:
     """Finds the responses of the last hour that are new, or whose status is.
 
     A response in the foreground is stored at its end, below those that were created after it, and one in the background

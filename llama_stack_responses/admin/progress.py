@@ -12,7 +12,7 @@ _SECONDS: Final = 0.5
 """Seconds between two counts."""
 
 
-class Progress:
+class ProgressLine:
     """Counts what is done, in a line on standard error that is removed at the end. Without a terminal, prints nothing.
 
     Args:

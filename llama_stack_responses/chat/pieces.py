@@ -33,7 +33,7 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ContentPart:
     """A part of a choice's content."""
 
     content: str
@@ -68,7 +68,7 @@ def call_parts(call: ToolCall, arguments: Callable[[str], str]) -> Iterator[Delt
         yield ToolCall(call.key, arguments=arguments(piece))
 
 
-def content_parts(content: str, tokens: Sequence[Any]) -> Iterator[Part]:
+def content_parts(content: str, tokens: Sequence[Any]) -> Iterator[ContentPart]:
     """Yield a text in parts, each with the tokens that it begins with or consists of, as far as their texts show it."""
     tokens = tokens[: _MAX_TOKENS * len(content) + FEW]
     at, left = 0, -(-len(tokens) // _TOKENS)
@@ -78,10 +78,10 @@ def content_parts(content: str, tokens: Sequence[Any]) -> Iterator[Part]:
         # Each of the other parts needs at least one character, regardless of the server's tokens.
         end = max(at, min(at + size, len(content) - left)) if left else len(content)
         first, *rest = *sliced(content[at:end]), ""
-        yield Part(first, Tokens(some))
-        yield from (Part(piece, None) for piece in rest if piece)
+        yield ContentPart(first, Tokens(some))
+        yield from (ContentPart(piece, None) for piece in rest if piece)
         at = end
-    yield from (Part(piece, None) for piece in sliced(content[at:]))
+    yield from (ContentPart(piece, None) for piece in sliced(content[at:]))
 
 
 def entries(values: Any) -> Sequence[Any]:

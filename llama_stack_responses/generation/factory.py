@@ -44,7 +44,7 @@ from .delta_filter import DeltaFilter
 from .dependencies import Dependencies
 from .event_buffer import EventBuffer
 from .held_output import HeldOutput
-from .loop import NOTHING_DONE, Generation, GenerationLimits, Progress
+from .loop import NOTHING_DONE, Generation, GenerationLimits, GenerationProgress
 from .model_round import ModelRound
 from .reasoning_summary import ReasoningSummarizer
 from .stop_point import StopPoint
@@ -227,9 +227,9 @@ class GenerationContext:
         items: list[Json],
         event_buffer: EventBuffer,
         *,
-        progress: Progress = NOTHING_DONE,
+        progress: GenerationProgress = NOTHING_DONE,
         stop_point: StopPoint | None = None,
-        after_step: Callable[[Progress], Awaitable[None]] | None = None,
+        after_step: Callable[[GenerationProgress], Awaitable[None]] | None = None,
     ) -> Generation:
         """Return a generation.
 

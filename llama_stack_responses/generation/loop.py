@@ -41,7 +41,7 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class GenerationProgress:
     """The results of a generation's finished rounds.
 
     Attributes:
@@ -57,7 +57,7 @@ class Progress:
     ends: bool = False
 
 
-NOTHING_DONE: Final = Progress()
+NOTHING_DONE: Final = GenerationProgress()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +133,9 @@ class Generation:
         limits: GenerationLimits,
         telemetry: Telemetry,
         moderation_filter: ModerationFilter | None = None,
-        progress: Progress = NOTHING_DONE,
+        progress: GenerationProgress = NOTHING_DONE,
         stop_point: StopPoint | None = None,
-        after_step: Callable[[Progress], Awaitable[None]] | None = None,
+        after_step: Callable[[GenerationProgress], Awaitable[None]] | None = None,
     ) -> None:
         self._request = request
         self._items, self._model_items, self._held = items, model_items, held
@@ -386,7 +386,9 @@ class Generation:
 
     async def _step(self) -> None:
         if self._after_step:
-            await self._after_step(Progress(self._rounds, self._said, list(self._waiting.values()), self._ends))
+            await self._after_step(
+                GenerationProgress(self._rounds, self._said, list(self._waiting.values()), self._ends)
+            )
 
 
 def _outputs(items: Sequence[Json]) -> Iterator[Output]:

@@ -23,7 +23,7 @@ from ..generation.driver import GenerationDriver
 from ..generation.ended_log import log_ended
 from ..generation.event_buffer import EventBuffer
 from ..generation.factory import GenerationContext, GenerationFactory
-from ..generation.loop import Generation, Progress
+from ..generation.loop import Generation, GenerationProgress
 from ..generation.timeline import Earlier
 from ..inputs.history import Hold, for_model
 from ..intervals import DEFAULT, Intervals
@@ -346,10 +346,12 @@ class JobRunner:
                 if isinstance(items, ApiError):
                     raise items
 
-                async def after_step(progress: Progress) -> None:
+                async def after_step(progress: GenerationProgress) -> None:
                     await self._checkpoint(context, checkpoint, progress)
 
-                progress = Progress(checkpoint.rounds, checkpoint.said, _waiting(checkpoint), self._client_acts)
+                progress = GenerationProgress(
+                    checkpoint.rounds, checkpoint.said, _waiting(checkpoint), self._client_acts
+                )
                 _, keys = await self._opened(checkpoint)
                 self._record_wait(checkpoint)
                 with self._access.acting_for(owner, keys), within(checkpoint.trace):
@@ -369,7 +371,9 @@ class JobRunner:
         if checkpoint.queued_at is not None and self.job.state.tries == 1:
             self._factory.telemetry.waited(time.time() - checkpoint.queued_at)
 
-    async def _checkpoint(self, context: GenerationContext, checkpoint: Checkpoint, progress: Progress) -> None:
+    async def _checkpoint(
+        self, context: GenerationContext, checkpoint: Checkpoint, progress: GenerationProgress
+    ) -> None:
         """Store a checkpoint, from which the next worker continues."""
         assembler, held = context.assembler, self._event_buffer.order.held
         # Copies: they are encoded after this call, and the response may change in the meantime.

@@ -22,8 +22,8 @@ type Item = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What the reading of a view's items shares.
+class ViewContext:
+    """What the views of all items share.
 
     Attributes:
         budget: the characters that are left.
@@ -42,9 +42,9 @@ class Reading:
     requests: Mapping[str, Item] = field(default_factory=dict)
 
 
-def item_views(items: Sequence[Item], reading: Reading) -> list[Json]:
+def item_views(items: Sequence[Item], context: ViewContext) -> list[Json]:
     """Return the first items as a page shows them. Markdown is not rendered yet."""
-    return [_item_view(item, reading) for item in items[:MAX_ITEMS]]
+    return [_item_view(item, context) for item in items[:MAX_ITEMS]]
 
 
 def markdown_blocks(items: Sequence[Json]) -> Iterator[Json]:
@@ -55,17 +55,17 @@ def markdown_blocks(items: Sequence[Json]) -> Iterator[Json]:
                 yield block
 
 
-def _item_view(item: Item, reading: Reading) -> Json:
+def _item_view(item: Item, context: ViewContext) -> Json:
     kind, make = _KINDS.get(item["type"], ("other", _other))
     head = {"type": item["type"], "id": blocks.short(item.get("id")), "kind": kind}
-    return {**head, "status": blocks.short(item.get("status")), **make(item, reading)}
+    return {**head, "status": blocks.short(item.get("status")), **make(item, context)}
 
 
-def _message(item: Item, reading: Reading) -> Json:
+def _message(item: Item, context: ViewContext) -> Json:
     content = item.get("content")
     parts = [{"type": "input_text", "text": content}] if isinstance(content, str) else content
-    structured = reading.structured and item.get("role") == "assistant"
-    views = [_part(part, reading.budget, structured=structured) for part in blocks.objects(parts)]
+    structured = context.structured and item.get("role") == "assistant"
+    views = [_part(part, context.budget, structured=structured) for part in blocks.objects(parts)]
     return {"role": blocks.short(item.get("role")), "phase": blocks.short(item.get("phase")), "blocks": views}
 
 
@@ -87,15 +87,15 @@ def _part(part: Item, budget: Budget, *, structured: bool) -> Json:
     return blocks.as_json(part, budget)
 
 
-def _reasoning(item: Item, reading: Reading) -> Json:
+def _reasoning(item: Item, context: ViewContext) -> Json:
     parts = [*blocks.objects(item.get("summary")), *blocks.objects(item.get("content"))]
-    views = [_part(part, reading.budget, structured=False) for part in parts]
+    views = [_part(part, context.budget, structured=False) for part in parts]
     return {"blocks": views, "sealed": not views and bool(item.get("encrypted_content"))}
 
 
-def _tool(item: Item, reading: Reading) -> Json:
+def _tool(item: Item, context: ViewContext) -> Json:
     """Return a call of a tool, run by the client or the server."""
-    parts = _CALLS[item["type"]](item, reading.budget)
+    parts = _CALLS[item["type"]](item, context.budget)
     arguments, error = parts.get("arguments"), _error(item)
     name = str(parts.get("name") or item["type"].removesuffix("_call"))[:_TITLE_CHARACTERS]
     summary = _flat(str(parts.get("summary", arguments["text"] if arguments else "")))
@@ -106,9 +106,9 @@ def _tool(item: Item, reading: Reading) -> Json:
         "run_by": parts.get("run_by", "server"),
         "arguments": arguments,
         "results": parts.get("results", []),
-        "failed": item.get("status") == "failed" or error is not None or str(item.get("id")) in reading.failed,
+        "failed": item.get("status") == "failed" or error is not None or str(item.get("id")) in context.failed,
         "error": error,
-        "duration_ms": reading.durations.get(str(item.get("id"))),
+        "duration_ms": context.durations.get(str(item.get("id"))),
         "call_id": blocks.short(item.get("call_id")),
     }
 
@@ -201,9 +201,9 @@ def _any_call(item: Item, budget: Budget) -> Json:
     return {"name": item.get("name"), "arguments": _arguments(value, budget), "run_by": "client"}
 
 
-def _output(item: Item, reading: Reading) -> Json:
+def _output(item: Item, context: ViewContext) -> Json:
     """Return the answer to a call that the client ran."""
-    output, budget = item.get("output", item.get("tools")), reading.budget
+    output, budget = item.get("output", item.get("tools")), context.budget
     if isinstance(output, str):
         results = [_result(output, budget)]
     elif isinstance(output, dict):
@@ -233,32 +233,32 @@ def _of(block: Json) -> Json:
     return {name: block[name] for name in ("text", "language", "truncated")}
 
 
-def _compaction(item: Item, reading: Reading) -> Json:
+def _compaction(item: Item, context: ViewContext) -> Json:
     seal = item.get(SEALED)
-    text = reading.summaries.get(str(seal))
+    text = context.summaries.get(str(seal))
     return {
         "title": "The conversation before this was replaced by a summary.",
-        "blocks": [blocks.words(text, reading.budget)] if text else [],
+        "blocks": [blocks.words(text, context.budget)] if text else [],
         "sealed": bool(seal) and not text,
     }
 
 
-def _listed_tools(item: Item, _: Reading) -> Json:
+def _listed_tools(item: Item, _: ViewContext) -> Json:
     names = [str(tool.get("name", ""))[:_TITLE_CHARACTERS] for tool in blocks.objects(item.get("tools"))]
     title = f"{item.get('server_label') or 'tools'}: {len(names)} {'tool' if len(names) == 1 else 'tools'}"
     return {"title": title[:_TITLE_CHARACTERS], "names": names, "error": _error(item)}
 
 
-def _approval(item: Item, reading: Reading) -> Json:
+def _approval(item: Item, context: ViewContext) -> Json:
     """Return a request for approval."""
-    arguments = _arguments(item.get("arguments"), reading.budget)
+    arguments = _arguments(item.get("arguments"), context.budget)
     return {**_approved_call("Approval requested", item, arguments), "arguments": arguments, "approve": None}
 
 
-def _approval_answer(item: Item, reading: Reading) -> Json:
+def _approval_answer(item: Item, context: ViewContext) -> Json:
     """Return the answer to a request for approval; it names the call if the request is known."""
     answer = "Approved" if item.get("approve") else "Refused"
-    request = reading.requests.get(str(item.get("approval_request_id")))
+    request = context.requests.get(str(item.get("approval_request_id")))
     call = {"title": answer, "name": None, "server": None}
     if request:
         call = _approved_call(answer, request, _arguments(request.get("arguments"), Budget()))
@@ -273,8 +273,8 @@ def _approved_call(what: str, request: Item, arguments: Json) -> Json:
     }
 
 
-def _other(item: Item, reading: Reading) -> Json:
-    return {"json": _of(blocks.as_json(dict(item), reading.budget))}
+def _other(item: Item, context: ViewContext) -> Json:
+    return {"json": _of(blocks.as_json(dict(item), context.budget))}
 
 
 _CALLS: Final[Mapping[str, Callable[[Item, Budget], Json]]] = {
@@ -301,7 +301,7 @@ _OUTPUTS: Final = (
     "tool_search_output",
 )
 
-_KINDS: Final[Mapping[str, tuple[str, Callable[[Item, Reading], Json]]]] = {
+_KINDS: Final[Mapping[str, tuple[str, Callable[[Item, ViewContext], Json]]]] = {
     "message": ("message", _message),
     "reasoning": ("reasoning", _reasoning),
     "compaction": ("compaction", _compaction),

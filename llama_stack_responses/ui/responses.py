@@ -23,7 +23,7 @@ from ..store.running_response import RunningResponse
 from ..store.stored_response import StoredResponse
 from .approvals import answered_requests
 from .blocks import Budget
-from .items import Reading, item_views
+from .items import ViewContext, item_views
 from .rendering import RENDER_SECONDS, Renderer
 from .summaries import Summaries
 from .view import facts_of, instructions_of, items_of, owner_of, summary_of, timing_of
@@ -54,8 +54,8 @@ class Views:
         """
         stored = as_stored(await self._impl.reader.find(response_id, "read", hold))
         inputs = await self._inputs([stored])
-        reading = await self._reading([*inputs[0], *stored.response["output"]], hold)
-        view = await asyncio.to_thread(_view, stored, inputs[0], reading)
+        context = await self._view_context([*inputs[0], *stored.response["output"]], hold)
+        view = await asyncio.to_thread(_view, stored, inputs[0], context)
         [view["summary"]] = await self._impl.archive.listing.unanswered(stored.owner, [view["summary"]])
         await self._renderer.render(view["items"], self._impl.access.current_user().identity)
         return view
@@ -64,8 +64,8 @@ class Views:
         """Return turns of a conversation: each with its row of the list, and its items."""
         inputs = await self._inputs(stored)
         items = chain(*inputs, *(each.response["output"] for each in stored))
-        reading = await self._reading(list(items), hold)
-        turns = await asyncio.to_thread(_turns, stored, inputs, reading)
+        context = await self._view_context(list(items), hold)
+        turns = await asyncio.to_thread(_turns, stored, inputs, context)
         for turn, each in zip(turns, stored, strict=True):
             [turn["summary"]] = await self._impl.archive.listing.unanswered(each.owner, [turn["summary"]])
         await self._renderer.render(
@@ -85,8 +85,8 @@ class Views:
         page = await self._impl.conversations.list_items(
             conversation_id, limit=limit, after=after, order=order, hold=hold
         )
-        reading = await self._reading(page.data, hold)
-        items = await asyncio.to_thread(item_views, page.data, reading)
+        context = await self._view_context(page.data, hold)
+        items = await asyncio.to_thread(item_views, page.data, context)
         await self._renderer.render(items, self._impl.access.current_user().identity)
         head = {name: about[name] for name in ("id", "created_at", "metadata")}
         last = page.data[-1]["id"] if page.data and page.has_more else None
@@ -132,12 +132,12 @@ class Views:
             raise bad_request(f"Response '{response_id}' is still in progress.", code="response_not_ready")
         return response
 
-    async def _reading(self, items: Sequence[Json], hold: Hold | None) -> Reading:
+    async def _view_context(self, items: Sequence[Json], hold: Hold | None) -> ViewContext:
         """Return what the views of items share, with the summaries and requests that the viewer may read."""
         viewer = self._impl.access.current_user()
         summaries = await self._summaries.of(items, viewer, hold)
         requests = await answered_requests(self._impl.archive, items, viewer, hold)
-        return Reading(Budget(), summaries=summaries, requests=requests)
+        return ViewContext(Budget(), summaries=summaries, requests=requests)
 
     async def _inputs(self, stored: Sequence[StoredResponse]) -> list[list[Json]]:
         """Return each response's own input; an empty list where it is too much to read."""
@@ -152,14 +152,14 @@ def as_stored(response: StoredResponse | RunningResponse) -> StoredResponse:
     return response
 
 
-def _view(stored: StoredResponse, inputs: list[Json], reading: Reading) -> Json:
+def _view(stored: StoredResponse, inputs: list[Json], context: ViewContext) -> Json:
     response = stored.response
     return {
         "object": "ui.response",
         "summary": summary_of(stored, inputs),
         "owner": owner_of(stored.owner),
-        "instructions": instructions_of(response, reading.budget),
-        **items_of(stored, inputs, reading),
+        "instructions": instructions_of(response, context.budget),
+        **items_of(stored, inputs, context),
         "facts": facts_of(response),
         "timing": timing_of(stored.timing),
         "requests": stored.recorded,
@@ -167,12 +167,12 @@ def _view(stored: StoredResponse, inputs: list[Json], reading: Reading) -> Json:
     }
 
 
-def _turns(stored: Sequence[StoredResponse], inputs: Sequence[list[Json]], reading: Reading) -> list[Json]:
+def _turns(stored: Sequence[StoredResponse], inputs: Sequence[list[Json]], context: ViewContext) -> list[Json]:
     return [
         {
             "id": each.response["id"],
             "summary": summary_of(each, turn_input),
-            **items_of(each, turn_input, reading),
+            **items_of(each, turn_input, context),
             "compacted": any(item["type"] == "compaction" for item in (*turn_input, *each.response["output"])),
         }
         for each, turn_input in zip(stored, inputs, strict=True)

@@ -13,7 +13,7 @@ from ..store.list_rows import Row, failed_calls, first_words, row_of
 from ..store.stored_response import StoredResponse
 from . import blocks
 from .blocks import Budget
-from .items import MAX_ITEMS, Reading, item_views
+from .items import MAX_ITEMS, ViewContext, item_views
 
 _LARGE_BYTES: Final = 20_000
 """Bytes of a setting, as JSON, from which it is left out."""
@@ -33,20 +33,20 @@ def summary_of(stored: StoredResponse, inputs: Sequence[Json]) -> Row:
     return {"id": stored.response["id"], **row, "version": stored.version}
 
 
-def items_of(stored: StoredResponse, inputs: Sequence[Json], reading: Reading) -> Json:
+def items_of(stored: StoredResponse, inputs: Sequence[Json], context: ViewContext) -> Json:
     """Return a response's own input and its output as a page shows them, and how many items are left out.
 
     Args:
         stored: the response.
         inputs: its own input.
-        reading: what the view shares; the rest of it is filled in for this response.
+        context: what the views share; the rest of it is filled in for this response.
     """
     response = stored.response
     form = ((response.get("text") or {}).get("format") or {}).get("type", "text")
     durations = {tool[2]: tool[1] - tool[0] for tool in (stored.timing or {}).get("tools", ()) if tool[1] is not None}
-    input_views = item_views(inputs, reading)
+    input_views = item_views(inputs, context)
     failed = frozenset(str(item.get("id")) for item in failed_calls(response["output"], stored.timing))
-    own = replace(reading, structured=form != "text", durations=durations, failed=failed)
+    own = replace(context, structured=form != "text", durations=durations, failed=failed)
     output_views = item_views(response["output"], own)
     left_out = max(0, len(inputs) - MAX_ITEMS) + max(0, len(response["output"]) - MAX_ITEMS)
     return {"items": [*input_views, *output_views], "output_from": len(input_views), "items_left_out": left_out}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.admin.follow import Follower
+from llama_stack_responses.admin.follow import ChangeFollower
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.types import Json
 from llama_stack_responses.store.archive import Archive
@@ -47,12 +47,12 @@ def store(records: Records) -> Store:
     return Store(records)
 
 
-async def ids(follower: Follower, wanted: Callable[[Json], bool] = any_row) -> list[str]:
+async def ids(follower: ChangeFollower, wanted: Callable[[Json], bool] = any_row) -> list[str]:
     return [row["id"] for row in await follower.changed(wanted)]
 
 
 async def test_response_stored_after_one_that_was_created_later_is_seen_once(records: Records, store: Store) -> None:
-    follower = Follower(records, None)
+    follower = ChangeFollower(records, None)
     assert await follower.first(10, any_row) == []
     fast = await store.save(1)
     assert await ids(follower) == [fast]
@@ -63,7 +63,7 @@ async def test_response_stored_after_one_that_was_created_later_is_seen_once(rec
 
 
 async def test_response_whose_status_becomes_wanted_is_seen(records: Records, store: Store) -> None:
-    follower = Follower(records, None)
+    follower = ChangeFollower(records, None)
     await follower.first(10, any_row)
     created = response(status="queued", background=True, created_at=int(await records.now()) - 5)
     await store.archive.save(created, owner=ALICE, base=None, input_items=[user("question")])
@@ -78,7 +78,7 @@ async def test_response_whose_status_becomes_wanted_is_seen(records: Records, st
 
 async def test_responses_before_the_first_look_are_not_new(records: Records, store: Store) -> None:
     created = [await store.save(30 - number) for number in range(4)]
-    follower = Follower(records, ALICE)
+    follower = ChangeFollower(records, ALICE)
     assert [row["id"] for row in await follower.first(2, any_row)] == created[2:]
     assert await ids(follower) == []
     await store.save(0, BOB)
@@ -88,7 +88,7 @@ async def test_responses_before_the_first_look_are_not_new(records: Records, sto
 
 async def test_look_reads_the_newest_rows_of_each_owner(records: Records, store: Store) -> None:
     created = [await store.save(100 - number) for number in range(5)]
-    follower = Follower(records, None, max_rows=3, min_rows=2)
+    follower = ChangeFollower(records, None, max_rows=3, min_rows=2)
     await follower.first(1, any_row)
     await store.archive.delete(created[-1])
     assert await ids(follower) == []
@@ -101,7 +101,7 @@ async def test_look_reads_the_newest_rows_of_each_owner(records: Records, store:
 
 
 async def test_response_of_an_earlier_hour_is_not_seen(records: Records, store: Store) -> None:
-    follower = Follower(records, None)
+    follower = ChangeFollower(records, None)
     await follower.first(10, any_row)
     await store.save(3700)
     assert await ids(follower) == []

@@ -15,7 +15,7 @@ from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.generation.event_buffer import EventBuffer
-from llama_stack_responses.generation.loop import NOTHING_DONE, Ending, GenerationLimits, Progress
+from llama_stack_responses.generation.loop import NOTHING_DONE, Ending, GenerationLimits, GenerationProgress
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Makers, Toolset
 from tests.support.generations import make_generation
@@ -49,7 +49,7 @@ class GenerationHarness:
         history: Sequence[Json] = (),
         profile: Profile | None = None,
         limits: GenerationLimits = ENOUGH,
-        progress: Progress = NOTHING_DONE,
+        progress: GenerationProgress = NOTHING_DONE,
         inference: FakeInference | None = None,
         held: Reservation | None = None,
         **fields: Any,
@@ -58,7 +58,7 @@ class GenerationHarness:
         self.items = [*history, *request.input_items]
         self.inference = inference or FakeInference(*rounds)
         self.event_buffer = EventBuffer(wanted=True)
-        self.steps: list[Progress] = []
+        self.steps: list[GenerationProgress] = []
         toolset = Toolset(request, {**client_tools(), **makers}, servers=limits.servers)
         response = new_response(request, id="resp_1", created_at=1)
         self.assembler = Assembler(response, toolset.kind_of, show_logprobs=request.wants_logprobs)
@@ -77,9 +77,9 @@ class GenerationHarness:
             held=held,
         )
 
-    async def note(self, progress: Progress) -> None:
+    async def note(self, progress: GenerationProgress) -> None:
         """Record the progress after each step."""
-        self.steps.append(Progress(progress.rounds, list(progress.said), progress.waiting, progress.ends))
+        self.steps.append(GenerationProgress(progress.rounds, list(progress.said), progress.waiting, progress.ends))
 
     async def end(self) -> list[Json]:
         """Run the generation and return all events."""

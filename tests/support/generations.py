@@ -17,7 +17,7 @@ from llama_stack_responses.generation.context_fit import ContextFit
 from llama_stack_responses.generation.context_lengths import ContextLengths
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.held_output import HeldOutput
-from llama_stack_responses.generation.loop import NOTHING_DONE, Generation, GenerationLimits, Progress
+from llama_stack_responses.generation.loop import NOTHING_DONE, Generation, GenerationLimits, GenerationProgress
 from llama_stack_responses.generation.model_round import ModelRound
 from llama_stack_responses.generation.stop_point import StopPoint
 from llama_stack_responses.generation.token_counts import TokenCounts
@@ -41,9 +41,9 @@ def make_generation(
     limits: GenerationLimits,
     profile: Profile | None = None,
     fair_yield: FairYield | None = None,
-    progress: Progress = NOTHING_DONE,
+    progress: GenerationProgress = NOTHING_DONE,
     stop_point: StopPoint | None = None,
-    after_step: Callable[[Progress], Awaitable[None]] | None = None,
+    after_step: Callable[[GenerationProgress], Awaitable[None]] | None = None,
     held: Reservation | None = None,
 ) -> Generation:
     """Create a generation over `items`, by default for a model without a profile."""

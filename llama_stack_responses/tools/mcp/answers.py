@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from .events import Event, EventReader
+from .events import Event, SseParser
 from .failure import BAD_GATEWAY, BrokenConnection, Failure, too_large
 from .incoming import IncomingMessages
 from .versions import http
@@ -72,7 +72,7 @@ class Body:
 
     async def events(self) -> AsyncIterator[Event]:
         """Yield the events of a stream that the `mcp` package needs."""
-        reader = EventReader(self._incoming.limits.answer_bytes)
+        reader = SseParser(self._incoming.limits.answer_bytes)
         lines = 0
         async for chunk in self.chunks():
             for event in reader.feed(chunk):

@@ -44,7 +44,7 @@ class Event:
         return b"\n".join([*lines, b"", b""])
 
 
-class EventReader:
+class SseParser:
     """A parser that splits a stream into events.
 
     Args:

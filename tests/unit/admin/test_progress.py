@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from llama_stack_responses.admin.progress import Progress
+from llama_stack_responses.admin.progress import ProgressLine
 from tests.support.golden_store import FOLDER, Golden, load
 
 ROOT: Final = Path(__file__).parents[3]
@@ -28,7 +28,7 @@ class Terminal(io.StringIO):
 def test_count_is_printed_twice_a_second_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal, now = Terminal(), [0.0]
     monkeypatch.setattr(sys, "stderr", terminal)
-    with Progress("rows", 2_000, clock=lambda: now[0]) as progress:
+    with ProgressLine("rows", 2_000, clock=lambda: now[0]) as progress:
         for _ in range(8):
             now[0] += 0.25
             progress.add(250)
@@ -39,7 +39,7 @@ def test_count_is_printed_twice_a_second_and_removed(monkeypatch: pytest.MonkeyP
 def test_nothing_is_printed_without_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     printed = io.StringIO()
     monkeypatch.setattr(sys, "stderr", printed)
-    with Progress("rows", clock=iter(range(9)).__next__) as progress:
+    with ProgressLine("rows", clock=iter(range(9)).__next__) as progress:
         progress.add(5)
     assert not printed.getvalue()
 

@@ -13,7 +13,7 @@ from llama_stack_responses.chat.inference import Extender, Receive
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.transcript import Transcript
-from llama_stack_responses.generation.loop import Ending, Progress
+from llama_stack_responses.generation.loop import Ending, GenerationProgress
 from tests.support.generation_harness import GenerationHarness
 from tests.support.inference import FakeInference, Round, Step, call, chunk, finish, reasoning, text
 from tests.support.strict import check_stream
@@ -170,7 +170,11 @@ async def test_resumed_generation_keeps_earlier_compaction() -> None:
     [step] = harness.steps
     assert [item["type"] for item in step.said] == ["compaction", "message"]
     again = GenerationHarness(
-        ANSWER, makers={}, progress=Progress(0, step.said), input=[*TURNS, QUESTION], context_management=at(100)
+        ANSWER,
+        makers={},
+        progress=GenerationProgress(0, step.said),
+        input=[*TURNS, QUESTION],
+        context_management=at(100),
     )
     await again.end()
     messages = again.inference.requests[0]["messages"]

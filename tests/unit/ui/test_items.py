@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from llama_stack_responses.core.stream.calls import FORMS
 from llama_stack_responses.core.types import Json
 from llama_stack_responses.ui.blocks import Budget
-from llama_stack_responses.ui.items import _KINDS, MAX_ITEMS, Reading, item_views
+from llama_stack_responses.ui.items import _KINDS, MAX_ITEMS, ViewContext, item_views
 
 PICTURE = "data:image/png;base64,iVBORw0KGgo="
 ANY_JSON: Any = st.recursive(
@@ -28,7 +28,7 @@ FIELDS = (
 
 
 def view(item: Json, **options: Any) -> Json:
-    [created] = item_views([item], Reading(Budget(), **options))
+    [created] = item_views([item], ViewContext(Budget(), **options))
     return created
 
 
@@ -119,7 +119,7 @@ def test_structured_output_is_json() -> None:
 
 def test_view_is_bounded() -> None:
     items = [{"type": "message", "role": "user", "content": "x" * 100_000}] * (MAX_ITEMS + 5)
-    created = item_views(items, Reading(Budget()))
+    created = item_views(items, ViewContext(Budget()))
     assert len(created) == MAX_ITEMS
     assert len(json.dumps(created)) < 5_000_000
 

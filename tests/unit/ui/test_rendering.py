@@ -16,7 +16,7 @@ from llama_stack_responses.core.types import Json
 from llama_stack_responses.process_pool.pool import PoolLimits, Task, WorkerPool
 from llama_stack_responses.process_pool.time_budget import TimeBudget
 from llama_stack_responses.ui.blocks import MARKDOWN_CHARACTERS, Budget, as_json
-from llama_stack_responses.ui.items import Reading, item_views
+from llama_stack_responses.ui.items import ViewContext, item_views
 from llama_stack_responses.ui.rendering import Renderer
 
 SLOW = "[" * MARKDOWN_CHARACTERS
@@ -39,7 +39,7 @@ def message(*texts: str) -> Json:
 
 
 async def rendered(pool: WorkerPool, *items: Json, **options: Any) -> list[Json]:
-    view = item_views(items, Reading(Budget()))
+    view = item_views(items, ViewContext(Budget()))
     await Renderer(pool, **options).render(view, "alice")
     return view
 

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_stack_responses.tools.mcp.events import Event, EventReader
+from llama_stack_responses.tools.mcp.events import Event, SseParser
 from llama_stack_responses.tools.mcp.failure import Failure
 
 
-def read(reader: EventReader, *chunks: bytes) -> list[Event]:
+def read(reader: SseParser, *chunks: bytes) -> list[Event]:
     return [event for chunk in chunks for event in reader.feed(chunk) if event]
 
 
@@ -32,25 +32,25 @@ def read(reader: EventReader, *chunks: bytes) -> list[Event]:
     ],
 )
 def test_stream_is_split_into_events(stream: bytes, events: list[Event]) -> None:
-    assert read(EventReader(1_000), stream) == events
-    assert read(EventReader(1_000), *(stream[at : at + 1] for at in range(len(stream)))) == events
+    assert read(SseParser(1_000), stream) == events
+    assert read(SseParser(1_000), *(stream[at : at + 1] for at in range(len(stream)))) == events
 
 
 @given(st.lists(st.sampled_from([b"data: a", b"\r", b"\n", b"\r\n", b"id: 1", b"x"])), st.integers(1, 7))
 def test_arbitrary_cuts_do_not_change_events(pieces: list[bytes], size: int) -> None:
     stream = b"".join(pieces)
     cut = [stream[at : at + size] for at in range(0, len(stream), size)]
-    assert read(EventReader(10_000), *cut) == read(EventReader(10_000), stream)
+    assert read(SseParser(10_000), *cut) == read(SseParser(10_000), stream)
 
 
 def test_encoded_event_is_parsed_back() -> None:
     event = Event(b"message", b'{"a": 1}', b"7", 1_000)
-    assert read(EventReader(1_000), event.encoded()) == [event]
+    assert read(SseParser(1_000), event.encoded()) == [event]
 
 
 @pytest.mark.parametrize("chunk", [b"data: " + b"x" * 10, b"data\n" * 5, b":" * 50, b":\n" * 50])
 def test_endless_event_fails_at_limit(chunk: bytes) -> None:
-    reader = EventReader(1_000)
+    reader = SseParser(1_000)
     fitting = 1_000 // len(chunk)
     read(reader, *[chunk] * fitting)
     with pytest.raises(Failure, match="larger than"):
@@ -58,14 +58,14 @@ def test_endless_event_fails_at_limit(chunk: bytes) -> None:
 
 
 def test_limit_applies_to_each_event() -> None:
-    reader = EventReader(100)
+    reader = SseParser(100)
     assert len(read(reader, *[b"data: %s\n\n" % (b"x" * 80)] * 50)) == 50
 
 
 @pytest.mark.parametrize("field", [b"id", b"event"])
 def test_long_event_name_or_id_fails(field: bytes) -> None:
     with pytest.raises(Failure, match="names or ids"):
-        read(EventReader(10_000), field + b": " + b"x" * 2_000 + b"\n")
+        read(SseParser(10_000), field + b": " + b"x" * 2_000 + b"\n")
 
 
 def test_line_of_many_chunks_is_joined_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_line_of_many_chunks_is_joined_once(monkeypatch: pytest.MonkeyPatch) -> 
             looked_at += len(self)
             return super().splitlines(keepends)
 
-    reader = EventReader(1_000_000)
+    reader = SseParser(1_000_000)
     for _ in range(5_000):
         assert list(reader.feed(Chunk(b"x" * 100))) == []
     assert list(reader.feed(Chunk(b"\n"))) == [None]
