@@ -179,13 +179,13 @@ class ChunkReader:
 
     Attributes:
         service_tier: the provider's name for the tier that served the round, if it reported one.
-        said: number of characters read so far, including those that are hidden from the client.
+        characters: number of characters read so far, including those that are hidden from the client.
         extensions: number of chunks whose text was taken from their JSON.
     """
 
     def __init__(self, profile: Profile, max_characters: int, *, summaries: bool = False) -> None:
         self.service_tier: str | None = None
-        self.said = 0
+        self.characters = 0
         self.extensions = 0
         self._max_characters = max_characters
         self._seen = 0
@@ -214,7 +214,7 @@ class ChunkReader:
             ApiError: the chunk is invalid.
         """
         self._last = self._extended = None
-        if self.said > self._max_characters:
+        if self.characters > self._max_characters:
             raise self.cut()
         if chunk.usage is not None:
             self._usage = chunk.usage
@@ -253,7 +253,7 @@ class ChunkReader:
 
     def may_extend(self, text: str) -> bool:
         """Return whether a text may extend the last delta."""
-        return 0 < len(text) <= PIECE_CHARACTERS and self.said <= self._max_characters
+        return 0 < len(text) <= PIECE_CHARACTERS and self.characters <= self._max_characters
 
     def _extendable(self, delta: Delta, fields: dict[str, Any]) -> _Extended | None:
         """Return how the next chunk may extend this delta, the only one of a chunk with these fields."""
@@ -278,7 +278,7 @@ class ChunkReader:
         Raises:
             OutputLimitReached: it has.
         """
-        if self.said > self._max_characters:
+        if self.characters > self._max_characters:
             raise self.cut()
 
     def check_progress(self) -> None:
@@ -287,8 +287,8 @@ class ChunkReader:
         Raises:
             ApiError: the stream has had no content for too long.
         """
-        self._stalls = self._stalls + 1 if self.said == self._seen else 0
-        self._seen = self.said
+        self._stalls = self._stalls + 1 if self.characters == self._seen else 0
+        self._seen = self.characters
         if self._stalls > _MAX_STALLS:
             raise ApiError(502, "The inference provider keeps sending chunks without content.")
 
@@ -339,7 +339,7 @@ class ChunkReader:
             or fields.get("thinking_blocks")
         ):
             return few(self._reasoning_in_parts(fields))
-        self.said += len(visible)
+        self.characters += len(visible)
         piece = self._joiner.feed("reasoning", visible)
         return [Reasoning(piece, self._as_summary)] if piece else []
 
@@ -355,7 +355,7 @@ class ChunkReader:
         for thought, signature in _thoughts(fields):
             yield from self._thought("reasoning", thought, self._as_summary)
             if signature:
-                self.said += _SIGNATURE_CHARACTERS + len(signature)
+                self.characters += _SIGNATURE_CHARACTERS + len(signature)
                 yield Reasoning("", self._as_summary, signature)
 
     def _thought(self, key: str, value: str, is_summary: bool) -> Iterator[Delta]:
@@ -365,7 +365,7 @@ class ChunkReader:
     def _joined(self, key: str, value: str) -> Iterator[str]:
         """Yield a text of the stream `key` in pieces, and count it."""
         for piece in sliced(value):
-            self.said += len(piece)
+            self.characters += len(piece)
             if joined := self._joiner.feed(key, piece):
                 yield joined
 
@@ -374,9 +374,9 @@ class ChunkReader:
 
     def _annotations(self, annotations: Iterable[Any]) -> Iterator[Delta]:
         for each in annotations:
-            self.said += _ENTRY_CHARACTERS
+            self.characters += _ENTRY_CHARACTERS
             if annotation := _annotation(each):
-                self.said += sum(len(value) for value in annotation.value.values() if isinstance(value, str))
+                self.characters += sum(len(value) for value in annotation.value.values() if isinstance(value, str))
                 yield annotation
 
     def _signed_calls(self, out: list[Any], calls: Iterable[Any], first: int = 0) -> None:
@@ -384,7 +384,7 @@ class ChunkReader:
             delta = self._call(position, call)
             custom = bool(member(call, "custom"))
             if signature := _signature(call):
-                self.said += _SIGNATURE_CHARACTERS + len(signature)
+                self.characters += _SIGNATURE_CHARACTERS + len(signature)
                 out.append(Reasoning("", signature=signature, call_id=delta.call_id))
             if len(delta.arguments) > PIECE_CHARACTERS:
                 out.extend(few(call_parts(delta, partial(self._arguments, delta.key, custom=custom))))
@@ -403,11 +403,11 @@ class ChunkReader:
         if type(content) is not str or (size := len(content)) > PIECE_CHARACTERS or (tokens and len(tokens) > FEW):
             out.extend(few(self._content_in_parts(content, tokens)))
             return
-        self.said += size
+        self.characters += size
         content = self._joiner.feed("content", content)
         logprobs = _logprobs(choice) if choice.logprobs else None
         if logprobs:
-            self.said += sum(map(_logprob_weight, logprobs))
+            self.characters += sum(map(_logprob_weight, logprobs))
         if logprobs and self._half_tokens:
             logprobs, self._half_tokens = self._half_tokens + logprobs, []
         if not content:
@@ -447,7 +447,7 @@ class ChunkReader:
             for inner in entries(member(part, "summary") or ()):
                 yield from self._thought("summary", text(inner, "text"), self._summaries)
                 if signature := _whole_text(inner, "signature"):
-                    self.said += _SIGNATURE_CHARACTERS + len(signature)
+                    self.characters += _SIGNATURE_CHARACTERS + len(signature)
                     yield Reasoning("", self._summaries, signature)
 
     def _call(self, position: int, call: Any) -> ToolCall:
@@ -465,12 +465,12 @@ class ChunkReader:
         known = self._calls.get(index)
         if known is None or known.is_another(call_id, name, arguments):
             known = self._calls[index] = _CallSoFar(known.number + 1 if known else 0)
-            self.said += _CALL_CHARACTERS
+            self.characters += _CALL_CHARACTERS
             self._begun += 1
             if self._begun > _MAX_CALLS:
                 raise self.cut()
         known.add(call_id, name, arguments)
-        self.said += len(arguments)
+        self.characters += len(arguments)
         return ToolCall((index, known.number), name, call_id, arguments)
 
     def _arguments(self, key: Hashable, written: str, *, custom: bool) -> str:

@@ -65,7 +65,7 @@ class Round:
     @property
     def is_long(self) -> bool:
         """Whether an item of this round can be large."""
-        return self.reader.said >= LARGE_CHARACTERS
+        return self.reader.characters >= LARGE_CHARACTERS
 
     def closes(self, deltas: Iterable[Delta]) -> bool:
         """Return whether one of the deltas may close a large item."""
@@ -174,7 +174,7 @@ class Intake:
             return False
         if not round_.extend(text):
             return False
-        reader.said += len(text)
+        reader.characters += len(text)
         reader.extensions += 1
         self._watchdog.reset()
         self._read = number
@@ -228,7 +228,7 @@ class Intake:
             if (
                 type(deltas) is not list
                 or round_.filters
-                or (round_.reader.said >= LARGE_CHARACTERS and round_.closes(deltas))
+                or (round_.reader.characters >= LARGE_CHARACTERS and round_.closes(deltas))
             ):
                 self.deltas = deltas
                 return True

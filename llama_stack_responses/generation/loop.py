@@ -46,13 +46,13 @@ class GenerationProgress:
 
     Attributes:
         rounds: number of finished rounds.
-        said: the items that they added to the conversation.
+        new_items: the items that they added to the conversation.
         waiting: the calls of the last round that are not answered yet.
         ends: whether the client has to act once these calls are answered.
     """
 
     rounds: int = 0
-    said: Sequence[Json] = ()
+    new_items: Sequence[Json] = ()
     waiting: Sequence[ServerCall] = ()
     ends: bool = False
 
@@ -150,13 +150,13 @@ class Generation:
         self._tool_execution = ToolExecution(
             toolset, assembler, event_buffer, limits.tool_seconds, telemetry, HeldOutput(held), model_round.timeline
         )
-        self._tool_execution.limit(limits.tool_output_bytes, _outputs(progress.said))
+        self._tool_execution.limit(limits.tool_output_bytes, _outputs(progress.new_items))
         self._rounds = progress.rounds
-        self._said = list(progress.said)
+        self._new_items = list(progress.new_items)
         self._waiting = {call.call_id: call for call in progress.waiting}
         self._ends = progress.ends
         self._output_said = len(assembler.response["output"])
-        toolset.hosted_calls = sum(item["type"] == "function_call" and "id" in item for item in progress.said)
+        toolset.hosted_calls = sum(item["type"] == "function_call" and "id" in item for item in progress.new_items)
         self._after_step = after_step
 
     @property
@@ -207,7 +207,7 @@ class Generation:
         await self._prepare()
         if self._waiting:
             await self._answer(again=True)
-        elif not self._said:
+        elif not self._new_items:
             await self._make_due_calls()
         while not self._ends and self._rounds < self._limits.rounds:
             if cut := await self._between_rounds() or _CUT.get(await self._round()):
@@ -223,10 +223,12 @@ class Generation:
     @property
     def exchanges(self) -> dict[str, Json]:
         """The answered calls and their outputs as the model sees them, by the id of the item that the client sees."""
-        outputs = {item["call_id"]: item["output"] for item in self._said if item["type"] == "function_call_output"}
+        outputs = {
+            item["call_id"]: item["output"] for item in self._new_items if item["type"] == "function_call_output"
+        }
         return {
             item["id"]: {"name": item["name"], "arguments": item["arguments"], "output": outputs[item["call_id"]]}
-            for item in self._said
+            for item in self._new_items
             if item["type"] == "function_call" and "id" in item and item["call_id"] in outputs
         }
 
@@ -304,11 +306,11 @@ class Generation:
 
     @property
     def _conversation(self) -> list[Json]:
-        return [*self._model_items, *self._said]
+        return [*self._model_items, *self._new_items]
 
     async def _only_compact(self) -> Ending:
         """Answer a request for compaction alone."""
-        if not self._said:
+        if not self._new_items:
             await self._compact(self._auto_compaction.alone)
         return Ending("completed")
 
@@ -318,7 +320,7 @@ class Generation:
             self._telemetry.round(self._request.model, self._operation) as operation,
             self.timeline.round(operation, "compaction"),
         ):
-            self._said += await compacted(self._conversation, self._tokens_left(), self._tool_execution, operation)
+            self._new_items += await compacted(self._conversation, self._tokens_left(), self._tool_execution, operation)
         self._output_said = len(self._assembler.response["output"])
         await self._step()
 
@@ -353,7 +355,9 @@ class Generation:
         self._ends, calls.client_calls = calls.client_calls > 0, 0
         output = self._assembler.response["output"]
         hosted = {call.index for call in server_calls}
-        self._said += [item for index, item in enumerate(output) if index >= self._output_said and index not in hosted]
+        self._new_items += [
+            item for index, item in enumerate(output) if index >= self._output_said and index not in hosted
+        ]
         self._output_said = len(output)
         self._rounds += 1
         if self._ends and hosted <= {None}:
@@ -371,7 +375,7 @@ class Generation:
                 "name": call.name,
                 "arguments": call.arguments,
             }
-            self._said.append(shown_as | called)
+            self._new_items.append(shown_as | called)
         self._waiting = {call.call_id: call for call in server_calls}
 
     async def _answer(self, *, again: bool) -> None:
@@ -379,7 +383,7 @@ class Generation:
         self._output_said = len(self._assembler.response["output"])
 
     async def _answered(self, call: ServerCall, output: Output) -> None:
-        self._said.append(tool_output(call.call_id, output))
+        self._new_items.append(tool_output(call.call_id, output))
         del self._waiting[call.call_id]
         if call.index is not None or not self._waiting:
             await self._step()
@@ -387,7 +391,7 @@ class Generation:
     async def _step(self) -> None:
         if self._after_step:
             await self._after_step(
-                GenerationProgress(self._rounds, self._said, list(self._waiting.values()), self._ends)
+                GenerationProgress(self._rounds, self._new_items, list(self._waiting.values()), self._ends)
             )
 
 

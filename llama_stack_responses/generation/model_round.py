@@ -110,7 +110,7 @@ class ModelRound:
         self._context_fit = context_fit
         self._event_buffer = event_buffer
         self._idle_seconds = idle_seconds
-        self._max_bytes = self._left = output_bytes
+        self._max_characters = self._left = output_bytes
         self._output = output
         self._fair_yield = fair_yield
         self._instructions = instructions
@@ -148,10 +148,10 @@ class ModelRound:
         chat = await self.chat(items, max_tokens)
         reader = ChunkReader(self._profile, self._left, summaries=self._request.reasoning_summary is not None)
         citation_extractor = self._toolset.citation_extractor()
-        said = self._max_bytes - self._left
+        earlier = self._max_characters - self._left
 
         def is_full() -> bool:
-            return full() or not self._output.holds_model_output(said + reader.said)
+            return full() or not self._output.holds_model_output(earlier + reader.characters)
 
         round_ = Round(reader, citation_extractor, self._filters, take, operation, is_full, extend, preparation)
         return await self._run_round(chat, round_)
@@ -225,7 +225,7 @@ class ModelRound:
         except Exception as error:
             raise self._inference.to_api_error(error) from error
         finally:
-            self._left -= round_.reader.said
+            self._left -= round_.reader.characters
             round_.operation.extensions = round_.reader.extensions
         end = end or await round_.filter_and_take(round_.extract_citations(round_.reader.end()))
         assert end, "a round ends with its Finish"

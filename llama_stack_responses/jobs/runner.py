@@ -379,7 +379,7 @@ class JobRunner:
         # Copies: they are encoded after this call, and the response may change in the meantime.
         self._due = replace(
             checkpoint,
-            said=list(progress.said),
+            said=list(progress.new_items),
             output=list(assembler.response["output"]),
             usage=astuple(assembler.used),
             rounds=progress.rounds,

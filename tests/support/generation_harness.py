@@ -79,7 +79,9 @@ class GenerationHarness:
 
     async def note(self, progress: GenerationProgress) -> None:
         """Record the progress after each step."""
-        self.steps.append(GenerationProgress(progress.rounds, list(progress.said), progress.waiting, progress.ends))
+        self.steps.append(
+            GenerationProgress(progress.rounds, list(progress.new_items), progress.waiting, progress.ends)
+        )
 
     async def end(self) -> list[Json]:
         """Run the generation and return all events."""

@@ -56,12 +56,12 @@ def test_long_text_is_read_in_pieces_while_they_are_taken(delta: Json, kind: typ
     reading = reader()
     created = reading.read(chunk(delta))
     assert isinstance(created, Iterator)
-    assert reading.said <= (FEW + 1) * PIECE_CHARACTERS
+    assert reading.characters <= (FEW + 1) * PIECE_CHARACTERS
     pieces: list[Any] = list(created)
     assert {type(piece) for piece in pieces} == {kind}
     assert max(len(piece.text) for piece in pieces) == PIECE_CHARACTERS
     assert "".join(piece.text for piece in pieces) == LONG
-    assert reading.said == len(LONG)
+    assert reading.characters == len(LONG)
 
 
 def test_long_arguments_are_fragments_of_one_call() -> None:
@@ -94,7 +94,7 @@ def test_tokens_that_do_not_fit_their_text_are_all_kept() -> None:
 def test_tokens_without_text_are_bounded() -> None:
     reading = reader()
     list(reading.read(chunk({"content": "x"}, logprobs=tokens(*["t"] * 10_000, tops=20))))
-    assert reading.said < 100_000
+    assert reading.characters < 100_000
 
 
 def test_round_ends_at_its_limit_within_a_chunk() -> None:

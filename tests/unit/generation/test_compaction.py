@@ -168,11 +168,11 @@ async def test_resumed_generation_keeps_earlier_compaction() -> None:
     harness = Conversation(SUMMARY, ANSWER)
     await harness.end()
     [step] = harness.steps
-    assert [item["type"] for item in step.said] == ["compaction", "message"]
+    assert [item["type"] for item in step.new_items] == ["compaction", "message"]
     again = GenerationHarness(
         ANSWER,
         makers={},
-        progress=GenerationProgress(0, step.said),
+        progress=GenerationProgress(0, step.new_items),
         input=[*TURNS, QUESTION],
         context_management=at(100),
     )

@@ -219,7 +219,7 @@ async def test_each_tool_output_is_step() -> None:
     calls = [CALL, call("lookup", "2", '{"query": "r"}', index=1)]
     harness = HostedToolsHarness([*calls, finish("tool_calls")], ANSWER, tools=tools)
     await harness.end()
-    assert [(len(step.waiting), len(step.said)) for step in harness.steps] == [(2, 2), (1, 3), (0, 4)]
+    assert [(len(step.waiting), len(step.new_items)) for step in harness.steps] == [(2, 2), (1, 3), (0, 4)]
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ async def test_interrupted_call_is_repeated_only_if_repeatable(repeatable: bool,
     second = HostedToolsHarness(ANSWER, tools=tools, progress=first.steps[-1])
     second.assembler.response["output"][:] = first.assembler.response["output"]
     number = first.assembler.numbered
-    second.assembler.resume(number, second.assembler.used, first.steps[-1].said, first.steps[-1].waiting)
+    second.assembler.resume(number, second.assembler.used, first.steps[-1].new_items, first.steps[-1].waiting)
     assert await second.generation.run() == COMPLETED
     assert expected in second.tool_outputs()[0]
     assert second.assembler.response["output"][0]["status"] == status

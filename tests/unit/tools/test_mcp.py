@@ -381,7 +381,7 @@ async def test_approved_call_is_step_before_it_runs() -> None:
     tools, request = items_of(await harness(CALLS, server=server, tools=[ASKING]).end())
     generation = harness(ANSWER, server=server, tools=[ASKING], history=[tools, request], input=[approved(request)])
     await generation.end()
-    assert [(len(step.waiting), len(step.said)) for step in generation.steps] == [(1, 1), (0, 2)]
+    assert [(len(step.waiting), len(step.new_items)) for step in generation.steps] == [(1, 1), (0, 2)]
 
 
 # Calls
@@ -583,7 +583,7 @@ async def test_interrupted_mcp_call_is_repeated_only_if_safe(hints: Json, patter
     second = harness(ANSWER, server=server, progress=first.steps[-1])
     second.assembler.response["output"][:] = first.assembler.response["output"]
     second.assembler.resume(
-        first.assembler.numbered, second.assembler.used, first.steps[-1].said, first.steps[-1].waiting
+        first.assembler.numbered, second.assembler.used, first.steps[-1].new_items, first.steps[-1].waiting
     )
     assert await second.generation.run() == COMPLETED
     output = second.assembler.response["output"]
