@@ -1,0 +1,5 @@
+"""One running response.
+
+`factory.py` builds a generation from its `dependencies.py`; `loop.py` alternates model rounds (`model_round.py`) and
+tool calls (`tool_execution.py`). `run.py` runs a foreground response; `jobs/` runs background responses.
+"""

@@ -1,0 +1,1 @@
+"""Tools that the client runs: their declarations as functions of the model."""
