@@ -207,12 +207,14 @@ def _run[Result](work: Callable[[], Result], loop: asyncio.AbstractEventLoop, do
     try:
         result = work()
     except BaseException as error:  # noqa: BLE001 (the waiting task raises it)
-        _settle(loop, done, lambda error=error: done.set_exception(error))  # type: ignore[misc]
+        _resolve(loop, done, lambda error=error: done.set_exception(error))  # type: ignore[misc]
     else:
-        _settle(loop, done, lambda: done.set_result(result))
+        _resolve(loop, done, lambda: done.set_result(result))
 
 
-def _settle[Result](loop: asyncio.AbstractEventLoop, done: asyncio.Future[Result], settle: Callable[[], None]) -> None:
+def _resolve[Result](
+    loop: asyncio.AbstractEventLoop, done: asyncio.Future[Result], resolve: Callable[[], None]
+) -> None:
     # The loop may have been closed, and the waiting task may have been cancelled.
     with suppress(RuntimeError):
-        loop.call_soon_threadsafe(lambda: None if done.done() else settle())
+        loop.call_soon_threadsafe(lambda: None if done.done() else resolve())

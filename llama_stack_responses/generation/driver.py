@@ -1,4 +1,4 @@
-"""Runs a generation and settles its response, in the foreground and in the background."""
+"""Runs a generation and sets the outcome of its response, in the foreground and in the background."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Runnable(Protocol):
 
 
 class GenerationDriver:
-    """Settles one response: with the ending of its generation, or as failed or cancelled.
+    """Sets the outcome of one response: that of its generation, failed, or cancelled.
 
     Args:
         assembler: builds the response.
@@ -40,24 +40,26 @@ class GenerationDriver:
         self._event_buffer = event_buffer
 
     async def run(self, generation: Runnable) -> None:
-        """Run the generation and settle the response with its ending.
+        """Run the generation and set the outcome of the response.
 
         Raises:
-            ApiError: the generation failed. The response is not settled.
+            ApiError: the generation failed. The response has no outcome yet.
         """
         ending = await generation.run()
         completed_at = int(time.time()) if ending.status == "completed" else None
-        self._assembler.settle(ending.status, completed_at=completed_at, incomplete_reason=ending.incomplete_reason)
+        self._assembler.set_outcome(
+            ending.status, completed_at=completed_at, incomplete_reason=ending.incomplete_reason
+        )
 
     async def fail(self, error: ApiError) -> None:
-        """Close the open items and settle the response as failed."""
+        """Close the open items and set the outcome `failed`."""
         await self._close()
-        self._assembler.settle("failed", error=error)
+        self._assembler.set_outcome("failed", error=error)
 
     async def cancel(self) -> None:
-        """Close the open items and settle the response as cancelled."""
+        """Close the open items and set the outcome `cancelled`."""
         await self._close()
-        self._assembler.settle("cancelled")
+        self._assembler.set_outcome("cancelled")
 
     async def _close(self) -> None:
         while work := self._assembler.preparation():

@@ -174,7 +174,7 @@ class ForegroundRun:
         self._settling = True
         if error := await self._kept():
             self.error = error
-            self._assembler.settle("failed", error=error)
+            self._assembler.set_outcome("failed", error=error)
         log_ended(self._assembler.response, perf_counter() - self._created)
         self.event_buffer.put(self._assembler.cut(error) if error and self.unknown else self._assembler.end())
 

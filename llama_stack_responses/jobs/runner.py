@@ -334,7 +334,7 @@ class JobRunner:
         return await self._retry(lambda: self._event_log.read_all(response_id, checkpoint.numbered - 1))
 
     async def _end(self, context: GenerationContext, items: list[Json] | ApiError, checkpoint: Checkpoint) -> None:
-        """Run the response to its end, or end it as the job's verdict demands, and settle its final fields."""
+        """Run the response to its end, or end it as the job's verdict demands, and set its final fields."""
         driver, owner = self._driver(context), self.job.state.owner
         match self.job.state.verdict:
             case "cancelled":

@@ -87,7 +87,7 @@ class GenerationHarness:
         """Run the generation and return all events."""
         ending = await self.generation.run()
         assert ending == COMPLETED
-        self.assembler.settle("completed", completed_at=2)
+        self.assembler.set_outcome("completed", completed_at=2)
         self.event_buffer.put(self.assembler.end())
         return self.event_buffer.ready()
 

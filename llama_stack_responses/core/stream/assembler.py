@@ -271,7 +271,7 @@ class Assembler:
         self._close_reasoning(out, status)
         self._close_message(out, status, phase)
 
-    def settle(
+    def set_outcome(
         self,
         status: Literal["completed", "incomplete", "failed", "cancelled"],
         *,

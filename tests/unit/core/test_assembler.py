@@ -59,7 +59,7 @@ class Driver:
     def end(self, status: Status = "completed", error: ApiError | None = None) -> Json:
         """End the response as the loop does. Return it after checking the invariants of every stream."""
         self._take(self.assembler.close("completed" if status == "completed" else "incomplete"))
-        self.assembler.settle(
+        self.assembler.set_outcome(
             status,
             completed_at=2 if status == "completed" else None,
             incomplete_reason="max_output_tokens" if status == "incomplete" else None,
@@ -559,7 +559,7 @@ def test_each_status_has_its_terminal_event(status: Status, event: str) -> None:
 def test_later_settle_overrides_earlier_one() -> None:
     driver = Driver()
     driver.feed(Text("a"), STOP)
-    driver.assembler.settle("completed", completed_at=5)
+    driver.assembler.set_outcome("completed", completed_at=5)
     final = driver.end("failed")
     assert (final["status"], final["completed_at"], final["error"]["code"]) == ("failed", None, "server_error")
 

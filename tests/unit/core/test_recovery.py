@@ -72,7 +72,7 @@ def taken_up(
 
 def end(assembler: Assembler, status: Status) -> list[Event]:
     closing = assembler.close("completed" if status == "completed" else "incomplete")
-    assembler.settle(
+    assembler.set_outcome(
         status,
         completed_at=2 if status == "completed" else None,
         incomplete_reason="max_output_tokens" if status == "incomplete" else None,

@@ -199,7 +199,7 @@ async def test_missing_summary_fails_response(round_: list[Step]) -> None:
         await harness.generation.run()
     assert raised.value.status == 502
     harness.event_buffer.put(harness.assembler.close("incomplete"))
-    harness.assembler.settle("failed", error=raised.value)
+    harness.assembler.set_outcome("failed", error=raised.value)
     harness.event_buffer.put(harness.assembler.end())
     check_stream(harness.event_buffer.ready())
 

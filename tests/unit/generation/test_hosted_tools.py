@@ -208,7 +208,7 @@ async def test_cancelled_generation_closes_running_calls() -> None:
     with pytest.raises(asyncio.CancelledError):
         await work
     harness.event_buffer.put(harness.assembler.close("incomplete"))
-    harness.assembler.settle("cancelled")
+    harness.assembler.set_outcome("cancelled")
     harness.event_buffer.put(harness.assembler.end())
     response = check_stream(harness.event_buffer.ready())
     assert [item["status"] for item in response["output"]] == ["incomplete"]

@@ -56,7 +56,7 @@ def output(*chunks: ChatCompletionChunk, seals: PrivateReasoning | None = None, 
     events = assembler.start()
     for delta in [*(delta for each in chunks for delta in reader.read(each)), *reader.end()]:
         events += assembler.feed(delta)
-    assembler.settle("completed", completed_at=2)
+    assembler.set_outcome("completed", completed_at=2)
     events += assembler.end()
     transcript = Transcript()
     transcript.note(events)

@@ -169,7 +169,7 @@ async def test_failed_tool_list_fails_response() -> None:
     assert (caught.value.status, caught.value.type) == (424, "external_connector_error")
     assert caught.value.message == ("Error retrieving tool list from MCP server: 's'. The server could not be reached.")
     generation.event_buffer.put(generation.assembler.close("incomplete"))
-    generation.assembler.settle("failed", error=caught.value)
+    generation.assembler.set_outcome("failed", error=caught.value)
     generation.event_buffer.put(generation.assembler.end())
     events = generation.event_buffer.ready()
     [tools] = items_of(events)
@@ -188,7 +188,7 @@ async def test_servers_are_listed_concurrently_and_cancelled_on_failure() -> Non
     with pytest.raises(ApiError, match="MCP server: 't'") as caught:
         await generation.generation.run()
     generation.event_buffer.put(generation.assembler.close("incomplete"))
-    generation.assembler.settle("failed", error=caught.value)
+    generation.assembler.set_outcome("failed", error=caught.value)
     generation.event_buffer.put(generation.assembler.end())
     errors = {item["server_label"]: item["error"] for item in items_of(generation.event_buffer.ready())}
     assert errors == {
