@@ -19,13 +19,14 @@ from llama_stack_gpt_oss.engine.sequence import SamplingParams
 from llama_stack_gpt_oss.engine.state import Entries, State
 from llama_stack_gpt_oss.engine.weights import Experts, Layer, Weights
 
+from .baselines import scaled_launch
 from .measures import Row, copy_bandwidth, launched, pages_of, sequences
 from .plans import Plan, random_weights
 
 TOLERANCE = 0.02  # of the error's norm, relative: bf16 has eight bits
 MIXED = ((0, 40), (70, 1), (100, 37), (3, 5))  # computed tokens, and tokens to compute
 DRAFTED = ((0, 1), (70, 5), (61, 5), (100, 2))  # computed tokens, and rows of a decode with drafts
-TILES = product((64, 128, 32), (128, 64), (2, 4, 8), (3, 4))  # strip, depth, warps, stages
+TILES = product((64, 128), (256, 128), (4, 8), (4, 3))  # strip, depth, warps, stages
 PARAMS = SamplingParams(max_tokens=1, temperature=1.0)
 
 
@@ -138,7 +139,10 @@ def compared(
 
 @torch.inference_mode()
 def timings(plan: Plan, device: torch.device) -> Iterator[Row]:
-    """Yield the time of each kernel, its bytes, and its share of the roofline; with cuBLAS and a copy beside it."""
+    """Yield the time of each kernel, its bytes, and its share of the roofline.
+
+    cuBLAS, `tl.dot_scaled` and a copy are beside it.
+    """
     ops, bandwidth = on_device(plan, device), copy_bandwidth(device, plan.copied)
     weights = random_weights(replace(plan.config, windows=plan.config.windows[:4]), device)
     yield {"kernel": "copy", "tb_per_second": bandwidth / 1e12}
@@ -181,11 +185,13 @@ def launches(case: Case, ops: TritonOps, weights: Weights) -> Iterator[tuple[str
     yield "out-cublas", first.out.nbytes, lambda n: functional.linear(mixed, layer(n).out, layer(n).out_bias)
     yield "route", first.router.nbytes, lambda n: ops.route(x, layer(n))
     for name, experts in (("up", first.up), ("down", first.down)):
-        size = used * (experts.blocks.nbytes + experts.scales.nbytes)
+        size = used * (experts.words.nbytes + experts.scales.nbytes)
         run: Launch = (
             (lambda n: ops.up(routed, layer(n))) if name == "up" else (lambda n: ops.down(inner, routed, x, layer(n)))
         )
         yield name, size, run
+        of_layers = [each.up if name == "up" else each.down for each in layers]
+        yield f"{name}-dot-scaled", *scaled_launch(of_layers, len(x), config.experts_per_token)
     wanted = x[batch.sampled]
     yield "head", weights.unembedding.nbytes, lambda _: ops.head(wanted, weights, batch)
     yield "head-cublas", weights.unembedding.nbytes, lambda _: functional.linear(wanted, weights.unembedding)

@@ -61,10 +61,10 @@ def step_bytes(config: ModelConfig, weights: Weights, batch: int, context: int, 
         dense = (layer.attention_norm, layer.qkv, layer.qkv_bias, layer.out, layer.out_bias, layer.mlp_norm)
         total += sum(tensor.nbytes for tensor in (*dense, layer.router, layer.router_bias, layer.sinks))
         packed = (
-            layer.up.blocks,
+            layer.up.words,
             layer.up.scales,
             layer.up.bias,
-            layer.down.blocks,
+            layer.down.words,
             layer.down.scales,
             layer.down.bias,
         )

@@ -8,6 +8,7 @@ import torch
 from llama_stack_gpt_oss.engine.config import ModelConfig, Yarn
 from llama_stack_gpt_oss.engine.draft_head import DraftHeadWeights
 from llama_stack_gpt_oss.engine.draft_head_config import DraftHeadConfig, DraftHeadRope
+from llama_stack_gpt_oss.engine.mxfp4 import padded
 from llama_stack_gpt_oss.engine.weights import Experts, Layer, Weights
 
 YARN = Yarn(theta=150000.0, factor=32.0, original_context=4096, beta_fast=32.0, beta_slow=1.0)
@@ -109,7 +110,7 @@ SMALL = Plan(
 
 
 def random_weights(config: ModelConfig, device: torch.device) -> Weights:
-    """Create small random weights, so that nothing overflows; experts in MXFP4, as on disk."""
+    """Create small random weights, so that nothing overflows; experts in MXFP4."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
 
     def dense(*shape: int) -> torch.Tensor:
@@ -117,9 +118,9 @@ def random_weights(config: ModelConfig, device: torch.device) -> Weights:
 
     def experts(rows: int, inputs: int) -> Experts:
         shape = (config.experts, rows, inputs // 32)
-        blocks = torch.randint(256, (*shape, 16), dtype=torch.uint8, device=device)
+        words = torch.randint(256, (*shape, 16), dtype=torch.uint8, device=device).view(torch.int32)
         scales = torch.randint(118, 122, shape, dtype=torch.uint8, device=device)
-        return Experts(blocks, scales, dense(config.experts, rows))
+        return Experts(words, padded(scales), dense(config.experts, rows))
 
     def layer() -> Layer:
         width = config.query_width + 2 * config.kv_width

@@ -80,6 +80,6 @@ def rival_state(config: ModelConfig, weights: Weights) -> Iterator[tuple[str, to
         yield f"{prefix}mlp.router.weight", layer.router
         yield f"{prefix}mlp.router.bias", layer.router_bias
         for name, experts in (("gate_up_proj", layer.up), ("down_proj", layer.down)):
-            whole = mxfp4.decode(experts.blocks, experts.scales, weights.embedding.dtype)
+            whole = mxfp4.decode(experts.words, experts.scales, weights.embedding.dtype)
             yield f"{prefix}mlp.experts.{name}", whole.transpose(1, 2)
             yield f"{prefix}mlp.experts.{name}_bias", experts.bias

@@ -22,7 +22,7 @@ def test_every_byte_with_every_scale_is_decoded(dtype: torch.dtype) -> None:
     # Beyond these scales, a value of 6 or the smallest half exceeds the range of the type.
     scales = torch.arange(2, 252, dtype=torch.uint8)
     blocks = torch.arange(256, dtype=torch.uint8).view(1, 16, 16).expand(len(scales), 16, 16)
-    found = mxfp4.decode(blocks, scales[:, None].expand(-1, 16), dtype)
+    found = mxfp4.decode(*mxfp4.pack(blocks, scales[:, None].expand(-1, 16)), dtype)
     for row, scale in zip(found.double().tolist(), scales.tolist(), strict=True):
         values = [by_definition(nibble, scale) for nibble in range(16)]
         expected = [values[nibble] for byte in range(256) for nibble in (byte & 15, byte >> 4)]
@@ -31,7 +31,7 @@ def test_every_byte_with_every_scale_is_decoded(dtype: torch.dtype) -> None:
 
 def test_sign_of_zero_is_kept() -> None:
     byte = torch.full((1, 16), 0x80, dtype=torch.uint8)
-    found = mxfp4.decode(byte, torch.tensor([127], dtype=torch.uint8), torch.float32)
+    found = mxfp4.decode(*mxfp4.pack(byte, torch.tensor([127], dtype=torch.uint8)), torch.float32)
     assert [math.copysign(1, value) for value in found.tolist()] == [1.0, -1.0] * 16
 
 
@@ -42,7 +42,7 @@ def test_representable_values_are_encoded_exactly() -> None:
     for scale in (3, 127, 240):
         for packed in (blocks, small):
             scales = torch.full(packed.shape[:-1], scale, dtype=torch.uint8)
-            values = mxfp4.decode(packed, scales, torch.float32)
+            values = mxfp4.decode(*mxfp4.pack(packed, scales), torch.float32)
             assert torch.equal(mxfp4.decode(*mxfp4.encode(values), torch.float32), values)
 
 
@@ -51,7 +51,7 @@ def test_values_are_encoded_as_nearest_ones() -> None:
     values = torch.randn(50, 320, generator=torch.Generator().manual_seed(1))
     errors = [
         (mxfp4.decode(*encoded, torch.float32) - values).square().unflatten(-1, (-1, 32)).sum(-1)
-        for encoded in (mxfp4.encode(values), encode_mxfp4(values))
+        for encoded in (mxfp4.encode(values), mxfp4.pack(*encode_mxfp4(values)))
     ]
     assert (errors[0] <= errors[1] + 1e-6).all()
     assert errors[0].sum() < 0.95 * errors[1].sum()
@@ -65,4 +65,4 @@ def test_ties_are_rounded_to_even_and_zeros_stay_zero() -> None:
 
 def test_encoding_of_tests_decodes_to_same_values() -> None:
     values = torch.tensor([0.0, 0.5, -1.5, 6.0, -6.0, 3.0, 2.0, -4.0] * 4) * 2**-5
-    assert torch.equal(mxfp4.decode(*encode_mxfp4(values), torch.float32), values)
+    assert torch.equal(mxfp4.decode(*mxfp4.pack(*encode_mxfp4(values)), torch.float32), values)

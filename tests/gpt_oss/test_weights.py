@@ -37,8 +37,10 @@ def copy(tmp_path: Path, checkpoint: Path) -> Path:
 def test_experts_stay_packed_and_qkv_is_joined(checkpoint: Path, size: Size) -> None:
     tensors, layer = random_tensors(size), read(checkpoint).layers[2]
     prefix = "model.layers.2."
-    assert torch.equal(layer.up.blocks, tensors[f"{prefix}mlp.experts.gate_up_proj_blocks"])
-    assert torch.equal(layer.down.scales, tensors[f"{prefix}mlp.experts.down_proj_scales"])
+    for experts, name in ((layer.up, "gate_up_proj"), (layer.down, "down_proj")):
+        packed = mxfp4.pack(*(tensors[f"{prefix}mlp.experts.{name}_{part}"] for part in ("blocks", "scales")))
+        assert torch.equal(experts.words, packed[0])
+        assert torch.equal(experts.scales, packed[1])
     q, k, v = layer.qkv.split([256, 128, 128])
     for letter, part in zip("qkv", (q, k, v), strict=True):
         assert torch.equal(part, tensors[f"{prefix}self_attn.{letter}_proj.weight"].float())
@@ -57,7 +59,7 @@ def fine_tune(folder: Path, size: Size, change: Callable[[torch.Tensor], torch.T
     tensors = random_tensors(size)
     for name in [name.removesuffix("_blocks") for name in tensors if name.endswith("_blocks")]:
         blocks, scales = tensors.pop(f"{name}_blocks"), tensors.pop(f"{name}_scales")
-        tensors[name] = change(mxfp4.decode(blocks, scales, torch.float32)).mT.to(torch.bfloat16)
+        tensors[name] = change(mxfp4.decode(*mxfp4.pack(blocks, scales), torch.float32)).mT.to(torch.bfloat16)
     return write_hugging_face(folder, tensors, size)
 
 
@@ -66,7 +68,7 @@ def test_fine_tune_of_representable_weights_loads_without_error(checkpoint: Path
     folder = fine_tune(tmp_path / "tuned", size, lambda weights: weights)
     pairs = zip(read(folder, seen.append).layers, read(checkpoint).layers, strict=True)
     for experts, expected in [pair for one, other in pairs for pair in ((one.up, other.up), (one.down, other.down))]:
-        found, wanted = (mxfp4.decode(each.blocks, each.scales, torch.float32) for each in (experts, expected))
+        found, wanted = (mxfp4.decode(each.words, each.scales, torch.float32) for each in (experts, expected))
         assert torch.equal(found, wanted)
         assert torch.equal(experts.bias, expected.bias)
     assert seen[-1].quantisation_error == 0
@@ -155,6 +157,12 @@ def not_quantised(folder: Path) -> None:
     save_file(tensors, folder / LAST)
 
 
+def scale_too_large(folder: Path) -> None:
+    tensors = load_file(folder / LAST)
+    tensors["model.layers.3.mlp.experts.down_proj_scales"][5, 7, 1] = 160
+    save_file(tensors, folder / LAST)
+
+
 def another_model(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 64}))
 
@@ -190,6 +198,7 @@ def more_chosen_than_there_are(folder: Path) -> None:
         (index_reaches_outside, "names a file outside the checkpoint"),
         (other_shape, r"has the shape \[8, 96\], where config.json asks for \[16, 96\]"),
         (not_quantised, "experts are in MXFP4, or none of them is"),
+        (scale_too_large, r"layers\.3\.mlp\.experts\.down_proj_scales has scales above 159, which no kernel reads"),
         (another_model, "does not describe a gpt-oss model"),
         (config_missing, "is missing: this is not a gpt-oss checkpoint"),
         (config_damaged, "is not valid JSON"),

@@ -60,7 +60,7 @@ def freeze_experts(model: GptOssForCausalLM) -> dict[str, torch.Tensor]:
         if name.endswith(EXPERTS):
             blocks, scales = encode_mxfp4(parameter.data.transpose(1, 2).contiguous())
             packed |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
-            parameter.data = mxfp4.decode(blocks, scales, torch.float32).transpose(1, 2).contiguous()
+            parameter.data = mxfp4.decode(*mxfp4.pack(blocks, scales), torch.float32).transpose(1, 2).contiguous()
             parameter.requires_grad = False
     return packed
 

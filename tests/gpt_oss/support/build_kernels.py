@@ -18,10 +18,11 @@ from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
 from llama_stack_gpt_oss.engine.kernels import attention, experts, head, inputs, linear, sampling
-from llama_stack_gpt_oss.engine.kernels.triton_ops import CANDIDATES, FEW, MANY, NUMBERS, SUMMED
+from llama_stack_gpt_oss.engine.kernels.triton_ops import CANDIDATES, FEW, MANY, NUMBERS, ROW_TILE, SUMMED
 from llama_stack_gpt_oss.engine.sampler import PARAMETERS
 
 H100 = GPUTarget("cuda", 90, 32)
+INPUTS = 2880  # of both projections of an expert
 HEADS = {"QUERY_HEADS": 64, "KV_HEADS": 8}
 CHOICE = {"EXPERTS": 32, "CHOSEN": 4}
 BF16 = {"x", "norm", "weight", "bias", "queries", "keys", "values", "mixed", "out", "normed", "sinks", "inner"}
@@ -30,8 +31,8 @@ F32 |= {"left", "fractions", "adjustments", "own_values"}
 I64 = {"positions", "slots", "seeds", "tokens", "drawn", "unpacked", "chosen"}
 PACKED = {"starts", "lengths", "entries", "addresses", "contents", "packed_tokens", "packed_positions", "row_entries"}
 PACKED |= {"packed_sampled", "owners", "masks", "own_tokens"}  # pointers into the packed numbers of a step
-I32 = {"tables", "best_tokens", "order", "counts", "cells", "bases", "numbers"} | PACKED
-U8 = {"blocks", "scales"}
+I32 = {"tables", "best_tokens", "order", "counts", "cells", "bases", "numbers", "packed"} | PACKED
+U8 = {"scales"}
 FLOATS = {"epsilon", "softmax_scale", "limit", "coldest"}
 OPTIONS = {"num_warps", "num_stages", "enable_fp_fusion"}
 SIZES = {"hidden", "intermediate", "width", "strips"}  # integers that are constant for a model
@@ -82,7 +83,7 @@ def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
             f"down-group-{block}": (experts.down_group_kernel, grouped),
         }
     created["route-row"] = (linear.route_row_kernel, {"BLOCK": 4096})
-    rows = {**CHOICE, "WIDE": False, **FEW.options(16)}
+    rows = {**CHOICE, "WIDE": False, **FEW.options(ROW_TILE)}
     created |= {"up-row": (experts.up_row_kernel, rows), "down-row": (experts.down_row_kernel, rows)}
     created |= {f"group-{block}": (experts.group_kernel, {**CHOICE, "BLOCK_M": block}) for block in (16, 128)}
     store = {**HEADS, "SIZE": 64, "PAGE": 64, "WIDE": False}
@@ -142,13 +143,16 @@ def build(kernel: Any, constants: dict[str, Any]) -> dict[str, Any]:
 
 
 def instructions_per_byte(compiled: Any, constants: Mapping[str, Any]) -> float:
-    """Return the instructions of all warps for each byte of an expert's weights, in the loop that reads them."""
+    """Return the instructions of all warps for each byte of an expert's weights, in the loop that reads them.
+
+    The last iteration is a part of one, and takes as many instructions.
+    """
     loop = longest_loop(disassembled(compiled.asm["cubin"]))
     body = compiled.asm["ttgir"].partition("scf.for")[2].partition("scf.yield")[0]
     # The assembler may unroll the loop, so that it commits the groups of loads of several iterations.
     iterations = sum("LDGDEPBAR" in line for line in loop) / body.count("async_commit_group")
-    size = constants["BLOCK_N"] * constants["BLOCK_K"] // 2
-    return len(loop) * compiled.metadata.num_warps / (size * iterations)
+    needed = -(-INPUTS // constants["BLOCK_K"])
+    return needed / iterations * len(loop) * compiled.metadata.num_warps / (constants["BLOCK_N"] * INPUTS // 2)
 
 
 def longest_loop(code: str) -> list[str]:

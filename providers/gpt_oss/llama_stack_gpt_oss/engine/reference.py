@@ -64,7 +64,7 @@ def _mixture(layer: Layer, config: ModelConfig, x: torch.Tensor) -> torch.Tensor
 
 
 def _project(experts: Experts, expert: int, x: torch.Tensor) -> torch.Tensor:
-    matrix = mxfp4.decode(experts.blocks[expert], experts.scales[expert], torch.float32)
+    matrix = mxfp4.decode(experts.words[expert], experts.scales[expert], torch.float32)
     return functional.linear(x, matrix, experts.bias[expert].float())
 
 

@@ -11,7 +11,7 @@ from . import mxfp4
 from .config import ModelConfig
 from .errors import CheckpointError, TooLittleMemoryError
 from .memory import free_bytes, gigabytes
-from .mxfp4 import GROUP
+from .mxfp4 import GROUP, LARGEST_SCALE
 from .progress import Progress
 from .sharding import WHOLE, Index, Shard
 from .shards import INDEX, SINGLE, Shards
@@ -22,12 +22,12 @@ EXPERTS = ("up", "down")
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """One projection of all experts of a layer, in MXFP4 along its input.
+    """One projection of all experts of a layer, in MXFP4 along its input, as `mxfp4.pack` arranges it.
 
-    blocks [experts, rows, groups, 16] uint8, scales [experts, rows, groups] uint8, bias [experts, rows].
+    words [experts, rows, groups, 4] int32, scales [experts, rows, groups, aligned] uint8, bias [experts, rows].
     """
 
-    blocks: torch.Tensor
+    words: torch.Tensor
     scales: torch.Tensor
     bias: torch.Tensor
 
@@ -164,24 +164,39 @@ class _Loader:
         """Return a projection of blocks, scales and bias, or of weights and bias."""
         if len(parts) == 2:
             ((wide,), bias) = parts.values()
-            return Experts(*self._quantised(wide), self._tensor(bias))
-        return Experts(*(self._tensor(of) for of in parts.values()))
+            words, scales, name = *self._quantised(wide), wide.name
+        else:
+            blocks, of_blocks, bias = parts.values()
+            words, scales = self._packed(self._tensor(blocks), self._tensor(of_blocks))
+            name = of_blocks[0].name
+        if scales.max().item() > LARGEST_SCALE:
+            raise CheckpointError(f"{name} has scales above {LARGEST_SCALE}, which no kernel reads")
+        return Experts(words, scales, self._tensor(bias))
+
+    @staticmethod
+    def _packed(blocks: torch.Tensor, scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Pack one expert after the other, in the memory of its blocks."""
+        words = blocks.view(torch.int32)
+        for expert, expert_blocks in zip(words, blocks, strict=True):
+            expert.copy_(mxfp4.words_of(expert_blocks))
+        return words, mxfp4.padded(scales)
 
     def _quantised(self, part: Part) -> tuple[torch.Tensor, torch.Tensor]:
         """Quantise weights [experts, inputs, rows] one expert after the other, as their copies take memory."""
         experts, inputs, rows = part.kept
-        blocks = torch.empty(experts, rows, inputs // GROUP, GROUP // 2, dtype=torch.uint8, device=self._device)
-        scales = torch.empty(blocks.shape[:-1], dtype=torch.uint8, device=self._device)
+        groups = inputs // GROUP
+        words = torch.empty(experts, rows, groups, 4, dtype=torch.int32, device=self._device)
+        scales = mxfp4.padded(torch.empty(words.shape[:-1], dtype=torch.uint8, device=self._device))
         for expert, view in enumerate(self._shards.view(part.name)[part.index]):
             values = view.to(self._device, torch.float32).T.contiguous()
-            blocks[expert], scales[expert] = mxfp4.encode(values)
-            error = mxfp4.decode(blocks[expert], scales[expert], torch.float32) - values
+            words[expert], scales[expert] = mxfp4.encode(values)
+            error = mxfp4.decode(words[expert], scales[expert], torch.float32) - values
             self._squares += values.square().sum().item()
             self._squared_errors += error.square().sum().item()
             if not math.isfinite(self._squares):
                 raise CheckpointError(f"{part.name} has values that are infinite, no numbers, or too large")
-            self._advance(blocks[expert].nbytes + scales[expert].nbytes)
-        return blocks, scales
+            self._advance(words[expert].nbytes + rows * groups)
+        return words, scales
 
     def _tensor(self, parts: tuple[Part, ...]) -> torch.Tensor:
         """Concatenate the parts, copied from the mapped files, in one tensor on the device."""

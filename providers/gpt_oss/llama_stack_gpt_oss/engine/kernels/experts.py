@@ -2,26 +2,13 @@
 
 For few rows there is a program for each row and chosen expert, which selects the expert from the router's scores. Its
 product fills one row of a tile: what counts is the time to read the weights. For many rows, a kernel groups them by
-expert first. A byte of weights holds two neighbours along the input, the first in its low nibble.
+expert first.
 """
 
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _nibbles(packed):
-    """Convert FP4 nibbles to f32: they become the upper bits of an f16, whose exponent is then 14 too small."""
-    bits = ((packed & 7) << 9) | ((packed & 8) << 12)
-    return bits.to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32) * 16384.0
-
-
-@triton.jit
-def _power(scales):
-    """Return 2 ** (scale - 127): the scale becomes the exponent of an f32. Exponent 0 means 2 ** -127."""
-    wide = scales.to(tl.int32)
-    bits = tl.where(wide == 0, 1 << 22, wide << 23)
-    return bits.to(tl.float32, bitcast=True)
+from .decoding import SHRUNK, decoded
 
 
 @triton.jit
@@ -85,19 +72,11 @@ def group_kernel(
 
 
 @triton.jit
-def _decoded(packed, scales, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # noqa: N803
-    """Convert packed [BLOCK_N, BLOCK_K / 2] with scales [BLOCK_N, BLOCK_K / 32] to f32 [BLOCK_N, BLOCK_K]."""
-    packed = packed.to(tl.int32)
-    values = tl.reshape(tl.join(_nibbles(packed & 15), _nibbles(packed >> 4)), (BLOCK_N, BLOCK_K // 32, 32))
-    return tl.reshape(values * _power(scales)[:, :, None], (BLOCK_N, BLOCK_K))
-
-
-@triton.jit
 def _product(
     x,
     sources,
     alive,
-    blocks,
+    packed,
     scales,
     first,
     outputs,
@@ -108,21 +87,27 @@ def _product(
     BLOCK_K: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
 ):
-    """Multiply the rows `sources` of x by the matrix rows first + outputs: [BLOCK_M, BLOCK_N] in f32."""
-    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    matrix_rows = (first + outputs)[:, None]
+    """Multiply the rows `sources` of x by the matrix rows first + outputs: [BLOCK_M, BLOCK_N] in f32.
+
+    The weights are the left operand of a transposed product, as tensor cores read only this one from registers.
+    """
+    total = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    row_words = tl.multiple_of(inputs // 8, 4)
+    row_scales = 4 * tl.cdiv(inputs, 128)
+    packed += first * row_words
+    scales += first * row_scales
     for start in range(0, inputs, BLOCK_K):
         columns = start + tl.arange(0, BLOCK_K)
-        spots = start // 2 + tl.arange(0, BLOCK_K // 2)
+        spots = start // 8 + tl.arange(0, BLOCK_K // 8)
         groups = start // 32 + tl.arange(0, BLOCK_K // 32)
-        packed = tl.load(
-            blocks + matrix_rows * (inputs // 2) + spots[None, :],
-            mask=strip[:, None] & (spots < inputs // 2)[None, :],
+        words = tl.load(
+            packed + outputs[:, None] * row_words + spots[None, :],
+            mask=strip[:, None] & (spots < row_words)[None, :],
             other=0,
         )
         scale = tl.load(
-            scales + matrix_rows * (inputs // 32) + groups[None, :],
-            mask=strip[:, None] & (groups < inputs // 32)[None, :],
+            scales + outputs[:, None] * row_scales + groups[None, :],
+            mask=strip[:, None] & (groups < row_scales)[None, :],
             other=0,
         )
         part = tl.load(
@@ -130,13 +115,9 @@ def _product(
             mask=alive[:, None] & (columns < inputs)[None, :],
             other=0.0,
         )
-        if WIDE:
-            weights = _decoded(packed, scale, BLOCK_N, BLOCK_K)
-            total += tl.dot(part.to(tl.float32), tl.trans(weights), input_precision="ieee")
-        else:
-            # FP4 values times a power of two are exact in bf16.
-            total = tl.dot_scaled(part, None, "bf16", tl.trans(packed), scale, "e2m1", total)
-    return total
+        weights = decoded(words, scale, BLOCK_N, BLOCK_K, WIDE)
+        total = tl.dot(weights, tl.trans(part.to(weights.dtype)), total, input_precision="ieee")
+    return tl.trans(total) * SHRUNK
 
 
 @triton.jit
@@ -153,7 +134,7 @@ def _gate_and_up(
     alive,
     pair,
     expert,
-    blocks,
+    packed,
     scales,
     bias,
     inner,
@@ -169,7 +150,7 @@ def _gate_and_up(
     outputs = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     strip = outputs < 2 * intermediate
     first = expert.to(tl.int64) * 2 * intermediate
-    both = _product(x, sources, alive, blocks, scales, first, outputs, strip, hidden, BLOCK_M, BLOCK_N, BLOCK_K, WIDE)
+    both = _product(x, sources, alive, packed, scales, first, outputs, strip, hidden, BLOCK_M, BLOCK_N, BLOCK_K, WIDE)
     both += tl.load(bias + first + outputs, mask=strip, other=0.0).to(tl.float32)[None, :]
     gate, up = tl.split(tl.reshape(both, (BLOCK_M, BLOCK_N // 2, 2)))
     columns = tl.program_id(0) * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
@@ -182,7 +163,7 @@ def _gate_and_up(
 def up_row_kernel(
     normed,
     scores,
-    blocks,
+    packed,
     scales,
     bias,
     inner,
@@ -206,7 +187,7 @@ def up_row_kernel(
         member < 1,
         tl.program_id(1) + member,
         expert,
-        blocks,
+        packed,
         scales,
         bias,
         inner,
@@ -233,7 +214,7 @@ def up_group_kernel(
     normed,
     order,
     counts,
-    blocks,
+    packed,
     scales,
     bias,
     inner,
@@ -258,7 +239,7 @@ def up_group_kernel(
             alive,
             pair,
             expert,
-            blocks,
+            packed,
             scales,
             bias,
             inner,
@@ -279,7 +260,7 @@ def _down(
     alive,
     share,
     expert,
-    blocks,
+    packed,
     scales,
     bias,
     parts,
@@ -295,7 +276,7 @@ def _down(
     strip = outputs < hidden
     first = expert.to(tl.int64) * hidden
     total = _product(
-        inner, pair, alive, blocks, scales, first, outputs, strip, intermediate, BLOCK_M, BLOCK_N, BLOCK_K, WIDE
+        inner, pair, alive, packed, scales, first, outputs, strip, intermediate, BLOCK_M, BLOCK_N, BLOCK_K, WIDE
     )
     total += tl.load(bias + first + outputs, mask=strip, other=0.0).to(tl.float32)[None, :]
     tl.store(parts + pair[:, None] * hidden + outputs[None, :], total * share, mask=alive[:, None] & strip[None, :])
@@ -305,7 +286,7 @@ def _down(
 def down_row_kernel(
     inner,
     scores,
-    blocks,
+    packed,
     scales,
     bias,
     parts,
@@ -328,7 +309,7 @@ def down_row_kernel(
         member < 1,
         share,
         expert,
-        blocks,
+        packed,
         scales,
         bias,
         parts,
@@ -347,7 +328,7 @@ def down_group_kernel(
     order,
     counts,
     shares,
-    blocks,
+    packed,
     scales,
     bias,
     parts,
@@ -371,7 +352,7 @@ def down_group_kernel(
             alive,
             share,
             expert,
-            blocks,
+            packed,
             scales,
             bias,
             parts,

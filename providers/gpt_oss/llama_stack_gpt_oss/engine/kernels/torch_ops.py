@@ -128,5 +128,5 @@ class TorchOps:
 
 
 def _project(experts: Experts, expert: int, x: torch.Tensor) -> torch.Tensor:
-    matrix = mxfp4.decode(experts.blocks[expert], experts.scales[expert], x.dtype)
+    matrix = mxfp4.decode(experts.words[expert], experts.scales[expert], x.dtype)
     return functional.linear(x, matrix, experts.bias[expert])

@@ -53,9 +53,11 @@ class ExpertTiles:
         }
 
 
-# Each warp decodes weights of its own: more warps of one program would decode the same ones again.
-FEW = ExpertTiles(strip=64, depth=128, warps=2, stages=4)
-MANY = ExpertTiles(strip=64, depth=128, warps=4, stages=3)
+# Four warps are the minimum for products that read weights from registers. Larger tiles need fewer instructions a byte,
+# but more shared memory; and few rows need many programs.
+FEW = ExpertTiles(strip=64, depth=256, warps=4, stages=4)
+MANY = ExpertTiles(strip=128, depth=128, warps=4, stages=3)
+ROW_TILE = 16  # rows of a product with one row: with the minimum of 8, the assembler puts a wait behind each product
 
 
 class TritonOps:
@@ -288,7 +290,7 @@ class TritonOps:
         config, rows, groups = self.config, len(routed.normed), routed.groups
         inner = routed.normed.new_empty(rows, config.experts_per_token, config.intermediate)
         sizes = (config.hidden, config.intermediate, config.swiglu_limit)
-        weights = (layer.up.blocks, layer.up.scales, layer.up.bias)
+        weights = (layer.up.words, layer.up.scales, layer.up.bias)
         if groups is None:
             up_row_kernel[(triton.cdiv(2 * config.intermediate, FEW.strip), rows * config.experts_per_token)](
                 routed.normed,
@@ -299,7 +301,7 @@ class TritonOps:
                 EXPERTS=config.experts,
                 CHOSEN=config.experts_per_token,
                 WIDE=self._wide,
-                **FEW.options(16),
+                **FEW.options(ROW_TILE),
             )
             return inner
         block = _rows_block(rows)
@@ -321,7 +323,7 @@ class TritonOps:
     def down(self, inner: torch.Tensor, routed: Routed, x: torch.Tensor, layer: Layer) -> torch.Tensor:
         config, rows, groups = self.config, len(x), routed.groups
         parts = x.new_empty(rows, config.experts_per_token, config.hidden, dtype=torch.float32)
-        weights = (layer.down.blocks, layer.down.scales, layer.down.bias)
+        weights = (layer.down.words, layer.down.scales, layer.down.bias)
         if groups is None:
             down_row_kernel[(triton.cdiv(config.hidden, FEW.strip), rows * config.experts_per_token)](
                 inner,
@@ -333,7 +335,7 @@ class TritonOps:
                 EXPERTS=config.experts,
                 CHOSEN=config.experts_per_token,
                 WIDE=self._wide,
-                **FEW.options(16),
+                **FEW.options(ROW_TILE),
             )
         else:
             block = _rows_block(rows)
