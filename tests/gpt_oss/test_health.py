@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from llama_stack_gpt_oss.config import GptOssConfig
-from llama_stack_gpt_oss.host import adapter
 from llama_stack_gpt_oss.host.adapter import GptOssAdapter
 from llama_stack_gpt_oss.process.client import EngineClient
 from llama_stack_gpt_oss.process.settings import EngineSettings
@@ -67,16 +66,13 @@ async def message(provider: GptOssAdapter) -> str:
     return str(found["message"])
 
 
-async def test_health_during_restart_has_reason_and_progress(
-    played: tuple[EngineSettings, PlayedEngine], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(adapter, "HEALTH_SECONDS", 0.1)
+async def test_health_during_restart_has_reason_and_progress(played: tuple[EngineSettings, PlayedEngine]) -> None:
     of, engine = played
     client = EngineClient(of)
     first = threading.Thread(target=engine.accept, args=(READY,))
     first.start()
     await asyncio.to_thread(client.start)
-    provider = GptOssAdapter(GptOssConfig(checkpoint="x"))
+    provider = GptOssAdapter(GptOssConfig(checkpoint="x"), health_seconds=0.1)
     provider._client = client
     assert await message(provider) == "The gpt-oss engine has not answered for 0.1 seconds"
     engine.send({"failed": DIED})

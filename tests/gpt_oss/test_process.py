@@ -21,10 +21,9 @@ import pytest
 from llama_stack_gpt_oss.engine.engine import Metrics, Request
 from llama_stack_gpt_oss.engine.errors import EngineError, QueueFullError, RequestError
 from llama_stack_gpt_oss.engine.sequence import SamplingParams
-from llama_stack_gpt_oss.process import grammars
 from llama_stack_gpt_oss.process.client import EngineClient, EngineDiedError
 from llama_stack_gpt_oss.process.frames import line, pack_request, unpack_request
-from llama_stack_gpt_oss.process.grammars import GRAMMAR_CHARACTERS, WAITING, GrammarCompiler
+from llama_stack_gpt_oss.process.grammars import GRAMMAR_CHARACTERS, MAX_SECONDS, WAITING, GrammarCompiler
 from llama_stack_gpt_oss.process.hub import Hub, Peer
 from llama_stack_gpt_oss.process.server import EngineServer
 from llama_stack_gpt_oss.process.settings import ADDRESS_BYTES, EngineSettings, address
@@ -259,13 +258,16 @@ def bound(name: str, grammar: str = "start: TEXT", choices: int = 1) -> dict[str
 
 
 def serve(
-    frames: list[dict[str, Any]], compilation: Compilation, follows: Callable[[ManyFrames], None]
+    frames: list[dict[str, Any]],
+    compilation: Compilation,
+    follows: Callable[[ManyFrames], None],
+    max_seconds: float = MAX_SECONDS,
 ) -> tuple[ManyFrames, Metrics]:
     engine, _ = engine_over(CountingRunner(WIDE), open_mask=lambda _: AnyToken())
     with socket.socket(socket.AF_UNIX) as sender:
         hub = ManyFrames(frames, sender, follows)
         with pytest.raises(OneClient.ClosedError):
-            EngineServer(hub, engine, GrammarCompiler(lambda: None, compilation)).serve()
+            EngineServer(hub, engine, GrammarCompiler(lambda: None, compilation, max_seconds)).serve()
     return hub, engine.metrics()
 
 
@@ -306,8 +308,7 @@ def test_request_that_is_cancelled_before_its_grammar_is_compiled_never_runs() -
     assert metrics.running == metrics.pages_used == 0
 
 
-def test_grammars_are_bounded_in_length_number_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grammars, "SECONDS", 0.2)
+def test_grammars_are_bounded_in_length_number_and_time() -> None:
     compilation = Compilation()
     frames = [bound("long", "x" * (GRAMMAR_CHARACTERS + 1)), *(bound(f"{number}") for number in range(WAITING + 1))]
 
@@ -315,7 +316,7 @@ def test_grammars_are_bounded_in_length_number_and_time(monkeypatch: pytest.Monk
         if len(hub.refused()) == WAITING + 2:
             compilation.released.set()
 
-    hub, metrics = serve(frames, compilation, follows)
+    hub, metrics = serve(frames, compilation, follows, max_seconds=0.2)
     assert "too long" in hub.refused()[0]
     assert f"{WAITING} requests wait already" in hub.refused()[1]
     assert Counter(hub.refused()[2:]) == {"The grammar of the request was not compiled within 0 seconds": WAITING}

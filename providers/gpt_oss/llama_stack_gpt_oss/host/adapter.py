@@ -35,7 +35,7 @@ from .platform import (
     OpenAIEmbeddingsResponse,
 )
 
-HEALTH_SECONDS = 0.9  # the host's own limit is one second
+_HEALTH_SECONDS = 0.9  # the host's own limit is one second
 Json = dict[str, Any]
 
 
@@ -44,10 +44,12 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
 
     Args:
         config: the provider's configuration.
+        health_seconds: time limit for the engine's answer to a health request.
     """
 
-    def __init__(self, config: GptOssConfig) -> None:
+    def __init__(self, config: GptOssConfig, health_seconds: float = _HEALTH_SECONDS) -> None:
         self._config = config
+        self._health_seconds = health_seconds
         self._vocabulary: Vocabulary
         self._parser: RequestParser
         self._client: EngineClient
@@ -137,10 +139,10 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
     async def health(self) -> HealthResponse:
         """Report whether the engine answers, and during a restart why it ended and how far it is."""
         try:
-            async with asyncio.timeout(HEALTH_SECONDS):
+            async with asyncio.timeout(self._health_seconds):
                 await self._client.metrics()
         except TimeoutError:
-            generic = f"The gpt-oss engine has not answered for {HEALTH_SECONDS} seconds"
+            generic = f"The gpt-oss engine has not answered for {self._health_seconds} seconds"
             return HealthResponse(status=HealthStatus.ERROR, message=self._client.restart() or generic)
         except EngineError as error:
             return HealthResponse(status=HealthStatus.ERROR, message=str(error))

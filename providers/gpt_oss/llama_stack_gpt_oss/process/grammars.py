@@ -14,7 +14,8 @@ from .hub import Peer
 
 GRAMMAR_CHARACTERS: Final = 1 << 21
 WAITING: Final = 16  # requests; not more than the compiled grammars that are kept
-SECONDS: Final = 30.0
+MAX_SECONDS: Final = 30.0
+"""Time limit for a grammar, with the time that it waits for others."""
 
 
 @dataclass(eq=False, slots=True)
@@ -31,8 +32,11 @@ class Prepared:
 class GrammarCompiler:
     """Owns the requests that wait for their grammars. All calls belong to the engine's thread."""
 
-    def __init__(self, load: Callable[[], None], compile_grammar: Callable[[str], None]) -> None:
+    def __init__(
+        self, load: Callable[[], None], compile_grammar: Callable[[str], None], max_seconds: float = MAX_SECONDS
+    ) -> None:
         """Start the thread. load: called there first, for what all grammars need; its errors come again later."""
+        self._max_seconds = max_seconds
         self._load = load
         self._compile = compile_grammar
         self._waiting: list[Prepared] = []
@@ -65,10 +69,11 @@ class GrammarCompiler:
         with contextlib.suppress(Empty):
             while True:
                 found.append(self._done.get_nowait())
-        oldest = time.monotonic() - SECONDS
+        oldest = time.monotonic() - self._max_seconds
+        late = f"The grammar of the request was not compiled within {self._max_seconds:.0f} seconds"
         for each in self._waiting:
             if each not in found and each.submitted < oldest:
-                each.error = RequestError(f"The grammar of the request was not compiled within {SECONDS:.0f} seconds")
+                each.error = RequestError(late)
                 found.append(each)
         found = [each for each in found if each in self._waiting]
         self._waiting = [each for each in self._waiting if each not in found]
@@ -79,7 +84,7 @@ class GrammarCompiler:
             self._load()
         while True:
             prepared = self._new.get()
-            if prepared.wanted and prepared.submitted > time.monotonic() - SECONDS:
+            if prepared.wanted and prepared.submitted > time.monotonic() - self._max_seconds:
                 try:
                     self._compile(prepared.request.grammar or "")
                 except EngineError as error:
