@@ -243,7 +243,7 @@ def test_unreachable_mcp_server_is_424_or_a_failed_stream(client: openai.OpenAI,
 @pytest.mark.usefixtures("calm")
 def test_mcp_server_rejecting_the_token_is_reported(client: openai.OpenAI, mcp: McpServers) -> None:
     for more in ({}, {"authorization": "wrong-token-canary"}):
-        with pytest.raises(openai.APIStatusError, match=r"401 Unauthorized. Send credentials .* 'authorization'"):
+        with pytest.raises(openai.APIStatusError, match=r"401 Unauthorized. Send valid credentials .* 'authorization'"):
             client.responses.create(model=MODEL, input="Echo.", tools=[server(mcp, "locked/mcp", **more)])
 
 

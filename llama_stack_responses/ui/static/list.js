@@ -270,7 +270,7 @@ export class ListView extends View {
         h("span", { class: "cell-status" }, rowStatus(row)),
         h("span", { class: "cell-words" }, goesOn(row), row.words ? h("b", null, row.words) : h("i", null, "No user text"), row.id === this.marked && h("span", { class: "tag" }, "marked"), row.answer && h("span", null, unmarked(row.answer)), row.error && h("span", { class: "error-text" }, row.error)),
         h("span", { class: "cell-model", title: row.model }, modelName(row.model)),
-        h("span", { class: "cell-tokens num", title: "Tokens read and written" }, tokens),
+        h("span", { class: "cell-tokens num", title: "Input and output tokens" }, tokens),
         h("span", { class: "cell-time num" }, seconds(row.seconds)),
         h("span", { class: "cell-tools num", "data-failed": failed ? "yes" : null, title: failed ? `${row.failed_tool_calls} of ${row.tool_calls} failed` : null }, row.tool_calls ? [icon(failed ? "alert" : "tool"), failed ? `${row.failed_tool_calls} of ${row.tool_calls}` : row.tool_calls, failed && h("span", { class: "hidden-text" }, " failed")] : ""),
         h("span", { class: "cell-created num" }, time(row.created_at)),

@@ -397,8 +397,8 @@ export class PlaygroundView extends View {
 }
 
 function turnBefore(found) {
-  const summary = [icon("list"), h("span", { class: "what" }, "The turn before"), h("span", { class: "hint" }, line(found.summary.words, 140))];
-  return h("article", { class: "item tool", "aria-label": "The turn before", tabindex: -1 }, fold(summary, () => h("div", { class: "items" }, conversation(inOrder(found.items, found.facts.status)))));
+  const summary = [icon("list"), h("span", { class: "what" }, "Previous turn"), h("span", { class: "hint" }, line(found.summary.words, 140))];
+  return h("article", { class: "item tool", "aria-label": "Previous turn", tabindex: -1 }, fold(summary, () => h("div", { class: "items" }, conversation(inOrder(found.items, found.facts.status)))));
 }
 
 const dataUrl = (file) =>

@@ -249,7 +249,7 @@ export class ResponseView extends View {
         this.go("/ui");
       } catch (error) {
         if (error.status !== 404) return say(error.message);
-        say("It has been deleted already");
+        say("Already deleted");
         this.go("/ui");
       }
     };

@@ -181,7 +181,7 @@ def test_response_is_continued_with_its_model_instructions_and_tools(
         page.find(".message[data-role=assistant] .md", "Three.")
         assert mcp.calls("add") == calls + 1
         assert last_body(upstream, "asker")["messages"][0]["content"] == "Be brief."
-        page.find(".item summary", "The turn before").click()
+        page.find(".item summary", "Previous turn").click()
         page.find(".item .message", "Add one.")
         page.goto(f"/ui/responses/{response_id}")
         page.find(".head .status[data-status=completed]")

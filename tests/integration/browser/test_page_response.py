@@ -344,7 +344,7 @@ def test_response_that_was_deleted_elsewhere_leads_back_to_the_list(
         page.find(".message[data-role=assistant]")
         wire.http.delete(f"/responses/{response_id}")
         page.press("Delete", "Tab", "Enter")
-        page.find(".toast", "It has been deleted already")
+        page.find(".toast", "Already deleted")
         page.find("h1", "Responses")
         page.page.go_back()
         page.find("h1", "Not found")
