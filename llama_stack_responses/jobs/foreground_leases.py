@@ -26,7 +26,7 @@ from ..store.reading import computed
 from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs, committed, pages_of
 from ..store.running_response import RunningResponse
 from .heartbeat import Heartbeat
-from .worker_leases import is_stalled, iter_stalled
+from .stalled_jobs import is_stalled, iter_stalled
 
 logger = get_logger(__name__)
 

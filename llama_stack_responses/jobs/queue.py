@@ -47,7 +47,7 @@ from . import fair_order as turns
 from .hints import HintWriter
 from .job import QUEUED_EVENTS, Checkpoint, Job, JobState, Verdict, name_of, owner_prefix
 from .quota import RowQuota
-from .worker_leases import is_stalled, iter_stalled
+from .stalled_jobs import is_stalled, iter_stalled
 
 logger = get_logger(__name__)
 

@@ -159,7 +159,10 @@ def test_import_keeps_owner_and_order_of_conversations_and_skips_imported_ones(
 
     later = table.fill(ALICE, {}, [message(1)])
     assert main(["import", str(config)]) == 0
-    assert "Imported 1 conversation with 1 item and 0 responses; 3 already existed or were deleted" in capsys.readouterr().out
+    assert (
+        "Imported 1 conversation with 1 item and 0 responses; 3 already existed or were deleted"
+        in capsys.readouterr().out
+    )
     assert texts(read(tmp_path, ALICE, later["id"])[1]) == ["said 1"]
     assert len(read(tmp_path, ALICE, hers["id"])[1]) == 12
 

@@ -80,7 +80,7 @@ LAYERS: Final = {
             "quota",
             "recorded_requests",
             "secrets",
-            "worker_leases",
+            "stalled_jobs",
         },
         {"direct_delivery", "listener"},
         {"event_log", "queue"},

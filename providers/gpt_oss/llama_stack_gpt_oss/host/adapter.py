@@ -9,8 +9,8 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from opentelemetry import metrics
 
-from llama_stack_gpt_oss.answers import ChatFold, chat_chunks, fold_text, text_chunks
 from llama_stack_gpt_oss.checkpoint import local_folder
+from llama_stack_gpt_oss.completions import ChatFold, chat_chunks, fold_text, text_chunks
 from llama_stack_gpt_oss.config import GptOssConfig
 from llama_stack_gpt_oss.engine.config import read_generation_defaults
 from llama_stack_gpt_oss.engine.errors import EngineError

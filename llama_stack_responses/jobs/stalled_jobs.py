@@ -1,4 +1,4 @@
-"""Which workers hold a lease: a worker without one is dead, and what it holds is stalled."""
+"""Finds stalled jobs: those whose worker has no lease, and is dead."""
 
 from __future__ import annotations
 

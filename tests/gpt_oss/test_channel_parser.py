@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from llama_stack_gpt_oss.replies import CallArguments, CallOpened, Content, Delta, Reasoning, Reply
+from llama_stack_gpt_oss.channel_parser import CallArguments, CallOpened, ChannelParser, Content, Delta, Reasoning
 from llama_stack_gpt_oss.tools import Tool, read_tools
 from llama_stack_gpt_oss.vocabulary import Vocabulary
 
@@ -25,8 +25,8 @@ TOOLS = read_tools(
 )
 
 
-def reply(vocabulary: Vocabulary, text: str, tools: tuple[Tool, ...] = TOOLS) -> tuple[list[Delta], Reply]:
-    created = Reply(vocabulary, tools)
+def reply(vocabulary: Vocabulary, text: str, tools: tuple[Tool, ...] = TOOLS) -> tuple[list[Delta], ChannelParser]:
+    created = ChannelParser(vocabulary, tools)
     tokens = vocabulary.harmony.encode(text, allowed_special="all")
     return [delta for token in tokens for delta in created.feed(token)] + list(created.finish()), created
 
@@ -44,7 +44,7 @@ def test_reasoning_and_answer_are_separated(vocabulary: Vocabulary) -> None:
 
 
 def test_only_answer_tokens_are_visible(vocabulary: Vocabulary) -> None:
-    created = Reply(vocabulary, TOOLS)
+    created = ChannelParser(vocabulary, TOOLS)
     seen = []
     for token in vocabulary.harmony.encode(answer("x", "So \U0001f600"), allowed_special="all"):
         list(created.feed(token))

@@ -5,10 +5,10 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any
 
+from .channel_parser import CallArguments, CallOpened, ChannelParser, Content, Delta, Reasoning
 from .engine.engine import Update
 from .engine.sequence import Sampled
 from .process.client import EngineClient
-from .replies import CallArguments, CallOpened, Content, Delta, Reasoning, Reply
 from .requests import ParsedRequest
 from .stops import StopWatch
 from .vocabulary import Vocabulary
@@ -58,35 +58,35 @@ class _Choice:
     def __init__(self, index: int, parsed: ParsedRequest, vocabulary: Vocabulary) -> None:
         self.finish: str | None = None
         self._index = index
-        self._reply = Reply(vocabulary, parsed.tools)
+        self._parser = ChannelParser(vocabulary, parsed.tools)
         self._watch = StopWatch(parsed.stops)
         self._logprobs = _Logprobs(vocabulary) if parsed.logprobs else None
         self._opened = False
 
     @property
     def tokens(self) -> int:
-        return self._reply.tokens
+        return self._parser.tokens
 
     @property
     def reasoning_tokens(self) -> int:
-        return self._reply.reasoning_tokens
+        return self._parser.reasoning_tokens
 
     def feed(self, update: Update) -> Iterator[Json]:
         """Yield the choices that an update adds; `finish` is set with the last one."""
         if self.finish is not None:
             return
-        deltas = list(self._reply.feed(update.sampled.token))
-        if self._logprobs is not None and self._reply.visible:
+        deltas = list(self._parser.feed(update.sampled.token))
+        if self._logprobs is not None and self._parser.visible:
             self._logprobs.add(update.sampled)
         ended = update.finish is not None
         if ended:
-            deltas += self._reply.finish()
+            deltas += self._parser.finish()
         for delta in deltas:
             yield from self._choice(delta)
         if ended and not self._watch.hit:
             if rest := self._watch.finish():
                 yield self._content(rest)
-            called = "tool_calls" if self._reply.calls else "stop"
+            called = "tool_calls" if self._parser.calls else "stop"
             yield self._end(called if update.finish == "stop" else "length")
 
     def _choice(self, delta: Delta) -> Iterator[Json]:

@@ -1,4 +1,4 @@
-"""Conversion of the model's messages to the deltas of a chat answer: reasoning, content, tool calls."""
+"""Parses the channels of the model's messages to deltas of a chat answer: reasoning, content, tool calls."""
 
 import json
 import uuid
@@ -51,7 +51,7 @@ class _Call:
     code: str | None  # name of the argument that gets the message's text as a JSON string
 
 
-class Reply:
+class ChannelParser:
     """Converts the tokens of one choice to deltas, and counts tokens for the usage."""
 
     def __init__(self, vocabulary: Vocabulary, tools: Sequence[Tool]) -> None:
@@ -59,8 +59,8 @@ class Reply:
         self._tools = {tool.name: tool for tool in tools}
         self._offered = tuple(tools)
         self._call: _Call | None = None
-        self._reasons = False
-        self._said = False
+        self._in_reasoning = False
+        self._has_content = False
         self.tokens = 0
         self.reasoning_tokens = 0
         self.calls = 0
@@ -68,12 +68,12 @@ class Reply:
     @property
     def visible(self) -> bool:
         """Whether the last token was text for the user."""
-        return self._call is None and not self._reasons and self._parser.in_text
+        return self._call is None and not self._in_reasoning and self._parser.in_text
 
     def feed(self, token: int) -> Iterator[Delta]:
         """Yield the deltas of one more token."""
         self.tokens += 1
-        self.reasoning_tokens += self._reasons
+        self.reasoning_tokens += self._in_reasoning
         for event in self._parser.feed(token):
             yield from self._delta(event)
 
@@ -94,7 +94,7 @@ class Reply:
     def _open(self, header: Header) -> Iterator[Delta]:
         name = called(header.recipient, self._offered) if header.recipient else None
         # A message to an unknown recipient is hidden from the user too.
-        self._reasons = name is None and (header.channel == ANALYSIS or header.recipient is not None)
+        self._in_reasoning = name is None and (header.channel == ANALYSIS or header.recipient is not None)
         if name is None:
             yield from self._separate()
             return
@@ -107,21 +107,21 @@ class Reply:
 
     def _separate(self) -> Iterator[Delta]:
         """Separate two messages to the user by a blank line."""
-        if not self._reasons and self._said:
+        if not self._in_reasoning and self._has_content:
             yield Content("\n\n")
 
     def _text(self, text: str) -> Iterator[Delta]:
         if self._call is not None:
             escaped = text if self._call.code is None else json.dumps(text, ensure_ascii=False)[1:-1]
             yield CallArguments(self._call.index, escaped)
-        elif self._reasons:
+        elif self._in_reasoning:
             yield Reasoning(text)
         else:
-            self._said = True
+            self._has_content = True
             yield Content(text)
 
     def _close(self) -> Iterator[Delta]:
         if self._call is not None and self._call.code is not None:
             yield CallArguments(self._call.index, '"}')
         self._call = None
-        self._reasons = False
+        self._in_reasoning = False
