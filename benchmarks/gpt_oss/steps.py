@@ -29,6 +29,9 @@ from llama_stack_gpt_oss.engine.weights import Weights
 from .measures import Row, copy_bandwidth, pages_of, sequences, step_bytes, timed
 from .plans import GPT_OSS_120B, TINY, Plan, head_config, random_head, random_weights
 
+# Share of the tokens that are the same after a cached prefix. The rest of a prompt is computed in other tiles, so bf16
+# rounds other sums, and an answer differs from its first different token on. Random tokens would never be equal.
+REUSED = 0.25
 GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 WAYS = {
     "greedy": GREEDY,
@@ -332,10 +335,15 @@ def agreement(plan: Plan, device: torch.device) -> Iterator[Row]:
         return Engine(runner, Cache(model.scratch, plan.config.kv_groups), limits, 512, no_mask)
 
     first, other = engine(None), engine(eager)
-    found = [generated(first, prompts, params), generated(other, prompts, params), generated(first, prompts, params)]
-    for name, tokens in (("graphs and eager steps", found[1]), ("computed and cached prefixes", found[2])):
-        equal = sum(one == two for one, two in zip(found[0], tokens, strict=True))
-        yield {"compared": name, "tokens": len(tokens), "equal": equal}
+    found = generated(first, prompts, params)
+    yield agreed("graphs and eager steps", found, generated(other, prompts, params), needed=1.0)
+    yield agreed("computed and cached prefixes", found, generated(first, prompts, params), needed=REUSED)
+
+
+def agreed(name: str, found: list[int], others: list[int], needed: float) -> Row:
+    """Return how many tokens are equal. They are right if at least the needed share of them is."""
+    equal = sum(one == two for one, two in zip(found, others, strict=True))
+    return {"compared": name, "tokens": len(found), "equal": equal, "ok": equal >= needed * len(found)}
 
 
 def generated(engine: Engine, prompts: list[list[int]], params: SamplingParams) -> list[int]:

@@ -4,8 +4,19 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from benchmarks import gpt_oss_gpu
+from benchmarks.gpt_oss import steps
+from benchmarks.gpt_oss.measures import Row
+from benchmarks.gpt_oss.plans import SMALL
+from benchmarks.gpt_oss.steps import agreed
+
+from .support.engines import CPU
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpt_oss_gpu.py"
 SECTIONS = [
@@ -44,7 +55,29 @@ def test_all_sections_run_on_small_shapes(tmp_path: Path) -> None:
         assert len([row for row in rows if row["section"] == section]) > 1
     assert {row["ok"] for row in rows if row["section"] == "correctness" and "error" in row} == {True}
     assert all(row["drafted"] > 0 for row in rows if row.get("drafts"))
-    assert [row["equal"] for row in rows if "equal" in row] == [16, 16]
+    assert [row["equal"] for row in rows if row["section"] == "agreement" and "equal" in row] == [16, 16]
+
+
+@pytest.mark.parametrize(("others", "needed", "ok"), [([1, 2, 3, 4], 1.0, True), ([1, 2, 3, 9], 1.0, False)])
+def test_agreement_fails_below_needed_share(others: list[int], needed: float, ok: bool) -> None:
+    assert agreed("answers", [1, 2, 3, 4], others, needed)["ok"] is ok
+
+
+@pytest.mark.parametrize(("equal", "ok"), [(0, False), (2, True)])
+def test_cached_prefixes_need_a_quarter_of_equal_tokens(monkeypatch: pytest.MonkeyPatch, equal: int, ok: bool) -> None:
+    """Graphs and eager steps need all tokens."""
+    answers = iter([[1] * 8, [1] * 7 + [2], [1] * equal + [2] * (8 - equal)])
+    monkeypatch.setattr(steps, "generated", lambda *_: next(answers))
+    assert [row["ok"] for row in steps.agreement(SMALL, CPU)] == [False, ok]
+
+
+def test_failed_row_ends_benchmark_with_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows_of(*_: object) -> Iterator[Row]:
+        yield agreed("answers", [1], [2], needed=1.0)
+
+    monkeypatch.setattr(gpt_oss_gpu, "rows_of", rows_of)
+    monkeypatch.setattr(sys, "argv", ["gpt_oss_gpu.py", "--tiny", "--out", str(tmp_path / "found.jsonl")])
+    assert gpt_oss_gpu.main() == 1
 
 
 def test_benchmark_without_gpu_fails_with_reason(tmp_path: Path) -> None:
