@@ -12,8 +12,9 @@ import pytest
 
 from benchmarks import gpt_oss_gpu
 from benchmarks.gpt_oss import steps
+from benchmarks.gpt_oss.kernels import spans_of
 from benchmarks.gpt_oss.measures import Row
-from benchmarks.gpt_oss.plans import SMALL
+from benchmarks.gpt_oss.plans import REAL, SMALL, Plan
 from benchmarks.gpt_oss.steps import agreed
 
 from .support.engines import CPU
@@ -53,9 +54,18 @@ def test_all_sections_run_on_small_shapes(tmp_path: Path) -> None:
     assert list(dict.fromkeys(row["section"] for row in rows)) == SECTIONS
     for section in SECTIONS:
         assert len([row for row in rows if row["section"] == section]) > 1
-    assert {row["ok"] for row in rows if row["section"] == "correctness" and "error" in row} == {True}
+    compared = [row for row in rows if row["section"] == "correctness" and "error" in row]
+    assert {row["ok"] for row in compared} == {True}
+    assert list(dict.fromkeys(row["rows"] for row in compared if row["kernel"] == "up")) == [83, 13, 1, 9]
     assert all(row["drafted"] > 0 for row in rows if row.get("drafts"))
     assert [row["equal"] for row in rows if row["section"] == "agreement" and "equal" in row] == [16, 16]
+
+
+@pytest.mark.parametrize("plan", [REAL, SMALL])
+def test_single_row_is_compared_with_many_keys(plan: Plan) -> None:
+    longest = min(1000, plan.config.context // 8)
+    assert spans_of(plan, 1) == ((longest - 1, 1),)
+    assert {start for start, _ in spans_of(plan, 64)} <= set(range(longest))
 
 
 @pytest.mark.parametrize(("others", "needed", "ok"), [([1, 2, 3, 4], 1.0, True), ([1, 2, 3, 9], 1.0, False)])
