@@ -1,6 +1,6 @@
 """The kernels: compared with plain torch in f32, timed one by one, and launched with other tiles."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from itertools import product
 
@@ -26,7 +26,7 @@ from .plans import Plan, random_weights
 TOLERANCE = 0.02  # of the error's norm, relative: bf16 has eight bits
 MIXED = ((70, 1), (0, 40), (100, 37), (3, 5))  # computed tokens, and tokens to compute; decodes come first
 DRAFTED = ((0, 1), (70, 5), (61, 5), (100, 2))  # computed tokens, and rows of a decode with drafts
-TILES = product((64, 128), (256, 128), (4, 8), (4, 3))  # strip, depth, warps, stages
+TILES = tuple(product((64, 128), (256, 128), (4, 8), (4, 3)))  # strip, depth, warps, stages
 PARAMS = SamplingParams(max_tokens=1, temperature=1.0)
 
 
@@ -199,23 +199,32 @@ def launches(case: Case, ops: TritonOps, weights: Weights) -> Iterator[tuple[str
 
 @torch.inference_mode()
 def sweep(plan: Plan, device: torch.device) -> Iterator[Row]:
-    """Yield the time of the experts' kernels with each tile that launches, and whether it is the best so far."""
+    """Yield the time of the experts' kernels with each tile that launches, and the best tile of each at the end."""
     ops = on_device(plan, device)
     weights = random_weights(replace(plan.config, windows=plan.config.windows[:4]), device)
     tiles = [ExpertTiles(*numbers) for numbers in TILES][: 1 if plan.tiny else None]
     for rows, name in ((1, "FEW"), (plan.timed_rows[-1] if plan.tiny else 64, "MANY")):
-        case, best = Case(plan, ops, weights, spans_of(plan, rows)), dict[str, float]()
-        runs = {kernel: run for kernel, _, run in launches(case, ops, weights) if kernel in ("up", "down")}
-        before = getattr(triton_ops, name)
-        for tile, (kernel, run) in product(tiles, runs.items()):
-            setattr(triton_ops, name, tile)
-            try:
-                seconds = launched(run, plan.repeats, device)
-            except Exception as error:  # noqa: BLE001 -- too much shared memory, or a tile that does not compile
-                yield {"rows": rows, "kernel": kernel, "tile": str(tile), "failed": type(error).__name__}
-                continue
-            finally:
-                setattr(triton_ops, name, before)
-            best[kernel] = min(best.get(kernel, seconds), seconds)
-            row: Row = {"rows": rows, "kernel": kernel, "tile": str(tile), "microseconds": seconds * 1e6}
-            yield row | {"best": seconds == best[kernel]}
+        case = Case(plan, ops, weights, spans_of(plan, rows))
+        for kernel, _, run in launches(case, ops, weights):
+            if kernel in ("up", "down"):
+                for row in tried(name, tiles, run, plan.repeats, device):
+                    yield {"rows": rows, "kernel": kernel, **row}
+
+
+def tried(name: str, tiles: Iterable[ExpertTiles], run: Launch, repeats: int, device: torch.device) -> Iterator[Row]:
+    """Yield the time of a launch with each tile in place of the named one, then the fastest tile."""
+    before, times = getattr(triton_ops, name), dict[str, float]()
+    for tile in tiles:
+        setattr(triton_ops, name, tile)
+        try:
+            seconds = launched(run, repeats, device)
+        except Exception as error:  # noqa: BLE001 -- too much shared memory, or a tile that does not compile
+            yield {"tile": str(tile), "failed": type(error).__name__}
+            continue
+        finally:
+            setattr(triton_ops, name, before)
+        times[str(tile)] = seconds * 1e6
+        yield {"tile": str(tile), "microseconds": seconds * 1e6}
+    if times:
+        best = min(times, key=times.__getitem__)
+        yield {"best": best, "microseconds": times[best]}

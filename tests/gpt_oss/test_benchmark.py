@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from benchmarks import gpt_oss_gpu
-from benchmarks.gpt_oss import steps
+from benchmarks.gpt_oss import kernels, steps
 from benchmarks.gpt_oss.kernels import spans_of
 from benchmarks.gpt_oss.measures import Row
 from benchmarks.gpt_oss.plans import REAL, SMALL, Plan
 from benchmarks.gpt_oss.steps import agreed
+from llama_stack_gpt_oss.engine.kernels import triton_ops
+from llama_stack_gpt_oss.engine.kernels.triton_ops import ExpertTiles
 
 from .support.engines import CPU
 
@@ -59,6 +61,19 @@ def test_all_sections_run_on_small_shapes(tmp_path: Path) -> None:
     assert list(dict.fromkeys(row["rows"] for row in compared if row["kernel"] == "up")) == [83, 13, 1, 9]
     assert all(row["drafted"] > 0 for row in rows if row.get("drafts"))
     assert [row["equal"] for row in rows if row["section"] == "agreement" and "equal" in row] == [16, 16]
+    best = [(row["rows"], row["kernel"]) for row in rows if "best" in row]
+    assert best == [(1, "up"), (1, "down"), (9, "up"), (9, "down")]
+
+
+def test_sweep_ends_with_fastest_tile_that_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiles = [ExpertTiles(strip=64, depth=depth, warps=4, stages=4) for depth in (64, 128, 256, 512)]
+    seconds = {64: 3.0, 128: 1.0, 256: 2.0}
+    monkeypatch.setattr(kernels, "launched", lambda *_: seconds[triton_ops.FEW.depth])
+    before = triton_ops.FEW
+    *rows, last = kernels.tried("FEW", tiles, lambda _: None, 1, CPU)
+    assert [row.get("microseconds", row.get("failed")) for row in rows] == [3e6, 1e6, 2e6, "KeyError"]
+    assert last == {"best": str(tiles[1]), "microseconds": 1e6}
+    assert triton_ops.FEW is before
 
 
 @pytest.mark.parametrize("plan", [REAL, SMALL])
