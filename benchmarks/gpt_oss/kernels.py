@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from itertools import product
+from typing import NamedTuple
 
 import torch
 from torch.nn import functional
@@ -20,7 +21,7 @@ from llama_stack_gpt_oss.engine.state import Entries, State
 from llama_stack_gpt_oss.engine.weights import Experts, Layer, Weights
 
 from .baselines import scaled_launch
-from .measures import Row, copy_bandwidth, launched, pages_of, sequences
+from .measures import Peaks, Row, copies_for, copy_bandwidth, l2_bytes, launched, pages_of, product_rate, sequences
 from .plans import Plan, random_weights
 
 TOLERANCE = 0.02  # of the error's norm, relative: bf16 has eight bits
@@ -137,81 +138,148 @@ def compared(
     yield "down", ops.down(inner, routed, x, layer), exact.down(inner.float(), other, x.float(), whole)
 
 
+class Launch(NamedTuple):
+    """A kernel to time: the bytes of weights and KV that it reads, its floating-point operations, and a launch.
+
+    copies: of the weights or KV. The n-th launch reads the n-th of them, and after the last one the first again.
+    """
+
+    kernel: str
+    size: float
+    operations: float
+    copies: int
+    run: Callable[[int], object]
+
+
 @torch.inference_mode()
 def timings(plan: Plan, device: torch.device) -> Iterator[Row]:
-    """Yield the time of each kernel, its bytes, and its share of the roofline.
-
-    cuBLAS, `tl.dot_scaled` and a copy are beside it.
-    """
-    ops, bandwidth = on_device(plan, device), copy_bandwidth(device, plan.copied)
-    weights = random_weights(replace(plan.config, windows=plan.config.windows[:4]), device)
-    yield {"kernel": "copy", "tb_per_second": bandwidth / 1e12}
+    """Yield the time of each kernel, and its share of the roofline. cuBLAS and `tl.dot_scaled` are beside it."""
+    ops, peaks = (
+        on_device(plan, device),
+        Peaks(copy_bandwidth(device, plan.copied), product_rate(device, plan.multiplied)),
+    )
+    weights = random_weights(replace(plan.config, windows=plan.config.windows[:8]), device)
+    yield {"kernel": "copy", "tb_per_second": peaks.bandwidth / 1e12}
+    yield {"kernel": "product", "tflops": peaks.products / 1e12}
     for rows in plan.timed_rows:
-        case = Case(plan, ops, weights, spans_of(plan, rows))
-        for name, size, run in launches(case, ops, weights):
-            seconds = launched(run, plan.repeats, device)
-            yield {
-                "rows": rows,
-                "kernel": name,
-                "microseconds": seconds * 1e6,
-                "megabytes": size / 1e6,
-                "tb_per_second": size / seconds / 1e12,
-                "share": size / seconds / bandwidth,
-            }
+        for launch in launches(Case(plan, ops, weights, spans_of(plan, rows)), ops, weights, plan.repeats):
+            yield {"rows": rows, **timing(launch, peaks, plan.repeats, device)}
+    for answers, start, count in plan.attended:
+        case = Case(plan, ops, weights, ((start, count),) * answers)
+        for window in dict.fromkeys(plan.config.windows):
+            launch = attention(case, ops, weights, window, plan.repeats)
+            row = timing(launch, peaks, plan.repeats, device)
+            yield {"rows": len(case.x), "sequences": answers, "keys": start + count, "window": window or 0, **row}
 
 
-Launch = Callable[[int], object]
+def timing(launch: Launch, peaks: Peaks, repeats: int, device: torch.device) -> Row:
+    """Return the time of a kernel. cold: no launch finds its weights or KV in the L2 cache."""
+    seconds, cache = launched(launch.run, repeats, device), l2_bytes(device)
+    bound, least = peaks.roofline(launch.size, launch.operations)
+    return {
+        "kernel": launch.kernel,
+        "microseconds": seconds * 1e6,
+        "megabytes": launch.size / 1e6,
+        "tb_per_second": launch.size / seconds / 1e12,
+        "tflops": launch.operations / seconds / 1e12,
+        "bound": bound,
+        "share": least / seconds,
+        "cold": cache > 0 and launch.copies >= copies_for(launch.size, repeats, cache),
+    }
 
 
-def launches(case: Case, ops: TritonOps, weights: Weights) -> Iterator[tuple[str, float, Launch]]:
-    """Yield the name of a kernel, the bytes of weights and KV that it reads, and a launch with the n-th layer."""
+def launches(case: Case, ops: TritonOps, weights: Weights, repeats: int) -> Iterator[Launch]:
+    """Yield the launches of all kernels but attention. Those of a layer's kernel read the layers in turn."""
+    yield from dense_launches(case, ops, weights, repeats)
+    config, layers, first, rows = ops.config, weights.layers, weights.layers[0], len(case.x)
+    routed = ops.route(case.x, first)
+    inner = ops.up(routed, first)
+    chosen = rows * config.experts_per_token
+    # With few rows, each of them reads its own experts.
+    used = 1 - (1 - config.experts_per_token / config.experts) ** rows if rows > FEW_ROWS else chosen / config.experts
+
+    def up(number: int) -> object:
+        return ops.up(routed, layers[number % len(layers)])
+
+    def down(number: int) -> object:
+        return ops.down(inner, routed, case.x, layers[number % len(layers)])
+
+    for name, run, all_experts in (
+        ("up", up, [each.up for each in layers]),
+        ("down", down, [each.down for each in layers]),
+    ):
+        experts = all_experts[0]
+        values = experts.words.numel() * 8 / config.experts  # of an expert
+        size = used * (experts.words.nbytes + experts.scales.nbytes)
+        yield Launch(name, size, 2 * chosen * values, len(layers), run)
+        size, scaled = scaled_launch(all_experts, rows, config.experts_per_token)
+        yield Launch(f"{name}-dot-scaled", size, 2 * chosen * values, len(layers), scaled)
+
+
+def dense_launches(case: Case, ops: TritonOps, weights: Weights, repeats: int) -> Iterator[Launch]:
+    """Yield the launches of the kernels with dense weights, and of cuBLAS with the same weights."""
     x, batch, layers, first = case.x, case.batch, weights.layers, weights.layers[0]
-    store, config = case.store(0, x.dtype), ops.config
+    store, count = case.store(0, x.dtype), len(weights.layers)
+    mixed = ops.attention(ops.qkv(x, first, case.rope, batch, store), first, None, batch, store)
+    copies = copies_for(first.router.nbytes, repeats, l2_bytes(x.device))
+    routers = [replace(layers[number % count], router=first.router.clone()) for number in range(copies)]
 
     def layer(number: int) -> Layer:
-        return layers[number % len(layers)]
+        return layers[number % count]
 
-    queries, routed = ops.qkv(x, first, case.rope, batch, store), ops.route(x, first)
-    mixed, inner = ops.attention(queries, first, None, batch, store), ops.up(routed, first)
-    seen = float(batch.lengths.sum()) * 2 * config.kv_width * x.element_size()
-    chosen = min(config.experts, len(x) * config.experts_per_token)
-    used = (
-        1 - (1 - config.experts_per_token / config.experts) ** len(x) if len(x) > FEW_ROWS else chosen / config.experts
+    def launch(name: str, weight: torch.Tensor, rows: int, copies: int, run: Callable[[int], object]) -> Launch:
+        return Launch(name, weight.nbytes, 2 * rows * weight.numel(), copies, run)
+
+    rows, wanted, last = len(x), x[batch.sampled], weights.unembedding
+    yield launch("qkv", first.qkv, rows, count, lambda n: ops.qkv(x, layer(n), case.rope, batch, store))
+    yield launch("qkv-cublas", first.qkv, rows, count, lambda n: functional.linear(x, layer(n).qkv, layer(n).qkv_bias))
+    yield launch("out", first.out, rows, count, lambda n: ops.out(mixed, x, layer(n)))
+    yield launch(
+        "out-cublas", first.out, rows, count, lambda n: functional.linear(mixed, layer(n).out, layer(n).out_bias)
     )
-    yield "qkv", first.qkv.nbytes, lambda n: ops.qkv(x, layer(n), case.rope, batch, store)
-    yield "qkv-cublas", first.qkv.nbytes, lambda n: functional.linear(x, layer(n).qkv, layer(n).qkv_bias)
-    yield "attention", seen, lambda n: ops.attention(queries, layer(n), None, batch, store)
-    yield "out", first.out.nbytes, lambda n: ops.out(mixed, x, layer(n))
-    yield "out-cublas", first.out.nbytes, lambda n: functional.linear(mixed, layer(n).out, layer(n).out_bias)
-    yield "route", first.router.nbytes, lambda n: ops.route(x, layer(n))
-    for name, experts in (("up", first.up), ("down", first.down)):
-        size = used * (experts.words.nbytes + experts.scales.nbytes)
-        run: Launch = (
-            (lambda n: ops.up(routed, layer(n))) if name == "up" else (lambda n: ops.down(inner, routed, x, layer(n)))
-        )
-        yield name, size, run
-        of_layers = [each.up if name == "up" else each.down for each in layers]
-        yield f"{name}-dot-scaled", *scaled_launch(of_layers, len(x), config.experts_per_token)
-    wanted = x[batch.sampled]
-    yield "head", weights.unembedding.nbytes, lambda _: ops.head(wanted, weights, batch)
-    yield "head-cublas", weights.unembedding.nbytes, lambda _: functional.linear(wanted, weights.unembedding)
+    yield launch("route", first.router, rows, copies, lambda n: ops.route(x, routers[n % copies]))
+    yield launch("head", last, len(wanted), 1, lambda _: ops.head(wanted, weights, batch))
+    yield launch("head-cublas", last, len(wanted), 1, lambda _: functional.linear(wanted, last))
+
+
+def attention(case: Case, ops: TritonOps, weights: Weights, window: int | None, repeats: int) -> Launch:
+    """Return the launches of attention, which read copies of the KV cache in turn."""
+    config, x, batch, layer = ops.config, case.x, case.batch, weights.layers[0]
+    queries = torch.randn(len(x), config.query_heads, config.head_size, device=x.device).to(x.dtype)
+    sizes = zip(batch.starts.diff().tolist(), batch.lengths.tolist(), strict=True)  # rows and keys of each sequence
+    read = seen = 0
+    for rows, keys in sizes:
+        read += min(keys, (window or keys) + rows - 1)
+        seen += sum(min(window or keys, keys - row) for row in range(rows))
+    size = float(read * 2 * config.kv_width + 2 * queries.numel()) * x.element_size()  # the result is as large
+    copies = copies_for(size, repeats, l2_bytes(x.device))
+    stores = [case.store(0, x.dtype) for _ in range(copies)]
+    return Launch(
+        "attention",
+        size,
+        4.0 * seen * config.query_width,
+        copies,
+        lambda n: ops.attention(queries, layer, window, batch, stores[n % copies]),
+    )
 
 
 @torch.inference_mode()
 def sweep(plan: Plan, device: torch.device) -> Iterator[Row]:
     """Yield the time of the experts' kernels with each tile that launches, and the best tile of each at the end."""
     ops = on_device(plan, device)
-    weights = random_weights(replace(plan.config, windows=plan.config.windows[:4]), device)
+    weights = random_weights(replace(plan.config, windows=plan.config.windows[:8]), device)
     tiles = [ExpertTiles(*numbers) for numbers in TILES][: 1 if plan.tiny else None]
     for rows, name in ((1, "FEW"), (plan.timed_rows[-1] if plan.tiny else 64, "MANY")):
         case = Case(plan, ops, weights, spans_of(plan, rows))
-        for kernel, _, run in launches(case, ops, weights):
-            if kernel in ("up", "down"):
-                for row in tried(name, tiles, run, plan.repeats, device):
-                    yield {"rows": rows, "kernel": kernel, **row}
+        for launch in launches(case, ops, weights, plan.repeats):
+            if launch.kernel in ("up", "down"):
+                for row in tried(name, tiles, launch.run, plan.repeats, device):
+                    yield {"rows": rows, "kernel": launch.kernel, **row}
 
 
-def tried(name: str, tiles: Iterable[ExpertTiles], run: Launch, repeats: int, device: torch.device) -> Iterator[Row]:
+def tried(
+    name: str, tiles: Iterable[ExpertTiles], run: Callable[[int], object], repeats: int, device: torch.device
+) -> Iterator[Row]:
     """Yield the time of a launch with each tile in place of the named one, then the fastest tile."""
     before, times = getattr(triton_ops, name), dict[str, float]()
     for tile in tiles:

@@ -1,7 +1,9 @@
 """Clocks, the floor of a step, and the sequences that steps compute."""
 
+import math
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
@@ -30,18 +32,60 @@ def timed(run: Callable[[], object], device: torch.device) -> float:
 def launched(run: Callable[[int], object], repeats: int, device: torch.device) -> float:
     """Return the seconds of a call on the device, as the mean of several after one that compiles.
 
-    The argument counts up, so that calls can use tensors in turn: those of the call before are in the L2 cache.
+    On a GPU, the calls are one CUDA graph: launches from Python would take longer than a small kernel. The graph is
+    replayed once before, with the L2 cache overwritten after it, so that the host is ahead of the device.
+    The argument counts up, so that calls can read tensors in turn: see `copies_for`.
     """
     run(0)
     if device.type != "cuda":
         return timed(lambda: [run(number) for number in range(repeats)], device) / repeats
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for number in range(repeats):
+            run(number)
     before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    graph.replay()
+    overwrite_l2(device)
     before.record()
-    for number in range(repeats):
-        run(number)
+    graph.replay()
     after.record()
     settle(device)
     return before.elapsed_time(after) / 1000 / repeats
+
+
+def l2_bytes(device: torch.device) -> int:
+    """Return the size of the L2 cache; 0 for a CPU."""
+    return int(torch.cuda.get_device_properties(device).L2_cache_size) if device.type == "cuda" else 0
+
+
+def overwrite_l2(device: torch.device) -> None:
+    torch.zeros(2 * l2_bytes(device), dtype=torch.uint8, device=device)
+
+
+def copies_for(size: float, repeats: int, cache: int) -> int:
+    """Return how many copies of tensors so many calls have to read in turn to find none of them in the cache.
+
+    size: bytes that a call reads. All copies are at least twice the cache, or each call has one of its own.
+    """
+    return min(repeats, max(1, math.ceil(2 * cache / size)))
+
+
+class Peaks(NamedTuple):
+    """What the device reaches in plain torch: bytes per second, and floating-point operations per second."""
+
+    bandwidth: float
+    products: float
+
+    def roofline(self, size: float, operations: float) -> tuple[str, float]:
+        """Return what limits a kernel that reads so many bytes, and the seconds that it takes at least."""
+        return max(("bytes", size / self.bandwidth), ("products", operations / self.products), key=lambda each: each[1])
+
+
+def product_rate(device: torch.device, size: int) -> float:
+    """Return the floating-point operations per second of the fastest of several products of square matrices."""
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    one, other, made = (torch.randn(size, size, device=device).to(dtype) for _ in range(3))
+    return 2 * size**3 / min(timed(lambda: torch.mm(one, other, out=made), device) for _ in range(10))
 
 
 def copy_bandwidth(device: torch.device, size: int) -> float:

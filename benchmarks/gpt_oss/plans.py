@@ -45,15 +45,17 @@ TINY = replace(
 class Plan:
     """The amounts of a run. `steps` decode steps are timed after `warm` untimed ones.
 
-    rows: of the kernels that are compared and timed. batches: pairs of answers and tokens of context. eight: those
-    with an FP8 KV cache. large: batches of the 120b. sampled: answers with each way of sampling. drafts: tokens drafted
-    for an answer of `answer` tokens. host: answers, tokens of context and steps without kernels. repeats: timed
-    launches of a kernel. copied: bytes of a copy.
+    rows: of the kernels that are compared. timed_rows: of those that are timed. attended: sequences, and of each the
+    computed tokens and the tokens to compute, for the time of attention. batches: pairs of answers and tokens of
+    context. eight: those with an FP8 KV cache. large: batches of the 120b. sampled: answers with each way of sampling.
+    drafts: tokens drafted for an answer of `answer` tokens. host: answers, tokens of context and steps without kernels.
+    repeats: timed launches of a kernel. copied: bytes of a copy. multiplied: rows and columns of a product.
     """
 
     config: ModelConfig
     rows: Sequence[int]
     timed_rows: Sequence[int]
+    attended: Sequence[tuple[int, int, int]]
     batches: Sequence[tuple[int, int]]
     eight: Sequence[tuple[int, int]]
     large: Sequence[tuple[int, int]]
@@ -67,6 +69,7 @@ class Plan:
     warm: int
     repeats: int
     copied: int
+    multiplied: int
     tiny: bool = False
 
 
@@ -74,6 +77,7 @@ REAL = Plan(
     config=GPT_OSS_20B,
     rows=(1, 8, 9, 16, 17, 33, 64, 65, 2048),
     timed_rows=(1, 8, 64, 2048),
+    attended=((1, 1023, 1), (1, 8191, 1), (64, 1023, 1), (64, 8191, 1), (1, 0, 2048), (1, 6144, 2048)),
     batches=(*((batch, 1024) for batch in (1, 2, 8, 32, 64, 128)), (1, 8192), (64, 8192), (1, 32768), (1, 131000)),
     eight=((64, 8192), (1, 131000)),
     large=((1, 1024), (8, 1024), (64, 1024)),
@@ -87,11 +91,13 @@ REAL = Plan(
     warm=10,
     repeats=50,
     copied=1 << 32,
+    multiplied=8192,
 )
 SMALL = Plan(
     config=TINY,
     rows=(1, 9),
     timed_rows=(9,),
+    attended=((1, 99, 1), (1, 64, 32)),
     batches=((1, 100), (2, 100)),
     eight=((1, 100),),
     large=((1, 100),),
@@ -105,6 +111,7 @@ SMALL = Plan(
     warm=1,
     repeats=1,
     copied=1 << 20,
+    multiplied=64,
     tiny=True,
 )
 

@@ -5,16 +5,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks import gpt_oss_gpu
-from benchmarks.gpt_oss import kernels, steps
+from benchmarks.gpt_oss import kernels, measures, steps
 from benchmarks.gpt_oss.kernels import spans_of
 from benchmarks.gpt_oss.measures import Row
-from benchmarks.gpt_oss.plans import REAL, SMALL, Plan
+from benchmarks.gpt_oss.plans import REAL, SMALL, Plan, random_weights
 from benchmarks.gpt_oss.steps import agreed
 from llama_stack_gpt_oss.engine.kernels import triton_ops
 from llama_stack_gpt_oss.engine.kernels.triton_ops import ExpertTiles
@@ -63,6 +66,54 @@ def test_all_sections_run_on_small_shapes(tmp_path: Path) -> None:
     assert [row["equal"] for row in rows if row["section"] == "agreement" and "equal" in row] == [16, 16]
     best = [(row["rows"], row["kernel"]) for row in rows if "best" in row]
     assert best == [(1, "up"), (1, "down"), (9, "up"), (9, "down")]
+    attended = [row for row in rows if row["section"] == "kernels" and row.get("kernel") == "attention"]
+    found = [(row["rows"], row["keys"], row["window"]) for row in attended]
+    assert found == [(1, 100, 16), (1, 100, 0), (32, 96, 16), (32, 96, 0)]
+    assert {row["cold"] for row in attended} == {False}  # a CPU says nothing of a GPU's cache
+
+
+def test_launches_on_gpu_are_timed_as_graph_with_cold_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Python does between the launches is not in the time, and the first replay is not either."""
+    events: list[str] = []
+    graph = SimpleNamespace(replay=lambda: events.append("replay"))
+    event = SimpleNamespace(record=lambda: events.append("record"), elapsed_time=lambda _: 6.0)
+
+    @contextmanager
+    def capture(_: object) -> Iterator[None]:
+        events.append("capture")
+        yield
+        events.append("captured")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(torch.cuda, "Event", lambda **_: event)
+    monkeypatch.setattr(measures, "overwrite_l2", lambda _: events.append("overwrite"))
+    monkeypatch.setattr(measures, "settle", lambda _: events.append("settle"))
+    seconds = measures.launched(lambda number: events.append(f"run {number}"), 3, torch.device("cuda"))
+    assert seconds == pytest.approx(0.002)
+    compiled, recorded = ["run 0"], ["capture", "run 0", "run 1", "run 2", "captured"]
+    assert events == [*compiled, *recorded, "replay", "overwrite", "record", "replay", "record", "settle"]
+
+
+def test_copies_exceed_cache_or_suffice_for_all_launches() -> None:
+    assert [measures.copies_for(size, 50, 100) for size in (500, 200, 60, 1)] == [1, 1, 4, 50]
+
+
+def test_roofline_is_larger_of_both_bounds() -> None:
+    peaks = measures.Peaks(bandwidth=100.0, products=1000.0)
+    assert peaks.roofline(size=200, operations=1000) == ("bytes", 2.0)
+    assert peaks.roofline(size=200, operations=5000) == ("products", 5.0)
+
+
+@pytest.mark.parametrize(("window", "keys", "pairs"), [(None, 40 + 48, 8 * 36.5 + 48), (16, 8 + 15 + 16, 9 * 16)])
+def test_attention_counts_keys_of_its_windows(window: int | None, keys: int, pairs: float) -> None:
+    """A sequence with 48 keys and one row, and one with eight rows that see 33 to 40 keys."""
+    ops = kernels.on_device(SMALL, CPU)
+    weights = random_weights(SMALL.config, CPU)
+    case = kernels.Case(SMALL, ops, weights, ((47, 1), (32, 8)))
+    launch = kernels.attention(case, ops, weights, window, repeats=1)
+    assert launch.size == 4 * (keys * 2 * SMALL.config.kv_width + 2 * 9 * SMALL.config.query_width)
+    assert launch.operations == 4 * SMALL.config.query_width * pairs
 
 
 def test_sweep_ends_with_fastest_tile_that_launches(monkeypatch: pytest.MonkeyPatch) -> None:
