@@ -22,6 +22,7 @@ from llama_stack_gpt_oss.engine.cache import PAGE, BlockTable, KVCacheBlocks, pl
 from llama_stack_gpt_oss.engine.config import ModelConfig, read_config
 from llama_stack_gpt_oss.engine.kernels import choose, triton_ops
 from llama_stack_gpt_oss.engine.kernels.decoding import PAIRS, SHRUNK
+from llama_stack_gpt_oss.engine.kernels.linear import route_row_kernel
 from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
 from llama_stack_gpt_oss.engine.kernels.triton_ops import FEW_ROWS, TritonOps
 from llama_stack_gpt_oss.engine.model import Model
@@ -310,6 +311,32 @@ def test_projection_kernels_match_torch(
     close(run(kernels, config, weights.layers[1], x), run(torch_ops, config, weights.layers[1], x))
 
 
+@pytest.mark.parametrize("rows", [1, 8, 9, 16, 33, 64, 65])
+def test_router_has_program_for_each_expert_and_row_up_to_64_rows(
+    config: ModelConfig,
+    weights: Weights,
+    torch_ops: TorchOps,
+    kernels: TritonOps,
+    monkeypatch: pytest.MonkeyPatch,
+    rows: int,
+) -> None:
+    grids: list[tuple[int, ...]] = []
+
+    class Recorder:
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            grids.append(grid)
+            return kernel[grid]
+
+    kernel = route_row_kernel
+    monkeypatch.setattr(triton_ops, "route_row_kernel", Recorder())
+    x, layer = normal(rows, config.hidden), weights.layers[1]
+    found, expected = kernels.route(x, layer), torch_ops.route(x, layer)
+    close(found.scores, expected.scores)
+    close(found.normed, expected.normed)
+    assert grids == ([(config.experts, rows)] if rows <= 64 else [])
+    assert (found.groups is None) == (rows <= FEW_ROWS)
+
+
 @pytest.mark.parametrize("rows", [9, 64, 1100])
 def test_rows_are_grouped_by_chosen_experts(config: ModelConfig, kernels: TritonOps, rows: int) -> None:
     """Of equal scores, the first expert wins; no row chooses the last expert."""
@@ -567,7 +594,6 @@ class Bounds(NamedTuple):
 BOUNDS = {
     "qkv-16": Bounds(96, 15, tensor_cores=True),
     "out-16": Bounds(48, 16, tensor_cores=True),
-    "route-16": Bounds(56, 11, tensor_cores=True),
     "head-16": Bounds(72, 23, tensor_cores=True),
     "head-kept-16": Bounds(80, 23, tensor_cores=True),
     "up-group-16": Bounds(120, 29, tensor_cores=True),

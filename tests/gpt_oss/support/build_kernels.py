@@ -70,7 +70,6 @@ def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
         created |= {
             f"qkv-{block}": (linear.qkv_kernel, {**HEADS, **tile, "HALF": 32, "BLOCK_P": 16, "BLOCK_K": 64}),
             f"out-{block}": (linear.out_kernel, {**tile, "BLOCK_N": 16, "BLOCK_K": 128}),
-            f"route-{block}": (linear.route_kernel, {**tile, "BLOCK_N": 16, "BLOCK_K": 64}),
             f"head-{block}": (
                 head.head_kernel,
                 {**tile, "BLOCK_N": 64, "BLOCK_K": 64, "KEEP": False, "enable_fp_fusion": False},
@@ -83,6 +82,7 @@ def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
             f"down-group-{block}": (experts.down_group_kernel, grouped),
         }
     created["route-row"] = (linear.route_row_kernel, {"BLOCK": 4096})
+    created["route-64"] = (linear.route_kernel, {"BLOCK_M": 64, "WIDE": False, "BLOCK_N": 16, "BLOCK_K": 64})
     rows = {**CHOICE, "WIDE": False, **FEW.options(ROW_TILE)}
     created |= {"up-row": (experts.up_row_kernel, rows), "down-row": (experts.down_row_kernel, rows)}
     created |= {f"group-{block}": (experts.group_kernel, {**CHOICE, "BLOCK_M": block}) for block in (16, 128)}

@@ -231,7 +231,7 @@ def route_row_kernel(
 ):
     """Write the normed rows, and their scores [rows, width] in f32. Grid (experts, rows). BLOCK holds a whole row.
 
-    For few rows: a program reads one row of the weight, so that all of them are read at once.
+    For decodes: a program reads one row of the weight, so that all of them are read at once.
     """
     expert, row, columns = tl.program_id(0), tl.program_id(1), tl.arange(0, BLOCK)
     inside = columns < hidden

@@ -21,6 +21,7 @@ from .linear import out_kernel, qkv_kernel, route_kernel, route_row_kernel
 from .sampling import redraw_kernel
 
 FEW_ROWS = 8  # up to this number, each row reads its own experts' weights
+ROUTED_ROWS = 64  # up to this number, the router has a program for each expert and row
 MIN_SPLITS, MAX_SPLITS = 8, 32  # of the keys in a decode
 QUERIES = 16  # queries of a prompt per program
 SCORES = 4096  # router scores that a program loads at a time
@@ -251,13 +252,12 @@ class TritonOps:
 
     def route(self, x: torch.Tensor, layer: Layer) -> Routed:
         config, rows, block = self.config, len(x), _rows_block(len(x))
-        normed, scores = torch.empty_like(x), x.new_empty(len(x), config.experts, dtype=torch.float32)
-        if rows <= FEW_ROWS:
+        normed, scores = torch.empty_like(x), x.new_empty(rows, config.experts, dtype=torch.float32)
+        weights = (layer.mlp_norm, layer.router, layer.router_bias)
+        if rows <= ROUTED_ROWS:
             route_row_kernel[(config.experts, rows)](
                 x,
-                layer.mlp_norm,
-                layer.router,
-                layer.router_bias,
+                *weights,
                 scores,
                 normed,
                 config.hidden,
@@ -266,25 +266,23 @@ class TritonOps:
                 BLOCK=triton.next_power_of_2(config.hidden),
                 enable_fp_fusion=FUSION,
             )
-            return Routed(normed, scores)
-        route_kernel[(triton.cdiv(config.experts, 16), triton.cdiv(rows, block))](
-            x,
-            layer.mlp_norm,
-            layer.router,
-            layer.router_bias,
-            scores,
-            normed,
-            rows,
-            config.hidden,
-            config.experts,
-            config.norm_epsilon,
-            BLOCK_M=block,
-            BLOCK_N=16,
-            BLOCK_K=64,
-            WIDE=self._wide,
-            enable_fp_fusion=FUSION,
-        )
-        return Routed(normed, scores, self.grouped(scores))
+        else:
+            route_kernel[(triton.cdiv(config.experts, 16), triton.cdiv(rows, block))](
+                x,
+                *weights,
+                scores,
+                normed,
+                rows,
+                config.hidden,
+                config.experts,
+                config.norm_epsilon,
+                BLOCK_M=block,
+                BLOCK_N=16,
+                BLOCK_K=64,
+                WIDE=self._wide,
+                enable_fp_fusion=FUSION,
+            )
+        return Routed(normed, scores, self.grouped(scores) if rows > FEW_ROWS else None)
 
     def up(self, routed: Routed, layer: Layer) -> torch.Tensor:
         config, rows, groups = self.config, len(routed.normed), routed.groups
