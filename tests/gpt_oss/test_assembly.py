@@ -1,6 +1,7 @@
 """Selection of the device, and the progress that is shown until the engine is ready."""
 
 import io
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,13 @@ def test_more_ranks_than_gpus_is_error_with_their_number(selected: list[torch.de
     with pytest.raises(EngineError, match="tensor_parallel_size is 2, and torch finds 1 GPUs from cuda:1 on"):
         select_device("cuda:1", Shard(0, 2))
     assert not selected
+
+
+@pytest.mark.parametrize(("tokens", "ok"), [(63, False), (64, True), (16384, True), (16385, False)])
+def test_tokens_of_a_step_are_bounded(tokens: int, ok: bool) -> None:
+    """The largest step is computed at the start, and its memory is not free for the KV cache."""
+    with nullcontext() if ok else pytest.raises(ValueError, match="prefill_tokens"):
+        assert GptOssConfig(checkpoint="x", prefill_tokens=tokens).prefill_tokens == tokens
 
 
 def test_cpu_selects_no_gpu(selected: list[torch.device]) -> None:
