@@ -9,19 +9,33 @@ import torch
 from torch.nn import functional
 
 from llama_stack_gpt_oss.engine import rope
+from llama_stack_gpt_oss.engine.adjustments import Adjustments
 from llama_stack_gpt_oss.engine.batch import Batch, Fields, pack
 from llama_stack_gpt_oss.engine.cache import PAGE
+from llama_stack_gpt_oss.engine.config import ModelConfig
 from llama_stack_gpt_oss.engine.kernels import triton_ops
 from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
 from llama_stack_gpt_oss.engine.kernels.triton_ops import FEW_ROWS, ExpertTiles, TritonOps
 from llama_stack_gpt_oss.engine.ops import Ops, Routed, Store
+from llama_stack_gpt_oss.engine.sampler import draw, restrictions
 from llama_stack_gpt_oss.engine.scheduler import ScheduledTokens
 from llama_stack_gpt_oss.engine.sequence import SamplingParams
 from llama_stack_gpt_oss.engine.state import Entries, State
 from llama_stack_gpt_oss.engine.weights import Experts, Layer, Weights
 
 from .baselines import scaled_launch
-from .measures import Peaks, Row, copies_for, copy_bandwidth, l2_bytes, launched, pages_of, product_rate, sequences
+from .measures import (
+    EveryThird,
+    Peaks,
+    Row,
+    copies_for,
+    copy_bandwidth,
+    l2_bytes,
+    launched,
+    pages_of,
+    product_rate,
+    sequences,
+)
 from .plans import Plan, random_weights
 
 TOLERANCE = 0.02  # of the error's norm, relative: bf16 has eight bits
@@ -29,6 +43,14 @@ MIXED = ((70, 1), (0, 40), (100, 37), (3, 5))  # computed tokens, and tokens to 
 DRAFTED = ((0, 1), (70, 5), (61, 5), (100, 2))  # computed tokens, and rows of a decode with drafts
 TILES = tuple(product((64, 128), (256, 128), (4, 8), (4, 3)))  # strip, depth, warps, stages
 PARAMS = SamplingParams(max_tokens=1, temperature=1.0)
+RESTRICTED = (
+    replace(PARAMS, top_p=0.9),
+    replace(PARAMS, top_k=40, min_p=0.01),
+    replace(PARAMS, frequency_penalty=0.5, logit_bias=((0, 5.0), (3, -5.0)), top_p=0.5),
+)
+EQUAL = 0.9  # of the tokens
+LARGER = 4  # times the experts of the 20b are those of the 120b
+Spans = tuple[tuple[int, int], ...]
 
 
 def on_device(plan: Plan, device: torch.device) -> TritonOps:
@@ -44,7 +66,7 @@ def wide(layer: Layer) -> Layer:
     return Layer(**dense)
 
 
-def spans_of(plan: Plan, rows: int) -> tuple[tuple[int, int], ...]:
+def spans_of(plan: Plan, rows: int) -> Spans:
     """Return sequences of one row each with several lengths, the longest first, or a prompt."""
     longest = min(1000, plan.config.context // 8)
     return tuple((-(1 + number * 37) % longest, 1) for number in range(rows)) if rows <= 128 else ((0, rows),)
@@ -53,21 +75,19 @@ def spans_of(plan: Plan, rows: int) -> tuple[tuple[int, int], ...]:
 class Case:
     """A step, its rows, and a KV cache. drafted: all tokens but the first of each sequence are drafts."""
 
-    def __init__(
-        self, plan: Plan, ops: Ops, weights: Weights, spans: tuple[tuple[int, int], ...], drafted: bool = False
-    ) -> None:
+    def __init__(self, plan: Plan, ops: Ops, weights: Weights, spans: Spans, drafted: bool = False) -> None:
         config, like = plan.config, weights.embedding
         longest = max(start + count for start, count in spans)
-        works = [
+        self.works = [
             ScheduledTokens(sequence, start, count)
             for sequence, (start, count) in zip(sequences(config, len(spans), longest, PARAMS), spans, strict=True)
         ]
-        for work in works:
+        for work in self.works:
             del work.sequence.tokens[work.start + work.count :]
             if drafted:
                 work.count, work.drafts = 1, work.sequence.tokens[work.start + 1 :]
                 del work.sequence.tokens[work.start + 1 :]
-        self.batch = batch_of(works, ops, config.kv_groups, longest + PAGE, like.device)
+        self.batch = batch_of(self.works, ops, config.kv_groups, longest + PAGE, like.device)
         shape = (pages_of(config, len(spans), longest + 1), PAGE, config.kv_heads, config.head_size)
         self.keys, self.values = (torch.randn(shape, device=like.device).to(like.dtype) for _ in range(2))
         self.x = torch.randn(len(self.batch.tokens), config.hidden, device=like.device).to(like.dtype)
@@ -90,27 +110,62 @@ def batch_of(
 
 @torch.inference_mode()
 def correctness(plan: Plan, device: torch.device) -> Iterator[Row]:
-    """Yield the error of each kernel, relative to plain torch in f32, for each number of rows."""
-    ops, exact = on_device(plan, device), TorchOps(plan.config)
-    weights = random_weights(replace(plan.config, windows=plan.config.windows[:2]), device)
-    for spans in (MIXED, DRAFTED, *(spans_of(plan, rows) for rows in plan.rows)):  # the rarest first
+    """Yield the error of each kernel, relative to plain torch in f32, for each number of rows; the rarest first."""
+    large = replace(plan.config, experts=LARGER * plan.config.experts)
+    yield from _correctness(plan, plan.config, (MIXED, DRAFTED), device)
+    yield from _correctness(plan, large, [spans_of(plan, rows) for rows in plan.large_rows], device)
+    yield from _correctness(plan, plan.config, [spans_of(plan, rows) for rows in plan.rows], device)
+
+
+def _correctness(plan: Plan, config: ModelConfig, steps: Iterable[Spans], device: torch.device) -> Iterator[Row]:
+    plan = replace(plan, config=config)
+    ops, exact = on_device(plan, device), TorchOps(config)
+    weights = random_weights(replace(config, windows=config.windows[:2]), device)
+    for spans in steps:
         case = Case(plan, ops, weights, spans, drafted=spans is DRAFTED)
-        for number, (layer, window) in enumerate(zip(weights.layers, plan.config.windows, strict=False)):
+        step: Row = {"rows": len(case.x), "sequences": len(spans), "experts": config.experts}
+        for number, (layer, window) in enumerate(zip(weights.layers, config.windows, strict=False)):
             for name, found, expected in compared(case, ops, exact, layer, window, number):
-                yield checked(found, expected, rows=len(case.x), sequences=len(spans), kernel=name, window=window or 0)
-        batch, wanted = replace(case.batch, kept=True), case.x[case.batch.sampled]
-        logits = ops.head(wanted, weights, batch).logits
-        whole = replace(weights, norm=weights.norm.float(), unembedding=weights.unembedding.float())
-        expected_logits = exact.head(wanted.float(), whole, batch).logits
-        yield checked(logits, expected_logits, rows=len(wanted), sequences=len(spans), kernel="head")
+                yield {**step, "kernel": name, "window": window or 0, **checked(found, expected)}
+        for row in compared_tokens(case, ops, exact, weights):
+            yield {**step, **row}
 
 
-def checked(found: torch.Tensor | None, expected: torch.Tensor | None, **row: str | float) -> Row:
-    """Return the row with the relative error of what was found."""
+def compared_tokens(case: Case, ops: TritonOps, exact: TorchOps, weights: Weights) -> Iterator[Row]:
+    """Yield the error of the logits, and how many tokens are those that plain torch draws from the same logits."""
+    batch, config = replace(case.batch, kept=True), ops.config
+    wanted = case.x[batch.sampled]
+    head = ops.head(wanted, weights, batch)
+    whole = replace(weights, norm=weights.norm.float(), unembedding=weights.unembedding.float())
+    yield {"kernel": "head", **checked(head.logits, exact.head(wanted.float(), whole, batch).logits)}
+    assert head.logits is not None
+    yield {"kernel": "pick", **equal(head.tokens, draw(head.logits, batch.temperatures, batch.seeds))}
+    for number, work in enumerate(case.works):
+        work.sequence.params = RESTRICTED[number % len(RESTRICTED)]
+        work.sequence.mask = EveryThird(config.vocabulary) if number % 2 else None
+    adjustments = Adjustments(len(case.works), config.vocabulary, wanted.device)
+    entries = [number for number, work in enumerate(case.works) for _ in range(1 + len(work.drafts))]
+    packed = restrictions(case.works, entries, adjustments)
+    numbers = torch.tensor(list(packed.numbers), dtype=torch.int32, device=wanted.device)
+    restricted = packed.sent(numbers, adjustments.table)
+    tokens = head.tokens.clone()
+    exact.redraw(replace(head, tokens=tokens), batch, restricted)
+    ops.redraw(head, batch, restricted)
+    yield {"kernel": "redraw", **equal(head.tokens, tokens)}
+
+
+def equal(found: torch.Tensor, expected: torch.Tensor) -> Row:
+    """Return how many tokens are equal. Logarithms differ in their last bits, so a near tie may end otherwise."""
+    count = int((found == expected).sum())
+    return {"tokens": len(found), "equal": count, "ok": count >= EQUAL * len(found)}
+
+
+def checked(found: torch.Tensor | None, expected: torch.Tensor | None) -> Row:
+    """Return the relative error of what was found."""
     assert found is not None
     assert expected is not None
     error = float((found.float() - expected).norm() / expected.norm())
-    return {**row, "error": error, "ok": error < TOLERANCE}
+    return {"error": error, "ok": error < TOLERANCE}
 
 
 def compared(
@@ -154,10 +209,8 @@ class Launch(NamedTuple):
 @torch.inference_mode()
 def timings(plan: Plan, device: torch.device) -> Iterator[Row]:
     """Yield the time of each kernel, and its share of the roofline. cuBLAS and `tl.dot_scaled` are beside it."""
-    ops, peaks = (
-        on_device(plan, device),
-        Peaks(copy_bandwidth(device, plan.copied), product_rate(device, plan.multiplied)),
-    )
+    ops = on_device(plan, device)
+    peaks = Peaks(copy_bandwidth(device, plan.copied), product_rate(device, plan.multiplied))
     weights = random_weights(replace(plan.config, windows=plan.config.windows[:8]), device)
     yield {"kernel": "copy", "tb_per_second": peaks.bandwidth / 1e12}
     yield {"kernel": "product", "tflops": peaks.products / 1e12}

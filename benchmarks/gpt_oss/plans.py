@@ -45,15 +45,17 @@ TINY = replace(
 class Plan:
     """The amounts of a run. `steps` decode steps are timed after `warm` untimed ones.
 
-    rows: of the kernels that are compared. timed_rows: of those that are timed. attended: sequences, and of each the
-    computed tokens and the tokens to compute, for the time of attention. batches: pairs of answers and tokens of
-    context. eight: those with an FP8 KV cache. large: batches of the 120b. sampled: answers with each way of sampling.
-    drafts: tokens drafted for an answer of `answer` tokens. host: answers, tokens of context and steps without kernels.
-    repeats: timed launches of a kernel. copied: bytes of a copy. multiplied: rows and columns of a product.
+    rows, large_rows: of the kernels that are compared, the latter with the experts of the 120b. timed_rows: of those
+    that are timed. attended: sequences, and of each the computed tokens and the tokens to compute, for the time of
+    attention. batches: pairs of answers and tokens of context. eight: those with an FP8 KV cache. large: batches of the
+    120b. sampled: answers with each way of sampling. drafts: tokens drafted for an answer of `answer` tokens. host:
+    answers, tokens of context and steps without kernels. repeats: timed launches of a kernel. copied: bytes of a copy.
+    multiplied: rows and columns of a product.
     """
 
     config: ModelConfig
     rows: Sequence[int]
+    large_rows: Sequence[int]
     timed_rows: Sequence[int]
     attended: Sequence[tuple[int, int, int]]
     batches: Sequence[tuple[int, int]]
@@ -76,6 +78,7 @@ class Plan:
 REAL = Plan(
     config=GPT_OSS_20B,
     rows=(1, 8, 9, 16, 17, 33, 64, 65, 2048),
+    large_rows=(8, 64),
     timed_rows=(1, 8, 64, 2048),
     attended=((1, 1023, 1), (1, 8191, 1), (64, 1023, 1), (64, 8191, 1), (1, 0, 2048), (1, 6144, 2048)),
     batches=(*((batch, 1024) for batch in (1, 2, 8, 32, 64, 128)), (1, 8192), (64, 8192), (1, 32768), (1, 131000)),
@@ -96,6 +99,7 @@ REAL = Plan(
 SMALL = Plan(
     config=TINY,
     rows=(1, 9),
+    large_rows=(2,),
     timed_rows=(9,),
     attended=((1, 99, 1), (1, 64, 32)),
     batches=((1, 100), (2, 100)),

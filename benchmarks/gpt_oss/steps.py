@@ -26,7 +26,7 @@ from llama_stack_gpt_oss.engine.scheduler import Limits, ScheduledTokens
 from llama_stack_gpt_oss.engine.sequence import SamplingParams, Sequence, TokenMask
 from llama_stack_gpt_oss.engine.weights import Weights
 
-from .measures import Row, copy_bandwidth, pages_of, sequences, step_bytes, timed
+from .measures import EveryThird, Row, copy_bandwidth, pages_of, sequences, step_bytes, timed
 from .plans import GPT_OSS_120B, TINY, Plan, head_config, random_head, random_weights
 
 # Share of the tokens that are the same after a cached prefix. The rest of a prompt is computed in other tiles, so bf16
@@ -41,23 +41,6 @@ WAYS = {
     "penalties": replace(GREEDY, temperature=1.0, frequency_penalty=0.5),
     "log probabilities": replace(GREEDY, temperature=1.0, top_logprobs=5),
 }
-
-
-class EveryThird:
-    """A mask that allows every third token, like a grammar whose mask is at hand."""
-
-    def __init__(self, vocabulary: int) -> None:
-        bits = sum(1 << token for token in range(0, vocabulary, 3))
-        self._bits = bits.to_bytes(-(-vocabulary // 8), "little")
-
-    def allowed(self) -> bytes:
-        return self._bits
-
-    def accept(self, token: int) -> None:
-        """Do nothing."""
-
-    def rollback(self, count: int) -> None:
-        """Do nothing."""
 
 
 def no_mask(grammar: str) -> TokenMask:

@@ -20,7 +20,8 @@ from benchmarks.gpt_oss.measures import Row
 from benchmarks.gpt_oss.plans import REAL, SMALL, Plan, random_weights
 from benchmarks.gpt_oss.steps import agreed
 from llama_stack_gpt_oss.engine.kernels import triton_ops
-from llama_stack_gpt_oss.engine.kernels.triton_ops import ExpertTiles
+from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
+from llama_stack_gpt_oss.engine.kernels.triton_ops import ExpertTiles, TritonOps
 
 from .support.engines import CPU
 
@@ -59,9 +60,17 @@ def test_all_sections_run_on_small_shapes(tmp_path: Path) -> None:
     assert list(dict.fromkeys(row["section"] for row in rows)) == SECTIONS
     for section in SECTIONS:
         assert len([row for row in rows if row["section"] == section]) > 1
-    compared = [row for row in rows if row["section"] == "correctness" and "error" in row]
+    compared = [row for row in rows if row["section"] == "correctness" and "kernel" in row]
     assert {row["ok"] for row in compared} == {True}
-    assert list(dict.fromkeys(row["rows"] for row in compared if row["kernel"] == "up")) == [83, 13, 1, 9]
+    assert list(dict.fromkeys((row["rows"], row["experts"]) for row in compared)) == [
+        (83, 8),
+        (13, 8),
+        (2, 32),
+        (1, 8),
+        (9, 8),
+    ]
+    for kernel in ("pick", "redraw"):
+        assert [row["tokens"] for row in compared if row["kernel"] == kernel] == [4, 13, 2, 1, 9]
     assert all(row["drafted"] > 0 for row in rows if row.get("drafts"))
     assert [row["equal"] for row in rows if row["section"] == "agreement" and "equal" in row] == [16, 16]
     best = [(row["rows"], row["kernel"]) for row in rows if "best" in row]
@@ -70,6 +79,21 @@ def test_all_sections_run_on_small_shapes(tmp_path: Path) -> None:
     found = [(row["rows"], row["keys"], row["window"]) for row in attended]
     assert found == [(1, 100, 16), (1, 100, 0), (32, 96, 16), (32, 96, 0)]
     assert {row["cold"] for row in attended} == {False}  # a CPU says nothing of a GPU's cache
+
+
+def test_wrong_tokens_fail_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels that choose tokens are compared, alone and with restrictions."""
+    monkeypatch.setattr(TritonOps, "redraw", lambda *_: None)
+    monkeypatch.setattr(kernels, "draw", lambda logits, *_: torch.zeros(len(logits), dtype=torch.long))
+    ops, weights = kernels.on_device(SMALL, CPU), random_weights(SMALL.config, CPU)
+    case = kernels.Case(SMALL, ops, weights, kernels.DRAFTED, drafted=True)
+    rows = list(kernels.compared_tokens(case, ops, TorchOps(SMALL.config), weights))
+    assert [(row["kernel"], row["ok"]) for row in rows] == [("head", True), ("pick", False), ("redraw", False)]
+
+
+def test_mask_of_benchmark_allows_every_third_token() -> None:
+    bits = int.from_bytes(measures.EveryThird(100).allowed(), "little")
+    assert [token for token in range(100) if bits >> token & 1] == list(range(0, 100, 3))
 
 
 def test_launches_on_gpu_are_timed_as_graph_with_cold_cache(monkeypatch: pytest.MonkeyPatch) -> None:
