@@ -592,8 +592,8 @@ class Bounds(NamedTuple):
 
 
 BOUNDS = {
-    "qkv-16": Bounds(96, 15, tensor_cores=True),
-    "out-16": Bounds(48, 16, tensor_cores=True),
+    "qkv-16": Bounds(96, 31, tensor_cores=True),
+    "out-16": Bounds(48, 40, tensor_cores=True),
     "head-16": Bounds(72, 23, tensor_cores=True),
     "head-kept-16": Bounds(80, 23, tensor_cores=True),
     "up-group-16": Bounds(120, 29, tensor_cores=True),
@@ -616,7 +616,7 @@ BOUNDS = {
     "attention-drafts-window": Bounds(152, 41, tensor_cores=True),
     "attention-prompt-all": Bounds(255, 49, tensor_cores=True),
     "attention-prompt-window": Bounds(255, 49, tensor_cores=True),
-    "qkv-16-fp8": Bounds(96, 15, tensor_cores=True),
+    "qkv-16-fp8": Bounds(96, 31, tensor_cores=True),
     "qkv-64-fp8": Bounds(112, 29, tensor_cores=True),
     "attention-decode-all-fp8": Bounds(88, 13, tensor_cores=True),
     "attention-drafts-all-fp8": Bounds(136, 33, tensor_cores=True),

@@ -18,7 +18,7 @@ from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
 from llama_stack_gpt_oss.engine.kernels import attention, experts, head, inputs, linear, sampling
-from llama_stack_gpt_oss.engine.kernels.triton_ops import CANDIDATES, FEW, MANY, NUMBERS, ROW_TILE, SUMMED
+from llama_stack_gpt_oss.engine.kernels.triton_ops import CANDIDATES, FEW, MANY, NUMBERS, ROW_TILE, SUMMED, dense_stages
 from llama_stack_gpt_oss.engine.sampler import PARAMETERS
 
 H100 = GPUTarget("cuda", 90, 32)
@@ -66,10 +66,11 @@ def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
     created: dict[str, tuple[Any, dict[str, Any]]] = {}
     for block in (16, 64):
         tile = {"BLOCK_M": block, "WIDE": False}
+        dense = {**tile, "num_stages": dense_stages(block)}
         grouped = {"WIDE": False, **MANY.options(block)}
         created |= {
-            f"qkv-{block}": (linear.qkv_kernel, {**HEADS, **tile, "HALF": 32, "BLOCK_P": 16, "BLOCK_K": 64}),
-            f"out-{block}": (linear.out_kernel, {**tile, "BLOCK_N": 16, "BLOCK_K": 128}),
+            f"qkv-{block}": (linear.qkv_kernel, {**HEADS, **dense, "HALF": 32, "BLOCK_P": 16, "BLOCK_K": 64}),
+            f"out-{block}": (linear.out_kernel, {**dense, "BLOCK_N": 16, "BLOCK_K": 128}),
             f"head-{block}": (
                 head.head_kernel,
                 {**tile, "BLOCK_N": 64, "BLOCK_K": 64, "KEEP": False, "enable_fp_fusion": False},

@@ -143,6 +143,7 @@ class TritonOps:
             BLOCK_P=16,
             BLOCK_K=64,
             WIDE=self._wide,
+            num_stages=dense_stages(block),
             enable_fp_fusion=FUSION,
         )
         return queries
@@ -246,6 +247,7 @@ class TritonOps:
             BLOCK_N=16,
             BLOCK_K=128,
             WIDE=self._wide,
+            num_stages=dense_stages(block),
             enable_fp_fusion=FUSION,
         )
         return made
@@ -438,6 +440,11 @@ class TritonOps:
 def _rows_block(rows: int) -> int:
     """Return the rows per program: at least 16, the minimum for tensor cores."""
     return min(64, max(16, triton.next_power_of_2(rows)))
+
+
+def dense_stages(block: int) -> int:
+    """Return the stages of the projections around attention: for few rows, a program reads further ahead."""
+    return 6 if block == 16 else 3
 
 
 def _write_cells(cells: torch.Tensor, addresses: torch.Tensor, values: torch.Tensor) -> None:
