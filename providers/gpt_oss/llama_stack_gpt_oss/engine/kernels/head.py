@@ -8,7 +8,7 @@ noise is computed together with the logit, from the row's seed and the token id 
 import triton
 import triton.language as tl
 
-from .linear import normed_part, product, scale_of_rows
+from .linear import gained_part, product
 
 
 @triton.jit
@@ -44,19 +44,20 @@ def _logits(
     BLOCK_K: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
 ):
-    """Return the logits of a strip of the vocabulary, [rows, outputs] in f32."""
-    scale = scale_of_rows(x, rows, row_mask, hidden, epsilon, BLOCK_M, BLOCK_K)
+    """Return the logits of a strip of the vocabulary, [rows, outputs] in f32. The rows are read once, as for qkv."""
+    squares = tl.zeros([BLOCK_M], tl.float32)
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for start in range(0, hidden, BLOCK_K):
         columns = start + tl.arange(0, BLOCK_K)
-        part = normed_part(x, norm, scale, rows, row_mask, columns, hidden)
+        part, gained = gained_part(x, norm, rows, row_mask, columns, hidden)
+        squares += tl.sum(part * part, axis=1)
         block = tl.load(
             weight + outputs[:, None].to(tl.int64) * hidden + columns[None, :],
             mask=strip[:, None] & (columns < hidden)[None, :],
             other=0.0,
         )
-        total += product(part, block, WIDE)
-    return total
+        total += product(gained, block, WIDE)
+    return total * tl.rsqrt(squares / hidden + epsilon)[:, None]
 
 
 @triton.jit(do_not_specialize=["count", "first_token"])

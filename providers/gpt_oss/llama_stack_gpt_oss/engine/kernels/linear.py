@@ -32,6 +32,16 @@ def normed_part(x, norm, scale, rows, row_mask, columns, hidden):
 
 
 @triton.jit
+def gained_part(x, norm, rows, row_mask, columns, hidden):
+    """Return some columns of the rows, before and after the product with the norm's gain: [rows, columns] in f32."""
+    inside = columns < hidden
+    mask = row_mask[:, None] & inside[None, :]
+    part = tl.load(x + rows[:, None] * hidden + columns[None, :], mask=mask, other=0.0).to(tl.float32)
+    gain = tl.load(norm + columns, mask=inside, other=0.0).to(tl.float32)
+    return part, part * gain[None, :]
+
+
+@triton.jit
 def product(a, b, WIDE: tl.constexpr):  # noqa: N803
     """Multiply a [M, K] by the transpose of b [N, K], accumulated in f32."""
     if WIDE:
@@ -56,21 +66,26 @@ def _projected_pairs(
     BLOCK_K: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
 ):
-    """Return the projections of the normed rows by `first_row` of the weight, and by the rows HALF behind."""
-    scale = scale_of_rows(x, rows, row_mask, hidden, epsilon, BLOCK_M, BLOCK_K)
+    """Return the projections of the normed rows by `first_row` of the weight, and by the rows HALF behind.
+
+    The rows are read once: the norm's factor is that of a whole row, so it is applied to the sums.
+    """
+    squares = tl.zeros([BLOCK_M], tl.float32)
     first = tl.zeros([BLOCK_M, BLOCK_P], tl.float32)
     second = tl.zeros([BLOCK_M, BLOCK_P], tl.float32)
     for start in range(0, hidden, BLOCK_K):
         columns = start + tl.arange(0, BLOCK_K)
         inside = columns < hidden
-        normed = normed_part(x, norm, scale, rows, row_mask, columns, hidden)
+        part, gained = gained_part(x, norm, rows, row_mask, columns, hidden)
+        squares += tl.sum(part * part, axis=1)
         places = first_row[:, None] * hidden + columns[None, :]
         one = tl.load(weight + places, mask=inside[None, :], other=0.0)
         two = tl.load(weight + places + HALF * hidden, mask=inside[None, :], other=0.0)
-        first += product(normed, one, WIDE)
-        second += product(normed, two, WIDE)
-    first += tl.load(bias + first_row).to(tl.float32)[None, :]
-    second += tl.load(bias + first_row + HALF).to(tl.float32)[None, :]
+        first += product(gained, one, WIDE)
+        second += product(gained, two, WIDE)
+    scale = tl.rsqrt(squares / hidden + epsilon)[:, None]
+    first = first * scale + tl.load(bias + first_row).to(tl.float32)[None, :]
+    second = second * scale + tl.load(bias + first_row + HALF).to(tl.float32)[None, :]
     return first, second
 
 
