@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from ..core.lru_cache import LruCache
 from ..core.owner import Owner
@@ -93,7 +93,7 @@ class Running:
     streamed: bool
 
 
-class Shown:
+class RunningEntry:
     """Shows a response as running within a block."""
 
     __slots__ = ("_activity", "_owner", "_running")
@@ -103,11 +103,12 @@ class Shown:
         self._owner = owner
         self._running = running
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         own = self._activity.running.setdefault(self._owner.identity, {})
         own[self._running.assembler.response["id"]] = self._running
+        return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         own = self._activity.running.get(self._owner.identity, {})
         own.pop(self._running.assembler.response["id"], None)
         if not own:
@@ -125,9 +126,9 @@ class Activity:
         self.running: dict[tuple[str, str], dict[str, Running]] = {}
         self._by_owner: LruCache[tuple[str, str], Counts] = LruCache(_MAX_OWNERS)
 
-    def runs(self, owner: Owner, running: Running) -> Shown:
+    def runs(self, owner: Owner, running: Running) -> RunningEntry:
         """Show a response as running within the block."""
-        return Shown(self, owner, running)
+        return RunningEntry(self, owner, running)
 
     def of(self, owner: Owner) -> Counts:
         """Return the counts of a user."""

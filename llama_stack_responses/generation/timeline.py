@@ -19,7 +19,7 @@ from ..store import codec
 from ..store.reading import computed
 from ..store.saving import Recording
 from ..telemetry.telemetry import RoundOperation, ToolOperation
-from .activity import Activity, Counts, Running, Shown
+from .activity import Activity, Counts, Running, RunningEntry
 from .event_times import EventTimes
 
 _MAX_ROUNDS: Final = 256
@@ -62,28 +62,26 @@ class ToolRecord:
     failed: bool = False
 
 
-class RunningRecord:
+class RunningRecord(RunningEntry):
     """Shows and counts a response that runs within a block.
 
     Attributes:
         status: how the response ended; the block sets it.
     """
 
-    __slots__ = ("_counts", "_running", "_shown", "status")
+    __slots__ = ("_counts", "status")
 
-    def __init__(self, counts: Counts, shown: Shown, running: Running) -> None:
+    def __init__(self, activity: Activity, owner: Owner, running: Running, counts: Counts) -> None:
+        super().__init__(activity, owner, running)
         self._counts = counts
-        self._shown = shown
-        self._running = running
         self.status = "failed"
 
     def __enter__(self) -> Self:
         self._counts.requests += 1
-        self._shown.__enter__()
-        return self
+        return super().__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._shown.__exit__()
+        super().__exit__(kind)
         status = "cancelled" if kind and issubclass(kind, asyncio.CancelledError) else self.status
         self._counts.ended(status, self._running.assembler.numbered)
 
@@ -164,7 +162,7 @@ class Timeline:
 
     def response(self, running: Running) -> RunningRecord:
         """Show and count the response that runs within the block."""
-        return RunningRecord(self.counts, self._activity.runs(self._owner, running), running)
+        return RunningRecord(self._activity, self._owner, running, self.counts)
 
     def round(self, operation: RoundOperation, kind: str) -> RoundRecord:
         """Record the model round that runs within the block; `kind` is `answer` or `compaction`."""
