@@ -22,22 +22,25 @@ def scale_of_rows(x, rows, row_mask, hidden, epsilon, BLOCK_M: tl.constexpr, BLO
 
 
 @triton.jit
-def normed_part(x, norm, scale, rows, row_mask, columns, hidden):
-    """Return some columns of the normed rows: [rows, columns] in f32."""
+def _part_and_gain(x, norm, rows, row_mask, columns, hidden):
+    """Return some columns of the rows [rows, columns], and the norm's gain for them [columns], in f32."""
     inside = columns < hidden
     mask = row_mask[:, None] & inside[None, :]
     part = tl.load(x + rows[:, None] * hidden + columns[None, :], mask=mask, other=0.0).to(tl.float32)
-    gain = tl.load(norm + columns, mask=inside, other=0.0).to(tl.float32)
+    return part, tl.load(norm + columns, mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def normed_part(x, norm, scale, rows, row_mask, columns, hidden):
+    """Return some columns of the normed rows: [rows, columns] in f32."""
+    part, gain = _part_and_gain(x, norm, rows, row_mask, columns, hidden)
     return part * scale[:, None] * gain[None, :]
 
 
 @triton.jit
 def gained_part(x, norm, rows, row_mask, columns, hidden):
     """Return some columns of the rows, before and after the product with the norm's gain: [rows, columns] in f32."""
-    inside = columns < hidden
-    mask = row_mask[:, None] & inside[None, :]
-    part = tl.load(x + rows[:, None] * hidden + columns[None, :], mask=mask, other=0.0).to(tl.float32)
-    gain = tl.load(norm + columns, mask=inside, other=0.0).to(tl.float32)
+    part, gain = _part_and_gain(x, norm, rows, row_mask, columns, hidden)
     return part, part * gain[None, :]
 
 
