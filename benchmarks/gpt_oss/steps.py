@@ -15,7 +15,7 @@ import torch
 from llama_stack_gpt_oss.engine.cache import PAGE, Cache
 from llama_stack_gpt_oss.engine.draft_head import DraftHead
 from llama_stack_gpt_oss.engine.drafts import NgramDrafter
-from llama_stack_gpt_oss.engine.engine import Engine, Request
+from llama_stack_gpt_oss.engine.engine import Engine, Metrics, Request
 from llama_stack_gpt_oss.engine.graphs import Capture, CudaGraphs, most_verified
 from llama_stack_gpt_oss.engine.head_drafter import HeadDrafter
 from llama_stack_gpt_oss.engine.kernels import choose
@@ -197,6 +197,17 @@ def sampling(plan: Plan, device: torch.device) -> Iterator[Row]:
         yield {"batch": batch, "sampling": "grammar", **bound.measured(plan)}
 
 
+def second_run(
+    engine: Engine, plan: Plan, batch: int, params: SamplingParams, device: torch.device
+) -> tuple[float, Metrics, Metrics]:
+    """Generate answers to random prompts twice; return the second run's seconds, and the metrics before and after."""
+    prompts = [torch.randint(plan.config.vocabulary, (64,)).tolist() for _ in range(batch)]
+    generated(engine, prompts, params)
+    before = engine.metrics()
+    seconds = timed(partial(generated, engine, prompts, params), device)
+    return seconds, before, engine.metrics()
+
+
 def drafts(plan: Plan, device: torch.device) -> Iterator[Row]:
     """Yield the speed of answers that repeat themselves, with several numbers of drafts; the second of two runs."""
     weights, context, tokens = random_weights(plan.config, device), plan.batches[0][1], plan.answer
@@ -208,11 +219,7 @@ def drafts(plan: Plan, device: torch.device) -> Iterator[Row]:
         limits = Limits(batch, plan.chunk, batch, most_verified(batch, most))
         drafter = NgramDrafter(most) if most else None
         engine = Engine(runner, Cache(model.scratch, plan.config.kv_groups), limits, longest, no_mask, drafter)
-        prompts = [torch.randint(plan.config.vocabulary, (64,)).tolist() for _ in range(batch)]
-        generated(engine, prompts, params)
-        before = engine.metrics()
-        seconds = timed(partial(generated, engine, prompts, params), device)
-        after = engine.metrics()
+        seconds, before, after = second_run(engine, plan, batch, params, device)
         yield {
             "batch": batch,
             "drafts": most,
@@ -252,11 +259,7 @@ def draft_head(plan: Plan, device: torch.device) -> Iterator[Row]:
             limits = Limits(batch, plan.chunk, batch, most_verified(batch, most))
             drafter = Unchanging(runner.drafter) if runner.drafter else None
             engine = Engine(runner, Cache(model.scratch, plan.config.kv_groups), limits, longest, no_mask, drafter)
-            prompts = [torch.randint(plan.config.vocabulary, (64,)).tolist() for _ in range(batch)]
-            generated(engine, prompts, params)
-            before = engine.metrics()
-            seconds = timed(partial(generated, engine, prompts, params), device)
-            after = engine.metrics()
+            seconds, before, after = second_run(engine, plan, batch, params, device)
             step = seconds / (after.steps - before.steps)
             plain = plain or step
             yield {
