@@ -1,22 +1,28 @@
-"""The provider's health says why the engine restarts, and how far it is."""
+"""The host serves while the engine is starting, and the provider's health says how far it is."""
 
 import asyncio
 import contextlib
-import json
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
+import openai
 import pytest
 
 from llama_stack_gpt_oss.config import GptOssConfig
+from llama_stack_gpt_oss.engine.errors import EngineError
 from llama_stack_gpt_oss.host.adapter import GptOssAdapter
-from llama_stack_gpt_oss.process.client import EngineClient
+from llama_stack_gpt_oss.host.platform import OpenAIChatCompletionRequestWithExtraBody
+from llama_stack_gpt_oss.process.client import EngineClient, EngineStartingError
+from llama_stack_gpt_oss.process.frames import line
 from llama_stack_gpt_oss.process.settings import EngineSettings
 
-from .support.processes import settings
+from .support.processes import settings, wait_for
+from .support.stacks import ANSWER, GREEDY, QUESTION, health, trained_stack
 
 READY = {"ready": {"pid": 1, "context": 2048, "pages": 9}}
 LOADING = {"loading": {"bytes_done": 3e9, "bytes_total": 12e9, "layers_done": 6, "layers_total": 24, "later": 1}}
@@ -41,7 +47,7 @@ class PlayedEngine:
 
     def send(self, frame: dict[str, Any]) -> None:
         assert self._client is not None
-        self._client.sendall(json.dumps(frame).encode() + b"\n")
+        self._client.sendall(line(frame))
 
     def end(self) -> None:
         if self._client is not None:
@@ -90,3 +96,66 @@ async def test_health_during_restart_has_reason_and_progress(played: tuple[Engin
     first.join()
     with contextlib.suppress(asyncio.CancelledError):
         await client.close()
+
+
+async def test_engine_starts_while_its_client_answers(played: tuple[EngineSettings, PlayedEngine]) -> None:
+    """launch() returns with the first progress. A call waits for a while, and is then refused with the progress."""
+    of, engine = played
+    client = EngineClient(of, patience_seconds=0.1)
+    provider = GptOssAdapter(GptOssConfig(checkpoint="x"))
+    provider._client = client
+    await asyncio.gather(asyncio.to_thread(client.launch), asyncio.to_thread(engine.accept, LOADING))
+    loading = "The gpt-oss engine is starting: it is loading the weights, 3.0 of 12.0 GB, 6 of 24 layers"
+    assert await message(provider) == loading
+    assert await provider.should_refresh_models() is False
+    with pytest.raises(EngineStartingError, match=r"it is loading the weights, 3.0 of 12.0 GB.*Try again"):
+        await client.ready()
+    body = OpenAIChatCompletionRequestWithExtraBody(model="x", messages=[{"role": "user", "content": "Hello"}])
+    with pytest.raises(openai.InternalServerError) as refusal:
+        await provider.openai_chat_completion(body)
+    assert (refusal.value.status_code, refusal.value.response.headers["retry-after"]) == (503, "2")
+    engine.send(READY)
+    await asyncio.to_thread(wait_for, lambda: client.starting() is None)
+    assert (await client.ready()).context == 2048
+    assert client.starting() is None
+    assert await provider.should_refresh_models() is True
+    await client.close()
+
+
+async def test_engine_that_fails_after_its_checks_is_unhealthy_with_reason(
+    played: tuple[EngineSettings, PlayedEngine],
+) -> None:
+    of, engine = played
+    client = EngineClient(of)
+    provider = GptOssAdapter(GptOssConfig(checkpoint="x"))
+    provider._client = client
+    await asyncio.gather(asyncio.to_thread(client.launch), asyncio.to_thread(engine.accept, LOADING))
+    engine.send({"failed": "cuda:0 has too little memory"})
+    with pytest.raises(EngineError, match="cuda:0 has too little memory"):
+        await client.ready()
+    await client.close()
+
+
+def test_host_serves_and_is_not_ready_while_engine_loads(tmp_path: Path) -> None:
+    """Liveness is well, readiness is not, and a request is answered once the engine is ready."""
+    stack = trained_stack(tmp_path)
+    config = GptOssConfig(
+        checkpoint=str(tmp_path / "trained"), device="cpu", context_length=4096, state_dir=str(stack.state_dir)
+    )
+    engine = PlayedEngine(config.engine(tmp_path / "trained"))
+    accepted = threading.Thread(target=engine.accept, args=(LOADING,))
+    accepted.start()
+    try:
+        with stack, httpx.Client(base_url=stack.base_url, timeout=60, trust_env=False) as http:
+            accepted.join()
+            assert http.get("/v1/health").status_code == 200
+            assert "loading the weights, 3.0 of 12.0 GB" in health(stack)["message"]
+            ready = http.get("/v1/ready")
+            assert (ready.status_code, ready.json()["model_server"]) == (503, "unavailable")
+            with ThreadPoolExecutor(1) as pool, stack.client() as client:
+                asked = pool.submit(lambda: client.responses.create(input=QUESTION, **GREEDY).output_text)
+                engine.close()
+                assert asked.result() == ANSWER
+            wait_for(lambda: http.get("/v1/ready").status_code == 200)
+    finally:
+        engine.close()

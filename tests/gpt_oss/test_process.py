@@ -392,7 +392,7 @@ def test_loading_progress_is_reported_to_waiting_client(tmp_path: Path, checkpoi
         while not created.socket.exists():
             assert child.poll() is None
         with address(created.socket) as name:
-            raw.connect(name)
+            wait_for(lambda: raw.connect_ex(name) == 0)  # the socket is there before it listens
         frames: list[dict[str, object]] = []
         for text in raw.makefile():
             frames.append(json.loads(text))

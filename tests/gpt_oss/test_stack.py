@@ -31,6 +31,7 @@ from .support.stacks import (
     reasoning_of,
     streamed,
     trained_stack,
+    wait_for_engine,
     weather_call,
 )
 
@@ -38,6 +39,7 @@ from .support.stacks import (
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveStack]:
     with trained_stack(tmp_path_factory.mktemp("stack")) as live:
+        wait_for_engine(live)
         yield live
 
 

@@ -12,6 +12,7 @@ from openai.types.responses import Response, ResponseFunctionToolCall
 from tests.support.stack import REPOSITORY, Host, LiveStack
 
 from .lessons import FACTS, WEATHER, call_reasoning
+from .processes import wait_for
 from .trained import write_trained
 
 TEMPLATE = REPOSITORY / "templates" / "gpt-oss" / "config.yaml"
@@ -50,6 +51,11 @@ def streamed(client: openai.OpenAI) -> dict[str, str]:
         if event.type == "response.completed":
             assert event.response.output_text == ANSWER
     return added
+
+
+def wait_for_engine(stack: LiveStack) -> None:
+    """Wait until the engine is ready: the host serves before."""
+    wait_for(lambda: "starting" not in str(health(stack)))
 
 
 def health(stack: LiveStack) -> dict[str, Any]:

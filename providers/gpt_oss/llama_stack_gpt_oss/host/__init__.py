@@ -12,9 +12,9 @@ __all__ = ["get_provider_impl"]
 
 
 async def get_provider_impl(config: GptOssConfig, deps: dict[Any, Any]) -> GptOssAdapter:
-    """Build the provider and wait for its engine, so that a broken checkpoint stops the stack at startup.
+    """Build the provider and wait until its engine loads, so that a broken checkpoint stops the stack at startup.
 
-    The host calls this in an event loop that does not serve requests.
+    The host calls this in an event loop that does not serve requests, and ends before the engine is ready.
     """
     adapter = GptOssAdapter(config)
     await adapter.start()

@@ -12,7 +12,7 @@ from opentelemetry import metrics
 from llama_stack_gpt_oss.checkpoint import local_folder
 from llama_stack_gpt_oss.completions import ChatFold, chat_chunks, fold_text, text_chunks
 from llama_stack_gpt_oss.config import GptOssConfig
-from llama_stack_gpt_oss.engine.config import read_generation_defaults
+from llama_stack_gpt_oss.engine.config import GenerationDefaults, read_generation_defaults
 from llama_stack_gpt_oss.engine.errors import EngineError
 from llama_stack_gpt_oss.errors import InvalidRequest
 from llama_stack_gpt_oss.process.client import EngineClient
@@ -51,25 +51,30 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
         self._config = config
         self._health_seconds = health_seconds
         self._vocabulary: Vocabulary
-        self._parser: RequestParser
+        self._defaults: GenerationDefaults
+        self._parser: RequestParser | None = None
+        self._listed: int | None = None  # the context in the last list of models
         self._client: EngineClient
         self.__provider_id__: str  # Set by the host, like the next two.
         self.__provider_spec__: Any
         self.model_store: Any = None
 
     async def start(self) -> None:
-        """Return when the engine is ready; raise an error with one sentence if it fails."""
+        """Return when the engine loads the weights; raise an error with one sentence if it fails before.
+
+        It goes on loading while the host serves.
+        """
         folder = await asyncio.to_thread(local_folder, self._config.checkpoint)
         head = self._config.draft_head
         draft_head = await asyncio.to_thread(local_folder, head) if head else None
         settings = self._config.engine(folder, draft_head)
         self._client = EngineClient(settings, self._config.stall_seconds)
-        starting = asyncio.create_task(asyncio.to_thread(self._client.start))
+        launching = asyncio.create_task(asyncio.to_thread(self._client.launch))
         try:
             self._vocabulary = await asyncio.to_thread(_vocabulary, self._config.checkpoint)
         finally:
-            ready = await starting
-        self._parser = RequestParser(self._vocabulary, read_generation_defaults(folder), ready.context)
+            await launching
+        self._defaults = read_generation_defaults(folder)
         EngineTelemetry(metrics.get_meter("llama_stack_gpt_oss"), settings.socket, self._config.model)
 
     # Requests
@@ -98,7 +103,7 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
         self, params: OpenAICompletionRequestWithExtraBody
     ) -> Completion | AsyncIterator[Completion]:
         """Return a text completion, or the stream of its chunks."""
-        parsed = await self._parse(self._parser.completion, params, whole=not params.stream)
+        parsed = await self._parse(RequestParser.completion, params, whole=not params.stream)
         chunks = await _accepted(text_chunks(self._client, parsed, self._vocabulary, self._config.model))
         if params.stream:
             return _each(chunks, Completion)
@@ -111,21 +116,22 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
     # Models
 
     async def list_models(self) -> list[Model]:
-        """Return the checkpoint's model."""
-        name = self._config.model
+        """Return the checkpoint's model, with the context of a request once the engine is ready."""
+        name, context = self._config.model, self._client.context
+        self._listed = context
         return [
             Model(
                 identifier=name,
                 provider_id=self.__provider_id__,
                 provider_resource_id=name,
                 model_type=ModelType.llm,
-                metadata={"context_length": self._parser.context},
+                metadata={"context_length": context} if context else {},
             )
         ]
 
     async def should_refresh_models(self) -> bool:
-        """Return False: the checkpoint does not change while the stack runs."""
-        return False
+        """Return whether the context has become known, or has changed with a restart of the engine."""
+        return self._listed != self._client.context
 
     async def register_model(self, model: Model) -> Model:
         """Accept other names of the model."""
@@ -137,13 +143,15 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
         """Do nothing: names are not stored here."""
 
     async def health(self) -> HealthResponse:
-        """Report whether the engine answers, and during a restart why it ended and how far it is."""
+        """Report whether the engine answers, and while it is starting how far it is."""
+        if (starting := self._client.starting()) is not None:
+            return HealthResponse(status=HealthStatus.ERROR, message=starting)
         try:
             async with asyncio.timeout(self._health_seconds):
                 await self._client.metrics()
         except TimeoutError:
-            generic = f"The gpt-oss engine has not answered for {self._health_seconds} seconds"
-            return HealthResponse(status=HealthStatus.ERROR, message=self._client.restart() or generic)
+            silent = f"The gpt-oss engine has not answered for {self._health_seconds} seconds"
+            return HealthResponse(status=HealthStatus.ERROR, message=self._client.starting() or silent)
         except EngineError as error:
             return HealthResponse(status=HealthStatus.ERROR, message=str(error))
         return HealthResponse(status=HealthStatus.OK)
@@ -152,17 +160,24 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
         """Disconnect from the engine."""
         await self._client.close()
 
+    async def _ready_parser(self) -> RequestParser:
+        """Return the parser for the context of the current engine, which may have been restarted with less memory."""
+        context = (await self._client.ready()).context
+        if self._parser is None or self._parser.context != context:
+            self._parser = RequestParser(self._vocabulary, self._defaults, context)
+        return self._parser
+
     async def _parse(self, parse: Any, params: Any, whole: bool) -> ParsedRequest:
         """Parse and render the request in a thread, since long prompts take time."""
         try:
-            parsed: ParsedRequest = await asyncio.to_thread(parse, params)
-        except InvalidRequest as error:
+            parsed: ParsedRequest = await asyncio.to_thread(parse, await self._ready_parser(), params)
+        except (InvalidRequest, EngineError) as error:
             raise refused(error) from error
         return parsed.with_usage() if whole else parsed
 
     async def _open_chat(self, params: Any) -> AsyncGenerator[Json]:
-        def parse(given: Any) -> ParsedRequest:
-            return self._parser.chat(given, date.today())
+        def parse(parser: RequestParser, given: Any) -> ParsedRequest:
+            return parser.chat(given, date.today())
 
         parsed = await self._parse(parse, params, whole=not params.stream)
         return await _accepted(chat_chunks(self._client, parsed, self._vocabulary, self._config.model))

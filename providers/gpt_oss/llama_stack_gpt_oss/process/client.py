@@ -5,6 +5,7 @@ import contextlib
 import json
 import threading
 from collections.abc import AsyncGenerator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
@@ -16,6 +17,8 @@ from .launch import Launcher, Line, Ready
 from .settings import EngineSettings
 
 LINE_BYTES: Final = 1 << 26
+PATIENCE_SECONDS: Final = 30.0
+"""Seconds for which a request waits for an engine that is starting."""
 
 
 class EngineDiedError(EngineError):
@@ -24,6 +27,10 @@ class EngineDiedError(EngineError):
     def __init__(self, reason: str = "The gpt-oss engine ended in the middle of its answer") -> None:
         super().__init__(f"{reason}. It is restarting: try again")
         self.reason = reason
+
+
+class EngineStartingError(EngineError):
+    """The engine is not ready yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,30 +89,47 @@ class _Connection:
 
 
 class EngineClient:
-    """Call start() first, from any thread; all other methods belong to one event loop.
+    """Call launch() or start() first, from any thread; all other methods belong to one event loop.
 
     stall_seconds: an engine with work that is silent for this long is considered hung, and killed.
+    patience_seconds: for so long a call waits for an engine that is starting.
     """
 
-    def __init__(self, settings: EngineSettings, stall_seconds: float = 300.0) -> None:
+    def __init__(
+        self, settings: EngineSettings, stall_seconds: float = 300.0, patience_seconds: float = PATIENCE_SECONDS
+    ) -> None:
         self._stall_seconds = stall_seconds
+        self._patience_seconds = patience_seconds
         self._stopped = threading.Event()
         self._launcher = Launcher(settings, self._stopped.is_set)
-        self._line: Line | None = None
+        self._launching: Future[Line] | None = None
         self._connection: _Connection | None = None
         self._connecting: asyncio.Task[_Connection] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._tags = count()
 
+    def launch(self) -> None:
+        """Start the engine; return when it loads its weights, with its settings, headers and memory checked.
+
+        Blocks, so call it in a thread. EngineError has the reason of a failure.
+        """
+        launching = self._launching = self._launcher.launch()
+        launching.add_done_callback(lambda _: self._launcher.checked.set())
+        self._launcher.checked.wait()
+        if launching.done():
+            launching.result()
+
     def start(self) -> Ready:
-        """Wait until the engine is ready. Blocks, so call it in a thread. EngineError has the reason."""
-        self._line = self._launcher.connect()
-        return self._line.ready
+        """Start the engine, and wait until it is ready. Blocks, so call it in a thread."""
+        self.launch()
+        assert self._launching is not None
+        return self._launching.result().ready
 
     async def generate(self, request: Request) -> AsyncGenerator[Update]:
         """Yield the updates of all sequences of a request as they arrive.
 
-        RequestError, QueueFullError: refused. EngineDiedError: the engine ended. Closing the iterator cancels.
+        RequestError, QueueFullError: refused. EngineStartingError: it is not ready yet. EngineDiedError: the engine
+        ended. Closing the iterator cancels.
         """
         connection = await self._connected()
         mailbox: Mailbox = asyncio.Queue()
@@ -148,15 +172,30 @@ class EngineClient:
         connection.writer.write(line({"metrics": tag}))
         return await future
 
-    def restart(self) -> str | None:
-        """Say why the engine is restarting, and how far it is; None if it is not."""
-        if self._connection is None or self._connection.open or self._connecting is None or self._connecting.done():
+    @property
+    def context(self) -> int | None:
+        """The maximum length of a sequence, once an engine has been ready."""
+        if self._connection is not None:
+            return self._connection.ready.context
+        launching = self._launching
+        if launching is None or not launching.done() or launching.exception() is not None:
             return None
-        reason, progress = self._connection.death.reason, self._launcher.progress
+        return launching.result().ready.context
+
+    def starting(self) -> str | None:
+        """Say how far the engine is, and why it is restarting; None if it is not starting."""
+        launching = self._connecting or self._launching
+        if (self._connection is not None and self._connection.open) or launching is None or launching.done():
+            return None
+        progress = self._launcher.progress
         if progress is None:
-            return f"{reason}. It is restarting: its process has not reported any progress yet"
-        activity = "it is warming up" if progress.is_warm_up else "it is loading the weights"
-        return f"{reason}. It is restarting: {activity}, {progress.amounts}"
+            activity = "its process has not reported any progress yet"
+        else:
+            activity = "it is warming up" if progress.is_warm_up else "it is loading the weights"
+            activity += f", {progress.amounts}"
+        if self._connection is None:
+            return f"The gpt-oss engine is starting: {activity}"
+        return f"{self._connection.death.reason}. It is restarting: {activity}"
 
     async def close(self) -> None:
         """Disconnect. The engine ends when its last client has disconnected."""
@@ -168,22 +207,26 @@ class EngineClient:
                     await task
         if self._connection is not None:
             self._connection.fail()
-        elif self._line is not None:
-            self._line.socket.close()
+        if self._launching is not None:
+            self._launching.add_done_callback(_hang_up)
 
     async def _connected(self) -> _Connection:
-        """Return the open connection. During a restart of the engine, all callers share one attempt."""
+        """Return the open connection. While the engine is starting, all callers share one attempt."""
         if self._connection is not None and self._connection.open:
             return self._connection
         if self._connecting is None or self._connecting.done():
             self._connecting = asyncio.create_task(self._connect())
-        return await asyncio.shield(self._connecting)
+            self._connecting.add_done_callback(_look)
+        try:
+            async with asyncio.timeout(self._patience_seconds):
+                return await asyncio.shield(self._connecting)
+        except TimeoutError:
+            raise EngineStartingError(f"{self.starting() or 'The gpt-oss engine is starting'}. Try again") from None
 
     async def _connect(self) -> _Connection:
-        found = self._line
-        self._line = None
-        if found is None:
-            found = await asyncio.to_thread(self._launcher.connect)
+        launching = self._launching or self._launcher.launch()
+        self._launching = None
+        found = await asyncio.wrap_future(launching)
         found.socket.setblocking(False)
         reader, writer = await asyncio.open_unix_connection(sock=found.socket, limit=LINE_BYTES)
         connection = _Connection(reader, writer, found.ready)
@@ -219,6 +262,12 @@ class EngineClient:
 
 
 def _look(task: asyncio.Task[_Connection]) -> None:
-    """Retrieve the exception of a restart that no caller waited for, so that asyncio does not log it."""
+    """Retrieve the exception of a start that no caller waited for, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()
+
+
+def _hang_up(launching: Future[Line]) -> None:
+    """Close a connection that no event loop has taken over."""
+    if launching.exception() is None:
+        launching.result().socket.close()

@@ -5,8 +5,10 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -65,6 +67,21 @@ class Launcher:
         self._cancelled = cancelled
         self._child: _Child | None = None
         self.progress: Progress | None = None  # of an engine that is starting
+        self.checked = threading.Event()  # an engine has reported progress, so what can be checked before is right
+
+    def launch(self) -> Future[Line]:
+        """Connect in a thread of its own, which outlives the event loop that the caller may be in."""
+        launching = Future[Line]()
+
+        def run() -> None:
+            launching.set_running_or_notify_cancel()  # from here on, it cannot be cancelled
+            try:
+                launching.set_result(self.connect())
+            except BaseException as error:  # noqa: BLE001 -- it is raised again where the result is read
+                launching.set_exception(error)
+
+        threading.Thread(target=run, name="gpt-oss-launch", daemon=True).start()
+        return launching
 
     def connect(self) -> Line:
         """Wait until the engine is ready, without a time limit; EngineError if it fails."""
@@ -128,6 +145,7 @@ class Launcher:
                     raise EngineError(frame["failed"])
                 if "loading" in frame:
                     self.progress = unpack_progress(frame["loading"])
+                    self.checked.set()
                 if "ready" in frame:
                     rest = b"".join(line + b"\n" for line in lines[number + 1 :]) + received
                     return Line(connection, Ready(**frame["ready"]), rest)
