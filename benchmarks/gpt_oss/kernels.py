@@ -11,7 +11,7 @@ from torch.nn import functional
 from llama_stack_gpt_oss.engine import rope
 from llama_stack_gpt_oss.engine.adjustments import Adjustments
 from llama_stack_gpt_oss.engine.batch import Batch, Fields, pack
-from llama_stack_gpt_oss.engine.cache import PAGE
+from llama_stack_gpt_oss.engine.cache import BLOCK_TOKENS
 from llama_stack_gpt_oss.engine.config import ModelConfig
 from llama_stack_gpt_oss.engine.kernels import triton_ops
 from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
@@ -28,11 +28,11 @@ from .measures import (
     EveryThird,
     Peaks,
     Row,
+    blocks_of,
     copies_for,
     copy_bandwidth,
     l2_bytes,
     launched,
-    pages_of,
     product_rate,
     sequences,
 )
@@ -87,11 +87,11 @@ class Case:
             if drafted:
                 work.count, work.drafts = 1, work.sequence.tokens[work.start + 1 :]
                 del work.sequence.tokens[work.start + 1 :]
-        self.batch = batch_of(self.works, ops, config.kv_groups, longest + PAGE, like.device)
-        shape = (pages_of(config, len(spans), longest + 1), PAGE, config.kv_heads, config.head_size)
+        self.batch = batch_of(self.works, ops, config.kv_groups, longest + BLOCK_TOKENS, like.device)
+        shape = (blocks_of(config, len(spans), longest + 1), BLOCK_TOKENS, config.kv_heads, config.head_size)
         self.keys, self.values = (torch.randn(shape, device=like.device).to(like.dtype) for _ in range(2))
         self.x = torch.randn(len(self.batch.tokens), config.hidden, device=like.device).to(like.dtype)
-        self.rope = rope.tables(config, longest + PAGE, like.device)
+        self.rope = rope.tables(config, longest + BLOCK_TOKENS, like.device)
 
     def store(self, kv_group: int, dtype: torch.dtype) -> Store:
         """Return a copy of the KV cache."""

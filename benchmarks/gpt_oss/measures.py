@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from llama_stack_gpt_oss.engine.cache import BlockTable, KVCacheBlocks, places_filled
+from llama_stack_gpt_oss.engine.cache import BlockTable, KVCacheBlocks, blocks_filled
 from llama_stack_gpt_oss.engine.config import ModelConfig
 from llama_stack_gpt_oss.engine.sequence import SamplingParams, Sequence
 from llama_stack_gpt_oss.engine.weights import Weights
@@ -120,13 +120,13 @@ def step_bytes(config: ModelConfig, weights: Weights, batch: int, context: int, 
 
 def sequences(config: ModelConfig, count: int, tokens: int, params: SamplingParams) -> list[Sequence]:
     """Create sequences of random tokens, each with its own blocks and room for `max_tokens`."""
-    places, kv_groups = places_filled(tokens + params.max_tokens), len(config.kv_groups)
+    each, kv_groups = blocks_filled(tokens + params.max_tokens), len(config.kv_groups)
     created = []
     for number in range(count):
         prompt = torch.randint(config.vocabulary, (tokens,)).tolist()
         sequence = Sequence(str(number), prompt, tokens, params, number)
-        first = [(number * kv_groups + kv_group) * places for kv_group in range(kv_groups)]
-        sequence.blocks = KVCacheBlocks(tables=tuple(BlockTable(list(range(page, page + places))) for page in first))
+        first = [(number * kv_groups + kv_group) * each for kv_group in range(kv_groups)]
+        sequence.blocks = KVCacheBlocks(tables=tuple(BlockTable(list(range(block, block + each))) for block in first))
         created.append(sequence)
     return created
 
@@ -148,6 +148,6 @@ class EveryThird:
         """Do nothing."""
 
 
-def pages_of(config: ModelConfig, count: int, tokens: int) -> int:
+def blocks_of(config: ModelConfig, count: int, tokens: int) -> int:
     """Return the number of blocks of such sequences."""
-    return count * places_filled(tokens) * len(config.kv_groups)
+    return count * blocks_filled(tokens) * len(config.kv_groups)

@@ -12,7 +12,7 @@ from itertools import product
 
 import torch
 
-from llama_stack_gpt_oss.engine.cache import PAGE, Cache
+from llama_stack_gpt_oss.engine.cache import BLOCK_TOKENS, Cache
 from llama_stack_gpt_oss.engine.draft_head import DraftHead
 from llama_stack_gpt_oss.engine.drafts import NgramDrafter
 from llama_stack_gpt_oss.engine.engine import Engine, Metrics, Request
@@ -26,7 +26,7 @@ from llama_stack_gpt_oss.engine.scheduler import Limits, ScheduledTokens
 from llama_stack_gpt_oss.engine.sequence import SamplingParams, Sequence, TokenMask
 from llama_stack_gpt_oss.engine.weights import Weights
 
-from .measures import EveryThird, Row, copy_bandwidth, pages_of, sequences, step_bytes, timed
+from .measures import EveryThird, Row, blocks_of, copy_bandwidth, sequences, step_bytes, timed
 from .plans import GPT_OSS_120B, TINY, Plan, head_config, random_head, random_weights
 
 # Share of the tokens that are the same after a cached prefix. The rest of a prompt is computed in other tiles, so bf16
@@ -135,11 +135,11 @@ def model_of(
 
     features: the layers whose inputs each step returns.
     """
-    room = plan.warm + plan.steps + 1 + PAGE
+    room = plan.warm + plan.steps + 1 + BLOCK_TOKENS
     context = max(tokens for _, tokens in batches) + room
-    pages = max(pages_of(plan.config, batch, tokens + room) for batch, tokens in batches)
+    blocks = max(blocks_of(plan.config, batch, tokens + room) for batch, tokens in batches)
     ops = choose(plan.config, device, weights.embedding.dtype)
-    return Model(plan.config, weights, ops, pages, context, kv_dtype, features), context
+    return Model(plan.config, weights, ops, blocks, context, kv_dtype, features), context
 
 
 def decode(plan: Plan, device: torch.device) -> Iterator[Row]:
@@ -348,7 +348,7 @@ def host(plan: Plan, _: torch.device) -> Iterator[Row]:
     batch, context, steps = plan.host
     cpu = torch.device("cpu")
     config = replace(TINY, vocabulary=256, context=2 * context)
-    room = steps + PAGE
+    room = steps + BLOCK_TOKENS
     plan = replace(plan, config=config, warm=0, steps=room)
     model, longest = model_of(plan, random_weights(config, cpu), cpu, [(batch, context)])
     limits = Limits(batch, context, 0)

@@ -11,7 +11,7 @@ from llama_stack_gpt_oss.config import GptOssConfig
 from llama_stack_gpt_oss.engine.config import read_config
 from llama_stack_gpt_oss.engine.engine import Request
 from llama_stack_gpt_oss.engine.errors import EngineError
-from llama_stack_gpt_oss.engine.model import page_bytes
+from llama_stack_gpt_oss.engine.model import block_bytes
 from llama_stack_gpt_oss.engine.progress import Progress
 from llama_stack_gpt_oss.engine.sequence import SamplingParams
 from llama_stack_gpt_oss.engine.sharding import Shard
@@ -82,7 +82,7 @@ def test_fp8_kv_cache_has_blocks_of_quarter_of_float32(checkpoint: Path) -> None
     engine.add(Request(("one",), [1, 2, 3], SamplingParams(max_tokens=5)))
     assert len(drain(engine)) == 5
     model = read_config(checkpoint)
-    assert 4 * page_bytes(model, torch.float8_e4m3fn) == page_bytes(model, torch.float32)
+    assert 4 * block_bytes(model, torch.float8_e4m3fn) == block_bytes(model, torch.float32)
 
 
 def test_setting_of_drafts_makes_engine_draft(checkpoint: Path) -> None:

@@ -17,7 +17,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from llama_stack_gpt_oss.config import GptOssConfig
 from llama_stack_gpt_oss.engine import reference
-from llama_stack_gpt_oss.engine.cache import BlockTable, KVCacheBlocks, places_filled
+from llama_stack_gpt_oss.engine.cache import BlockTable, KVCacheBlocks, blocks_filled
 from llama_stack_gpt_oss.engine.config import read_config
 from llama_stack_gpt_oss.engine.draft_head import DraftHead, load_draft_head
 from llama_stack_gpt_oss.engine.draft_head_config import read_draft_head_config
@@ -40,7 +40,7 @@ from .support.records import replayed
 from .test_drafts import Rising, answers, assert_equal, requests
 
 DRAFTS = 3
-PAGES = 64
+BLOCKS = 64
 LIMITS = Limits(sequences=8, step_tokens=48, waiting=100, verified=24)
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
 WARM = replace(GREEDY, temperature=1.0)
@@ -102,7 +102,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model(checkpoint: Path) -> Model:
     config = read_config(checkpoint)
     weights = load(checkpoint, config, CPU, torch.float32, lambda _: None)
-    return Model(config, weights, TorchOps(config), PAGES, PAGES * 64, features=(1, 2, 3))
+    return Model(config, weights, TorchOps(config), BLOCKS, BLOCKS * 64, features=(1, 2, 3))
 
 
 class Observed:
@@ -133,20 +133,20 @@ def observed(
     changed: Callable[[list[int], Sequence], list[int]] = lambda drafts, _: drafts,
     capture: Capture | None = None,
     limits: Limits = LIMITS,
-    pages: int = PAGES,
+    blocks: int = BLOCKS,
 ) -> tuple[Engine, Observed]:
     config = read_draft_head_config(folder, model.config)
-    head = DraftHead(config, load_draft_head(folder, config, model.weights), model.config, PAGES, PAGES * 64)
+    head = DraftHead(config, load_draft_head(folder, config, model.weights), model.config, BLOCKS, BLOCKS * 64)
     runner = ModelRunner(model, CPU, 4096, limits.sequences, capture, DRAFTS, draft_head=head)
     assert runner.drafter is not None
     drafter = Observed(runner.drafter, changed)
     groups = model.config.kv_groups
-    return engine_over(runner, pages, limits, open_mask=rising, kv_groups=groups, drafter=drafter)[0], drafter
+    return engine_over(runner, blocks, limits, open_mask=rising, kv_groups=groups, drafter=drafter)[0], drafter
 
 
 def plain(model: Model) -> Engine:
     groups = model.config.kv_groups
-    return engine_over(ModelRunner(model, CPU, 4096, 8), PAGES, LIMITS, open_mask=rising, kv_groups=groups)[0]
+    return engine_over(ModelRunner(model, CPU, 4096, 8), BLOCKS, LIMITS, open_mask=rising, kv_groups=groups)[0]
 
 
 def rising(_: str) -> Rising:
@@ -241,9 +241,9 @@ def reference_drafts(model: Model, layout: Layout, tokens: list[int], count: int
     """Draft greedily without a cache: all rows of the head are computed anew for each draft."""
     tensors = {name.replace("layers.0.", "midlayer."): tensor for name, tensor in layout.tensors().items()}
     sequence = Sequence("x", tokens[:-1], len(tokens), SamplingParams(max_tokens=1), 0)
-    fresh = Model(model.config, model.weights, TorchOps(model.config), PAGES, 4096, features=layout.features)
-    places = places_filled(len(tokens))
-    tables = (BlockTable(list(range(places))), BlockTable(list(range(places, 2 * places))))
+    fresh = Model(model.config, model.weights, TorchOps(model.config), BLOCKS, 4096, features=layout.features)
+    count = blocks_filled(len(tokens))
+    tables = (BlockTable(list(range(count))), BlockTable(list(range(count, 2 * count))))
     sequence.blocks = KVCacheBlocks(tables=tables)
     features = fresh.forward(batch_of(ScheduledTokens(sequence, 0, len(tokens) - 1))).features
     assert features is not None
@@ -334,7 +334,7 @@ def test_answers_with_head_survive_cancels_and_preemption(
 ) -> None:
     """Few blocks, shared prefixes, and all ways of sampling: each answer is the one that it is alone."""
     config = model.config
-    model = Model(config, model.weights, TorchOps(config), PAGES, PAGES * 64, kv_dtype, features=(1, 2, 3))
+    model = Model(config, model.weights, TorchOps(config), BLOCKS, BLOCKS * 64, kv_dtype, features=(1, 2, 3))
     source = random.Random(4)
     ways = (GREEDY, WARM, replace(WARM, top_p=0.8), replace(WARM, frequency_penalty=1.0, logit_bias=((5, 3.0),)))
     shared = source.choices(range(500), k=130)
@@ -354,7 +354,7 @@ def test_answers_with_head_survive_cancels_and_preemption(
         return right if len(sequence.tokens) % 3 else drafts
 
     limits = replace(LIMITS, sequences=6, verified=24)
-    engine, drafter = observed(model, folder, changed, None, limits, pages=14)
+    engine, drafter = observed(model, folder, changed, None, limits, blocks=14)
     found: dict[str, list[int]] = {each.ids[0]: [] for each in wanted}
     cancelled: set[str] = set()
     for request in wanted:
@@ -396,7 +396,7 @@ def test_drafts_are_those_of_head_without_cache(
     folder = write_head(tmp_path / "head", layout.raw, layout.tensors())
     config = read_draft_head_config(folder, model.config)
     assert config.features == layout.features
-    model = Model(model.config, model.weights, TorchOps(model.config), PAGES, PAGES * 64, features=layout.features)
+    model = Model(model.config, model.weights, TorchOps(model.config), BLOCKS, BLOCKS * 64, features=layout.features)
     source = {name: [each.sampled.token for each in u] for name, u in answers(plain(model), requests(GREEDY)).items()}
 
     def changed(drafts: list[int], sequence: Sequence) -> list[int]:
@@ -420,7 +420,7 @@ def test_drafts_are_drawn_like_tokens_of_model(model: Model) -> None:
         def logits(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return logits, ids
 
-    state = State(2, 8, 512, PAGES, CPU)
+    state = State(2, 8, 512, BLOCKS, CPU)
     bases = [seed_base(seed) for seed in range(9)]
     state.temperatures.copy_(torch.tensor([0.0, 0.5, 1.0] * 3))
     state.seeds.copy_(torch.tensor([signed(base) for base in bases], dtype=torch.int32))
@@ -491,10 +491,10 @@ def test_head_without_unembedding_has_that_of_model(tmp_path: Path, model: Model
 def test_warm_up_with_head_leaves_tokens_alone(model: Model, folder: Path) -> None:
     expected = answers(plain(model), requests(WARM))
     config = read_draft_head_config(folder, model.config)
-    head = DraftHead(config, load_draft_head(folder, config, model.weights), model.config, PAGES, PAGES * 64)
+    head = DraftHead(config, load_draft_head(folder, config, model.weights), model.config, BLOCKS, BLOCKS * 64)
     runner = ModelRunner(model, CPU, 4096, 8, replayed, DRAFTS, draft_head=head)
     runner.warm_up(64, lambda *_: None)
-    engine, _ = engine_over(runner, PAGES, LIMITS, kv_groups=model.config.kv_groups, drafter=runner.drafter)
+    engine, _ = engine_over(runner, BLOCKS, LIMITS, kv_groups=model.config.kv_groups, drafter=runner.drafter)
     assert_equal(answers(engine, requests(WARM)), expected)
     assert engine.metrics().drafted_tokens > 0
 

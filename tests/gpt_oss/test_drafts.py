@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from llama_stack_gpt_oss.engine import reference
-from llama_stack_gpt_oss.engine.cache import PAGE, Cache
+from llama_stack_gpt_oss.engine.cache import BLOCK_TOKENS, Cache
 from llama_stack_gpt_oss.engine.drafts import SLICE, Drafter, DraftLength, NgramDrafter, NgramIndex
 from llama_stack_gpt_oss.engine.engine import Engine, Request, Update
 from llama_stack_gpt_oss.engine.errors import QueueFullError
@@ -142,7 +142,7 @@ def test_tokens_are_same_with_and_without_drafts(
     drafter = Prophet(known)
     engine, cache = engine_with(model, drafter, capture, lambda _: Rising())
     assert_equal(answers(engine, requests(params, grammar)), expected)
-    assert cache.pages.used == 0
+    assert cache.pool.used == 0
     assert known == {}
     accepted = Counter(accepted for _, accepted in drafter.accepted)
     assert {0, DRAFTS} <= accepted.keys()
@@ -170,7 +170,7 @@ def test_ngrams_of_repetitive_text_save_steps(model: Model, params: SamplingPara
     assert_equal(answers(engine, [request]), answers(plain, [request]))
     assert plain.metrics().steps == 100
     assert engine.metrics().steps < 60
-    assert cache.pages.used == 0
+    assert cache.pool.used == 0
 
 
 def test_prefix_with_accepted_drafts_is_found_in_cache(model: Model) -> None:
@@ -183,7 +183,7 @@ def test_prefix_with_accepted_drafts_is_found_in_cache(model: Model) -> None:
     engine, _ = engine_with(model, Prophet({"1": tokens}))
     answers(engine, [request])
     found = answers(engine, [longer])
-    assert found["x"][0].cached == 2 * PAGE
+    assert found["x"][0].cached == 2 * BLOCK_TOKENS
     assert_equal(found, expected)
 
 
@@ -408,12 +408,12 @@ class Answering:
             assert all(update.finish is None for update in updates[:-1])
 
 
-@pytest.mark.parametrize("pages", [14, 40])
-def test_thousand_requests_with_drafts_and_cancels_free_all_blocks(pages: int) -> None:
-    source = random.Random(pages)
+@pytest.mark.parametrize("blocks", [14, 40])
+def test_thousand_requests_with_drafts_and_cancels_free_all_blocks(blocks: int) -> None:
+    source = random.Random(blocks)
     limits = Limits(sequences=8, step_tokens=100, waiting=20, verified=30)
     drafter = Guesses(random.Random(1))
-    engine, cache = engine_over(CountingRunner(limits), pages, limits, drafter=drafter)
+    engine, cache = engine_over(CountingRunner(limits), blocks, limits, drafter=drafter)
     answering = Answering(engine, source)
     for number in range(1000):
         try:
@@ -427,7 +427,7 @@ def test_thousand_requests_with_drafts_and_cancels_free_all_blocks(pages: int) -
     while engine.busy:
         answering.run(1)
     answering.check()
-    assert (cache.pages.used, cache.pages.available) == (0, pages)
+    assert (cache.pool.used, cache.pool.available) == (0, blocks)
     assert not drafter.kept
     assert engine.metrics().accepted_tokens > 1000
-    assert engine.metrics().preemptions > 0 or pages == 40
+    assert engine.metrics().preemptions > 0 or blocks == 40

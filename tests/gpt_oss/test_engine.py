@@ -1,4 +1,4 @@
-"""The engine generates the same tokens in any company, and never loses a page."""
+"""The engine generates the same tokens in any company, and never loses a block."""
 
 import random
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from llama_stack_gpt_oss.engine import reference
-from llama_stack_gpt_oss.engine.cache import PAGE
+from llama_stack_gpt_oss.engine.cache import BLOCK_TOKENS
 from llama_stack_gpt_oss.engine.engine import Request
 from llama_stack_gpt_oss.engine.errors import QueueFullError, RequestError
 from llama_stack_gpt_oss.engine.model import Model
@@ -61,7 +61,7 @@ def reference_tokens(model: Model, start: list[int], count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("length", [1, 15, 63, 64, 65, 150])
-def test_tokens_match_reference_across_pages_and_windows(model: Model, length: int) -> None:
+def test_tokens_match_reference_across_blocks_and_windows(model: Model, length: int) -> None:
     engine, _ = model_engine(model)
     updates = generate(engine, prompt(length), replace(GREEDY, max_tokens=6, top_logprobs=3))
     assert tokens_of(updates, "one") == reference_tokens(model, prompt(length), 6)
@@ -117,13 +117,13 @@ def test_tokens_are_same_alone_and_in_any_batch(model: Model) -> None:
     for name, start in requests.items():
         engine, _ = model_engine(model)
         alone[name] = tokens_of(generate(engine, start, GREEDY), "one")
-    for limits, pages in ((WIDE, 64), (TIGHT, 64), (replace(TIGHT, sequences=8), 8)):
-        engine, cache = model_engine(model, limits, pages)
+    for limits, blocks in ((WIDE, 64), (TIGHT, 64), (replace(TIGHT, sequences=8), 8)):
+        engine, cache = model_engine(model, limits, blocks)
         for name, start in requests.items():
             engine.add(Request((name,), start, GREEDY))
         updates = drain(engine)
         assert {name: tokens_of(updates, name) for name in requests} == alone
-        assert cache.pages.used == 0
+        assert cache.pool.used == 0
     assert engine.metrics().preemptions > 0
 
 
@@ -141,7 +141,7 @@ def test_tokens_are_same_with_cached_prefix(model: Model) -> None:
     start = prompt(200)
     engine, _ = model_engine(model)
     first, second = (generate(engine, start, GREEDY) for _ in range(2))
-    assert (first[0].cached, second[0].cached) == (0, 3 * PAGE)
+    assert (first[0].cached, second[0].cached) == (0, 3 * BLOCK_TOKENS)
     assert tokens_of(first, "one") == tokens_of(second, "one")
     longer = [*start, *tokens_of(first, "one"), *prompt(30, 9)]
     fresh, _ = model_engine(model)
@@ -149,10 +149,10 @@ def test_tokens_are_same_with_cached_prefix(model: Model) -> None:
 
 
 def test_cached_prefix_beyond_window_matches_reference(model: Model) -> None:
-    """First with all pages of the first answer still cached, then with those behind its windows reused."""
+    """First with all blocks of the first answer still cached, then with those behind its windows reused."""
     first, longer = prompt(260), [*prompt(190), *prompt(40, 9)]
-    for pages, cached in ((64, 2 * PAGE), (7, 0)):
-        engine, _ = model_engine(model, TIGHT, pages)
+    for blocks, cached in ((64, 2 * BLOCK_TOKENS), (7, 0)):
+        engine, _ = model_engine(model, TIGHT, blocks)
         generate(engine, first, replace(GREEDY, max_tokens=2))
         updates = generate(engine, longer, replace(GREEDY, max_tokens=8))
         assert updates[0].cached == cached
@@ -161,20 +161,20 @@ def test_cached_prefix_beyond_window_matches_reference(model: Model) -> None:
         assert best[len(longer) - 1 : -1].tolist() == tokens
 
 
-def test_long_context_holds_window_pages_only_in_window_layers(model: Model) -> None:
+def test_long_context_holds_window_blocks_only_in_window_layers(model: Model) -> None:
     engine, cache = model_engine(model, TIGHT)
     engine.add(Request(("one",), prompt(1000), replace(GREEDY, max_tokens=4)))
     used = []
     while engine.busy:
         engine.step()
-        used.append(cache.pages.used)
-    # Of its 1,004 tokens, every page for the layers without a window; for the others, those in a step's window.
+        used.append(cache.pool.used)
+    # Of its 1,004 tokens, every block for the layers without a window; for the others, those in a step's window.
     assert 16 < max(used) <= 16 + 2
     assert used[-1] == 0
 
 
-def test_request_waiting_for_pages_is_counted_once() -> None:
-    engine, _ = engine_over(CountingRunner(WIDE), pages=6)
+def test_request_waiting_for_blocks_is_counted_once() -> None:
+    engine, _ = engine_over(CountingRunner(WIDE), blocks=6)
     for number in range(2):
         engine.add(Request((f"{number}",), prompt(150, number), GREEDY))
     drain(engine)
@@ -197,9 +197,9 @@ def test_several_answers_share_prompt_and_differ(model: Model) -> None:
     engine.add(Request(("a", "b", "c"), prompt(150), SamplingParams(max_tokens=12, seed=3)))
     updates = drain(engine)
     assert len({tuple(tokens_of(updates, name)) for name in "abc"}) == 3
-    # The second and third found the two full pages of the prompt that the first had computed.
-    assert {update.id: update.cached for update in updates} == {"a": 0, "b": 2 * PAGE, "c": 2 * PAGE}
-    assert cache.pages.used == 0
+    # The second and third found the two full blocks of the prompt that the first had computed.
+    assert {update.id: update.cached for update in updates} == {"a": 0, "b": 2 * BLOCK_TOKENS, "c": 2 * BLOCK_TOKENS}
+    assert cache.pool.used == 0
 
 
 def test_cancelled_first_answer_does_not_block_others(model: Model) -> None:
@@ -237,7 +237,7 @@ def test_mask_accepts_each_token_before_next_is_drawn() -> None:
 
 
 def test_token_drawn_after_stop_is_discarded() -> None:
-    """The token is neither reported nor counted, and the page completed by the stop token is not found in the cache."""
+    """The token is neither reported nor counted, and the block completed by the stop token is not found in the cache."""
     start = prompt(61)
     tokens = tokens_of(generate(engine_over(CountingRunner(WIDE))[0], start, GREEDY), "one")[:3]
     engine, cache = engine_over(CountingRunner(WIDE))
@@ -245,7 +245,7 @@ def test_token_drawn_after_stop_is_discarded() -> None:
     assert tokens_of(updates, "one") == tokens
     assert [update.finish for update in updates] == [None, None, "stop"]
     assert (engine.metrics().steps, engine.metrics().generated_tokens) == (4, 3)
-    assert cache.pages.used == 0
+    assert cache.pool.used == 0
     assert generate(engine, [*start, *tokens, 1], GREEDY)[0].cached == 0
 
 
@@ -256,7 +256,7 @@ def test_cancelled_request_gets_no_more_updates(model: Model) -> None:
     engine.step()
     engine.cancel("a")
     assert {update.id for update in drain(engine)} == {"b"}
-    assert cache.pages.used == 0
+    assert cache.pool.used == 0
     engine.cancel("a")  # a second cancel, after the end, has no effect
 
 
@@ -270,7 +270,7 @@ def test_lower_priority_numbers_run_first() -> None:
 
 
 def test_lowest_ranked_sequence_is_preempted_whenever_it_was_admitted() -> None:
-    engine, _ = engine_over(CountingRunner(WIDE), pages=12)
+    engine, _ = engine_over(CountingRunner(WIDE), blocks=12)
     engine.add(Request(("low",), prompt(60), SamplingParams(max_tokens=200, priority=1)))
     engine.step()
     engine.add(Request(("high",), prompt(60, 1), SamplingParams(max_tokens=200, priority=0)))
@@ -286,11 +286,11 @@ def test_full_queue_refuses_request_and_keeps_nothing() -> None:
     with pytest.raises(QueueFullError, match="3 requests are queued already, and the maximum is 2"):
         engine.add(Request(("over",), [1], GREEDY))
     assert "over" not in {update.id for update in drain(engine)}
-    assert cache.pages.used == 0
+    assert cache.pool.used == 0
 
 
 def test_request_that_can_never_run_is_refused() -> None:
-    engine, _ = engine_over(CountingRunner(WIDE), pages=4)
+    engine, _ = engine_over(CountingRunner(WIDE), blocks=4)
     with pytest.raises(RequestError, match="The prompt has 128 tokens, and the context of 128 tokens"):
         engine.add(Request(("x",), prompt(128), GREEDY))
     with pytest.raises(RequestError, match="The prompt is empty"):
@@ -299,7 +299,7 @@ def test_request_that_can_never_run_is_refused() -> None:
 
 
 def test_answer_ends_at_context_length() -> None:
-    engine, _ = engine_over(CountingRunner(WIDE), pages=4)
+    engine, _ = engine_over(CountingRunner(WIDE), blocks=4)
     updates = generate(engine, prompt(120), replace(GREEDY, max_tokens=10_000))
     assert (len(updates), updates[-1].finish) == (8, "length")
 
@@ -313,11 +313,11 @@ def test_decoding_continues_during_long_prompt() -> None:
     assert all("short" in {update.id for update in engine.step()} for _ in range(10))
 
 
-@pytest.mark.parametrize("pages", [14, 40])
-def test_thousand_requests_with_cancels_free_all_blocks(pages: int) -> None:
-    source = random.Random(pages)
+@pytest.mark.parametrize("blocks", [14, 40])
+def test_thousand_requests_with_cancels_free_all_blocks(blocks: int) -> None:
+    source = random.Random(blocks)
     limits = Limits(sequences=8, step_tokens=100, waiting=20)
-    engine, cache = engine_over(CountingRunner(limits), pages, limits)
+    engine, cache = engine_over(CountingRunner(limits), blocks, limits)
     expected: dict[str, int] = {}
     alive: list[str] = []
     for number in range(1000):
@@ -339,7 +339,7 @@ def test_thousand_requests_with_cancels_free_all_blocks(pages: int) -> None:
             for name in source.sample(alive, k=min(len(alive), source.randrange(1, 4))):
                 engine.cancel(name)
     drain(engine)
-    assert cache.pages.used == 0
-    assert cache.pages.available == pages
-    assert engine.metrics().preemptions > 0 or pages == 40
+    assert cache.pool.used == 0
+    assert cache.pool.available == blocks
+    assert engine.metrics().preemptions > 0 or blocks == 40
     assert engine.metrics().cached_tokens > 0

@@ -18,7 +18,7 @@ from triton.runtime import interpreter
 from llama_stack_gpt_oss.engine import mxfp4, reference, rope
 from llama_stack_gpt_oss.engine.adjustments import Adjustments
 from llama_stack_gpt_oss.engine.batch import Batch, Fields, pack, padded
-from llama_stack_gpt_oss.engine.cache import PAGE, BlockTable, KVCacheBlocks, places_filled, places_unseen
+from llama_stack_gpt_oss.engine.cache import BLOCK_TOKENS, BlockTable, KVCacheBlocks, blocks_filled, blocks_unseen
 from llama_stack_gpt_oss.engine.config import ModelConfig, read_config
 from llama_stack_gpt_oss.engine.kernels import choose, triton_ops
 from llama_stack_gpt_oss.engine.kernels.decoding import PAIRS, SHRUNK
@@ -39,8 +39,8 @@ from .support.engines import CPU, batch_of, tiny_model
 
 CLOSE = 2e-4
 SCALES = range(33, LARGEST_SCALE + 1)  # those with which all values are exact in bf16
-PAGES = 40
-GONE = 39  # a page that must not be read
+BLOCKS = 40
+GONE = 39  # a block that must not be read
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -73,17 +73,17 @@ def normal(*shape: int) -> torch.Tensor:
 
 
 def works_of(*spans: tuple[int, int], window: int | None = None) -> list[ScheduledTokens]:
-    """Return a step over sequences given as (computed tokens, tokens to compute), with interleaved pages.
+    """Return a step over sequences given as (computed tokens, tokens to compute), with interleaved blocks.
 
-    The first kind of layer has the window, and its pages behind the window are gone.
+    The first kind of layer has the window, and its blocks behind the window are gone.
     """
     works = []
     for number, (start, count) in enumerate(spans):
-        numbers = [(number + place * len(spans)) * 2 for place in range(places_filled(start + count))]
-        gone = places_unseen(start, window)
+        numbers = [(number + place * len(spans)) * 2 for place in range(blocks_filled(start + count))]
+        gone = blocks_unseen(start, window)
         params = SamplingParams(max_tokens=1, top_logprobs=0)
         sequence = Sequence(f"{number}", list(range(start + count)), start + count, params, number)
-        tables = BlockTable([GONE] * gone + numbers[gone:], gone), BlockTable([page + 1 for page in numbers])
+        tables = BlockTable([GONE] * gone + numbers[gone:], gone), BlockTable([block + 1 for block in numbers])
         sequence.blocks = KVCacheBlocks(tables=tables)
         works.append(ScheduledTokens(sequence, start, count))
     return works
@@ -104,7 +104,7 @@ def drafted(*spans: tuple[int, int], window: int | None = None) -> list[Schedule
 
 
 def store(config: ModelConfig, kv_group: int = 0) -> Store:
-    keys, values = (normal(PAGES, 64, config.kv_heads, config.head_size) + place for place in (0, 0.5))
+    keys, values = (normal(BLOCKS, 64, config.kv_heads, config.head_size) + place for place in (0, 0.5))
     keys[GONE] = values[GONE] = torch.nan
     return Store(keys, values, kv_group)
 
@@ -361,7 +361,7 @@ def test_unpack_kernel_matches_torch(
         del work.sequence.tokens[-1]
         work.sequence.unread = 1
     for ops in (torch_ops, kernels):
-        state = State(2, len(works), 64 * PAGE, 0, CPU)
+        state = State(2, len(works), 64 * BLOCK_TOKENS, 0, CPU)
         state.drawn += torch.arange(len(state.drawn)) + 1000
         step = pack(works, *Entries(state).assign(works))
         packed = torch.tensor(list(step.packed()), dtype=torch.int32)
@@ -549,11 +549,11 @@ def test_ptx_decodes_every_byte_with_every_scale() -> None:
 
 def test_padded_decode_step_gives_same_tokens(checkpoint: Path) -> None:
     """The step is padded like the input of a recorded graph, with more rows and more changed cells."""
-    works, state = works_of(*DECODE), State(2, 8, 64 * PAGE, PAGES, CPU)
+    works, state = works_of(*DECODE), State(2, 8, 64 * BLOCK_TOKENS, BLOCKS, CPU)
     step = pack(works, *Entries(state).assign(works))
     found = []
     for each in (step, padded(step, 8, len(step.fields.addresses) + 3, state.spare, state.unused)):
-        model, packed = tiny_model(checkpoint, pages=PAGES), torch.tensor(list(each.packed()), dtype=torch.int32)
+        model, packed = tiny_model(checkpoint, blocks=BLOCKS), torch.tensor(list(each.packed()), dtype=torch.int32)
         found.append(model.forward(model.unpack(packed, each, state)))
     plain, wide = found
     assert plain.logits is not None
@@ -571,7 +571,7 @@ def test_ops_are_chosen_by_device(config: ModelConfig, monkeypatch: pytest.Monke
 def test_model_on_kernels_matches_reference(checkpoint: Path, config: ModelConfig, weights: Weights) -> None:
     """Compare a prompt and one further token with the reference."""
     tokens = torch.randint(512, (25,), generator=torch.Generator().manual_seed(1))
-    model = Model(config, weights, TritonOps(config, wide=True), pages=PAGES, context=512)
+    model = Model(config, weights, TritonOps(config, wide=True), blocks=BLOCKS, context=512)
     sequence = Sequence("0", tokens.tolist(), 25, SamplingParams(max_tokens=1, temperature=0.0, top_logprobs=0), 0)
     sequence.blocks = KVCacheBlocks(tables=(BlockTable([5]), BlockTable([3])))
     expected = reference.logits(weights, config, tokens)

@@ -1,4 +1,4 @@
-"""The engine process is shared, watched and restarted, and no page is lost when a client dies."""
+"""The engine process is shared, watched and restarted, and no block is lost when a client dies."""
 
 import asyncio
 import contextlib
@@ -102,7 +102,7 @@ async def test_closing_iterator_cancels_request(client: EngineClient) -> None:
     await until(client, idle)
 
 
-async def test_dead_client_leaves_no_requests_or_pages(client: EngineClient, served: EngineSettings) -> None:
+async def test_dead_client_leaves_no_requests_or_blocks(client: EngineClient, served: EngineSettings) -> None:
     with address(served.socket) as name, socket.socket(socket.AF_UNIX) as raw:
         raw.connect(name)
         for number in range(6):

@@ -32,7 +32,7 @@ def model(checkpoint: Path) -> Model:
 
 
 def sequences(*params: SamplingParams) -> list[Sequence]:
-    """Return sequences with separate prompts, and a page for each kind of layer."""
+    """Return sequences with separate prompts, and a block for each kind of layer."""
     created = []
     for number, each in enumerate(params):
         prompt = [number * 31 + place * 7 % 29 for place in range(5 + number)]
@@ -162,7 +162,7 @@ def test_step_sends_only_changed_cells(model: Model) -> None:
     assert changes(whole(a), whole(b)) == 2 * (2 + 2)
     assert changes(decode(b, 1), decode(a, 1)) == 0
     for table in a.blocks.tables:
-        table.pages.append(7)
+        table.blocks.append(7)
     assert changes(decode(b, 2), decode(a, 2)) == 2
     b.blocks = KVCacheBlocks(tables=b.blocks.tables)
     assert changes(decode(b, 3), decode(a, 3)) == 2

@@ -87,7 +87,7 @@ def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
     rows = {**CHOICE, "WIDE": False, **FEW.options(ROW_TILE)}
     created |= {"up-row": (experts.up_row_kernel, rows), "down-row": (experts.down_row_kernel, rows)}
     created |= {f"group-{block}": (experts.group_kernel, {**CHOICE, "BLOCK_M": block}) for block in (16, 128)}
-    store = {**HEADS, "SIZE": 64, "PAGE": 64, "WIDE": False}
+    store = {**HEADS, "SIZE": 64, "BLOCK_TOKENS": 64, "WIDE": False}
     for name, window, queries, block, splits in (
         ("decode-all", 0, 1, 16, 16),
         ("decode-window", 128, 1, 16, 1),
@@ -103,7 +103,7 @@ def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
         for name in ("qkv-16", "qkv-64", "attention-decode-all", "attention-drafts-all", "attention-prompt-all")
     }
     created["write"] = (inputs.write_kernel, {"BLOCK": NUMBERS})
-    created["unpack"] = (inputs.unpack_kernel, {"PAGE": 64, "KV_GROUPS": 2, "BLOCK": NUMBERS})
+    created["unpack"] = (inputs.unpack_kernel, {"BLOCK_TOKENS": 64, "KV_GROUPS": 2, "BLOCK": NUMBERS})
     redraw = {"PARAMETERS": PARAMETERS, "BLOCK": CANDIDATES, "num_warps": 8, "enable_fp_fusion": False}
     created["redraw"] = (sampling.redraw_kernel, redraw)
     created["sum"] = (experts.sum_kernel, {"CHOSEN": 4, "BLOCK_N": SUMMED})

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from llama_stack_gpt_oss.engine.batch import Batch, Fields, pack, padded
-from llama_stack_gpt_oss.engine.cache import PAGE, Cache, Windows
+from llama_stack_gpt_oss.engine.cache import BLOCK_TOKENS, Cache, Windows
 from llama_stack_gpt_oss.engine.config import read_config
 from llama_stack_gpt_oss.engine.drafts import Drafter
 from llama_stack_gpt_oss.engine.engine import Engine, Request, Runner, Update
@@ -32,11 +32,11 @@ def no_mask(_: str) -> TokenMask:
 
 
 def tiny_model(
-    folder: Path, pages: int = 64, dtype: torch.dtype = torch.float32, kv_dtype: torch.dtype | None = None
+    folder: Path, blocks: int = 64, dtype: torch.dtype = torch.float32, kv_dtype: torch.dtype | None = None
 ) -> Model:
     config = read_config(folder)
     weights = load(folder, config, CPU, dtype, lambda _: None)
-    return Model(config, weights, TorchOps(config), pages, context=pages * 64, kv_dtype=kv_dtype)
+    return Model(config, weights, TorchOps(config), blocks, context=blocks * 64, kv_dtype=kv_dtype)
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,14 @@ def counted_token(tokens: list[int]) -> int:
 class CountingRunner:
     """Sample tokens that depend only on the tokens of their sequence, and check each step.
 
-    The runner records what a model would write to each page, and asserts that all that a model would read is there.
+    The runner records what a model would write to each block, and asserts that all that a model would read is there.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.events: list[str] = []
-        self._written: dict[int, tuple[int, list[int]]] = {}  # kv group, and tokens up to the last one in the page
-        self._drawn: dict[Sequence, tuple[int, int]] = {}  # by the last step: the place of a token, and the token
+        self._written: dict[int, tuple[int, list[int]]] = {}  # kv group, and tokens up to the last one in the block
+        self._drawn: dict[Sequence, tuple[int, int]] = {}  # by the last step: the index of a token, and the token
 
     def start(self, works: Series[ScheduledTokens]) -> Counted:
         assert sum(work.count + len(work.drafts) for work in works) <= self.limits.step_tokens
@@ -98,7 +98,7 @@ class CountingRunner:
 
     def _tokens(self, sequence: Sequence) -> list[int]:
         """Return the tokens of the sequence, including those drawn but not yet read."""
-        drawn = [token for place, token in [self._drawn.get(sequence, (-1, -1))] if place == len(sequence.tokens)]
+        drawn = [token for index, token in [self._drawn.get(sequence, (-1, -1))] if index == len(sequence.tokens)]
         assert len(drawn) == sequence.unread
         return sequence.tokens + drawn
 
@@ -106,38 +106,38 @@ class CountingRunner:
         end = work.start + work.count + len(work.drafts)
         tokens = [*self._tokens(work.sequence)[: work.start + work.count], *work.drafts]
         for kind, table in enumerate(work.sequence.blocks.tables):
-            for place in range(work.start // PAGE, -(-end // PAGE)):
-                assert place >= table.first
-                self._written[table.pages[place]] = (kind, tokens[: (place + 1) * PAGE])
+            for index in range(work.start // BLOCK_TOKENS, -(-end // BLOCK_TOKENS)):
+                assert index >= table.first
+                self._written[table.blocks[index]] = (kind, tokens[: (index + 1) * BLOCK_TOKENS])
 
     def _read(self, work: ScheduledTokens, end: int) -> None:
         """Read what the step's first token sees, up to the token before `end`."""
         tokens = [*self._tokens(work.sequence), *work.drafts]
         for kind, (table, window) in enumerate(zip(work.sequence.blocks.tables, KV_GROUPS, strict=True)):
             first = 0 if window is None else max(0, work.start - window + 1)
-            for place in range(first // PAGE, -(-end // PAGE)):
-                assert place >= table.first
-                wanted = min(end, (place + 1) * PAGE)
-                found, others = self._written[table.pages[place]]
+            for index in range(first // BLOCK_TOKENS, -(-end // BLOCK_TOKENS)):
+                assert index >= table.first
+                wanted = min(end, (index + 1) * BLOCK_TOKENS)
+                found, others = self._written[table.blocks[index]]
                 assert found == kind
                 assert others[:wanted] == tokens[:wanted]
 
 
 def engine_over(
     runner: Runner,
-    pages: int = 64,
+    blocks: int = 64,
     limits: Limits = WIDE,
     context: int = 4096,
     open_mask: Callable[[str], TokenMask] = no_mask,
     kv_groups: Windows = KV_GROUPS,
     drafter: Drafter | None = None,
 ) -> tuple[Engine, Cache]:
-    cache = Cache(pages, kv_groups)
+    cache = Cache(blocks, kv_groups)
     return Engine(runner, cache, limits, context, open_mask, drafter), cache
 
 
-def model_engine(model: Model, limits: Limits = WIDE, pages: int = 64) -> tuple[Engine, Cache]:
-    return engine_over(ModelRunner(model, CPU, context=4096), pages, limits, kv_groups=model.config.kv_groups)
+def model_engine(model: Model, limits: Limits = WIDE, blocks: int = 64) -> tuple[Engine, Cache]:
+    return engine_over(ModelRunner(model, CPU, context=4096), blocks, limits, kv_groups=model.config.kv_groups)
 
 
 def drain(engine: Engine) -> list[Update]:
@@ -164,7 +164,7 @@ def batch_of(*works: ScheduledTokens, rows: int = 0) -> Batch:
 
     rows: the number that a decode step is padded to, as for a graph; 0 for no padding.
     """
-    state = State(len(works[0].sequence.blocks.tables), len(works), 64 * PAGE, 0, CPU)
+    state = State(len(works[0].sequence.blocks.tables), len(works), 64 * BLOCK_TOKENS, 0, CPU)
     width = 1 + max(len(work.drafts) for work in works)
     step = pack(works, *Entries(state).assign(works), width)
     if rows:

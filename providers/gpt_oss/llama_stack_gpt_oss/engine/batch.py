@@ -19,7 +19,7 @@ class Batch:
     """Rows are tokens, grouped by sequence. An entry is a sequence's index in the `State` of the device.
 
     tokens, positions [rows]: token ids, and their indexes in the sequence.
-    slots [kv_groups, rows]: indexes into the KV cache (block * PAGE + offset), for each KV group.
+    slots [kv_groups, rows]: indexes into the KV cache (block * BLOCK_TOKENS + offset), for each KV group.
     starts [sequences + 1] int32: first row of each sequence. lengths [sequences] int32: number of its keys, including
     these rows. entries [sequences] int32.
     tables [kv_groups, entries, blocks] int32: block tables; entries outside all rows' windows are undefined.

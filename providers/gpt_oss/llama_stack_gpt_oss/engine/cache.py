@@ -1,8 +1,7 @@
 """The block manager of a paged KV cache with prefix sharing. It handles block numbers, not tensors.
 
-A block (`page` in the code; `place` is its index in the sequence) holds the keys and values of PAGE tokens, for the
-layers of one KV group. Layers with the same window form a KV group. A sequence has one block table per KV group, and
-frees blocks that have left the group's window.
+A block holds the keys and values of BLOCK_TOKENS tokens, for the layers of one KV group. Layers with the same window
+form a KV group. A sequence has one block table per KV group, and frees blocks that have left the group's window.
 """
 
 import bisect
@@ -12,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-PAGE = 64  # tokens
+BLOCK_TOKENS = 64  # tokens
 
 Key = bytes
 Name = tuple[int, Key]  # of a shareable block: its KV group, and the key of its prefix
@@ -24,33 +23,33 @@ def next_key(parent: Key, tokens: Sequence[int]) -> Key:
     return hashlib.blake2b(parent + array("q", tokens).tobytes(), digest_size=16).digest()
 
 
-def places_filled(tokens: int) -> int:
+def blocks_filled(tokens: int) -> int:
     """Return the number of blocks for this number of tokens; the last one may be partly filled."""
-    return -(-tokens // PAGE)
+    return -(-tokens // BLOCK_TOKENS)
 
 
-def places_unseen(computed: int, window: int | None) -> int:
+def blocks_unseen(computed: int, window: int | None) -> int:
     """Return the number of leading blocks outside the window of every token after the first `computed`."""
-    return 0 if window is None else max(0, computed - window + 1) // PAGE
+    return 0 if window is None else max(0, computed - window + 1) // BLOCK_TOKENS
 
 
-def pages_needed(tokens: int, windows: Windows, step: int) -> int:
+def blocks_needed(tokens: int, windows: Windows, step: int) -> int:
     """Return the maximum number of blocks of a sequence of `tokens`, computed in steps of at most `step` tokens."""
-    places = places_filled(tokens)
+    count = blocks_filled(tokens)
     # With a window: from the first token seen by the step's first token to its last one, at any block alignment.
-    return sum(places if window is None else min(places, places_filled(window + step - 2) + 1) for window in windows)
+    return sum(count if window is None else min(count, blocks_filled(window + step - 2) + 1) for window in windows)
 
 
-def longest_sequence(pages: int, windows: Windows, step: int) -> int:
+def longest_sequence(blocks: int, windows: Windows, step: int) -> int:
     """Return the maximum length of a sequence that always fits when it runs alone."""
 
-    def needed(places: int) -> int:
-        return pages_needed(places * PAGE, windows, step)
+    def needed(count: int) -> int:
+        return blocks_needed(count * BLOCK_TOKENS, windows, step)
 
-    return PAGE * (bisect.bisect_right(range(pages + 1), pages, key=needed) - 1)
+    return BLOCK_TOKENS * (bisect.bisect_right(range(blocks + 1), blocks, key=needed) - 1)
 
 
-class Pages:
+class BlockPool:
     """The pool of blocks. A block is blank, idle (unused, but its prefix can be reused), or used by some sequences."""
 
     def __init__(self, count: int) -> None:
@@ -72,14 +71,14 @@ class Pages:
     def take(self) -> int:
         """Allocate a block; IndexError if none is available. Cached prefixes are evicted only if no block is blank."""
         if self._blank:
-            page = self._blank.pop()
+            block = self._blank.pop()
         elif self._idle:
-            page, _ = self._idle.popitem(last=False)
-            self._forget(page)
+            block, _ = self._idle.popitem(last=False)
+            self._forget(block)
         else:
-            raise IndexError("no page is available")
-        self._users[page] = 1
-        return page
+            raise IndexError("no block is available")
+        self._users[block] = 1
+        return block
 
     def knows(self, name: Name) -> bool:
         """Whether a block of that name exists."""
@@ -87,39 +86,39 @@ class Pages:
 
     def share(self, name: Name) -> int:
         """Add a user to the block of that name; KeyError if there is none."""
-        page = self._by_name[name]
-        self._idle.pop(page, None)
-        self._users[page] += 1
-        return page
+        block = self._by_name[name]
+        self._idle.pop(block, None)
+        self._users[block] += 1
+        return block
 
-    def publish(self, page: int, name: Name) -> None:
+    def publish(self, block: int, name: Name) -> None:
         """Make a full, computed block shareable. If an equal block is shareable already, that one stays."""
-        if self._names[page] is None and name not in self._by_name:
-            self._names[page] = name
-            self._by_name[name] = page
+        if self._names[block] is None and name not in self._by_name:
+            self._names[block] = name
+            self._by_name[name] = block
 
-    def release(self, page: int) -> None:
+    def release(self, block: int) -> None:
         """Remove a user."""
-        self._users[page] -= 1
-        if self._users[page]:
+        self._users[block] -= 1
+        if self._users[block]:
             return
-        if self._names[page] is None:
-            self._blank.append(page)
+        if self._names[block] is None:
+            self._blank.append(block)
         else:
-            self._idle[page] = None
+            self._idle[block] = None
 
-    def _forget(self, page: int) -> None:
-        name = self._names[page]
+    def _forget(self, block: int) -> None:
+        name = self._names[block]
         if name is not None:
             del self._by_name[name]
-            self._names[page] = None
+            self._names[block] = None
 
 
 @dataclass(slots=True)
 class BlockTable:
     """The blocks of a sequence in one KV group, by index. Entries before `first` do not belong to the sequence."""
 
-    pages: list[int] = field(default_factory=list)
+    blocks: list[int] = field(default_factory=list)
     first: int = 0
 
 
@@ -136,8 +135,8 @@ class KVCacheBlocks:
     due: int = 0
 
     @property
-    def places(self) -> int:
-        return len(self.tables[0].pages) if self.tables else 0
+    def count(self) -> int:
+        return len(self.tables[0].blocks) if self.tables else 0
 
     @property
     def last_key(self) -> Key:
@@ -147,8 +146,8 @@ class KVCacheBlocks:
 class Cache:
     """Assigns blocks to sequences. Sequences with different salts never share a block."""
 
-    def __init__(self, pages: int, windows: Windows) -> None:
-        self.pages = Pages(pages)
+    def __init__(self, blocks: int, windows: Windows) -> None:
+        self.pool = BlockPool(blocks)
         self.windows = windows
 
     def allocate(self, tokens: Sequence[int], salt: str) -> tuple[KVCacheBlocks, int]:
@@ -160,17 +159,17 @@ class Cache:
         root = hashlib.blake2b(salt.encode(), digest_size=16).digest()
         keys = self._known_prefix(tokens, root)
         blocks = KVCacheBlocks(root, tuple(self._shared(kv_group, keys) for kv_group in range(len(self.windows))), keys)
-        return blocks, len(keys) * PAGE
+        return blocks, len(keys) * BLOCK_TOKENS
 
     def grow(self, blocks: KVCacheBlocks, tokens: int) -> bool:
         """Allocate blocks for `tokens` tokens in all; return False, with nothing changed, if too few are available."""
-        missing = places_filled(tokens) - blocks.places
+        missing = blocks_filled(tokens) - blocks.count
         if missing <= 0:
             return True
-        if missing * len(blocks.tables) > self.pages.available:
+        if missing * len(blocks.tables) > self.pool.available:
             return False
         for table in blocks.tables:
-            table.pages.extend(self.pages.take() for _ in range(missing))
+            table.blocks.extend(self.pool.take() for _ in range(missing))
         return True
 
     def commit(self, blocks: KVCacheBlocks, tokens: Sequence[int], computed: int) -> None:
@@ -180,32 +179,32 @@ class Cache:
         """
         if computed < blocks.due:
             return
-        while (len(blocks.keys) + 1) * PAGE <= computed:
-            place = len(blocks.keys)
-            key = next_key(blocks.last_key, tokens[place * PAGE : (place + 1) * PAGE])
+        while (len(blocks.keys) + 1) * BLOCK_TOKENS <= computed:
+            index = len(blocks.keys)
+            key = next_key(blocks.last_key, tokens[index * BLOCK_TOKENS : (index + 1) * BLOCK_TOKENS])
             for kv_group, table in enumerate(blocks.tables):
-                self.pages.publish(table.pages[place], (kv_group, key))
+                self.pool.publish(table.blocks[index], (kv_group, key))
             blocks.keys.append(key)
         for table, window in zip(blocks.tables, self.windows, strict=True):
-            unseen = places_unseen(computed, window)
+            unseen = blocks_unseen(computed, window)
             if unseen <= table.first:
                 continue
-            for page in table.pages[table.first : unseen]:
-                self.pages.release(page)
+            for block in table.blocks[table.first : unseen]:
+                self.pool.release(block)
             table.first = unseen
         leaving = [
-            (table.first + 1) * PAGE + window - 1
+            (table.first + 1) * BLOCK_TOKENS + window - 1
             for table, window in zip(blocks.tables, self.windows, strict=True)
             if window is not None
         ]
-        blocks.due = min([(len(blocks.keys) + 1) * PAGE, *leaving])
+        blocks.due = min([(len(blocks.keys) + 1) * BLOCK_TOKENS, *leaving])
 
     def close(self, blocks: KVCacheBlocks) -> None:
         """Free all blocks, last to first, so that the end of a prefix is evicted before its beginning."""
-        for place in reversed(range(blocks.places)):
+        for index in reversed(range(blocks.count)):
             for table in blocks.tables:
-                if place >= table.first:
-                    self.pages.release(table.pages[place])
+                if index >= table.first:
+                    self.pool.release(table.blocks[index])
         blocks.tables = ()
         blocks.keys.clear()
 
@@ -214,17 +213,17 @@ class Cache:
         keys = [root]
         known = 0
         runs = [0] * len(self.windows)  # per KV group: number of consecutive cached blocks that end at this one
-        for place, start in enumerate(range(0, len(tokens) - PAGE, PAGE), 1):
-            keys.append(next_key(keys[-1], tokens[start : start + PAGE]))
-            runs = [run + 1 if self.pages.knows((kv_group, keys[-1])) else 0 for kv_group, run in enumerate(runs)]
+        for index, start in enumerate(range(0, len(tokens) - BLOCK_TOKENS, BLOCK_TOKENS), 1):
+            keys.append(next_key(keys[-1], tokens[start : start + BLOCK_TOKENS]))
+            runs = [run + 1 if self.pool.knows((kv_group, keys[-1])) else 0 for kv_group, run in enumerate(runs)]
             if not any(runs):
                 break
-            unseen = [places_unseen(place * PAGE, window) for window in self.windows]
-            if all(run >= place - before for run, before in zip(runs, unseen, strict=True)):
-                known = place
+            unseen = [blocks_unseen(index * BLOCK_TOKENS, window) for window in self.windows]
+            if all(run >= index - before for run, before in zip(runs, unseen, strict=True)):
+                known = index
         return keys[1 : known + 1]
 
     def _shared(self, kv_group: int, keys: Sequence[Key]) -> BlockTable:
-        first = places_unseen(len(keys) * PAGE, self.windows[kv_group])
+        first = blocks_unseen(len(keys) * BLOCK_TOKENS, self.windows[kv_group])
         unused = [0] * first
-        return BlockTable(unused + [self.pages.share((kv_group, key)) for key in keys[first:]], first)
+        return BlockTable(unused + [self.pool.share((kv_group, key)) for key in keys[first:]], first)

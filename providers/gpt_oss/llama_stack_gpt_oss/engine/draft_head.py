@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from .batch import Batch
-from .cache import PAGE
+from .cache import BLOCK_TOKENS
 from .config import ModelConfig
 from .draft_head_config import DraftHeadConfig
 from .errors import CheckpointError
@@ -138,7 +138,7 @@ class DraftHead:
     """The head and its KV cache, which has the blocks of the model's layers that see all tokens."""
 
     def __init__(
-        self, config: DraftHeadConfig, weights: DraftHeadWeights, model: ModelConfig, pages: int, context: int
+        self, config: DraftHeadConfig, weights: DraftHeadWeights, model: ModelConfig, blocks: int, context: int
     ) -> None:
         self.features = config.features
         self.kv_group = model.kv_groups.index(None)
@@ -147,7 +147,7 @@ class DraftHead:
         like = weights.embedding
         self._attention = config.like(model)
         self._ops = choose(self._attention, like.device, like.dtype)
-        memory = like.new_zeros(2, pages + 1, PAGE, config.kv_heads, config.head_size)
+        memory = like.new_zeros(2, blocks + 1, BLOCK_TOKENS, config.kv_heads, config.head_size)
         self._store = Store(memory[0], memory[1], self.kv_group)
         cos, sin = tables_of(config.rope.frequencies(config.head_size), context, like.device)
         self._rope = cos * config.rope.concentration, sin * config.rope.concentration

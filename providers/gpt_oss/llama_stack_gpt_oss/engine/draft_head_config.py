@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .cache import PAGE
+from .cache import BLOCK_TOKENS
 from .config import ModelConfig, Yarn
 from .errors import CheckpointError
 from .rope import concentration, yarn_frequencies
@@ -82,9 +82,9 @@ class DraftHeadConfig:
         """Return the model's configuration with the heads of this attention."""
         return replace(model, head_size=self.head_size, query_heads=self.query_heads, kv_heads=self.kv_heads)
 
-    def page_bytes(self, dtype: torch.dtype) -> int:
+    def block_bytes(self, dtype: torch.dtype) -> int:
         """Return the size of a block of its KV cache."""
-        return 2 * PAGE * self.kv_heads * self.head_size * dtype.itemsize
+        return 2 * BLOCK_TOKENS * self.kv_heads * self.head_size * dtype.itemsize
 
 
 def read_draft_head_config(folder: Path, model: ModelConfig) -> DraftHeadConfig:

@@ -46,7 +46,7 @@ class Metrics:
 
     running: int
     waiting: int
-    pages: int
+    pages: int  # blocks of the KV cache; the name is that of the protocol
     pages_used: int
     prompt_tokens: int
     cached_tokens: int
@@ -108,7 +108,7 @@ class Engine:
         drafter: Drafter | None = None,
     ) -> None:
         """Create an engine. `context`: maximum length of a sequence; reduced if the KV cache is too small for it."""
-        self.context = min(context, longest_sequence(cache.pages.count, cache.windows, limits.step_tokens))
+        self.context = min(context, longest_sequence(cache.pool.count, cache.windows, limits.step_tokens))
         self._runner = runner
         self._cache = cache
         self._scheduler = Scheduler(cache, limits, drafter)
@@ -170,12 +170,12 @@ class Engine:
         return updates
 
     def metrics(self) -> Metrics:
-        pages = self._cache.pages
+        pool = self._cache.pool
         return Metrics(
             running=len(self._scheduler.running),
             waiting=len(self._scheduler.waiting),
-            pages=pages.count,
-            pages_used=pages.used,
+            pages=pool.count,
+            pages_used=pool.used,
             prompt_tokens=self._scheduler.prompt_tokens,
             cached_tokens=self._scheduler.cached_tokens,
             generated_tokens=self._generated,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from .batch import Batch
-from .cache import PAGE
+from .cache import BLOCK_TOKENS
 from .draft_head import DraftHead
 from .drafts import DraftLength, before_stop
 from .ops import Head
@@ -96,7 +96,7 @@ class HeadDrafter:
         entry, blocks = known
         length = self._lengths.setdefault(sequence, DraftLength(self._most, self._most))
         # The first draft needs no further row of the head; each other one writes to a block that the device knows.
-        room = 1 + blocks * PAGE - (sequence.length - 1)
+        room = 1 + blocks * BLOCK_TOKENS - (sequence.length - 1)
         count = min(length.allowed(sequence), room)
         if count < 1:
             return None
@@ -130,11 +130,11 @@ class HeadDrafter:
     def _rows_of(self, entries: torch.Tensor, positions: torch.Tensor) -> Batch:
         """Return a batch of one row for each entry."""
         count, state = len(entries), self._state
-        pages = state.tables[:, entries, positions // PAGE].long()
+        blocks = state.tables[:, entries, positions // BLOCK_TOKENS].long()
         return Batch(
             tokens=entries,
             positions=positions,
-            slots=pages * PAGE + positions % PAGE,
+            slots=blocks * BLOCK_TOKENS + positions % BLOCK_TOKENS,
             starts=torch.arange(count + 1, dtype=torch.int32, device=entries.device),
             lengths=(positions + 1).int(),
             entries=entries.int(),

@@ -21,7 +21,7 @@ def gigabytes(size: int) -> str:
     return f"{size / 1e9:.1f} GB"
 
 
-def pages_that_fit(device: torch.device, share: float, page_bytes: int) -> int:
+def blocks_that_fit(device: torch.device, share: float, block_bytes: int) -> int:
     """Return the number of KV cache blocks: the rest of this engine's share of the device once the weights are loaded.
 
     On a CPU, use a quarter of the share, since other programs need the memory too.
@@ -31,4 +31,4 @@ def pages_that_fit(device: torch.device, share: float, page_bytes: int) -> int:
         budget = int(total * share) - (total - free)
     else:
         budget = int(free_bytes(device) * share / 4)
-    return max(budget, 0) // page_bytes
+    return max(budget, 0) // block_bytes

@@ -7,7 +7,7 @@ import torch
 
 from . import rope
 from .batch import Batch, Fields, StepInput
-from .cache import PAGE
+from .cache import BLOCK_TOKENS
 from .config import ModelConfig
 from .ops import Head, Ops, Store
 from .sampler import Restricted
@@ -23,7 +23,7 @@ class Model:
         config: ModelConfig,
         weights: Weights,
         ops: Ops,
-        pages: int,
+        blocks: int,
         context: int,
         kv_dtype: torch.dtype | None = None,
         features: tuple[int, ...] = (),
@@ -37,8 +37,8 @@ class Model:
         self.weights = weights
         self._ops = ops
         like = weights.embedding
-        self.scratch = pages  # one extra block, for the padding rows of a step
-        shape = (_layers_in_a_page(config), 2, pages + 1, PAGE, config.kv_heads, config.head_size)
+        self.scratch = blocks  # one extra block, for the padding rows of a step
+        shape = (_layers_per_block(config), 2, blocks + 1, BLOCK_TOKENS, config.kv_heads, config.head_size)
         memory = torch.zeros(shape, dtype=kv_dtype or like.dtype, device=like.device)
         self._stores = list(_stores(config, memory))
         self._rope = rope.tables(config, context, like.device)
@@ -71,12 +71,12 @@ class Model:
         return replace(head, features=torch.cat([inputs[number] for number in self._features], dim=-1))
 
 
-def page_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+def block_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
     """Return the size of one block in all layers of its KV group."""
-    return _layers_in_a_page(config) * 2 * PAGE * config.kv_width * dtype.itemsize
+    return _layers_per_block(config) * 2 * BLOCK_TOKENS * config.kv_width * dtype.itemsize
 
 
-def _layers_in_a_page(config: ModelConfig) -> int:
+def _layers_per_block(config: ModelConfig) -> int:
     """Return the layers of the largest KV group: a block can belong to any group."""
     return max(config.windows.count(window) for window in config.kv_groups)
 

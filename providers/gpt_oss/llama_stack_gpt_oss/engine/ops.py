@@ -14,7 +14,7 @@ from .weights import Layer, Weights
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The KV cache of one layer: keys and values [blocks, PAGE, kv_heads, head_size], and the layer's KV group."""
+    """The KV cache of one layer and its KV group. keys, values: [blocks, BLOCK_TOKENS, kv_heads, head_size]."""
 
     keys: torch.Tensor
     values: torch.Tensor

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .cache import KVCacheBlocks, places_filled
+from .cache import KVCacheBlocks, blocks_filled
 from .sampler import seed_base, signed
 from .scheduler import ScheduledTokens
 from .sequence import Sequence
@@ -25,7 +25,7 @@ class State:
 
     def __init__(self, kv_groups: int, sequences: int, context: int, scratch: int, device: torch.device) -> None:
         """Create the state for `sequences` entries of up to `context` tokens; all tables have the scratch block."""
-        entries, widest = sequences + 1, places_filled(context)
+        entries, widest = sequences + 1, blocks_filled(context)
         self.spare = sequences
         self.warmths = kv_groups * entries * widest  # address of the first temperature
         self.bases = self.warmths + entries
@@ -66,7 +66,7 @@ class Entries:
                 entry = self._take(sequence, scheduled)
                 addresses += (self._state.warmths + entry.number, self._state.bases + entry.number)
                 values += (float_bits(sequence.params.temperature), signed(seed_base(sequence.params.seed)))
-            if entry.blocks is not sequence.blocks or entry.sent != sequence.blocks.places:
+            if entry.blocks is not sequence.blocks or entry.sent != sequence.blocks.count:
                 self._update(entry, sequence.blocks, addresses, values)
             numbers.append(entry.number)
         return numbers, addresses, values
@@ -81,9 +81,9 @@ class Entries:
         _, entries, widest = self._state.tables.shape
         for kv_group, table in enumerate(blocks.tables):
             start = (kv_group * entries + entry.number) * widest
-            addresses += range(start + first, start + blocks.places)
-            values += table.pages[first:]
-        entry.blocks, entry.sent = blocks, blocks.places
+            addresses += range(start + first, start + blocks.count)
+            values += table.blocks[first:]
+        entry.blocks, entry.sent = blocks, blocks.count
 
     def _take(self, sequence: Sequence, scheduled: Series[ScheduledTokens]) -> _Entry:
         """Return a free entry, after freeing those of ended sequences and, if none is free, of all that are absent.

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from ..engine.cache import Cache, longest_sequence, pages_needed
+from ..engine.cache import Cache, blocks_needed, longest_sequence
 from ..engine.config import ModelConfig, read_config
 from ..engine.draft_head import DraftHead, DraftHeadWeights, load_draft_head
 from ..engine.draft_head_config import DraftHeadConfig, read_draft_head_config
@@ -18,8 +18,8 @@ from ..engine.engine import Engine
 from ..engine.errors import EngineError, TooLittleMemoryError
 from ..engine.graphs import most_verified
 from ..engine.kernels import choose
-from ..engine.memory import gigabytes, pages_that_fit
-from ..engine.model import Model, page_bytes
+from ..engine.memory import blocks_that_fit, gigabytes
+from ..engine.model import Model, block_bytes
 from ..engine.parallel import Follower, ParallelOps, Ranks
 from ..engine.progress import Progress
 from ..engine.runner import ModelRunner
@@ -47,7 +47,7 @@ class Rank(Protocol):
     def announce(self, step: object) -> None:
         """Send a step from rank 0 to the others."""
 
-    def agree(self, pages: int) -> int:
+    def agree(self, blocks: int) -> int:
         """Return the number of KV cache blocks that all ranks have room for."""
 
 
@@ -62,9 +62,9 @@ class SingleRank:
     def announce(self, step: object) -> None:
         """Send it to no other rank."""
 
-    def agree(self, pages: int) -> int:
+    def agree(self, blocks: int) -> int:
         """Return the number of this rank."""
-        return pages
+        return blocks
 
 
 ALONE = SingleRank()
@@ -77,7 +77,7 @@ class Loaded(NamedTuple):
     draft_head: DraftHead | None
     device: torch.device
     context: int
-    pages: int
+    blocks: int
 
 
 def assemble(
@@ -97,10 +97,10 @@ def assemble(
         last = progress
         report(progress)
 
-    model, draft_head, device, context, pages = _load(settings, report_loaded, rank)
+    model, draft_head, device, context, blocks = _load(settings, report_loaded, rank)
     verified = most_verified(settings.sequences, settings.drafts)
     limits = Limits(settings.sequences, settings.step_tokens, settings.waiting, verified)
-    cache = Cache(pages, model.config.kv_groups)
+    cache = Cache(blocks, model.config.kv_groups)
     drafts, announce = settings.drafts, rank.announce
     runner = ModelRunner(
         model, device, context, settings.sequences, drafts=drafts, announce=announce, draft_head=draft_head
@@ -138,11 +138,11 @@ def _load(settings: EngineSettings, report: Callable[[Progress], None], rank: Ra
     context = min(settings.context or config.context, config.context)
     # Drafts are tokens of the step that rank 0 announces: it runs the whole head, on states that every rank has.
     head = _load_draft_head(settings, config, weights) if rank.rank == 0 else None
-    page_size = page_bytes(config, kv_dtype) + (head[0].page_bytes(dtype) if head else 0)
-    pages = rank.agree(_pages(settings, config, device, page_size, context))
-    model = Model(config, weights, ops, pages, context, kv_dtype, head[0].features if head else ())
-    draft_head = DraftHead(*head, config, pages, context) if head else None
-    return Loaded(model, draft_head, device, context, pages)
+    block_size = block_bytes(config, kv_dtype) + (head[0].block_bytes(dtype) if head else 0)
+    blocks = rank.agree(_block_count(settings, config, device, block_size, context))
+    model = Model(config, weights, ops, blocks, context, kv_dtype, head[0].features if head else ())
+    draft_head = DraftHead(*head, config, blocks, context) if head else None
+    return Loaded(model, draft_head, device, context, blocks)
 
 
 def _load_draft_head(
@@ -194,22 +194,22 @@ def _kv_dtype(name: str, dtype: torch.dtype, device: torch.device) -> torch.dtyp
     return torch.float8_e4m3fn
 
 
-def _pages(settings: EngineSettings, config: ModelConfig, device: torch.device, size: int, context: int) -> int:
+def _block_count(settings: EngineSettings, config: ModelConfig, device: torch.device, size: int, context: int) -> int:
     """Return the number of blocks of a size: as many as fit, but no more than the maximum batch can use."""
     step = settings.step_tokens
-    most = settings.sequences * pages_needed(context, config.kv_groups, step)
+    most = settings.sequences * blocks_needed(context, config.kv_groups, step)
     # Ranks on a CPU share its memory.
     share = settings.memory_share / (settings.tensor_parallel_size if device.type == "cpu" else 1)
-    pages = min(most, pages_that_fit(device, share, size))
+    blocks = min(most, blocks_that_fit(device, share, size))
     shortest = min(context, settings.context or SHORTEST_CONTEXT_TOKENS)
-    needed = pages_needed(shortest, config.kv_groups, step)
-    if pages < needed:
+    needed = blocks_needed(shortest, config.kv_groups, step)
+    if blocks < needed:
         raise TooLittleMemoryError(
-            f"After the weights, {device} has room for {longest_sequence(pages, config.kv_groups, step):,} tokens of"
+            f"After the weights, {device} has room for {longest_sequence(blocks, config.kv_groups, step):,} tokens of"
             f" context in its share of {settings.memory_share:.0%}, and {shortest:,} ({gigabytes(needed * size)}) are"
             " needed: raise memory_share, lower context_length, or use a larger device"
         )
-    return pages
+    return blocks
 
 
 def masks_of(settings: EngineSettings) -> GrammarMasks:

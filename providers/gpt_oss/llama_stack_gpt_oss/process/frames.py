@@ -6,7 +6,7 @@ to the engine
     {"metrics": tag}
 from the engine
     {"loading": {...}}                                        see Progress
-    {"ready": {"pid", "context", "pages"}}
+    {"ready": {"pid", "context", "pages"}}                      pages: number of blocks of the KV cache
     {"failed": sentence}                                      it cannot serve, or no longer, and ends
     {"updates": [[id, token, logprob, top, finish, cached], ...]}
     {"refused": {"ids", "kind", "message"}}                   kind: queue_full, request

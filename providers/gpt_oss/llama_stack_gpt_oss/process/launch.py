@@ -29,7 +29,7 @@ class Ready:
 
     pid: int
     context: int
-    pages: int
+    pages: int  # blocks of the KV cache
 
 
 @dataclass(slots=True)

@@ -32,9 +32,9 @@ class RankConnection:
         """Raise AssertionError: only rank 0 announces steps."""
         raise AssertionError(step)
 
-    def agree(self, pages: int) -> int:
+    def agree(self, blocks: int) -> int:
         """Return the number of KV cache blocks that all ranks have room for."""
-        self._connection.send(pages)
+        self._connection.send(blocks)
         agreed: int = self._connection.recv()
         return agreed
 

@@ -45,7 +45,7 @@ class RankProcesses:
         self._fail = fail
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._connections: dict[int, Connection] = {}
-        self._pages: SimpleQueue[int] = SimpleQueue()
+        self._blocks: SimpleQueue[int] = SimpleQueue()
         self._agreed = False
         self._closing = threading.Event()
 
@@ -87,9 +87,9 @@ class RankProcesses:
             except OSError:
                 self._ended(rank)
 
-    def agree(self, pages: int) -> int:
+    def agree(self, blocks: int) -> int:
         """Return the number of KV cache blocks that all ranks have room for."""
-        least = min([pages, *(self._pages.get() for _ in self._connections)])
+        least = min([blocks, *(self._blocks.get() for _ in self._connections)])
         self.announce(least)
         self._agreed = True
         return least
@@ -112,7 +112,7 @@ class RankProcesses:
                 received = connection.recv()
                 if isinstance(received, str):
                     self._fail(received)
-                self._pages.put(received)
+                self._blocks.put(received)
         except (EOFError, OSError):
             if not self._closing.is_set():
                 self._ended(rank)

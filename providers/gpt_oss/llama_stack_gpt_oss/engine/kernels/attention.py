@@ -7,32 +7,32 @@ from .linear import product
 
 
 @triton.jit
-def _pages_of_split(
+def _blocks_of_split(
     begin,
     end,
     length,
-    block,
+    query_block,
     split,
     WINDOW: tl.constexpr,  # noqa: N803
-    PAGE: tl.constexpr,  # noqa: N803
+    BLOCK_TOKENS: tl.constexpr,  # noqa: N803
     BLOCK_Q: tl.constexpr,  # noqa: N803
     SPLITS: tl.constexpr,  # noqa: N803
 ):
-    """Return the first page that a split of a block of queries reads, and the page after the last."""
-    last = tl.minimum(length, length - (end - begin) + (block + 1) * BLOCK_Q)  # keys that any of the rows sees
-    first_page = 0
+    """Return the first KV block that a split of a query block reads, and the one after the last."""
+    last = tl.minimum(length, length - (end - begin) + (query_block + 1) * BLOCK_Q)  # keys that any of the rows sees
+    first_block = 0
     if WINDOW > 0:
-        first_page = tl.maximum(0, length - (end - begin) + block * BLOCK_Q - WINDOW + 1) // PAGE
-    # A block of queries past the sequence's end reads no keys.
-    past_page = tl.where(begin + block * BLOCK_Q < end, (last + PAGE - 1) // PAGE, first_page)
-    per_split = (past_page - first_page + SPLITS - 1) // SPLITS
-    from_page = first_page + split * per_split
-    return from_page, tl.minimum(from_page + per_split, past_page)
+        first_block = tl.maximum(0, length - (end - begin) + query_block * BLOCK_Q - WINDOW + 1) // BLOCK_TOKENS
+    # A query block past the sequence's end reads no keys.
+    past_block = tl.where(begin + query_block * BLOCK_Q < end, (last + BLOCK_TOKENS - 1) // BLOCK_TOKENS, first_block)
+    per_split = (past_block - first_block + SPLITS - 1) // SPLITS
+    from_block = first_block + split * per_split
+    return from_block, tl.minimum(from_block + per_split, past_block)
 
 
 @triton.jit
-def _add_page(scores, v, highest, weights, total, WIDE: tl.constexpr):  # noqa: N803
-    """Add a page's values to the weighted sum, as Flash-Attention does; return highest, weights and total.
+def _add_block(scores, v, highest, weights, total, WIDE: tl.constexpr):  # noqa: N803
+    """Add a KV block's values to the weighted sum, as Flash-Attention does; return highest, weights and total.
 
     The weights are those of the softmax, divided by exp(highest), so that they do not overflow.
     """
@@ -76,7 +76,7 @@ def attention_kernel(
     QUERY_HEADS: tl.constexpr,  # noqa: N803
     KV_HEADS: tl.constexpr,  # noqa: N803
     SIZE: tl.constexpr,  # noqa: N803
-    PAGE: tl.constexpr,  # noqa: N803
+    BLOCK_TOKENS: tl.constexpr,  # noqa: N803
     BLOCK_Q: tl.constexpr,  # noqa: N803
     BLOCK_M: tl.constexpr,  # noqa: N803
     SPLITS: tl.constexpr,  # noqa: N803
@@ -90,27 +90,29 @@ def attention_kernel(
     """
     GROUP: tl.constexpr = QUERY_HEADS // KV_HEADS  # noqa: N806
     sequence, kv_head = first_sequence + tl.program_id(0), tl.program_id(1)
-    block, split = tl.program_id(2) // SPLITS, tl.program_id(2) % SPLITS
+    query_block, split = tl.program_id(2) // SPLITS, tl.program_id(2) % SPLITS
     begin, end = tl.load(starts + sequence), tl.load(starts + sequence + 1)
     length = tl.load(lengths + sequence)
     table = tables + tl.load(entries + sequence) * widest
     member = tl.arange(0, BLOCK_M)
-    row = begin + block * BLOCK_Q + member // GROUP
+    row = begin + query_block * BLOCK_Q + member // GROUP
     head = kv_head * GROUP + member % GROUP
     alive = (row < end) & (member < BLOCK_Q * GROUP)
     place = length - (end - row)  # index of the query among the keys
     dims = tl.arange(0, SIZE)
     q = tl.load(queries + (row * QUERY_HEADS + head)[:, None] * SIZE + dims[None, :], mask=alive[:, None], other=0.0)
 
-    from_page, to_page = _pages_of_split(begin, end, length, block, split, WINDOW, PAGE, BLOCK_Q, SPLITS)
+    from_block, to_block = _blocks_of_split(
+        begin, end, length, query_block, split, WINDOW, BLOCK_TOKENS, BLOCK_Q, SPLITS
+    )
     highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     weights = tl.zeros([BLOCK_M], tl.float32)
     total = tl.zeros([BLOCK_M, SIZE], tl.float32)
-    for number in range(from_page, to_page):
-        page = tl.load(table + number).to(tl.int64)
-        offsets = tl.arange(0, PAGE)
-        spot = number * PAGE + offsets
-        places = ((page * PAGE + offsets) * KV_HEADS + kv_head)[:, None] * SIZE + dims[None, :]
+    for number in range(from_block, to_block):
+        block = tl.load(table + number).to(tl.int64)
+        offsets = tl.arange(0, BLOCK_TOKENS)
+        spot = number * BLOCK_TOKENS + offsets
+        places = ((block * BLOCK_TOKENS + offsets) * KV_HEADS + kv_head)[:, None] * SIZE + dims[None, :]
         written = (spot < length)[:, None]
         k = tl.load(keys + places, mask=written, other=0.0).to(queries.dtype.element_ty)
         v = tl.load(values + places, mask=written, other=0.0).to(queries.dtype.element_ty)
@@ -118,7 +120,7 @@ def attention_kernel(
         if WINDOW > 0:
             seen = seen & (spot[None, :] > place[:, None] - WINDOW)
         scores = tl.where(seen, product(q, k, WIDE) * softmax_scale, float("-inf"))
-        highest, weights, total = _add_page(scores, v, highest, weights, total, WIDE)
+        highest, weights, total = _add_block(scores, v, highest, weights, total, WIDE)
 
     if SPLITS == 1:
         sink = tl.load(sinks + head, mask=alive, other=0.0).to(tl.float32)

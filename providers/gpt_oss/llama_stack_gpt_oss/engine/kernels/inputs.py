@@ -39,7 +39,7 @@ def unpack_kernel(
     wanted_stride,
     entry_count,
     widest,
-    PAGE: tl.constexpr,  # noqa: N803
+    BLOCK_TOKENS: tl.constexpr,  # noqa: N803
     KV_GROUPS: tl.constexpr,  # noqa: N803
     BLOCK: tl.constexpr,  # noqa: N803
 ):
@@ -56,8 +56,10 @@ def unpack_kernel(
     position = tl.load(packed_positions + rows, mask=mask, other=0)
     tl.store(unpacked + row_stride + rows, position.to(tl.int64), mask=mask)
     for kv_group in tl.static_range(KV_GROUPS):
-        page = tl.load(tables + (kv_group * entry_count + entry) * widest + position // PAGE, mask=mask, other=0)
-        slot = page.to(tl.int64) * PAGE + position % PAGE
+        block = tl.load(
+            tables + (kv_group * entry_count + entry) * widest + position // BLOCK_TOKENS, mask=mask, other=0
+        )
+        slot = block.to(tl.int64) * BLOCK_TOKENS + position % BLOCK_TOKENS
         tl.store(unpacked + (2 + kv_group) * row_stride + rows, slot, mask=mask)
     inside = rows < wanted
     sampled = tl.load(packed_sampled + rows, mask=inside, other=0)

@@ -5,7 +5,7 @@ from torch.nn import functional
 
 from .. import mxfp4
 from ..batch import Batch, Fields, StepInput
-from ..cache import PAGE, places_filled
+from ..cache import BLOCK_TOKENS, blocks_filled
 from ..config import ModelConfig
 from ..ops import Head, Routed, Store
 from ..reference import rotate, swiglu
@@ -25,13 +25,13 @@ class TorchOps:
         state.cells.index_copy_(0, fields.addresses.long(), fields.values)
         positions, entries = fields.positions.long(), fields.row_entries.long()
         sampled, owners = fields.sampled.long(), fields.owners.long()
-        pages = state.tables[:, entries, positions // PAGE].long()
+        blocks = state.tables[:, entries, positions // BLOCK_TOKENS].long()
         return step.batch(
             fields,
             state.tables,
             tokens=torch.where(fields.tokens < 0, state.drawn[entries], fields.tokens),
             positions=positions,
-            slots=pages * PAGE + positions % PAGE,
+            slots=blocks * BLOCK_TOKENS + positions % BLOCK_TOKENS,
             sampled=sampled,
             owners=owners,
             temperatures=state.temperatures[owners],
@@ -62,8 +62,8 @@ class TorchOps:
             rows = queries[starts[number] : starts[number + 1]]
             if not len(rows):
                 continue  # in a padded step
-            pages = batch.tables[store.kv_group, entry, : places_filled(length)].long()
-            keys, values = (each[pages].flatten(0, 1)[:length] for each in (store.keys, store.values))
+            blocks = batch.tables[store.kv_group, entry, : blocks_filled(length)].long()
+            keys, values = (each[blocks].flatten(0, 1)[:length] for each in (store.keys, store.values))
             parts.append(self._attend(rows, keys, values, layer.sinks, window))
         return torch.cat(parts)
 

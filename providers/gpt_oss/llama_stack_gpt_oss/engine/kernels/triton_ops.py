@@ -7,7 +7,7 @@ import torch
 import triton
 
 from ..batch import Batch, Fields, StepInput
-from ..cache import PAGE
+from ..cache import BLOCK_TOKENS
 from ..config import ModelConfig
 from ..ops import Groups, Head, Routed, Store
 from ..sampler import COLDEST, PARAMETERS, Restricted
@@ -99,7 +99,7 @@ class TritonOps:
             wanted_stride,
             entries,
             widest,
-            PAGE=PAGE,
+            BLOCK_TOKENS=BLOCK_TOKENS,
             KV_GROUPS=kv_groups,
             BLOCK=NUMBERS,
         )
@@ -208,7 +208,7 @@ class TritonOps:
             QUERY_HEADS=config.query_heads,
             KV_HEADS=config.kv_heads,
             SIZE=config.head_size,
-            PAGE=PAGE,
+            BLOCK_TOKENS=BLOCK_TOKENS,
             BLOCK_Q=block_q,
             BLOCK_M=max(16, triton.next_power_of_2(block_q * config.query_heads // config.kv_heads)),
             SPLITS=splits,
