@@ -241,7 +241,7 @@ async def stream(kind: Kind, count: int) -> bytes:
         request_id="req_1",
         unread_seconds=60,
         abort_connection=lambda _: None,
-        answers=lambda: contents.reserve(ANONYMOUS),
+        reserve_answer=lambda: contents.reserve(ANONYMOUS),
     ) as cycle:
         await RunEventsResponse(run)(scope, cycle.receive, cycle.send)
     return b"".join(client.body)

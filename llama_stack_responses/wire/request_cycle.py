@@ -34,7 +34,7 @@ class RequestCycle:
         request_id: the id of the request.
         unread_seconds: maximum time for which the client may read nothing.
         abort_connection: closes the connection of a scope without waiting for the client.
-        answers: creates the reservation for the bytes of a large answer.
+        reserve_answer: creates the reservation for the bytes of a large answer.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class RequestCycle:
         request_id: str,
         unread_seconds: float,
         abort_connection: Callable[[Scope], None],
-        answers: Callable[[], Reservation],
+        reserve_answer: Callable[[], Reservation],
     ) -> None:
         self._scope = scope
         self._receive = receive
@@ -54,15 +54,15 @@ class RequestCycle:
         self._request_id = request_id
         self._unread_seconds = unread_seconds
         self._abort_connection = abort_connection
-        self._answers = answers
-        self._answer: Reservation | None = None
+        self._reserve_answer = reserve_answer
+        self._answer_reservation: Reservation | None = None
         self._loop = asyncio.get_running_loop()
         self._began = perf_counter()
-        self._waits_since: float | None = None
-        self._unread = has_large_body(scope)
+        self._sending_since: float | None = None
+        self._body_is_incomplete = has_large_body(scope)
         self._body_reservation: Reservation | None = None
-        self._held: list[Reservation] = []
-        self._timer = self._loop.call_later(unread_seconds / _CHECKS_PER_LIMIT, self._look)
+        self._reservations: list[Reservation] = []
+        self._timer = self._loop.call_later(unread_seconds / _CHECKS_PER_LIMIT, self._check_client)
         self.started = False
         scope[_KEY] = self
 
@@ -71,7 +71,7 @@ class RequestCycle:
 
     def __exit__(self, *_: object) -> None:
         self._timer.cancel()
-        for reservation in self._held:
+        for reservation in self._reservations:
             reservation.release()
         # The scope and this object refer to each other: without that, they are freed without garbage collection.
         del self._scope[_KEY]
@@ -82,14 +82,14 @@ class RequestCycle:
         return self._body_reservation
 
     @property
-    def answer(self) -> Reservation:
+    def answer_reservation(self) -> Reservation:
         """The reservation for the bytes of a large answer, held until the answer has been sent."""
-        self._answer = self._answer or self.hold(self._answers())
-        return self._answer
+        self._answer_reservation = self._answer_reservation or self.hold(self._reserve_answer())
+        return self._answer_reservation
 
     def hold(self, reservation: Reservation) -> Reservation:
         """Release this reservation when the answer has been sent."""
-        self._held.append(reservation)
+        self._reservations.append(reservation)
         return reservation
 
     def abort_connection(self) -> None:
@@ -104,30 +104,30 @@ class RequestCycle:
         """Return the next message of the client."""
         message = await self._receive()
         if not message.get("more_body"):
-            self._unread = False
+            self._body_is_incomplete = False
         return message
 
     async def send(self, message: Message) -> None:
         """Send a message of the answer."""
         if message["type"] == "http.response.start":
             self._begin(message)
-        self._waits_since = self._loop.time()
+        self._sending_since = self._loop.time()
         await self._send(message)
-        self._waits_since = None
+        self._sending_since = None
 
     def _begin(self, message: Message) -> None:
         self.started = True
         took = round((perf_counter() - self._began) * 1000)
         own = [(b"x-request-id", self._request_id.encode()), (b"openai-processing-ms", b"%d" % took)]
-        if self._unread:
+        if self._body_is_incomplete:
             own.append((b"connection", b"close"))
         message["headers"] = [*message["headers"], *own]
 
-    def _look(self) -> None:
-        if self._waits_since is not None and self._loop.time() - self._waits_since >= self._unread_seconds:
+    def _check_client(self) -> None:
+        if self._sending_since is not None and self._loop.time() - self._sending_since >= self._unread_seconds:
             self.abort_connection()
             return
-        self._timer = self._loop.call_later(self._unread_seconds / _CHECKS_PER_LIMIT, self._look)
+        self._timer = self._loop.call_later(self._unread_seconds / _CHECKS_PER_LIMIT, self._check_client)
 
 
 def cycle_of(scope: Scope) -> RequestCycle:

@@ -60,7 +60,7 @@ class JsonErrorRoute(APIRoute):
             request_id=own_id,
             unread_seconds=limits.unread_seconds,
             abort_connection=limits.abort_connection,
-            answers=limits.large_answer,
+            reserve_answer=limits.large_answer,
         )
         with known(scope, own_id), cycle:
             try:

@@ -61,7 +61,7 @@ class JsonResponse(Response):
             await super().__call__(scope, receive, send)
             return
         try:
-            encoded = await self._encoded(cycle_of(scope).answer)
+            encoded = await self._encoded(cycle_of(scope).answer_reservation)
         except ApiError as error:
             await self.refusal(error)(scope, receive, send)
             return

@@ -95,7 +95,7 @@ class RouteAdmission:
 
         def hold(size: int) -> None:
             if size > _SMALL_BYTES:
-                cycle_of(scope).answer.add(size)
+                cycle_of(scope).answer_reservation.add(size)
 
         return hold
 
