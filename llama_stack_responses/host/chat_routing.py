@@ -65,7 +65,7 @@ class ChatRouting:
 
         Args:
             request: the chat request.
-            receive: takes the chunks that need not pass the router, if the provider pushes them.
+            receive: takes the chunks that the router does not need, if the provider pushes them.
             extender: takes those that only extend the text of the last one.
         """
         tools: Json = {name: request[name] for name in _TOOLS if name in request}
@@ -75,10 +75,10 @@ class ChatRouting:
 
         router = copy.copy(self._router)
         # A router that stores completions collects every chunk.
-        past = _PastRouter(receive, extender) if receive and getattr(router, "store", None) is None else None
+        direct_receiver = _DirectReceiver(receive, extender) if receive and getattr(router, "store", None) is None else None
 
         def wrap(provider: Any, more: Json) -> _Provider:
-            return _Provider(provider, tools | more, self._streams, past)
+            return _Provider(provider, tools | more, self._streams, direct_receiver)
 
         router.routing_table = _Table(router.routing_table, wrap, self._lookups)
         fields = {name: value for name, value in request.items() if name not in _TOOLS}
@@ -91,7 +91,7 @@ class ChatRouting:
         return await router.openai_chat_completion(params)
 
 
-class _Seen:
+class _Proxy:
     """A proxy for an object of the host, for one request."""
 
     def __init__(self, inner: Any) -> None:
@@ -101,7 +101,7 @@ class _Seen:
         return getattr(self._inner, name)
 
 
-class _Table(_Seen):
+class _Table(_Proxy):
     """A proxy for the routing table.
 
     Args:
@@ -125,29 +125,29 @@ class _Table(_Seen):
 
     async def get_provider_impl(self, model: str) -> Any:
         provider = await self._inner.get_provider_impl(model)
-        looks = hasattr(provider, "_get_provider_model_id")
-        return self._wrap(provider, {"model": model} if looks else {})
+        looks_up_names = hasattr(provider, "_get_provider_model_id")
+        return self._wrap(provider, {"model": model} if looks_up_names else {})
 
 
-class _Provider(_Seen):
-    """A proxy for an inference provider that adds `fields` to the request and pushes chunks `past` the router."""
+class _Provider(_Proxy):
+    """A proxy for an inference provider that adds `fields` to the request and passes chunks by the router."""
 
-    def __init__(self, inner: Any, fields: Json, streams: ChatStreams, past: _PastRouter | None) -> None:
+    def __init__(self, inner: Any, fields: Json, streams: ChatStreams, direct_receiver: _DirectReceiver | None) -> None:
         super().__init__(inner)
         self._fields = fields
         self._streams = streams
-        self._past = past
+        self._direct_receiver = direct_receiver
 
     async def openai_chat_completion(self, params: Any) -> Any:
         for name, value in self._fields.items():
             setattr(params, name, value)
         answer = await self._streams.of(self._inner).openai_chat_completion(params)
-        if self._past and isinstance(answer, PushesChunks):
-            answer.push_to(self._past, self._past.extender)
+        if self._direct_receiver and isinstance(answer, PushesChunks):
+            answer.push_to(self._direct_receiver, self._direct_receiver.extender)
         return answer
 
 
-class _PastRouter:
+class _DirectReceiver:
     """Takes the chunks that the router does not need: it measures the first text, and reads the usage and the end.
 
     A chunk that extends the text of the last one is none of these.
