@@ -215,7 +215,7 @@ class Container:
                     *arguments,
                     namespaces=volume.namespaces,
                     seccomp=seccomp,
-                    group=self.group.place if self.group else None,
+                    group=self.group.folder if self.group else None,
                 ),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=printed.inlet,
@@ -235,7 +235,7 @@ class Container:
         Raises:
             Stopped: a limit was exceeded, or the Python process ended.
         """
-        kills = self._kills()
+        oom_kills = self._kills()
         try:
             processes = await _handshake(inside)
             if refused := await asyncio.to_thread(self.volume.begin):
@@ -248,7 +248,7 @@ class Container:
             await self.kill()
             raise
         except ChannelBroken:
-            raise Stopped(self._memory() if self._kills() > kills else _ENDED) from None
+            raise Stopped(self._memory() if self._kills() > oom_kills else _ENDED) from None
         except AnswerTooLarge:
             raise Stopped(_TOO_LARGE) from None
         return answer
@@ -307,20 +307,20 @@ class Container:
 
     async def _watch(self, process: asyncio.subprocess.Process, processes: Processes) -> str:
         """Wait until the container exceeds a limit, and return which."""
-        kills = self._kills()
+        oom_kills = self._kills()
         while process.returncode is None:
             began = time.monotonic()
             if used := await asyncio.to_thread(self._overuse, processes):
                 return used
             await asyncio.sleep(max(_POLL_SECONDS, 2 * (time.monotonic() - began)))
-        return self._memory() if self._kills() > kills else _ENDED
+        return self._memory() if self._kills() > oom_kills else _ENDED
 
     def _memory(self) -> str:
         return f"It used more than {self._bounds.memory_bytes // 2**20} MiB of memory."
 
     def _kills(self) -> int:
         """Return how often the kernel killed the container for its memory."""
-        return self.group.kills() if self.group else 0
+        return self.group.oom_kills() if self.group else 0
 
     def _overuse(self, processes: Processes) -> str | None:
         bounds = self._bounds

@@ -17,7 +17,7 @@ from ..core.ids import new_id
 from ..core.owner import Owner
 from ..logs import get_logger
 from .container import Bounds, Container
-from .control_group import ControlGroups, Share
+from .control_group import ControlGroups, GroupLimits
 from .folder import RegularFile, open_regular
 from .folder_lock import FolderLock
 from .jail import DATA, TEMPORARY, Jail
@@ -187,16 +187,16 @@ class Containers:
         lock = FolderLock.make(folder)
         try:
             volume = self._volumes.make(folder)
-            group = self._groups.make(folder.name, self._share(volume)) if self._groups else None
+            group = self._groups.make(folder.name, self._group_limits(volume)) if self._groups else None
             return Container(self._jail, volume, self._bounds, group), lock
         except BaseException:
             lock.release()
             raise
 
-    def _share(self, volume: Volume) -> Share:
+    def _group_limits(self, volume: Volume) -> GroupLimits:
         bounds = self._bounds
         files = volume.capacity.bytes if volume.namespaces else len(TEMPORARY) * self._jail.temporary_bytes
-        return Share(bounds.memory_bytes + files, bounds.processes, bounds.processors)
+        return GroupLimits(bounds.memory_bytes + files, bounds.processes, bounds.processors)
 
     def find(self, container_id: str, owner: Owner) -> ContainerEntry:
         """Return the owner's container and mark it as used.

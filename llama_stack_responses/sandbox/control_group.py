@@ -32,7 +32,7 @@ _PAUSE_SECONDS: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class GroupLimits:
     """Limits of a group.
 
     Attributes:
@@ -50,42 +50,42 @@ class ControlGroup:
     """The control group of a container, locked while this process uses it.
 
     Args:
-        place: its existing folder.
+        folder: its existing folder.
 
     Attributes:
-        place: its folder, for the program that joins it.
+        folder: its folder, for the program that joins it.
     """
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        self._lock = open_folder(place)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = open_folder(folder)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
-    def limit(self, share: Share) -> None:
+    def limit(self, limits: GroupLimits) -> None:
         """Set the limits."""
-        self._write("memory.max", share.memory_bytes)
+        self._write("memory.max", limits.memory_bytes)
         self._write("memory.oom.group", 1)
-        self._write("pids.max", share.processes + _OWN_PROCESSES)
+        self._write("pids.max", limits.processes + _OWN_PROCESSES)
         self._write("cpu.max", f"{int(share.processors * _PERIOD_MICROSECONDS)} {_PERIOD_MICROSECONDS}")
         with suppress(FileNotFoundError):  # the kernel has no swap accounting
             self._write("memory.swap.max", 0)
 
-    def kills(self) -> int:
+    def oom_kills(self) -> int:
         """Return how often the kernel killed all its processes for exceeding the memory limit."""
         with suppress(OSError):
-            events = dict(each.split() for each in (self.place / "memory.events").read_text().splitlines())
+            events = dict(each.split() for each in (self.folder / "memory.events").read_text().splitlines())
             return int(events.get("oom_group_kill", events["oom_kill"]))
         return 0
 
     def remove(self) -> None:
         """Kill its processes and remove it. Blocks for some seconds at most; a group that cannot be removed is left."""
         try:
-            _remove(self.place)
+            _remove(self.folder)
         finally:
             os.close(self._lock)
 
     def _write(self, name: str, value: str | int) -> None:
-        (self.place / name).write_text(str(value))
+        (self.folder / name).write_text(str(value))
 
 
 class ControlGroups:
@@ -99,17 +99,17 @@ class ControlGroups:
     def __init__(self, parent: Path) -> None:
         self._parent = parent
 
-    def make(self, name: str, share: Share) -> ControlGroup:
+    def make(self, name: str, limits: GroupLimits) -> ControlGroup:
         """Create a group.
 
         Raises:
             OSError: it cannot be created.
         """
-        place = self._parent / name
-        place.mkdir()
-        group = ControlGroup(place)
+        folder = self._parent / name
+        folder.mkdir()
+        group = ControlGroup(folder)
         try:
-            group.limit(share)
+            group.limit(limits)
         except BaseException:
             group.remove()
             raise
@@ -117,17 +117,17 @@ class ControlGroups:
 
     def sweep(self, pattern: str) -> None:
         """Remove the matching groups that no living process has locked."""
-        for place in self._parent.glob(pattern):
+        for folder in self._parent.glob(pattern):
             with suppress(OSError):
-                lock = open_folder(place)
+                lock = open_folder(folder)
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    _remove(place)
+                    _remove(folder)
                 finally:
                     os.close(lock)
 
 
-def usable(configured: Path | None) -> ControlGroups | None:
+def open_control_groups(configured: Path | None) -> ControlGroups | None:
     """Find a parent for control groups: the configured one, this process's own group, or the parent of that.
 
     Only a group delegated to this server is found automatically: as root, a group that systemd has marked; otherwise,
@@ -140,11 +140,11 @@ def usable(configured: Path | None) -> ControlGroups | None:
         _enable(configured)
         return ControlGroups(configured)
     own = _own()
-    for place in (own, own.parent) if own else ():
+    for folder in (own, own.parent) if own else ():
         with suppress(OSError):
-            if _is_delegated(place):
-                _enable(place)
-                return ControlGroups(place)
+            if _is_delegated(folder):
+                _enable(folder)
+                return ControlGroups(folder)
     return None
 
 
@@ -155,28 +155,28 @@ def _own() -> Path | None:
         for line in Path("/proc/self/mountinfo").read_text().splitlines():
             before, after = line.split(" - ", 1)
             if after.split()[0] == "cgroup2":
-                root, place = before.split()[3:5]
-                return Path(place) / Path(path).relative_to(root)
+                root, mount = before.split()[3:5]
+                return Path(mount) / Path(path).relative_to(root)
     return None
 
 
-def _is_delegated(place: Path) -> bool:
+def _is_delegated(folder: Path) -> bool:
     if os.geteuid() != 0:
-        return all(os.access(place / name, os.W_OK) for name in ("", "cgroup.procs", "cgroup.subtree_control"))
+        return all(os.access(folder / name, os.W_OK) for name in ("", "cgroup.procs", "cgroup.subtree_control"))
     for name in _DELEGATED:
         with suppress(OSError):
-            if os.getxattr(place, name) == b"1":
+            if os.getxattr(folder, name) == b"1":
                 return True
     return False
 
 
-def _enable(place: Path) -> None:
+def _enable(folder: Path) -> None:
     """Enable the controllers for the children of this group.
 
     Raises:
         OSError: it lacks a controller, holds processes, or is not a control group.
     """
-    control = place / "cgroup.subtree_control"
+    control = folder / "cgroup.subtree_control"
     if missing := _CONTROLLERS - set(control.read_text().split()):
         try:
             control.write_text(" ".join(f"+{each}" for each in sorted(missing)))
@@ -187,18 +187,18 @@ def _enable(place: Path) -> None:
             }
             reason = reasons.get(error.errno or 0, error.strerror)
             raise OSError(
-                error.errno, f"the controllers {', '.join(sorted(missing))} cannot be turned on: {reason}", str(place)
+                error.errno, f"the controllers {', '.join(sorted(missing))} cannot be turned on: {reason}", str(folder)
             ) from error
 
 
-def _remove(place: Path) -> None:
+def _remove(folder: Path) -> None:
     deadline = time.monotonic() + _REMOVAL_SECONDS
     # Linux before 5.14 lacks this file. The processes in the group have been killed already.
-    with suppress(FileNotFoundError), os.fdopen(os.open(place / "cgroup.kill", os.O_WRONLY), "w") as kill:
+    with suppress(FileNotFoundError), os.fdopen(os.open(folder / "cgroup.kill", os.O_WRONLY), "w") as kill:
         kill.write("1")
     while True:
         try:
-            place.rmdir()
+            folder.rmdir()
         except FileNotFoundError:
             return
         except OSError as error:

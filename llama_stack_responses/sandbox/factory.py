@@ -7,7 +7,7 @@ from pathlib import Path
 from ..config.services import CodeInterpreter
 from .container import Bounds
 from .containers import Containers
-from .control_group import ControlGroups, usable
+from .control_group import ControlGroups, open_control_groups
 from .jail import Jail, find_bwrap, plain_python
 from .slots import ContainerSlots
 from .volume import Capacity, Volumes
@@ -51,7 +51,7 @@ def open_containers(config: CodeInterpreter) -> Containers:
 
 def _groups(configured: Path | None) -> ControlGroups | None:
     try:
-        return usable(configured)
+        return open_control_groups(configured)
     except OSError as error:
         raise RuntimeError(
             f"'control_group' of 'code_interpreter' cannot be used: {error}. Give it a cgroup v2 folder that this "

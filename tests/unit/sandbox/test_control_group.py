@@ -17,14 +17,14 @@ from llama_stack_responses.config.services import CodeInterpreter
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.sandbox import control_group
 from llama_stack_responses.sandbox.containers import ContainerEntry, Containers
-from llama_stack_responses.sandbox.control_group import ControlGroups, Share, usable
+from llama_stack_responses.sandbox.control_group import ControlGroups, GroupLimits, open_control_groups
 from llama_stack_responses.sandbox.factory import open_containers
 from llama_stack_responses.sandbox.processes import Processes
 from llama_stack_responses.sandbox.slots import ContainerSlots
 from tests.support.descendants import descendants
 from tests.unit.sandbox.test_container import BOUNDS, MIB, jail, volumes
 
-SHARE = Share(64 * MIB, 10, 1.5)
+SHARE = GroupLimits(64 * MIB, 10, 1.5)
 
 
 def group(place: Path, *, controllers: str = "cpu memory pids", on: str = "") -> Path:
@@ -39,7 +39,7 @@ def found(monkeypatch: pytest.MonkeyPatch, own: Path, user: int) -> Path | None:
     """Return the group that a process of this user finds."""
     monkeypatch.setattr(control_group, "_own", lambda: own)
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    groups = usable(None)
+    groups = open_control_groups(None)
     return groups._parent if groups else None
 
 
@@ -72,7 +72,7 @@ def test_unusable_configured_group_is_reported(tmp_path: Path) -> None:
 
 def test_limits_are_written_without_swap(tmp_path: Path) -> None:
     groups = ControlGroups(group(tmp_path)).make("cntr_a", SHARE)
-    written = {place.name: place.read_text() for place in groups.place.iterdir()}
+    written = {place.name: place.read_text() for place in groups.folder.iterdir()}
     assert written == {
         "memory.max": str(64 * MIB),
         "memory.oom.group": "1",
@@ -99,7 +99,7 @@ def test_sweep_removes_only_unlocked_groups(tmp_path: Path) -> None:
 
 def real() -> ControlGroups | None:
     named = os.environ.get("TEST_CONTROL_GROUP")
-    return usable(Path(named) if named else None)
+    return open_control_groups(Path(named) if named else None)
 
 
 needs_groups = pytest.mark.skipif(not real(), reason="this process has no control group of its own")
@@ -124,7 +124,7 @@ async def test_all_processes_of_container_are_in_its_group(containers: Container
     await entry.container.run("1")
     assert entry.container._running
     assert entry.container.group
-    place = entry.container.group.place
+    place = entry.container.group.folder
     inside = set(map(int, (place / "cgroup.procs").read_text().split()))
     assert inside == descendants(entry.container._running.process.pid)
     assert (place / "memory.max").read_text() == f"{(512 + 16) * MIB}\n"
@@ -161,10 +161,10 @@ async def test_group_of_dead_server_is_removed_with_its_processes(
     assert groups
     await entry.container.run("1")
     groups.sweep("cntr_*")
-    assert group.place.exists()
+    assert group.folder.exists()
     fcntl.flock(group._lock, fcntl.LOCK_UN)
     groups.sweep("cntr_*")
-    assert not group.place.exists()
+    assert not group.folder.exists()
     assert (await entry.container.run("1")).stopped is not None
 
 
@@ -173,5 +173,5 @@ async def test_processor_time_is_limited(entry: ContainerEntry) -> None:
     code = "import os, time\nfor _ in range(2): os.fork()\nend = time.time() + 4\nwhile time.time() < end: pass"
     await entry.container.run(code)
     assert entry.container.group
-    stat = dict(each.split() for each in (entry.container.group.place / "cpu.stat").read_text().splitlines())
+    stat = dict(each.split() for each in (entry.container.group.folder / "cpu.stat").read_text().splitlines())
     assert int(stat["nr_periods"]) > 0
