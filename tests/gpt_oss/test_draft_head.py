@@ -242,8 +242,8 @@ def reference_drafts(model: Model, layout: Layout, tokens: list[int], count: int
     tensors = {name.replace("layers.0.", "midlayer."): tensor for name, tensor in layout.tensors().items()}
     sequence = Sequence("x", tokens[:-1], len(tokens), SamplingParams(max_tokens=1), 0)
     fresh = Model(model.config, model.weights, TorchOps(model.config), BLOCKS, 4096, features=layout.features)
-    count = blocks_filled(len(tokens))
-    tables = (BlockTable(list(range(count))), BlockTable(list(range(count, 2 * count))))
+    blocks = blocks_filled(len(tokens))
+    tables = (BlockTable(list(range(blocks))), BlockTable(list(range(blocks, 2 * blocks))))
     sequence.blocks = KVCacheBlocks(tables=tables)
     features = fresh.forward(batch_of(ScheduledTokens(sequence, 0, len(tokens) - 1))).features
     assert features is not None

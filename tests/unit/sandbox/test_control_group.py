@@ -24,7 +24,7 @@ from llama_stack_responses.sandbox.slots import ContainerSlots
 from tests.support.descendants import descendants
 from tests.unit.sandbox.test_container import BOUNDS, MIB, jail, volumes
 
-SHARE = GroupLimits(64 * MIB, 10, 1.5)
+LIMITS = GroupLimits(64 * MIB, 10, 1.5)
 
 
 def group(place: Path, *, controllers: str = "cpu memory pids", on: str = "") -> Path:
@@ -71,7 +71,7 @@ def test_unusable_configured_group_is_reported(tmp_path: Path) -> None:
 
 
 def test_limits_are_written_without_swap(tmp_path: Path) -> None:
-    groups = ControlGroups(group(tmp_path)).make("cntr_a", SHARE)
+    groups = ControlGroups(group(tmp_path)).make("cntr_a", LIMITS)
     written = {place.name: place.read_text() for place in groups.folder.iterdir()}
     assert written == {
         "memory.max": str(64 * MIB),
