@@ -75,7 +75,9 @@ class ChatRouting:
 
         router = copy.copy(self._router)
         # A router that stores completions collects every chunk.
-        direct_receiver = _DirectReceiver(receive, extender) if receive and getattr(router, "store", None) is None else None
+        direct_receiver = (
+            _DirectReceiver(receive, extender) if receive and getattr(router, "store", None) is None else None
+        )
 
         def wrap(provider: Any, more: Json) -> _Provider:
             return _Provider(provider, tools | more, self._streams, direct_receiver)

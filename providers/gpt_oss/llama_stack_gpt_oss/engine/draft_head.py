@@ -19,7 +19,7 @@ from .kernels import choose
 from .ops import Store
 from .reference import rotate
 from .rope import tables_of
-from .shards import Shards
+from .safetensors_reader import SafetensorsReader
 from .weights import Experts, Layer, Weights
 
 LAYER_NAMES = ("midlayer.", "layers.0.", "model.midlayer.", "model.layers.0.")
@@ -53,13 +53,13 @@ class DraftHeadWeights:
 
 def load_draft_head(folder: Path, config: DraftHeadConfig, model: Weights) -> DraftHeadWeights:
     """Load a head next to the model's weights, in their dtype; CheckpointError: a tensor is missing or misshapen."""
-    with Shards.of(folder) as shards:
-        return _Loader(shards, folder, config, model).load()
+    with SafetensorsReader.of(folder) as reader:
+        return _Loader(reader, folder, config, model).load()
 
 
 class _Loader:
-    def __init__(self, shards: Shards, folder: Path, config: DraftHeadConfig, model: Weights) -> None:
-        self._shards = shards
+    def __init__(self, reader: SafetensorsReader, folder: Path, config: DraftHeadConfig, model: Weights) -> None:
+        self._reader = reader
         self._folder = folder
         self._config = config
         self._model = model
@@ -107,7 +107,7 @@ class _Loader:
         name = self._found("d2t", TOP_NAMES)
         if name is not None:
             self._check_shape(name, (len(ids),))
-            ids = ids + self._shards.view(name).to(ids.device)
+            ids = ids + self._reader.view(name).to(ids.device)
         if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
             raise CheckpointError(f"{self._folder} has tokens that are not in the model's vocabulary")
         return ids
@@ -119,18 +119,18 @@ class _Loader:
         return self._tensor(self._found(f"{name}.weight", LAYER_NAMES) or f"midlayer.{name}.weight", shape)
 
     def _found(self, name: str, prefixes: tuple[str, ...]) -> str | None:
-        return next((prefix + name for prefix in prefixes if prefix + name in self._shards.places), None)
+        return next((prefix + name for prefix in prefixes if prefix + name in self._reader.locations), None)
 
     def _tensor(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         self._check_shape(name, shape)
         like = self._model.embedding
-        return self._shards.view(name).to(device=like.device, dtype=like.dtype, copy=True)
+        return self._reader.view(name).to(device=like.device, dtype=like.dtype, copy=True)
 
     def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        place = self._shards.places.get(name)
-        if place is None:
+        location = self._reader.locations.get(name)
+        if location is None:
             raise CheckpointError(f"{self._folder} lacks the tensor {name}: it is not an EAGLE-3 head, or incomplete")
-        if place.shape != shape:
+        if location.shape != shape:
             raise CheckpointError(f"{name} in {place.file} has the shape {list(place.shape)}, not {list(shape)}")
 
 

@@ -13,8 +13,8 @@ from .errors import CheckpointError, TooLittleMemoryError
 from .memory import free_bytes, gigabytes
 from .mxfp4 import GROUP, LARGEST_SCALE
 from .progress import Progress
+from .safetensors_reader import INDEX, SINGLE, SafetensorsReader
 from .sharding import WHOLE, Index, Shard
-from .shards import INDEX, SINGLE, Shards
 
 Shape = tuple[int, ...]
 EXPERTS = ("up", "down")
@@ -118,12 +118,12 @@ def load(
 
     CheckpointError: a tensor is missing or has another shape. TooLittleMemoryError: the weights do not fit.
     """
-    with Shards.of(folder) as shards:
-        plan = _sharded(_plan(shards, config), config, shard)
-        _check(shards, plan, folder)
-        total = sum(_size(shards, part, dtype) for part in plan.parts())
+    with SafetensorsReader.of(folder) as reader:
+        plan = _sharded(_plan(reader, config), config, shard)
+        _check(reader, plan, folder)
+        total = sum(_size(reader, part, dtype) for part in plan.parts())
         _check_memory(total, device)
-        weights = _Loader(shards, device, dtype, report, total, config.layers).load(plan, shard.tokens(config).start)
+        weights = _Loader(reader, device, dtype, report, total, config.layers).load(plan, shard.tokens(config).start)
     if device.type == "cuda":
         torch.cuda.empty_cache()  # the copies of quantised experts: their memory is for the KV cache
     return weights
@@ -132,14 +132,14 @@ def load(
 class _Loader:
     def __init__(
         self,
-        shards: Shards,
+        reader: SafetensorsReader,
         device: torch.device,
         dtype: torch.dtype,
         report: Callable[[Progress], None],
         total: int,
         layers: int,
     ) -> None:
-        self._shards = shards
+        self._reader = reader
         self._device = device
         self._dtype = dtype
         self._report = report
@@ -187,7 +187,7 @@ class _Loader:
         groups = inputs // GROUP
         words = torch.empty(experts, rows, groups, 4, dtype=torch.int32, device=self._device)
         scales = mxfp4.padded(torch.empty(words.shape[:-1], dtype=torch.uint8, device=self._device))
-        for expert, view in enumerate(self._shards.view(part.name)[part.index]):
+        for expert, view in enumerate(self._reader.view(part.name)[part.index]):
             values = view.to(self._device, torch.float32).T.contiguous()
             words[expert], scales[expert] = mxfp4.encode(values)
             error = mxfp4.decode(words[expert], scales[expert], torch.float32) - values
@@ -207,13 +207,13 @@ class _Loader:
         row = 0
         for part in parts:
             if not part.omitted:
-                made[row : row + part.kept[0]].copy_(self._shards.view(part.name)[part.index])
+                made[row : row + part.kept[0]].copy_(self._reader.view(part.name)[part.index])
             row += part.kept[0]
-            self._advance(_size(self._shards, part, self._dtype))
+            self._advance(_size(self._reader, part, self._dtype))
         return made
 
     def _kept_dtype(self, part: Part) -> torch.dtype:
-        kept = self._shards.places[part.name].dtype
+        kept = self._reader.locations[part.name].dtype
         return kept if kept == torch.uint8 else self._dtype
 
     def _advance(self, size: int, layers: int = 0) -> None:
@@ -227,25 +227,25 @@ class _Loader:
         self._report(self._progress)
 
 
-def _size(shards: Shards, part: Part, dtype: torch.dtype) -> int:
-    count, place = math.prod(part.kept), shards.places[part.name]
-    if place.dtype == torch.uint8:
+def _size(reader: SafetensorsReader, part: Part, dtype: torch.dtype) -> int:
+    count, location = math.prod(part.kept), reader.locations[part.name]
+    if location.dtype == torch.uint8:
         return count
     return count // 2 + count // GROUP if part.wide else count * dtype.itemsize
 
 
-def _check(shards: Shards, plan: _Plan, folder: Path) -> None:
+def _check(reader: SafetensorsReader, plan: _Plan, folder: Path) -> None:
     for part in plan.parts():
-        place = shards.places.get(part.name)
-        if place is None:
+        location = reader.locations.get(part.name)
+        if location is None:
             raise CheckpointError(f"{folder} lacks the tensor {part.name}: its download is incomplete")
-        if place.shape != part.shape:
+        if location.shape != part.shape:
             raise CheckpointError(
                 f"{part.name} in {place.file} has the shape {list(place.shape)}, where config.json asks for"
                 f" {list(part.shape)}: the two do not belong together"
             )
         packed = part.name.endswith(("blocks", "scales")) and not part.wide
-        if packed != (place.dtype == torch.uint8):
+        if packed != (location.dtype == torch.uint8):
             raise CheckpointError(
                 f"{part.name} in {place.file} is {place.dtype}: experts are in MXFP4, or none of them is"
             )
@@ -260,8 +260,8 @@ def _check_memory(needed: int, device: torch.device) -> None:
         )
 
 
-def _plan(shards: Shards, config: ModelConfig) -> _Plan:
-    original = "embedding.weight" in shards.places
+def _plan(reader: SafetensorsReader, config: ModelConfig) -> _Plan:
+    original = "embedding.weight" in reader.locations
     top = {
         "embedding": (
             "embedding.weight" if original else "model.embed_tokens.weight",
@@ -272,7 +272,7 @@ def _plan(shards: Shards, config: ModelConfig) -> _Plan:
     }
     return _Plan(
         top={field: (Part(name, shape),) for field, (name, shape) in top.items()},
-        layers=tuple(_layer_parts(shards, number, config) for number in range(config.layers)),
+        layers=tuple(_layer_parts(reader, number, config) for number in range(config.layers)),
     )
 
 
@@ -302,13 +302,13 @@ def _heads(parts: tuple[Part, ...], config: ModelConfig, shard: Shard) -> tuple[
     )
 
 
-def _layer_parts(shards: Shards, number: int, config: ModelConfig) -> dict[str, tuple[Part, ...]]:
-    if "embedding.weight" in shards.places:
+def _layer_parts(reader: SafetensorsReader, number: int, config: ModelConfig) -> dict[str, tuple[Part, ...]]:
+    if "embedding.weight" in reader.locations:
         return _original_layer(number, config)
     name = f"model.layers.{number}.mlp.experts.gate_up_proj"
-    if name in shards.places:
+    if name in reader.locations:
         return _fine_tuned_layer(number, config, "")
-    blocks = shards.places.get(f"{name}_blocks")
+    blocks = reader.locations.get(f"{name}_blocks")
     if blocks is not None and blocks.dtype != torch.uint8:  # transformers 5 writes dequantised weights by this name
         return _fine_tuned_layer(number, config, "_blocks")
     return _hugging_face_layer(number, config)

@@ -20,7 +20,7 @@ HEADER_BYTES = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorLocation:
     """The location of a tensor: bytes start to end of a file."""
 
     file: Path
@@ -30,23 +30,23 @@ class Place:
     end: int
 
 
-class Shards:
-    """All tensors of a checkpoint by name. The index maps names to files."""
+class SafetensorsReader:
+    """Reads the tensors of a checkpoint by name. The index maps names to files."""
 
-    def __init__(self, places: Mapping[str, Place]) -> None:
-        self.places = places
+    def __init__(self, locations: Mapping[str, TensorLocation]) -> None:
+        self.locations = locations
         self._maps: dict[Path, mmap.mmap] = {}
 
     @classmethod
     def of(cls, folder: Path) -> Self:
         """Read every header of the checkpoint; CheckpointError if a file is missing, truncated or damaged."""
-        places: dict[str, Place] = {}
+        locations: dict[str, TensorLocation] = {}
         for file, wanted in _files(folder).items():
             found = _read_header(file)
             if missing := sorted(wanted - found.keys()):
                 raise CheckpointError(f"{file} lacks {missing[0]}, which the index says it holds: download it again")
-            places.update(found if not wanted else {name: found[name] for name in wanted})
-        return cls(places)
+            locations.update(found if not wanted else {name: found[name] for name in wanted})
+        return cls(locations)
 
     def __enter__(self) -> Self:
         return self
@@ -59,10 +59,10 @@ class Shards:
 
     def view(self, name: str) -> torch.Tensor:
         """Return a memory-mapped tensor: pages are read on access, and the kernel may evict them."""
-        place = self.places[name]
-        count = (place.end - place.start) // place.dtype.itemsize
-        flat = torch.frombuffer(self._map(place.file), dtype=place.dtype, count=count, offset=place.start)
-        return flat.view(place.shape)
+        location = self.locations[name]
+        count = (location.end - location.start) // location.dtype.itemsize
+        flat = torch.frombuffer(self._map(location.file), dtype=location.dtype, count=count, offset=location.start)
+        return flat.view(location.shape)
 
     def _map(self, file: Path) -> mmap.mmap:
         if file not in self._maps:
@@ -95,7 +95,7 @@ def _files(folder: Path) -> dict[Path, set[str]]:
     return files
 
 
-def _read_header(file: Path) -> dict[str, Place]:
+def _read_header(file: Path) -> dict[str, TensorLocation]:
     size = file.stat().st_size
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
@@ -105,24 +105,24 @@ def _read_header(file: Path) -> dict[str, Place]:
     try:
         header = json.loads(raw)
         entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
-        places = {name: _place(file, entry, 8 + length) for name, entry in entries.items()}
+        locations = {name: _location(file, entry, 8 + length) for name, entry in entries.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise CheckpointError(f"{file} is damaged: its header cannot be read; download it again") from None
-    end = max((place.end for place in places.values()), default=8 + length)
+    end = max((location.end for location in locations.values()), default=8 + length)
     if end != size:
         raise CheckpointError(
             f"{file} is incomplete: it has {size:,} bytes, its header says {end:,}; download it again"
         )
-    return places
+    return locations
 
 
-def _place(file: Path, entry: dict[str, Any], base: int) -> Place:
+def _location(file: Path, entry: dict[str, Any], base: int) -> TensorLocation:
     start, end = entry["data_offsets"]
     shape = tuple(entry["shape"])
     dtype = DTYPES[entry["dtype"]]
     if start < 0 or end - start != _count(shape) * dtype.itemsize:
         raise ValueError("sizes disagree")
-    return Place(file, dtype, shape, base + start, base + end)
+    return TensorLocation(file, dtype, shape, base + start, base + end)
 
 
 def _count(shape: tuple[int, ...]) -> int:
