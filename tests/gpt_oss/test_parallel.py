@@ -25,7 +25,7 @@ from llama_stack_gpt_oss.engine.sharding import Shard
 from llama_stack_gpt_oss.engine.weights import Experts, Layer, Weights, load
 from llama_stack_gpt_oss.process.assembly import assemble
 from llama_stack_gpt_oss.process.client import EngineClient, EngineDiedError
-from llama_stack_gpt_oss.process.ranks import RankProcesses, rendezvous
+from llama_stack_gpt_oss.process.rank_processes import RankProcesses, rendezvous
 from llama_stack_gpt_oss.process.settings import EngineSettings
 
 from .support.checkpoints import Size, random_tensors, write_hugging_face
@@ -262,7 +262,7 @@ def ranks_of(pid: int) -> list[int]:
     children = [
         int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()
     ]
-    return [child for child in children if b"process.rank" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return [child for child in children if b"process.follower" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from ..engine.sharding import WHOLE, Shard
 from ..engine.weights import Weights, find_layout, load
 from ..masks import GrammarMasks
 from ..vocabulary import read_vocabulary
-from .ranks import rendezvous
+from .rank_processes import rendezvous
 from .settings import EngineSettings
 
 SHORTEST_CONTEXT_TOKENS = 1024

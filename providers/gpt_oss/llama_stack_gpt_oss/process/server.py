@@ -24,7 +24,7 @@ from .frames import BAD_REQUEST, QUEUE_FULL, pack_update, unpack_request
 from .grammars import GrammarCompiler, Prepared
 from .hub import Hub, Peer
 from .progress import ProgressBar
-from .ranks import RankProcesses
+from .rank_processes import RankProcesses
 from .settings import EngineSettings, address
 
 ALREADY_THERE: Final = 3  # exit status if another process serves these settings

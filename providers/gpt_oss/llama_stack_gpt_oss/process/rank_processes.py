@@ -97,7 +97,7 @@ class RankProcesses:
     def _start(self, rank: int) -> None:
         ours, theirs = Pipe()
         arguments = [self._settings.to_json(), str(rank), str(theirs.fileno()), str(os.getpid())]
-        command = [sys.executable, "-m", "llama_stack_gpt_oss.process.rank", *arguments]
+        command = [sys.executable, "-m", "llama_stack_gpt_oss.process.follower", *arguments]
         self._processes[rank] = subprocess.Popen(  # noqa: S603 (the command is our own)
             command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
         )

@@ -1,6 +1,6 @@
 """A rank of an engine other than rank 0: it computes its shard of each step that rank 0 announces.
 
-python -m llama_stack_gpt_oss.process.rank SETTINGS RANK CONNECTION PARENT
+python -m llama_stack_gpt_oss.process.follower SETTINGS RANK CONNECTION PARENT
 """
 
 import ctypes
@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Final
 
 from ..engine.errors import EngineError
-from .ranks import END
+from .rank_processes import END
 from .settings import EngineSettings
 
 PR_SET_PDEATHSIG: Final = 1
