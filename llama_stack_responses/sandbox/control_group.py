@@ -66,7 +66,7 @@ class ControlGroup:
         self._write("memory.max", limits.memory_bytes)
         self._write("memory.oom.group", 1)
         self._write("pids.max", limits.processes + _OWN_PROCESSES)
-        self._write("cpu.max", f"{int(share.processors * _PERIOD_MICROSECONDS)} {_PERIOD_MICROSECONDS}")
+        self._write("cpu.max", f"{int(limits.processors * _PERIOD_MICROSECONDS)} {_PERIOD_MICROSECONDS}")
         with suppress(FileNotFoundError):  # the kernel has no swap accounting
             self._write("memory.swap.max", 0)
 

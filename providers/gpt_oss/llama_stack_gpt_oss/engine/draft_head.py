@@ -131,7 +131,7 @@ class _Loader:
         if location is None:
             raise CheckpointError(f"{self._folder} lacks the tensor {name}: it is not an EAGLE-3 head, or incomplete")
         if location.shape != shape:
-            raise CheckpointError(f"{name} in {place.file} has the shape {list(place.shape)}, not {list(shape)}")
+            raise CheckpointError(f"{name} in {location.file} has the shape {list(location.shape)}, not {list(shape)}")
 
 
 class DraftHead:

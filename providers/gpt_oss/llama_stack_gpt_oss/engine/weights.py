@@ -241,13 +241,13 @@ def _check(reader: SafetensorsReader, plan: _Plan, folder: Path) -> None:
             raise CheckpointError(f"{folder} lacks the tensor {part.name}: its download is incomplete")
         if location.shape != part.shape:
             raise CheckpointError(
-                f"{part.name} in {place.file} has the shape {list(place.shape)}, where config.json asks for"
+                f"{part.name} in {location.file} has the shape {list(location.shape)}, where config.json asks for"
                 f" {list(part.shape)}: the two do not belong together"
             )
         packed = part.name.endswith(("blocks", "scales")) and not part.wide
         if packed != (location.dtype == torch.uint8):
             raise CheckpointError(
-                f"{part.name} in {place.file} is {place.dtype}: experts are in MXFP4, or none of them is"
+                f"{part.name} in {location.file} is {location.dtype}: experts are in MXFP4, or none of them is"
             )
 
 
