@@ -16,7 +16,7 @@ from llama_stack_gpt_oss.engine.config import ModelConfig
 from llama_stack_gpt_oss.engine.kernels import triton_ops
 from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
 from llama_stack_gpt_oss.engine.kernels.triton_ops import FEW_ROWS, ExpertTiles, TritonOps
-from llama_stack_gpt_oss.engine.ops import Ops, Routed, Store
+from llama_stack_gpt_oss.engine.ops import LayerKVCache, Ops, Routed
 from llama_stack_gpt_oss.engine.sampler import draw, restrictions
 from llama_stack_gpt_oss.engine.scheduler import ScheduledTokens
 from llama_stack_gpt_oss.engine.sequence import SamplingParams
@@ -93,9 +93,9 @@ class Case:
         self.x = torch.randn(len(self.batch.tokens), config.hidden, device=like.device).to(like.dtype)
         self.rope = rope.tables(config, longest + BLOCK_TOKENS, like.device)
 
-    def store(self, kv_group: int, dtype: torch.dtype) -> Store:
+    def kv_cache(self, kv_group: int, dtype: torch.dtype) -> LayerKVCache:
         """Return a copy of the KV cache."""
-        return Store(self.keys.to(dtype, copy=True), self.values.to(dtype, copy=True), kv_group)
+        return LayerKVCache(self.keys.to(dtype, copy=True), self.values.to(dtype, copy=True), kv_group)
 
 
 def batch_of(
@@ -173,15 +173,15 @@ def compared(
 ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
     """Yield the name of a kernel, and what it and plain torch compute of the same inputs."""
     x, batch, dtype, whole = case.x, case.batch, case.x.dtype, wide(layer)
-    ours, theirs = case.store(kv_group, dtype), case.store(kv_group, torch.float32)
+    ours, theirs = case.kv_cache(kv_group, dtype), case.kv_cache(kv_group, torch.float32)
     queries = ops.qkv(x, layer, case.rope, batch, ours)
     yield "qkv", queries, exact.qkv(x.float(), whole, case.rope, batch, theirs)
     yield "qkv-keys", ours.keys, theirs.keys
-    theirs = Store(ours.keys.float(), ours.values.float(), kv_group)
+    theirs = LayerKVCache(ours.keys.float(), ours.values.float(), kv_group)
     mixed = ops.attention(queries, layer, window, batch, ours)
     yield "attention", mixed, exact.attention(queries.float(), whole, window, batch, theirs)
-    eight = case.store(kv_group, torch.float8_e4m3fn)
-    theirs = Store(eight.keys.float(), eight.values.float(), kv_group)
+    eight = case.kv_cache(kv_group, torch.float8_e4m3fn)
+    theirs = LayerKVCache(eight.keys.float(), eight.values.float(), kv_group)
     mixed_eight = ops.attention(queries, layer, window, batch, eight)
     yield "attention-fp8", mixed_eight, exact.attention(queries.float(), whole, window, batch, theirs)
     yield "out", ops.out(mixed, x, layer), exact.out(mixed.float(), x.float(), whole)
@@ -272,8 +272,8 @@ def launches(case: Case, ops: TritonOps, weights: Weights, repeats: int) -> Iter
 def dense_launches(case: Case, ops: TritonOps, weights: Weights, repeats: int) -> Iterator[Launch]:
     """Yield the launches of the kernels with dense weights, and of cuBLAS with the same weights."""
     x, batch, layers, first = case.x, case.batch, weights.layers, weights.layers[0]
-    store, count = case.store(0, x.dtype), len(weights.layers)
-    mixed = ops.attention(ops.qkv(x, first, case.rope, batch, store), first, None, batch, store)
+    kv_cache, count = case.kv_cache(0, x.dtype), len(weights.layers)
+    mixed = ops.attention(ops.qkv(x, first, case.rope, batch, kv_cache), first, None, batch, kv_cache)
     copies = copies_for(first.router.nbytes, repeats, l2_bytes(x.device))
     routers = [replace(layers[number % count], router=first.router.clone()) for number in range(copies)]
 
@@ -284,7 +284,7 @@ def dense_launches(case: Case, ops: TritonOps, weights: Weights, repeats: int) -
         return Launch(name, weight.nbytes, 2 * rows * weight.numel(), copies, run)
 
     rows, wanted, last = len(x), x[batch.sampled], weights.unembedding
-    yield launch("qkv", first.qkv, rows, count, lambda n: ops.qkv(x, layer(n), case.rope, batch, store))
+    yield launch("qkv", first.qkv, rows, count, lambda n: ops.qkv(x, layer(n), case.rope, batch, kv_cache))
     yield launch("qkv-cublas", first.qkv, rows, count, lambda n: functional.linear(x, layer(n).qkv, layer(n).qkv_bias))
     yield launch("out", first.out, rows, count, lambda n: ops.out(mixed, x, layer(n)))
     yield launch(
@@ -306,13 +306,13 @@ def attention(case: Case, ops: TritonOps, weights: Weights, window: int | None, 
         seen += sum(min(window or keys, keys - row) for row in range(rows))
     size = float(read * 2 * config.kv_width + 2 * queries.numel()) * x.element_size()  # the result is as large
     copies = copies_for(size, repeats, l2_bytes(x.device))
-    stores = [case.store(0, x.dtype) for _ in range(copies)]
+    kv_caches = [case.kv_cache(0, x.dtype) for _ in range(copies)]
     return Launch(
         "attention",
         size,
         4.0 * seen * config.query_width,
         copies,
-        lambda n: ops.attention(queries, layer, window, batch, stores[n % copies]),
+        lambda n: ops.attention(queries, layer, window, batch, kv_caches[n % copies]),
     )
 
 

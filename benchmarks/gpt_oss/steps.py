@@ -20,7 +20,7 @@ from llama_stack_gpt_oss.engine.graphs import Capture, CudaGraphs, most_verified
 from llama_stack_gpt_oss.engine.head_drafter import HeadDrafter
 from llama_stack_gpt_oss.engine.kernels import choose
 from llama_stack_gpt_oss.engine.model import Model
-from llama_stack_gpt_oss.engine.ops import Head
+from llama_stack_gpt_oss.engine.ops import HeadOutput
 from llama_stack_gpt_oss.engine.runner import ModelRunner, Step
 from llama_stack_gpt_oss.engine.scheduler import Limits, ScheduledTokens
 from llama_stack_gpt_oss.engine.sequence import SamplingParams, Sequence, TokenMask
@@ -47,7 +47,7 @@ def no_mask(grammar: str) -> TokenMask:
     raise ValueError(grammar)
 
 
-def eager(compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
+def eager(compute: Callable[[], HeadOutput]) -> tuple[HeadOutput, Callable[[], None]]:
     """Compute a captured step anew at each replay, in place of a graph."""
     place = compute()
 
@@ -67,7 +67,7 @@ class Replays:
         self._capture: Capture = CudaGraphs() if device.type == "cuda" else eager
         self.last: Callable[[], None] = lambda: None
 
-    def __call__(self, compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
+    def __call__(self, compute: Callable[[], HeadOutput]) -> tuple[HeadOutput, Callable[[], None]]:
         head, self.last = self._capture(compute)
         return head, self.last
 
@@ -373,8 +373,8 @@ def host(plan: Plan, _: torch.device) -> Iterator[Row]:
 def without_kernels(model: Model) -> Iterator[None]:
     """Replace the model's computation by tokens of zeros."""
 
-    def forward(batch: object) -> Head:
-        return Head(torch.zeros(len(batch.sampled), dtype=torch.long), None)  # type: ignore[attr-defined]
+    def forward(batch: object) -> HeadOutput:
+        return HeadOutput(torch.zeros(len(batch.sampled), dtype=torch.long), None)  # type: ignore[attr-defined]
 
     before, model.forward = model.forward, forward  # type: ignore[method-assign]
     try:

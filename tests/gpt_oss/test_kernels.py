@@ -27,7 +27,7 @@ from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
 from llama_stack_gpt_oss.engine.kernels.triton_ops import FEW_ROWS, TritonOps
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.mxfp4 import GROUP, LARGEST_SCALE
-from llama_stack_gpt_oss.engine.ops import Head, Routed, Store
+from llama_stack_gpt_oss.engine.ops import HeadOutput, LayerKVCache, Routed
 from llama_stack_gpt_oss.engine.sampler import restrictions, row_seed, seed_base
 from llama_stack_gpt_oss.engine.scheduler import ScheduledTokens
 from llama_stack_gpt_oss.engine.sequence import SamplingParams, Sequence
@@ -103,10 +103,10 @@ def drafted(*spans: tuple[int, int], window: int | None = None) -> list[Schedule
     return works
 
 
-def store(config: ModelConfig, kv_group: int = 0) -> Store:
+def kv_cache(config: ModelConfig, kv_group: int = 0) -> LayerKVCache:
     keys, values = (normal(BLOCKS, 64, config.kv_heads, config.head_size) + place for place in (0, 0.5))
     keys[GONE] = values[GONE] = torch.nan
-    return Store(keys, values, kv_group)
+    return LayerKVCache(keys, values, kv_group)
 
 
 DECODE = ((5, 1), (63, 1), (64, 1), (200, 1), (0, 1))
@@ -124,7 +124,7 @@ def test_qkv_kernel_matches_torch(
 ) -> None:
     step, tables = batch(*spans), rope.tables(config, 512, torch.device("cpu"))
     x = normal(len(step.tokens), config.hidden)
-    ours, theirs = store(config, kv_group), store(config, kv_group)
+    ours, theirs = kv_cache(config, kv_group), kv_cache(config, kv_group)
     q = kernels.qkv(x, weights.layers[0], tables, step, ours)
     close(q, torch_ops.qkv(x, weights.layers[0], tables, step, theirs))
     close(ours.keys[:GONE], theirs.keys[:GONE])
@@ -141,7 +141,7 @@ def test_attention_kernel_matches_torch(
     spans: tuple[tuple[int, int], ...],
     window: int | None,
 ) -> None:
-    step, kv = batch(*spans, window=window), store(config, kv_group=int(window is None))
+    step, kv = batch(*spans, window=window), kv_cache(config, kv_group=int(window is None))
     q = normal(len(step.tokens), config.query_heads, config.head_size)
     found = kernels.attention(q, weights.layers[1], window, step, kv)
     close(found, torch_ops.attention(q, weights.layers[1], window, step, kv))
@@ -157,12 +157,12 @@ def test_kernels_with_fp8_kv_cache_match_torch(
     """
     step, tables, layer = batch(*MIXED), rope.tables(config, 512, CPU), weights.layers[0]
     layer = replace(layer, qkv_bias=layer.qkv_bias.index_fill(0, torch.tensor([config.query_width]), 1e4))
-    x, stores = normal(len(step.tokens), config.hidden), []
+    x, kv_caches = normal(len(step.tokens), config.hidden), []
     for ops in (torch_ops, kernels):
-        kv = store(config, kv_group=1)
-        stores.append(Store(kv.keys.to(torch.float8_e4m3fn), kv.values.to(torch.float8_e4m3fn), 1))
-        q = ops.qkv(x, layer, tables, step, stores[-1])
-    theirs, ours = stores
+        kv = kv_cache(config, kv_group=1)
+        kv_caches.append(LayerKVCache(kv.keys.to(torch.float8_e4m3fn), kv.values.to(torch.float8_e4m3fn), 1))
+        q = ops.qkv(x, layer, tables, step, kv_caches[-1])
+    theirs, ours = kv_caches
     for expected, found in ((theirs.keys, ours.keys), (theirs.values, ours.values)):
         wide = expected[:GONE].float()
         compared = (wide.frexp().mantissa.abs() != 0.5) & (wide.abs() >= 2**-6)
@@ -177,7 +177,7 @@ def test_kernels_with_fp8_kv_cache_match_torch(
 def test_attention_with_fp8_kv_cache_is_close_to_exact(
     config: ModelConfig, weights: Weights, torch_ops: TorchOps
 ) -> None:
-    step, kv = batch(*MIXED), store(config, kv_group=1)
+    step, kv = batch(*MIXED), kv_cache(config, kv_group=1)
     q = normal(len(step.tokens), config.query_heads, config.head_size)
     exact = torch_ops.attention(q, weights.layers[0], None, step, kv)
     for dtype, least, most in ((torch.bfloat16, 1e-4, 1e-2), (torch.float8_e4m3fn, 1e-2, 1e-1)):
@@ -200,7 +200,7 @@ def test_attention_kernel_matches_torch_for_drafts(
     """The drafts reach a second block, and a window begins between them. In a padded step, some sequences are empty."""
     step = batch_of(*drafted((5, 5), (200, 1), (62, 4), (70, 5), window=window), rows=rows)
     assert (step.width, step.decode_rows, step.longest) == (5, rows or 15, 0)
-    kv = store(config, kv_group=int(window is None))
+    kv = kv_cache(config, kv_group=int(window is None))
     q = normal(len(step.tokens), config.query_heads, config.head_size)
     found = kernels.attention(q, weights.layers[1], window, step, kv)
     close(found[:15], torch_ops.attention(q, weights.layers[1], window, step, kv)[:15])
@@ -212,7 +212,7 @@ def test_attention_without_sinks_matches_torch(
 ) -> None:
     """As in a draft head."""
     layer = replace(weights.layers[1], sinks=torch.full_like(weights.layers[1].sinks, -torch.inf))
-    step, kv = batch(*spans), store(config, kv_group=1)
+    step, kv = batch(*spans), kv_cache(config, kv_group=1)
     q = normal(len(step.tokens), config.query_heads, config.head_size)
     found = kernels.attention(q, layer, None, step, kv)
     assert found.isfinite().all()
@@ -221,7 +221,7 @@ def test_attention_without_sinks_matches_torch(
 
 def test_rows_of_drafts_see_what_rows_of_prompt_see(config: ModelConfig, weights: Weights, kernels: TritonOps) -> None:
     step, prompts = batch_of(*drafted((5, 5), (200, 3))), batch((5, 5), (200, 3))
-    q, kv = normal(8, config.query_heads, config.head_size), store(config, kv_group=1)
+    q, kv = normal(8, config.query_heads, config.head_size), kv_cache(config, kv_group=1)
     assert (step.decodes, prompts.decodes) == (2, 0)
     assert torch.equal(step.tokens, prompts.tokens)
     assert torch.equal(step.slots, prompts.slots)
@@ -248,7 +248,7 @@ def test_blocks_past_end_of_sequence_read_no_keys(
         reads.clear()
         step = batch(*spans)
         q = normal(len(step.tokens), config.query_heads, config.head_size)
-        kernels.attention(q, weights.layers[1], None, step, store(config, kv_group=1))
+        kernels.attention(q, weights.layers[1], None, step, kv_cache(config, kv_group=1))
         return reads["keys and values"]
 
     alone = keys_read((0, 90)), keys_read((500, 2))
@@ -273,7 +273,7 @@ def test_decodes_are_launched_apart_from_prompts(
     monkeypatch.setattr(triton_ops, "merge_kernel", Ignored())  # of what no kernel has written
     step, splits = batch((70, 1), (5, 1), (0, 40), (9, 1)), kernels.splits(2)
     q = normal(len(step.tokens), config.query_heads, config.head_size)
-    kernels.attention(q, weights.layers[1], None, step, store(config, kv_group=1))
+    kernels.attention(q, weights.layers[1], None, step, kv_cache(config, kv_group=1))
     heads = config.kv_heads
     assert launches == [((2, heads, splits), 0, 1, splits), ((2, heads, 3), 2, 16, 1)]
 
@@ -423,7 +423,7 @@ def test_redraw_kernel_draws_same_tokens_as_torch(
         works = [ScheduledTokens(each, 40, 1) for each in sequences]
         packed = restrictions(works, range(16), adjustments)
         numbers = torch.frombuffer(packed.numbers, dtype=torch.int32)
-        ops.redraw(Head(tokens, logits.clone()), step, packed.sent(numbers, adjustments.table))
+        ops.redraw(HeadOutput(tokens, logits.clone()), step, packed.sent(numbers, adjustments.table))
         found.append(tokens.tolist())
     assert found[0] == found[1]
     assert found[0] != logits.argmax(-1).tolist()
@@ -441,7 +441,7 @@ def test_redraw_kernel_counts_drafts_before_each_row(torch_ops: TorchOps, kernel
         tokens, adjustments = torch.full((5,), -1), Adjustments(2, 10, CPU)
         packed = restrictions(works, [0, 0, 0, 0, 1], adjustments)
         numbers = torch.frombuffer(packed.numbers, dtype=torch.int32)
-        ops.redraw(Head(tokens, logits.clone()), step, packed.sent(numbers, adjustments.table))
+        ops.redraw(HeadOutput(tokens, logits.clone()), step, packed.sent(numbers, adjustments.table))
         # The bias makes 6 the best until it is drafted; the last row of the first sequence has logits of its own.
         assert tokens.tolist() == [6, 6, 3, 3, 6]
 

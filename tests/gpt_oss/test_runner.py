@@ -14,7 +14,7 @@ from llama_stack_gpt_oss.engine.cache import BlockTable, KVCacheBlocks
 from llama_stack_gpt_oss.engine.errors import TooLittleMemoryError
 from llama_stack_gpt_oss.engine.graphs import Capture, graph_sizes
 from llama_stack_gpt_oss.engine.model import Model
-from llama_stack_gpt_oss.engine.ops import Head
+from llama_stack_gpt_oss.engine.ops import HeadOutput
 from llama_stack_gpt_oss.engine.runner import ModelRunner, Step
 from llama_stack_gpt_oss.engine.scheduler import ScheduledTokens
 from llama_stack_gpt_oss.engine.sequence import SamplingParams, Sequence
@@ -133,7 +133,7 @@ class Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def empty_replay(compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
+def empty_replay(compute: Callable[[], HeadOutput]) -> tuple[HeadOutput, Callable[[], None]]:
     return compute(), lambda: None
 
 
@@ -242,9 +242,9 @@ def test_masked_row_is_drawn_after_start_of_its_step(model: Model) -> None:
 
 
 def test_no_step_after_warm_up_captures_a_graph(model: Model) -> None:
-    captures: list[Head] = []
+    captures: list[HeadOutput] = []
 
-    def captured(compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
+    def captured(compute: Callable[[], HeadOutput]) -> tuple[HeadOutput, Callable[[], None]]:
         head, again = replayed(compute)
         captures.append(head)
         return head, again
@@ -286,7 +286,7 @@ def test_padding_is_at_most_an_eighth_of_large_steps() -> None:
 
 
 def test_warm_up_without_enough_memory_names_settings(model: Model) -> None:
-    def captured(compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
+    def captured(compute: Callable[[], HeadOutput]) -> tuple[HeadOutput, Callable[[], None]]:
         raise torch.OutOfMemoryError(compute)
 
     runner = ModelRunner(model, CPU, context=512, capture=captured)

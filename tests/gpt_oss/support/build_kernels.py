@@ -87,7 +87,7 @@ def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
     rows = {**CHOICE, "WIDE": False, **FEW.options(ROW_TILE)}
     created |= {"up-row": (experts.up_row_kernel, rows), "down-row": (experts.down_row_kernel, rows)}
     created |= {f"group-{block}": (experts.group_kernel, {**CHOICE, "BLOCK_M": block}) for block in (16, 128)}
-    store = {**HEADS, "SIZE": 64, "BLOCK_TOKENS": 64, "WIDE": False}
+    constants = {**HEADS, "SIZE": 64, "BLOCK_TOKENS": 64, "WIDE": False}
     for name, window, queries, block, splits in (
         ("decode-all", 0, 1, 16, 16),
         ("decode-window", 128, 1, 16, 1),
@@ -97,7 +97,7 @@ def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
         ("prompt-window", 128, 16, 128, 1),
     ):
         cut = {"WINDOW": window, "BLOCK_Q": queries, "BLOCK_M": block, "SPLITS": splits}
-        created[f"attention-{name}"] = (attention.attention_kernel, {**store, **cut})
+        created[f"attention-{name}"] = (attention.attention_kernel, {**constants, **cut})
     created |= {
         f"{name}-fp8": (created[name][0], created[name][1] | {"fp8": True})
         for name in ("qkv-16", "qkv-64", "attention-decode-all", "attention-drafts-all", "attention-prompt-all")

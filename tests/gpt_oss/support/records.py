@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from llama_stack_gpt_oss.engine.ops import Head
+from llama_stack_gpt_oss.engine.ops import HeadOutput
 
 
-def replayed(compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
+def replayed(compute: Callable[[], HeadOutput]) -> tuple[HeadOutput, Callable[[], None]]:
     """Behave like a graph: compute nothing at first, and later from the same tensors into the same tensors."""
     place = compute()
     place.tokens.zero_()

@@ -16,7 +16,7 @@ from .config import ModelConfig
 from .draft_head_config import DraftHeadConfig
 from .errors import CheckpointError
 from .kernels import choose
-from .ops import Store
+from .ops import LayerKVCache
 from .reference import rotate
 from .rope import tables_of
 from .safetensors_reader import SafetensorsReader
@@ -148,7 +148,7 @@ class DraftHead:
         self._attention = config.like(model)
         self._ops = choose(self._attention, like.device, like.dtype)
         memory = like.new_zeros(2, blocks + 1, BLOCK_TOKENS, config.kv_heads, config.head_size)
-        self._store = Store(memory[0], memory[1], self.kv_group)
+        self._kv_cache = LayerKVCache(memory[0], memory[1], self.kv_group)
         cos, sin = tables_of(config.rope.frequencies(config.head_size), context, like.device)
         self._rope = cos * config.rope.concentration, sin * config.rope.concentration
         self._layer = _without_sinks(like.new_full((config.query_heads,), -torch.inf))
@@ -177,9 +177,9 @@ class DraftHead:
         cos, sin = (table[batch.positions] for table in self._rope)
         q, k = (rotate(part.float(), cos, sin).to(x.dtype) for part in (q, k))
         slots = batch.slots[self.kv_group]
-        for memory, new in ((self._store.keys, k), (self._store.values, v)):
+        for memory, new in ((self._kv_cache.keys, k), (self._kv_cache.values, v)):
             memory.view(-1, config.kv_heads, config.head_size)[slots] = new
-        mixed = self._ops.attention(q.contiguous(), self._layer, config.window, batch, self._store)
+        mixed = self._ops.attention(q.contiguous(), self._layer, config.window, batch, self._kv_cache)
         x = (normed if config.norm_before_residual else hidden) + functional.linear(mixed, weights.out)
         normed = self._norm(x, weights.mlp_norm)
         inner = functional.silu(functional.linear(normed, weights.gate)) * functional.linear(normed, weights.up)

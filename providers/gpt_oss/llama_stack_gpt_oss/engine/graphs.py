@@ -9,7 +9,7 @@ import torch
 
 from .batch import Batch, StepInput, padded
 from .model import Model
-from .ops import Head
+from .ops import HeadOutput
 from .staging import Staging
 from .state import State
 from .warm_up import WarmUpStep, scratch_step
@@ -41,7 +41,7 @@ def verified_sizes(sequences: int, drafts: int) -> tuple[int, ...]:
 class Capture(Protocol):
     """A function that captures a step."""
 
-    def __call__(self, compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
+    def __call__(self, compute: Callable[[], HeadOutput]) -> tuple[HeadOutput, Callable[[], None]]:
         """Capture `compute`; return its output and a function that recomputes it from the same input tensors."""
 
 
@@ -51,7 +51,7 @@ class CudaGraphs:
     def __init__(self) -> None:
         self._pool: Any = None
 
-    def __call__(self, compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
+    def __call__(self, compute: Callable[[], HeadOutput]) -> tuple[HeadOutput, Callable[[], None]]:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -79,11 +79,11 @@ class Steps:
         self._state = state
         self._staging = staging
 
-    def forward(self, step: StepInput) -> tuple[Head, Batch]:
+    def forward(self, step: StepInput) -> tuple[HeadOutput, Batch]:
         """Compute a step, and keep its tokens in the state. The result is valid until the next step."""
         return self._compute(step, self._staging.send(step.packed()))
 
-    def _compute(self, step: StepInput, packed: torch.Tensor) -> tuple[Head, Batch]:
+    def _compute(self, step: StepInput, packed: torch.Tensor) -> tuple[HeadOutput, Batch]:
         batch = self._model.unpack(packed, step, self._state)
         head = self._model.forward(batch)
         self._state.drawn.index_copy_(0, batch.owners, head.tokens)
@@ -95,8 +95,8 @@ class _Captured:
 
     batch: Batch
 
-    def __init__(self, packed: torch.Tensor, compute: Callable[[], tuple[Head, Batch]], capture: Capture) -> None:
-        def head() -> Head:
+    def __init__(self, packed: torch.Tensor, compute: Callable[[], tuple[HeadOutput, Batch]], capture: Capture) -> None:
+        def head() -> HeadOutput:
             head, self.batch = compute()  # of the capture, last: the tensors that the replays write
             return head
 
@@ -122,7 +122,7 @@ class DecodeSteps(Steps):
         self._capture_with = capture
         self._captured: dict[tuple[int, bool, int], _Captured] = {}
 
-    def forward(self, step: StepInput) -> tuple[Head, Batch]:
+    def forward(self, step: StepInput) -> tuple[HeadOutput, Batch]:
         rows = len(step.fields.tokens)
         sizes = self.sizes if step.width == 1 else self.verified
         size = next((size for size in sizes if size >= rows), None)
@@ -140,7 +140,7 @@ class DecodeSteps(Steps):
         captured.replay()
         head = captured.head
         logits = None if head.logits is None else head.logits[:rows]
-        return Head(head.tokens[:rows], logits, features=head.features), captured.batch
+        return HeadOutput(head.tokens[:rows], logits, features=head.features), captured.batch
 
     def _capture(self, rows: int, room: int, like: StepInput) -> _Captured:
         """Capture a step of the spare entry only: the capture computes it several times."""

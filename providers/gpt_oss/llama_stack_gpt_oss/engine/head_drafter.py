@@ -9,7 +9,7 @@ from .batch import Batch
 from .cache import BLOCK_TOKENS
 from .draft_head import DraftHead
 from .drafts import DraftLength, before_stop
-from .ops import Head
+from .ops import HeadOutput
 from .sampler import COLDEST, WORD, mix, noise, row_seed
 from .scheduler import ScheduledTokens
 from .sequence import Sequence
@@ -47,7 +47,7 @@ class HeadDrafter:
         self._hidden: torch.Tensor | None = None
 
     def computed(
-        self, head: Head, batch: Batch, works: Series[ScheduledTokens], ends: Series[tuple[int, int]] = ()
+        self, head: HeadOutput, batch: Batch, works: Series[ScheduledTokens], ends: Series[tuple[int, int]] = ()
     ) -> None:
         """Compute the rows of a step, which has sampled. ends: rows whose next token is in the prompt, and that one."""
         assert head.features is not None
@@ -83,7 +83,7 @@ class HeadDrafter:
         self._lengths.pop(sequence, None)
         self._rows.pop(sequence, None)
 
-    def warm_up(self, head: Head, batch: Batch) -> None:
+    def warm_up(self, head: HeadOutput, batch: Batch) -> None:
         """Compile what a step and drafts for its sequences need, in the scratch block."""
         self.computed(head, batch, ())
         spare = self._state.spare

@@ -9,7 +9,7 @@ from . import rope
 from .batch import Batch, Fields, StepInput
 from .cache import BLOCK_TOKENS
 from .config import ModelConfig
-from .ops import Head, Ops, Store
+from .ops import HeadOutput, LayerKVCache, Ops
 from .sampler import Restricted
 from .state import State
 from .weights import Weights
@@ -40,28 +40,28 @@ class Model:
         self.scratch = blocks  # one extra block, for the padding rows of a step
         shape = (_layers_per_block(config), 2, blocks + 1, BLOCK_TOKENS, config.kv_heads, config.head_size)
         memory = torch.zeros(shape, dtype=kv_dtype or like.dtype, device=like.device)
-        self._stores = list(_stores(config, memory))
+        self._kv_caches = list(_kv_caches(config, memory))
         self._rope = rope.tables(config, context, like.device)
 
     def unpack(self, packed: torch.Tensor, step: StepInput, state: State) -> Batch:
         """Return the batch of a step whose packed numbers are on the device."""
         return self._ops.unpack(Fields(*packed.split(step.sizes())), step, state)
 
-    def redraw(self, head: Head, batch: Batch, restricted: Restricted) -> None:
+    def redraw(self, head: HeadOutput, batch: Batch, restricted: Restricted) -> None:
         """Sample the restricted rows of a computed batch again."""
         self._ops.redraw(head, batch, restricted)
 
-    def forward(self, batch: Batch) -> Head:
+    def forward(self, batch: Batch) -> HeadOutput:
         """Compute the batch's tokens into the KV cache, and sample the next token of the `sampled` rows."""
         ops = self._ops
         x = self.weights.embedding[batch.tokens]
         inputs: dict[int, torch.Tensor] = {}
-        layers = zip(self.weights.layers, self.config.windows, self._stores, strict=True)
-        for number, (layer, window, store) in enumerate(layers):
+        layers = zip(self.weights.layers, self.config.windows, self._kv_caches, strict=True)
+        for number, (layer, window, kv_cache) in enumerate(layers):
             if number in self._features:
                 inputs[number] = x
-            queries = ops.qkv(x, layer, self._rope, batch, store)
-            x = ops.out(ops.attention(queries, layer, window, batch, store), x, layer)
+            queries = ops.qkv(x, layer, self._rope, batch, kv_cache)
+            x = ops.out(ops.attention(queries, layer, window, batch, kv_cache), x, layer)
             routed = ops.route(x, layer)
             x = ops.down(ops.up(routed, layer), routed, x, layer)
         inputs[self.config.layers] = x
@@ -81,10 +81,10 @@ def _layers_per_block(config: ModelConfig) -> int:
     return max(config.windows.count(window) for window in config.kv_groups)
 
 
-def _stores(config: ModelConfig, memory: torch.Tensor) -> Iterator[Store]:
+def _kv_caches(config: ModelConfig, memory: torch.Tensor) -> Iterator[LayerKVCache]:
     """Yield a store for each layer. The n-th layers of all KV groups share one, as the groups never share a block."""
     used = dict.fromkeys(config.kv_groups, 0)
     for window in config.windows:
         keys, values = memory[used[window]]
         used[window] += 1
-        yield Store(keys, values, config.kv_groups.index(window))
+        yield LayerKVCache(keys, values, config.kv_groups.index(window))

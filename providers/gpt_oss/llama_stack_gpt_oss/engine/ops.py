@@ -13,7 +13,7 @@ from .weights import Layer, Weights
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class LayerKVCache:
     """The KV cache of one layer and its KV group. keys, values: [blocks, BLOCK_TOKENS, kv_heads, head_size]."""
 
     keys: torch.Tensor
@@ -47,7 +47,7 @@ class Routed:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class HeadOutput:
     """The sampled tokens [wanted], and the logits [wanted, vocabulary] in f32 before sampling, if kept.
 
     scores [wanted] f32: the winning score of each token, for the comparison of ranks; None if all ranks took part.
@@ -69,12 +69,17 @@ class Ops(Protocol):
         """Write the changed cells of the state, and return the batch of the packed step."""
 
     def qkv(
-        self, x: torch.Tensor, layer: Layer, rope: tuple[torch.Tensor, torch.Tensor], batch: Batch, store: Store
+        self,
+        x: torch.Tensor,
+        layer: Layer,
+        rope: tuple[torch.Tensor, torch.Tensor],
+        batch: Batch,
+        kv_cache: LayerKVCache,
     ) -> torch.Tensor:
         """Norm, project, add bias and rotate. Stores keys and values; returns queries [rows, heads, size]."""
 
     def attention(
-        self, queries: torch.Tensor, layer: Layer, window: int | None, batch: Batch, store: Store
+        self, queries: torch.Tensor, layer: Layer, window: int | None, batch: Batch, kv_cache: LayerKVCache
     ) -> torch.Tensor:
         """Attend to the keys up to each row's own, at most `window`, and to the head's sink: [rows, heads * size]."""
 
@@ -90,8 +95,8 @@ class Ops(Protocol):
     def down(self, inner: torch.Tensor, routed: Routed, x: torch.Tensor, layer: Layer) -> torch.Tensor:
         """Compute the experts' down projections, sum them by their weights, and add the residual."""
 
-    def head(self, x: torch.Tensor, weights: Weights, batch: Batch) -> Head:
+    def head(self, x: torch.Tensor, weights: Weights, batch: Batch) -> HeadOutput:
         """Norm, compute logits and sample, for the wanted rows only: x [wanted, hidden]."""
 
-    def redraw(self, head: Head, batch: Batch, restricted: Restricted) -> None:
+    def redraw(self, head: HeadOutput, batch: Batch, restricted: Restricted) -> None:
         """Sample the restricted rows again and replace their tokens: `sampler.redraw`."""

@@ -14,7 +14,7 @@ import torch.distributed
 from .batch import Batch, Fields, StepInput
 from .graphs import DecodeSteps, Steps, capture_for
 from .model import Model
-from .ops import Head, Ops, Routed, Store
+from .ops import HeadOutput, LayerKVCache, Ops, Routed
 from .runner import Announce
 from .sampler import Restricted
 from .sharding import Shard
@@ -78,14 +78,19 @@ class ParallelOps:
         return self._ops.unpack(fields, step, state)
 
     def qkv(
-        self, x: torch.Tensor, layer: Layer, rope: tuple[torch.Tensor, torch.Tensor], batch: Batch, store: Store
+        self,
+        x: torch.Tensor,
+        layer: Layer,
+        rope: tuple[torch.Tensor, torch.Tensor],
+        batch: Batch,
+        kv_cache: LayerKVCache,
     ) -> torch.Tensor:
-        return self._ops.qkv(x, layer, rope, batch, store)
+        return self._ops.qkv(x, layer, rope, batch, kv_cache)
 
     def attention(
-        self, queries: torch.Tensor, layer: Layer, window: int | None, batch: Batch, store: Store
+        self, queries: torch.Tensor, layer: Layer, window: int | None, batch: Batch, kv_cache: LayerKVCache
     ) -> torch.Tensor:
-        return self._ops.attention(queries, layer, window, batch, store)
+        return self._ops.attention(queries, layer, window, batch, kv_cache)
 
     def out(self, mixed: torch.Tensor, x: torch.Tensor, layer: Layer) -> torch.Tensor:
         return x + self._ranks.add(self._ops.out(mixed, torch.zeros_like(x), layer))
@@ -99,15 +104,15 @@ class ParallelOps:
     def down(self, inner: torch.Tensor, routed: Routed, x: torch.Tensor, layer: Layer) -> torch.Tensor:
         return x + self._ranks.add(self._ops.down(inner, routed, torch.zeros_like(x), layer))
 
-    def head(self, x: torch.Tensor, weights: Weights, batch: Batch) -> Head:
+    def head(self, x: torch.Tensor, weights: Weights, batch: Batch) -> HeadOutput:
         """Sample from each rank's part of the vocabulary, and take the best token, of equal ones the first."""
         mine = self._ops.head(x, weights, batch)
         assert mine.scores is not None
         best = self._ranks.gather(mine.scores).argmax(0, keepdim=True)
         tokens = self._ranks.gather(mine.tokens).gather(0, best)[0]
-        return Head(tokens, None if mine.logits is None else self._whole(mine.logits))
+        return HeadOutput(tokens, None if mine.logits is None else self._whole(mine.logits))
 
-    def redraw(self, head: Head, batch: Batch, restricted: Restricted) -> None:
+    def redraw(self, head: HeadOutput, batch: Batch, restricted: Restricted) -> None:
         """Sample on rank 0, which alone has the requests' restrictions, and send the tokens to the others."""
         self._announce(None)
         self._ops.redraw(head, batch, restricted)
@@ -129,7 +134,7 @@ class Follower:
         steps = DecodeSteps(model, self._state, staging, sequences, capture, drafts) if capture else None
         self._steps = steps or Steps(model, self._state, staging)
         self._ranks = ranks
-        self._last: tuple[Head, Batch] | None = None
+        self._last: tuple[HeadOutput, Batch] | None = None
 
     @torch.inference_mode()
     def follow(self, step: StepInput | None) -> None:

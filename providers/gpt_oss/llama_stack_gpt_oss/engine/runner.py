@@ -13,7 +13,7 @@ from .errors import TooLittleMemoryError
 from .graphs import Capture, DecodeSteps, Steps, capture_for
 from .head_drafter import HeadDrafter
 from .model import Model
-from .ops import Head
+from .ops import HeadOutput
 from .sampler import Report, restrictions, sampled
 from .sampler import report as report_logprobs
 from .scheduler import ScheduledTokens
@@ -41,7 +41,9 @@ class Sampler:
         self._staging = staging
         self._adjustments = Adjustments(state.spare + 1, model.config.vocabulary, staging.device)
 
-    def sample(self, head: Head, batch: Batch, works: Series[ScheduledTokens], entries: Series[int]) -> Report | None:
+    def sample(
+        self, head: HeadOutput, batch: Batch, works: Series[ScheduledTokens], entries: Series[int]
+    ) -> Report | None:
         """Replace the tokens of restricted rows, here and in the state. All earlier tokens have been read."""
         if head.logits is None:
             return None
@@ -58,12 +60,12 @@ class Step:
 
     def __init__(
         self,
-        head: Head,
+        head: HeadOutput,
         batch: Batch,
         works: Series[ScheduledTokens],
         entries: Series[int],
         sampler: Sampler,
-        computed: Callable[[Head, Batch, Series[ScheduledTokens]], None] | None,
+        computed: Callable[[HeadOutput, Batch, Series[ScheduledTokens]], None] | None,
     ) -> None:
         """Create the step. computed: called when the tokens are sampled."""
         self._computed = computed
@@ -180,7 +182,7 @@ class ModelRunner:
     def run(self, scheduled: Series[ScheduledTokens]) -> list[Sampled]:
         return self.start(scheduled).sampled()
 
-    def _forward(self, step: StepInput) -> tuple[Head, Batch]:
+    def _forward(self, step: StepInput) -> tuple[HeadOutput, Batch]:
         self._announce(step)
         return self._steps.forward(step)
 

@@ -7,7 +7,7 @@ from .. import mxfp4
 from ..batch import Batch, Fields, StepInput
 from ..cache import BLOCK_TOKENS, blocks_filled
 from ..config import ModelConfig
-from ..ops import Head, Routed, Store
+from ..ops import HeadOutput, LayerKVCache, Routed
 from ..reference import rotate, swiglu
 from ..sampler import WORD, Restricted, noised, redraw, row_seed
 from ..state import State
@@ -39,7 +39,12 @@ class TorchOps:
         )
 
     def qkv(
-        self, x: torch.Tensor, layer: Layer, rope: tuple[torch.Tensor, torch.Tensor], batch: Batch, store: Store
+        self,
+        x: torch.Tensor,
+        layer: Layer,
+        rope: tuple[torch.Tensor, torch.Tensor],
+        batch: Batch,
+        kv_cache: LayerKVCache,
     ) -> torch.Tensor:
         config, rows = self.config, len(x)
         projected = functional.linear(self._norm(x, layer.attention_norm), layer.qkv, layer.qkv_bias)
@@ -47,14 +52,14 @@ class TorchOps:
         cos, sin = (table[batch.positions] for table in rope)
         q = rotate(q.view(rows, config.query_heads, -1).float(), cos, sin).to(x.dtype)
         k = rotate(k.view(rows, config.kv_heads, -1).float(), cos, sin).to(x.dtype)
-        slots = batch.slots[store.kv_group]
-        for memory, new in ((store.keys, k), (store.values, v.view(rows, config.kv_heads, -1))):
+        slots = batch.slots[kv_cache.kv_group]
+        for memory, new in ((kv_cache.keys, k), (kv_cache.values, v.view(rows, config.kv_heads, -1))):
             most = torch.finfo(memory.dtype).max  # FP8 has no infinity
             memory.view(-1, config.kv_heads, config.head_size)[slots] = new.clamp(-most, most).to(memory.dtype)
         return q
 
     def attention(
-        self, queries: torch.Tensor, layer: Layer, window: int | None, batch: Batch, store: Store
+        self, queries: torch.Tensor, layer: Layer, window: int | None, batch: Batch, kv_cache: LayerKVCache
     ) -> torch.Tensor:
         starts = batch.starts.tolist()
         parts = []
@@ -62,8 +67,8 @@ class TorchOps:
             rows = queries[starts[number] : starts[number + 1]]
             if not len(rows):
                 continue  # in a padded step
-            blocks = batch.tables[store.kv_group, entry, : blocks_filled(length)].long()
-            keys, values = (each[blocks].flatten(0, 1)[:length] for each in (store.keys, store.values))
+            blocks = batch.tables[kv_cache.kv_group, entry, : blocks_filled(length)].long()
+            keys, values = (each[blocks].flatten(0, 1)[:length] for each in (kv_cache.keys, kv_cache.values))
             parts.append(self._attend(rows, keys, values, layer.sinks, window))
         return torch.cat(parts)
 
@@ -110,14 +115,14 @@ class TorchOps:
             made[rows, ranks] = _project(layer.down, expert, inner[rows, ranks]).float()
         return x + (made * shares.unsqueeze(-1)).sum(1).to(x.dtype)
 
-    def head(self, x: torch.Tensor, weights: Weights, batch: Batch) -> Head:
+    def head(self, x: torch.Tensor, weights: Weights, batch: Batch) -> HeadOutput:
         logits = functional.linear(self._norm(x, weights.norm), weights.unembedding).float()
         warm, first = bool(batch.temperatures.any()), weights.first_token
         # Noise for a whole vocabulary is expensive.
         best = (noised(logits, batch.temperatures, batch.seeds, first) if warm else logits).max(-1)
-        return Head(best.indices + first, logits if batch.kept else None, best.values)
+        return HeadOutput(best.indices + first, logits if batch.kept else None, best.values)
 
-    def redraw(self, head: Head, batch: Batch, restricted: Restricted) -> None:
+    def redraw(self, head: HeadOutput, batch: Batch, restricted: Restricted) -> None:
         assert head.logits is not None
         redraw(head.tokens, head.logits, batch.temperatures, batch.seeds, restricted)
 

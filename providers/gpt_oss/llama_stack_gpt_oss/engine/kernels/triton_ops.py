@@ -9,7 +9,7 @@ import triton
 from ..batch import Batch, Fields, StepInput
 from ..cache import BLOCK_TOKENS
 from ..config import ModelConfig
-from ..ops import Groups, Head, Routed, Store
+from ..ops import Groups, HeadOutput, LayerKVCache, Routed
 from ..sampler import COLDEST, PARAMETERS, Restricted
 from ..state import State
 from ..weights import Layer, Weights
@@ -116,7 +116,12 @@ class TritonOps:
         )
 
     def qkv(
-        self, x: torch.Tensor, layer: Layer, rope: tuple[torch.Tensor, torch.Tensor], batch: Batch, store: Store
+        self,
+        x: torch.Tensor,
+        layer: Layer,
+        rope: tuple[torch.Tensor, torch.Tensor],
+        batch: Batch,
+        kv_cache: LayerKVCache,
     ) -> torch.Tensor:
         config, rows = self.config, len(x)
         queries = x.new_empty(rows, config.query_heads, config.head_size)
@@ -129,10 +134,10 @@ class TritonOps:
             layer.qkv_bias,
             *rope,
             batch.positions,
-            batch.slots[store.kv_group],
+            batch.slots[kv_cache.kv_group],
             queries,
-            store.keys,
-            store.values,
+            kv_cache.keys,
+            kv_cache.values,
             rows,
             config.hidden,
             config.norm_epsilon,
@@ -149,7 +154,7 @@ class TritonOps:
         return queries
 
     def attention(
-        self, queries: torch.Tensor, layer: Layer, window: int | None, batch: Batch, store: Store
+        self, queries: torch.Tensor, layer: Layer, window: int | None, batch: Batch, kv_cache: LayerKVCache
     ) -> torch.Tensor:
         """Launch decodes and prompts apart: a decode's few queries would leave most of a prompt's tile idle."""
         mixed = queries.new_empty(len(queries), self.config.query_width)
@@ -157,11 +162,13 @@ class TritonOps:
             grid = (batch.decodes, self.config.kv_heads, 1)
             decodes = triton.cdiv(batch.decode_rows, batch.width)  # without the empty ones of a padded step
             splits = 1 if window else self.splits(decodes)  # a window is short enough for one program
-            self._attend(queries, mixed, layer, window, batch, store, grid, first=0, block_q=batch.width, splits=splits)
+            self._attend(
+                queries, mixed, layer, window, batch, kv_cache, grid, first=0, block_q=batch.width, splits=splits
+            )
         if batch.longest:
             grid = (len(batch.lengths) - batch.decodes, self.config.kv_heads, triton.cdiv(batch.longest, QUERIES))
             first = batch.decodes
-            self._attend(queries, mixed, layer, window, batch, store, grid, first=first, block_q=QUERIES, splits=1)
+            self._attend(queries, mixed, layer, window, batch, kv_cache, grid, first=first, block_q=QUERIES, splits=1)
         return mixed
 
     def splits(self, sequences: int) -> int:
@@ -179,7 +186,7 @@ class TritonOps:
         layer: Layer,
         window: int | None,
         batch: Batch,
-        store: Store,
+        kv_cache: LayerKVCache,
         grid: tuple[int, int, int],
         *,
         first: int,
@@ -192,10 +199,10 @@ class TritonOps:
         partial = queries.new_empty(shape, dtype=torch.float32)
         attention_kernel[(*grid[:2], grid[2] * splits)](
             queries,
-            store.keys,
-            store.values,
+            kv_cache.keys,
+            kv_cache.values,
             layer.sinks,
-            batch.tables[store.kv_group],
+            batch.tables[kv_cache.kv_group],
             batch.starts,
             batch.lengths,
             batch.entries,
@@ -364,7 +371,7 @@ class TritonOps:
         )
         return made
 
-    def head(self, x: torch.Tensor, weights: Weights, batch: Batch) -> Head:
+    def head(self, x: torch.Tensor, weights: Weights, batch: Batch) -> HeadOutput:
         rows, width, block = len(x), len(weights.unembedding), _rows_block(len(x))
         strips = triton.cdiv(width, STRIP)
         logits = x.new_empty((rows, width) if batch.kept else (1,), dtype=torch.float32)
@@ -396,9 +403,9 @@ class TritonOps:
         pick_kernel[(rows,)](
             scores, candidates, tokens, picked, strips, BLOCK=triton.next_power_of_2(strips), enable_fp_fusion=False
         )
-        return Head(tokens, logits if batch.kept else None, picked)
+        return HeadOutput(tokens, logits if batch.kept else None, picked)
 
-    def redraw(self, head: Head, batch: Batch, restricted: Restricted) -> None:
+    def redraw(self, head: HeadOutput, batch: Batch, restricted: Restricted) -> None:
         assert head.logits is not None
         count, width = len(restricted.parameters), head.logits.shape[-1]
         left = head.logits.new_empty(count, width)
