@@ -13,7 +13,7 @@ from typing import Any, Final
 from ..engine.engine import Metrics, Request, Update
 from ..engine.errors import EngineError, QueueFullError, RequestError
 from .frames import BAD_REQUEST, line, pack_request, unpack_metrics, unpack_update
-from .launch import Launcher, Line, Ready
+from .launch import Launcher, EngineConnection, Ready
 from .settings import EngineSettings
 
 LINE_BYTES: Final = 1 << 26
@@ -102,7 +102,7 @@ class EngineClient:
         self._patience_seconds = patience_seconds
         self._stopped = threading.Event()
         self._launcher = Launcher(settings, self._stopped.is_set)
-        self._launching: Future[Line] | None = None
+        self._launching: Future[EngineConnection] | None = None
         self._connection: _Connection | None = None
         self._connecting: asyncio.Task[_Connection] | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -226,11 +226,11 @@ class EngineClient:
     async def _connect(self) -> _Connection:
         launching = self._launching or self._launcher.launch()
         self._launching = None
-        found = await asyncio.wrap_future(launching)
-        found.socket.setblocking(False)
-        reader, writer = await asyncio.open_unix_connection(sock=found.socket, limit=LINE_BYTES)
-        connection = _Connection(reader, writer, found.ready)
-        for text in found.rest.splitlines():
+        connected = await asyncio.wrap_future(launching)
+        connected.socket.setblocking(False)
+        reader, writer = await asyncio.open_unix_connection(sock=connected.socket, limit=LINE_BYTES)
+        connection = _Connection(reader, writer, connected.ready)
+        for text in connected.rest.splitlines():
             connection.handle(json.loads(text))
         self._connection = connection
         self._reading = asyncio.create_task(self._read(connection))
@@ -267,7 +267,7 @@ def _look(task: asyncio.Task[_Connection]) -> None:
         task.exception()
 
 
-def _hang_up(launching: Future[Line]) -> None:
+def _hang_up(launching: Future[EngineConnection]) -> None:
     """Close a connection that no event loop has taken over."""
     if launching.exception() is None:
         launching.result().socket.close()

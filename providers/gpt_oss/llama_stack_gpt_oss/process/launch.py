@@ -16,11 +16,11 @@ from typing import Any, Final
 from ..engine.errors import EngineError
 from ..engine.progress import Progress
 from .frames import unpack_progress
-from .server import ALREADY_THERE
+from .server import ALREADY_RUNNING
 from .settings import EngineSettings, address
 
 RETRY_SECONDS: Final = 0.05
-GONE: Final = "The gpt-oss engine ended while it was starting; its last lines in the server's log say why"
+ENDED_WHILE_STARTING: Final = "The gpt-oss engine ended while it was starting; its last lines in the server's log say why"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Ready:
 
 
 @dataclass(slots=True)
-class Line:
+class EngineConnection:
     """A connection to a ready engine, and the bytes received after its ready message."""
 
     socket: socket.socket
@@ -69,9 +69,9 @@ class Launcher:
         self.progress: Progress | None = None  # of an engine that is starting
         self.checked = threading.Event()  # an engine has reported progress, so what can be checked before is right
 
-    def launch(self) -> Future[Line]:
+    def launch(self) -> Future[EngineConnection]:
         """Connect in a thread of its own, which outlives the event loop that the caller may be in."""
-        launching = Future[Line]()
+        launching = Future[EngineConnection]()
 
         def run() -> None:
             launching.set_running_or_notify_cancel()  # from here on, it cannot be cancelled
@@ -83,7 +83,7 @@ class Launcher:
         threading.Thread(target=run, name="gpt-oss-launch", daemon=True).start()
         return launching
 
-    def connect(self) -> Line:
+    def connect(self) -> EngineConnection:
         """Wait until the engine is ready, without a time limit; EngineError if it fails."""
         self.progress = None
         while not self._cancelled():
@@ -92,11 +92,11 @@ class Launcher:
                 self._ensure_child()
                 time.sleep(RETRY_SECONDS)
                 continue
-            line = self._wait_ready(connection)
-            if line is not None:
+            ready = self._wait_ready(connection)
+            if ready is not None:
                 if self._child is not None:
                     self._child.served = True
-                return line
+                return ready
         raise EngineError("The server stops")
 
     def kill(self, pid: int) -> None:
@@ -122,13 +122,13 @@ class Launcher:
             if status is None:
                 return
             served, self._child = self._child.served, None
-            if not served and status != ALREADY_THERE:
-                raise EngineError(GONE)
+            if not served and status != ALREADY_RUNNING:
+                raise EngineError(ENDED_WHILE_STARTING)
         command = [sys.executable, "-m", "llama_stack_gpt_oss.process.server", self._settings.to_json()]
         Path(self._settings.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         self._child = _Child(command)
 
-    def _wait_ready(self, connection: socket.socket) -> Line | None:
+    def _wait_ready(self, connection: socket.socket) -> EngineConnection | None:
         """Wait for the ready message; None if the engine ends before it, so that the caller tries again."""
         received = b""
         while True:
@@ -148,7 +148,7 @@ class Launcher:
                     self.checked.set()
                 if "ready" in frame:
                     rest = b"".join(line + b"\n" for line in lines[number + 1 :]) + received
-                    return Line(connection, Ready(**frame["ready"]), rest)
+                    return EngineConnection(connection, Ready(**frame["ready"]), rest)
 
     def _receive(self, connection: socket.socket) -> bytes:
         connection.settimeout(1.0)

@@ -27,7 +27,7 @@ from .progress import ProgressBar
 from .rank_processes import RankProcesses
 from .settings import EngineSettings, address
 
-ALREADY_THERE: Final = 3  # exit status if another process serves these settings
+ALREADY_RUNNING: Final = 3  # exit status if another process serves these settings
 IDLE_SECONDS: Final = 10.0
 REPORT_SECONDS: Final = 10.0
 GRAMMAR_POLL_SECONDS: Final = 0.005
@@ -142,7 +142,7 @@ def main(settings: EngineSettings) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     lock = _lock(settings.socket.with_suffix(".lock"))
     if lock is None:
-        return ALREADY_THERE
+        return ALREADY_RUNNING
     with lock, _listen(settings.socket) as listener:
         hub = Hub(listener)
         with RankProcesses(settings, partial(_end, hub)) as ranks:
