@@ -223,10 +223,10 @@ def _text(message: Json, number: int) -> str:
     if isinstance(content, str):
         return content
     texts = []
-    for place, part in enumerate(content):
+    for index, part in enumerate(content):
         text = part.get("text", part.get("refusal")) if isinstance(part, Mapping) else None
         if not isinstance(text, str):
             kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-            raise InvalidRequest(f"gpt-oss accepts only text, not {kind}", param=f"messages[{number}].content[{place}]")
+            raise InvalidRequest(f"gpt-oss accepts only text, not {kind}", param=f"messages[{number}].content[{index}]")
         texts.append(text)
     return "".join(texts)

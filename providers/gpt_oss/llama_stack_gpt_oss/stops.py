@@ -16,10 +16,10 @@ class StopWatch:
         if self.hit or not self._stops:
             return "" if self.hit else text
         text = self._held + text
-        found = min((place for stop in self._stops if (place := text.find(stop)) >= 0), default=-1)
-        if found >= 0:
+        start = min((index for stop in self._stops if (index := text.find(stop)) >= 0), default=-1)
+        if start >= 0:
             self.hit, self._held = True, ""
-            return text[:found]
+            return text[:start]
         keep = max(self._begun(text, stop) for stop in self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]

@@ -125,35 +125,37 @@ def _reduced(schema: Any, root: Json, path: tuple[str, ...], budget: SchemaBudge
     if not isinstance(schema, Mapping):
         return {}
     budget.spend(schema)
-    found = dict(schema)
-    found.pop("$defs", None)
-    reference = found.pop("$ref", "")
+    reduced = dict(schema)
+    reduced.pop("$defs", None)
+    reference = reduced.pop("$ref", "")
     if reference in path or len(path) == _DEEPEST:
         return {}
     if isinstance(reference, str) and reference:
-        return _reduced({**_target(reference, root), **found}, root, (*path, reference), budget)
-    _reword(found)
-    if isinstance(found.get("oneOf"), Sequence):
-        found["oneOf"] = [_reduced(option, root, path, budget) for option in found["oneOf"]]
-    if "items" in found:
-        found["items"] = _reduced(found["items"], root, path, budget)
-    if isinstance(found.get("properties"), Mapping):
-        found["properties"] = {name: _reduced(each, root, path, budget) for name, each in found["properties"].items()}
-    return found
+        return _reduced({**_target(reference, root), **reduced}, root, (*path, reference), budget)
+    _reword(reduced)
+    if isinstance(reduced.get("oneOf"), Sequence):
+        reduced["oneOf"] = [_reduced(option, root, path, budget) for option in reduced["oneOf"]]
+    if "items" in reduced:
+        reduced["items"] = _reduced(reduced["items"], root, path, budget)
+    if isinstance(reduced.get("properties"), Mapping):
+        reduced["properties"] = {
+            name: _reduced(each, root, path, budget) for name, each in reduced["properties"].items()
+        }
+    return reduced
 
 
-def _reword(found: dict[str, Any]) -> None:
+def _reword(reduced: dict[str, Any]) -> None:
     """Convert the keywords of one level, in place."""
-    if "anyOf" in found:
-        found.setdefault("oneOf", found.pop("anyOf"))
-    if isinstance(options := found.get("oneOf"), Sequence) and all(_is_plain(option) for option in options):
-        found["type"] = [option["type"] for option in found.pop("oneOf")]
-    if "const" in found:
-        found.setdefault("enum", [found.pop("const")])
-    if isinstance(values := found.get("enum"), Sequence) and all(isinstance(value, str) for value in values):
-        found.setdefault("type", "string")
-    if isinstance(found.get("description"), str):
-        found["description"] = found["description"].replace("\n", "\n// ")
+    if "anyOf" in reduced:
+        reduced.setdefault("oneOf", reduced.pop("anyOf"))
+    if isinstance(options := reduced.get("oneOf"), Sequence) and all(_is_plain(option) for option in options):
+        reduced["type"] = [option["type"] for option in reduced.pop("oneOf")]
+    if "const" in reduced:
+        reduced.setdefault("enum", [reduced.pop("const")])
+    if isinstance(values := reduced.get("enum"), Sequence) and all(isinstance(value, str) for value in values):
+        reduced.setdefault("type", "string")
+    if isinstance(reduced.get("description"), str):
+        reduced["description"] = reduced["description"].replace("\n", "\n// ")
 
 
 def _is_plain(option: Any) -> bool:
@@ -162,7 +164,7 @@ def _is_plain(option: Any) -> bool:
 
 
 def _target(reference: str, root: Json) -> Json:
-    place: Any = root
+    target: Any = root
     for step in reference.removeprefix("#").strip("/").split("/"):
-        place = place.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(place, Mapping) else None
-    return place if isinstance(place, Mapping) else {}
+        target = target.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(target, Mapping) else None
+    return target if isinstance(target, Mapping) else {}

@@ -1,6 +1,6 @@
 """An EAGLE-3 head (arXiv:2503.01840): a layer that predicts a token from the model's hidden states and the one before.
 
-A row of the head is a token's place: its input is what the model computed there, and the token that comes after it.
+A row of the head is a token's position: its input is what the model computed there, and the token that comes after it.
 Its output predicts the token after that one. For further drafts, the output takes the place of the model's states.
 """
 

@@ -1,7 +1,7 @@
 """Drafts: tokens that may come next in a sequence, which a step verifies together with the last one.
 
-A step samples a token after each draft as after any other token, with the seed of its place, and drafts are accepted as
-long as they are what was sampled. So drafts change how many steps an answer takes, and not its tokens.
+A step samples a token after each draft as after any other token, with the seed of its position, and drafts are accepted
+as long as they are what was sampled. So drafts change how many steps an answer takes, and not its tokens.
 """
 
 from array import array
@@ -37,8 +37,8 @@ class Drafter(Protocol):
 class NgramIndex:
     """Finds the last earlier occurrence of a sequence's last tokens.
 
-    The table has a place for each hash of NGRAM tokens: that of the token after them. A later n-gram with the same hash
-    takes an earlier one's place, so what is found is compared.
+    The table has the index of the token after each hash of NGRAM tokens. A later n-gram with the same hash replaces an
+    earlier one, so the tokens are compared too.
     """
 
     def __init__(self) -> None:
@@ -51,11 +51,11 @@ class NgramIndex:
             return []
         end = len(tokens)
         last = tuple(tokens[end - NGRAM :])
-        place = self._table[hash(last) & len(self._table) - 1]
-        if not place or tuple(tokens[place - NGRAM : place]) != last:
+        index = self._table[hash(last) & len(self._table) - 1]
+        if not index or tuple(tokens[index - NGRAM : index]) != last:
             return []
-        period = end - place
-        return [tokens[place + number % period] for number in range(count)]
+        period = end - index
+        return [tokens[index + number % period] for number in range(count)]
 
     def _extend(self, tokens: Series[int]) -> bool:
         """Index up to SLICE more tokens; return whether all are that have a token after them."""
@@ -64,8 +64,8 @@ class NgramIndex:
             self._indexed = NGRAM
         table, last = self._table, len(self._table) - 1
         end = min(len(tokens), self._indexed + SLICE)
-        for place in range(self._indexed, end):
-            table[hash((tokens[place - 3], tokens[place - 2], tokens[place - 1])) & last] = place
+        for index in range(self._indexed, end):
+            table[hash((tokens[index - 3], tokens[index - 2], tokens[index - 1])) & last] = index
         self._indexed = max(self._indexed, end)
         return self._indexed >= len(tokens)
 
@@ -101,7 +101,7 @@ class DraftLength:
 
 def before_stop(drafts: list[int], stop_ids: frozenset[int]) -> list[int]:
     """Return the drafts before the first one that ends its sequence."""
-    return next((drafts[:place] for place, draft in enumerate(drafts) if draft in stop_ids), drafts)
+    return next((drafts[:index] for index, draft in enumerate(drafts) if draft in stop_ids), drafts)
 
 
 @dataclass(slots=True)
@@ -139,5 +139,5 @@ class NgramDrafter:
         count = kept.length.allowed(sequence)
         if count < 1:
             return []
-        found = kept.index.continuation(sequence.tokens, sequence.unread + count)
-        return before_stop(found, sequence.params.stop_ids)[sequence.unread :]
+        continuation = kept.index.continuation(sequence.tokens, sequence.unread + count)
+        return before_stop(continuation, sequence.params.stop_ids)[sequence.unread :]

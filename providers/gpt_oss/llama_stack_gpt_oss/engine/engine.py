@@ -223,24 +223,24 @@ class Engine:
         started, self._started = self._started, None
         if started is None:
             return []
-        found = started.step.sampled()
+        samples = started.step.sampled()
         if not started.has_drafts:
-            pairs = zip(started.drawing, found, strict=True)
+            pairs = zip(started.drawing, samples, strict=True)
             return [self._take(work.sequence, sampled) for work, sampled in pairs if not work.sequence.gone]
         updates: list[Update] = []
         row = 0
         for work in started.drawing:
             past = row + 1 + len(work.drafts)
             if not work.sequence.gone:
-                updates += self._verify(work, found[row:past])
+                updates += self._verify(work, samples[row:past])
             row = past
         return updates
 
-    def _verify(self, work: ScheduledTokens, found: Series[Sampled]) -> Iterator[Update]:
+    def _verify(self, work: ScheduledTokens, samples: Series[Sampled]) -> Iterator[Update]:
         """Yield the first update, and one more after each draft that is what was sampled before it."""
         sequence, accepted = work.sequence, 0
-        yield self._take(sequence, found[0])
-        for draft, before, sampled in zip(work.drafts, found, found[1:], strict=False):
+        yield self._take(sequence, samples[0])
+        for draft, before, sampled in zip(work.drafts, samples, samples[1:], strict=False):
             if sequence.gone or draft != before.token:
                 break
             accepted += 1

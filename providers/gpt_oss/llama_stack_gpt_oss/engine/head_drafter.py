@@ -17,9 +17,9 @@ from .state import Entries, State
 
 
 class _Wanted(NamedTuple):
-    """A sequence to draft for: its place among the proposed ones, row of the last step, entry, and number of drafts."""
+    """A sequence to draft for: its index among the proposed ones, row of the last step, entry, and number of drafts."""
 
-    place: int
+    number: int
     row: int
     entry: int
     length: int
@@ -30,7 +30,7 @@ class _Wanted(NamedTuple):
 class HeadDrafter:
     """Runs the head on all rows of each step, and on its own outputs for further drafts.
 
-    A draft is drawn with the noise of its place, as the model's token is: the likelier both find a token, the more
+    A draft is drawn with the noise of its position, as the model's token is: the likelier both find a token, the more
     often they draw the same one.
     """
 
@@ -67,12 +67,12 @@ class HeadDrafter:
     def propose(self, sequences: Series[Sequence]) -> list[list[int]]:
         """Return drafts of the sequences of the last step, all of whose tokens have been read."""
         drafts: list[list[int]] = [[] for _ in sequences]
-        found = [self._wanted(place, sequence) for place, sequence in enumerate(sequences)]
-        wanted = sorted((each for each in found if each is not None), key=lambda each: -each.drafts)
+        candidates = [self._wanted(index, sequence) for index, sequence in enumerate(sequences)]
+        wanted = sorted((each for each in candidates if each is not None), key=lambda each: -each.drafts)
         if not wanted:
             return drafts
         for each, tokens in zip(wanted, self._draft(wanted), strict=True):
-            drafts[each.place] = before_stop(tokens[: each.drafts], sequences[each.place].params.stop_ids)
+            drafts[each.number] = before_stop(tokens[: each.drafts], sequences[each.number].params.stop_ids)
         return drafts
 
     def verified(self, sequence: Sequence, drafted: int, accepted: int) -> None:
@@ -89,7 +89,7 @@ class HeadDrafter:
         spare = self._state.spare
         self._draft([_Wanted(0, row, spare, 1, min(2, self._most), True) for row in range(len(head.tokens))])
 
-    def _wanted(self, place: int, sequence: Sequence) -> _Wanted | None:
+    def _wanted(self, index: int, sequence: Sequence) -> _Wanted | None:
         row, known = self._rows.get(sequence), self._entries.known(sequence)
         if row is None or known is None:
             return None
@@ -100,7 +100,7 @@ class HeadDrafter:
         count = min(length.allowed(sequence), room)
         if count < 1:
             return None
-        return _Wanted(place, row, entry, sequence.length, count, sequence.params.temperature > 0)
+        return _Wanted(index, row, entry, sequence.length, count, sequence.params.temperature > 0)
 
     def _draft(self, wanted: Series[_Wanted]) -> list[list[int]]:
         """Return as many tokens for each as the first one wants, which wants the most."""
@@ -117,12 +117,12 @@ class HeadDrafter:
             tokens[-1][:active] = self._drawn(hidden, entries[:active], lengths[:active] + number, warm)
         return torch.stack(tokens, -1).tolist()
 
-    def _drawn(self, hidden: torch.Tensor, entries: torch.Tensor, places: torch.Tensor, warm: bool) -> torch.Tensor:
-        """Draw the token of each place as `sampler.draw` does, from what the head predicts."""
+    def _drawn(self, hidden: torch.Tensor, entries: torch.Tensor, positions: torch.Tensor, warm: bool) -> torch.Tensor:
+        """Draw the token of each position as `sampler.draw` does, from what the head predicts."""
         logits, ids = self.head.logits(hidden)
         if warm:
             temperatures = self._state.temperatures[entries][:, None]
-            seeds = row_seed(self._state.seeds[entries].long() & WORD, places)
+            seeds = row_seed(self._state.seeds[entries].long() & WORD, positions)
             noised = logits / temperatures.clamp_min(COLDEST) + noise(mix(mix(ids)[None, :] ^ seeds[:, None]))
             logits = torch.where(temperatures > 0, noised, logits)
         return ids[logits.argmax(-1)]

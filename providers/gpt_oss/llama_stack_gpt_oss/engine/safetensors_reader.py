@@ -42,10 +42,10 @@ class SafetensorsReader:
         """Read every header of the checkpoint; CheckpointError if a file is missing, truncated or damaged."""
         locations: dict[str, TensorLocation] = {}
         for file, wanted in _files(folder).items():
-            found = _read_header(file)
-            if missing := sorted(wanted - found.keys()):
+            header = _read_header(file)
+            if missing := sorted(wanted - header.keys()):
                 raise CheckpointError(f"{file} lacks {missing[0]}, which the index says it holds: download it again")
-            locations.update(found if not wanted else {name: found[name] for name in wanted})
+            locations.update(header if not wanted else {name: header[name] for name in wanted})
         return cls(locations)
 
     def __enter__(self) -> Self:

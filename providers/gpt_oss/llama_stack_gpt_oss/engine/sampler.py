@@ -236,7 +236,7 @@ def _narrow(logits: torch.Tensor, temperature: torch.Tensor, top_k: float, min_p
 def _last_kept(
     logits: torch.Tensor, ordered: torch.Tensor, temperature: torch.Tensor, top_k: int, min_p: float, top_p: float
 ) -> tuple[int, int]:
-    """Return the place of the last kept token among the ordered ones, and how many are kept.
+    """Return the index of the last kept token among the ordered ones, and how many are kept.
 
     As many as there are ordered ones: more may have to be looked at.
     """
@@ -283,9 +283,9 @@ def seed_base(seed: int) -> int:
     return mix(seed & WORD) ^ (seed >> 32 & WORD)
 
 
-def row_seed[Bits: (int, torch.Tensor)](base: Bits, place: Bits) -> Bits:
+def row_seed[Bits: (int, torch.Tensor)](base: Bits, position: Bits) -> Bits:
     """Hash the `seed_base` of a seed and a position in a sequence to 32 bits."""
-    return mix(base + mix(place ^ GOLDEN) & WORD)
+    return mix(base + mix(position ^ GOLDEN) & WORD)
 
 
 def signed(word: int) -> int:

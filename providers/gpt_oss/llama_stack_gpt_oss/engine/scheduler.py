@@ -150,21 +150,21 @@ class Scheduler:
                 return
             if sequence.waits_for_leader:
                 continue
-            sequence.blocks, found = self._cache.allocate(sequence.tokens, sequence.params.cache_salt)
-            count = min(budget, sequence.length - found)
-            if not self._cache.grow(sequence.blocks, found + count):
+            sequence.blocks, cached = self._cache.allocate(sequence.tokens, sequence.params.cache_salt)
+            count = min(budget, sequence.length - cached)
+            if not self._cache.grow(sequence.blocks, cached + count):
                 self._cache.close(sequence.blocks)
                 return
             self.waiting.remove(sequence)
             bisect.insort(self.running, sequence, key=lambda each: each.rank)
-            sequence.computed = found
+            sequence.computed = cached
             self.queue_seconds += time.monotonic() - sequence.queued_at
             if sequence.cached is None:
-                sequence.cached = found
+                sequence.cached = cached
                 self.admitted += 1
                 self.prompt_tokens += sequence.prompt_tokens
-                self.cached_tokens += found
-            yield ScheduledTokens(sequence, found, count)
+                self.cached_tokens += cached
+            yield ScheduledTokens(sequence, cached, count)
             budget -= count
 
     def _make_room(self, sequence: Sequence, tokens: int, scheduled: list[ScheduledTokens]) -> bool:

@@ -53,7 +53,7 @@ def scratch_step(step: WarmUpStep, spare: int) -> StepInput:
     spares = [spare] * len(counts)
     fields = Fields(
         tokens=[0] * rows,
-        positions=[place for count in counts for place in range(count)],
+        positions=[position for count in counts for position in range(count)],
         row_entries=[spare] * rows,
         starts=starts,
         lengths=list(counts),

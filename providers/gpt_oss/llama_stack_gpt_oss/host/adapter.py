@@ -228,9 +228,9 @@ async def _each(chunks: AsyncGenerator[Json], kind: Any) -> AsyncGenerator[Any]:
 async def _with_reasoning(chunks: AsyncGenerator[Json]) -> AsyncGenerator[OpenAIChatCompletionChunkWithReasoning]:
     try:
         async for chunk in chunks:
-            found = [choice["delta"].get("reasoning_content") for choice in chunk["choices"]]
+            reasoning = [choice["delta"].get("reasoning_content") for choice in chunk["choices"]]
             yield OpenAIChatCompletionChunkWithReasoning(
-                chunk=ChatCompletionChunk.construct(**chunk), reasoning_content=found[0] if found else None
+                chunk=ChatCompletionChunk.construct(**chunk), reasoning_content=reasoning[0] if reasoning else None
             )
     finally:
         await chunks.aclose()

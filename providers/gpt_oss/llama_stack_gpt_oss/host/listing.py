@@ -20,8 +20,8 @@ class EnginesHealth:
 
     async def health(self) -> dict[str, HealthResponse]:
         """Return the health by provider id."""
-        found = await asyncio.gather(*(adapter.health() for adapter in self.adapters))
-        return {adapter.__provider_id__: health for adapter, health in zip(self.adapters, found, strict=True)}
+        answers = await asyncio.gather(*(adapter.health() for adapter in self.adapters))
+        return {adapter.__provider_id__: health for adapter, health in zip(self.adapters, answers, strict=True)}
 
 
 def appear_in(providers: Any, adapter: GptOssAdapter) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from ..engine.engine import Metrics, Request, Update
 from ..engine.errors import EngineError, QueueFullError, RequestError
 from .frames import BAD_REQUEST, line, pack_request, unpack_metrics, unpack_update
-from .launch import Launcher, EngineConnection, Ready
+from .launch import EngineConnection, Launcher, Ready
 from .settings import EngineSettings
 
 LINE_BYTES: Final = 1 << 26

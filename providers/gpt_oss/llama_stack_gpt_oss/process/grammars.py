@@ -65,19 +65,19 @@ class GrammarCompiler:
 
     def prepared(self) -> list[Prepared]:
         """Return the waiting requests that can go on, and those that have waited too long."""
-        found: list[Prepared] = []
+        prepared: list[Prepared] = []
         with contextlib.suppress(Empty):
             while True:
-                found.append(self._done.get_nowait())
+                prepared.append(self._done.get_nowait())
         oldest = time.monotonic() - self._max_seconds
         late = f"The grammar of the request was not compiled within {self._max_seconds:.0f} seconds"
         for each in self._waiting:
-            if each not in found and each.submitted < oldest:
+            if each not in prepared and each.submitted < oldest:
                 each.error = RequestError(late)
-                found.append(each)
-        found = [each for each in found if each in self._waiting]
-        self._waiting = [each for each in self._waiting if each not in found]
-        return found
+                prepared.append(each)
+        prepared = [each for each in prepared if each in self._waiting]
+        self._waiting = [each for each in self._waiting if each not in prepared]
+        return prepared
 
     def _run(self) -> None:
         with contextlib.suppress(EngineError):

@@ -20,7 +20,7 @@ from .server import ALREADY_RUNNING
 from .settings import EngineSettings, address
 
 RETRY_SECONDS: Final = 0.05
-ENDED_WHILE_STARTING: Final = "The gpt-oss engine ended while it was starting; its last lines in the server's log say why"
+ENDED_AT_START: Final = "The gpt-oss engine ended while it was starting; its last lines in the server's log say why"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Launcher:
                 return
             served, self._child = self._child.served, None
             if not served and status != ALREADY_RUNNING:
-                raise EngineError(ENDED_WHILE_STARTING)
+                raise EngineError(ENDED_AT_START)
         command = [sys.executable, "-m", "llama_stack_gpt_oss.process.server", self._settings.to_json()]
         Path(self._settings.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         self._child = _Child(command)

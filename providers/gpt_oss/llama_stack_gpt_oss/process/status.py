@@ -33,15 +33,15 @@ def read_metrics(path: Path, seconds: float = ANSWER_SECONDS) -> dict[str, Any]:
 
 def main(folder: Path) -> int:
     """Print the metrics; return the exit status: 1 if no engine answers."""
-    found = 0
+    count = 0
     for path in sorted(folder.glob("engine-*.sock")):
         try:
             metrics = read_metrics(path)
         except OSError:
             continue  # the socket was left by a killed engine
-        found += 1
+        count += 1
         sys.stdout.write(json.dumps({"engine": path.stem, **metrics}) + "\n")
-    return 0 if found else 1
+    return 0 if count else 1
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def attention_kernel(
     row = begin + query_block * BLOCK_Q + member // GROUP
     head = kv_head * GROUP + member % GROUP
     alive = (row < end) & (member < BLOCK_Q * GROUP)
-    place = length - (end - row)  # index of the query among the keys
+    position = length - (end - row)  # index of the query among the keys
     dims = tl.arange(0, SIZE)
     q = tl.load(queries + (row * QUERY_HEADS + head)[:, None] * SIZE + dims[None, :], mask=alive[:, None], other=0.0)
 
@@ -111,14 +111,14 @@ def attention_kernel(
     for number in range(from_block, to_block):
         block = tl.load(table + number).to(tl.int64)
         offsets = tl.arange(0, BLOCK_TOKENS)
-        spot = number * BLOCK_TOKENS + offsets
-        places = ((block * BLOCK_TOKENS + offsets) * KV_HEADS + kv_head)[:, None] * SIZE + dims[None, :]
-        written = (spot < length)[:, None]
-        k = tl.load(keys + places, mask=written, other=0.0).to(queries.dtype.element_ty)
-        v = tl.load(values + places, mask=written, other=0.0).to(queries.dtype.element_ty)
-        seen = (spot[None, :] <= place[:, None]) & alive[:, None]
+        key_positions = number * BLOCK_TOKENS + offsets
+        addresses = ((block * BLOCK_TOKENS + offsets) * KV_HEADS + kv_head)[:, None] * SIZE + dims[None, :]
+        written = (key_positions < length)[:, None]
+        k = tl.load(keys + addresses, mask=written, other=0.0).to(queries.dtype.element_ty)
+        v = tl.load(values + addresses, mask=written, other=0.0).to(queries.dtype.element_ty)
+        seen = (key_positions[None, :] <= position[:, None]) & alive[:, None]
         if WINDOW > 0:
-            seen = seen & (spot[None, :] > place[:, None] - WINDOW)
+            seen = seen & (key_positions[None, :] > position[:, None] - WINDOW)
         scores = tl.where(seen, product(q, k, WIDE) * softmax_scale, float("-inf"))
         highest, weights, total = _add_block(scores, v, highest, weights, total, WIDE)
 

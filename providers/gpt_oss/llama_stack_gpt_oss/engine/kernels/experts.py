@@ -18,13 +18,13 @@ def _chosen(scores, row, rank, EXPERTS: tl.constexpr, CHOSEN: tl.constexpr):  # 
     left = tl.load(scores + row * EXPERTS + numbers)
     best = tl.max(left, axis=0)
     expert, mine, total = 0, 0.0, 0.0
-    for turn in tl.static_range(CHOSEN):
-        score, found = tl.max(left, axis=0, return_indices=True)
+    for choice in tl.static_range(CHOSEN):
+        score, winner = tl.max(left, axis=0, return_indices=True)
         weight = tl.exp(score - best)
         total += weight
-        expert = tl.where(turn == rank, found, expert)
-        mine = tl.where(turn == rank, weight, mine)
-        left = tl.where(numbers == found, float("-inf"), left)
+        expert = tl.where(choice == rank, winner, expert)
+        mine = tl.where(choice == rank, weight, mine)
+        left = tl.where(numbers == winner, float("-inf"), left)
     return expert, mine / total
 
 
@@ -55,17 +55,17 @@ def group_kernel(
         rank = tl.full([BLOCK_M], CHOSEN, tl.int32)
         mine = tl.zeros([BLOCK_M], tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
-        for turn in tl.static_range(CHOSEN):
-            score, found = tl.max(left, axis=1, return_indices=True)
+        for choice in tl.static_range(CHOSEN):
+            score, winner = tl.max(left, axis=1, return_indices=True)
             weight = tl.exp(score - best)
             total += weight
-            rank = tl.where(found == expert, turn, rank)
-            mine = tl.where(found == expert, weight, mine)
-            left = tl.where(numbers[None, :] == found[:, None], float("-inf"), left)
+            rank = tl.where(winner == expert, choice, rank)
+            mine = tl.where(winner == expert, weight, mine)
+            left = tl.where(numbers[None, :] == winner[:, None], float("-inf"), left)
         chose = alive & (rank < CHOSEN)
         pair = rows * CHOSEN + rank
-        place = members + tl.cumsum(chose.to(tl.int32), axis=0) - 1
-        tl.store(order + expert * count + place, pair, mask=chose)
+        index = members + tl.cumsum(chose.to(tl.int32), axis=0) - 1
+        tl.store(order + expert * count + index, pair, mask=chose)
         tl.store(shares + pair, mine / total, mask=chose)
         members += tl.sum(chose.to(tl.int32), axis=0)
     tl.store(counts + expert, members)
@@ -98,11 +98,11 @@ def _product(
     scales += first * row_scales
     for start in range(0, inputs, BLOCK_K):
         columns = start + tl.arange(0, BLOCK_K)
-        spots = start // 8 + tl.arange(0, BLOCK_K // 8)
+        word_offsets = start // 8 + tl.arange(0, BLOCK_K // 8)
         groups = start // 32 + tl.arange(0, BLOCK_K // 32)
         words = tl.load(
-            packed + outputs[:, None] * row_words + spots[None, :],
-            mask=strip[:, None] & (spots < row_words)[None, :],
+            packed + outputs[:, None] * row_words + word_offsets[None, :],
+            mask=strip[:, None] & (word_offsets < row_words)[None, :],
             other=0,
         )
         scale = tl.load(

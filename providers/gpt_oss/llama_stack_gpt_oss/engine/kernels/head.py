@@ -91,8 +91,8 @@ def head_kernel(
     row_mask, strip = rows < count, outputs < width
     total = _logits(x, norm, weight, outputs, rows, row_mask, strip, hidden, epsilon, BLOCK_M, BLOCK_N, BLOCK_K, WIDE)
     if KEEP:
-        places = rows[:, None].to(tl.int64) * width + outputs[None, :]
-        tl.store(logits + places, total, mask=row_mask[:, None] & strip[None, :])
+        offsets = rows[:, None].to(tl.int64) * width + outputs[None, :]
+        tl.store(logits + offsets, total, mask=row_mask[:, None] & strip[None, :])
     temperature = tl.load(temperatures + rows, mask=row_mask, other=0.0)
     if tl.max(temperature, axis=0) > 0:
         noise = _gumbel(first_token + outputs, tl.load(seeds + rows, mask=row_mask, other=0))
@@ -100,17 +100,17 @@ def head_kernel(
         total = tl.where(warm > 0, total / tl.maximum(warm, coldest) + noise, total)
     # NaN (which does not equal itself) is no score, so the result is always a token of the vocabulary.
     total = tl.where(strip[None, :] & (total == total), total, float("-inf"))
-    best, place = tl.max(total, axis=1, return_indices=True)
-    spots = rows * tl.num_programs(0) + tl.program_id(0)
-    tl.store(best_scores + spots, best, mask=row_mask)
-    tl.store(best_tokens + spots, first_token + tl.program_id(0) * BLOCK_N + place, mask=row_mask)
+    best, index = tl.max(total, axis=1, return_indices=True)
+    offsets_of_strip = rows * tl.num_programs(0) + tl.program_id(0)
+    tl.store(best_scores + offsets_of_strip, best, mask=row_mask)
+    tl.store(best_tokens + offsets_of_strip, first_token + tl.program_id(0) * BLOCK_N + index, mask=row_mask)
 
 
 @triton.jit
 def pick_kernel(best_scores, best_tokens, tokens, scores, strips, BLOCK: tl.constexpr):  # noqa: N803
     """Pick the best of a row's strips, of which there are at most BLOCK, and its score. Grid (rows)."""
     row, numbers = tl.program_id(0), tl.arange(0, BLOCK)
-    found = tl.load(best_scores + row * strips + numbers, mask=numbers < strips, other=float("-inf"))
-    best, place = tl.max(found, axis=0, return_indices=True)
+    strip_scores = tl.load(best_scores + row * strips + numbers, mask=numbers < strips, other=float("-inf"))
+    best, index = tl.max(strip_scores, axis=0, return_indices=True)
     tl.store(scores + row, best)
-    tl.store(tokens + row, tl.load(best_tokens + row * strips + place).to(tl.int64))
+    tl.store(tokens + row, tl.load(best_tokens + row * strips + index).to(tl.int64))

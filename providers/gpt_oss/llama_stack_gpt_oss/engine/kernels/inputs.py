@@ -64,9 +64,9 @@ def unpack_kernel(
     inside = rows < wanted
     sampled = tl.load(packed_sampled + rows, mask=inside, other=0)
     owner = tl.load(owners + rows, mask=inside, other=0)
-    place = tl.load(packed_positions + sampled, mask=inside, other=0) + 1
+    next_position = tl.load(packed_positions + sampled, mask=inside, other=0) + 1
     base = tl.load(bases + owner, mask=inside, other=0).to(tl.uint32, bitcast=True)
-    seed = _mix(base + _mix(place.to(tl.uint32) ^ 0x9E3779B9))
+    seed = _mix(base + _mix(next_position.to(tl.uint32) ^ 0x9E3779B9))
     tl.store(chosen + rows, sampled.to(tl.int64), mask=inside)
     tl.store(chosen + wanted_stride + rows, owner.to(tl.int64), mask=inside)
     tl.store(chosen + 2 * wanted_stride + rows, seed.to(tl.int64), mask=inside)

@@ -81,9 +81,9 @@ def _projected_pairs(
         inside = columns < hidden
         part, gained = gained_part(x, norm, rows, row_mask, columns, hidden)
         squares += tl.sum(part * part, axis=1)
-        places = first_row[:, None] * hidden + columns[None, :]
-        one = tl.load(weight + places, mask=inside[None, :], other=0.0)
-        two = tl.load(weight + places + HALF * hidden, mask=inside[None, :], other=0.0)
+        offsets = first_row[:, None] * hidden + columns[None, :]
+        one = tl.load(weight + offsets, mask=inside[None, :], other=0.0)
+        two = tl.load(weight + offsets + HALF * hidden, mask=inside[None, :], other=0.0)
         first += product(gained, one, WIDE)
         second += product(gained, two, WIDE)
     scale = tl.rsqrt(squares / hidden + epsilon)[:, None]
@@ -93,9 +93,9 @@ def _projected_pairs(
 
 
 @triton.jit
-def _rotated(first, second, cos, sin, place, row_mask, pairs, HALF: tl.constexpr):  # noqa: N803
+def _rotated(first, second, cos, sin, positions_of_rows, row_mask, pairs, HALF: tl.constexpr):  # noqa: N803
     """Return the pairs of numbers, rotated by the angles of their rows' positions."""
-    table = place[:, None] * HALF + pairs[None, :]
+    table = positions_of_rows[:, None] * HALF + pairs[None, :]
     c = tl.load(cos + table, mask=row_mask[:, None], other=0.0)
     s = tl.load(sin + table, mask=row_mask[:, None], other=0.0)
     return first * c - second * s, second * c + first * s
@@ -147,8 +147,8 @@ def qkv_kernel(
         x, norm, weight, bias, rows, row_mask, first_row, hidden, epsilon, HALF, BLOCK_M, BLOCK_P, BLOCK_K, WIDE
     )
     if head < QUERY_HEADS + KV_HEADS:
-        place = tl.load(positions + rows, mask=row_mask, other=0)
-        first, second = _rotated(first, second, cos, sin, place, row_mask, pairs, HALF)
+        positions_of_rows = tl.load(positions + rows, mask=row_mask, other=0)
+        first, second = _rotated(first, second, cos, sin, positions_of_rows, row_mask, pairs, HALF)
     if head < QUERY_HEADS:
         _store_pairs(queries, rows * QUERY_HEADS + head, first, second, pairs, row_mask, HALF)
     else:
@@ -190,10 +190,10 @@ def out_kernel(
         )
         total += product(part, block, WIDE)
     mask = row_mask[:, None] & strip[None, :]
-    places = rows[:, None] * hidden + outputs[None, :]
+    offsets = rows[:, None] * hidden + outputs[None, :]
     total += tl.load(bias + outputs, mask=strip, other=0.0).to(tl.float32)[None, :]
-    total += tl.load(x + places, mask=mask, other=0.0).to(tl.float32)
-    tl.store(out + places, total.to(out.dtype.element_ty), mask=mask)
+    total += tl.load(x + offsets, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out + offsets, total.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -224,8 +224,8 @@ def route_kernel(
         inside = columns < hidden
         part = normed_part(x, norm, scale, rows, row_mask, columns, hidden)
         if tl.program_id(0) == 0:
-            places = rows[:, None] * hidden + columns[None, :]
-            tl.store(normed + places, part.to(normed.dtype.element_ty), mask=row_mask[:, None] & inside[None, :])
+            offsets = rows[:, None] * hidden + columns[None, :]
+            tl.store(normed + offsets, part.to(normed.dtype.element_ty), mask=row_mask[:, None] & inside[None, :])
         block = tl.load(
             weight + outputs[:, None] * hidden + columns[None, :], mask=strip[:, None] & inside[None, :], other=0.0
         )

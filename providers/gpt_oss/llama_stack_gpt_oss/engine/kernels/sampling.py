@@ -51,15 +51,15 @@ def _cut(left, width, target, best, warm, COUNTED: tl.constexpr, BLOCK: tl.const
         share = tl.exp((bits.to(tl.float32, bitcast=True) - best) / warm)
     above = _mass(left, width, low + 1, best, warm, COUNTED, BLOCK)
     spare = tl.maximum(tl.ceil((target - above) / share), 1.0)
-    found = above * 0
+    tied = above * 0
     for start in range(0, width, BLOCK):
         tokens = start + tl.arange(0, BLOCK)
         values = _load(left, width, start, BLOCK)
         ties = (_keys(values) == low).to(tl.float32)
-        rank = found + tl.cumsum(ties, axis=0)
+        rank = tied + tl.cumsum(ties, axis=0)
         kept = (_keys(values) > low) | ((ties > 0) & (rank <= spare))
         tl.store(left + tokens, tl.where(kept, values, float("-inf")), mask=tokens < width)
-        found += tl.sum(ties, axis=0)
+        tied += tl.sum(ties, axis=0)
     tl.debug_barrier()
 
 
@@ -70,14 +70,14 @@ def _restrict(left, width, best, warm, top_k, min_p, top_p, BLOCK: tl.constexpr)
     if min_p > 0:
         floor = best + warm * tl.log(min_p)
         for start in range(0, width, BLOCK):
-            places = start + tl.arange(0, BLOCK)
+            candidates = start + tl.arange(0, BLOCK)
             values = _load(left, width, start, BLOCK)
             kept = (values >= floor) | (values == best)
-            tl.store(left + places, tl.where(kept, values, float("-inf")), mask=places < width)
+            tl.store(left + candidates, tl.where(kept, values, float("-inf")), mask=candidates < width)
         tl.debug_barrier()
     if top_k > 0:
-        found = _mass(left, width, everything, best, warm, True, BLOCK)
-        _cut(left, width, tl.minimum(top_k.to(tl.float32), found), best, warm, True, BLOCK)
+        remaining = _mass(left, width, everything, best, warm, True, BLOCK)
+        _cut(left, width, tl.minimum(top_k.to(tl.float32), remaining), best, warm, True, BLOCK)
     if top_p < 1:
         total = _mass(left, width, everything, best, warm, False, BLOCK)
         _cut(left, width, top_p * total, best, warm, False, BLOCK)
@@ -115,19 +115,19 @@ def redraw_kernel(
     warm = tl.maximum(temperature, coldest)
     highest = tl.full([BLOCK], float("-inf"), tl.float32)
     for start in range(0, width, BLOCK):
-        places = start + tl.arange(0, BLOCK)
-        inside = places < width
-        values = tl.load(logits + row.to(tl.int64) * width + places, mask=inside, other=float("-inf"))
-        adjusted = tl.where(entry >= 0, places, width) < width
-        added = tl.load(adjustments + entry.to(tl.int64) * width + places, mask=adjusted, other=0.0)
+        candidates = start + tl.arange(0, BLOCK)
+        inside = candidates < width
+        values = tl.load(logits + row.to(tl.int64) * width + candidates, mask=inside, other=float("-inf"))
+        adjusted = tl.where(entry >= 0, candidates, width) < width
+        added = tl.load(adjustments + entry.to(tl.int64) * width + candidates, mask=adjusted, other=0.0)
         for number in range(first_own, past_own):
-            added = tl.where(places == tl.load(own_tokens + number), tl.load(own_values + number), added)
+            added = tl.where(candidates == tl.load(own_tokens + number), tl.load(own_values + number), added)
         values += added
-        masked = tl.where(mask >= 0, places, width) < width
-        word = tl.load(masks + mask.to(tl.int64) * words + places // 32, mask=masked, other=-1)
-        allowed = ((word >> (places % 32)) & 1) != 0
+        masked = tl.where(mask >= 0, candidates, width) < width
+        word = tl.load(masks + mask.to(tl.int64) * words + candidates // 32, mask=masked, other=-1)
+        allowed = ((word >> (candidates % 32)) & 1) != 0
         values = tl.where(allowed & (values == values), values, float("-inf"))
-        tl.store(left + places, values, mask=inside)
+        tl.store(left + candidates, values, mask=inside)
         highest = tl.maximum(highest, values)
     tl.debug_barrier()
     best = tl.max(highest, axis=0)
@@ -137,11 +137,11 @@ def redraw_kernel(
     highest = best * 0 + float("-inf")
     chosen = row * 0
     for start in range(0, width, BLOCK):
-        places = start + tl.arange(0, BLOCK)
+        candidates = start + tl.arange(0, BLOCK)
         values = _load(left, width, start, BLOCK)
         if temperature > 0:
-            values = values / warm + tl.reshape(_gumbel(places, seed), [BLOCK])
-        top, place = tl.max(values, axis=0, return_indices=True)
-        chosen = tl.where(top > highest, start + place, chosen)
+            values = values / warm + tl.reshape(_gumbel(candidates, seed), [BLOCK])
+        top, index = tl.max(values, axis=0, return_indices=True)
+        chosen = tl.where(top > highest, start + index, chosen)
         highest = tl.maximum(highest, top)
     tl.store(tokens + row, chosen.to(tl.int64))
