@@ -78,7 +78,7 @@ async def _with_store(config: Path, settings: ResponsesConfig | None, work: Work
     try:
         # Reading a wrong database would find nothing and make a store there, and a backup of it would be empty.
         if not new and isinstance(records, Persistent) and not await records.exists():
-            raise CommandError(f"There is no {_place(settings.store)}.")
+            raise CommandError(f"There is no {_description(settings.store)}.")
         await work(records, settings)
     except ApiError as error:
         raise CommandError(error.message) from error
@@ -86,7 +86,7 @@ async def _with_store(config: Path, settings: ResponsesConfig | None, work: Work
         await records.close()
 
 
-def _place(store: Store) -> str:
+def _description(store: Store) -> str:
     """Name a store, and what to check if it is not there."""
     match store:
         case RedisStore():

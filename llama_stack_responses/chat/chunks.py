@@ -64,7 +64,7 @@ _CALL_CHARACTERS: Final = 8192
 _ENTRY_CHARACTERS: Final = 64
 """Characters counted for an annotation, a token's logprob or an alternative, in addition to its text."""
 _SIGNATURE_CHARACTERS: Final = 1024
-"""Characters counted for a signature in addition to its own: it is kept with its place in the reasoning."""
+"""Characters counted for a signature in addition to its own: it is kept with its position in the reasoning."""
 _NAME_CHARACTERS: Final = 1024
 _MAX_CALLS: Final = 256
 """Maximum calls of one round."""
@@ -549,14 +549,14 @@ def _details(fields: dict[str, Any]) -> list[tuple[bool, str]]:
 def _annotation(value: Any) -> Annotation | None:
     """Return a chat annotation `{type: url_citation, url_citation: {...}}` in the flat form of the Responses API."""
     citation = member(value, "url_citation")
-    places = {name: member(citation, name) for name in ("start_index", "end_index")}
+    positions = {name: member(citation, name) for name in ("start_index", "end_index")}
     texts = {name: member(citation, name) for name in ("url", "title")}
     texts = {name: mended(each) if isinstance(each, str) else None for name, each in texts.items()}
-    if not all(isinstance(place, int) and 0 <= place <= _MAX_INDEX for place in places.values()):
+    if not all(isinstance(position, int) and 0 <= position <= _MAX_INDEX for position in positions.values()):
         return None
     if not all(isinstance(each, str) for each in texts.values()):
         return None
-    return Annotation({"type": "url_citation"} | texts | places)
+    return Annotation({"type": "url_citation"} | texts | positions)
 
 
 def _logprobs(choice: Any) -> list[dict[str, Any]]:

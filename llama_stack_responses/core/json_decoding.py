@@ -146,7 +146,7 @@ class _Decoding:
         self._put(start, value)
 
     def _end_of_string(self) -> int:
-        """Return the place of the quotation mark that ends the string that begins here."""
+        """Return the index of the quotation mark that ends the string that begins here."""
         start, document = self.at, self._document
         end = start + 1
         while (quote := document.find(_QUOTE, end, end + _PIECE_BYTES)) < 0 or _is_escaped(document, quote):
@@ -172,7 +172,7 @@ class _Decoding:
         return text
 
     def _put(self, start: int, value: Any) -> None:
-        """Let a name take the place of a value that begins at `start` and ends here."""
+        """Replace a value that begins at `start` and ends here."""
         if not self._starts:
             self._whole = value
             return

@@ -114,7 +114,7 @@ class Texts:
 
     async def _extracted(self, document: Document, context: ReadContext) -> str:
         if self._processor and (context.keep or not self._processor.keeps):
-            async with self._pool.place(context.owner):
+            async with self._pool.slot(context.owner):
                 return await self._processed(self._processor, document, context.budget)
         if document.is_pdf:
             return await self._pdfs.text(document.content, context.owner, context.budget)

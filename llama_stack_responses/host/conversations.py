@@ -45,12 +45,12 @@ async def _items(tables: Any, first: str, last: str) -> dict[str, list[dict[str,
         where_sql_params={"first": first, "last": last},
     )
     by_conversation: dict[str, list[dict[str, Any]]] = {}
-    for row in sorted(page.data, key=_place):
+    for row in sorted(page.data, key=_sort_key):
         by_conversation.setdefault(row["conversation_id"], []).append(row)
     return by_conversation
 
 
-def _place(row: dict[str, Any]) -> tuple[bool, int, int]:
+def _sort_key(row: dict[str, Any]) -> tuple[bool, int, int]:
     """Return the sort key of an item: OGX numbers items; unnumbered ones are older and were written by llama-stack."""
     number = row.get("sort_order")
     return number is not None, number or 0, row["created_at"]

@@ -148,7 +148,7 @@ class HistoryReader:
         return await read(name, allowance)
 
     async def _items(self, conversation_id: str, end: int, allowance: ReadAllowance, *, cut: bool) -> list[Json]:
-        """Return the items of a conversation at places before `end`; with `cut` as for `_stored`."""
+        """Return the items of a conversation at positions before `end`; with `cut` as for `_stored`."""
         read = self._archive.recent_of_conversation if cut else self._archive.conversations.items
         return await read(conversation_id, end, allowance)
 

@@ -19,13 +19,13 @@ async def decoded(data: str, start: int = 0) -> bytes:
     """
     # Unlike a bytearray, BytesIO returns its content without a copy.
     content, left = BytesIO(), ""
-    for place in range(start, len(data), _PIECE_BYTES):
-        left += "".join(data[place : place + _PIECE_BYTES].split())
+    for offset in range(start, len(data), _PIECE_BYTES):
+        left += "".join(data[offset : offset + _PIECE_BYTES].split())
         # Padding is allowed only at the end of the last piece.
-        whole = len(left) // 4 * 4 if place + _PIECE_BYTES < len(data) else len(left)
+        whole = len(left) // 4 * 4 if offset + _PIECE_BYTES < len(data) else len(left)
         now, left = left[:whole], left[whole:]
         content.write(base64.b64decode(now, validate=True))
-        if place + _PIECE_BYTES < len(data):
+        if offset + _PIECE_BYTES < len(data):
             if now.endswith("="):
                 raise ValueError("There is data after the padding.")
             await asyncio.sleep(0)

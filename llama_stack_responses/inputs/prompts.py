@@ -13,11 +13,11 @@ from ..core.schema.request import CreateRequest
 from ..core.schema.shapes import excerpt
 from ..core.types import Json
 
-_PLACE: Final = re.compile(r"{{\s*(\w+)\s*}}")
+_VARIABLE: Final = re.compile(r"{{\s*(\w+)\s*}}")
 _VERSION: Final = re.compile("[1-9][0-9]{0,8}")
 _TEMPLATE_CHARACTERS: Final = 1 << 20
 """Maximum characters of a prompt template: it is searched for placeholders in the event loop."""
-_MAX_PLACES: Final = 10_000
+_MAX_USES: Final = 10_000
 _PART_CHARACTERS: Final = 512
 """Minimum characters for which a file or an image counts: each becomes a separate part."""
 _MAX_LISTED_NAMES: Final = 10
@@ -99,7 +99,7 @@ def _check(template: PromptVersion, variables: Mapping[str, Any], characters: in
             f"The prompt has {len(template.text)} characters. A stored prompt may have at most {_TEMPLATE_CHARACTERS}."
         )
         raise bad_request(message, "prompt", "string_above_max_length")
-    needed = Counter(_PLACE.findall(template.text))
+    needed = Counter(_VARIABLE.findall(template.text))
     if missing := [name for name in needed if name not in variables]:
         message = f"Missing prompt variables: {_names(missing)}."
         raise bad_request(message, "prompt.variables", "prompt_variable_missing")
@@ -109,14 +109,12 @@ def _check(template: PromptVersion, variables: Mapping[str, Any], characters: in
     _check_result(template, needed, variables, characters)
 
 
-def _check_result(template: PromptVersion, places: Counter[str], variables: Mapping[str, Any], characters: int) -> None:
+def _check_result(template: PromptVersion, uses: Counter[str], variables: Mapping[str, Any], characters: int) -> None:
     """Refuse a prompt that would be too long when filled in, before building it."""
-    if places.total() > _MAX_PLACES:
-        message = (
-            f"The prompt has {places.total()} places for variables. A stored prompt may have at most {_MAX_PLACES}."
-        )
+    if uses.total() > _MAX_USES:
+        message = f"The prompt has {uses.total()} places for variables. A stored prompt may have at most {_MAX_USES}."
         raise bad_request(message, "prompt", "string_above_max_length")
-    size = len(template.text) + sum(_growth(variables[name], count) for name, count in places.items())
+    size = len(template.text) + sum(_growth(variables[name], count) for name, count in uses.items())
     if size > characters:
         message = (
             f"With its 'prompt.variables', the prompt would have {size} characters, more than the maximum of "
@@ -126,7 +124,7 @@ def _check_result(template: PromptVersion, places: Counter[str], variables: Mapp
 
 
 def _growth(variable: Any, count: int) -> int:
-    """Return the characters that a variable adds in `count` places.
+    """Return the characters that a variable adds when used `count` times.
 
     The data of a file or an image is part of the request already, whose size is limited, so only further copies count.
     """
@@ -148,7 +146,7 @@ def _filled(text: str, variables: Mapping[str, Any]) -> Iterator[Json]:
     """Yield the parts of a message with this text, with text variables inserted, and files and images as parts."""
     texts: list[str] = []
     # `split` returns the text between placeholders and the placeholders' names alternately.
-    for number, piece in enumerate(_PLACE.split(text)):
+    for number, piece in enumerate(_VARIABLE.split(text)):
         value = variables[piece] if number % 2 else piece
         if isinstance(value, str):
             texts.append(value)

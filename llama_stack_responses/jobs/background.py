@@ -173,11 +173,11 @@ class BackgroundJobs:
         await self._heartbeat.ensure()
         body, sealed = await self._sealed(body, keys, response["id"], owner)
         with ExitStack() as unless_begun:
-            place = unless_begun.enter_context(self._opened.reserve(owner).add(1))
+            slot = unless_begun.enter_context(self._opened.reserve(owner).add(1))
             job, ops = await self._jobs.create_claimed(response["id"], owner, body, self._worker_id, sealed)
             await self._store(response, owner=owner, extra_ops=[*extra_ops, *ops], **history)
             acceptance = Acceptance([Delete(op.key) for op in extra_ops], acceptance_seconds)
-            self.worker.run(job, acceptance).add_done_callback(lambda _: place.release())
+            self.worker.run(job, acceptance).add_done_callback(lambda _: slot.release())
             unless_begun.pop_all()
         await acceptance.verdict()
 

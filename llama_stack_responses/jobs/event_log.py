@@ -203,18 +203,18 @@ class EventLog:
         """
         if held := self._shared.find(response_id, after + 1):
             return [held]
-        place = (response_id, after)
-        if reading := self._reading.get(place):
+        key = (response_id, after)
+        if reading := self._reading.get(key):
             # Another reader reads the same rows. If it finds none, a row may have been written since its call.
             if rows := await asyncio.shield(reading):
                 return list(rows)
             return await self._read_rows(response_id, after, reserve)
-        self._reading[place] = reading = asyncio.get_running_loop().create_future()
+        self._reading[key] = reading = asyncio.get_running_loop().create_future()
         new_rows: Sequence[Row] = ()
         try:
             new_rows = await self._read_rows(response_id, after, reserve)
         finally:
-            del self._reading[place]
+            del self._reading[key]
             reading.set_result(new_rows)
         return list(new_rows)
 

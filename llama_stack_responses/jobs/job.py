@@ -27,7 +27,7 @@ class JobState:
 
     Attributes:
         owner: principal, attributes and tenant of the owner.
-        order: its place in the queue.
+        order: its position in the queue.
         worker: the worker that holds it; None while it waits.
         tries: how often it was started, less the tries that do not count.
         verdict: how to end the job without running it any further; None to run it.

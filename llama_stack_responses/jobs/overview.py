@@ -24,7 +24,7 @@ class JobNow:
 
     Attributes:
         response_id: the id of its response.
-        place: its place in the queue, from 1; None if it runs.
+        position: its position in the queue, from 1; None if it runs.
         worker: the worker that holds it; None if it waits.
         attempt: the number of the current try, or of the next one.
         lease_until: when the lease of the worker expires, in seconds since the epoch on the store's clock; None if it
@@ -32,7 +32,7 @@ class JobNow:
     """
 
     response_id: str
-    place: int | None
+    position: int | None
     worker: str | None
     attempt: int
     lease_until: float | None
@@ -50,9 +50,9 @@ async def overview_of(records: Records, owner: Owner) -> Overview:
     """Return the jobs of a user, in four round trips."""
     queued = await records.range("q/", after_prefix("q/"), limit=_MAX_QUEUED)
     own = name_of(owner).encode()
-    places = {key.rpartition("/")[2]: number for number, (key, of) in enumerate(queued, 1) if of.value == own}
+    positions = {key.rpartition("/")[2]: number for number, (key, of) in enumerate(queued, 1) if of.value == own}
     held = [key.split("/")[1:] for key, _ in await records.range("h/", after_prefix("h/"), limit=_MAX_HELD)]
-    wanted = [*list(places)[:_MAX_SHOWN], *(response_id for _, response_id in held)]
+    wanted = [*list(positions)[:_MAX_SHOWN], *(response_id for _, response_id in held)]
     records_of = await records.get_many([f"j/{each}" for each in wanted]) if wanted else {}
     states = {key[2:]: JobState.decode(record) for key, record in records_of.items()}
     mine = {each: state for each, state in states.items() if state.owner.identity == owner.identity}
@@ -60,11 +60,11 @@ async def overview_of(records: Records, owner: Owner) -> Overview:
     leases = await records.get_many(sorted(workers)) if workers else {}
     until = {key[2:]: float(record.value) for key, record in leases.items() if record.value}
     return Overview(
-        [_now(each, state, places.get(each), until) for each, state in mine.items()][:_MAX_SHOWN], len(queued)
+        [_now(each, state, positions.get(each), until) for each, state in mine.items()][:_MAX_SHOWN], len(queued)
     )
 
 
-def _now(response_id: str, state: JobState, place: int | None, until: dict[str, float]) -> JobNow:
+def _now(response_id: str, state: JobState, position: int | None, until: dict[str, float]) -> JobNow:
     if state.worker is None:
-        return JobNow(response_id, place, None, state.tries + 1, None)
+        return JobNow(response_id, position, None, state.tries + 1, None)
     return JobNow(response_id, None, state.worker, state.tries, until.get(state.worker))

@@ -110,12 +110,12 @@ class JobQueue:
         Raises:
             ApiError: 429, too many jobs wait, or the owner has too many.
         """
-        async with AsyncExitStack() as places:
+        async with AsyncExitStack() as admissions:
             full = "Too many background responses are queued. Try again later."
-            await places.enter_async_context(self._quota.admit("q/", self._limit, full))
+            await admissions.enter_async_context(self._quota.admit("q/", self._limit, full))
             if not owner.is_anonymous:
                 full = f"You have {self._per_user} background responses queued or running. Try again later."
-                await places.enter_async_context(self._quota.admit(owner_prefix(owner), self._per_user, full))
+                await admissions.enter_async_context(self._quota.admit(owner_prefix(owner), self._per_user, full))
             of, now = name_of(owner), await self._records.now()
             known = self._hints.over(await self._records.get_many([turns.last_of(of), turns.PRESENT]))
             order, hints = self._turns.give(of, known, now)

@@ -15,16 +15,14 @@ class FairQueue:
     """A bounded set of slots, handed out round-robin to the owners that wait.
 
     Args:
-        places: number of slots.
+        slots: number of slots.
         per_user: slots that one owner may hold at a time.
         waiting_per_user: further requests of one owner that may wait.
         only_owner: an owner that may hold all slots, since the server has no other owner.
     """
 
-    def __init__(
-        self, places: int, per_user: int, waiting_per_user: int, *, only_owner: Hashable | None = None
-    ) -> None:
-        self._places = self._free = places
+    def __init__(self, slots: int, per_user: int, waiting_per_user: int, *, only_owner: Hashable | None = None) -> None:
+        self._slots = self._free = slots
         self._only_owner = only_owner
         self._per_user = per_user
         self._waiting_per_user = waiting_per_user
@@ -43,19 +41,19 @@ class FairQueue:
             QueueFull: too many requests of this owner wait.
         """
         waiting = self._waiting.setdefault(owner, deque())
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting.append(turn)
+        slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting.append(slot)
         self._admit()
-        if not turn.done() and len(waiting) > self._waiting_per_user:
-            self._forget(owner, turn)
+        if not slot.done() and len(waiting) > self._waiting_per_user:
+            self._forget(owner, slot)
             raise QueueFull
         try:
-            await turn
+            await slot
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if slot.done() and not slot.cancelled():
                 self.leave(owner)
             else:
-                self._forget(owner, turn)
+                self._forget(owner, slot)
             raise
 
     def leave(self, owner: Hashable) -> None:
@@ -69,25 +67,25 @@ class FairQueue:
     def _admit(self) -> None:
         while self._free and (owner := self._next()) is not None:
             waiting = self._waiting.pop(owner[0])
-            turn = waiting.popleft()
+            slot = waiting.popleft()
             if waiting:
                 # The owner goes to the end of the queue of owners.
                 self._waiting[owner[0]] = waiting
-            if not turn.done():
+            if not slot.done():
                 self._free -= 1
                 self._running[owner[0]] += 1
-                turn.set_result(None)
+                slot.set_result(None)
 
     def _next(self) -> tuple[Hashable] | None:
         """Return the next owner below its limit, in a tuple. Owners at their limit hold slots, so few are skipped."""
         return next(((each,) for each in self._waiting if self._running[each] < self._limit_of(each)), None)
 
     def _limit_of(self, owner: Hashable) -> int:
-        return self._places if owner == self._only_owner else self._per_user
+        return self._slots if owner == self._only_owner else self._per_user
 
-    def _forget(self, owner: Hashable, turn: asyncio.Future[None]) -> None:
+    def _forget(self, owner: Hashable, slot: asyncio.Future[None]) -> None:
         waiting = self._waiting.get(owner)
-        if waiting is not None and turn in waiting:
-            waiting.remove(turn)
+        if waiting is not None and slot in waiting:
+            waiting.remove(slot)
             if not waiting:
                 del self._waiting[owner]

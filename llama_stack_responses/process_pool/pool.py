@@ -104,13 +104,13 @@ class WorkerPool:
             ApiError: 429, too many tasks of this owner wait; 503, no worker process can be started.
         """
         try:
-            async with self.place(owner):
+            async with self.slot(owner):
                 return await self._run(task, budget or TimeBudget(task.seconds))
         finally:
             self._end_when_idle()
 
     @asynccontextmanager
-    async def place(self, owner: Hashable) -> AsyncIterator[None]:
+    async def slot(self, owner: Hashable) -> AsyncIterator[None]:
         """Hold a slot of the pool, for work on untrusted content that runs elsewhere.
 
         Raises:

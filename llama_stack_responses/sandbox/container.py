@@ -211,7 +211,7 @@ class Container:
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._jail.command(
-                    volume.place,
+                    volume.folder,
                     *arguments,
                     namespaces=volume.namespaces,
                     seccomp=seccomp,

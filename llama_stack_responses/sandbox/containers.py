@@ -64,7 +64,7 @@ class ContainerFile:
     Attributes:
         id: derived from the path, so it is stable while the path is.
         path: the path inside the container, with unprintable characters escaped.
-        place: path relative to the folder, in the exact bytes that the code chose.
+        stored_path: path relative to the folder, in the exact bytes that the code chose.
         bytes: size.
         written_at: time of the last write, in nanoseconds since the epoch.
         by_user: whether a user uploaded it; otherwise the code created it.
@@ -72,7 +72,7 @@ class ContainerFile:
 
     id: str
     path: str
-    place: str
+    stored_path: str
     bytes: int
     written_at: int
     by_user: bool
@@ -116,7 +116,7 @@ class Containers:
         groups: limit each container as a whole, where control groups are available.
         root: the parent of the containers' folders.
         idle_seconds: expiry of an unused container, and the maximum that its creator may ask for.
-        places: counts containers against their limits.
+        slots: counts containers against their limits.
         clock: returns seconds since the epoch.
     """
 
@@ -128,7 +128,7 @@ class Containers:
         root: Path,
         *,
         idle_seconds: float,
-        places: ContainerSlots,
+        slots: ContainerSlots,
         groups: ControlGroups | None = None,
         clock: Callable[[], float] = time.time,
         removal_seconds: float = _REMOVAL_SECONDS,
@@ -140,7 +140,7 @@ class Containers:
         self._groups = groups
         self._root = root
         self._idle_seconds = idle_seconds
-        self._places = places
+        self._slots = slots
         self._clock = clock
         self._entries: dict[str, ContainerEntry] = {}
         self._removal = Removal()
@@ -160,12 +160,12 @@ class Containers:
             TooManyContainers: the maximum number of containers is reached.
         """
         await self._end_idle()
-        self._places.acquire(owner)
+        self._slots.acquire(owner)
         try:
             container_id, now = container_id or new_id(_PREFIX), self._clock()
             container, lock = await self._make(self._root / container_id)
         except BaseException:
-            self._places.release(owner)
+            self._slots.release(owner)
             raise
         idle = self._idle_seconds if idle_seconds is None else min(idle_seconds, self._idle_seconds)
         entry = self._entries[container_id] = ContainerEntry(
@@ -248,7 +248,7 @@ class Containers:
             await self._remove(self._root / entry.id)
         finally:
             entry.lock.release()
-            self._places.release(entry.owner)
+            self._slots.release(entry.owner)
 
     async def _remove(self, folder: Path) -> None:
         try:
@@ -297,11 +297,11 @@ def _files(entry: ContainerEntry) -> list[ContainerFile]:
 
 async def open_file(entry: ContainerEntry, file: ContainerFile) -> tuple[IO[bytes], int] | None:
     """Open a file and return it with its size; None if it is no longer there."""
-    return await asyncio.to_thread(_opened, entry.container.volume, file.place)
+    return await asyncio.to_thread(_opened, entry.container.volume, file.stored_path)
 
 
-def _opened(volume: Volume, place: str) -> tuple[IO[bytes], int] | None:
-    return open_regular(volume.data, place)
+def _opened(volume: Volume, stored_path: str) -> tuple[IO[bytes], int] | None:
+    return open_regular(volume.data, stored_path)
 
 
 async def write_file(entry: ContainerEntry, name: str, content: IO[bytes]) -> ContainerFile:

@@ -45,7 +45,7 @@ def open_containers(config: CodeInterpreter) -> Containers:
         config.folder.expanduser(),
         idle_seconds=config.idle_minutes * 60,
         groups=_groups(config.control_group),
-        places=ContainerSlots(config.containers, config.max_per_user),
+        slots=ContainerSlots(config.containers, config.max_per_user),
     )
 
 

@@ -61,15 +61,15 @@ def write_regular(folder: Path, name: str, content: IO[bytes]) -> int:
         OSError: it cannot be written; PermissionError if the folder belongs to another user.
     """
     permit(folder)
-    place = folder / name
+    real_path = folder / name
     with suppress(FileNotFoundError):
-        place.unlink()
-    opened = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+        real_path.unlink()
+    opened = os.open(real_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
     with os.fdopen(opened, "wb") as file:
         os.fchown(opened, folder.stat().st_uid, -1)
         try:
             copyfileobj(content, file, _BLOCK_BYTES)
         except BaseException:
-            place.unlink(missing_ok=True)
+            real_path.unlink(missing_ok=True)
             raise
         return file.tell()

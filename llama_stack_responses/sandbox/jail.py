@@ -58,9 +58,9 @@ class Jail:
     temporary_bytes: int
     user: int | None = field(default_factory=other_user)
 
-    def identity(self, place: Path) -> dict[str, Any]:
+    def identity(self, folder: Path) -> dict[str, Any]:
         """Return the user that the launcher starts a container as, and the paths that this user must reach."""
-        reached: list[str | Path] = [*_parts(self.bwrap), *_homes(self.python), _PROGRAM_FILE, place]
+        reached: list[str | Path] = [*_parts(self.bwrap), *_homes(self.python), _PROGRAM_FILE, folder]
         return {"user": self.user, "places": [str(Path(each).resolve()) for each in reached]}
 
     def give_to_user(self, data: Path) -> None:
@@ -70,7 +70,7 @@ class Jail:
 
     def command(
         self,
-        place: Path,
+        folder: Path,
         *arguments: str,
         namespaces: Sequence[int] = (),
         seccomp: int | None = None,
@@ -79,13 +79,13 @@ class Jail:
         """Return the command that starts the program inside.
 
         Args:
-            place: the folder of the container's files and, if there are namespaces, of its temporary folders.
+            folder: the folder of the container's files and, if there are namespaces, of its temporary folders.
             arguments: arguments of the program.
             namespaces: descriptors of the namespaces to start in.
             seccomp: a descriptor from which bubblewrap reads a system call filter.
             group: the folder of the control group to join.
         """
-        data = place.resolve() / "data" if namespaces else place.resolve()
+        data = folder.resolve() / "data" if namespaces else folder.resolve()
         jailed = [
             str(self.bwrap.resolve()),
             *(
@@ -102,7 +102,7 @@ class Jail:
             *(() if seccomp is None else ("--seccomp", str(seccomp))),
             *("--proc", "/proc", "--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero", "--remount-ro", "/dev"),
             *("--size", "4096", "--tmpfs", _TERMINALS, "--remount-ro", _TERMINALS),
-            *self._temporary(place.resolve() if namespaces else None),
+            *self._temporary(folder.resolve() if namespaces else None),
             *_mounts([*_SYSTEM, *_SETTINGS, *_homes(self.python)]),
             *("--ro-bind", str(_PROGRAM_FILE.resolve()), _PROGRAM, "--bind", str(data), DATA, "--chdir", DATA),
             *("--remount-ro", "/"),
@@ -110,13 +110,13 @@ class Jail:
             *_environment({"MPLBACKEND": "Agg", "MPLCONFIGDIR": "/tmp", "PYTHONUNBUFFERED": "1"}),  # noqa: S108
             *("--", str(self.python), "-I", _PROGRAM, *arguments),
         ]
-        plan = {"group": group and str(group), "namespaces": list(namespaces), **self.identity(place)}
+        plan = {"group": group and str(group), "namespaces": list(namespaces), **self.identity(folder)}
         return [sys.executable, "-I", "-S", str(_LAUNCHER), "start", json.dumps(plan), *jailed]
 
-    def _temporary(self, place: Path | None) -> list[str]:
+    def _temporary(self, folder: Path | None) -> list[str]:
         """Mount the temporary folders: from a volume, or each as its own tmpfs."""
-        if place:
-            return [part for target, name in TEMPORARY.items() for part in ("--bind", str(place / name), target)]
+        if folder:
+            return [part for target, name in TEMPORARY.items() for part in ("--bind", str(folder / name), target)]
         size = str(self.temporary_bytes)
         return [part for target in TEMPORARY for part in ("--size", size, "--tmpfs", target)]
 
@@ -153,11 +153,11 @@ def _mounts(paths: Iterable[str]) -> Sequence[str]:
     """Mount the existing paths read-only. A path that is a symbolic link on the system becomes one inside."""
     mounted: list[str] = []
     for path in paths:
-        place = Path(path)
-        if place.is_symlink():
-            mounted += ["--symlink", str(place.readlink()), path]
-        elif place.exists():
-            mounted += ["--ro-bind", str(place.resolve()), path]
+        entry = Path(path)
+        if entry.is_symlink():
+            mounted += ["--symlink", str(entry.readlink()), path]
+        elif entry.exists():
+            mounted += ["--ro-bind", str(entry.resolve()), path]
     return mounted
 
 

@@ -37,7 +37,7 @@ def volume(plan: Json) -> None:
     Args:
         plan: `place`, a folder; the limits `bytes` and `files`; `user` and `places` as for `start`.
     """
-    user, place = plan["user"], Path(plan["place"])
+    user, path = plan["user"], Path(plan["place"])
     if user is None:
         _become_root_of_a_namespace()
     else:
@@ -45,11 +45,11 @@ def volume(plan: Json) -> None:
         _reach([Path(each) for each in plan["places"]])
     owner = "" if user is None else f",uid={user},gid={user}"
     options = f"size={plan['bytes']},nr_inodes={plan['files'] + 1 + len(FOLDERS)},mode=700{owner}"
-    _mount(place, "tmpfs", kind="tmpfs", flags=_NO_DEVICES, options=options)
+    _mount(path, "tmpfs", kind="tmpfs", flags=_NO_DEVICES, options=options)
     for name in FOLDERS:
-        (place / name).mkdir(mode=0o700)
+        (path / name).mkdir(mode=0o700)
         if user is not None:
-            os.chown(place / name, user, user)
+            os.chown(path / name, user, user)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     sys.stdin.read()
@@ -93,43 +93,43 @@ def _own_mounts() -> None:
     _mount(Path("/"), flags=_WHOLE | _TO_HERE_ONLY)
 
 
-def _reach(places: Collection[Path]) -> None:
-    """Make those places accessible that are below folders closed to other users."""
-    closed = {folder for place in places if (folder := _closed(place))}
+def _reach(paths: Collection[Path]) -> None:
+    """Make those paths accessible that are below folders closed to other users."""
+    closed = {folder for path in paths if (folder := _closed(path))}
     if not closed:
         return
     try:
         _own_mounts()
     except OSError as error:
         raise OSError(error.errno, "it is closed to others", str(min(closed))) from None
-    held = {place: os.open(place, os.O_PATH) for place in sorted(places)}
+    held = {path: os.open(path, os.O_PATH) for path in sorted(paths)}
     for folder in closed:
         _mount(folder, "tmpfs", kind="tmpfs", options="mode=755")
     os.umask(0o022)
-    for place, descriptor in held.items():
-        if not place.exists():
-            _make(place, is_folder=stat.S_ISDIR(os.fstat(descriptor).st_mode))
-            _mount(place, f"/proc/self/fd/{descriptor}", flags=_BIND | _WHOLE)
+    for path, descriptor in held.items():
+        if not path.exists():
+            _make(path, is_folder=stat.S_ISDIR(os.fstat(descriptor).st_mode))
+            _mount(path, f"/proc/self/fd/{descriptor}", flags=_BIND | _WHOLE)
 
 
-def _closed(place: Path) -> Path | None:
+def _closed(path: Path) -> Path | None:
     """Return the outermost parent folder that other users may not pass; None if all are open."""
-    return next((each for each in reversed(place.parents) if not each.stat().st_mode & stat.S_IXOTH), None)
+    return next((each for each in reversed(path.parents) if not each.stat().st_mode & stat.S_IXOTH), None)
 
 
-def _make(place: Path, *, is_folder: bool) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
+def _make(path: Path, *, is_folder: bool) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     if is_folder:
-        place.mkdir()
+        path.mkdir()
     else:
-        place.touch()
+        path.touch()
 
 
-def _mount(place: Path, source: str = "", *, kind: str = "", flags: int = 0, options: str = "") -> None:
+def _mount(path: Path, source: str = "", *, kind: str = "", flags: int = 0, options: str = "") -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    done = libc.mount(source.encode(), bytes(place), kind.encode(), ctypes.c_ulong(flags), options.encode())
+    done = libc.mount(source.encode(), bytes(path), kind.encode(), ctypes.c_ulong(flags), options.encode())
     if done != 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(place))
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
 
 
 def main(action: str, plan: Json, command: list[str]) -> None:

@@ -178,11 +178,11 @@ class Processes:
     def _signal(self, pids: Iterable[int], number: signal.Signals) -> None:
         for pid in pids:
             with suppress(FileNotFoundError, ProcessLookupError):
-                place = os.open(str(pid), os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._proc)
+                directory = os.open(str(pid), os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._proc)
                 try:
-                    signal.pidfd_send_signal(place, number)
+                    signal.pidfd_send_signal(directory, number)
                 finally:
-                    os.close(place)
+                    os.close(directory)
 
     def _seen(self) -> list[_Process]:
         return [process for name in _names(self._proc) if name.isdecimal() and (process := self._look(name))]
@@ -210,11 +210,11 @@ class Processes:
 
     def _threads(self, pid: str) -> list[str]:
         """Return the folders of a process's threads."""
-        place = os.open(f"{pid}/task", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._proc)
+        directory = os.open(f"{pid}/task", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._proc)
         try:
-            return [f"{pid}/task/{name}" for name in _names(place)]
+            return [f"{pid}/task/{name}" for name in _names(directory)]
         finally:
-            os.close(place)
+            os.close(directory)
 
     def _lives(self, thread: str) -> bool:
         try:

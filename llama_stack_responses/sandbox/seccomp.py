@@ -239,7 +239,7 @@ def filter_program(machine: str) -> bytes | None:
     if machine not in _ARCHITECTURES:
         return None
     refused = [(number, "refuse") for number in (_REFUSED[machine] | _REFUSED_EVERYWHERE).values()]
-    examined = [(number, place) for place, calls in _EXAMINED[machine].items() for number in calls.values()]
+    examined = [(number, label) for label, calls in _EXAMINED[machine].items() for number in calls.values()]
     return _assembled(
         [
             (_LOAD, _ARCHITECTURE, ""),
@@ -248,7 +248,7 @@ def filter_program(machine: str) -> bytes | None:
             "number",
             (_LOAD, _NUMBER, ""),
             (_JUMP_IF_AT_LEAST, _OTHER_TABLE, "refuse"),
-            *((_JUMP_IF_EQUAL, number, place) for number, place in sorted(refused + examined)),
+            *((_JUMP_IF_EQUAL, number, label) for number, label in sorted(refused + examined)),
             (_RETURN, _ALLOW, ""),
             *_DECISIONS,
         ]
@@ -257,15 +257,15 @@ def filter_program(machine: str) -> bytes | None:
 
 def _assembled(lines: Sequence[str | _Step]) -> bytes:
     """Assemble the instructions; a jump is encoded as the number of instructions to skip."""
-    places: dict[str, int] = {}
+    labels: dict[str, int] = {}
     steps: list[_Step] = []
     for line in lines:
         if isinstance(line, str):
-            places[line] = len(steps)
+            labels[line] = len(steps)
         else:
             steps.append(line)
     return b"".join(
-        struct.pack("=HBBI", code, places[target] - here - 1 if target else 0, 0, number)
+        struct.pack("=HBBI", code, labels[target] - here - 1 if target else 0, 0, number)
         for here, (code, number, target) in enumerate(steps)
     )
 

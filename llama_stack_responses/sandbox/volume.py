@@ -62,14 +62,14 @@ class Volume(Protocol):
 
     Attributes:
         data: the folder that the code sees as its own, by the path that the server uses.
-        place: the folder that it is created in, by the path that the jail uses.
+        folder: the folder that it is created in, by the path that the jail uses.
         namespaces: descriptors of the namespaces in which the jail reaches it; empty if they are the server's own.
         capacity: limits of the files.
         uploading: lock around the check for free space and the write of a file.
     """
 
     data: Path
-    place: Path
+    folder: Path
     namespaces: tuple[int, ...]
     capacity: Capacity
     uploading: threading.Lock
@@ -94,11 +94,16 @@ class MemoryVolume:
         OSError: this system does not allow it; the message has the reason.
     """
 
-    def __init__(self, jail: Jail, place: Path, capacity: Capacity, launcher: Path) -> None:
-        self.place = place
+    def __init__(self, jail: Jail, folder: Path, capacity: Capacity, launcher: Path) -> None:
+        self.folder = folder
         self.capacity = capacity
         self.uploading = threading.Lock()
-        plan = {"place": str(place.resolve()), "bytes": capacity.bytes, "files": capacity.files, **jail.identity(place)}
+        plan = {
+            "place": str(folder.resolve()),
+            "bytes": capacity.bytes,
+            "files": capacity.files,
+            **jail.identity(folder),
+        }
         command = [sys.executable, "-I", "-S", str(launcher), "volume", json.dumps(plan)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         with subprocess.Popen(command, **pipes) as process, ExitStack() as opened:  # type: ignore[call-overload] # noqa: S603
@@ -136,9 +141,9 @@ class DiskVolume:
 
     namespaces: tuple[int, ...] = ()
 
-    def __init__(self, jail: Jail, place: Path, capacity: Capacity) -> None:
-        jail.give_to_user(place)
-        self.data = self.place = place
+    def __init__(self, jail: Jail, folder: Path, capacity: Capacity) -> None:
+        jail.give_to_user(folder)
+        self.data = self.folder = folder
         self.capacity = self._limits = capacity
         self.uploading = threading.Lock()
 
@@ -186,15 +191,15 @@ class Volumes:
         self._room = capacity
         self._in_memory = in_memory
 
-    def make(self, place: Path) -> Volume:
+    def make(self, folder: Path) -> Volume:
         """Create a volume in an empty folder. Blocks."""
         if self._in_memory:
             try:
-                return MemoryVolume(self._jail, place, self._room, self._launcher)
+                return MemoryVolume(self._jail, folder, self._room, self._launcher)
             except OSError as error:
                 logger.warning("container files are on disk without a quota; their size is polled: %s", error)
                 self._in_memory = False
-        return DiskVolume(self._jail, place, self._room)
+        return DiskVolume(self._jail, folder, self._room)
 
 
 def put(volume: Volume, name: str, content: IO[bytes]) -> int:

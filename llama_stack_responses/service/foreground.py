@@ -90,7 +90,7 @@ class ForegroundResponses:
                 await self._leases.withdraw(response["id"])
 
         with ExitStack() as unless_begun:
-            place = unless_begun.enter_context(self._admission.reserve(start.owner).add(1))
+            slot = unless_begun.enter_context(self._admission.reserve(start.owner).add(1))
             generation = await context.generation_for(start.items, event_buffer, connection)
             unless_begun.callback(generation.release)
             if transcript:
@@ -101,7 +101,7 @@ class ForegroundResponses:
         )
         self._runs.add(run)
         run.when_settled(lambda: self._ended(run))
-        run.when_settled(place.release)
+        run.when_settled(slot.release)
         return run
 
     def _ended(self, run: ForegroundRun) -> None:

@@ -52,32 +52,32 @@ class Replays:
         Raises:
             ApiError: 429 or 503, the reservation is refused; or as from `load`.
         """
-        place = (response_id, version)
-        held = self._held.get(place)
+        key = (response_id, version)
+        held = self._held.get(key)
         while held is None:
-            if loading := self._loading.get(place):
+            if loading := self._loading.get(key):
                 held = await asyncio.shield(loading)
             else:
-                held = await self._load(place, load, reserve)
+                held = await self._load(key, load, reserve)
         return _events(held, after)
 
     async def _load(
         self,
-        place: tuple[str, int],
+        key: tuple[str, int],
         load: Callable[[], Awaitable[StoredResponse]],
         reserve: Callable[[], Reservation],
     ) -> _Held:
         """Read the response; other readers wait for it meanwhile, and one of them tries again if this one fails."""
-        self._loading[place] = loading = asyncio.get_running_loop().create_future()
+        self._loading[key] = loading = asyncio.get_running_loop().create_future()
         held = None
         try:
             stored = await load()
             reservation = reserve().add(stored.size)
-            held = self._held[place] = _Held(stored)
+            held = self._held[key] = _Held(stored)
             finalize(held, reservation.release)
             return held
         finally:
-            del self._loading[place]
+            del self._loading[key]
             loading.set_result(held)
 
 

@@ -1,9 +1,9 @@
 """Store conversations and their items.
 
 A history is immutable and lives as long as a response refers to it. A conversation changes, and lives until it is
-deleted. It therefore has its own items: one row each, at a place equal to the number of items that were added before.
-However long a conversation is, a turn adds its own rows and rewrites one, deleting an item deletes its row, and a page
-is a range.
+deleted. It therefore has its own items: one row each, at a position equal to the number of items that were added
+before. However long a conversation is, a turn adds its own rows and rewrites one, deleting an item deletes its row, and
+a page is a range.
 
 The history of a response in a conversation begins with a stand-in for the conversation as it was then. Reading the
 history replaces the stand-in by those of the items that still exist.
@@ -50,7 +50,7 @@ class Conversation:
         owner: the owner of the conversation.
         created_at: Unix time in seconds.
         metadata: the client's own key-value pairs.
-        end: the place of the next item: the number of items ever added.
+        end: the position of the next item: the number of items ever added.
     """
 
     id: str
@@ -98,7 +98,7 @@ def without_stand_in(items: Sequence[Json]) -> Sequence[Json]:
 class ConversationAppend:
     """Items that a commit appends to a conversation; the commit may contain other ops.
 
-    An item that the conversation already has (by its id) keeps its place. If the conversation is deleted meanwhile,
+    An item that the conversation already has (by its id) keeps its position. If the conversation is deleted meanwhile,
     nothing is added.
 
     Args:
@@ -138,9 +138,9 @@ class ConversationAppend:
         conversation = Conversation.decode(self._id, head)
         new = {address: item for address, item in self._items.items() if address not in known}
         ops: list[Op] = [Put(self._head, replace(conversation, end=conversation.end + len(new)).encode())]
-        for place, (address, item) in enumerate(new.items(), conversation.end):
-            row = _row(self._id, place)
-            ops += [Put(row, codec.encode(item)), Put(address, str(place).encode())]
+        for position, (address, item) in enumerate(new.items(), conversation.end):
+            row = _row(self._id, position)
+            ops += [Put(row, codec.encode(item)), Put(address, str(position).encode())]
             ops += _pointers(self._hasher, item["id"], row)
         return ops, [VersionIs(self._head, head.version)]
 
@@ -214,7 +214,7 @@ class ConversationStore:
                 return bool(ops)
 
     async def items(self, conversation_id: str, end: int, allowance: ReadAllowance | None = None) -> list[Json]:
-        """Return all items at places before `end`, in order.
+        """Return all items at positions before `end`, in order.
 
         Raises:
             TooLarge: they exceed `allowance`.
@@ -227,7 +227,7 @@ class ConversationStore:
         return await self._decoder.decode(values, allowance)
 
     async def pages(self, conversation_id: str, end: int, max_bytes: int = PAGE_BYTES) -> AsyncIterator[list[Json]]:
-        """Yield all items at places before `end`, in order, in pages that end once they reach `max_bytes`."""
+        """Yield all items at positions before `end`, in order, in pages that end once they reach `max_bytes`."""
         first, last = _row(conversation_id, 0), _row(conversation_id, end)
         while rows := await self._records.range(first, last, limit=_ITEMS_PER_READ, max_bytes=max_bytes):
             items = await self._decoder.decode_until([record.value for _, record in rows], max_bytes)
@@ -286,10 +286,10 @@ class ConversationStore:
         """
         first, last = 0, conversation.end
         if after is not None:
-            place = await self._place(conversation, after)
-            if place is None:
+            position = await self._position(conversation, after)
+            if position is None:
                 raise bad_request(f"No item with id '{after}' is in this list.", "after", "invalid_value")
-            first, last = (first, place[0]) if order == "desc" else (place[0] + 1, last)
+            first, last = (first, position[0]) if order == "desc" else (position[0] + 1, last)
         start, end = _row(conversation.id, first), _row(conversation.id, last)
         rows = await self._records.range(start, end, limit=limit + 1, reverse=order == "desc", max_bytes=max_bytes)
         values = [record.value for _, record in rows[:limit]]
@@ -304,16 +304,16 @@ class ConversationStore:
         self, conversation: Conversation, item_id: str, allowance: ReadAllowance | None = None
     ) -> Json | None:
         """Return the item with this id, which `allowance` counts as held; None if it is not in the conversation."""
-        place = await self._place(conversation, item_id)
-        return await self._item(_row(conversation.id, place[0]), allowance) if place else None
+        position = await self._position(conversation, item_id)
+        return await self._item(_row(conversation.id, position[0]), allowance) if position else None
 
     async def remove(self, conversation: Conversation, item_id: str) -> bool:
         """Remove an item from the conversation; return False if it does not exist."""
-        location = await self._place(conversation, item_id)
+        location = await self._position(conversation, item_id)
         if location is None:
             return False
-        place, unchanged = location
-        gone = await self._gone(conversation.owner, conversation.id, {_row(conversation.id, place): item_id})
+        position, unchanged = location
+        gone = await self._gone(conversation.owner, conversation.id, {_row(conversation.id, position): item_id})
         return await committed(self._records, gone, [unchanged])
 
     async def delete(self, conversation_id: str) -> bool:
@@ -350,8 +350,8 @@ class ConversationStore:
         record = (await self._records.get_many([key])).get(key)
         return (Conversation.decode(conversation_id, record), VersionIs(key, record.version)) if record else None
 
-    async def _place(self, conversation: Conversation, item_id: str) -> tuple[int, Condition] | None:
-        """Return the place of an item, and the condition that it is still there."""
+    async def _position(self, conversation: Conversation, item_id: str) -> tuple[int, Condition] | None:
+        """Return the position of an item, and the condition that it is still there."""
         address = _address(Hasher(conversation.owner), conversation.id, item_id)
         record = (await self._records.get_many([address])).get(address)
         return (int(record.value), VersionIs(address, record.version)) if record else None
@@ -401,21 +401,21 @@ def _fitting(items: Sequence[tuple[Json, int]], max_bytes: int) -> list[Json]:
     return [item for item, _ in items[:fit]]
 
 
-def _row(conversation_id: str, place: int) -> str:
-    """Return the key of the item at a place."""
-    return f"m/{conversation_id}/{place:08x}"
+def _row(conversation_id: str, position: int) -> str:
+    """Return the key of the item at a position."""
+    return f"m/{conversation_id}/{position:08x}"
 
 
 def _pointers(hasher: Hasher, item_id: str, row: str) -> list[Ensure | Put]:
     """Return the ops that write the pointers from an item's id to its row.
 
     A response, or another conversation, may also have the item. So the first pointer is kept if it leads elsewhere, and
-    the other one, which only this row has, finds the item when that place is gone.
+    the other one, which only this row has, finds the item when that position is gone.
     """
     first, pointer = item_pointer(hasher, item_id, row, 0)
     return [Ensure(first, pointer), Put(further_pointer(first, hasher.item(row)), pointer)]
 
 
 def _address(hasher: Hasher, conversation_id: str, item_id: str) -> str:
-    """Return the key of the row that holds the place of the item with this id."""
+    """Return the key of the row that holds the position of the item with this id."""
     return f"a/{conversation_id}/{hasher.item(item_id)}"

@@ -81,7 +81,7 @@ class Histories:
         return items
 
     async def newest_of_conversation(self, conversation_id: str, end: int, allowance: ReadAllowance) -> list[Json]:
-        """Return the items of a conversation at places before `end`, as `newest` returns those of a history."""
+        """Return the items of a conversation at positions before `end`, as `newest` returns those of a history."""
         left = allowance.left
         try:
             return await self._conversations.items(conversation_id, end, allowance)

@@ -51,13 +51,13 @@ class ItemFinder:
         for ids in batched(item_ids, _ITEMS_PER_LOOKUP):
             rows = {item_id: _pointers_of(hasher, item_id) for item_id in ids}
             pointers = await self._records.get_many([row for of_item in rows.values() for row in of_item])
-            places: dict[str, list[tuple[str, int]]] = {}
+            indices_by_key: dict[str, list[tuple[str, int]]] = {}
             for item_id, of_item in rows.items():
                 if row := next(filter(pointers.__contains__, of_item), None):
                     key, index = read_pointer(pointers[row].value)
-                    places.setdefault(key, []).append((item_id, index))
+                    indices_by_key.setdefault(key, []).append((item_id, index))
             left = dict(rows)
-            for key, named in places.items():
+            for key, named in indices_by_key.items():
                 for item_id, item in await self._items_at(key, named, allowance):
                     del left[item_id]
                     yield item_id, item
@@ -69,7 +69,7 @@ class ItemFinder:
                 yield item_id, remote
 
     async def _elsewhere(self, item_id: str, rows: Sequence[str], allowance: ReadAllowance) -> Json | None:
-        """Return an item from a record where it is stored too, after its first place is gone."""
+        """Return an item from a record where it is stored too, after its first record is gone."""
         for row in rows:
             prefix = further_pointers(row)
             start, end = prefix, after_prefix(prefix)

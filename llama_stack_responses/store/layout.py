@@ -18,8 +18,8 @@
     x/<bucket>/<of>              the owner has responses whose order begins with the bucket
     g/<key>                      this content lost a reference and may be garbage; the value is its owner
     c/<conversation>             a conversation (`conversations.py`)
-    m/<conversation>/<place>     an item of the conversation
-    a/<conversation>/<item>      the place of the item with this id, which is hashed as in a pointer
+    m/<conversation>/<position>  an item of the conversation
+    a/<conversation>/<item>      the position of the item with this id, which is hashed as in a pointer
     w/<conversation>             the conversation is deleted, its items are still to be deleted; the value is its owner
     z/<response or conversation> an import created it; the row outlives it, so that it is never imported again
 """

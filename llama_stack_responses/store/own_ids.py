@@ -64,8 +64,8 @@ def _not_under_their_ids(names: Sequence[str], rows: Mapping[str, int], records:
     ends = {f"n/{name}": index for index, name in enumerate(names)}
     starts: dict[str, set[int]] = defaultdict(set)
     targets = {rows[row]: read_pointer(record.value) for row, record in records.items()}
-    for index, (key, place) in targets.items():
-        starts[key].add(index - place)
+    for index, (key, position) in targets.items():
+        starts[key].add(index - position)
     stored = {index for index, (key, _) in targets.items() if ends.get(key, -1) >= index and len(starts[key]) == 1}
     return [index for index in rows.values() if index not in stored]
 

@@ -108,12 +108,12 @@ class LockBudget:
         if not self._waiting and count <= self._free:
             self._free -= count
             return
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((count, place))
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((count, granted))
         try:
-            await place
+            await granted
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled():
+            if granted.done() and not granted.cancelled():
                 self._give(count)
             else:
                 self._give(0)
@@ -122,7 +122,7 @@ class LockBudget:
     def _give(self, count: int) -> None:
         self._free += count
         while self._waiting and (self._waiting[0][1].done() or self._waiting[0][0] <= self._free):
-            wanted, place = self._waiting.popleft()
-            if not place.done():
+            wanted, granted = self._waiting.popleft()
+            if not granted.done():
                 self._free -= wanted
-                place.set_result(None)
+                granted.set_result(None)

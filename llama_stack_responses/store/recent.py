@@ -58,7 +58,7 @@ class RecentHistory:
         return [*await self._opening(root.items, allowance), *_turns(items)]
 
     async def conversation(self, conversation_id: str, end: int, allowance: ReadAllowance) -> list[Json]:
-        """Return the newest turns among the items of a conversation at places before `end`."""
+        """Return the newest turns among the items of a conversation at positions before `end`."""
         return await self._continued(conversation_id, end, (), allowance)
 
     async def _continued(

@@ -56,8 +56,8 @@ class FindsTools(Protocol):
 class Cites(Protocol):
     """A tool whose results the model cites with markers."""
 
-    def cite(self, key: str, place: str) -> Citation | None:
-        """Return the citation for a marker with this key; `place` is the text after its dagger."""
+    def cite(self, key: str, lines: str) -> Citation | None:
+        """Return the citation for a marker with this key; `lines` is the text after its dagger."""
         ...
 
 

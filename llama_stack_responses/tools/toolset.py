@@ -182,8 +182,8 @@ class Toolset:
         """Return the converter of citation markers in a round's text; None if no tool is cited."""
         citable = [tool for tool in self._tools if isinstance(tool, Cites)]
 
-        def cite(key: str, place: str) -> Citation | None:
-            return next((citation for tool in citable if (citation := tool.cite(key, place))), None)
+        def cite(key: str, lines: str) -> Citation | None:
+            return next((citation for tool in citable if (citation := tool.cite(key, lines))), None)
 
         return CitationExtractor(cite) if citable else None
 

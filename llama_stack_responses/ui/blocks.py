@@ -150,8 +150,8 @@ def citations(annotations: Any) -> list[Json]:
             "file_id": short(each.get("file_id")),
             "container_id": short(each.get("container_id")),
             "name": short(each.get("filename")),
-            "start": _place(each.get("start_index")),
-            "end": _place(each.get("end_index")),
+            "start": _index(each.get("start_index")),
+            "end": _index(each.get("end_index")),
         }
         for each in objects(annotations)
     ]
@@ -163,5 +163,5 @@ def objects(values: Any) -> Iterable[Mapping[str, Any]]:
     return [each for each in entries if isinstance(each, dict)]
 
 
-def _place(value: Any) -> int | None:
+def _index(value: Any) -> int | None:
     return value if isinstance(value, int) else None

@@ -121,7 +121,7 @@ class Streams:
         now = await self._impl.archive.now() if jobs else 0.0
         # The last started first, as the sort keeps it for responses of one second.
         responses = [{**one, **_of_job(jobs.get(each), now)} for each, one in reversed(states.items())]
-        responses.sort(key=_place)
+        responses.sort(key=_sort_key)
         if response_id:
             responses = [one for one in responses if one["id"] == response_id]
         return {"responses": responses[:_MAX_SHOWN], "queued": waiting, "servers": servers}
@@ -188,10 +188,10 @@ def _cursor(key: str) -> str:
     return "-".join(key.split("/")[2:])
 
 
-def _place(one: Json) -> tuple[bool, float]:
+def _sort_key(one: Json) -> tuple[bool, float]:
     """Return the key that sorts responses: those that run, newest first, then those that wait, as they stand."""
-    place = one["queue_place"]
-    return place is not None, -one["created_at"] if place is None else place
+    queue_position = one["queue_place"]
+    return queue_position is not None, -one["created_at"] if queue_position is None else queue_position
 
 
 def _of_job(job: JobNow | None, now: float) -> Json:
@@ -199,7 +199,7 @@ def _of_job(job: JobNow | None, now: float) -> Json:
         return dict.fromkeys(("queue_place", "worker", "attempt", "lease_seconds"))
     return {
         "status": "in_progress" if job.worker else "queued",
-        "queue_place": job.place,
+        "queue_place": job.position,
         "worker": job.worker,
         "attempt": job.attempt,
         "lease_seconds": None if job.lease_until is None else round(max(0.0, job.lease_until - now), 1),

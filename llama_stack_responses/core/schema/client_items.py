@@ -134,27 +134,27 @@ _APPLY_PATCH_CALL_OUTPUT: Final = object_of(
 
 # Computer use
 
-_PLACE: Final[Mapping[str, Check]] = {"x": _COORDINATE, "y": _COORDINATE}
+_POINT: Final[Mapping[str, Check]] = {"x": _COORDINATE, "y": _COORDINATE}
 
 COMPUTER_ACTION: Final = tagged(
     "action",
     {
         "click": object_of(
-            {"button": one_of("left", "right", "wheel", "back", "forward"), **_PLACE, "keys": _KEYS},
+            {"button": one_of("left", "right", "wheel", "back", "forward"), **_POINT, "keys": _KEYS},
             "button",
-            *_PLACE,
+            *_POINT,
             defaults={"button": "left"},
         ),
-        "double_click": object_of({**_PLACE, "keys": _KEYS}, *_PLACE),
-        "drag": object_of({"path": array(object_of(_PLACE, *_PLACE)), "keys": _KEYS}, "path"),
+        "double_click": object_of({**_POINT, "keys": _KEYS}, *_POINT),
+        "drag": object_of({"path": array(object_of(_POINT, *_POINT)), "keys": _KEYS}, "path"),
         "keypress": object_of({"keys": _KEYS}, "keys"),
-        "move": object_of({**_PLACE, "keys": _KEYS}, *_PLACE),
+        "move": object_of({**_POINT, "keys": _KEYS}, *_POINT),
         "screenshot": object_of({}),
         "scroll": object_of(
-            {"scroll_x": _COORDINATE, "scroll_y": _COORDINATE, **_PLACE, "keys": _KEYS},
+            {"scroll_x": _COORDINATE, "scroll_y": _COORDINATE, **_POINT, "keys": _KEYS},
             "scroll_x",
             "scroll_y",
-            *_PLACE,
+            *_POINT,
             defaults={"scroll_x": 0, "scroll_y": 0},
         ),
         "type": object_of({"text": TEXT}, "text"),

@@ -371,7 +371,7 @@ class Assembler:
         part = item.part
         annotation = delta.value
         if delta.length is not None:
-            annotation = annotation | _places(annotation["type"], part.length(), delta.length)
+            annotation = annotation | _position_fields(annotation["type"], part.length(), delta.length)
         index = len(part.annotations)
         part.annotations.append(annotation)
         return [events.output_text_annotation_added(self._next(), item.id, item.index, part.index, index, annotation)]
@@ -473,7 +473,7 @@ class Assembler:
         return self.response | {"output": list(self._output.items)}
 
 
-def _places(kind: str, end: int, length: int) -> dict[str, int]:
+def _position_fields(kind: str, end: int, length: int) -> dict[str, int]:
     """Return the position fields of an annotation of this type on the `length` characters before `end`."""
     return {"index": end} if kind == "file_citation" else {"start_index": end - length, "end_index": end}
 

@@ -36,7 +36,7 @@ class Citation:
 
 
 Cite = Callable[[str, str], Citation | None]
-"""`(key, place) -> citation` for a marker with this key and the text after its dagger; None: it cites nothing."""
+"""`(key, lines) -> citation` for a marker with this key and the text after its dagger; None: it cites nothing."""
 
 
 class CitationExtractor:

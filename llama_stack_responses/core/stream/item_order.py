@@ -14,7 +14,7 @@ from typing import Final
 from .events import Event
 
 _WORDS: Final = ("message", "reasoning")
-_PLACES: Final = ("type", "content_index", "summary_index")
+_IDENTIFYING_FIELDS: Final = ("type", "content_index", "summary_index")
 _JOINED_CHARACTERS: Final = 4_096
 """Maximum characters of a held delta to which the next one is appended."""
 
@@ -111,7 +111,7 @@ def _continues(held: Event, event: Event) -> bool:
     before, after = held.get("delta"), event.get("delta")
     if not (isinstance(before, str) and isinstance(after, str)) or len(before) > _JOINED_CHARACTERS:
         return False
-    return "command_index" not in event and all(held.get(place) == event.get(place) for place in _PLACES)
+    return "command_index" not in event and all(held.get(field) == event.get(field) for field in _IDENTIFYING_FIELDS)
 
 
 def _joined(held: Event, event: Event) -> Event:

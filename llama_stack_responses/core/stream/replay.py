@@ -129,10 +129,10 @@ class _Replay:
 
     def _deltas(self, mark: Mark, text: str, logprobs: Sequence[Json]) -> Iterator[tuple[str, Sequence[Json]]]:
         """Yield the pieces of a run: the next run of a text begins where the last one ended."""
-        place = (mark[0], mark[1], mark[2])
+        part = (mark[0], mark[1], mark[2])
         for length, shown in lengths(mark):
-            start, first = self._texts[place], self._logprobs[place]
-            self._texts[place], self._logprobs[place] = start + length, first + shown
+            start, first = self._texts[part], self._logprobs[part]
+            self._texts[part], self._logprobs[part] = start + length, first + shown
             yield text[start : start + length], logprobs[first : first + shown]
 
 

@@ -67,6 +67,6 @@ def nothing_printed(_: list[Json]) -> list[Json]:
 def _events(names: Sequence[str], count: int, sequence_number: int, item: Json, output_index: int) -> list[Event]:
     order = [(name, command_index) for command_index in range(count) for name in names]
     return [
-        shell_event(name, sequence_number + place, item, output_index, command_index)
-        for place, (name, command_index) in enumerate(order)
+        shell_event(name, sequence_number + offset, item, output_index, command_index)
+        for offset, (name, command_index) in enumerate(order)
     ]

@@ -372,10 +372,10 @@ def _joined(frames: list[bytes], *, text: bool) -> bytearray:
     """
     message = bytearray(sum(map(len, frames)))
     decoder = codecs.getincrementaldecoder("utf-8")()
-    place = 0
+    offset = 0
     for number, frame in enumerate(frames):
-        message[place : place + len(frame)] = frame
-        place += len(frame)
+        message[offset : offset + len(frame)] = frame
+        offset += len(frame)
         if text:
             decoder.decode(frame, final=number == len(frames) - 1)
         frames[number] = b""

@@ -73,8 +73,8 @@ class CodeInterpreterTool:
         if (path := self._files.get(key)) is None:
             return None
         name = path.rpartition("/")[2]
-        place = {"container_id": self._choice.container_id, "file_id": file_id(path), "filename": name}
-        return Citation(f"[{name}](sandbox:{quote(path)})", {"type": "container_file_citation", **place})
+        citation = {"container_id": self._choice.container_id, "file_id": file_id(path), "filename": name}
+        return Citation(f"[{name}](sandbox:{quote(path)})", {"type": "container_file_citation", **citation})
 
     def _fields(self, _: str, __: str) -> Json:
         return {"container_id": self._choice.container_id}

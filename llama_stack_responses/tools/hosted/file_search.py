@@ -113,10 +113,10 @@ class FileSearch:
             name: self._declared[name] for name in ("filters", "ranking_options") if name in self._declared
         }
         options["max_num_results"] = count = self._declared.get("max_num_results") or _DEFAULT_RESULTS
-        places = asyncio.Semaphore(_MAX_CONCURRENT_SEARCHES)
+        slots = asyncio.Semaphore(_MAX_CONCURRENT_SEARCHES)
 
         async def search(store_id: str, query: str) -> Sequence[Passage]:
-            async with places:
+            async with slots:
                 passages = await self._stores.search(store_id, query, options)
             return [_bounded(each) for each in passages[:count]]
 

@@ -41,8 +41,10 @@ class HostedShellTool:
 
     async def prepare(self, history: ToolHistory, _: ItemReporter) -> None:
         """Choose the container."""
-        places = [item.get("environment") or {} for item in history.calls.get("shell_call", ())]
-        self._choice.choose(place["container_id"] for place in places if "container_id" in place)
+        environments = [item.get("environment") or {} for item in history.calls.get("shell_call", ())]
+        self._choice.choose(
+            environment["container_id"] for environment in environments if "container_id" in environment
+        )
 
     def functions(self) -> Sequence[Function]:
         """Return the single function. It is not repeatable: commands that may have run are not run again."""
@@ -58,8 +60,8 @@ class HostedShellTool:
         return [_NAME] if choice["type"] == "shell" else []
 
     def _fields(self, _: str, call_id: str) -> Json:
-        place = {"type": "container_reference", "container_id": self._choice.container_id}
-        return {"call_id": call_id, "environment": place}
+        environment = {"type": "container_reference", "container_id": self._choice.container_id}
+        return {"call_id": call_id, "environment": environment}
 
     def _whole(self, arguments: str) -> Json | None:
         action = validated_arguments(arguments, SHELL_ACTION)

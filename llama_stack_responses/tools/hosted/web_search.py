@@ -144,8 +144,8 @@ class Browsing:
 
     def where(self) -> str:
         """Return the user's location and the allowed domains, as text for the model."""
-        places = [self.location[key] for key in ("city", "region", "country", "timezone") if self.location.get(key)]
-        near = f" The user is near: {', '.join(places)}." if places else ""
+        parts = [self.location[key] for key in ("city", "region", "country", "timezone") if self.location.get(key)]
+        near = f" The user is near: {', '.join(parts)}." if parts else ""
         return near + (f" Only pages of these domains are found: {', '.join(self.domains)}." if self.domains else "")
 
     def _asking(self, query: str) -> Json:

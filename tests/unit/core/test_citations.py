@@ -16,7 +16,7 @@ F = {"type": "file_citation", "file_id": "file-1", "filename": "f.txt"}
 LINK = "([a.example](https://a.example/))"
 
 
-def cite(key: str, place: str) -> Citation | None:
+def cite(key: str, lines: str) -> Citation | None:
     return {"1": Citation(LINK, A), "F1": Citation("", F)}.get(key)
 
 

@@ -63,7 +63,7 @@ async def used(entry: ContainerEntry) -> dict[str, Any]:
 
 async def main(folder: Path, *, in_memory: bool) -> dict[str, Any]:
     containers = Containers(
-        jail(), BOUNDS, volumes(in_memory=in_memory), folder, idle_seconds=60, places=ContainerSlots(2, 3)
+        jail(), BOUNDS, volumes(in_memory=in_memory), folder, idle_seconds=60, slots=ContainerSlots(2, 3)
     )
     found = await used(await containers.create(ANONYMOUS))
     await containers.close()

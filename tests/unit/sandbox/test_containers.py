@@ -62,7 +62,7 @@ async def containers(tmp_path: Path, clock: Clock) -> AsyncIterator[Containers]:
         volumes(most_files=20_000),
         tmp_path / "containers",
         idle_seconds=60,
-        places=ContainerSlots(2, 3),
+        slots=ContainerSlots(2, 3),
         clock=clock,
     )
     yield created
@@ -93,7 +93,7 @@ async def test_unused_container_expires(containers: Containers, clock: Clock) ->
     with pytest.raises(NoContainer):
         containers.find(entry.id, ANNA)
     await containers.create(ANNA)
-    assert not entry.container.volume.place.exists()
+    assert not entry.container.volume.folder.exists()
 
 
 async def test_leftovers_of_killed_server_are_removed(containers: Containers, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ async def test_leftovers_of_killed_server_are_removed(containers: Containers, tm
     for folder in (left, foreign):
         folder.mkdir()
         (folder / "secret.txt").write_text("left")
-    other = Containers(jail(), BOUNDS, volumes(), root, idle_seconds=60, places=ContainerSlots(2, 2))
+    other = Containers(jail(), BOUNDS, volumes(), root, idle_seconds=60, slots=ContainerSlots(2, 2))
     other.start()
     await until(lambda: not left.exists())
     await other.close()
@@ -171,9 +171,9 @@ async def test_links_never_lead_out_of_container(containers: Containers, tmp_pat
 # Limits
 
 
-@pytest.mark.parametrize("places", [ContainerSlots(4, 9), ContainerSlots(9, 4)], ids=["all", "one owner"])
-async def test_concurrent_creations_stay_within_limit(tmp_path: Path, places: ContainerSlots) -> None:
-    created = Containers(jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, places=places)
+@pytest.mark.parametrize("slots", [ContainerSlots(4, 9), ContainerSlots(9, 4)], ids=["all", "one owner"])
+async def test_concurrent_creations_stay_within_limit(tmp_path: Path, slots: ContainerSlots) -> None:
+    created = Containers(jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, slots=slots)
     found = await asyncio.gather(*(created.create(ANNA) for _ in range(12)), return_exceptions=True)
     assert sum(isinstance(each, TooManyContainers) for each in found) == 8
     assert len(created.of(ANNA)) == 4
@@ -182,7 +182,7 @@ async def test_concurrent_creations_stay_within_limit(tmp_path: Path, places: Co
 
 async def test_owner_limit_ignores_groups_and_leaves_places_to_others(tmp_path: Path) -> None:
     created = Containers(
-        jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, places=ContainerSlots(4, 2)
+        jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, slots=ContainerSlots(4, 2)
     )
     await created.create(ANNA)
     await created.create(Owner("anna", {"teams": ["a"]}))
@@ -197,7 +197,7 @@ async def test_owner_limit_ignores_groups_and_leaves_places_to_others(tmp_path: 
 
 async def test_anonymous_owner_may_have_all_containers(tmp_path: Path) -> None:
     created = Containers(
-        jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, places=ContainerSlots(3, 1)
+        jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, slots=ContainerSlots(3, 1)
     )
     for _ in range(3):
         await created.create(ANONYMOUS)
@@ -206,7 +206,7 @@ async def test_anonymous_owner_may_have_all_containers(tmp_path: Path) -> None:
 
 async def test_failed_or_cancelled_creation_takes_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "containers"
-    created = Containers(jail(), BOUNDS, volumes(), root, idle_seconds=60, places=ContainerSlots(1, 1))
+    created = Containers(jail(), BOUNDS, volumes(), root, idle_seconds=60, slots=ContainerSlots(1, 1))
     begun, go_on, make = threading.Event(), threading.Event(), FolderLock.make
 
     def slow(folder: Path) -> FolderLock:
@@ -255,7 +255,7 @@ async def test_container_counts_until_its_files_are_removed(
     with pytest.raises(TooManyContainers):
         await containers.create(ANNA)
     go_on.set()
-    await until(lambda: not first.container.volume.place.exists())
+    await until(lambda: not first.container.volume.folder.exists())
     await containers.create(ANNA)
 
 
@@ -268,10 +268,10 @@ async def test_failed_removal_is_retried(containers: Containers, monkeypatch: py
 
     monkeypatch.setattr(containers._removal, "remove", fail)
     await containers.end(entry.id)
-    assert entry.container.volume.place.exists()
+    assert entry.container.volume.folder.exists()
     monkeypatch.setattr(containers._removal, "remove", remove)
     containers.start()
-    await until(lambda: not entry.container.volume.place.exists())
+    await until(lambda: not entry.container.volume.folder.exists())
 
 
 DEEP = """
@@ -292,7 +292,7 @@ async def test_very_deep_folders_are_listed_and_removed(containers: Containers) 
     assert not ran.failed, ran.printed
     assert [each.path for each in await files(entry)] == ["/mnt/data/top.txt"]
     await containers.end(entry.id)
-    await until(lambda: not entry.container.volume.place.exists())
+    await until(lambda: not entry.container.volume.folder.exists())
 
 
 async def test_unreadable_folder_of_killed_server_is_removed(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ async def test_unreadable_folder_of_killed_server_is_removed(tmp_path: Path) -> 
     left = root / "cntr_left"
     (left / "inner").mkdir(parents=True)
     left.chmod(0)
-    created = Containers(jail(), BOUNDS, volumes(), root, idle_seconds=60, places=ContainerSlots(2, 2))
+    created = Containers(jail(), BOUNDS, volumes(), root, idle_seconds=60, slots=ContainerSlots(2, 2))
     created.start()
     await until(lambda: not left.exists())
     await created.close()
@@ -310,7 +310,7 @@ async def test_unreadable_folder_of_killed_server_is_removed(tmp_path: Path) -> 
 async def test_upload_over_limit_is_refused(tmp_path: Path, in_memory: bool) -> None:
     root = tmp_path / "containers"
     created = Containers(
-        jail(), BOUNDS, volumes(in_memory=in_memory), root, idle_seconds=60, places=ContainerSlots(2, 2)
+        jail(), BOUNDS, volumes(in_memory=in_memory), root, idle_seconds=60, slots=ContainerSlots(2, 2)
     )
     try:
         entry = await created.create(ANNA)
@@ -331,7 +331,7 @@ async def test_upload_over_limit_is_refused(tmp_path: Path, in_memory: bool) -> 
 
 async def test_concurrent_uploads_stay_within_limit(tmp_path: Path) -> None:
     root = tmp_path / "containers"
-    created = Containers(jail(), BOUNDS, volumes(in_memory=False), root, idle_seconds=60, places=ContainerSlots(2, 2))
+    created = Containers(jail(), BOUNDS, volumes(in_memory=False), root, idle_seconds=60, slots=ContainerSlots(2, 2))
     try:
         entry = await created.create(ANNA)
         uploads = (write_file(entry, f"file {number}", BytesIO(bytes(9 * 2**20))) for number in range(6))

@@ -108,7 +108,7 @@ needs_groups = pytest.mark.skipif(not real(), reason="this process has no contro
 @pytest.fixture
 async def containers(tmp_path: Path) -> AsyncIterator[Containers]:
     created = Containers(
-        jail(), BOUNDS, volumes(), tmp_path / "c", idle_seconds=60, places=ContainerSlots(2, 2), groups=real()
+        jail(), BOUNDS, volumes(), tmp_path / "c", idle_seconds=60, slots=ContainerSlots(2, 2), groups=real()
     )
     yield created
     await created.close()

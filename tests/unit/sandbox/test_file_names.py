@@ -27,7 +27,7 @@ from tests.unit.sandbox.test_container import BOUNDS, jail, volumes
 @pytest.fixture
 async def entry(tmp_path: Path) -> AsyncIterator[ContainerEntry]:
     containers = Containers(
-        jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, places=ContainerSlots(2, 3)
+        jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, slots=ContainerSlots(2, 3)
     )
     yield await containers.create(Owner("anna", {}))
     await containers.close()

@@ -19,11 +19,11 @@ from llama_stack_responses.sandbox.removal import Removal, remove_some
 NOBODY = 65534
 
 
-def as_ordinary_user(call: Callable[[], Any], *places: Path) -> Any:
+def as_ordinary_user(call: Callable[[], Any], *folders: Path) -> Any:
     """Run the call in a thread with the file permissions of an ordinary user who owns the places."""
     if os.geteuid() == 0:
-        for place in places:
-            os.chown(place, NOBODY, NOBODY)
+        for folder in folders:
+            os.chown(folder, NOBODY, NOBODY)
     result: list[Any] = []
 
     def run() -> None:
@@ -107,15 +107,15 @@ def test_removal_of_deep_folder_opens_few_files(tmp_path: Path) -> None:
 
 def test_folders_without_permissions_are_removed_by_ordinary_user(root: Path) -> None:
     top = root / "top"
-    places = [top, top / "closed", top / "closed" / "inner", top / "read-only", top / "read-only" / "inner"]
-    for place in places:
-        place.mkdir()
+    folders = [top, top / "closed", top / "closed" / "inner", top / "read-only", top / "read-only" / "inner"]
+    for folder in folders:
+        folder.mkdir()
     (top / "closed" / "file").touch()
     (top / "read-only" / "inner" / "file").touch()
-    for place, mode in ((places[4], 0o500), (places[3], 0o500), (places[2], 0), (places[1], 0), (top, 0)):
+    for folder, mode in ((folders[4], 0o500), (folders[3], 0o500), (folders[2], 0), (folders[1], 0), (top, 0)):
         if os.geteuid() == 0:
-            os.chown(place, NOBODY, NOBODY)
-        place.chmod(mode)
+            os.chown(folder, NOBODY, NOBODY)
+        folder.chmod(mode)
     assert as_ordinary_user(lambda: remove_some(top, 100)) is True
     assert not top.exists()
 

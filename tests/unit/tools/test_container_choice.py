@@ -36,7 +36,7 @@ class Shelf:
 @asynccontextmanager
 async def opened(folder: Path) -> AsyncIterator[Containers]:
     containers = Containers(
-        jail(), BOUNDS, volumes(in_memory=False), folder, idle_seconds=60, places=ContainerSlots(2, 2)
+        jail(), BOUNDS, volumes(in_memory=False), folder, idle_seconds=60, slots=ContainerSlots(2, 2)
     )
     try:
         yield containers
