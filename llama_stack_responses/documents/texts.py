@@ -62,7 +62,7 @@ class Texts:
         self._seconds = seconds
         self._recent: LruCache[bytes, str] = LruCache(_CACHED_CHARACTERS, len)
 
-    async def of(self, document: Document, context: ReadContext) -> str:
+    async def extract(self, document: Document, context: ReadContext) -> str:
         """Return the text of a file.
 
         Raises:

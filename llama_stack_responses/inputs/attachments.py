@@ -80,12 +80,12 @@ class Attachments:
                 this owner wait or are held, 503 if too many of all users are held; `param` names the part.
         """
         budget = TimeBudget(self.limits.request_seconds)
-        reading = _Reading(self, profile, request, owner, ReadContext(owner.identity, budget, request.store), held)
-        for number, part in enumerate(part for item in items for _, part in _places(item)):
-            reading.want(part)
+        reading = _RequestFiles(self, profile, request, owner, ReadContext(owner.identity, budget, request.store), held)
+        for number, part in enumerate(part for item in items for _, part in _parts(item)):
+            reading.register(part)
             if number % _PARTS_PER_TURN == _PARTS_PER_TURN - 1:
                 await asyncio.sleep(0)
-        if not reading.wanted:
+        if not reading.sources:
             return items
         await reading.read()
         return [reading.applied(item) for item in items]
@@ -118,30 +118,30 @@ class _Source:
 
 
 @dataclass(slots=True)
-class _Reading:
+class _RequestFiles:
     """The files that are read for one response.
 
     Attributes:
         context: the owner and time budget for extracting text.
         held: reservation for the converted content.
-        wanted: one part for each source that has to be read.
-        places: number of parts of each source.
-        made: converted content of each source.
+        sources: one part for each source that has to be read.
+        counts: number of parts of each source.
+        converted: converted content of each source.
         size: bytes that were read, plus those that repeated parts add.
     """
 
-    means: Attachments
+    attachments: Attachments
     profile: Profile
     request: CreateRequest
     owner: Owner
     context: ReadContext
     held: Reservation
-    wanted: dict[_Source, Json] = field(default_factory=dict)
-    places: Counter[_Source] = field(default_factory=Counter)
-    made: dict[_Source, Json] = field(default_factory=dict)
+    sources: dict[_Source, Json] = field(default_factory=dict)
+    counts: Counter[_Source] = field(default_factory=Counter)
+    converted: dict[_Source, Json] = field(default_factory=dict)
     size: int = 0
 
-    def want(self, part: Json) -> None:
+    def register(self, part: Json) -> None:
         """Register the source of a part to be read.
 
         Raises:
@@ -149,8 +149,8 @@ class _Reading:
         """
         self._check(part)
         if source := self._source(part):
-            self.wanted.setdefault(source, part)
-            self.places[source] += 1
+            self.sources.setdefault(source, part)
+            self.counts[source] += 1
 
     async def read(self) -> None:
         """Read all registered sources.
@@ -158,16 +158,17 @@ class _Reading:
         Raises:
             ApiError: a source cannot be read.
         """
-        if len(self.wanted) > self.means.limits.max_files:
-            message = f"This conversation has more than {self.means.limits.max_files} files and images. Send fewer."
+        limit = self.attachments.limits.max_files
+        if len(self.sources) > limit:
+            message = f"This conversation has more than {limit} files and images. Send fewer."
             raise bad_request(message, "input", "array_above_max_length")
-        places = asyncio.Semaphore(_MAX_CONCURRENT_READS)
+        slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
 
         async def read(source: _Source, part: Json) -> None:
-            async with places:
-                self.made[source] = await self._content(source, part)
+            async with slots:
+                self.converted[source] = await self._content(source, part)
 
-        await gather_or_cancel(read(source, part) for source, part in self.wanted.items())
+        await gather_or_cancel(read(source, part) for source, part in self.sources.items())
 
     def applied(self, item: Json) -> Json:
         """Return the item with the converted content of its parts."""
@@ -182,7 +183,7 @@ class _Reading:
         return item
 
     def _applied(self, part: Json) -> Json:
-        content = self.made.get(source) if (source := self._source(part)) else None
+        content = self.converted.get(source) if (source := self._source(part)) else None
         if content is None:
             return part
         names = ["prompt_cache_breakpoint", *(() if part["type"] == "input_file" else ("type", "detail"))]
@@ -192,7 +193,7 @@ class _Reading:
         """Return the source of a part, or None if the model accepts the part unchanged."""
         kind = part.get("type")
         name = next((name for name in _FIELDS if part.get(name)), None)
-        if kind not in _TAKEN or name is None:
+        if kind not in _CAPABILITY or name is None:
             return None
         to_fetch = self.profile.image_urls == "fetch" and part.get("image_url", "")[:5].lower() != "data:"
         if (name == "image_url" and not to_fetch) or (name == "file_data" and self.profile.files):
@@ -200,17 +201,17 @@ class _Reading:
         return _Source(kind, name, part[name], part.get("filename"))
 
     def _check(self, part: Json) -> None:
-        what = _TAKEN.get(part.get("type", ""))
+        what = _CAPABILITY.get(part.get("type", ""))
         if what in ("images", "audio") and not getattr(self.profile, what):
             message = f"This model does not accept {what} as input."
             raise bad_request(message, self._param(part, None), "unsupported_value")
 
     async def _content(self, source: _Source, part: Json) -> Json:
-        is_image = _TAKEN[source.type] == "images"
+        is_image = _CAPABILITY[source.type] == "images"
         try:
-            with self.means.contents.reserve(self.owner) as reading:
+            with self.attachments.contents.reserve(self.owner) as reading:
                 content = await self._read(source, reading)
-            self.held.add(self.places[source] * sum(map(sys.getsizeof, content.values())))
+            self.held.add(self.counts[source] * sum(map(sys.getsizeof, content.values())))
             return content
         except UrlRefused as refused:
             code = "failed_to_download_image" if is_image else "failed_to_download_file"
@@ -226,7 +227,7 @@ class _Reading:
     async def _read(self, source: _Source, reading: Reservation) -> Json:
         """Return the converted content of a source. Its file, and its base64, count on `reading`."""
         document = await self._document(source, reading)
-        if _TAKEN[source.type] == "images":
+        if _CAPABILITY[source.type] == "images":
             self._count_parts(source, document, len(document.content))
             reading.add(encoded_bytes(document.content))
             return await _image(document)
@@ -234,7 +235,7 @@ class _Reading:
 
     def _count(self, size: int) -> None:
         self.size += size
-        max_bytes = self.means.limits.max_bytes
+        max_bytes = self.attachments.limits.max_bytes
         if self.size > max_bytes:
             raise Unreadable(
                 f"is too large: the files and images of one response may have {max_bytes} bytes together, and each "
@@ -247,7 +248,7 @@ class _Reading:
         Args:
             size: size of the content of one part for the model; a text may be longer than its file.
         """
-        self._count(max(0, size * self.places[source] - len(document.content)))
+        self._count(max(0, size * self.counts[source] - len(document.content)))
 
     async def _document(self, source: _Source, reading: Reservation) -> Document:
         def count(size: int) -> None:
@@ -256,14 +257,14 @@ class _Reading:
 
         match source.field:
             case "file_id":
-                return await self.means.files.read(source.value, count)
+                return await self.attachments.files.read(source.value, count)
             case "file_data":
                 reading.add(decoded_bytes(source.value))
                 document = await _of_data(source)
                 self._count(len(document.content))
                 return document
         reading.add(CONNECTION_BYTES)
-        fetched = await self.means.fetcher.get(source.value, count)
+        fetched = await self.attachments.fetcher.get(source.value, count)
         name = unquote(urlsplit(fetched.url).path.rpartition("/")[2])
         return Document(name, fetched.media_type, fetched.body, fetched.charset)
 
@@ -274,7 +275,7 @@ class _Reading:
             reading.add(encoded_bytes(document.content))
             media_type = document.media_type or "application/octet-stream"
             return {"type": "input_file", "filename": name, "file_data": await _data_url(media_type, document.content)}
-        text = await self.means.texts.of(document, self.context)
+        text = await self.attachments.texts.extract(document, self.context)
         self._count_parts(source, document, len(text))
         return {"type": "input_text", "text": f'<file name="{_quotable(name)}">\n{text}\n</file>'}
 
@@ -284,9 +285,9 @@ class _Reading:
         A part of the history gets the name of the parameter that the history belongs to.
         """
         for number, item in enumerate(self.request.input_items):
-            for place, its in _places(item):
-                if its == part:
-                    return ".".join(filter(None, [f"input[{number}].{place}", name]))
+            for path, candidate in _parts(item):
+                if candidate == part:
+                    return ".".join(filter(None, [f"input[{number}].{path}", name]))
         for variable, value in ((self.request.prompt or {}).get("variables") or {}).items():
             if value == part:
                 return ".".join(filter(None, [f"prompt.variables.{variable}", name]))
@@ -298,7 +299,7 @@ class _Reading:
 _DATA_HEAD_CHARACTERS: Final = 1_000
 """Characters of a data URL within which its data begins."""
 
-_TAKEN: Final = {
+_CAPABILITY: Final = {
     "input_image": "images",
     "computer_screenshot": "images",
     "input_file": "files",
@@ -307,7 +308,7 @@ _TAKEN: Final = {
 """The input capability of the model that a type of part needs. Without `files`, files become text."""
 
 
-def _places(item: Json) -> Iterator[tuple[str, Json]]:
+def _parts(item: Json) -> Iterator[tuple[str, Json]]:
     """Yield the parts of an item, each with its path."""
     for name in ("content", "output"):
         held = item.get(name)

@@ -78,7 +78,7 @@ async def test_text_file_of_any_media_type_is_read(pool: WorkerPool, given: Docu
     ],
 )
 async def test_unknown_charset_is_ignored(pool: WorkerPool, charset: str, text: str) -> None:
-    assert await texts_of(pool, 100).of(document(text.encode(), "text/plain", charset), context()) == text
+    assert await texts_of(pool, 100).extract(document(text.encode(), "text/plain", charset), context()) == text
 
 
 @pytest.mark.parametrize(
@@ -102,26 +102,26 @@ async def test_file_without_text_is_refused(pool: WorkerPool, given: Document, w
 async def test_processor_of_stack_reads_files_other_than_text(pool: WorkerPool) -> None:
     processor = FakeProcessor("half a \ud83d")
     texts = texts_of(pool, 100, processor)
-    assert await texts.of(document(ZIP), context()) == "half a �"
-    assert await texts.of(document(pdf("Hello")), context()) == "half a �"
-    assert await texts.of(document(b"text"), context()) == "text"
+    assert await texts.extract(document(ZIP), context()) == "half a �"
+    assert await texts.extract(document(pdf("Hello")), context()) == "half a �"
+    assert await texts.extract(document(b"text"), context()) == "text"
     assert len(processor.given) == 2
 
 
 async def test_unstored_files_are_not_given_to_processor_that_stores(pool: WorkerPool) -> None:
     keeper, processor = FakeProcessor(keeps=True), FakeProcessor()
-    assert await texts_of(pool, 100, keeper).of(document(pdf("Hello")), context(keep=False)) == "Hello"
+    assert await texts_of(pool, 100, keeper).extract(document(pdf("Hello")), context(keep=False)) == "Hello"
     with pytest.raises(Unreadable, match="'store' is false"):
-        await texts_of(pool, 100, keeper).of(document(ZIP), context(keep=False))
+        await texts_of(pool, 100, keeper).extract(document(ZIP), context(keep=False))
     assert keeper.given == []
-    assert await texts_of(pool, 100, processor).of(document(ZIP), context(keep=False)) == "Read."
-    assert await texts_of(pool, 100, keeper).of(document(ZIP), context()) == "Read."
+    assert await texts_of(pool, 100, processor).extract(document(ZIP), context(keep=False)) == "Read."
+    assert await texts_of(pool, 100, keeper).extract(document(ZIP), context()) == "Read."
 
 
 async def test_same_file_is_read_once(pool: WorkerPool) -> None:
     processor = FakeProcessor()
     texts = texts_of(pool, 100, processor)
-    assert [await texts.of(document(ZIP), context()) for _ in range(2)] == ["Read."] * 2
+    assert [await texts.extract(document(ZIP), context()) for _ in range(2)] == ["Read."] * 2
     assert len(processor.given) == 1
 
 
@@ -129,7 +129,7 @@ async def test_cached_texts_are_bounded_in_size(pool: WorkerPool) -> None:
     processor = FakeProcessor("x" * 6_000_000)
     texts = texts_of(pool, 10_000_000, processor)
     for number in (1, 2, 1, 3, 1, 2):
-        await texts.of(document(ZIP + bytes([number])), context())
+        await texts.extract(document(ZIP + bytes([number])), context())
     # The second is evicted for the third, and then the third for the second.
     assert len(processor.given) == 4
 
@@ -141,7 +141,7 @@ async def test_processor_is_stopped_after_timeout(pool: WorkerPool) -> None:
             return ""
 
     with pytest.raises(Unreadable, match=r"within 0\.01 seconds"):
-        await texts_of(pool, 100, Stalled(), seconds=0.01).of(document(ZIP), context())
+        await texts_of(pool, 100, Stalled(), seconds=0.01).extract(document(ZIP), context())
 
 
 async def test_processor_is_shared_fairly_between_owners() -> None:
@@ -157,7 +157,7 @@ async def test_processor_is_shared_fairly_between_owners() -> None:
         asyncio.create_task(texts.of(Document("stalled", "", ZIP + bytes([number])), context())) for number in range(3)
     ]
     await until(lambda: queue._running.total() + sum(map(len, queue._waiting.values())) == len(flood))
-    assert await texts.of(document(ZIP), ReadContext(("", "bob"), TimeBudget(60))) == "Read."
+    assert await texts.extract(document(ZIP), ReadContext(("", "bob"), TimeBudget(60))) == "Read."
     assert not any(each.done() for each in flood)
     for each in flood:
         each.cancel()
@@ -173,4 +173,4 @@ async def test_time_budget_of_request_limits_processor() -> None:
     texts, of_request = texts_of(WorkerPool(PoolLimits()), 100, Stalled()), context(seconds=0.01)
     for _ in range(2):
         with pytest.raises(Unreadable, match=r"0\.01 seconds together \(setting 'files.request_seconds'\)"):
-            await texts.of(document(ZIP), of_request)
+            await texts.extract(document(ZIP), of_request)
