@@ -63,7 +63,7 @@ def document(content: bytes, media_type: str = "", charset: str | None = None) -
     ],
 )
 async def test_text_file_of_any_media_type_is_read(pool: WorkerPool, given: Document, text: str) -> None:
-    assert await texts_of(pool, 100).of(given, context()) == text
+    assert await texts_of(pool, 100).extract(given, context()) == text
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ async def test_unknown_charset_is_ignored(pool: WorkerPool, charset: str, text: 
 )
 async def test_file_without_text_is_refused(pool: WorkerPool, given: Document, why: str) -> None:
     with pytest.raises(Unreadable, match=why):
-        await texts_of(pool, 100).of(given, context())
+        await texts_of(pool, 100).extract(given, context())
 
 
 async def test_processor_of_stack_reads_files_other_than_text(pool: WorkerPool) -> None:
@@ -154,7 +154,7 @@ async def test_processor_is_shared_fairly_between_owners() -> None:
     pool = WorkerPool(PoolLimits(concurrency=2, concurrency_per_user=1))
     texts, queue = texts_of(pool, 100, Stalled()), pool._queue
     flood = [
-        asyncio.create_task(texts.of(Document("stalled", "", ZIP + bytes([number])), context())) for number in range(3)
+        asyncio.create_task(texts.extract(Document("stalled", "", ZIP + bytes([number])), context())) for number in range(3)
     ]
     await until(lambda: queue._running.total() + sum(map(len, queue._waiting.values())) == len(flood))
     assert await texts.extract(document(ZIP), ReadContext(("", "bob"), TimeBudget(60))) == "Read."
