@@ -40,7 +40,7 @@ from .pieces import (
 )
 from .profile import Profile
 from .surrogates import SurrogateJoiner, is_whole
-from .thinking import ThinkingSplitter
+from .think_tags import ThinkTagSplitter
 
 logger = get_logger(__name__)
 
@@ -193,7 +193,7 @@ class ChunkReader:
         self._summaries = summaries
         self._own_summaries: bool | None = None if summaries else False
         self._as_summary = summaries and profile.reasoning_summary == "text"
-        self._splitter = ThinkingSplitter(profile.inline_thinking) if profile.inline_thinking else None
+        self._splitter = ThinkTagSplitter(profile.inline_thinking) if profile.inline_thinking else None
         self._finish: str | None = None
         self._usage: Any = None
         self._joiner = SurrogateJoiner()
@@ -349,16 +349,16 @@ class ChunkReader:
             self._own_summaries = any(is_summary for is_summary, _ in details)
             self._as_summary = self._as_summary and not self._own_summaries
         if self._own_summaries and details:
-            for is_summary, thought in details:
-                yield from self._thought("summary" if is_summary else "reasoning", thought, is_summary)
+            for is_summary, reasoning in details:
+                yield from self._reasoning_deltas("summary" if is_summary else "reasoning", reasoning, is_summary)
             return
-        for thought, signature in _thoughts(fields):
-            yield from self._thought("reasoning", thought, self._as_summary)
+        for reasoning, signature in _reasoning_blocks(fields):
+            yield from self._reasoning_deltas("reasoning", reasoning, self._as_summary)
             if signature:
                 self.characters += _SIGNATURE_CHARACTERS + len(signature)
                 yield Reasoning("", self._as_summary, signature)
 
-    def _thought(self, key: str, value: str, is_summary: bool) -> Iterator[Delta]:
+    def _reasoning_deltas(self, key: str, value: str, is_summary: bool) -> Iterator[Delta]:
         for piece in self._joined(key, value):
             yield Reasoning(piece, is_summary)
 
@@ -443,9 +443,9 @@ class ChunkReader:
                 yield Text(piece)
             thinking = member(part, "thinking") or ()
             for inner in [{"text": thinking}] if isinstance(thinking, str) else entries(thinking):
-                yield from self._thought("reasoning", text(inner, "text"), self._as_summary)
+                yield from self._reasoning_deltas("reasoning", text(inner, "text"), self._as_summary)
             for inner in entries(member(part, "summary") or ()):
-                yield from self._thought("summary", text(inner, "text"), self._summaries)
+                yield from self._reasoning_deltas("summary", text(inner, "text"), self._summaries)
                 if signature := _whole_text(inner, "signature"):
                     self.characters += _SIGNATURE_CHARACTERS + len(signature)
                     yield Reasoning("", self._summaries, signature)
@@ -518,7 +518,7 @@ def _blocks(fields: dict[str, Any]) -> Sequence[Any]:
     return entries(fields.get("thinking_blocks") or ())
 
 
-def _thoughts(fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _reasoning_blocks(fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the pieces of reasoning with their signatures."""
     plain = text(fields, "reasoning_content") or text(fields, "reasoning")
     blocks = _blocks(fields)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from llama_stack_responses.core.thoughts import Thought, plain_thoughts
+from llama_stack_responses.core.reasoning_segments import ReasoningSegment, plain_reasoning
 from llama_stack_responses.core.truncation import PINNED
 
 from ..core.types import Json
@@ -29,7 +29,7 @@ def chat_messages(
     instructions: str | None = None,
     all_reasoning: bool = False,
     names: Names | None = None,
-    read_reasoning: Callable[[Json], Sequence[Thought]] = plain_thoughts,
+    read_reasoning: Callable[[Json], Sequence[ReasoningSegment]] = plain_reasoning,
 ) -> list[Json]:
     """Return the chat messages for `items`.
 
@@ -58,7 +58,7 @@ class _Assistant:
 
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
-    signed: list[Thought] = field(default_factory=list)
+    signed: list[ReasoningSegment] = field(default_factory=list)
     calls: list[Json] = field(default_factory=list)
 
 
@@ -68,7 +68,7 @@ class _Builder:
         profile: Profile,
         outputs: dict[str, deque[Json]],
         turn_start: int,
-        read_reasoning: Callable[[Json], Sequence[Thought]],
+        read_reasoning: Callable[[Json], Sequence[ReasoningSegment]],
     ) -> None:
         self._profile = profile
         self._outputs = outputs
@@ -97,9 +97,9 @@ class _Builder:
                 self._flush()
 
     def _reason(self, item: Json) -> None:
-        thoughts, assistant = self._read_reasoning(item), self._open()
-        assistant.reasoning.append("".join(thought.text for thought in thoughts))
-        assistant.signed += [thought for thought in thoughts if thought.signature]
+        segments, assistant = self._read_reasoning(item), self._open()
+        assistant.reasoning.append("".join(segment.text for segment in segments))
+        assistant.signed += [segment for segment in segments if segment.signature]
 
     def finish(self) -> list[Json]:
         self._flush()
@@ -140,7 +140,7 @@ class _Builder:
         message: Json = {"role": "assistant", "content": "\n\n".join(filter(None, assistant.text)) or None}
         self._add_reasoning(message, assistant)
         if assistant.calls:
-            signatures = {thought.call_id: thought.signature for thought in assistant.signed}
+            signatures = {segment.call_id: segment.signature for segment in assistant.signed}
             message["tool_calls"] = [self._chat_call(call, signatures.get(call["call_id"])) for call in assistant.calls]
         self._say(message)
         self._tool_messages(assistant.calls)
@@ -149,7 +149,7 @@ class _Builder:
         where = self._profile.reasoning_replay
         reasoning = "\n".join(filter(None, assistant.reasoning))
         if where == "thinking_blocks":
-            if blocks := [_thinking_block(thought) for thought in assistant.signed if thought.call_id is None]:
+            if blocks := [_thinking_block(segment) for segment in assistant.signed if segment.call_id is None]:
                 message[where] = blocks
         elif not reasoning or where == "none":
             return
@@ -247,8 +247,8 @@ def _plain_text(parts: Iterable[Json]) -> str:
     return "".join(part.get("text") or part.get("refusal") or "" for part in parts)
 
 
-def _thinking_block(thought: Thought) -> Json:
-    return {"type": "thinking", "thinking": thought.text, "signature": thought.signature}
+def _thinking_block(segment: ReasoningSegment) -> Json:
+    return {"type": "thinking", "thinking": segment.text, "signature": segment.signature}
 
 
 def _arguments(text: str) -> str:

@@ -17,9 +17,9 @@ from ..chat.request import chat_request
 from ..concurrency import FairYield
 from ..core.compaction import Summary, continued
 from ..core.errors import ApiError, TooLongError
+from ..core.reasoning_segments import ReasoningSegment, plain_reasoning
 from ..core.schema.request import CreateRequest
 from ..core.stream.deltas import Delta, Finish, Text
-from ..core.thoughts import Thought, plain_thoughts
 from ..core.types import Json
 from ..telemetry.telemetry import RoundOperation
 from ..tools.toolset import Toolset
@@ -97,7 +97,7 @@ class ModelRound:
         output: HeldOutput,
         fair_yield: FairYield,
         instructions: str | None = None,
-        read_reasoning: Callable[[Json], Sequence[Thought]] = plain_thoughts,
+        read_reasoning: Callable[[Json], Sequence[ReasoningSegment]] = plain_reasoning,
         read_summary: Callable[[Json], Summary | None] = lambda _: None,
         filters: Sequence[DeltaFilter] = (),
         timeline: Timeline | None = None,

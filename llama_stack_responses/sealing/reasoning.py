@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ..core.owner import Owner
-from ..core.thoughts import Thought, decoded, encoded, plain_thoughts
+from ..core.reasoning_segments import ReasoningSegment, decoded, encoded, plain_reasoning
 from ..core.types import Json
 from ..logs import get_logger
 from .sealed_items import Opened
@@ -44,21 +44,21 @@ class PrivateReasoning:
     owner: Owner
     opened: Opened = field(default_factory=Opened)
 
-    def seal(self, thoughts: Sequence[Thought]) -> str:
+    def seal(self, segments: Sequence[ReasoningSegment]) -> str:
         """Return an item's `encrypted_content`."""
-        seal = self.sealer.seal(encoded(thoughts), purpose=_PURPOSE, owner=self.owner)
-        self.opened.content[_PURPOSE, seal] = list(thoughts)
+        seal = self.sealer.seal(encoded(segments), purpose=_PURPOSE, owner=self.owner)
+        self.opened.content[_PURPOSE, seal] = list(segments)
         return seal
 
-    def read(self, item: Json) -> list[Thought]:
+    def read(self, item: Json) -> list[ReasoningSegment]:
         """Return the content of a reasoning item; its visible reasoning if the seal does not open."""
         seal = item.get(SEALED)
-        thoughts = self._open(seal) if seal else None
-        if seal and thoughts is None:
+        segments = self._open(seal) if seal else None
+        if seal and segments is None:
             logger.info("could not open sealed reasoning, its secret is not configured: %r", item.get("id"))
-        return plain_thoughts(item) if thoughts is None else thoughts
+        return plain_reasoning(item) if segments is None else segments
 
-    def _open(self, seal: str) -> list[Thought] | None:
+    def _open(self, seal: str) -> list[ReasoningSegment] | None:
         if (_PURPOSE, seal) in self.opened.content:
             known = self.opened.content[_PURPOSE, seal]
             return known if isinstance(known, list) else None

@@ -17,8 +17,8 @@ from ..core.compaction import Summary
 from ..core.errors import bad_request
 from ..core.json_values import decoded_bytes
 from ..core.owner import Owner
+from ..core.reasoning_segments import ReasoningSegment, segments_of
 from ..core.schema.items import COMPACTION
-from ..core.thoughts import Thought, thoughts_of
 from ..core.types import Json
 from .sealer import SEALED, Sealer, Unopened, unverified
 
@@ -47,7 +47,7 @@ class Opened:
         sizes: the decompressed size in bytes, and 160 for each value, by name.
     """
 
-    content: dict[_Name, list[Thought] | Summary | None] = field(default_factory=dict)
+    content: dict[_Name, list[ReasoningSegment] | Summary | None] = field(default_factory=dict)
     sizes: dict[_Name, int] = field(default_factory=dict)
 
 
@@ -150,7 +150,7 @@ def _sizes(sealed: Sequence[Json], sealer: Sealer, owner: Owner, opened: Opened,
             yield len(piece)
         opened.sizes[name] = size = decoded_bytes(text)
         yield size - len(text)
-        opened.content[name] = thoughts_of(text) if item["type"] == _REASONING else Summary.from_json(text)
+        opened.content[name] = segments_of(text) if item["type"] == _REASONING else Summary.from_json(text)
 
 
 def _decompressed(data: bytes) -> Iterator[bytes]:

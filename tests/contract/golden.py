@@ -21,9 +21,9 @@ from typing import Any, Final
 
 from llama_stack_responses.core.compaction import Summary
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.core.reasoning_segments import ReasoningSegment
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.transcript import Transcript
-from llama_stack_responses.core.thoughts import Thought
 from llama_stack_responses.intervals import DEFAULT
 from llama_stack_responses.jobs.event_log import EventLog
 from llama_stack_responses.jobs.foreground_leases import StoredLeases
@@ -63,7 +63,7 @@ _EVENTS: Final[list[Json]] = [
     {"type": "response.queued", "sequence_number": 1, "response": {"id": "resp_job", "status": "queued"}},
 ]
 _CLAIM: Final = IdempotencyClaim.of(ALICE, "key", {"model": "m", "input": "hi"})
-_THOUGHTS: Final = [Thought("First this, then that.", "signature", "call_1")]
+_SEGMENTS: Final = [ReasoningSegment("First this, then that.", "signature", "call_1")]
 _SUMMARY: Final = Summary("Up to here.", [{"type": "input_text", "text": "And now?"}])
 _KEYS: Final[Json] = {"token": "the user's own"}
 
@@ -262,7 +262,7 @@ def seals() -> dict[str, str]:
     assert job is not None
     return {
         "job": job,
-        "reasoning": PrivateReasoning(_SEALER, ALICE).seal(_THOUGHTS),
+        "reasoning": PrivateReasoning(_SEALER, ALICE).seal(_SEGMENTS),
         "summary": PrivateSummaries(_SEALER, ALICE).seal(_SUMMARY),
     }
 
@@ -270,9 +270,9 @@ def seals() -> dict[str, str]:
 def open_seals(sealed: Mapping[str, str]) -> bool:
     """Return whether the sealed values open to the inputs of `seals`."""
     body, keys = JobSecrets(_SEALER).open(_BODY, sealed["job"], "resp_job", ALICE)
-    thoughts = PrivateReasoning(_SEALER, ALICE).read({"encrypted_content": sealed["reasoning"]})
+    segments = PrivateReasoning(_SEALER, ALICE).read({"encrypted_content": sealed["reasoning"]})
     summary = PrivateSummaries(_SEALER, ALICE).read({"encrypted_content": sealed["summary"]})
-    return (body, keys, thoughts, summary) == (_BODY, _KEYS, _THOUGHTS, _SUMMARY)
+    return (body, keys, segments, summary) == (_BODY, _KEYS, _SEGMENTS, _SUMMARY)
 
 
 async def _fill_shared(records: Records, clock: Clock) -> None:

@@ -42,7 +42,7 @@ LAYERS: Final = {
         {"access", "arguments", "exchanges", "ids", "json_blocks", "mcp_approvals", "mcp_calls", "moderation_results"},
         {"mcp_secrets"},
         {"schema"},
-        {"moderated_texts", "moderation_policy", "thoughts", "truncation", "unavailable_tools"},
+        {"moderated_texts", "moderation_policy", "reasoning_segments", "truncation", "unavailable_tools"},
         {"compaction", "stream"},
         {"listing"},
     ),
@@ -431,7 +431,7 @@ def test_rule_finds_violation(rule: str, module: str, source: str) -> None:
     ("rule", "module", "source"),
     [
         ("arrows_back", "service.responses", "from ..generation import Turn\nfrom ..core.errors import ApiError"),
-        ("arrows_back", "chat.chunks", "from . import profile\nfrom .thinking import ThinkingSplitter"),
+        ("arrows_back", "chat.chunks", "from . import profile\nfrom .think_tags import ThinkingSplitter"),
         ("strangers", "host.inference", "import openai"),
         (
             "state",

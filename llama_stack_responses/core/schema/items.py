@@ -296,7 +296,7 @@ def _message(value: Any, at: Location) -> dict[str, Any]:
     return message
 
 
-def _thoughts(kind: str) -> Check:
+def _reasoning_texts(kind: str) -> Check:
     """Return a check for reasoning text or its summary, normalized to parts of this kind.
 
     It accepts a string, or an array of strings and of parts of this kind or of type `text`, so text that some clients
@@ -320,8 +320,8 @@ def _thoughts(kind: str) -> Check:
 _REASONING: Final = object_of(
     {
         "id": OWN_ID,
-        "summary": _thoughts("summary_text"),
-        "content": _thoughts("reasoning_text"),
+        "summary": _reasoning_texts("summary_text"),
+        "content": _reasoning_texts("reasoning_text"),
         "encrypted_content": data,
         "status": STATUS,
     },

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from ..errors import ApiError
-from ..thoughts import Thought
+from ..reasoning_segments import ReasoningSegment
 from ..types import Json
 from . import events
 from .calls import CallKind, ServerCall, Whole
@@ -33,7 +33,7 @@ Phase = Literal["commentary", "final_answer"]
 _JSON_BEGINS: Final = frozenset('{["-0123456789')
 _SIGNATURE_CHARACTERS: Final = 64
 """Characters counted for a signature in addition to its own: each is sealed with a part of the reasoning."""
-_THOUGHTS: Final = (REASONING_TEXT, SUMMARY_TEXT)
+_TEXT_KINDS: Final = (REASONING_TEXT, SUMMARY_TEXT)
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class _OpenItem:
     def sign(self, signature: str, call_id: str | None) -> None:
         """Record a signature, and how much of the reasoning and of its summary precedes it."""
         open_length = {self.part.kind.type: self.part.length()} if self.part else {}
-        lengths = {kind.type: self.written.get(kind.type, 0) + open_length.get(kind.type, 0) for kind in _THOUGHTS}
+        lengths = {kind.type: self.written.get(kind.type, 0) + open_length.get(kind.type, 0) for kind in _TEXT_KINDS}
         self.signatures.append((lengths, signature, call_id))
         self.signed += _SIGNATURE_CHARACTERS + len(signature)
 
@@ -67,10 +67,10 @@ class _OpenItem:
         """The characters so far, and the signatures."""
         return sum(self.written.values()) + (self.part.length() if self.part else 0), len(self.signatures)
 
-    def seal(self, seal: Callable[[Sequence[Thought]], str]) -> str:
+    def seal(self, seal: Callable[[Sequence[ReasoningSegment]], str]) -> str:
         """Return the sealed reasoning so far. Keep it, so that it is not sealed again when the item closes."""
         if self.sealed is None or self.sealed[0] != self.extent:
-            self.sealed = self.extent, seal(self._thoughts())
+            self.sealed = self.extent, seal(self._segments())
         return self.sealed[1]
 
     def is_unprepared(self, *, sealed: bool) -> bool:
@@ -80,26 +80,26 @@ class _OpenItem:
         in_fragments = self.part is not None and self.part.fragments.is_unprepared()
         return in_fragments or (sealed and (self.sealed is None or self.sealed[0] != self.extent))
 
-    def prepare(self, seal: Callable[[Sequence[Thought]], str] | None = None) -> None:
+    def prepare(self, seal: Callable[[Sequence[ReasoningSegment]], str] | None = None) -> None:
         """Do what takes long when a large item closes."""
         if self.part:
             self.part.fragments.join()
         if seal:
             self.seal(seal)
 
-    def _thoughts(self) -> list[Thought]:
+    def _segments(self) -> list[ReasoningSegment]:
         """Return the reasoning, split at its signatures; its summary if that is all there is."""
         last = self.part
         kind = REASONING_TEXT if self.content or (last and last.kind is REASONING_TEXT) else SUMMARY_TEXT
         text = "".join([part["text"] for part in self.parts(kind)])
         if last and last.kind is kind:
             text += last.fragments.text()
-        thoughts: list[Thought] = []
+        segments: list[ReasoningSegment] = []
         start = 0
         for lengths, signature, call_id in self.signatures:
-            thoughts.append(Thought(text[start : lengths[kind.type]], signature, call_id))
+            segments.append(ReasoningSegment(text[start : lengths[kind.type]], signature, call_id))
             start = lengths[kind.type]
-        return thoughts if thoughts and start == len(text) else [*thoughts, Thought(text[start:])]
+        return segments if segments and start == len(text) else [*segments, ReasoningSegment(text[start:])]
 
     def close_part(self) -> tuple[OpenPart, Json] | None:
         """Close the open part; return it and its finished form, or None if no part is open."""
@@ -136,7 +136,7 @@ class Assembler:
         *,
         show_logprobs: bool = False,
         structured: bool = False,
-        seal: Callable[[Sequence[Thought]], str] | None = None,
+        seal: Callable[[Sequence[ReasoningSegment]], str] | None = None,
         whole_of: Callable[[str], Whole | None] = lambda _: None,
     ) -> None:
         self.response = response

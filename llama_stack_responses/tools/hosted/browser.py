@@ -46,7 +46,7 @@ _MATCH: Final = re.compile(rf"# {OPENS}(\d+){DAGGER}match at L(\d+){CLOSES}")
 _MARKED: Final = re.compile(rf"{OPENS}(\d+){DAGGER}([^{CLOSES}{DAGGER}]*)(?:{DAGGER}[^{CLOSES}]*)?{CLOSES}")
 _TITLE: Final = re.compile(r"\[(\d+)\] (.*) \((\S*)\)")
 _LINE: Final = re.compile(r"L(\d+): (.*)")
-_LINE: Final = re.compile(r"L(\d+)")
+_FIRST_LINE: Final = re.compile(r"L(\d+)")
 _LINK: Final = re.compile(r"\[([^\[\]]*)\]\((https?://[^\s()]+)\)")
 
 
@@ -109,7 +109,7 @@ class Browser(SearchTool):
             # Search results within a page cite the page.
             page = next(each for each in self._views.values() if each.url == view.url)
             return url_citation(Source(page.url, page.title))
-        line = _LINE.match(lines)
+        line = _FIRST_LINE.match(lines)
         before = [link for link in (view.links or {}).values() if line and link.line <= int(line[1])]
         return url_citation(Source(before[-1].url, before[-1].title)) if before else None
 

@@ -8,13 +8,13 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.core.arguments import decoded_arguments
+from llama_stack_responses.core.reasoning_segments import ReasoningSegment
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.calls import CUSTOM, FILE_SEARCH_CALL, FUNCTION, CallKind, no_fields
 from llama_stack_responses.core.stream.deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall
 from llama_stack_responses.core.stream.fragments import LARGE_CHARACTERS, Fragments
 from llama_stack_responses.core.stream.response import new_response
-from llama_stack_responses.core.thoughts import Thought
 
 KINDS: Final = {
     "function": FUNCTION,
@@ -142,10 +142,10 @@ def test_large_call_that_other_content_waits_for_is_prepared_while_it_grows(name
 @pytest.mark.parametrize("signatures", [["s" * LARGE_CHARACTERS], ["s"] * 1_100], ids=["large", "many"])
 def test_reasoning_with_large_signatures_is_sealed_in_advance(signatures: Sequence[str]) -> None:
     response = new_response(parse_create({"model": "m", "input": "hi"}), id="resp_1", created_at=1)
-    sealed: list[Sequence[Thought]] = []
+    sealed: list[Sequence[ReasoningSegment]] = []
 
-    def seal(thoughts: Sequence[Thought]) -> str:
-        sealed.append(thoughts)
+    def seal(segments: Sequence[ReasoningSegment]) -> str:
+        sealed.append(segments)
         return "seal"
 
     assembler = Assembler(response, KINDS.get, seal=seal)

@@ -154,7 +154,8 @@ async def test_processor_is_shared_fairly_between_owners() -> None:
     pool = WorkerPool(PoolLimits(concurrency=2, concurrency_per_user=1))
     texts, queue = texts_of(pool, 100, Stalled()), pool._queue
     flood = [
-        asyncio.create_task(texts.extract(Document("stalled", "", ZIP + bytes([number])), context())) for number in range(3)
+        asyncio.create_task(texts.extract(Document("stalled", "", ZIP + bytes([number])), context()))
+        for number in range(3)
     ]
     await until(lambda: queue._running.total() + sum(map(len, queue._waiting.values())) == len(flood))
     assert await texts.extract(document(ZIP), ReadContext(("", "bob"), TimeBudget(60))) == "Read."

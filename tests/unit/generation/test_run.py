@@ -11,11 +11,11 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
+from llama_stack_responses.core.reasoning_segments import ReasoningSegment
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.fragments import Fragments
 from llama_stack_responses.core.stream.response import new_response
-from llama_stack_responses.core.thoughts import Thought
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.loop import GenerationLimits
 from llama_stack_responses.generation.run import ForegroundRun
@@ -52,7 +52,7 @@ class Harness:
         limit: int = 1024,
         stream: bool = True,
         refusal_seconds: float = PATIENCE,
-        seal: Callable[[Sequence[Thought]], str] | None = None,
+        seal: Callable[[Sequence[ReasoningSegment]], str] | None = None,
         **fields: Any,
     ) -> None:
         request = parse_create({"model": "m", "input": "hi", "stream": stream, **fields})
@@ -112,9 +112,9 @@ THINKS: Final = [reasoning("why " * 500) for _ in range(100)]
 async def test_large_reasoning_is_sealed_once_in_a_thread(rest: list[Any], status: str) -> None:
     threads: list[int] = []
 
-    def seal(thoughts: Sequence[Thought]) -> str:
+    def seal(segments: Sequence[ReasoningSegment]) -> str:
         threads.append(threading.get_ident())
-        return "".join(thought.text for thought in thoughts)
+        return "".join(segment.text for segment in segments)
 
     tools = [{"type": "function", "name": "f", "parameters": {}}]
     harness = Harness([*THINKS, *rest], seal=seal, tools=tools)
@@ -128,7 +128,7 @@ async def test_large_reasoning_is_sealed_once_in_a_thread(rest: list[Any], statu
 async def test_small_reasoning_is_sealed_at_once() -> None:
     threads: list[int] = []
 
-    def seal(_: Sequence[Thought]) -> str:
+    def seal(_: Sequence[ReasoningSegment]) -> str:
         threads.append(threading.get_ident())
         return "sealed"
 
@@ -140,7 +140,7 @@ async def test_small_reasoning_is_sealed_at_once() -> None:
 async def test_abandoned_response_seals_large_reasoning_in_a_thread() -> None:
     threads: list[int] = []
 
-    def seal(_: Sequence[Thought]) -> str:
+    def seal(_: Sequence[ReasoningSegment]) -> str:
         threads.append(threading.get_ident())
         return "sealed"
 

@@ -14,6 +14,7 @@ from llama_stack_responses.chat.messages import chat_messages
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.core.reasoning_segments import ReasoningSegment
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.calls import FUNCTION
@@ -21,7 +22,6 @@ from llama_stack_responses.core.stream.deltas import Finish, Reasoning, Refusal,
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.core.stream.transcript import Transcript
-from llama_stack_responses.core.thoughts import Thought
 from llama_stack_responses.sealing.reasoning import PrivateReasoning, reasoning_sealer
 from llama_stack_responses.sealing.sealed_items import Opened, SealedItems
 from llama_stack_responses.sealing.sealer import Sealer
@@ -203,7 +203,10 @@ def test_stored_reasoning_survives_loss_of_secret() -> None:
 
 @pytest.mark.parametrize("length", [10, 98_303, 98_304, 98_305, 1_000_000])
 async def test_reasoning_of_any_length_is_sealed_and_opened(length: int) -> None:
-    texts = [Thought(Random(length).randbytes(length).hex(), "s1"), Thought("\U0001f9a6" * 9, None, "c1")]
+    texts = [
+        ReasoningSegment(Random(length).randbytes(length).hex(), "s1"),
+        ReasoningSegment("\U0001f9a6" * 9, None, "c1"),
+    ]
     seals, opened = private(), Opened()
     item = {"type": "reasoning", "encrypted_content": seals.seal(texts)}
     await SealedItems(seals.sealer, 2**30).open([item], ANNA, opened, verify=True)
@@ -216,8 +219,11 @@ async def test_sealed_signature_with_unpaired_surrogate_is_opened(length: int) -
     """Earlier versions sealed signatures as the provider sent them."""
     signature = "s" * length
     seals, opened = private(), Opened()
-    item = {"type": "reasoning", "encrypted_content": seals.seal([Thought("why", f"{signature}\ud800"), Thought("so")])}
-    expected = [Thought("why", f"{signature}\ufffd"), Thought("so")]
+    item = {
+        "type": "reasoning",
+        "encrypted_content": seals.seal([ReasoningSegment("why", f"{signature}\ud800"), ReasoningSegment("so")]),
+    }
+    expected = [ReasoningSegment("why", f"{signature}\ufffd"), ReasoningSegment("so")]
     await SealedItems(seals.sealer, 2**30).open([item], ANNA, opened, verify=True)
     assert opened.content["reasoning", item["encrypted_content"]] == expected
     assert PrivateReasoning(seals.sealer, ANNA).read(item) == expected
@@ -234,13 +240,13 @@ SIGNED_PARTS: Final = [
 
 @pytest.mark.parametrize("closing", [Text("Hello"), ToolCall(0, "f", "c1", "{}"), Finish("stop"), Refusal("No."), None])
 def test_large_reasoning_prepared_in_advance_is_sealed_once_with_the_same_content(closing: Any) -> None:
-    def seal(thoughts: Sequence[Thought]) -> str:
+    def seal(thoughts: Sequence[ReasoningSegment]) -> str:
         sealed.append(list(thoughts))
         return f"seal {len(sealed)}"
 
     found = []
     for prepares in (False, True):
-        sealed: list[list[Thought]] = []
+        sealed: list[list[ReasoningSegment]] = []
         created = new_response(parse_create({"model": "m", "input": "hi"}), id="resp_1", created_at=1)
         assembler = Assembler(created, lambda _: FUNCTION, seal=seal)
         for delta in SIGNED_PARTS:
@@ -273,7 +279,7 @@ def test_reasoning_that_continues_after_its_preparation_is_sealed_again() -> Non
     assembler.feed(Reasoning("The end."))
     assembler.feed(Finish("stop"))
     [item] = assembler.response["output"]
-    assert seals.read(item) == [Thought("why " * 30_000 + "The end.")]
+    assert seals.read(item) == [ReasoningSegment("why " * 30_000 + "The end.")]
 
 
 def test_whitespace_before_json_does_not_let_large_reasoning_be_sealed() -> None:

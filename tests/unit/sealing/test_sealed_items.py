@@ -10,7 +10,7 @@ import pytest
 from llama_stack_responses.core.compaction import Summary
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.core.thoughts import Thought
+from llama_stack_responses.core.reasoning_segments import ReasoningSegment
 from llama_stack_responses.sealing.reasoning import PrivateReasoning
 from llama_stack_responses.sealing.sealed_items import Opened, SealedItems
 from llama_stack_responses.sealing.sealer import Sealer
@@ -22,7 +22,7 @@ CHARACTERS = 500_000
 
 
 def reasoning() -> dict[str, Any]:
-    seal = PrivateReasoning(SEALER, ANNA).seal([Thought("a" * CHARACTERS)])
+    seal = PrivateReasoning(SEALER, ANNA).seal([ReasoningSegment("a" * CHARACTERS)])
     return {"type": "reasoning", "encrypted_content": seal}
 
 

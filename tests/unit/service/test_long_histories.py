@@ -11,7 +11,7 @@ import pytest
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
-from llama_stack_responses.core.thoughts import Thought
+from llama_stack_responses.core.reasoning_segments import ReasoningSegment
 from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.sealing.reasoning import PrivateReasoning
 from llama_stack_responses.sealing.sealer import Sealer
@@ -273,7 +273,7 @@ async def test_every_read_of_a_whole_response_counts_its_size(impl: OpenAIRespon
 async def test_sealed_item_of_a_request_is_opened_once_and_counted(
     impl: OpenAIResponsesImpl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seal = PrivateReasoning(impl._factory.sealed.sealer, ANONYMOUS).seal([Thought("why " * 10_000)])
+    seal = PrivateReasoning(impl._factory.sealed.sealer, ANONYMOUS).seal([ReasoningSegment("why " * 10_000)])
     given = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": seal}
     opened, held = list[str](), list[int]()
     real = Sealer.open

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llama_stack_responses.chat.profile import InlineThinking
-from llama_stack_responses.chat.thinking import ThinkingSplitter
+from llama_stack_responses.chat.think_tags import ThinkTagSplitter
 
 TAGS: Final = {
     "think": InlineThinking(),
@@ -24,7 +24,7 @@ TAGS: Final = {
 
 def split(tags: InlineThinking, pieces: Iterable[str]) -> list[tuple[bool, str]]:
     """Return the output for these pieces, with adjacent parts of the same kind joined."""
-    splitter = ThinkingSplitter(tags)
+    splitter = ThinkTagSplitter(tags)
     out: list[tuple[bool, str]] = []
     for part in [*(part for piece in pieces for part in splitter.feed(piece)), *splitter.end()]:
         assert part[1], "an empty piece"
@@ -80,7 +80,7 @@ def test_text_without_opening_tag_is_answer(text: str) -> None:
 
 
 def test_only_possible_tag_is_held_back() -> None:
-    splitter = ThinkingSplitter(InlineThinking())
+    splitter = ThinkTagSplitter(InlineThinking())
     assert splitter.feed("a<thi") == [(False, "a")]
     assert splitter.feed("s") == [(False, "<this")]
     assert splitter.feed("<") == []

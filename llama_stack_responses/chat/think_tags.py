@@ -5,7 +5,7 @@ from __future__ import annotations
 from .profile import InlineThinking
 
 
-class ThinkingSplitter:
+class ThinkTagSplitter:
     """Separates a streamed text into reasoning and answer.
 
     It holds back at most one character less than a tag, and only while the end of the text could be the beginning of

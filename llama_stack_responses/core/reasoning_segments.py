@@ -20,8 +20,8 @@ _SLICE_BYTES: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Thought:
-    """A piece of reasoning.
+class ReasoningSegment:
+    """A part of the text of a reasoning item that has one signature, or none.
 
     Attributes:
         signature: the provider's signature, by which it recognizes the reasoning; None if it does not sign.
@@ -33,30 +33,30 @@ class Thought:
     call_id: str | None = None
 
 
-def plain_thoughts(item: Json) -> list[Thought]:
+def plain_reasoning(item: Json) -> list[ReasoningSegment]:
     """Return the reasoning that an item shows, or its summary if there is no more."""
     parts = item.get("content") or item.get("summary") or ()
-    return [Thought("\n".join(part["text"] for part in parts))]
+    return [ReasoningSegment("\n".join(part["text"] for part in parts))]
 
 
-def encoded(thoughts: Sequence[Thought]) -> bytes:
-    """Encode the thoughts, to be sealed."""
+def encoded(segments: Sequence[ReasoningSegment]) -> bytes:
+    """Encode the segments, to be sealed."""
     packer, packed = zlib.compressobj(1), bytearray()
-    for block in blocks([astuple(thought) for thought in thoughts]):
+    for block in blocks([astuple(segment) for segment in segments]):
         packed += packer.compress(block)
     return bytes(packed + packer.flush())
 
 
-def decoded(data: bytes) -> list[Thought]:
+def decoded(data: bytes) -> list[ReasoningSegment]:
     """Decode what `encoded` returned."""
-    return thoughts_of(zlib.decompress(data))
+    return segments_of(zlib.decompress(data))
 
 
-def thoughts_of(text: bytes | bytearray) -> list[Thought]:
-    """Return the thoughts that decompressed JSON holds."""
+def segments_of(text: bytes | bytearray) -> list[ReasoningSegment]:
+    """Return the segments that decompressed JSON holds."""
     try:
         parts = orjson.loads(text) if len(text) <= _SLICE_BYTES else json_decoding.loads(text)
     except ValueError:
         # Earlier versions sealed signatures with unpaired surrogates, which only Python's decoder reads.
         parts = [[field and without_surrogates(field) for field in fields] for fields in json.loads(text)]
-    return [Thought(*fields) for fields in parts]
+    return [ReasoningSegment(*fields) for fields in parts]
