@@ -37,14 +37,14 @@ from ..store.outcome import until_known
 from ..store.reading import computed
 from ..store.records import Conflict, Records
 from ..store.running_response import RunningResponse
-from ..telemetry.gauges import Load
+from ..telemetry.gauges import GaugeSources
 from .compaction import Compaction
 from .conversations import Conversations
 from .detached import DetachedResponse, DetachedResponses
 from .foreground import ForegroundResponses
+from .gauge_values import GaugeValues
 from .health import Health
 from .idempotency import IdempotencyClaim, IdempotencyKeys
-from .load import ServerLoad
 from .persistence import ResponseWriter
 from .readiness import Readiness, ReadinessCheck, ReadinessReport
 from .response_reader import RUNNING, ResponseReader
@@ -151,7 +151,7 @@ class OpenAIResponsesImpl:
         return ForegroundResponses(self._factory, writer, leases, admission, self.config.finish_seconds, self.intervals)
 
     def _server_lifecycle(self, records: Records) -> ServerLifecycle:
-        load = ServerLoad(records, self.jobs, self._foreground, self.streams, self.sockets)
+        gauge_values = GaugeValues(records, self.jobs, self._foreground, self.streams, self.sockets)
         return ServerLifecycle(
             self.config,
             self.jobs,
@@ -160,7 +160,7 @@ class OpenAIResponsesImpl:
             Sweeper(self.archive, self.config.sweep_seconds),
             self._secret_check,
             self._factory.telemetry,
-            Load(load.counts, load.store),
+            GaugeSources(gauge_values.counts, gauge_values.store),
         )
 
     def _checks_of_readiness(self) -> Readiness:

@@ -15,7 +15,7 @@ from ..lifecycle.secret_check import SecretCheck
 from ..lifecycle.shutdown import ShutdownCoordinator
 from ..lifecycle.signals import Connections, install_signal_handlers
 from ..lifecycle.sweeper import Sweeper
-from ..telemetry.gauges import Load
+from ..telemetry.gauges import GaugeSources
 from ..telemetry.loop_monitor import EventLoopMonitor
 from ..telemetry.telemetry import Telemetry
 from .foreground import ForegroundResponses
@@ -31,8 +31,8 @@ class ServerLifecycle:
         dependencies: the services of the stack.
         sweeper: deletes expired responses.
         secret_check: compares the secrets of the servers.
-        telemetry: shows the load and the holds of the event loop.
-        load: the sources of the gauges.
+        telemetry: shows the gauges, and how long the event loop is held.
+        gauge_sources: the sources of the gauges.
 
     Attributes:
         shutdown: notifies open connections of the shutdown.
@@ -47,7 +47,7 @@ class ServerLifecycle:
         sweeper: Sweeper,
         secret_check: SecretCheck,
         telemetry: Telemetry,
-        load: Load,
+        gauge_sources: GaugeSources,
     ) -> None:
         self._config = config
         self._jobs = jobs
@@ -56,7 +56,7 @@ class ServerLifecycle:
         self._sweeper = sweeper
         self._secret_check = secret_check
         self._telemetry = telemetry
-        self._load = load
+        self._gauge_sources = gauge_sources
         self.shutdown = ShutdownCoordinator()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._monitor: EventLoopMonitor | None = None
@@ -78,7 +78,7 @@ class ServerLifecycle:
             self._containers.start()
         if threshold := self._config.loop_hold_seconds:
             self._monitor = self._telemetry.monitor_loop(threshold)
-        self._telemetry.show(self._load)
+        self._telemetry.show(self._gauge_sources)
         self._connections = install_signal_handlers(self._on_signal, self._config.flush_seconds, self._finish)
         return True
 

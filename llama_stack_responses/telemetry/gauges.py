@@ -24,8 +24,8 @@ _CACHE_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class StoreLoad:
-    """What the store knows.
+class StoreState:
+    """The numbers that the store knows.
 
     Attributes:
         queued: number of background responses that wait for a worker of any server.
@@ -39,7 +39,7 @@ class StoreLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class GaugeSources:
     """The sources of the gauges.
 
     Attributes:
@@ -49,7 +49,7 @@ class Load:
     """
 
     counts: Callable[[], Mapping[tuple[str, str], int]]
-    store: Callable[[], Awaitable[StoreLoad]]
+    store: Callable[[], Awaitable[StoreState]]
 
 
 class Gauges:
@@ -57,59 +57,61 @@ class Gauges:
 
     Args:
         meter: creates them.
-        load: what they show.
+        sources: return what they show.
         loop: the event loop in which the server runs.
     """
 
-    def __init__(self, meter: Meter, load: Load, loop: asyncio.AbstractEventLoop) -> None:
-        self._load = load
+    def __init__(self, meter: Meter, sources: GaugeSources, loop: asyncio.AbstractEventLoop) -> None:
+        self._sources = sources
         self._loop = loop
-        self._ident = threading.get_ident()
+        self._loop_thread = threading.get_ident()
         self._lock = threading.Lock()
-        self._known: StoreLoad | None = None
-        self._until = 0.0
+        self._cached: StoreState | None = None
+        self._cached_until = 0.0
         for name, unit, what in (
             ("responses.running", "{response}", "Running responses of this server"),
             ("connections.open", "{connection}", "Open event streams and WebSockets"),
         ):
             meter.create_observable_gauge(f"{_PREFIX}.{name}", [self._counted(name)], unit, what)
         for name, unit, what, value in (
-            ("queue.length", "{response}", "Background responses that wait for a worker", lambda load: load.queued),
-            ("queue.age", "s", "Time that the oldest of them has waited", lambda load: load.age),
-            ("store.size", "By", "Size of the store", lambda load: load.size),
+            ("queue.length", "{response}", "Background responses that wait for a worker", lambda state: state.queued),
+            ("queue.age", "s", "Time that the oldest of them has waited", lambda state: state.age),
+            ("store.size", "By", "Size of the store", lambda state: state.size),
         ):
             meter.create_observable_gauge(f"{_PREFIX}.{name}", [self._stored(value)], unit, what)
 
     def _counted(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(_: CallbackOptions) -> Iterable[Observation]:
-            counts = self._load.counts()
+            counts = self._sources.counts()
             return [Observation(count, {"kind": kind}) for (of, kind), count in counts.items() if of == name]
 
         return observe
 
-    def _stored(self, value: Callable[[StoreLoad], float | None]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def _stored(
+        self, value: Callable[[StoreState], float | None]
+    ) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(_: CallbackOptions) -> Iterable[Observation]:
-            load = self._sample()
-            number = value(load) if load else None
+            state = self._sample()
+            number = value(state) if state else None
             return [] if number is None else [Observation(number)]
 
         return observe
 
-    def _sample(self) -> StoreLoad | None:
-        """Return the store's load; None if it does not answer in time."""
-        if threading.get_ident() == self._ident or self._loop.is_closed() or not self._loop.is_running():
+    def _sample(self) -> StoreState | None:
+        """Return the store's numbers; None if it does not answer in time."""
+        if threading.get_ident() == self._loop_thread or self._loop.is_closed() or not self._loop.is_running():
             # The last collection at the end of the process; waiting here would wait for this thread.
             return None
         with self._lock:
-            if monotonic() >= self._until:
-                self._known = None
-                pending = asyncio.run_coroutine_threadsafe(_within_time(self._load.store), self._loop)
+            if monotonic() >= self._cached_until:
+                self._cached = None
+                pending = asyncio.run_coroutine_threadsafe(_within_time(self._sources.store), self._loop)
                 with suppress(Exception):
-                    self._known = pending.result(_WAIT_SECONDS)
-                self._until = monotonic() + _CACHE_SECONDS
-            return self._known
+                    self._cached = pending.result(_WAIT_SECONDS)
+                self._cached_until = monotonic() + _CACHE_SECONDS
+            return self._cached
 
 
-async def _within_time(ask: Callable[[], Awaitable[StoreLoad]]) -> StoreLoad:
+async def _within_time(ask: Callable[[], Awaitable[StoreState]]) -> StoreState:
     async with asyncio.timeout(_WAIT_SECONDS):
         return await ask()

@@ -27,7 +27,7 @@ from llama_stack_responses.core.stream.deltas import Finish, Usage
 from ..core.types import Json
 from ..logs import Attached
 from . import content
-from .gauges import Gauges, Load
+from .gauges import Gauges, GaugeSources
 from .instruments import Instruments
 from .loop_monitor import EventLoopMonitor
 
@@ -273,9 +273,9 @@ class Telemetry:
         """Record how long a background response waited in the queue."""
         self._instruments.queue.record(max(0.0, seconds))
 
-    def show(self, load: Load) -> None:
-        """Let exporters read the load of the server that runs in this event loop. Without one, it is never read."""
-        Gauges(self._meter, load, asyncio.get_running_loop())
+    def show(self, sources: GaugeSources) -> None:
+        """Let exporters read the gauges of the server that runs in this event loop. Without one, they are never read."""
+        Gauges(self._meter, sources, asyncio.get_running_loop())
 
     def monitor_loop(self, threshold: float) -> EventLoopMonitor:
         """Start to monitor the running event loop; holds of more than `threshold` seconds are logged.

@@ -6,7 +6,7 @@ from typing import Any
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 
-from llama_stack_responses.telemetry.gauges import Load, StoreLoad
+from llama_stack_responses.telemetry.gauges import GaugeSources, StoreState
 from llama_stack_responses.telemetry.telemetry import Telemetry
 
 COUNTS = {("responses.running", "foreground"): 3, ("connections.open", "stream"): 2}
@@ -33,15 +33,15 @@ class Store:
         self.answers = asyncio.Event()
         self.answers.set()
 
-    async def load(self) -> StoreLoad:
+    async def load(self) -> StoreState:
         self.reads += 1
         await self.answers.wait()
-        return StoreLoad(4, 1.5, 1000)
+        return StoreState(4, 1.5, 1000)
 
 
 def shown(store: Store) -> InMemoryMetricReader:
     reader = InMemoryMetricReader()
-    Telemetry(meters=MeterProvider([reader])).show(Load(lambda: COUNTS, store.load))
+    Telemetry(meters=MeterProvider([reader])).show(GaugeSources(lambda: COUNTS, store.load))
     return reader
 
 

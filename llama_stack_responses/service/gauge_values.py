@@ -1,15 +1,15 @@
-"""The load of this server, for the gauges."""
+"""The values of the gauges of this server."""
 
 from __future__ import annotations
 
 from ..admission import Admission, InFlightCounter
 from ..jobs.background import BackgroundJobs
 from ..store.records import Records
-from ..telemetry.gauges import StoreLoad
+from ..telemetry.gauges import StoreState
 from .foreground import ForegroundResponses
 
 
-class ServerLoad:
+class GaugeValues:
     """Counts what runs, waits and is open.
 
     Args:
@@ -44,7 +44,7 @@ class ServerLoad:
             ("connections.open", "stream"): self._streams.held - sockets,
         }
 
-    async def store(self) -> StoreLoad:
+    async def store(self) -> StoreState:
         """Return what the store counts."""
         length, age = await self._jobs.backlog()
-        return StoreLoad(length, age, await self._records.size())
+        return StoreState(length, age, await self._records.size())
