@@ -13,7 +13,7 @@ from .decoder import Decoder
 from .layout import split_name
 from .nodes import read_chain
 from .reading import ReadAllowance
-from .recent import RecentHistory
+from .recent_history import RecentHistory
 from .records import Records
 
 

@@ -11,9 +11,9 @@ from ..core.types import Json
 from . import codec
 
 type Row = Json
-"""The data of a response in a list: the fields of `_BLANK`, its `id`, and the `version` of the row."""
+"""The data of a response in a list: the fields of `_DEFAULTS`, its `id`, and the `version` of the row."""
 
-WORDS_CHARACTERS: Final = 120
+_EXCERPT_CHARACTERS: Final = 120
 """Characters of a text that a row holds."""
 
 METADATA_BYTES: Final = 2048
@@ -27,14 +27,14 @@ _NO_CALLS: Final = frozenset(
 )
 _CALLS: Final = FORMS.keys() - _NO_CALLS
 
-_OF_CLIENT: Final = frozenset(
+_CALLS_OF_CLIENT_TOOLS: Final = frozenset(
     {"apply_patch_call", "computer_call", "custom_tool_call", "function_call", "local_shell_call", "shell_call"}
 )
-"""Calls that a client answers, unless the output has the answer too."""
+"""Calls that wait for the client, unless the output has their result too."""
 
-_ALWAYS: Final = object()
+_UNEQUAL: Final = object()
 
-_BLANK: Final[Mapping[str, Any]] = {
+_DEFAULTS: Final[Mapping[str, Any]] = {
     "status": "completed",
     "model": "",
     "created_at": 0,
@@ -60,23 +60,23 @@ _BLANK: Final[Mapping[str, Any]] = {
 def first_words(items: Sequence[Mapping[str, Any]]) -> str:
     """Return the first words of the last user message; an empty string if there is none with text."""
     for item in reversed(items):
-        if item.get("role") == "user" and (words := _words(item.get("content"))):
-            return words
+        if item.get("role") == "user" and (excerpt := _excerpt(item.get("content"))):
+            return excerpt
     return ""
 
 
-def list_row(response: Mapping[str, Any], words: str, timing: Mapping[str, Any] | None) -> bytes:
+def list_row(response: Mapping[str, Any], excerpt: str, timing: Mapping[str, Any] | None) -> bytes:
     """Return the value of a response's row; the arguments are those of `row_of`."""
-    row = row_of(response, words, timing)
-    return codec.encode({name: value for name, value in row.items() if value != _BLANK.get(name, _ALWAYS)})
+    row = row_of(response, excerpt, timing)
+    return codec.encode({name: value for name, value in row.items() if value != _DEFAULTS.get(name, _UNEQUAL)})
 
 
-def row_of(response: Mapping[str, Any], words: str, timing: Mapping[str, Any] | None) -> Row:
+def row_of(response: Mapping[str, Any], excerpt: str, timing: Mapping[str, Any] | None) -> Row:
     """Return the fields of a list's row, without the id and the version.
 
     Args:
         response: the whole response.
-        words: the first words of its input.
+        excerpt: the first words of its input.
         timing: the recorded times of the response, if there are any.
     """
     calls = [item for item in response["output"] if item["type"] in _CALLS]
@@ -86,8 +86,8 @@ def row_of(response: Mapping[str, Any], words: str, timing: Mapping[str, Any] | 
         "model": response["model"],
         "created_at": response["created_at"],
         "seconds": _seconds(response, timing),
-        "words": words,
-        "answer": _answer(response["output"]),
+        "words": excerpt,
+        "answer": _answer_excerpt(response["output"]),
         **_tokens(response.get("usage")),
         "tool_calls": len(calls),
         "failed_tool_calls": len(failed_calls(calls, timing)),
@@ -108,23 +108,23 @@ def read_list_row(key: str, value: Json, version: int) -> Row:
         value: its decoded value.
         version: the version of its record.
     """
-    return {"id": key.rpartition("/")[2], **_BLANK, **value, "version": version}
+    return {"id": key.rpartition("/")[2], **_DEFAULTS, **value, "version": version}
 
 
-def _words(content: Any) -> str:
+def _excerpt(content: Any) -> str:
     if isinstance(content, str):
-        return " ".join(content[:_READ_CHARACTERS].split())[:WORDS_CHARACTERS]
+        return " ".join(content[:_READ_CHARACTERS].split())[:_EXCERPT_CHARACTERS]
     for part in content or ():
         text = part.get("text") or part.get("refusal")
-        if isinstance(text, str) and (words := " ".join(text[:_READ_CHARACTERS].split())):
-            return words[:WORDS_CHARACTERS]
+        if isinstance(text, str) and (excerpt := " ".join(text[:_READ_CHARACTERS].split())):
+            return excerpt[:_EXCERPT_CHARACTERS]
     return ""
 
 
-def _answer(output: Sequence[Mapping[str, Any]]) -> str:
+def _answer_excerpt(output: Sequence[Mapping[str, Any]]) -> str:
     for item in reversed(output):
-        if item["type"] == "message" and (words := _words(item.get("content"))):
-            return words
+        if item["type"] == "message" and (excerpt := _excerpt(item.get("content"))):
+            return excerpt
     return ""
 
 
@@ -169,7 +169,7 @@ def _waits_for(response: Mapping[str, Any]) -> str | None:
     if any(item["type"] == "mcp_approval_request" for item in output):
         return "approval"
     answered = {item.get("call_id") for item in output if item["type"].endswith("_output")}
-    requested = (item for item in output if item["type"] in _OF_CLIENT)
+    requested = (item for item in output if item["type"] in _CALLS_OF_CLIENT_TOOLS)
     return "client" if any(item.get("call_id") not in answered for item in requested) else None
 
 

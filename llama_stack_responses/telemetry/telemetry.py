@@ -274,7 +274,7 @@ class Telemetry:
         self._instruments.queue.record(max(0.0, seconds))
 
     def show(self, sources: GaugeSources) -> None:
-        """Let exporters read the gauges of the server that runs in this event loop. Without one, they are never read."""
+        """Let exporters read the gauges of the server of this event loop. Without one, they are never read."""
         Gauges(self._meter, sources, asyncio.get_running_loop())
 
     def monitor_loop(self, threshold: float) -> EventLoopMonitor:

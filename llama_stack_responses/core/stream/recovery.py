@@ -12,7 +12,7 @@ from .calls import FORMS
 from .events import Event
 from .parts import PART_KINDS, OpenPart
 
-_OF_CLIENT: Final = frozenset(
+_ANSWERED_BY_CLIENT: Final = frozenset(
     {
         "function_call",
         "custom_tool_call",
@@ -64,7 +64,7 @@ def asks_client(happened: Iterable[Event]) -> bool:
     The client may have run it already. If the round were repeated, the model would most likely make the call again.
     """
     done = (event["item"] for event in happened if event["type"] == "response.output_item.done")
-    return any(item["type"] in _OF_CLIENT and item.get("status", "completed") == "completed" for item in done)
+    return any(item["type"] in _ANSWERED_BY_CLIENT and item.get("status", "completed") == "completed" for item in done)
 
 
 def _take(event: Event, output: list[Json], still_open: dict[int, _Item]) -> None:
