@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
-_TURN_SECONDS: Final = 0.0005
+_SWITCH_SECONDS: Final = 0.0005
 
 
 async def gather_or_cancel(works: Iterable[Coroutine[Any, Any, None]]) -> None:
@@ -38,7 +38,7 @@ def shorten_switch_interval() -> None:
     The event loop and SQLite give the lock up many times during one request, and wait for it each time while threads
     compute, such as those that check large requests.
     """
-    sys.setswitchinterval(min(_TURN_SECONDS, sys.getswitchinterval()))
+    sys.setswitchinterval(min(_SWITCH_SECONDS, sys.getswitchinterval()))
 
 
 class LoopTask:
@@ -125,15 +125,15 @@ class FairYield:
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._let_one_through)
-        turn = loop.create_future()
-        self._waiting.append(turn)
-        await turn
+        granted = loop.create_future()
+        self._waiting.append(granted)
+        await granted
 
     def _let_one_through(self) -> None:
         while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
+            granted = self._waiting.popleft()
+            if not granted.done():
+                granted.set_result(None)
                 break
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._let_one_through)

@@ -82,7 +82,7 @@ class Fetcher:
         self._address_policy = address_policy
         self._limits = limits
         self._trust = trust
-        self._turns = FairYield()
+        self._fair_yield = FairYield()
 
     async def get(self, url: str, count: Callable[[int], object]) -> Fetched:
         """Fetch the whole body of a URL.
@@ -113,7 +113,7 @@ class Fetcher:
 
         def plain() -> Any:
             inner = httpx.AsyncHTTPTransport(verify=trust, socket_options=SOCKET_OPTIONS)
-            return receive_in_slices(inner, self._turns)
+            return receive_in_slices(inner, self._fair_yield)
 
         transport: httpx.AsyncBaseTransport = GuardedTransport(self._address_policy, plain)  # type: ignore[assignment]
         return httpx.AsyncClient(

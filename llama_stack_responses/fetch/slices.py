@@ -16,30 +16,30 @@ LINES_PER_SLICE: Final = 64
 """Line ends in a slice: 32 chunks."""
 
 
-def receive_in_slices(transport: Any, turns: FairYield) -> Any:
+def receive_in_slices(transport: Any, fair_yield: FairYield) -> Any:
     """Make the connections of a transport receive in slices, and return the transport.
 
     Args:
         transport: an `AsyncHTTPTransport` of httpx, or of httpx2, without a connection yet.
-        turns: which connection parses next.
+        fair_yield: selects the connection that parses next.
     """
     pool = transport._pool  # httpx has no parameter for the network backend of httpcore
-    pool._network_backend = _Backend(pool._network_backend, turns)
+    pool._network_backend = _Backend(pool._network_backend, fair_yield)
     return transport
 
 
 class _Backend:
     """A network backend of httpcore whose streams are read in slices."""
 
-    def __init__(self, backend: Any, turns: FairYield) -> None:
+    def __init__(self, backend: Any, fair_yield: FairYield) -> None:
         self._backend = backend
-        self._turns = turns
+        self._fair_yield = fair_yield
 
     async def connect_tcp(self, *args: Any, **options: Any) -> SlicedStream:
-        return SlicedStream(await self._backend.connect_tcp(*args, **options), self._turns)
+        return SlicedStream(await self._backend.connect_tcp(*args, **options), self._fair_yield)
 
     async def connect_unix_socket(self, *args: Any, **options: Any) -> SlicedStream:
-        return SlicedStream(await self._backend.connect_unix_socket(*args, **options), self._turns)
+        return SlicedStream(await self._backend.connect_unix_socket(*args, **options), self._fair_yield)
 
     async def sleep(self, seconds: float) -> None:
         await self._backend.sleep(seconds)
@@ -50,12 +50,12 @@ class SlicedStream:
 
     Args:
         stream: the stream.
-        turns: which stream parses next.
+        fair_yield: selects the stream that parses next.
     """
 
-    def __init__(self, stream: Any, turns: FairYield) -> None:
+    def __init__(self, stream: Any, fair_yield: FairYield) -> None:
         self._stream = stream
-        self._turns = turns
+        self._fair_yield = fair_yield
         self._rest = b""
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 (httpcore's interface)
@@ -66,7 +66,7 @@ class SlicedStream:
             if end == len(data):
                 return data
             self._rest = data
-        await self._turns.wait_turn()
+        await self._fair_yield.wait_turn()
         end = min(_end_of_slice(self._rest), max_bytes)
         data, self._rest = self._rest[:end], self._rest[end:]
         return data
@@ -86,7 +86,7 @@ class SlicedStream:
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> SlicedStream:
         """Return the stream within TLS."""
-        return SlicedStream(await self._stream.start_tls(ssl_context, server_hostname, timeout), self._turns)
+        return SlicedStream(await self._stream.start_tls(ssl_context, server_hostname, timeout), self._fair_yield)
 
     def get_extra_info(self, info: str) -> Any:
         """Return what httpcore asks of the stream."""

@@ -32,7 +32,7 @@ from .stream_close import ClosedStream
 from .timeline import Timeline
 from .watchdog import Watchdog
 
-_DELTAS_PER_TURN: Final = 8
+_DELTAS_PER_BATCH: Final = 8
 """Deltas of a large chunk that are taken before the stream yields to others."""
 
 
@@ -248,7 +248,7 @@ class ModelRound:
         async for chunk in chunks:
             intake.take_unless_pushed(chunk)
             if intake.deltas:
-                if end := await self._take_in_turns(round_, watchdog, intake.deltas):
+                if end := await self._take_in_batches(round_, watchdog, intake.deltas):
                     return end
                 intake.count_taken(chunk)
             if intake.end:
@@ -261,20 +261,20 @@ class ModelRound:
                 intake.begin_burst()
         return None
 
-    async def _take_in_turns(self, round_: Round, watchdog: Watchdog, deltas: Deltas) -> Finish | None:
+    async def _take_in_batches(self, round_: Round, watchdog: Watchdog, deltas: Deltas) -> Finish | None:
         """Take deltas through the filters, or those of a large chunk; yield to other streams in between.
 
         This time does not count as silence of the model server.
         """
         with watchdog.paused():
-            for number, some in enumerate(batched(deltas, _DELTAS_PER_TURN)):
+            for number, some in enumerate(batched(deltas, _DELTAS_PER_BATCH)):
                 if number:
-                    await self._yield_turn(round_)
+                    await self._yield(round_)
                 if end := await round_.filter_and_take(some) if round_.filters else await round_.prepare_and_take(some):
                     return end
         return None
 
-    async def _yield_turn(self, round_: Round) -> None:
+    async def _yield(self, round_: Round) -> None:
         """Yield to other streams within a large chunk.
 
         Raises:

@@ -63,7 +63,7 @@ class ToolExecution:
         self._assembler = assembler
         self._event_buffer = event_buffer
         self._seconds = seconds
-        self._turn = asyncio.Semaphore(_MAX_CONCURRENT_CALLS)
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT_CALLS)
         self._left = _RESULT_BYTES
         self._telemetry = telemetry
         self._held = output
@@ -126,7 +126,7 @@ class ToolExecution:
         invocation = Invocation(call, item, self)
         telemetry = self._telemetry.tool(call, item["type"])
         with telemetry as operation, self._timeline.tool(operation, item, call.name) as record:
-            async with self._turn:
+            async with self._slots:
                 outcome = await self._bounded(call, function.run(invocation))
             record.failed = outcome.failed
             operation.ended(outcome.output)

@@ -31,8 +31,8 @@ from .platform import ChatRequest
 
 _TOOLS: Final = ("tools", "tool_choice")
 
-_MESSAGES_PER_TURN: Final = 500
-"""Messages that are converted before the event loop's next turn."""
+_MESSAGES_PER_BATCH: Final = 500
+"""Messages that are converted in one iteration of the event loop."""
 
 
 @runtime_checkable
@@ -85,7 +85,7 @@ class ChatRouting:
         router.routing_table = _Table(router.routing_table, wrap, self._lookups)
         fields = {name: value for name, value in request.items() if name not in _TOOLS}
         fields["messages"] = messages = list[JsonModel]()
-        for some in batched(request["messages"], _MESSAGES_PER_TURN):
+        for some in batched(request["messages"], _MESSAGES_PER_BATCH):
             if messages:
                 await asyncio.sleep(0)
             messages += map(JsonModel, some)

@@ -35,8 +35,8 @@ from .large_base64 import decoded, decoded_bytes, encoded, encoded_bytes
 _MAX_CONCURRENT_READS: Final = 4
 """Maximum files of one response that are read at the same time."""
 
-_PARTS_PER_TURN: Final = 500
-"""Parts that are examined before the event loop's next turn: about a millisecond."""
+_PARTS_PER_BATCH: Final = 500
+"""Parts that are examined in one iteration of the event loop: about a millisecond."""
 
 _IMAGES: Final = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
 """Image formats that all vision models accept, by their first bytes. WebP is detected separately."""
@@ -83,7 +83,7 @@ class Attachments:
         reading = _RequestFiles(self, profile, request, owner, ReadContext(owner.identity, budget, request.store), held)
         for number, part in enumerate(part for item in items for _, part in _parts(item)):
             reading.register(part)
-            if number % _PARTS_PER_TURN == _PARTS_PER_TURN - 1:
+            if number % _PARTS_PER_BATCH == _PARTS_PER_BATCH - 1:
                 await asyncio.sleep(0)
         if not reading.sources:
             return items

@@ -17,8 +17,8 @@ from ..core.stream.events import Event
 from ..generation.event_buffer import EventWriter, SharedEvents
 from .notifier import Subscription
 
-_READERS_PER_TURN: Final = 16
-"""Clients that are written to in one turn of the event loop."""
+_READERS_PER_BATCH: Final = 16
+"""Clients that are written to in one iteration of the event loop."""
 
 
 class DirectClient:
@@ -130,7 +130,7 @@ class Readers:
     def pass_on(self, response_id: str, events: Sequence[Event]) -> set[Subscription]:
         """Pass stored events on to the readers that wait for them; return the subscriptions of those readers.
 
-        Of many readers, the others follow in the next turns of the event loop. A reader that has to read the events
+        Of many readers, the others follow in the next iterations of the event loop. A reader that has to read the events
         itself is notified then.
         """
         readers = self._readers.get(response_id)
@@ -141,8 +141,8 @@ class Readers:
         return {each.subscription for each in taking}
 
     def _pass_on(self, readers: Sequence[Reader], events: SharedEvents) -> None:
-        for reader in readers[:_READERS_PER_TURN]:
+        for reader in readers[:_READERS_PER_BATCH]:
             if not reader.pass_on(events):
                 reader.subscription.notify()
-        if more := readers[_READERS_PER_TURN:]:
+        if more := readers[_READERS_PER_BATCH:]:
             asyncio.get_running_loop().call_soon(self._pass_on, more, events)

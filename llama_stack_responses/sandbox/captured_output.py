@@ -6,7 +6,7 @@ import asyncio
 import os
 from typing import Final
 
-_READS_PER_TURN: Final = 4
+_READS_PER_BATCH: Final = 4
 _READ_BYTES: Final = 2**16
 """Reads per event, and the size of each: a flood of output must not block the event loop. One read empties a pipe."""
 
@@ -44,7 +44,7 @@ class CapturedOutput:
         os.close(self._pipe)
 
     def _drain(self) -> None:
-        for _ in range(_READS_PER_TURN):
+        for _ in range(_READS_PER_BATCH):
             try:
                 data = os.read(self._pipe, _READ_BYTES)
             except BlockingIOError:

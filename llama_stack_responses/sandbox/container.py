@@ -139,7 +139,7 @@ class Container:
         self._jail = jail
         self._bounds = bounds
         self._running: _Inside | None = None
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @property
     def folder(self) -> Path:
@@ -148,7 +148,7 @@ class Container:
 
     async def run(self, code: str) -> CodeResult:
         """Run Python code with the variables of earlier runs."""
-        async with self._turn:
+        async with self._lock:
             inside = await self._inside()
             inside.printed.begin(self._bounds.shown_bytes)
             try:
@@ -162,7 +162,7 @@ class Container:
         """Run a shell command next to the Python process."""
         seconds, shown = min(seconds, self._bounds.seconds), min(shown_bytes, self._bounds.shown_bytes)
         request = {"command": _text(command), "seconds": seconds, "max_bytes": shown}
-        async with self._turn:
+        async with self._lock:
             inside = await self._inside()
             inside.printed.begin(shown)
             try:

@@ -17,18 +17,18 @@ from typing import Final
 
 from .openat import open_own
 
-_ENTRIES_PER_TURN: Final = 2_000
-"""Entries removed before the next folder's turn."""
+_ENTRIES_PER_BATCH: Final = 2_000
+"""Entries of a folder that are removed before those of the next one."""
 
 
 class Removal:
     """A thread that removes folders, round-robin in bounded slices, so that a large one does not delay the others.
 
     Args:
-        entries: entries that are removed before the next folder's turn.
+        entries: entries of a folder that are removed before those of the next one.
     """
 
-    def __init__(self, entries: int = _ENTRIES_PER_TURN) -> None:
+    def __init__(self, entries: int = _ENTRIES_PER_BATCH) -> None:
         self._entries = entries
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="container-removal")
 

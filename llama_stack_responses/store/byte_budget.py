@@ -36,18 +36,18 @@ class ByteBudget:
         if self.has_room(size):
             self._left -= size
         else:
-            await self._turn(size)
+            await self._wait(size)
         try:
             yield
         finally:
             self._give_back(size)
 
-    async def _turn(self, size: int) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (size, turn)
+    async def _wait(self, size: int) -> None:
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (size, granted)
         self._waiting.append(entry)
         try:
-            await turn
+            await granted
         except BaseException:
             if entry in self._waiting:
                 self._waiting.remove(entry)
@@ -62,8 +62,8 @@ class ByteBudget:
 
     def _admit(self) -> None:
         while self._waiting and self._waiting[0][0] <= self._left:
-            size, turn = self._waiting.popleft()
+            size, granted = self._waiting.popleft()
             self._left -= size
-            if turn.done():  # cancelled, but its task has not run yet: `_turn` gives the bytes back
+            if granted.done():  # cancelled, but its task has not run yet: `_wait` gives the bytes back
                 continue
-            turn.set_result(None)
+            granted.set_result(None)

@@ -1,7 +1,7 @@
 """Decode stored values within limits, large ones outside the event loop.
 
 Large values are decoded in threads. All of them together hold a bounded number of bytes: the JSON, and the values that
-are built from it. Work that waits for its turn holds nothing, and reads its records again when its turn has come.
+are built from it. Work that waits holds nothing, and reads its records again when it is admitted.
 """
 
 from __future__ import annotations

@@ -98,14 +98,14 @@ class _Store:
     """The store in one event loop.
 
     Attributes:
-        turn: lock of the commit in progress.
+        commit_lock: held by the commit in progress.
         several: limits the concurrent gets.
         unfinished: whether a commit may be logged but not completely applied.
         broken: whether the store has to be reconnected.
     """
 
     keys: KeyValue
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    commit_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     several: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT_GETS))
     unfinished: bool = True
     broken: bool = False
@@ -154,7 +154,7 @@ class KeyValueRecords:
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         with self._errors_as_503():
             store = await self._ready()
-            async with store.turn:
+            async with store.commit_lock:
                 await self._finish(store)
                 now = self._clock()
                 writes = writes_of(ops)
@@ -186,7 +186,7 @@ class KeyValueRecords:
             store = await self._ready()
             rows = await store.keys.values_in_range(f"{self._prefix}e:", f"{self._prefix}e:{_LAST}")
             due = [row for row in rows if float(row.partition(" ")[0]) <= now][:_MAX_SWEPT]
-            async with store.turn:
+            async with store.commit_lock:
                 await self._finish(store)
                 lines = await self._get(store, [row.partition(" ")[2] for row in due])
                 expired = [Delete(line.key) for line in lines.values() if not line.is_live(now)]
@@ -226,7 +226,7 @@ class KeyValueRecords:
 
     async def _mend(self, store: _Store) -> None:
         """Reconnect: the backend may not recover from a lost connection by itself."""
-        async with store.turn:
+        async with store.commit_lock:
             if store.broken:
                 store.keys = await self._connect()
                 store.unfinished = True
@@ -259,7 +259,7 @@ class KeyValueRecords:
                     "The response store's keys are not in the order of their bytes, as in a database with a locale "
                     "other than C: choose another backend, or the store 'postgres'.",
                 )
-        async with store.turn:
+        async with store.commit_lock:
             await self._finish(store)
         return store
 

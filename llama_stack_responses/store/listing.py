@@ -201,10 +201,12 @@ class Listing:
 
 async def _decoded(values: Sequence[bytes]) -> list[Json]:
     """Decode rows. They are small, and many of them are decoded in a thread."""
-    return _in_turns(values) if len(values) <= _INLINE_ROWS else await asyncio.to_thread(_in_turns, values)
+    return (
+        _decode_in_slices(values) if len(values) <= _INLINE_ROWS else await asyncio.to_thread(_decode_in_slices, values)
+    )
 
 
-def _in_turns(values: Sequence[bytes]) -> list[Json]:
+def _decode_in_slices(values: Sequence[bytes]) -> list[Json]:
     """Decode rows, and yield the interpreter lock now and then."""
     rows: list[Json] = []
     for number, value in enumerate(values, 1):

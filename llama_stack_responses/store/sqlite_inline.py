@@ -28,7 +28,7 @@ _WAL_FACTOR: Final = 4
 
 
 @dataclass(slots=True, eq=False)
-class _Turn:
+class _Group:
     """The commits of one event loop iteration, and the size of their values in bytes."""
 
     loop: asyncio.AbstractEventLoop
@@ -63,7 +63,7 @@ class Inline:
         self._clock = clock
         self._used = threading.Lock()
         self._resting_until = 0.0
-        self._turn: _Turn | None = None
+        self._group: _Group | None = None
         self._moving: asyncio.Future[None] | None = None
 
     def read(self, call: Callable[[sqlite3.Connection], list[Any]]) -> list[Any] | None:
@@ -83,25 +83,25 @@ class Inline:
 
     def commit(self, job: ThreadTask[sqlite3.Connection]) -> None:
         """Make the commit together with all others of this loop iteration."""
-        turn = self._of(job.future.get_loop())
-        if turn.size + job.size > _LARGE_BYTES:
+        group = self._of(job.future.get_loop())
+        if group.size + job.size > _LARGE_BYTES:
             self._writer.put(job)
             return
-        turn.jobs.append(job)
-        turn.size += job.size
+        group.jobs.append(job)
+        group.size += job.size
 
-    def _of(self, loop: asyncio.AbstractEventLoop) -> _Turn:
-        turn = self._turn
+    def _of(self, loop: asyncio.AbstractEventLoop) -> _Group:
+        group = self._group
         # If a loop closed before its iteration ended, its pending jobs are lost with it.
-        if turn is None or turn.loop is not loop:
-            self._turn = turn = _Turn(loop)
-            loop.call_soon(self._end, turn)
-        return turn
+        if group is None or group.loop is not loop:
+            self._group = group = _Group(loop)
+            loop.call_soon(self._end, group)
+        return group
 
-    def _end(self, turn: _Turn) -> None:
-        if self._turn is turn:
-            self._turn = None
-        jobs, turn.jobs = turn.jobs, []
+    def _end(self, group: _Group) -> None:
+        if self._group is group:
+            self._group = None
+        jobs, group.jobs = group.jobs, []
         if not jobs:
             return
         if self._committed(jobs):
@@ -155,8 +155,8 @@ class Inline:
 
     def close(self) -> None:
         """Commit what waits in the running loop; the next call opens the file again."""
-        turn = self._turn
-        if turn is not None and turn.loop is asyncio.get_running_loop():
-            self._end(turn)
+        group = self._group
+        if group is not None and group.loop is asyncio.get_running_loop():
+            self._end(group)
         with self._used:
             self._file.close()

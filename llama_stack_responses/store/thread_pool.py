@@ -1,7 +1,7 @@
 """Threads that take jobs from one queue and return results to the event loop that submitted them.
 
 An executor would wake the loop for every job and run each alone. Here a thread takes all waiting jobs, runs them as one
-group, and wakes the loop once, so a group of commits costs one transaction. A handler may leave jobs for its next turn.
+group, and wakes the loop once, so a group of commits costs one transaction. A handler may leave jobs for its next call.
 """
 
 from __future__ import annotations

@@ -198,19 +198,21 @@ class Session:
         body = {name: value for name, value in event.items() if name not in _ENVELOPE}
         parent = body.get("previous_response_id")
         steers = self._steering.queued(parent, lane)
-        following = await self._turn(lane, steered(body, steers), generate=generate, commits=parent if steers else None)
+        following = await self._respond(
+            lane, steered(body, steers), generate=generate, commits=parent if steers else None
+        )
         while following:
             following = await self._succeed(lane, following)
 
     async def _succeed(self, lane: str | None, successor: Successor) -> Successor | None:
-        following = await self._attempt(successor.body, self._turn(lane, successor.body))
+        following = await self._attempt(successor.body, self._respond(lane, successor.body))
         if isinstance(following, ApiError):
             reports = self._steering.failed(successor.steers, "successor_creation_failed", following.message)
             await self._send(reports, lane)
             return None
         return following
 
-    async def _turn(
+    async def _respond(
         self, lane: str | None, body: Json, *, generate: bool = True, commits: str | None = None
     ) -> Successor | None:
         """Run one response and send its events.

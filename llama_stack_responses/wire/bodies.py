@@ -32,7 +32,7 @@ _INLINE_BYTES: Final = 2**20
 """Values and bytes that the event loop decodes at once, in a millisecond or two; a thread decodes more."""
 
 _MAX_WAITING_PER_USER: Final = 256
-"""Bodies with more values that may wait for their turn, for each user."""
+"""Bodies with more values that may wait, for each user."""
 
 
 class Bodies:
@@ -49,7 +49,7 @@ class Bodies:
         held = limits.bodies
         self._limits = limits
         self._current_user = current_user
-        self._turns = FairQueue(1, 1, _MAX_WAITING_PER_USER, only_owner=ANONYMOUS.identity)
+        self._queue = FairQueue(1, 1, _MAX_WAITING_PER_USER, only_owner=ANONYMOUS.identity)
         self._admission = Admission(Quota("request bodies", held.total_bytes, held.bytes_per_user))
 
     @property
@@ -123,9 +123,11 @@ class Bodies:
             message = f"The JSON body of your request contains more than {max_values} values. Send fewer at a time."
             raise bad_request(message, code="request_too_large")
         reservation.add(values * VALUE_BYTES)
-        return decode(body) if values <= _INLINE_VALUES and len(body) <= _INLINE_BYTES else await self._in_turn(body)
+        return (
+            decode(body) if values <= _INLINE_VALUES and len(body) <= _INLINE_BYTES else await self._decode_queued(body)
+        )
 
-    async def _in_turn(self, body: bytes | bytearray) -> dict[str, Any]:
+    async def _decode_queued(self, body: bytes | bytearray) -> dict[str, Any]:
         """Decode a large body in a thread, one at a time: threads that compute slow the event loop down.
 
         Raises:
@@ -133,12 +135,12 @@ class Bodies:
         """
         owner = self._current_user().identity
         try:
-            await self._turns.enter(owner)
+            await self._queue.enter(owner)
         except QueueFull:
             raise too_many_open("large requests", retry_after=1) from None
         working = asyncio.get_running_loop().run_in_executor(None, decode, body, json_decoding.loads)
         # If this task is cancelled, the thread works on.
-        working.add_done_callback(lambda _: self._turns.leave(owner))
+        working.add_done_callback(lambda _: self._queue.leave(owner))
         return await asyncio.shield(working)
 
     async def _in_time(self, request: Request) -> AsyncIterator[bytes]:

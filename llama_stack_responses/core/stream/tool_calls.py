@@ -141,7 +141,7 @@ class ToolCalls:
                 self._open(out, call)
             self._append(out, call, delta.arguments)
         if len(self._line) > 1:
-            self._take_turns(out)
+            self._close_complete(out)
         return out
 
     def open_text(self, key: Hashable, out: Sequence[Event]) -> OpenText | None:
@@ -175,7 +175,7 @@ class ToolCalls:
 
     def pause(self, out: list[Event]) -> bool:
         """Close the complete calls, since other content follows; return False if one is incomplete."""
-        self._take_turns(out)
+        self._close_complete(out)
         if self._line and self._line[0].is_whole():
             self._finish_first(out)
         return not self._line
@@ -246,7 +246,7 @@ class ToolCalls:
         self._line.append(call)
         return call
 
-    def _take_turns(self, out: list[Event]) -> None:
+    def _close_complete(self, out: list[Event]) -> None:
         """Close complete calls in front of others, and emit what the next one held back."""
         while len(self._line) > 1 and self._line[0].is_whole():
             self._finish_first(out)

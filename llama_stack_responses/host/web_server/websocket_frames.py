@@ -75,7 +75,7 @@ def bound(protocol: Any) -> None:
     """Make a protocol class decode one frame at a time, without compression."""
     if not hasattr(protocol, _BOUNDED):
         protocol.__init__ = _without_compression(protocol.__init__)
-        protocol.data_received = _in_turns(protocol.data_received, _Turns())
+        protocol.data_received = _decoding(protocol.data_received, _RoundRobin())
         protocol.receive = _then(protocol.receive, _Decoder.delivered)
         protocol.send = _then(protocol.send, _Decoder.wake)
         protocol.connection_lost = _releasing(protocol.connection_lost)
@@ -93,13 +93,13 @@ def _without_compression(init: Callable[..., None]) -> Callable[..., None]:
     return create
 
 
-def _in_turns(receive: Receive, turns: _Turns) -> Receive:
+def _decoding(receive: Receive, round_robin: _RoundRobin) -> Receive:
     def data_received(self: Any, data: bytes) -> None:
         decoder: _Decoder | None = self.__dict__.get(_DECODER)
         if decoder is None:
             # uvicorn passes the whole handshake first.
             receive(self, data)
-            decoder = self.__dict__[_DECODER] = _Decoder(self, receive, turns)
+            decoder = self.__dict__[_DECODER] = _Decoder(self, receive, round_robin)
             if scope := getattr(self, "scope", None):
                 scope[INCOMING] = decoder
             return
@@ -139,7 +139,7 @@ def _joined_in_thread(method: Callable[[Any], None]) -> Callable[[Any], None]:
     return send_receive_event_to_app
 
 
-class _Turns:
+class _RoundRobin:
     """Decodes one frame of each user in an iteration of the event loop."""
 
     def __init__(self) -> None:
@@ -172,11 +172,11 @@ class _Decoder:
         user: with whom other connections take turns.
     """
 
-    def __init__(self, protocol: Any, receive: Receive, turns: _Turns) -> None:
+    def __init__(self, protocol: Any, receive: Receive, round_robin: _RoundRobin) -> None:
         self.user: Hashable = id(self)
         self._protocol = protocol
         self._receive = receive
-        self._turns = turns
+        self._round_robin = round_robin
         self._buffer = bytearray()
         self._scanner = FrameScanner(protocol.config.ws_max_size)
         self._reservation: Reservation | None = None
@@ -224,7 +224,7 @@ class _Decoder:
             protocol.transport.pause_reading()
         else:
             self._planned = True
-            self._turns.add(self)
+            self._round_robin.add(self)
 
     def step(self) -> None:
         """Decode a frame."""

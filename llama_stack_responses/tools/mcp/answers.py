@@ -15,7 +15,7 @@ from .versions import http
 _FREE_BYTES: Final = 65_536
 """Bytes of an unfinished answer that do not count as held."""
 
-_LINES_PER_TURN: Final = 256
+_LINES_PER_BATCH: Final = 256
 """Lines of a stream between two yields to the event loop."""
 
 _MESSAGE: Final = b"message"
@@ -77,7 +77,7 @@ class Body:
         async for chunk in self.chunks():
             for event in reader.feed(chunk):
                 lines += 1
-                if lines % _LINES_PER_TURN == 0:
+                if lines % _LINES_PER_BATCH == 0:
                     await asyncio.sleep(0)
                 passed = event and await self._passed(event)
                 if passed:

@@ -31,11 +31,11 @@ class ListBudget:
     """The budget that one response has left for the lists of its servers.
 
     Attributes:
-        turn: held while a list is read.
+        slots: one is held while a list is read.
     """
 
     def __init__(self, bounds: ServerBounds) -> None:
-        self.turn = asyncio.Semaphore(_MAX_CONCURRENT_LISTS)
+        self.slots = asyncio.Semaphore(_MAX_CONCURRENT_LISTS)
         self._bytes = bounds.list_bytes
         self._tools = DEFAULT_LIMITS.max_listed_tools
 

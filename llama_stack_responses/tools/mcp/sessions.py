@@ -94,7 +94,7 @@ class McpClient:
         self.require_approval = require_approval
         self._trust: ssl.SSLContext | None = None
         self._lines: set[asyncio.Task[None]] = set()
-        self._turns = FairYield()
+        self._fair_yield = FairYield()
 
     def session(self, address: McpAddress) -> McpClientSession:
         """Create a session for one response, not connected yet."""
@@ -107,7 +107,7 @@ class McpClient:
 
         def plain() -> Any:
             inner = http.AsyncHTTPTransport(verify=trust, socket_options=SOCKET_OPTIONS)
-            return receive_in_slices(inner, self._turns)
+            return receive_in_slices(inner, self._fair_yield)
 
         return GuardedTransport(self.address_policy, plain) if guarded else plain()
 

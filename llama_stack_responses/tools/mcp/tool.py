@@ -112,7 +112,7 @@ class McpTool:
             reporter.hold(size)
 
         try:
-            async with self.budget.turn:
+            async with self.budget.slots:
                 tools = [_listing(tool) for tool in await self._session.list_tools(counted)]
         except McpError as error:
             reporter.conclude(index, {"error": str(error)}, failed=True)

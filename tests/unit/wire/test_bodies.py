@@ -191,7 +191,7 @@ async def test_body_with_many_values_of_other_user_has_next_turn() -> None:
     ended: list[int] = []
 
     async def decode(number: int) -> None:
-        await app.bodies._in_turn(body)
+        await app.bodies._decode_queued(body)
         ended.append(number)
 
     tasks = [asyncio.create_task(decode(number)) for number in range(4)]
