@@ -130,8 +130,8 @@ class Readers:
     def pass_on(self, response_id: str, events: Sequence[Event]) -> set[Subscription]:
         """Pass stored events on to the readers that wait for them; return the subscriptions of those readers.
 
-        Of many readers, the others follow in the next iterations of the event loop. A reader that has to read the events
-        itself is notified then.
+        Of many readers, the others follow in the next iterations of the event loop. A reader that has to read the
+        events itself is notified then.
         """
         readers = self._readers.get(response_id)
         if not readers or not events:

@@ -1,11 +1,11 @@
-"""The order of waiting jobs: owners take turns, however many jobs each of them has in the queue.
+"""The order of waiting jobs: fair among owners, however many jobs each of them has in the queue.
 
-Start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996). A job's turn is its start tag, a point in virtual time: the
-turn of its owner's previous job plus one share, but not before the present (the system's virtual time). The present
-advances with each claim, not with the clock, so that a queue that grows faster than it is processed stays fair.
+Start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996). A job's start tag is a point in virtual time: the start tag
+of its owner's previous job plus `_FAIR_SHARE_SECONDS`, but not before the virtual time of the queue. That advances with
+each claim, not with the clock, so that a queue that grows faster than it is processed stays fair.
 
-    u/<owner>    the turn of the owner's last job
-    z/turn       the present: just after the turn of the last claimed job
+    u/<owner>    the start tag of the owner's last job
+    z/turn       the virtual time of the queue: just after the start tag of the last claimed job
 
 Both are hints (`hints.py`): two processes that queue or claim jobs at the same moment may not see each other's values.
 """
@@ -17,62 +17,64 @@ from typing import Final
 
 from ..store.records import Put, Record
 
-PRESENT: Final = "z/turn"
+VIRTUAL_TIME: Final = "z/turn"
 
 _FAIR_SHARE_SECONDS: Final = 10.0
 """Virtual seconds between two waiting jobs of one owner."""
 
 _STEP_SECONDS: Final = _FAIR_SHARE_SECONDS / 64
-"""Minimum advance of the present with each claim, in virtual seconds. Without it, a steady arrival of new owners with
+"""Minimum advance of the virtual time with each claim, in virtual seconds. Without it, a steady arrival of new owners with
 one job each would starve the second job of another owner."""
 
 _DAY_SECONDS: Final = 86_400.0
 _KEPT_SECONDS: Final = 2 * _DAY_SECONDS
-"""Seconds for which the present is kept after the queueing of the job that advanced it. When it has expired, virtual
+"""Seconds for which the virtual time is kept after the queueing of the job that advanced it. When it has expired, virtual
 time starts again from the clock."""
 
 _DIGITS: Final = 12
 
 
 class FairOrder:
-    """Assigns turns to jobs. Jobs of one process see each other's turns before these are in the store."""
+    """Assigns start tags to jobs. Jobs of one process see each other's start tags before these are in the store."""
 
     def __init__(self) -> None:
-        self._given: dict[str, float] = {}
+        self._start_tags: dict[str, float] = {}
 
-    def give(self, owner_key: str, records: Mapping[str, Record], now: float) -> tuple[str, list[Put]]:
+    def assign(self, owner_key: str, records: Mapping[str, Record], now: float) -> tuple[str, list[Put]]:
         """Return the order of the owner's next job, and the hints that record it.
 
         Args:
             owner_key: the owner's name in keys.
-            records: the records of the keys `last_of(owner_key)` and `PRESENT`, if they exist.
+            records: the records of the keys `last_of(owner_key)` and `VIRTUAL_TIME`, if they exist.
             now: seconds since the epoch, on the store's clock.
         """
-        row, present = last_of(owner_key), _read(records, PRESENT)
-        hints = [] if present is not None else [Put(PRESENT, _written(now), expires_at=now + _KEPT_SECONDS)]
-        present = now if present is None else present
-        self._given = {each: turn for each, turn in self._given.items() if turn >= present}
-        last = max(_read(records, row) or 0.0, self._given.get(owner_key, 0.0))
-        turn = self._given[owner_key] = last + _FAIR_SHARE_SECONDS if last >= present else present
-        return at(turn) + at(now), [*hints, Put(row, _written(turn), expires_at=now + _DAY_SECONDS)]
+        row, virtual_time = last_of(owner_key), _read(records, VIRTUAL_TIME)
+        hints = [] if virtual_time is not None else [Put(VIRTUAL_TIME, _written(now), expires_at=now + _KEPT_SECONDS)]
+        virtual_time = now if virtual_time is None else virtual_time
+        self._start_tags = {
+            each: start_tag for each, start_tag in self._start_tags.items() if start_tag >= virtual_time
+        }
+        last = max(_read(records, row) or 0.0, self._start_tags.get(owner_key, 0.0))
+        start_tag = self._start_tags[owner_key] = last + _FAIR_SHARE_SECONDS if last >= virtual_time else virtual_time
+        return encoded(start_tag) + encoded(now), [*hints, Put(row, _written(start_tag), expires_at=now + _DAY_SECONDS)]
 
 
-def taken(order: str, records: Mapping[str, Record]) -> Put:
-    """Return the put that advances the present when the job of this order is claimed."""
-    turn = int(order[:_DIGITS], 16) / 1000
-    present = _read(records, PRESENT) or turn
-    present = max(present, min(max(present, turn) + _STEP_SECONDS, turn + _FAIR_SHARE_SECONDS))
-    return Put(PRESENT, _written(present), expires_at=queued_at(order) + _KEPT_SECONDS)
+def advanced(order: str, records: Mapping[str, Record]) -> Put:
+    """Return the put that advances the virtual time when the job of this order is claimed."""
+    start_tag = int(order[:_DIGITS], 16) / 1000
+    virtual_time = _read(records, VIRTUAL_TIME) or start_tag
+    virtual_time = max(virtual_time, min(max(virtual_time, start_tag) + _STEP_SECONDS, start_tag + _FAIR_SHARE_SECONDS))
+    return Put(VIRTUAL_TIME, _written(virtual_time), expires_at=queued_at(order) + _KEPT_SECONDS)
 
 
 def last_of(owner_key: str) -> str:
-    """Return the key of the turn of the owner's last job."""
+    """Return the key of the start tag of the owner's last job."""
     return f"u/{owner_key}"
 
 
-def at(turn: float) -> str:
-    """Return a turn as the first part of an order: milliseconds in hex with a fixed width, so that orders sort."""
-    return f"{int(turn * 1000):0{_DIGITS}x}"
+def encoded(start_tag: float) -> str:
+    """Return a start tag as the first part of an order: milliseconds in hex with a fixed width, so that orders sort."""
+    return f"{int(start_tag * 1000):0{_DIGITS}x}"
 
 
 def queued_at(order: str) -> float:
@@ -88,5 +90,5 @@ def _read(records: Mapping[str, Record], key: str) -> float | None:
     return float(record.value) if record else None
 
 
-def _written(turn: float) -> bytes:
-    return repr(turn).encode()
+def _written(start_tag: float) -> bytes:
+    return repr(start_tag).encode()

@@ -1,8 +1,8 @@
 """Hints: values that correctness does not depend on, kept out of the commits of responses.
 
-Commits that write the same key run one after another, each until it is on disk. If the commit of a job wrote the turn
-of its owner's last job, all commits of that owner would queue up. So hints are written later, with the last value of
-each key, by one commit at a time in each process.
+Commits that write the same key run one after another, each until it is on disk. If the commit of a job wrote the
+start tag of its owner's last job, all commits of that owner would queue up. So hints are written later, with the last
+value of each key, by one commit at a time in each process.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ from ..store.records import (
     pages_of,
 )
 from ..telemetry.trace_context import trace_headers
-from . import fair_order as turns
+from . import fair_order
 from .hints import HintWriter
 from .job import QUEUED_EVENTS, Checkpoint, Job, JobState, Verdict, name_of, owner_prefix
 from .quota import RowQuota
@@ -98,7 +98,7 @@ class JobQueue:
         self._limit = limit
         self._per_user = limit if per_user is None else per_user
         self._quota = RowQuota(records)
-        self._turns = turns.FairOrder()
+        self._fair_order = fair_order.FairOrder()
         self._hints = HintWriter(records)
 
     @asynccontextmanager
@@ -117,8 +117,8 @@ class JobQueue:
                 full = f"You have {self._per_user} background responses queued or running. Try again later."
                 await admissions.enter_async_context(self._quota.admit(owner_prefix(owner), self._per_user, full))
             of, now = name_of(owner), await self._records.now()
-            known = self._hints.over(await self._records.get_many([turns.last_of(of), turns.PRESENT]))
-            order, hints = self._turns.give(of, known, now)
+            known = self._hints.over(await self._records.get_many([fair_order.last_of(of), fair_order.VIRTUAL_TIME]))
+            order, hints = self._fair_order.assign(of, known, now)
             ops: list[Op] = [
                 Put(f"j/{response_id}", JobState(owner, order).encode()),
                 Put(f"k/{response_id}", await _first_checkpoint(body, sealed, queued_at=now).encode()),
@@ -138,7 +138,7 @@ class JobQueue:
         The caller commits the ops together with the job's response.
         """
         now = await self._records.now()
-        state = JobState(owner, turns.at(now), worker, tries=1, starts=1, began=now)
+        state = JobState(owner, fair_order.encoded(now), worker, tries=1, starts=1, began=now)
         ops: list[Op] = [
             Put(f"j/{response_id}", state.encode()),
             Put(f"k/{response_id}", await _first_checkpoint(body, sealed, numbered=0).encode()),
@@ -182,7 +182,7 @@ class JobQueue:
 
     async def _take(self, row: str, worker: str) -> Job | None:
         response_id = row.rpartition("/")[2]
-        records = await self._records.get_many([f"j/{response_id}", f"k/{response_id}", turns.PRESENT])
+        records = await self._records.get_many([f"j/{response_id}", f"k/{response_id}", fair_order.VIRTUAL_TIME])
         stored = Job.find(response_id, records)
         if stored is None or stored.state.worker is not None:
             await self._drop(row, response_id, stored)
@@ -200,7 +200,7 @@ class JobQueue:
         ]
         job = await self._change(stored, state, ops, [])
         if job is not None:
-            self._hints.schedule(turns.taken(state.order, self._hints.over(records)))
+            self._hints.schedule(fair_order.advanced(state.order, self._hints.over(records)))
         return job
 
     async def _without_living(self, state: JobState) -> JobState:
@@ -216,11 +216,11 @@ class JobQueue:
         count, oldest = 0, inf
         async for rows in pages_of(self._records, "q/", self._page_rows):
             count += len(rows)
-            oldest = min(oldest, *(turns.queued_at(key.split("/")[1]) for key, _ in rows))
+            oldest = min(oldest, *(fair_order.queued_at(key.split("/")[1]) for key, _ in rows))
         return count, max(await self._records.now() - oldest, 0.0) if count else 0.0
 
     async def noted(self) -> None:
-        """Wait until the hints about turns assigned and claimed here are written."""
+        """Wait until the hints about jobs queued and claimed here are written."""
         await self._hints.written()
 
     async def find(self, response_id: str) -> Job | None:
