@@ -24,7 +24,7 @@ from ..store.outcome import until_known
 from ..store.reading import computed
 from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs
 from .acceptance import Acceptance
-from .batch_turns import BatchTurns
+from .batch_windows import BatchWindows
 from .event_follower import EventFollower
 from .event_log import EventLog
 from .foreground_leases import ForegroundLeases, NoLeases, StoredLeases
@@ -84,7 +84,7 @@ class BackgroundJobs:
         self._opened = Admission(Quota(_OPENED, limits.waiting, limits.per_user, authenticated_only=True))
         self._secrets = JobSecrets(sealer)
         self._held_inputs = HeldInputs(input_quota)
-        self._batch_turns = BatchTurns(intervals.event_batch_seconds)
+        self._batch_windows = BatchWindows(intervals.event_batch_seconds)
         self._notifier = notifier = Notifier(intervals.fallback_poll_seconds)
         self._jobs = jobs = JobQueue(
             records, limits.waiting, limits.per_user, intervals.lease_seconds, decoder=archive.decoder
@@ -282,7 +282,7 @@ class BackgroundJobs:
             event_log_seconds=self._event_log_seconds,
             secrets=self._secrets,
             held_inputs=self._held_inputs,
-            batch_turns=self._batch_turns,
+            batch_windows=self._batch_windows,
             acceptance=acceptance,
             intervals=self._intervals,
         )

@@ -23,13 +23,13 @@ _FAIR_SHARE_SECONDS: Final = 10.0
 """Virtual seconds between two waiting jobs of one owner."""
 
 _STEP_SECONDS: Final = _FAIR_SHARE_SECONDS / 64
-"""Minimum advance of the virtual time with each claim, in virtual seconds. Without it, a steady arrival of new owners with
-one job each would starve the second job of another owner."""
+"""Minimum advance of the virtual time with each claim, in virtual seconds. Without it, a steady arrival of new owners
+with one job each would starve the second job of another owner."""
 
 _DAY_SECONDS: Final = 86_400.0
 _KEPT_SECONDS: Final = 2 * _DAY_SECONDS
-"""Seconds for which the virtual time is kept after the queueing of the job that advanced it. When it has expired, virtual
-time starts again from the clock."""
+"""Seconds for which the virtual time is kept after the queueing of the job that advanced it. When it has expired, it
+starts again from the clock."""
 
 _DIGITS: Final = 12
 

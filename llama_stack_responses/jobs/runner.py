@@ -35,7 +35,7 @@ from ..store.saving import Recording
 from ..store.stored_response import StoredResponse
 from ..telemetry.trace_context import within
 from .acceptance import Acceptance
-from .batch_turns import BatchTurns
+from .batch_windows import BatchWindows
 from .event_log import EventLog
 from .held_inputs import HeldInputs
 from .job import QUEUED_EVENTS, Checkpoint, Job
@@ -57,7 +57,7 @@ class JobRunner:
         parse: parses the body of the request.
         secrets: opens the sealed secrets of the request.
         held_inputs: counts what the inputs of all jobs hold.
-        batch_turns: when the jobs of this process store their events.
+        batch_windows: when the jobs of this process store their events.
         acceptance: the phase in which the response may be refused; None if the response can no longer be refused.
 
     Attributes:
@@ -78,7 +78,7 @@ class JobRunner:
         event_log_seconds: float,
         secrets: JobSecrets,
         held_inputs: HeldInputs,
-        batch_turns: BatchTurns,
+        batch_windows: BatchWindows,
         intervals: Intervals = DEFAULT,
         acceptance: Acceptance | None = None,
     ) -> None:
@@ -93,7 +93,7 @@ class JobRunner:
         self._event_log_seconds = event_log_seconds
         self._secrets = secrets
         self._held_inputs, self._held = held_inputs, held_inputs.reserve(job.state.owner)
-        self._batch_turns, self._event_buffer = batch_turns, EventBuffer(wanted=True)
+        self._batch_windows, self._event_buffer = batch_windows, EventBuffer(wanted=True)
         self._waiting: list[Event] = []
         self._transcript = Transcript()
         self._requests = RecordedRequests(records, job.response_id)
@@ -436,7 +436,7 @@ class JobRunner:
             await self.acceptance.ended()
         while await self._event_buffer.filled():
             await self._write()
-            await self._batch_turns.wait()
+            await self._batch_windows.wait()
 
     async def _write(self) -> None:
         """Store the buffered events and the due checkpoint in one commit, so that they always match."""

@@ -70,7 +70,7 @@ LAYERS: Final = {
     f"{PACKAGE}.jobs": (
         {
             "acceptance",
-            "batch_turns",
+            "batch_windows",
             "event_rows",
             "fair_order",
             "held_inputs",

@@ -1,4 +1,4 @@
-"""Turns in which jobs store their events."""
+"""Windows in which jobs store their events."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.jobs.batch_turns import BatchTurns
+from llama_stack_responses.jobs.batch_windows import BatchWindows
 
 
 @pytest.fixture
 async def timers(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
-    """The ends of turns, in their order, for the test to call."""
+    """The ends of windows, in their order, for the test to call."""
     found: list[Callable[[], None]] = []
 
     def call_later(_: float, end: Callable[[], None], *__: Any) -> None:
@@ -32,10 +32,10 @@ async def ticks() -> None:
 async def test_jobs_that_begin_to_wait_at_different_times_wake_in_one_iteration(
     timers: list[Callable[[], None]],
 ) -> None:
-    turns, order = BatchTurns(0.05), list[str]()
+    windows, order = BatchWindows(0.05), list[str]()
 
     async def job(name: str) -> None:
-        await turns.wait()
+        await windows.wait()
         asyncio.get_running_loop().call_soon(order.append, "next iteration")
         order.append(name)
 
@@ -48,9 +48,9 @@ async def test_jobs_that_begin_to_wait_at_different_times_wake_in_one_iteration(
     assert order == ["a", "b", "next iteration", "next iteration"]
 
 
-async def test_turn_has_sixteen_jobs_at_most(timers: list[Callable[[], None]]) -> None:
-    turns = BatchTurns(0.05)
-    waits = [asyncio.ensure_future(turns.wait()) for _ in range(17)]
+async def test_window_has_sixteen_jobs_at_most(timers: list[Callable[[], None]]) -> None:
+    windows = BatchWindows(0.05)
+    waits = [asyncio.ensure_future(windows.wait()) for _ in range(17)]
     await ticks()
     first, second = timers
     first()
@@ -61,10 +61,10 @@ async def test_turn_has_sixteen_jobs_at_most(timers: list[Callable[[], None]]) -
     assert waits[16].done()
 
 
-async def test_wait_after_end_of_turn_begins_another(timers: list[Callable[[], None]]) -> None:
-    turns = BatchTurns(0.05)
+async def test_wait_after_end_of_window_begins_another(timers: list[Callable[[], None]]) -> None:
+    windows = BatchWindows(0.05)
     for number in range(2):
-        wait = asyncio.ensure_future(turns.wait())
+        wait = asyncio.ensure_future(windows.wait())
         await ticks()
         assert not wait.done()
         timers[number]()
@@ -72,9 +72,9 @@ async def test_wait_after_end_of_turn_begins_another(timers: list[Callable[[], N
         assert wait.done()
 
 
-async def test_cancelled_job_does_not_end_turn_of_others(timers: list[Callable[[], None]]) -> None:
-    turns = BatchTurns(0.05)
-    cancelled, other = (asyncio.ensure_future(turns.wait()) for _ in range(2))
+async def test_cancelled_job_does_not_end_window_of_others(timers: list[Callable[[], None]]) -> None:
+    windows = BatchWindows(0.05)
+    cancelled, other = (asyncio.ensure_future(windows.wait()) for _ in range(2))
     await ticks()
     cancelled.cancel()
     await ticks()
@@ -84,12 +84,12 @@ async def test_cancelled_job_does_not_end_turn_of_others(timers: list[Callable[[
     assert other.done()
 
 
-def test_turn_of_closed_event_loop_is_not_waited_for() -> None:
-    turns = BatchTurns(0.05)
+def test_window_of_closed_event_loop_is_not_waited_for() -> None:
+    windows = BatchWindows(0.05)
 
     async def begin() -> None:
-        asyncio.ensure_future(turns.wait())  # noqa: RUF006 - it ends with the loop
+        asyncio.ensure_future(windows.wait())  # noqa: RUF006 - it ends with the loop
         await asyncio.sleep(0)
 
     asyncio.run(begin())
-    asyncio.run(asyncio.wait_for(turns.wait(), 30))
+    asyncio.run(asyncio.wait_for(windows.wait(), 30))

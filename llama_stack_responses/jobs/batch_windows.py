@@ -1,4 +1,4 @@
-"""Turns in which the jobs of a process store their events."""
+"""Short windows at whose end several jobs of a process store their events together."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 from typing import Final
 
 _JOBS: Final = 16
-"""Maximum jobs of one turn: each takes a part of a millisecond."""
+"""Maximum jobs of one window: each takes a part of a millisecond."""
 
 
-class _Turn:
+class _Window:
     def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         self.loop = loop
         self.jobs = 0
@@ -27,20 +27,20 @@ class _Turn:
         await self._ended.wait()
 
 
-class BatchTurns:
+class BatchWindows:
     """Wakes jobs together, so that a store can write the batches of several jobs in one commit.
 
     Args:
-        seconds: duration of a turn.
+        seconds: duration of a window.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._turn: _Turn | None = None
+        self._window: _Window | None = None
 
     async def wait(self) -> None:
-        """Wait for the end of the present turn, or of a new one if there is none or it has enough jobs."""
-        loop, turn = asyncio.get_running_loop(), self._turn
-        if turn is None or turn.loop is not loop or not turn.is_open:
-            self._turn = turn = _Turn(loop, self._seconds)
-        await turn.ended()
+        """Wait for the end of the current window, or of a new one if there is none or it has enough jobs."""
+        loop, window = asyncio.get_running_loop(), self._window
+        if window is None or window.loop is not loop or not window.is_open:
+            self._window = window = _Window(loop, self._seconds)
+        await window.ended()
