@@ -65,7 +65,7 @@ class ForegroundRun:
         self.error: ApiError | None = None
         self.refused = False
         self._begun = False
-        self._settling = False
+        self._ending = False
         self._shutting_down = False
         self._created = perf_counter()
         with about(response_id=assembler.response["id"]):
@@ -98,7 +98,7 @@ class ForegroundRun:
             ApiError: the response could not be stored, or the generation failed. In the latter case, if the model
                 server had accepted the request, the response is stored as failed, with its output so far.
         """
-        await self.settled()
+        await self.wait_ended()
         if self.error:
             raise self.error
         return self._assembler.response
@@ -118,16 +118,16 @@ class ForegroundRun:
         self._shutting_down = True
         self.abandon()
 
-    async def settled(self) -> None:
+    async def wait_ended(self) -> None:
         """Wait until the response has ended and is stored, or has failed; errors are not raised."""
         await asyncio.wait([self._task])
 
-    def when_settled(self, callback: Callable[[], object]) -> None:
-        """Call `callback` once the response has settled."""
+    def on_ended(self, callback: Callable[[], object]) -> None:
+        """Call `callback` once the response has ended and is stored, or has failed."""
         self._task.add_done_callback(lambda _: callback())
 
     def _cancel(self) -> None:
-        if not self._settling:
+        if not self._ending:
             self._task.cancel()
 
     async def _main(self) -> None:
@@ -148,14 +148,14 @@ class ForegroundRun:
         if self._shutting_down:
             await self._fail(ApiError(503, "The server is shutting down. Try again.", retry_after=1))
             return
-        self._settling = True
+        self._ending = True
         await self._driver.cancel()
         await self._conclude()
 
     async def _fail(self, error: ApiError) -> None:
         self.error = error
         if self._begun or self._generation.accepted.done():
-            self._settling = True
+            self._ending = True
             await self._driver.fail(error)
             await self._conclude()
             return
@@ -171,7 +171,7 @@ class ForegroundRun:
 
     async def _conclude(self) -> None:
         """Store the response and emit its terminal event, or none if it is unknown whether the response is stored."""
-        self._settling = True
+        self._ending = True
         if error := await self._kept():
             self.error = error
             self._assembler.set_outcome("failed", error=error)

@@ -100,8 +100,8 @@ class ForegroundResponses:
             generation, context.assembler, event_buffer, keep, drop, self._intervals.stream_refusal_seconds
         )
         self._runs.add(run)
-        run.when_settled(lambda: self._ended(run))
-        run.when_settled(slot.release)
+        run.on_ended(lambda: self._ended(run))
+        run.on_ended(slot.release)
         return run
 
     def _ended(self, run: ForegroundRun) -> None:

@@ -80,7 +80,7 @@ class Harness:
         while (batch := await self.event_buffer.get(PATIENCE)) is not None:
             assert batch, "silence"
             self.events += batch
-        await self.run.settled()
+        await self.run.wait_ended()
         final = check_stream(self.events)
         assert self.inference.streaming == 0
         return final
@@ -238,7 +238,7 @@ async def test_refusal_is_raised_and_nothing_is_stored() -> None:
     with pytest.raises(ApiError, match="Slow down"):
         await harness.run.finish()
     assert (harness.kept, harness.dropped) == ([], 1)
-    await harness.run.settled()
+    await harness.run.wait_ended()
 
 
 async def test_late_refusal_fails_stream() -> None:

@@ -71,7 +71,7 @@ async def test_files_of_aborted_response_are_released(start: Start, end: Callabl
     run = await impl.create(ASKED)
     assert isinstance(run, ForegroundRun)
     end(run)
-    await run.settled()
+    await run.wait_ended()
     assert held(impl) == 0
 
 

@@ -86,15 +86,15 @@ async def test_response_over_share_is_refused_until_another_ends(
         assert (raised.value.status, raised.value.retry_after) == (429, 5)
     go.set()
     for run in runs:
-        await run.settled()
-    await (await begin(impl)).settled()
+        await run.wait_ended()
+    await (await begin(impl)).wait_ended()
 
 
 async def test_abandoned_response_frees_its_place(impl: OpenAIResponsesImpl) -> None:
     for _ in range(4):
         run = await unstreamed(impl)
         run.abandon()
-        await run.settled()
+        await run.wait_ended()
 
 
 async def test_other_user_has_separate_share(impl: OpenAIResponsesImpl, users: Users) -> None:

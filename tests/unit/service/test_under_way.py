@@ -94,7 +94,7 @@ async def start(records: Lossy, gate: asyncio.Event) -> AsyncIterator[Callable[.
     gate.set()
     for each in started:
         for run in list(each._foreground._runs):
-            await run.settled()
+            await run.wait_ended()
         await each.shutdown()
 
 
@@ -199,7 +199,7 @@ async def test_response_deleted_in_progress_fails_for_its_reader(
     last = (await rest(run))[-1]
     assert last["type"] == "response.failed"
     assert last["response"]["error"]["message"] == "The response was deleted while it was generated."
-    await run.settled()
+    await run.wait_ended()
     await here.jobs.foreground.flush_unstored()
     with pytest.raises(ApiError) as refused:
         await there.reader.retrieve(created["id"])

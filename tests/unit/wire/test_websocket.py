@@ -230,7 +230,7 @@ async def test_client_leaving_after_connection_lifetime_cancels_response(loop_cl
     client.leave()
     async with asyncio.timeout(30):
         await client.talk
-    await responses.runs[0].settled()
+    await responses.runs[0].wait_ended()
     assert responses.runs[0].response["status"] == "cancelled"
 
 
@@ -295,7 +295,7 @@ async def test_client_disconnect_cancels_response_and_drops_queue() -> None:
     await client.sees(has("response.output_text.delta"))
     client.leave()
     await client.talk
-    await responses.runs[0].settled()
+    await responses.runs[0].wait_ended()
     assert (len(responses.runs), responses.runs[0].response["status"]) == (1, "cancelled")
     assert responses.inference.streaming == 0
 
@@ -322,7 +322,7 @@ async def test_client_that_reads_nothing_cancels_response() -> None:
     client.say(ASK)
     async with asyncio.timeout(60):
         await client.talk
-    await responses.runs[0].settled()
+    await responses.runs[0].wait_ended()
     assert responses.runs[0].response["status"] == "cancelled"
 
 
