@@ -40,6 +40,7 @@ class Intervals:
             whose secret was generated for its process alone.
         list_scan_seconds: time after which a page of a filtered list ends.
         watch_seconds: polling interval of the built-in page's lists, running responses and counts.
+        watcher_poll_seconds: interval of polls for users of the built-in page, on a server that shows them nothing yet.
         stream_refusal_seconds: time for which a stream waits for the model server's refusal before its headers are
             sent.
     """
@@ -66,6 +67,7 @@ class Intervals:
     process_secret_seconds: float = 10.0
     list_scan_seconds: float = 1.0
     watch_seconds: float = 1.0
+    watcher_poll_seconds: float = 2.5
     stream_refusal_seconds: float = 2.0
 
 

@@ -57,7 +57,7 @@ class BackgroundJobs:
         events: follows detached responses.
         foreground: the leases of foreground responses.
         worker: runs the jobs.
-        board: shows the running responses of all servers.
+        live_responses: shows the running responses of all servers.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class BackgroundJobs:
         self._event_log = event_log = EventLog(records, notifier, intervals.event_poll_seconds, decoder=archive.decoder)
         self._worker_id = new_id("worker")
         self._heartbeat = Heartbeat(jobs, self._worker_id)
-        self.board = LiveResponses(records, archive.decoder, factory.activity, self._worker_id, intervals)
+        self.live_responses = LiveResponses(records, archive.decoder, factory.activity, self._worker_id, intervals)
         self.events = EventFollower(notifier, jobs, event_log, intervals)
         self.foreground: ForegroundLeases = NoLeases()
         if records.transactional:
@@ -104,7 +104,7 @@ class BackgroundJobs:
         """Start the worker in the running event loop, if the store is transactional."""
         if self._records.transactional:
             self.worker.start()
-            self.board.start()
+            self.live_responses.start()
 
     async def submit(
         self,

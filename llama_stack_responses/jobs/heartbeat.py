@@ -1,4 +1,7 @@
-"""The worker's heartbeat: the record by which other processes know that this one is alive."""
+"""The worker's heartbeat: the record by which other processes know that this one is alive.
+
+The worker renews it every `Intervals.heartbeat_seconds`; a lease that is not renewed ends after `lease_seconds`.
+"""
 
 from __future__ import annotations
 

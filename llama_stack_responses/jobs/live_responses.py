@@ -1,4 +1,4 @@
-"""Shows users the responses that run now on any server of the store, while a user watches them.
+"""Shows users the responses that run now on any server of the store, while a user watches them on the built-in page.
 
     uw/<owner>/<response>   the owner watches this response; the row is like the next one
     uw/<owner>              the owner looks; the value is the owner; it expires after `_LIFETIME_SECONDS`
@@ -98,7 +98,8 @@ class LiveResponses:
 
     async def _publish(self) -> None:
         while True:
-            await asyncio.sleep(self._intervals.watch_seconds if self._published else self._intervals.heartbeat_seconds)
+            intervals = self._intervals
+            await asyncio.sleep(intervals.watch_seconds if self._published else intervals.watcher_poll_seconds)
             if self._activity.running or self._published:
                 with suppress(ApiError):
                     await self._write()

@@ -89,7 +89,7 @@ class ServerLifecycle:
         await self._sweeper.stop()
         await self._secret_check.stop()
         await self._jobs.worker.stop()
-        await self._jobs.board.stop()
+        await self._jobs.live_responses.stop()
 
     def abort_connection(self, scope: Mapping[str, Any]) -> None:
         """Abort the connection of a request, identified by its ASGI scope, without waiting for the client."""

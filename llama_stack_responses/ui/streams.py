@@ -79,7 +79,7 @@ class Streams:
             running = list(activity.running.get(owner.identity, {}).values())
             counts = activity.of(owner).as_json()
             counts["events"] += sum(one.assembler.numbered for one in running)
-            head = {"at": time.time(), "server": self._impl.jobs.board.server, "running": len(running)}
+            head = {"at": time.time(), "server": self._impl.jobs.live_responses.server, "running": len(running)}
             return [("stats", {**head, **counts})]
 
         async for event in self._every(poll):
@@ -105,12 +105,12 @@ class Streams:
 
     async def _state(self, owner: Owner, response_id: str | None) -> Json:
         """Return the owner's running and queued responses on all servers of the store."""
-        board, servers, waiting = self._impl.jobs.board, 1, 0
-        states = {each: {**one, "this_server": True} for each, one in board.here(owner, response_id).items()}
+        live_responses, servers, waiting = self._impl.jobs.live_responses, 1, 0
+        states = {each: {**one, "this_server": True} for each, one in live_responses.here(owner, response_id).items()}
         jobs: dict[str, JobNow] = {}
         if self._impl.archive.transactional:
-            await board.watch(owner, response_id)
-            others = await board.elsewhere(owner)
+            await live_responses.watch(owner, response_id)
+            others = await live_responses.elsewhere(owner)
             servers += len(others)
             for server, theirs in others.items():
                 for each, one in theirs.items():

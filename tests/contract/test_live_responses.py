@@ -21,7 +21,7 @@ from tests.contract.conversations import Json, assistant, response, user
 pytestmark = pytest.mark.needs("transactions")
 
 ALICE, BOB = Owner("alice"), Owner("bob")
-QUICK = replace(DEFAULT, heartbeat_seconds=0.02, watch_seconds=0.02)
+QUICK = replace(DEFAULT, watcher_poll_seconds=0.02, watch_seconds=0.02)
 
 
 class Assembler:
@@ -37,16 +37,16 @@ class Assembler:
 
 
 @pytest.fixture
-async def board(records: Records) -> AsyncIterator[Callable[[str], LiveResponses]]:
-    boards: list[LiveResponses] = []
+async def live_on(records: Records) -> AsyncIterator[Callable[[str], LiveResponses]]:
+    started: list[LiveResponses] = []
 
     def make(server: str) -> LiveResponses:
-        boards.append(LiveResponses(records, Decoder(), Activity(), server, QUICK))
-        boards[-1].start()
-        return boards[-1]
+        started.append(LiveResponses(records, Decoder(), Activity(), server, QUICK))
+        started[-1].start()
+        return started[-1]
 
     yield make
-    for each in boards:
+    for each in started:
         await each.stop()
 
 
@@ -63,8 +63,8 @@ def running(*, stored: bool = True) -> Running:
     return Running(assembler, [user("Why?")], stored=stored, streamed=True)
 
 
-async def test_running_response_of_another_server_is_seen_while_watched(board: Any) -> None:
-    here, there = board("here"), board("there")
+async def test_running_response_of_another_server_is_seen_while_watched(live_on: Any) -> None:
+    here, there = live_on("here"), live_on("there")
     with there._activity.runs(ALICE, running()):
         assert await here.elsewhere(ALICE) == {}
         await here.watch(ALICE)
@@ -83,8 +83,8 @@ async def test_running_response_of_another_server_is_seen_while_watched(board: A
     await until(has_ended)
 
 
-async def test_response_that_is_looked_at_is_shown_in_detail_to_its_owner_only(board: Any, records: Records) -> None:
-    here, there = board("here"), board("there")
+async def test_response_that_is_looked_at_is_shown_in_detail_to_its_owner_only(live_on: Any, records: Records) -> None:
+    here, there = live_on("here"), live_on("there")
     with there._activity.runs(ALICE, running()):
         await here.watch(BOB, "resp_1")
         await here.watch(ALICE)
@@ -102,8 +102,8 @@ async def test_response_that_is_looked_at_is_shown_in_detail_to_its_owner_only(b
         assert there.here(ALICE, "resp_1")["resp_1"]["text"] == "so far"
 
 
-async def test_response_that_is_not_stored_is_not_written(board: Any, records: Records) -> None:
-    here, there = board("here"), board("there")
+async def test_response_that_is_not_stored_is_not_written(live_on: Any, records: Records) -> None:
+    here, there = live_on("here"), live_on("there")
     with there._activity.runs(ALICE, running(stored=False)), there._activity.runs(BOB, running()):
         await here.watch(ALICE)
         await here.watch(BOB)
@@ -112,8 +112,8 @@ async def test_response_that_is_not_stored_is_not_written(board: Any, records: R
         assert await records.range("ul/", "ul0", limit=9)
 
 
-async def test_nothing_is_written_without_a_watching_owner(board: Any, records: Records) -> None:
-    there = board("there")
+async def test_nothing_is_written_without_a_watching_owner(live_on: Any, records: Records) -> None:
+    there = live_on("there")
     with there._activity.runs(ALICE, running()):
         await there._write()
         assert await records.range("u", "v", limit=9) == []
