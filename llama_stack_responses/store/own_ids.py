@@ -40,7 +40,9 @@ COMPARED_BYTES: Final = 128 * 2**20
 """Maximum bytes of a history that is read to compare ids, as `codec.size` counts them."""
 
 
-async def differing(records: Records, hasher: Hasher, names: Sequence[str], items: Sequence[Json]) -> list[int]:
+async def indices_with_other_ids(
+    records: Records, hasher: Hasher, names: Sequence[str], items: Sequence[Json]
+) -> list[int]:
     """Return the indices of the items that may be stored under other ids than theirs, in one round trip.
 
     Args:
@@ -56,10 +58,12 @@ async def differing(records: Records, hasher: Hasher, names: Sequence[str], item
     if not rows:
         return []
     stored = await records.get_many(list(rows))
-    return await computation.run(partial(_not_under_their_ids, names, rows, stored))
+    return await computation.run(partial(_indices_stored_under_other_ids, names, rows, stored))
 
 
-def _not_under_their_ids(names: Sequence[str], rows: Mapping[str, int], records: Mapping[str, Record]) -> list[int]:
+def _indices_stored_under_other_ids(
+    names: Sequence[str], rows: Mapping[str, int], records: Mapping[str, Record]
+) -> list[int]:
     """Return those of the indices in `rows` whose pointers do not lead to the stored histories."""
     ends = {f"n/{name}": index for index, name in enumerate(names)}
     starts: dict[str, set[int]] = defaultdict(set)
@@ -86,8 +90,8 @@ async def node_items(
     They keep the ids of the earlier response if the history that they share with it is too large to be read.
 
     Args:
-        names, items: as for `differing`.
-        indices: what `differing` returned.
+        names, items: as for `indices_with_other_ids`.
+        indices: what `indices_with_other_ids` returned.
         is_whole: whether the history begins with `items`.
         compared_bytes: maximum bytes of a history that is read to compare ids.
         known: records of the history that were read before.
@@ -101,9 +105,9 @@ async def node_items(
             return ()
         if chain is None:
             return ()
-        there = [item for _, node in chain for item in node.items]
-        before = len(there) - len(items)
-        indices = [index for index in indices if there[before + index].get("id") != items[index]["id"]]
+        stored = [item for _, node in chain for item in node.items]
+        before = len(stored) - len(items)
+        indices = [index for index in indices if stored[before + index].get("id") != items[index]["id"]]
     if not indices:
         return ()
     header = {"type": _HEADER, "in": names[-1], "end": before + len(items)}

@@ -153,7 +153,7 @@ class Saving:
         names, items = [*self._inputs, *self._outputs], [*self._items, *self._output]
         shared = max((index + 1 for index, name in enumerate(names) if self._is_end(index, name, known)), default=0)
         names, items = names[:shared], items[:shared]
-        if not (others := await own_ids.differing(records, self._hasher, names, items)):
+        if not (others := await own_ids.indices_with_other_ids(records, self._hasher, names, items)):
             return {}
         self._own_ids = await own_ids.node_items(
             records,
