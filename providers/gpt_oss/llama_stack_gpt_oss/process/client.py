@@ -216,7 +216,7 @@ class EngineClient:
             return self._connection
         if self._connecting is None or self._connecting.done():
             self._connecting = asyncio.create_task(self._connect())
-            self._connecting.add_done_callback(_look)
+            self._connecting.add_done_callback(_retrieve_exception)
         try:
             async with asyncio.timeout(self._patience_seconds):
                 return await asyncio.shield(self._connecting)
@@ -247,7 +247,7 @@ class EngineClient:
             connection.fail()
         if not self._stopped.is_set():
             self._connecting = asyncio.create_task(self._connect())
-            self._connecting.add_done_callback(_look)
+            self._connecting.add_done_callback(_retrieve_exception)
 
     async def _next_line(self, connection: _Connection) -> bytes:
         """Return the next line; b"" at the end."""
@@ -261,7 +261,7 @@ class EngineClient:
                     return b""
 
 
-def _look(task: asyncio.Task[_Connection]) -> None:
+def _retrieve_exception(task: asyncio.Task[_Connection]) -> None:
     """Retrieve the exception of a start that no caller waited for, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()
