@@ -214,7 +214,7 @@ async def stream(kind: Kind, count: int) -> bytes:
     settings = ResponsesConfig()
     contents = Admission(settings.files.content_quota)
     attachments = open_attachments(NoFiles(), settings, WorkerPool(PoolLimits()), contents, AddressPolicy())
-    checks = Checks(NoModerator(), seconds=30, held=200)
+    checks = Checks(NoModerator(), seconds=30, held_characters=200)
     factory = GenerationFactory(
         inference,
         attachments,

@@ -243,7 +243,7 @@ class ChunkReader:
         extended = self._extended
         if extended is None:
             last, self._last = self._last, None
-            if last is None or self._joiner.holds:
+            if last is None or self._joiner.is_buffering:
                 return None
             self._extended = extended = self._extendable(*last)
         if extended is None:

@@ -18,7 +18,7 @@ class SurrogateJoiner:
         self._halves: dict[Hashable, str] = {}
 
     @property
-    def holds(self) -> bool:
+    def is_buffering(self) -> bool:
         """Whether a half is held back."""
         return bool(self._halves)
 

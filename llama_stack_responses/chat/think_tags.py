@@ -19,13 +19,13 @@ class ThinkTagSplitter:
         self.switches = 0
         self._tags = tags
         self._inside = tags.starts_open
-        self._held = ""
+        self._buffered = ""
         self._at_start = True
 
     def feed(self, text: str) -> list[tuple[bool, str]]:
         """Return the pieces of `text` that are decided by now, each as (is reasoning, text)."""
         pieces: list[tuple[bool, str]] = []
-        text = self._held + text
+        text = self._buffered + text
         start = 0
         while True:
             tag = self._tags.close if self._inside else self._tags.open
@@ -36,14 +36,14 @@ class ThinkTagSplitter:
             self.switches += 1
             self._inside, self._at_start, start = not self._inside, True, end + len(tag)
         keep = _overlap(text, start, tag)
-        self._held = text[len(text) - keep :]
+        self._buffered = text[len(text) - keep :]
         self._put(pieces, text[start : len(text) - keep])
         return pieces
 
     def end(self) -> list[tuple[bool, str]]:
         """Return the held-back text at the end."""
         pieces: list[tuple[bool, str]] = []
-        rest, self._held = self._held, ""
+        rest, self._buffered = self._buffered, ""
         self._put(pieces, rest)
         return pieces
 

@@ -375,7 +375,7 @@ class JobRunner:
         self, context: GenerationContext, checkpoint: Checkpoint, progress: GenerationProgress
     ) -> None:
         """Store a checkpoint, from which the next worker continues."""
-        assembler, held = context.assembler, self._event_buffer.order.held
+        assembler, buffered = context.assembler, self._event_buffer.order.buffered
         # Copies: they are encoded after this call, and the response may change in the meantime.
         self._due = replace(
             checkpoint,
@@ -385,8 +385,8 @@ class JobRunner:
             rounds=progress.rounds,
             waiting=[asdict(call) for call in progress.waiting],
             ends=progress.ends,
-            numbered=assembler.numbered - self._event_buffer.order.joined - len(held),
-            held_events=held,
+            numbered=assembler.numbered - self._event_buffer.order.joined - len(buffered),
+            held_events=buffered,
             tries=self.job.state.tries,
             timing=context.timeline.progress(),
         )

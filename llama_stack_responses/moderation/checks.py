@@ -35,12 +35,12 @@ class Checks:
     Attributes:
         moderator: checks the texts.
         seconds: timeout of one check.
-        held: characters of an answer in `block` mode that are held until they are checked.
+        held_characters: characters of an answer in `block` mode that are held until they are checked.
     """
 
     moderator: Moderator
     seconds: float
-    held: int
+    held_characters: int
 
     async def check_input(self, policy: Policy, text: str) -> Json:
         """Check a response's input, and return its `moderation`.

@@ -42,7 +42,7 @@ class ModerationFilter:
         self._refuses_input = moderation["output"] == NO_OUTPUT
         self._results: list[Json] = []
         self._before = ""
-        self._held: list[Delta] = []
+        self._buffered: list[Delta] = []
         self._texts: list[str] = []
         self._length = 0
         self._struck = False
@@ -62,20 +62,20 @@ class ModerationFilter:
         if self._struck:
             return
         is_end = isinstance(delta, Finish)
-        if not is_end and not self._held and not _says(delta):
+        if not is_end and not self._buffered and not _says(delta):
             yield delta
             return
         self._hold(delta)
-        if not is_end and self._length < self._checks.held:
+        if not is_end and self._length < self._checks.held_characters:
             return
-        held, self._held = self._held, []
+        buffered, self._buffered = self._buffered, []
         if reason := await self._strike():
             yield Refusal(refusal("output", reason))
             yield Finish("content_filter", delta.usage if isinstance(delta, Finish) else Usage())
             return
         if is_end:
             self._before = ""
-        for each in held:
+        for each in buffered:
             yield each
 
     async def moderation(self, output: list[Json]) -> Json:
@@ -100,9 +100,9 @@ class ModerationFilter:
 
     def _hold(self, delta: Delta) -> None:
         text = _text(delta)
-        if text and self._held and type(self._held[-1]) is not type(delta):
+        if text and self._buffered and type(self._buffered[-1]) is not type(delta):
             text = f"\n{text}"
-        self._held.append(delta)
+        self._buffered.append(delta)
         if text:
             self._texts.append(text)
             self._length += len(text)

@@ -42,7 +42,7 @@ class ArgumentText:
             beginning = f"(?:{token}{beginning})?"
         self._beginning = re.compile(beginning)
         self._state: Literal["opening", "inside", "after", "plain", "whole"] = "opening"
-        self._held: list[str] = []
+        self._buffered: list[str] = []
         self._whole: tuple[int, str] | None = None
 
     def feed(self, fragment: str) -> str:
@@ -53,7 +53,7 @@ class ArgumentText:
             case "after":
                 return ""
             case "whole":
-                self._held.append(fragment)
+                self._buffered.append(fragment)
                 return ""
             case "inside":
                 return self._inside(self._take() + fragment)
@@ -63,8 +63,8 @@ class ArgumentText:
     def prepare(self) -> None:
         """Do what takes long in `end`; more fragments may follow."""
         if self._state == "whole":
-            text = "".join(self._held)
-            self._held, self._whole = [text], (len(text), self._read(text))
+            text = "".join(self._buffered)
+            self._buffered, self._whole = [text], (len(text), self._read(text))
 
     def end(self) -> str:
         """Return the rest of the text when the arguments have ended."""
@@ -76,18 +76,18 @@ class ArgumentText:
         return _LOST if _HIGH.match(rest) else ""
 
     def _take(self) -> str:
-        held, self._held = "".join(self._held), []
-        return held
+        buffered, self._buffered = "".join(self._buffered), []
+        return buffered
 
     def _open(self, text: str) -> str:
         if opening := self._opening.match(text):
             self._state = "inside"
             return self._inside(text[opening.end() :])
         if len(text) <= _OPENING_CHARACTERS and self._beginning.fullmatch(text):
-            self._held = [text]
+            self._buffered = [text]
             return ""
         if text.lstrip().startswith("{"):
-            self._state, self._held = "whole", [text]
+            self._state, self._buffered = "whole", [text]
             return ""
         self._state = "plain"
         return text
@@ -109,7 +109,7 @@ class ArgumentText:
                 self._state = "after"
                 break
             elif (needed := _escape_length(text, at)) > len(text) - at:
-                self._held = [text[at:]]
+                self._buffered = [text[at:]]
                 break
             else:
                 piece, used = _unescaped(text[at : at + needed])

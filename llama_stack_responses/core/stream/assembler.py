@@ -150,7 +150,7 @@ class Assembler:
         self._blanks: list[Text] = []
         self._message: _OpenItem | None = None
         self._reasoning: _OpenItem | None = None
-        self._held: list[Text | Reasoning | Refusal | Annotation] = []
+        self._buffered: list[Text | Reasoning | Refusal | Annotation] = []
         self.open_text: OpenText | None = None
 
     # Lifecycle of the response
@@ -229,7 +229,7 @@ class Assembler:
         continues = isinstance(delta, Text) and not (self._message and self._message.overtaken)
         if (item := self._message) and not continues and item.is_unprepared(sealed=False):
             return item.prepare
-        return self.calls.preparation(delta, waits=bool(self._held))
+        return self.calls.preparation(delta, waits=bool(self._buffered))
 
     def feed(self, delta: Delta) -> list[Event]:
         """Take one delta and return its events, often one, sometimes none."""
@@ -261,7 +261,7 @@ class Assembler:
         out += self._release_blanks(phase)
         self._close_words(out, status, phase)
         out += self.calls.close(status)
-        if self._held:
+        if self._buffered:
             self._say_held(out)
             out += self._release_blanks(phase)
             self._close_words(out, status, phase)
@@ -364,8 +364,8 @@ class Assembler:
 
     def _annotate(self, delta: Annotation) -> list[Event]:
         item = self._message
-        if self._held:
-            self._held.append(delta)
+        if self._buffered:
+            self._buffered.append(delta)
         if item is None or item.part is None or item.part.kind is not OUTPUT_TEXT:
             return []
         part = item.part
@@ -445,7 +445,7 @@ class Assembler:
             self._close_reasoning(out, "completed")
             self._close_message(out, "completed", "commentary")
         out += self.calls.feed(delta)
-        if not self._held:
+        if not self._buffered:
             self.open_text = self.calls.open_text(delta.key, out)
         elif self.calls.pause(out):
             self._say_held(out)
@@ -453,14 +453,14 @@ class Assembler:
 
     def _holds(self, out: list[Event], delta: Text | Reasoning | Refusal) -> bool:
         """Hold the delta back while an earlier call is incomplete: only one item is open at a time."""
-        if not self.calls.being_written or (not self._held and self.calls.pause(out)):
+        if not self.calls.being_written or (not self._buffered and self.calls.pause(out)):
             return False
-        self._held.append(delta)
+        self._buffered.append(delta)
         return True
 
     def _say_held(self, out: list[Event]) -> None:
-        held, self._held = self._held, []
-        for delta in held:
+        buffered, self._buffered = self._buffered, []
+        for delta in buffered:
             out += self.feed(delta)
         self.open_text = None  # it is not the text of the delta that released these
 

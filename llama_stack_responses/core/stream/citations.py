@@ -52,33 +52,33 @@ class CitationExtractor:
     def __init__(self, cite: Cite) -> None:
         self._cite = cite
         self._left = _MAX_CHARACTERS
-        self._held: Text | None = None
+        self._buffered: Text | None = None
         self._before = ""
 
     def feed(self, delta: Delta) -> Iterable[Delta]:
         """Return the deltas to emit for this one. They are built while they are taken, all before the next call."""
         if not isinstance(delta, Text):
             return (*self._release(), delta)
-        held = self._held
-        if held is None:
+        buffered = self._buffered
+        if buffered is None:
             if OPENS not in delta.text:
                 self._before = delta.text or self._before
                 return (delta,)
         else:
-            delta = Text(held.text + delta.text, [*(held.logprobs or ()), *(delta.logprobs or ())] or None)
+            delta = Text(buffered.text + delta.text, [*(buffered.logprobs or ()), *(delta.logprobs or ())] or None)
         return self._read(delta)
 
     def _release(self) -> Sequence[Delta]:
         """Return held-back text that turned out not to be a marker."""
-        held, self._held = self._held, None
-        if held is None:
+        buffered, self._buffered = self._buffered, None
+        if buffered is None:
             return ()
-        self._before = held.text
-        return (held,)
+        self._before = buffered.text
+        return (buffered,)
 
     def _read(self, whole: Text) -> Iterator[Delta]:
         text, shown, end = whole.text, 0, len(whole.text)
-        self._held = None
+        self._buffered = None
         slices = _Slices(whole)
         start = text.find(OPENS)
         while start >= 0:
@@ -96,7 +96,7 @@ class CitationExtractor:
                     yield from self._cited(citation)
             start = text.find(OPENS, behind)
         yield from self._show(slices, shown, end)
-        self._held = slices.cut(end, len(text)) if end < len(text) else None
+        self._buffered = slices.cut(end, len(text)) if end < len(text) else None
 
     def _cited_by(self, marker: re.Match[str]) -> Citation | None:
         citation = self._cite(marker[1], marker[2] or "") if self._left > 0 else None

@@ -36,21 +36,21 @@ class ItemOrder:
     def __init__(self) -> None:
         self.joined = 0
         self._open: int | None = None
-        self._held: dict[int, list[Event]] = {}
-        self._waiting: list[int] = []  # a heap of the keys of `_held`
+        self._buffered: dict[int, list[Event]] = {}
+        self._waiting: list[int] = []  # a heap of the keys of `_buffered`
         self._number: int | None = None
 
     @property
-    def held(self) -> list[Event]:
+    def buffered(self) -> list[Event]:
         """The held events, in the order in which they will pass."""
-        return [event for index in sorted(self._held) for event in self._held[index]]
+        return [event for index in sorted(self._buffered) for event in self._buffered[index]]
 
-    def resume(self, still_open: int | None, held: Sequence[Event], number: int) -> None:
+    def resume(self, still_open: int | None, buffered: Sequence[Event], number: int) -> None:
         """Continue from a checkpoint: the open item, the events held behind it, and the number of the next event."""
         self._open = still_open
-        self._number = number if held else None
-        for event in held:
-            self._hold(event["output_index"], event)
+        self._number = number if buffered else None
+        for event in buffered:
+            self._buffer(event["output_index"], event)
 
     @property
     def idle(self) -> bool:
@@ -69,32 +69,32 @@ class ItemOrder:
                 self._pass(out, event)
             elif self._open is None or index == self._open:
                 self._pass(out, event)
-                if self._open is None and self._held:
+                if self._open is None and self._buffered:
                     self._release(out)
             else:
-                self._hold(index, event)
+                self._buffer(index, event)
         return out
 
     def _is_delta_of_open_item(self, event: Event) -> bool:
         return "delta" in event and (self._open is None or event["output_index"] == self._open)
 
-    def _hold(self, index: int, event: Event) -> None:
+    def _buffer(self, index: int, event: Event) -> None:
         if self._number is None:
             self._number = event["sequence_number"]
-        if (held := self._held.get(index)) is None:
+        if (buffered := self._buffered.get(index)) is None:
             heappush(self._waiting, index)
-            self._held[index] = [event]
-        elif _continues(held[-1], event):
-            held[-1] = _joined(held[-1], event)
+            self._buffered[index] = [event]
+        elif _continues(buffered[-1], event):
+            buffered[-1] = _joined(buffered[-1], event)
             self.joined += 1
         else:
-            held.append(event)
+            buffered.append(event)
 
     def _release(self, out: list[Event], *, everything: bool = False) -> None:
-        while self._held and (everything or self._open is None):
-            for event in self._held.pop(heappop(self._waiting)):
+        while self._buffered and (everything or self._open is None):
+            for event in self._buffered.pop(heappop(self._waiting)):
                 self._pass(out, event)
-        if not self._held and not self.joined:
+        if not self._buffered and not self.joined:
             self._number = None
 
     def _pass(self, out: list[Event], event: Event) -> None:
@@ -106,14 +106,16 @@ class ItemOrder:
         out.append(event)
 
 
-def _continues(held: Event, event: Event) -> bool:
+def _continues(buffered: Event, event: Event) -> bool:
     """Return whether both are deltas of the same part, of which the first can still be extended."""
-    before, after = held.get("delta"), event.get("delta")
+    before, after = buffered.get("delta"), event.get("delta")
     if not (isinstance(before, str) and isinstance(after, str)) or len(before) > _JOINED_CHARACTERS:
         return False
-    return "command_index" not in event and all(held.get(field) == event.get(field) for field in _IDENTIFYING_FIELDS)
+    return "command_index" not in event and all(
+        buffered.get(field) == event.get(field) for field in _IDENTIFYING_FIELDS
+    )
 
 
-def _joined(held: Event, event: Event) -> Event:
-    more = {"logprobs": held["logprobs"] + event["logprobs"]} if "logprobs" in held else {}
-    return {**held, "delta": held["delta"] + event["delta"], **more}
+def _joined(buffered: Event, event: Event) -> Event:
+    more = {"logprobs": buffered["logprobs"] + event["logprobs"]} if "logprobs" in buffered else {}
+    return {**buffered, "delta": buffered["delta"] + event["delta"], **more}

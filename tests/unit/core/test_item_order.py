@@ -47,7 +47,7 @@ def test_items_in_sequence_pass_unchanged() -> None:
     assert stream.put(added(0), searching(0)) == ["0added", "0searching"]
     assert stream.put(done(0), added(1)) == ["0done", "1added"]
     assert stream.put(done(1)) == ["1done"]
-    assert (stream.numbers(), stream.order.held) == ([0, 1, 2, 3, 4], [])
+    assert (stream.numbers(), stream.order.buffered) == ([0, 1, 2, 3, 4], [])
 
 
 def test_overlapping_items_pass_in_order_with_ascending_numbers() -> None:
@@ -55,7 +55,7 @@ def test_overlapping_items_pass_in_order_with_ascending_numbers() -> None:
     assert stream.put(added(0), added(1), added(2)) == ["0added"]
     assert stream.put(searching(2), done(2)) == []
     assert stream.put(searching(1), searching(0)) == ["0searching"]
-    assert [event["output_index"] for event in stream.order.held] == [1, 1, 2, 2, 2]
+    assert [event["output_index"] for event in stream.order.buffered] == [1, 1, 2, 2, 2]
     assert stream.put(done(0)) == ["0done", "1added", "1searching"]
     assert stream.put(done(1)) == ["1done", "2added", "2searching", "2done"]
     assert stream.put(added(3)) == ["3added"]
@@ -80,7 +80,7 @@ def test_event_without_item_releases_held_events() -> None:
     stream = Stream()
     stream.put(added(0), added(1), done(1))
     assert stream.put(events.error(0, "server_error", "It failed.", None)) == ["1added", "1done", "error"]
-    assert (stream.numbers(), stream.order.held) == ([0, 1, 2, 3], [])
+    assert (stream.numbers(), stream.order.buffered) == ([0, 1, 2, 3], [])
 
 
 def text(index: int, delta: str, **more: Any) -> Event:
@@ -90,7 +90,7 @@ def text(index: int, delta: str, **more: Any) -> Event:
 def test_held_deltas_of_one_part_are_joined_and_later_numbers_have_no_gap() -> None:
     stream = Stream()
     stream.put(added(0), text(1, "a"), text(1, "b"), text(1, "c", content_index=1), text(2, "x"), text(1, "d"))
-    assert [event["delta"] for event in stream.order.held] == ["ab", "c", "d", "x"]
+    assert [event["delta"] for event in stream.order.buffered] == ["ab", "c", "d", "x"]
     assert stream.put(done(0), added(3)) == ["0done", "1delta", "1delta", "1delta", "2delta", "3added"]
     assert stream.put(done(3)) == ["3done"]
     assert stream.order.joined == 1
@@ -100,8 +100,8 @@ def test_held_deltas_of_one_part_are_joined_and_later_numbers_have_no_gap() -> N
 def test_joined_deltas_are_bounded_and_keep_their_logprobs() -> None:
     stream = Stream()
     stream.put(added(0), *(text(1, "x" * 1_000, logprobs=[number]) for number in range(8)))
-    assert [len(event["delta"]) for event in stream.order.held] == [5_000, 3_000]
-    assert [number for event in stream.order.held for number in event["logprobs"]] == list(range(8))
+    assert [len(event["delta"]) for event in stream.order.buffered] == [5_000, 3_000]
+    assert [number for event in stream.order.buffered for number in event["logprobs"]] == list(range(8))
 
 
 def test_sent_event_is_not_changed_by_joining() -> None:
@@ -133,7 +133,7 @@ def test_resumed_order_continues_numbers() -> None:
     first = Stream()
     first.put(added(0), added(1), searching(0), done(1))
     second = Stream()
-    second.order.resume(0, first.order.held, len(first.passed))
+    second.order.resume(0, first.order.buffered, len(first.passed))
     second.numbered = first.numbered
     assert second.put(added(2), done(2)) == []
     assert second.put(done(0)) == ["0done", "1added", "1done", "2added", "2done"]

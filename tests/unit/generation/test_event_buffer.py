@@ -123,7 +123,7 @@ async def test_unwanted_events_are_not_held_for_their_order() -> None:
     event_buffer.put(
         [output_item_added(0, "resp_1", 0, call), output_item_added(1, "resp_1", 1, call | {"id": "ws_2"})]
     )
-    assert event_buffer.order.held == []
+    assert event_buffer.order.buffered == []
 
 
 async def test_concurrent_writer_keeps_order_and_limit() -> None:

@@ -76,7 +76,7 @@ class Hanging(FakeModerator):
 
 async def test_hanging_check_times_out() -> None:
     with pytest.raises(ApiError, match=r"did not answer within 0\.01 seconds") as raised:
-        await Checks(Hanging(), seconds=0.01, held=1).check(BLOCKED, "hi", "input")
+        await Checks(Hanging(), seconds=0.01, held_characters=1).check(BLOCKED, "hi", "input")
     assert raised.value.status == 504
 
 
