@@ -44,13 +44,13 @@ class EventRows:
     """The rows that readers hold; a row is dropped with its last reader."""
 
     def __init__(self) -> None:
-        self._held: WeakValueDictionary[tuple[str, int], Row] = WeakValueDictionary()
+        self._rows: WeakValueDictionary[tuple[str, int], Row] = WeakValueDictionary()
 
     def find(self, response_id: str, number: int) -> Row | None:
         """Return the row that begins with the event of this number; None if no reader holds it."""
-        return self._held.get((response_id, number))
+        return self._rows.get((response_id, number))
 
-    def share(
+    def get_or_add(
         self, response_id: str, events: Sequence[Event], size: int, reserve: Callable[[], Reservation] | None
     ) -> Row:
         """Return the row with these events: the one that another reader holds, or a new one.
@@ -63,9 +63,9 @@ class EventRows:
             ReservationRefused: the reservation is refused.
         """
         first: int = events[0]["sequence_number"]
-        held = self.find(response_id, first)
-        if held is not None and held.last >= events[-1]["sequence_number"]:
-            return held
+        existing = self.find(response_id, first)
+        if existing is not None and existing.last >= events[-1]["sequence_number"]:
+            return existing
         row = Row(events)
         if reserve:
             try:
@@ -73,5 +73,5 @@ class EventRows:
             except ApiError as error:
                 raise ReservationRefused(error) from error
             finalize(row, reservation.release)
-        self._held[response_id, first] = row
+        self._rows[response_id, first] = row
         return row

@@ -20,7 +20,7 @@ event loop."""
 
 
 @dataclass(frozen=True, eq=False, weakref_slot=True, slots=True)
-class _Held:
+class _LoadedReplay:
     stored: StoredResponse
 
 
@@ -28,8 +28,8 @@ class Replays:
     """The responses that are being replayed in this process."""
 
     def __init__(self) -> None:
-        self._held: WeakValueDictionary[tuple[str, int], _Held] = WeakValueDictionary()
-        self._loading: dict[tuple[str, int], asyncio.Future[_Held | None]] = {}
+        self._loaded: WeakValueDictionary[tuple[str, int], _LoadedReplay] = WeakValueDictionary()
+        self._loading: dict[tuple[str, int], asyncio.Future[_LoadedReplay | None]] = {}
 
     async def events(
         self,
@@ -53,36 +53,36 @@ class Replays:
             ApiError: 429 or 503, the reservation is refused; or as from `load`.
         """
         key = (response_id, version)
-        held = self._held.get(key)
-        while held is None:
+        loaded = self._loaded.get(key)
+        while loaded is None:
             if loading := self._loading.get(key):
-                held = await asyncio.shield(loading)
+                loaded = await asyncio.shield(loading)
             else:
-                held = await self._load(key, load, reserve)
-        return _events(held, after)
+                loaded = await self._load(key, load, reserve)
+        return _events(loaded, after)
 
     async def _load(
         self,
         key: tuple[str, int],
         load: Callable[[], Awaitable[StoredResponse]],
         reserve: Callable[[], Reservation],
-    ) -> _Held:
+    ) -> _LoadedReplay:
         """Read the response; other readers wait for it meanwhile, and one of them tries again if this one fails."""
         self._loading[key] = loading = asyncio.get_running_loop().create_future()
-        held = None
+        loaded = None
         try:
             stored = await load()
             reservation = reserve().add(stored.size)
-            held = self._held[key] = _Held(stored)
-            finalize(held, reservation.release)
-            return held
+            loaded = self._loaded[key] = _LoadedReplay(stored)
+            finalize(loaded, reservation.release)
+            return loaded
         finally:
             del self._loading[key]
-            loading.set_result(held)
+            loading.set_result(loaded)
 
 
-async def _events(held: _Held, after: int) -> AsyncGenerator[list[Event]]:
-    rebuilt = replay(held.stored.response, held.stored.transcript)
+async def _events(loaded: _LoadedReplay, after: int) -> AsyncGenerator[list[Event]]:
+    rebuilt = replay(loaded.stored.response, loaded.stored.transcript)
     rest = (each for each in rebuilt if each["sequence_number"] > after)
     while events := list(islice(rest, _EVENTS_PER_BATCH)):
         yield events

@@ -29,7 +29,7 @@ class Instruments:
         queue: time that a background response waited in the queue.
         store: duration of a call of the store.
         loop_delay: lateness of the event loop's heartbeats.
-        loop_holds: number of times that the event loop was blocked beyond the threshold.
+        loop_blocks: number of times that the event loop was blocked beyond the threshold.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -57,6 +57,6 @@ class Instruments:
         self.loop_delay = seconds(
             "llama_stack_responses.event_loop.delay", "Lateness of a timer in the event loop", _SECONDS_OF_LOOP
         )
-        self.loop_holds = meter.create_counter(
+        self.loop_blocks = meter.create_counter(
             "llama_stack_responses.event_loop.holds", "{hold}", "Times that the event loop was blocked for too long"
         )

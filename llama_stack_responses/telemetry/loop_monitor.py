@@ -27,7 +27,7 @@ from ..logs import get_logger
 logger = get_logger(__name__)
 
 _LONG_SECONDS: Final = 10.0
-"""Seconds after which a hold is reported although it has not ended."""
+"""Seconds after which a blocked period is reported although it has not ended."""
 
 _BURST_LINES: Final = 20
 _REFILL_SECONDS: Final = 3.0
@@ -38,7 +38,7 @@ _REPORTED_FRAMES: Final = 8
 
 _MAX_FRAMES: Final = 200
 _MAX_SAMPLES: Final = 200
-"""Limits on the record of a hold: frames of a sample, and samples."""
+"""Limits on the record of a blocked period: frames of a sample, and samples."""
 
 _OUTERMOST: Final = "Handle._run"
 """asyncio's function that runs the loop's callbacks."""
@@ -52,24 +52,24 @@ type Stack = list[tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class BlockedPeriod:
     """A period in which the event loop was blocked.
 
     Attributes:
         seconds: its duration.
         ran: whether the loop's thread computed rather than waited.
         stack: the innermost frames, `file:line function`, that half of the samples share; empty without samples.
-        share: how many samples share them, such as `3 of 4`.
+        fraction: how many samples share them, such as `3 of 4`.
     """
 
     seconds: float
     ran: bool
     stack: str = ""
-    share: str = ""
+    fraction: str = ""
 
     def __str__(self) -> str:
         doing = "running" if self.ran else "waiting"
-        where = f"{doing} {self.stack} (in {self.share} samples)" if self.stack else f"{doing}, no sample was taken"
+        where = f"{doing} {self.stack} (in {self.fraction} samples)" if self.stack else f"{doing}, no sample was taken"
         return f"{self.seconds:.3f} s, {where}"
 
 
@@ -77,9 +77,9 @@ class EventLoopMonitor:
     """Monitors one event loop.
 
     Args:
-        threshold: seconds from which a hold is reported.
+        threshold: seconds from which a blocked period is reported.
         on_delay: called in the loop with the lateness in seconds of each heartbeat, several times per second.
-        on_hold: called in the loop with the seconds of each hold.
+        on_blocked: called in the loop with the seconds of each blocked period.
         report_after: report a block that has lasted this many seconds before it ends.
     """
 
@@ -87,15 +87,15 @@ class EventLoopMonitor:
         self,
         threshold: float,
         on_delay: Callable[[float], None],
-        on_hold: Callable[[float], None],
+        on_blocked: Callable[[float], None],
         report_after: float = _LONG_SECONDS,
     ) -> None:
         self._report_after = report_after
         self._threshold = threshold
         self._interval = threshold / 2
         self._on_delay = on_delay
-        self._on_hold = on_hold
-        self._holds: SimpleQueue[Hold] = SimpleQueue()
+        self._on_blocked = on_blocked
+        self._periods: SimpleQueue[BlockedPeriod] = SimpleQueue()
         self._samples: list[Stack] = []
         self._alive = 0.0
         self._running = threading.Event()
@@ -127,10 +127,10 @@ class EventLoopMonitor:
         if late > self._threshold:
             cpu, queued, alive = self._before
             ran, waited = time.thread_time() - cpu, self._queued.seconds() - queued
-            late = held_seconds(late, ran, waited, self._alive - alive)
+            late = blocked_seconds(late, ran, waited, self._alive - alive)
             if late > self._threshold:
-                self._on_hold(late)
-                self._holds.put(Hold(late, ran > late / 2, *_shared(self._samples)))
+                self._on_blocked(late)
+                self._periods.put(BlockedPeriod(late, ran > late / 2, *_common_frames(self._samples)))
         self._on_delay(max(late, 0.0))
         self._begin()
 
@@ -149,13 +149,15 @@ class EventLoopMonitor:
                 self._sample(last)
             if overdue > self._report_after and reported != last and self._alive - self._before[2] > self._report_after:
                 reported = last
-                logger.error("event loop blocked for more than %g s: %s", self._report_after, _shared(self._samples)[0])
+                logger.error(
+                    "event loop blocked for more than %g s: %s", self._report_after, _common_frames(self._samples)[0]
+                )
             with suppress(Empty):
-                lines.log(self._holds.get_nowait())
+                lines.log(self._periods.get_nowait())
 
     def _sample(self, last: float) -> None:
         stack, samples = _stack(sys._current_frames().get(self._ident)), self._samples
-        if self._last == last and len(samples) < _MAX_SAMPLES:  # otherwise the hold has ended meanwhile
+        if self._last == last and len(samples) < _MAX_SAMPLES:  # otherwise the period has ended meanwhile
             samples.append(stack)
 
 
@@ -180,15 +182,15 @@ class _QueuedTime:
 
 
 class _Lines:
-    """Logs holds, at a limited rate."""
+    """Logs blocked periods, at a limited rate."""
 
     def __init__(self) -> None:
         self._left = float(_BURST_LINES)
         self._last = time.monotonic()
         self._omitted = 0
 
-    def log(self, hold: Hold) -> None:
-        """Log a hold, or count it for the next line."""
+    def log(self, period: BlockedPeriod) -> None:
+        """Log a blocked period, or count it for the next line."""
         now = time.monotonic()
         self._left = min(self._left + (now - self._last) / _REFILL_SECONDS, _BURST_LINES)
         self._last = now
@@ -198,10 +200,10 @@ class _Lines:
         self._left -= 1
         more = f" ({self._omitted} earlier ones not logged)" if self._omitted else ""
         self._omitted = 0
-        logger.warning("event loop was blocked for %s%s", hold, more)
+        logger.warning("event loop was blocked for %s%s", period, more)
 
 
-def held_seconds(late: float, ran: float, queued: float, alive: float) -> float:
+def blocked_seconds(late: float, ran: float, queued: float, alive: float) -> float:
     """Return how long the loop was blocked by its own work, given the lateness of a heartbeat.
 
     Args:
@@ -213,19 +215,19 @@ def held_seconds(late: float, ran: float, queued: float, alive: float) -> float:
     return min(late - queued, max(ran, alive - queued))
 
 
-def _shared(samples: list[Stack]) -> tuple[str, str]:
+def _common_frames(samples: list[Stack]) -> tuple[str, str]:
     """Return the frames that at least half of the samples share, the innermost first, and their number."""
-    shared: list[str] = []
+    common: list[str] = []
     those = samples
-    while ahead := Counter(stack[len(shared)][0] for stack in those if len(stack) > len(shared)):
+    while ahead := Counter(stack[len(common)][0] for stack in those if len(stack) > len(common)):
         [(frame, count)] = ahead.most_common(1)
         if 2 * count < len(samples):
             break
-        those = [stack for stack in those if len(stack) > len(shared) and stack[len(shared)][0] == frame]
-        shared.append(frame)
+        those = [stack for stack in those if len(stack) > len(common) and stack[len(common)][0] == frame]
+        common.append(frame)
     lines = those[0] if those else []
     named = [
-        f"{file}:{line} {function}" for file, line, function in map(_parts, lines[: len(shared)][-_REPORTED_FRAMES:])
+        f"{file}:{line} {function}" for file, line, function in map(_parts, lines[: len(common)][-_REPORTED_FRAMES:])
     ]
     return " < ".join(reversed(named)), f"{len(those)} of {len(samples)}"
 

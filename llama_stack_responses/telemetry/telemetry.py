@@ -278,14 +278,14 @@ class Telemetry:
         Gauges(self._meter, sources, asyncio.get_running_loop())
 
     def monitor_loop(self, threshold: float) -> EventLoopMonitor:
-        """Start to monitor the running event loop; holds of more than `threshold` seconds are logged.
+        """Start to monitor the running event loop; blocked periods of more than `threshold` seconds are logged.
 
         The caller has to stop the returned monitor.
         """
-        delay, holds = self._instruments.loop_delay, self._instruments.loop_holds
-        # Prometheus computes increases between scrapes: of a counter that begins at one, the first hold would be lost.
-        holds.add(0)
-        monitor = EventLoopMonitor(threshold, delay.record, lambda _: holds.add(1))
+        delay, blocks = self._instruments.loop_delay, self._instruments.loop_blocks
+        # Prometheus computes increases between scrapes: of a counter that begins at one, the first one would be lost.
+        blocks.add(0)
+        monitor = EventLoopMonitor(threshold, delay.record, lambda _: blocks.add(1))
         monitor.start()
         return monitor
 

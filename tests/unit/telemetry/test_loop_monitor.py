@@ -20,7 +20,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.telemetry import loop_monitor
-from llama_stack_responses.telemetry.loop_monitor import EventLoopMonitor, Hold, held_seconds
+from llama_stack_responses.telemetry.loop_monitor import EventLoopMonitor, Hold, blocked_seconds
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from tests.support import snippets as documentation
 from tests.support.snippet_programs import BLOCKED_LOOP
@@ -123,7 +123,7 @@ async def test_idle_loop_is_not_reported_as_held() -> None:
 def test_only_time_that_loop_itself_took_counts(
     late: float, ran: float, queued: float, alive: float, held: float
 ) -> None:
-    assert held_seconds(late, ran, queued, alive) == pytest.approx(held)
+    assert blocked_seconds(late, ran, queued, alive) == pytest.approx(held)
 
 
 PAUSED = """
