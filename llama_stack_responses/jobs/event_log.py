@@ -69,7 +69,7 @@ class EventLog:
         decoder: Decoder | None = None,
     ) -> None:
         self._decoder = decoder or Decoder()
-        self._rows = EventRows()
+        self._event_rows = EventRows()
         self.readers = Readers()
         self._reading: dict[tuple[str, int], asyncio.Future[Sequence[Row]]] = {}
         self._poll = poll
@@ -201,7 +201,7 @@ class EventLog:
         Raises:
             ReservationRefused: there is no room for the first of them.
         """
-        if held := self._rows.find(response_id, after + 1):
+        if held := self._event_rows.find(response_id, after + 1):
             return [held]
         key = (response_id, after)
         if reading := self._reading.get(key):
@@ -222,7 +222,7 @@ class EventLog:
         rows: list[Row] = []
         for events, size in await self._read(response_id, after, _ROWS_AHEAD, _AHEAD_BYTES):
             try:
-                rows.append(self._rows.get_or_add(response_id, events, size, reserve))
+                rows.append(self._event_rows.get_or_add(response_id, events, size, reserve))
             except ReservationRefused:
                 if not rows:
                     raise

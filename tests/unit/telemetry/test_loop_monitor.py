@@ -20,7 +20,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.telemetry import loop_monitor
-from llama_stack_responses.telemetry.loop_monitor import EventLoopMonitor, Hold, blocked_seconds
+from llama_stack_responses.telemetry.loop_monitor import EventLoopMonitor, BlockedPeriod, blocked_seconds
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from tests.support import snippets as documentation
 from tests.support.snippet_programs import BLOCKED_LOOP
@@ -186,10 +186,10 @@ def test_frames_shared_by_most_samples_are_named() -> None:
 def test_hold_log_lines_are_limited_and_dropped_ones_counted(caplog: pytest.LogCaptureFixture) -> None:
     lines = loop_monitor._Lines()
     for _ in range(50):
-        lines.log(Hold(0.2, ran=True))
+        lines.log(BlockedPeriod(0.2, ran=True))
     assert len(caplog.messages) == 20
     lines._last -= 3.0
-    lines.log(Hold(0.25, ran=False, stack="a.py:1 f", share="1 of 2"))
+    lines.log(BlockedPeriod(0.25, ran=False, stack="a.py:1 f", share="1 of 2"))
     assert caplog.messages[-1] == (
         "event loop was blocked for 0.250 s, waiting a.py:1 f (in 1 of 2 samples) (30 earlier ones not logged)"
     )
