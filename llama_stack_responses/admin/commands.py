@@ -30,8 +30,8 @@ from .interrupts import end_in_order
 from .new_file import new_file, refuse_existing
 from .progress import ProgressLine
 from .settings import quick_settings
+from .store_view import StoreView, owner_fields
 from .tables import duration, moment, print_fields, print_json, print_rows
-from .view import StoreView, owner_fields
 
 _MAX_CONCURRENT_DELETES: Final = 8
 

@@ -8,7 +8,7 @@ from ..core.owner import Owner
 from ..core.types import Json
 from ..store.layout import second
 from ..store.records import Records
-from .view import StoreView, Wanted
+from .store_view import StoreView, Wanted
 
 _WINDOW_SECONDS: Final = 3600.0
 """Seconds of creation that each poll reads again."""

@@ -13,8 +13,8 @@ from ..core.types import Json
 from ..intervals import DEFAULT
 from ..logs import about, get_logger
 from .driver import GenerationDriver, Runnable
-from .ended_log import log_ended
 from .event_buffer import EventBuffer
+from .response_log import log_ended
 
 logger = get_logger(__name__)
 

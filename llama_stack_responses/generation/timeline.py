@@ -16,7 +16,7 @@ from ..core.owner import ANONYMOUS, Owner
 from ..core.stream.deltas import Usage
 from ..core.types import Json
 from ..store import codec
-from ..store.reading import computed
+from ..store.read_allowance import computed
 from ..store.saving import Recording
 from ..telemetry.telemetry import RoundOperation, ToolOperation
 from .activity import Activity, Counts, Running, RunningEntry

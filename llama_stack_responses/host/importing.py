@@ -18,9 +18,9 @@ from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.factory import open_records
 
 from .configuration import WrongConfiguration, first, read_stack, responses_config
-from .conversations import stored_conversations
 from .keyvalue import backend
 from .platform import ResponsesStoreReference, StackConfig, initialize_storage
+from .stored_conversations import stored_conversations
 from .stored_responses import stored_responses
 
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 from llama_stack_responses.service.conversation_import import ImportImpossible
 from llama_stack_responses.service.response_import import FoundResponse
 
-from .conversations import owner_of
 from .platform import ResponsesStore, ResponsesStoreReference
+from .stored_conversations import owner_of
 
 _ROWS_PER_READ: Final = 50
 """Rows that are read together. llama-stack writes a response's whole history into its row."""

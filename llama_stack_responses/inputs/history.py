@@ -12,14 +12,14 @@ from ..core.exchanges import EXCHANGE
 from ..core.json_blocks import dumps
 from ..core.moderated_texts import without_refused
 from ..core.owner import Owner
-from ..core.schema.conversations import no_conversation
+from ..core.schema.conversation_bodies import no_conversation
 from ..core.schema.items import ANSWERS, check_ids
 from ..core.schema.request import CreateRequest
 from ..core.types import Json
 from ..store.archive import Archive
 from ..store.codec import TooLarge
-from ..store.conversations import Conversation, begins_with_stand_in, stand_in
-from ..store.reading import ReadAllowance, computed
+from ..store.conversation_store import Conversation, begins_with_stand_in, stand_in
+from ..store.read_allowance import ReadAllowance, computed
 from ..store.stored_response import StoredResponse
 from .connection_memory import ConnectionMemory, RememberedTurn
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypedDict
 
 from ..core.access import Access
-from ..core.listing import with_ids
+from ..core.listed_items import with_ids
 from ..core.mcp_approvals import check_approvals
 from ..core.moderated_texts import input_texts
 from ..core.moderation_policy import policy_of

@@ -21,7 +21,7 @@ from ..intervals import DEFAULT, Intervals
 from ..sealing.sealer import Sealer
 from ..store.archive import Archive
 from ..store.outcome import until_known
-from ..store.reading import computed
+from ..store.read_allowance import computed
 from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs
 from .acceptance import Acceptance
 from .batch_windows import BatchWindows

@@ -22,7 +22,7 @@ from ..core.stream.events import TERMINAL, Event
 from ..intervals import DEFAULT
 from ..store import codec
 from ..store.decoder import Decoder
-from ..store.reading import INLINE_BYTES, list_yielding_lock
+from ..store.read_allowance import INLINE_BYTES, list_yielding_lock
 from ..store.records import Condition, Delete, Ensure, Notify, Op, Put, Records, VersionIs, after_prefix, committed
 from .direct_delivery import DirectClient, Reader, Readers
 from .event_rows import EventRows, ReservationRefused, Row

@@ -22,7 +22,7 @@ from ..logs import get_logger
 from ..store import codec
 from ..store.archive import Archive
 from ..store.outcome import until_known
-from ..store.reading import computed
+from ..store.read_allowance import computed
 from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs, committed, pages_of
 from ..store.running_response import RunningResponse
 from .heartbeat import Heartbeat

@@ -12,7 +12,7 @@ from ..core.types import Json
 from ..store import codec
 from ..store.decoder import Decoder
 from ..store.hashing import Hasher
-from ..store.reading import computed
+from ..store.read_allowance import computed
 from ..store.records import Condition, Delete, Notify, Op, Record, VersionIs
 
 type Verdict = Literal["cancelled", "failed"]

@@ -20,16 +20,16 @@ from ..core.stream.recovery import asks_client, close_cut
 from ..core.stream.transcript import Transcript
 from ..core.types import Json
 from ..generation.driver import GenerationDriver
-from ..generation.ended_log import log_ended
 from ..generation.event_buffer import EventBuffer
 from ..generation.factory import GenerationContext, GenerationFactory
 from ..generation.loop import Generation, GenerationProgress
+from ..generation.response_log import log_ended
 from ..generation.timeline import Earlier
 from ..inputs.history import Hold, for_model
 from ..intervals import DEFAULT, Intervals
 from ..logs import about, get_logger
 from ..store.archive import Archive
-from ..store.reading import computed
+from ..store.read_allowance import computed
 from ..store.records import UNAVAILABLE, Conflict, Op, Put, Records, committed
 from ..store.saving import Recording
 from ..store.stored_response import StoredResponse

@@ -7,12 +7,12 @@ from typing import Final
 from ..admission import Admission
 from ..core.compaction import Summary, check_not_empty, open_message
 from ..core.ids import new_id
-from ..core.listing import listed
+from ..core.listed_items import listed
 from ..core.stream.response import usage_of
 from ..core.types import Json
-from ..generation.ended_log import log_ended
 from ..generation.event_buffer import EventBuffer
 from ..generation.factory import GenerationFactory
+from ..generation.response_log import log_ended
 from ..inputs.history import Hold
 from ..inputs.parser import RequestParser
 from ..inputs.resolver import RequestResolver

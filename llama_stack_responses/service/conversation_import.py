@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from ..core.errors import ApiError
 from ..core.ids import check_conversation_id
-from ..core.listing import with_ids
+from ..core.listed_items import with_ids
 from ..core.owner import Owner
-from ..core.schema.conversations import read_metadata
+from ..core.schema.conversation_bodies import read_metadata
 from ..core.schema.items import COMPACTION, TRIGGER, check_input
 from ..core.schema.shapes import Location, RequestLimits, check_json
 from ..core.types import Json
-from ..store.conversations import Conversation, ConversationStore
+from ..store.conversation_store import Conversation, ConversationStore
 
 _MEANINGLESS: Final = frozenset({COMPACTION, TRIGGER, "item_reference"})
 """Types of items that cannot be imported: sealed by the other server, valid in a request only, or references into the

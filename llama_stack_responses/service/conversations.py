@@ -7,8 +7,8 @@ from functools import partial
 
 from ..core.access import Access
 from ..core.ids import check_conversation_id, new_id
-from ..core.listing import Order, Page, listed, with_ids
-from ..core.schema.conversations import (
+from ..core.listed_items import Order, Page, listed, with_ids
+from ..core.schema.conversation_bodies import (
     check_fields,
     conversation_object,
     no_conversation,
@@ -24,9 +24,9 @@ from ..inputs.large_work import LargeWork
 from ..intervals import DEFAULT, Intervals
 from ..sealing.sealed_items import Opened, SealedItems
 from ..store.archive import Archive
-from ..store.conversations import Conversation
+from ..store.conversation_store import Conversation
 from ..store.outcome import until_known
-from ..store.reading import ReadAllowance
+from ..store.read_allowance import ReadAllowance
 from ..store.records import Conflict
 
 

@@ -6,7 +6,7 @@ from ..admission import Admission, InFlightCounter
 from ..jobs.background import BackgroundJobs
 from ..store.records import Records
 from ..telemetry.gauges import StoreState
-from .foreground import ForegroundResponses
+from .foreground_responses import ForegroundResponses
 
 
 class GaugeValues:

@@ -20,7 +20,7 @@ from ..core.owner import Owner
 from ..core.types import Json
 from ..store import codec
 from ..store.hashing import Hasher
-from ..store.reading import INLINE_BYTES
+from ..store.read_allowance import INLINE_BYTES
 from ..store.records import Put, Records, VersionIs
 
 _LIFETIME_SECONDS: Final = 86_400.0

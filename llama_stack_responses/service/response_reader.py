@@ -12,7 +12,7 @@ from ..admission import Reservation
 from ..core.access import Access, Action
 from ..core.errors import ApiError, bad_request, not_found
 from ..core.ids import check_response_id
-from ..core.listing import Order, Page, listed, page_after
+from ..core.listed_items import Order, Page, listed, page_after
 from ..core.owner import Owner
 from ..core.stream.events import TERMINAL, Event
 from ..core.types import Json

@@ -34,14 +34,14 @@ from ..sealing.sealer import Sealer
 from ..store.archive import Archive
 from ..store.decoder import Decoder
 from ..store.outcome import until_known
-from ..store.reading import computed
+from ..store.read_allowance import computed
 from ..store.records import Conflict, Records
 from ..store.running_response import RunningResponse
 from ..telemetry.gauges import GaugeSources
 from .compaction import Compaction
 from .conversations import Conversations
-from .detached import DetachedResponse, DetachedResponses
-from .foreground import ForegroundResponses
+from .detached_responses import DetachedResponse, DetachedResponses
+from .foreground_responses import ForegroundResponses
 from .gauge_values import GaugeValues
 from .health import Health
 from .idempotency import IdempotencyClaim, IdempotencyKeys

@@ -18,7 +18,7 @@ from ..lifecycle.sweeper import Sweeper
 from ..telemetry.gauges import GaugeSources
 from ..telemetry.loop_monitor import EventLoopMonitor
 from ..telemetry.telemetry import Telemetry
-from .foreground import ForegroundResponses
+from .foreground_responses import ForegroundResponses
 
 
 class ServerLifecycle:

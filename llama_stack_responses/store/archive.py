@@ -16,7 +16,7 @@ from ..core.stream.transcript import Mark
 from ..core.types import Json
 from ..intervals import DEFAULT
 from .conflict_retry import ConflictRetry
-from .conversations import ConversationAppend, ConversationStore, without_stand_in
+from .conversation_store import ConversationAppend, ConversationStore, without_stand_in
 from .decoder import Decoder
 from .expiry import Expiry
 from .garbage_collector import GarbageCollector
@@ -25,7 +25,7 @@ from .item_finder import ItemFinder
 from .layout import Entry, imported, unsettled
 from .listing import Listing
 from .own_ids import COMPARED_BYTES
-from .reading import PAGE_BYTES, Computation, computed
+from .read_allowance import PAGE_BYTES, Computation, computed
 from .records import Condition, Conflict, Delete, Op, Record, Records, VersionIs, committed
 from .response_list import SCANNED_ROWS, ResponseList
 from .response_loader import ResponseLoader

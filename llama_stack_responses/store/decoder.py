@@ -16,7 +16,7 @@ from typing import Any, Final
 from . import codec
 from .byte_budget import ByteBudget
 from .codec import MAX_VALUE_BYTES, TooLarge, UnreadableError
-from .reading import INLINE_BYTES, ReadAllowance, list_yielding_lock
+from .read_allowance import INLINE_BYTES, ReadAllowance, list_yielding_lock
 
 DECODING_BYTES: Final = 48 * 2**20
 

@@ -14,7 +14,7 @@ from .decoder import Decoder
 from .hashing import Hasher
 from .layout import further_pointer, pointers, read_pointer, reference, unsettled
 from .nodes import Node, read_end
-from .reading import PAGE_BYTES
+from .read_allowance import PAGE_BYTES
 from .records import Condition, Conflict, Delete, Empty, Op, Records, VersionIs, after_prefix, committed
 
 logger = get_logger(__name__)

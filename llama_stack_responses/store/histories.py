@@ -8,11 +8,11 @@ from ..core.errors import ApiError, bad_request
 from ..core.types import Json
 from . import own_ids
 from .codec import TooLarge
-from .conversations import ConversationStore
+from .conversation_store import ConversationStore
 from .decoder import Decoder
 from .layout import split_name
 from .nodes import read_chain
-from .reading import ReadAllowance
+from .read_allowance import ReadAllowance
 from .recent_history import RecentHistory
 from .records import Records
 

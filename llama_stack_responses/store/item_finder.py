@@ -13,7 +13,7 @@ from . import own_ids
 from .decoder import Decoder
 from .hashing import Hasher
 from .layout import Entry, further_pointers, read_pointer
-from .reading import ReadAllowance
+from .read_allowance import ReadAllowance
 from .records import Records, after_prefix
 
 _ITEMS_PER_LOOKUP: Final = 100

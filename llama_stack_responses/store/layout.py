@@ -17,7 +17,7 @@
     cr/<response>/<number>       a chat request that the response sent to its model server, if these are recorded
     x/<bucket>/<of>              the owner has responses whose order begins with the bucket
     g/<key>                      this content lost a reference and may be garbage; the value is its owner
-    c/<conversation>             a conversation (`conversations.py`)
+    c/<conversation>             a conversation (`conversation_store.py`)
     m/<conversation>/<position>  an item of the conversation
     a/<conversation>/<item>      the position of the item with this id, which is hashed as in a pointer
     w/<conversation>             the conversation is deleted, its items are still to be deleted; the value is its owner

@@ -9,7 +9,7 @@ from typing import Final
 from .codec import TooLarge
 from .decoder import Decoder
 from .nodes import Node, ancestors, depth_of, encoded_end, node_of, total
-from .reading import ReadAllowance
+from .read_allowance import ReadAllowance
 from .records import Records
 
 _ROOT_DIVISOR: Final = 2

@@ -16,7 +16,7 @@ from . import codec
 from .codec import TooLarge
 from .decoder import Decoder
 from .hashing import NAME_BYTES
-from .reading import ReadAllowance
+from .read_allowance import ReadAllowance
 from .records import Record, Records, bytes_of
 
 FAN: Final = 4

@@ -24,14 +24,14 @@ from itertools import pairwise
 from typing import Any, Final
 
 from ..core.ids import Seeded, seeded
-from ..core.listing import id_of_seed
+from ..core.listed_items import id_of_seed
 from ..core.types import Json
 from .codec import TooLarge
 from .decoder import Decoder
 from .hashing import Hasher
 from .layout import read_pointer
 from .nodes import Node, read_chain
-from .reading import Computation, ReadAllowance
+from .read_allowance import Computation, ReadAllowance
 from .records import Record, Records
 
 _HEADER: Final = "own_ids"

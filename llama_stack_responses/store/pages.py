@@ -8,7 +8,7 @@ from typing import Any, Final
 from ..core.stream.calls import FORMS
 from ..core.types import Json
 from . import own_ids
-from .conversations import without_stand_in
+from .conversation_store import without_stand_in
 from .decoder import Decoder
 from .layout import HistoryName, split_name
 from .nodes import Node, node_of

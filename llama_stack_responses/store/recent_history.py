@@ -9,13 +9,13 @@ from typing import Final
 from ..core.truncation import opening_instructions, whole_turns
 from ..core.types import Json
 from .codec import TooLarge
-from .conversations import ConversationStore, begins_with_stand_in, without_stand_in
+from .conversation_store import ConversationStore, begins_with_stand_in, without_stand_in
 from .decoder import Decoder
 from .layout import split_name
 from .newest_nodes import read_newest
 from .nodes import Node, read_chain, read_end
 from .own_ids import end_of, with_own_ids
-from .reading import PAGE_BYTES, ReadAllowance
+from .read_allowance import PAGE_BYTES, ReadAllowance
 from .records import Records
 
 type Chain = Sequence[tuple[str, Node]]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ..core.errors import bad_request
-from ..core.listing import Order
+from ..core.listed_items import Order
 from ..core.owner import Owner
 from .decoder import Decoder
 from .hashing import Hasher

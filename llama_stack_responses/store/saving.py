@@ -14,7 +14,7 @@ from ..core.owner import Owner
 from ..core.stream.transcript import Mark
 from ..core.types import Json
 from . import codec, nodes, own_ids
-from .conversations import ConversationAppend, begins_with_stand_in
+from .conversation_store import ConversationAppend, begins_with_stand_in
 from .decoder import Decoder
 from .hashing import Hasher
 from .layout import (
@@ -30,7 +30,7 @@ from .layout import (
     unsettled,
 )
 from .list_rows import first_words, list_row
-from .reading import computed
+from .read_allowance import computed
 from .records import Condition, Conflict, Delete, Ensure, Op, Put, Record, Records, VersionIs
 
 _FIELDS: Final = ("tools", "instructions", "text")

@@ -11,7 +11,7 @@ from llama_stack_responses.core.arguments import decoded_arguments
 from llama_stack_responses.core.stream.calls import CallKind, ItemForm, ServerCall, Stage
 from llama_stack_responses.core.types import Json
 
-from ..store.reading import computed
+from ..store.read_allowance import computed
 
 Output = str | list[Json]
 """A tool's output for the model: text, or content parts (`input_text`, `input_image`, `input_file`)."""

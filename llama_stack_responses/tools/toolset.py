@@ -28,7 +28,7 @@ from ..concurrency import gather_or_cancel
 from ..core.types import Json
 from ..core.unavailable_tools import OmittedTool, Unavailable, UnavailableTool
 from ..logs import get_logger
-from ..store.reading import computed
+from ..store.read_allowance import computed
 from .function_names import FunctionNames
 from .mcp.list_budget import ListBudget, ServerBounds
 from .tool import Cites, DueCall, FindsTools, HasDueCalls, HoldsResources, NeedsPreparation, Tool

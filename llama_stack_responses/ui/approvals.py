@@ -10,7 +10,7 @@ from ..core.types import Json
 from ..inputs.history import Hold
 from ..store.archive import Archive
 from ..store.codec import TooLarge
-from ..store.reading import ReadAllowance
+from ..store.read_allowance import ReadAllowance
 from .view_limits import ADDED_BYTES, ADDED_ITEMS
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..core.errors import bad_request
-from ..core.listing import Order
+from ..core.listed_items import Order
 from ..core.owner import Owner
 from ..core.types import Json
 from ..jobs.background import BackgroundJobs

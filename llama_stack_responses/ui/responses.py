@@ -11,14 +11,14 @@ from typing import Final
 
 from ..core.errors import bad_request
 from ..core.json_blocks import dumps
-from ..core.listing import Order
+from ..core.listed_items import Order
 from ..core.stream.replay import replay
 from ..core.types import Json
 from ..inputs.history import Hold
 from ..service.response_reader import RUNNING
 from ..service.responses import OpenAIResponsesImpl
 from ..store.layout import chat_request
-from ..store.reading import ReadAllowance
+from ..store.read_allowance import ReadAllowance
 from ..store.running_response import RunningResponse
 from ..store.stored_response import StoredResponse
 from .approvals import answered_requests

@@ -16,8 +16,8 @@ from ..core.stream.events import Event
 from ..core.stream.socket_events import refused
 from ..core.types import Json
 from ..generation.connection_options import ConnectionOptions
-from ..generation.ended_log import log_refused
 from ..generation.event_buffer import EventWriter
+from ..generation.response_log import log_refused
 from ..generation.run import ForegroundRun
 from ..inputs.connection_memory import ConnectionMemory
 from ..logs import get_logger

@@ -22,8 +22,8 @@ from llama_stack_responses.sandbox.containers import (
 )
 from llama_stack_responses.sandbox.slots import TooManyContainers
 
-from ..core.listing import page_after
-from .files import FileInBlocks
+from ..core.listed_items import page_after
+from .file_answers import FileInBlocks
 from .forms import uploaded
 from .openapi import CONTAINER, FILE, NEW_FILE, PAGING, deleted, described, page
 from .requests import MAX_PAGE_ROWS, Handler, Query, add_fallback, page_of, routes_within

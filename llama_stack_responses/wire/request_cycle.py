@@ -11,7 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from llama_stack_responses.admission import Reservation
 
-from .direct import DirectWriter, direct_writer
+from .direct_writer import DirectWriter, direct_writer
 from .headers import has_large_body
 
 _KEY: Final = "llama_stack_responses.request_cycle"

@@ -14,9 +14,9 @@ from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from llama_stack_responses.core.errors import ApiError, bad_request
-from llama_stack_responses.core.listing import Order
+from llama_stack_responses.core.listed_items import Order
 from llama_stack_responses.core.schema.request import INCLUDABLE
-from llama_stack_responses.generation.ended_log import log_refused
+from llama_stack_responses.generation.response_log import log_refused
 from llama_stack_responses.logs import get_logger
 
 from .headers import known, request_id

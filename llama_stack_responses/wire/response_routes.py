@@ -14,7 +14,7 @@ from starlette.types import Scope
 from llama_stack_responses.core.errors import bad_request
 from llama_stack_responses.core.schema.request import request_schema
 from llama_stack_responses.jobs.direct_delivery import DirectClient
-from llama_stack_responses.service.detached import DetachedResponse
+from llama_stack_responses.service.detached_responses import DetachedResponse
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.ui.assets import Assets
 
@@ -25,7 +25,6 @@ from .openapi import INCLUDE, ITEMS, PAGING, REPLAY, RESPONSE, TEXT, deleted, de
 from .ready_route import add_ready_route
 from .requests import MAX_PAGE_ROWS, Handler, Query, add_fallback, page_of, query_of_items, routes_within
 from .responses import (
-    KEEP_ALIVE_SECONDS,
     FinishedJsonResponse,
     JsonResponse,
     RunEventsResponse,
@@ -35,6 +34,7 @@ from .responses import (
 )
 from .route_admission import RouteAdmission
 from .route_order import RouteOrder
+from .sse import KEEP_ALIVE_SECONDS
 from .ui_files import add_ui_files
 from .ui_routes import ui_router
 from .websocket import ConnectionAuthorizer, socket_route

@@ -16,8 +16,8 @@ from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
 from llama_stack_responses.core.json_blocks import BLOCK_BYTES, blocks, dumps
 from llama_stack_responses.core.json_values import is_large
 from llama_stack_responses.core.stream.events import Event
-from llama_stack_responses.generation.ended_log import log_refused
 from llama_stack_responses.generation.event_buffer import EventWriter, SharedEvents
+from llama_stack_responses.generation.response_log import log_refused
 from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.logs import get_logger
 from llama_stack_responses.service.response_reader import ServerClosing
@@ -29,9 +29,6 @@ logger = get_logger(__name__)
 
 _LARGE_BYTES: Final = BLOCK_BYTES // 4
 """Bytes of a block after which others run: sending waits only for a client that does not keep up."""
-
-KEEP_ALIVE_SECONDS: Final = 15.0
-"""Seconds of silence after which a stream sends a keep-alive comment."""
 
 
 class JsonResponse(Response):
@@ -163,7 +160,7 @@ class RunEventsResponse(Response):
                 return
             await send({"type": "http.response.start", "status": 200, "headers": self._head()})
             write = past_asgi(scope)
-            while (events := await self._run.event_buffer.get(KEEP_ALIVE_SECONDS, write)) is not None:
+            while (events := await self._run.event_buffer.get(sse.KEEP_ALIVE_SECONDS, write)) is not None:
                 for block in _frames(events):
                     await _send_more(send, block)
                 del events, block  # They would be held while deltas are written past this task.

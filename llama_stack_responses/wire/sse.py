@@ -12,6 +12,9 @@ from llama_stack_responses.core.json_values import is_large
 
 _IS_DELTA: Final = methodcaller("__contains__", "delta")
 DONE: Final = b"data: [DONE]\n\n"
+KEEP_ALIVE_SECONDS: Final = 15.0
+"""Seconds of silence after which a stream sends a keep-alive comment."""
+
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 _LINE_SEPARATORS: Final = tuple((chr(code).encode(), b"\\u%04x" % code) for code in (0x85, 0x2028, 0x2029))
 """Non-ASCII line ends of Python's `str.splitlines` and similar functions, in UTF-8 and as JSON escapes."""

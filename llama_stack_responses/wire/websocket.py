@@ -17,13 +17,13 @@ from llama_stack_responses.core.json_blocks import BLOCK_BYTES, blocks, dumps
 from llama_stack_responses.core.json_values import is_large
 from llama_stack_responses.core.stream.events import Event
 from llama_stack_responses.core.stream.socket_events import refused
-from llama_stack_responses.generation.ended_log import log_refused
 from llama_stack_responses.generation.event_buffer import EventWriter
+from llama_stack_responses.generation.response_log import log_refused
 from llama_stack_responses.logs import get_logger
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.websocket.session import Caller, ClientGone, Session
 
-from .direct import pass_bodies
+from .direct_writer import pass_bodies
 from .headers import known, request_id
 from .incoming import incoming_of
 from .responses import failure

@@ -38,7 +38,7 @@ from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
 from llama_stack_responses.sealing.summaries import PrivateSummaries
 from llama_stack_responses.service.idempotency import IdempotencyClaim, IdempotencyKeys
 from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.conversations import Conversation, stand_in
+from llama_stack_responses.store.conversation_store import Conversation, stand_in
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Op, Records
 from llama_stack_responses.store.stored_response import StoredResponse

@@ -12,7 +12,7 @@ import pytest
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.conversations import Conversation, ConversationStore, stand_in
+from llama_stack_responses.store.conversation_store import Conversation, ConversationStore, stand_in
 from llama_stack_responses.store.records import Conflict, Put, Records, VersionIs
 from llama_stack_responses.store.stored_response import StoredResponse
 from tests.contract.backends import Backend, Clock

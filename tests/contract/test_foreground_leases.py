@@ -8,7 +8,7 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.ids import new_id
-from llama_stack_responses.core.listing import with_ids
+from llama_stack_responses.core.listed_items import with_ids
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.response import new_response

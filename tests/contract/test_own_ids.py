@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.core.listing import with_ids
+from llama_stack_responses.core.listed_items import with_ids
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.store import codec, own_ids
 from llama_stack_responses.store.archive import Archive

@@ -7,13 +7,13 @@ from random import Random
 
 import pytest
 
-from llama_stack_responses.admin.view import StoreView
+from llama_stack_responses.admin.store_view import StoreView
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.conversations import Conversation
+from llama_stack_responses.store.conversation_store import Conversation
 from llama_stack_responses.store.hashing import Hasher
 from llama_stack_responses.store.layout import BUCKET
-from llama_stack_responses.store.reading import PAGE_BYTES
+from llama_stack_responses.store.read_allowance import PAGE_BYTES
 from llama_stack_responses.store.records import Delete, Put, Record, Records, bytes_of
 from tests.contract.conversations import CREATED, assistant, new_id, response, user
 from tests.support.records import WatchedRecords

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from llama_stack_responses.core.ids import new_id
-from llama_stack_responses.core.listing import with_ids
+from llama_stack_responses.core.listed_items import with_ids
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.response import new_response

@@ -44,14 +44,14 @@ LAYERS: Final = {
         {"schema"},
         {"moderated_texts", "moderation_policy", "reasoning_segments", "truncation", "unavailable_tools"},
         {"compaction", "stream"},
-        {"listing"},
+        {"listed_items"},
     ),
     f"{PACKAGE}.generation": (
         {"activity", "event_times"},
         {
             "delta_filter",
             "dependencies",
-            "ended_log",
+            "response_log",
             "event_buffer",
             "held_output",
             "stop_point",

@@ -13,7 +13,7 @@ from llama_stack_responses.core.stream.calls import FILE_SEARCH_CALL, CallKind, 
 from llama_stack_responses.core.stream.citations import CLOSES, OPENS, Citation
 
 from ...core.types import Json
-from ...store.reading import computed_each
+from ...store.read_allowance import computed_each
 from ..tool_function import Function, Invocation, ItemReporter, Outcome, chat_function
 from ..tool_history import ToolHistory
 from .call_arguments import MAX_QUERIES, search_queries

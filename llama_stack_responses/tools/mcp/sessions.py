@@ -20,7 +20,7 @@ from llama_stack_responses.tools.mcp.servers import Counted, McpAddress, McpErro
 
 from ...core.json_blocks import blocks
 from ...core.types import Json
-from ...store.reading import computed
+from ...store.read_allowance import computed
 from .failure import REFUSED, Failure
 from .incoming import IncomingLimits, IncomingMessages
 from .large_texts import LargeTexts

@@ -15,7 +15,7 @@ from llama_stack_responses.core.stream.calls import MCP_APPROVAL_REQUEST, MCP_CA
 
 from ...core.types import Json
 from ...logs import get_logger
-from ...store.reading import computed
+from ...store.read_allowance import computed
 from ..choice_handles import handle
 from ..tool import DueCall
 from ..tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function

@@ -42,7 +42,7 @@ from openai.types.responses.response_tool_search_output_item_param_param import 
 from pydantic import TypeAdapter
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.listing import listed, with_ids
+from llama_stack_responses.core.listed_items import listed, with_ids
 from llama_stack_responses.core.schema.items import ANSWERS, check_call_pairs, check_ids, parse_input
 from llama_stack_responses.core.schema.shapes import RequestLimits
 from tests.support.conform import problems

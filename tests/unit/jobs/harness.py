@@ -11,7 +11,7 @@ from typing import Any, Final
 from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.access import Action, Kind
-from llama_stack_responses.core.listing import with_ids
+from llama_stack_responses.core.listed_items import with_ids
 from llama_stack_responses.core.moderated_texts import input_texts
 from llama_stack_responses.core.moderation_policy import policy_of
 from llama_stack_responses.core.owner import Owner

@@ -15,7 +15,7 @@ from llama_stack_responses.core.reasoning_segments import ReasoningSegment
 from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.sealing.reasoning import PrivateReasoning
 from llama_stack_responses.sealing.sealer import Sealer
-from llama_stack_responses.service.detached import DetachedResponse
+from llama_stack_responses.service.detached_responses import DetachedResponse
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.memory import MemoryRecords

@@ -13,7 +13,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from llama_stack_responses.wire.direct import DirectWriter, direct_writer
+from llama_stack_responses.wire.direct_writer import DirectWriter, direct_writer
 
 HEAD = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
 

@@ -20,7 +20,7 @@ from secrets import token_hex
 from typing import Final
 
 from ..core.errors import ApiError, bad_request
-from ..core.listing import Order
+from ..core.listed_items import Order
 from ..core.owner import Owner
 from ..core.types import Json
 from ..logs import get_logger
@@ -29,7 +29,7 @@ from .conflict_retry import ConflictRetry
 from .decoder import Decoder
 from .hashing import Hasher
 from .layout import further_pointer, imported, item_pointer, read_pointer
-from .reading import PAGE_BYTES, ReadAllowance, computed
+from .read_allowance import PAGE_BYTES, ReadAllowance, computed
 from .records import Condition, Delete, Ensure, Op, Put, Record, Records, VersionIs, after_prefix, bytes_of, committed
 
 logger = get_logger(__name__)
