@@ -233,7 +233,7 @@ async def answered(answer: RunEventsResponse | RunJsonResponse) -> tuple[dict[by
 
     scope: dict[str, Any] = {"type": "http", "headers": []}
     with RequestCycle(
-        scope, receive, send, request_id="req", unread_seconds=60, abort_connection=refuse, answers=refuse
+        scope, receive, send, request_id="req", unread_seconds=60, abort_connection=refuse, reserve_answer=refuse
     ):
         await answer(scope, receive, send)
     return dict(sent[0]["headers"]), [message["body"] for message in sent[1:] if message["body"]]

@@ -174,13 +174,13 @@ def test_stopped_process_is_not_reported_as_hold() -> None:
 def test_frames_shared_by_most_samples_are_named() -> None:
     outer: loop_monitor.Stack = [("a.py main", 1), ("b.py work", 7)]
     samples = [[*outer, (f"c.py f{number}", number)] for number in range(5)]
-    assert loop_monitor._shared(samples) == ("b.py:7 work < a.py:1 main", "5 of 5")
-    assert loop_monitor._shared([*samples, *[[*outer, ("c.py f0", number)] for number in range(5)]]) == (
+    assert loop_monitor._common_frames(samples) == ("b.py:7 work < a.py:1 main", "5 of 5")
+    assert loop_monitor._common_frames([*samples, *[[*outer, ("c.py f0", number)] for number in range(5)]]) == (
         "c.py:0 f0 < b.py:7 work < a.py:1 main",
         "6 of 10",
     )
-    assert loop_monitor._shared([[("d.py deep", 1)] * 50]) == (" < ".join(["d.py:1 deep"] * 8), "1 of 1")
-    assert loop_monitor._shared([]) == ("", "0 of 0")
+    assert loop_monitor._common_frames([[("d.py deep", 1)] * 50]) == (" < ".join(["d.py:1 deep"] * 8), "1 of 1")
+    assert loop_monitor._common_frames([]) == ("", "0 of 0")
 
 
 def test_hold_log_lines_are_limited_and_dropped_ones_counted(caplog: pytest.LogCaptureFixture) -> None:
@@ -189,7 +189,7 @@ def test_hold_log_lines_are_limited_and_dropped_ones_counted(caplog: pytest.LogC
         lines.log(BlockedPeriod(0.2, ran=True))
     assert len(caplog.messages) == 20
     lines._last -= 3.0
-    lines.log(BlockedPeriod(0.25, ran=False, stack="a.py:1 f", share="1 of 2"))
+    lines.log(BlockedPeriod(0.25, ran=False, stack="a.py:1 f", fraction="1 of 2"))
     assert caplog.messages[-1] == (
         "event loop was blocked for 0.250 s, waiting a.py:1 f (in 1 of 2 samples) (30 earlier ones not logged)"
     )
