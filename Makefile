@@ -1,14 +1,14 @@
 # `make` alone lists the targets.
 .DEFAULT_GOAL := help
 SHELL := bash
-# Two cores are not too much to ask for; what two targets print at once says whose it is.
+# Two targets run at a time; each line of a test run begins with the name of its target.
 MAKEFLAGS += --jobs=2
 
 # Compiled modules are kept: without them, each process compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON := .venv/bin/python
-# A stamp says that an environment is up to date with the files that describe it.
+# Stamp files: an environment is up to date if its stamp is newer than the files that describe it.
 READY := .venv/.ready
 READY_RUN := .venv-run/.ready
 READY_RUN_SEARCH := .venv-run/.search
@@ -17,12 +17,12 @@ READY_OGX := .venv-ogx/.ready
 READY_GPT_OSS := .venv-gpt-oss/.ready
 READY_CLIENTS := .clients/.ready
 READY_DOCS := .venv-docs/.ready
-# A test waits for servers half of its time, so a run has more processes than it has cores. Tests of one file share servers.
+# A test waits for servers half of its time, so there are more processes than cores. Tests of one file share servers.
 WORKERS ?= 3
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 # Seconds after which a test that hangs fails, with the stack of each thread.
 TEST_SECONDS ?= 900
-# Runs pytest: a name for its lines and its report, its Python, its arguments. What each test took is in the report.
+# Run pytest. Arguments: name of the output lines and the report, Python, arguments. The report has the durations.
 PYTEST = @set -o pipefail; $(2) -m pytest --timeout=$(TEST_SECONDS) --durations=30 --durations-min=1 --junit-xml=.reports/$(1).xml $(3) 2>&1 | sed --unbuffered 's/^/$(1): /'
 
 .PHONY: help
@@ -62,7 +62,7 @@ $(READY_CLIENTS): constraints/clients/*.txt scripts/install-clients scripts/find
 	@scripts/install-clients .venv/bin/uv
 	@touch $@
 
-# Without a model server of yours there is a small model; web search needs additional packages.
+# Without INFERENCE_URL, a small model is installed and served. Web search needs additional packages.
 SEARCHES := $(WEB_SEARCH)$(SEARXNG_URL)$(TAVILY_SEARCH_API_KEY)$(BRAVE_SEARCH_API_KEY)
 SERVE_NEEDS := $(if $(INFERENCE_URL),,$(READY_RUN_MODEL)) $(if $(SEARCHES),$(READY_RUN_SEARCH))
 
@@ -81,7 +81,7 @@ test: test-llama-stack test-ogx ## Run the tests that take a few minutes, on eve
 test-llama-stack: $(READY) $(READY_CLIENTS)
 	$(call PYTEST,llama-stack,$(PYTHON),$(PARALLEL) -m 'not extended')
 
-# One process, since each has to import the host and to start servers: it ends before the longer run beside it.
+# One process, since each has to import the host and start servers. It ends before the longer run on llama-stack.
 .PHONY: test-ogx
 test-ogx: $(READY_OGX) $(READY_CLIENTS)
 	$(call PYTEST,ogx,.venv-ogx/bin/python,-m 'both_hosts and not one_host and not extended' tests/integration)

@@ -65,7 +65,7 @@ class Answer:
         transport.write(_HEAD + _piece(_frame(model, choices=_choice(opening))))
 
     def step(self) -> bool:
-        """Say one token; return whether there are more."""
+        """Write one token; return whether there are more."""
         self.transport.write(self._token % time.monotonic_ns())
         self.left -= 1
         if not self.left:

@@ -143,7 +143,7 @@ def _ask(load: Worker, stack: LiveStack, form: Json, count: int) -> list[float]:
 
 @dataclass(frozen=True)
 class _Measuring:
-    """What was so when a measurement began.
+    """The counters at the beginning of a measurement.
 
     Attributes:
         server: the database.
