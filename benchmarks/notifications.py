@@ -26,7 +26,7 @@ from llama_stack_responses.jobs.event_log import EventLog
 from llama_stack_responses.jobs.listener import NotificationListener
 from llama_stack_responses.jobs.notifier import Notifier
 from llama_stack_responses.store.records import Condition, Records, VersionIs
-from tests.contract.backends import BACKENDS, Clock, Place
+from tests.contract.backends import BACKENDS, BackendLocation, Clock
 from tests.support.database import DatabaseServer
 from tests.support.postgres import Postgres
 from tests.support.records import WatchedRecords
@@ -140,7 +140,7 @@ async def idle_server(records: Counted, seconds: float) -> float:
     return calls / seconds
 
 
-async def measure(kind: str, place: Place, events: int, seconds: float, *, woken: bool) -> Waited:
+async def measure(kind: str, place: BackendLocation, events: int, seconds: float, *, woken: bool) -> Waited:
     """Measure one store."""
     sys.stderr.write(f"{kind}, {'woken' if woken else 'looking'}\n")
     [backend] = [each for each in BACKENDS if each.name == kind]
@@ -180,7 +180,7 @@ def main() -> None:
         servers: dict[str, DatabaseServer] = {"redis": Valkey(folder / "redis"), "postgres": Postgres(folder / "pg")}
         for server in servers.values():
             running.enter_context(server)
-        place = Place(folder, lambda kind: servers[kind].url)
+        place = BackendLocation(folder, lambda kind: servers[kind].url)
         found = {
             (kind, woken): asyncio.run(measure(kind, place, options.events, options.seconds, woken=woken))
             for kind in servers

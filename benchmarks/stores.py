@@ -38,7 +38,7 @@ from benchmarks.texts import texts, tools
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.hashing import Hasher
-from tests.contract.backends import BACKENDS, Backend, Clock, Place
+from tests.contract.backends import BACKENDS, Backend, BackendLocation, Clock
 from tests.contract.conversations import CREATED, assistant, response, user
 from tests.support.database import DatabaseServer
 from tests.support.postgres import Postgres
@@ -119,7 +119,7 @@ async def measure(
         into.there.append((cpu_seconds(server.pid) - there) / len(took))
 
 
-async def size_of(name: str, place: Place) -> int:
+async def size_of(name: str, place: BackendLocation) -> int:
     """Return the size of a store, in bytes."""
     if name == "sqlite":
         return stored_bytes(place.folder)
@@ -133,7 +133,7 @@ async def size_of(name: str, place: Place) -> int:
         await connection.close()
 
 
-async def grow(backend: Backend, place: Place, turns: int) -> int:
+async def grow(backend: Backend, place: BackendLocation, turns: int) -> int:
     """Return the growth of a store for a conversation of `turns` turns."""
     place = place.fresh()
     records = backend.open(place, Clock(CREATED))
@@ -146,7 +146,9 @@ async def grow(backend: Backend, place: Place, turns: int) -> int:
     return await size_of(backend.name, place) - before
 
 
-async def run(place: Place, servers: Mapping[str, DatabaseServer], rounds: int, seconds: float) -> dict[Any, Measured]:
+async def run(
+    place: BackendLocation, servers: Mapping[str, DatabaseServer], rounds: int, seconds: float
+) -> dict[Any, Measured]:
     """Measure the calls, by store, call and number of clients."""
     found: dict[Any, Measured] = defaultdict(Measured)
     messages = texts(64, CHARACTERS)
@@ -224,7 +226,7 @@ def main() -> int:
         }
         for server in servers.values():
             running.enter_context(server)
-        place = Place(folder, lambda kind: servers[kind].url)
+        place = BackendLocation(folder, lambda kind: servers[kind].url)
         found = asyncio.run(run(place, servers, arguments.rounds, arguments.seconds))
         grown = {
             backend.name: asyncio.run(grow(backend, place, arguments.turns))

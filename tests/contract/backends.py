@@ -37,7 +37,7 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Place:
+class BackendLocation:
     """Where a backend stores its records: a separate folder, and a separate part of a server.
 
     Attributes:
@@ -47,9 +47,9 @@ class Place:
     folder: Path
     url_of: Callable[[str], str]
 
-    def fresh(self) -> Place:
+    def fresh(self) -> BackendLocation:
         """Return an unused part of this place."""
-        return Place(Path(mkdtemp(dir=self.folder)), self.url_of)
+        return BackendLocation(Path(mkdtemp(dir=self.folder)), self.url_of)
 
     @property
     def name(self) -> str:
@@ -71,25 +71,25 @@ class Backend:
     """
 
     name: str
-    open: Callable[[Place, Clock], Records]
+    open: Callable[[BackendLocation, Clock], Records]
     capabilities: Collection[Capability] = ("many_calls", "transactions")
     persistent: bool = True
 
 
-def _redis(place: Place, clock: Clock) -> Records:
+def _redis(place: BackendLocation, clock: Clock) -> Records:
     return RedisRecords(place.url_of("redis"), prefix=f"{place.name}:", timeout=SECONDS, clock=clock)
 
 
-def _postgres(place: Place, clock: Clock) -> Records:
+def _postgres(place: BackendLocation, clock: Clock) -> Records:
     return PostgresRecords(place.url_of("postgres"), schema=schema_of(place), timeout=SECONDS, clock=clock)
 
 
-def schema_of(place: Place) -> str:
+def schema_of(place: BackendLocation) -> str:
     """Return a name that PostgreSQL accepts."""
     return f"s{blake2b(place.name.encode(), digest_size=8).hexdigest()}"
 
 
-def _host_sqlite(place: Place, clock: Clock) -> Records:
+def _host_sqlite(place: BackendLocation, clock: Clock) -> Records:
     async def connect() -> SqliteKVStoreImpl:
         opened = SqliteKVStoreImpl(SqliteKVStoreConfig(db_path=str(place.folder / "host.db")))
         await opened.initialize()
@@ -98,7 +98,7 @@ def _host_sqlite(place: Place, clock: Clock) -> Records:
     return KeyValueRecords(connect, clock=clock)
 
 
-def _host_redis(place: Place, clock: Clock) -> Records:
+def _host_redis(place: BackendLocation, clock: Clock) -> Records:
     async def connect() -> RedisKVStoreImpl:
         address = urlsplit(place.url_of("host-redis"))
         opened = RedisKVStoreImpl(RedisKVStoreConfig(host=address.hostname, port=address.port))
@@ -108,7 +108,7 @@ def _host_redis(place: Place, clock: Clock) -> Records:
     return KeyValueRecords(connect, prefix=f"{place.name}:", clock=clock)
 
 
-def _host_postgres(place: Place, clock: Clock) -> Records:
+def _host_postgres(place: BackendLocation, clock: Clock) -> Records:
     async def connect() -> PostgresKVStoreImpl:
         address = urlsplit(place.url_of("postgres"))
         config = PostgresKVStoreConfig(

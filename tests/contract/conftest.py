@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from llama_stack_responses.store.records import Records
-from tests.contract.backends import BACKENDS, ONE_STORE, Backend, Clock, Place
+from tests.contract.backends import BACKENDS, ONE_STORE, Backend, BackendLocation, Clock
 from tests.contract.conversations import CREATED
 from tests.support.database import DatabaseServer
 from tests.support.postgres import Postgres
@@ -59,14 +59,14 @@ def url_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
 
 
 @pytest.fixture
-def place(tmp_path: Path, url_of: Callable[[str], str]) -> Iterator[Place]:
+def place(tmp_path: Path, url_of: Callable[[str], str]) -> Iterator[BackendLocation]:
     requested: set[str] = set()
 
     def url(kind: str) -> str:
         requested.add(kind)
         return url_of(kind)
 
-    yield Place(tmp_path, url)
+    yield BackendLocation(tmp_path, url)
     if "host-redis" in requested:
         # Leftovers of a test would slow down every range of the next test.
         with Redis.from_url(url_of("host-redis")) as client:
@@ -74,7 +74,7 @@ def place(tmp_path: Path, url_of: Callable[[str], str]) -> Iterator[Place]:
 
 
 @pytest.fixture
-async def records(backend: Backend, clock: Clock, place: Place) -> AsyncIterator[Records]:
+async def records(backend: Backend, clock: Clock, place: BackendLocation) -> AsyncIterator[Records]:
     opened = backend.open(place, clock)
     yield opened
     await opened.close()

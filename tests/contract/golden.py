@@ -105,7 +105,7 @@ async def _write_conversations(archive: Archive) -> None:
 
 async def _write_interrupted_deletes(records: Records, clock: Clock) -> None:
     """Write what remains of a server that dies just after deleting a response and a conversation."""
-    interrupted = Interrupted(records)
+    interrupted = DyingRecords(records)
     archive = Archive(interrupted, clock=clock)
     await archive.save(response(id="resp_4"), owner=ALICE, base=None, input_items=[user("gone", id="msg_9")])
     await archive.conversations.create(Conversation("conv_2", ALICE, CREATED, {}), [user("gone", id="msg_10")])
@@ -144,7 +144,7 @@ ADDED: Final = ("began", "held_events", "request_id", "starts", "timing")
 """Fields of a job and of a checkpoint that the first format does not have."""
 
 
-class Interrupted:
+class DyingRecords:
     """Records of a server that dies after a number of commits."""
 
     def __init__(self, records: Records) -> None:

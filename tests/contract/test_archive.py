@@ -31,7 +31,7 @@ BOB = Owner("bob")
 DAY = 86_400
 
 
-class Counting:
+class CountingProxy:
     """Forward calls to `records` and count them.
 
     Every commit after the first `interrupt` ones fails, as after a kill. `jitter` lets other tasks run before each
@@ -91,12 +91,12 @@ class Counting:
 
 
 @pytest.fixture
-def counting(records: Records) -> Counting:
-    return Counting(records)
+def counting(records: Records) -> CountingProxy:
+    return CountingProxy(records)
 
 
 @pytest.fixture
-def archive(counting: Counting, clock: Clock) -> Archive:
+def archive(counting: CountingProxy, clock: Clock) -> Archive:
     return Archive(counting, clock=clock)
 
 
@@ -209,7 +209,7 @@ async def test_history_is_whole_chain_in_order(archive: Archive) -> None:
 
 
 @pytest.mark.extended
-async def test_history_of_thousand_turns_takes_few_reads(archive: Archive, counting: Counting) -> None:
+async def test_history_of_thousand_turns_takes_few_reads(archive: Archive, counting: CountingProxy) -> None:
     base, messages = None, []
     for index in range(1000):
         created = response(assistant(f"a{index}"))
@@ -237,7 +237,7 @@ async def test_hundred_turns_take_little_more_space_than_their_text(clock: Clock
     assert 0.5 * content < size_of(tmp_path) <= 1.75 * content  # rows of lists repeat the first words
 
 
-async def test_repeated_tools_and_instructions_are_stored_once(archive: Archive, counting: Counting) -> None:
+async def test_repeated_tools_and_instructions_are_stored_once(archive: Archive, counting: CountingProxy) -> None:
     prose = Prose()
     fields: Json = {"instructions": prose.text(10_000), "tools": [{"type": "function", "name": prose.text(20_000)}]}
     first = await turn(archive, None, "q", "a", **fields)
@@ -283,7 +283,9 @@ def rewritten(item: Json) -> Json:
 @pytest.mark.parametrize(
     ("sent", "bound"), [(as_it_was, 1.1), (in_fewer_words, 1.1), (without_id, 1.1), (rewritten, 1.9)]
 )
-async def test_resent_history_is_stored_once(archive: Archive, counting: Counting, sent: Any, bound: float) -> None:
+async def test_resent_history_is_stored_once(
+    archive: Archive, counting: CountingProxy, sent: Any, bound: float
+) -> None:
     prose = Prose()
     history: list[Json] = []
     for _ in range(40):
@@ -294,7 +296,7 @@ async def test_resent_history_is_stored_once(archive: Archive, counting: Countin
     assert counting.reads <= 1 + 2 + math.ceil(math.log(82, 4)) + 1
 
 
-async def test_resent_history_is_found_however_it_was_stored(archive: Archive, counting: Counting) -> None:
+async def test_resent_history_is_found_however_it_was_stored(archive: Archive, counting: CountingProxy) -> None:
     stored = await chain(archive, 30, size=500)
     items = await archive.history(stored[-1].history)
     counting.bytes = 0
@@ -306,7 +308,7 @@ async def test_resent_history_is_found_however_it_was_stored(archive: Archive, c
     assert texts(await archive.history(after.history)) == [*texts(items), *(f"q{n}" for n in range(50)), "end"]
 
 
-async def test_two_answers_to_same_question_share_history(archive: Archive, counting: Counting) -> None:
+async def test_two_answers_to_same_question_share_history(archive: Archive, counting: CountingProxy) -> None:
     prose = Prose()
     base = await turn(archive, None, prose.text(5000), prose.text(5000))
     long = prose.text(5000)
@@ -319,7 +321,7 @@ async def test_two_answers_to_same_question_share_history(archive: Archive, coun
         assert texts(history) == [*texts(await archive.history(base.history)), long, word]
 
 
-async def test_identical_answers_keep_separate_ids(archive: Archive, counting: Counting) -> None:
+async def test_identical_answers_keep_separate_ids(archive: Archive, counting: CountingProxy) -> None:
     base = await turn(archive, None, "q", "a")
     twice = [await turn(archive, base, "same", "same") for _ in range(2)]
     ids = [each.response["output"][0]["id"] for each in twice]
@@ -349,7 +351,7 @@ async def test_identical_approval_requests_keep_separate_ids(archive: Archive) -
 
 
 @pytest.mark.parametrize("stranger", [BOB, Owner("alice", tenant="north")], ids=["user", "tenant"])
-async def test_owners_share_no_content(archive: Archive, counting: Counting, stranger: Owner) -> None:
+async def test_owners_share_no_content(archive: Archive, counting: CountingProxy, stranger: Owner) -> None:
     hers, his = await turn(archive, None, "q", "a"), await turn(archive, None, "q", "a", stranger)
     assert hers.history != his.history
     assert (await archive.list(stranger, limit=9, after=None, order="asc", model=None)).items == [his]
@@ -366,7 +368,7 @@ async def test_items_are_found_by_id(archive: Archive) -> None:
     assert await stored_item(archive, ALICE, "msg_unknown") is None
 
 
-async def test_items_of_one_record_are_read_together(archive: Archive, counting: Counting) -> None:
+async def test_items_of_one_record_are_read_together(archive: Archive, counting: CountingProxy) -> None:
     items = [user(f"{number}") for number in range(250)]
     await archive.save(response(), owner=ALICE, base=None, input_items=items)
     counting.reads = 0
@@ -387,7 +389,7 @@ async def test_repeated_item_id_does_not_replace_first_item(archive: Archive) ->
     assert await stored_item(archive, ALICE, first["id"]) == first
 
 
-async def test_deleted_response_is_gone_and_its_successors_stay(archive: Archive, counting: Counting) -> None:
+async def test_deleted_response_is_gone_and_its_successors_stay(archive: Archive, counting: CountingProxy) -> None:
     first, second, third = await chain(archive, 3)
     whole = await archive.history(third.history)
     assert await archive.delete(second.response["id"])
@@ -405,7 +407,7 @@ async def test_deleted_response_is_gone_and_its_successors_stay(archive: Archive
 @pytest.mark.extended
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))), ids=str)
 async def test_deletion_in_any_order_leaves_no_records(
-    archive: Archive, counting: Counting, order: tuple[int, ...]
+    archive: Archive, counting: CountingProxy, order: tuple[int, ...]
 ) -> None:
     tools: Json = {"tools": [{"type": "function", "name": "x" * 300}]}
     root = await turn(archive, None, "q", "a", **tools)
@@ -423,7 +425,7 @@ async def test_deletion_in_any_order_leaves_no_records(
 
 
 @pytest.mark.extended
-async def test_deleting_end_of_long_chain_takes_few_commits(archive: Archive, counting: Counting) -> None:
+async def test_deleting_end_of_long_chain_takes_few_commits(archive: Archive, counting: CountingProxy) -> None:
     stored = await chain(archive, 300)
     for each in stored[:-1]:
         await archive.delete(each.response["id"])
@@ -435,7 +437,7 @@ async def test_deleting_end_of_long_chain_takes_few_commits(archive: Archive, co
 
 
 @pytest.mark.extended
-async def test_sweep_finishes_interrupted_deletion(archive: Archive, counting: Counting) -> None:
+async def test_sweep_finishes_interrupted_deletion(archive: Archive, counting: CountingProxy) -> None:
     async def delete_both(first: StoredResponse, second: StoredResponse) -> None:
         await archive.delete(first.response["id"])
         await archive.delete(second.response["id"])
@@ -462,7 +464,7 @@ async def test_sweep_finishes_interrupted_deletion(archive: Archive, counting: C
 @pytest.mark.extended
 @pytest.mark.parametrize("seed", range(3))
 async def test_concurrent_saves_and_deletes_lose_and_leak_nothing(
-    archive: Archive, counting: Counting, seed: int
+    archive: Archive, counting: CountingProxy, seed: int
 ) -> None:
     """A small vocabulary makes responses share nodes and fields, so that one task drops content that another reuses."""
     chance = counting.jitter = random.Random(seed)
@@ -494,7 +496,7 @@ async def test_concurrent_saves_and_deletes_lose_and_leak_nothing(
     assert await nothing_left(counting)
 
 
-async def test_sweep_finishes_interrupted_save_that_released_content(archive: Archive, counting: Counting) -> None:
+async def test_sweep_finishes_interrupted_save_that_released_content(archive: Archive, counting: CountingProxy) -> None:
     stored = await turn(archive, None, "q", "a", instructions="i" * 500)
     counting.interrupt = counting.commits + 1
     with pytest.raises(InterruptedError):
@@ -506,7 +508,7 @@ async def test_sweep_finishes_interrupted_save_that_released_content(archive: Ar
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
-async def test_content_reused_during_deletion_stays(archive: Archive, counting: Counting, at: int) -> None:
+async def test_content_reused_during_deletion_stays(archive: Archive, counting: CountingProxy, at: int) -> None:
     first = await turn(archive, None, "q", "a", instructions="i" * 500)
     again = response(assistant("a"), instructions="i" * 500)
 
@@ -526,7 +528,7 @@ async def test_content_reused_during_deletion_stays(archive: Archive, counting: 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
 async def test_content_released_by_two_with_one_killed_is_dropped(
-    archive: Archive, counting: Counting, at: int
+    archive: Archive, counting: CountingProxy, at: int
 ) -> None:
     first, second = [await turn(archive, None, "q", "a", instructions="i" * 500) for _ in range(2)]
 
@@ -543,7 +545,9 @@ async def test_content_released_by_two_with_one_killed_is_dropped(
     assert await nothing_left(counting)
 
 
-async def test_concurrent_saves_and_delete_of_one_response_leak_nothing(archive: Archive, counting: Counting) -> None:
+async def test_concurrent_saves_and_delete_of_one_response_leak_nothing(
+    archive: Archive, counting: CountingProxy
+) -> None:
     stored = await turn(archive, None, "q", "a")
     history = await archive.history(stored.input)
 
@@ -579,7 +583,7 @@ async def test_deleted_history_is_bad_request(archive: Archive) -> None:
     assert (error.value.status, error.value.code) == (400, "previous_response_not_found")
 
 
-async def test_response_can_be_saved_again(archive: Archive, counting: Counting) -> None:
+async def test_response_can_be_saved_again(archive: Archive, counting: CountingProxy) -> None:
     base = await turn(archive, None, "q", "a")
     created = response(status="in_progress", instructions="i" * 500)
     save: Json = {"owner": ALICE, "base": base.history, "input_items": [user("next")]}
@@ -646,7 +650,7 @@ async def test_list_can_be_filtered_by_model(archive: Archive) -> None:
 @pytest.mark.parametrize("bound", [{"scan_rows": 20}, {"scan_seconds": 0.0}], ids=["rows", "time"])
 @pytest.mark.parametrize("order", ["asc", "desc"])
 async def test_filtered_page_ends_at_bound_of_rows_or_time(
-    counting: Counting, clock: Clock, bound: dict[str, Any], order: Any
+    counting: CountingProxy, clock: Clock, bound: dict[str, Any], order: Any
 ) -> None:
     """The next page begins behind the last row that was looked at."""
     archive = Archive(counting, clock=clock, **bound)
@@ -671,7 +675,7 @@ async def test_list_after_response_of_other_owner_is_refused(archive: Archive, s
         assert (error.value.status, error.value.param) == (400, "after")
 
 
-async def test_responses_expire_after_retention(archive: Archive, counting: Counting, clock: Clock) -> None:
+async def test_responses_expire_after_retention(archive: Archive, counting: CountingProxy, clock: Clock) -> None:
     old = await turn(archive, None, "q", "a", created_at=CREATED)
     new = await turn(archive, old, "q", "a", created_at=CREATED + DAY)
     clock.now = CREATED + 30 * DAY
@@ -690,7 +694,7 @@ async def test_responses_expire_after_retention(archive: Archive, counting: Coun
 
 @pytest.mark.parametrize("kind", ["r/", "n/"])
 async def test_unreadable_record_does_not_block_sweep(
-    archive: Archive, counting: Counting, clock: Clock, kind: str
+    archive: Archive, counting: CountingProxy, clock: Clock, kind: str
 ) -> None:
     for word in "abc":
         await turn(archive, None, f"q{word}", word)
@@ -704,7 +708,7 @@ async def test_unreadable_record_does_not_block_sweep(
     assert len(await keys(counting, "n/")) <= 2
 
 
-async def test_response_of_newer_version_is_read(archive: Archive, counting: Counting) -> None:
+async def test_response_of_newer_version_is_read(archive: Archive, counting: CountingProxy) -> None:
     stored = await turn(archive, None, "q", "a")
     key = f"r/{stored.response['id']}"
     found = (await counting.get_many([key]))[key]
@@ -714,7 +718,9 @@ async def test_response_of_newer_version_is_read(archive: Archive, counting: Cou
     assert read.response == stored.response
 
 
-async def test_sweep_is_bounded_and_skips_unexpired_records(archive: Archive, counting: Counting, clock: Clock) -> None:
+async def test_sweep_is_bounded_and_skips_unexpired_records(
+    archive: Archive, counting: CountingProxy, clock: Clock
+) -> None:
     for index in range(20):
         await turn(archive, None, f"q{index}", "a", Owner(f"user{index % 3}"), created_at=CREATED + index)
     for index in range(20):
@@ -727,7 +733,7 @@ async def test_sweep_is_bounded_and_skips_unexpired_records(archive: Archive, co
     assert len(await keys(counting, "r/")) == 20
 
 
-async def test_saves_of_one_owner_write_no_common_key(archive: Archive, counting: Counting) -> None:
+async def test_saves_of_one_owner_write_no_common_key(archive: Archive, counting: CountingProxy) -> None:
     words = "i" * 500
     await turn(archive, None, "q0", "a0", instructions=words)
     before = {key: record.version for key, record in await counting.range("!", "~", limit=1000)}
@@ -740,7 +746,7 @@ async def test_saves_of_one_owner_write_no_common_key(archive: Archive, counting
 
 
 async def test_save_racing_expiry_of_older_responses_is_listed(
-    archive: Archive, counting: Counting, clock: Clock
+    archive: Archive, counting: CountingProxy, clock: Clock
 ) -> None:
     old = await turn(archive, None, "q", "a")
     clock.now = CREATED + 31 * DAY
@@ -759,7 +765,7 @@ async def test_save_racing_expiry_of_older_responses_is_listed(
     assert await keys(counting) == []
 
 
-async def test_response_stored_at_begin_and_end_releases_no_content(archive: Archive, counting: Counting) -> None:
+async def test_response_stored_at_begin_and_end_releases_no_content(archive: Archive, counting: CountingProxy) -> None:
     first = await turn(archive, None, "q0", "a0")
     question, answer = user("q"), assistant("a")
     created = response(answer, instructions="i" * 500)
@@ -777,7 +783,7 @@ async def test_response_stored_at_begin_and_end_releases_no_content(archive: Arc
     assert await nothing_left(counting)
 
 
-async def test_nothing_expires_without_retention(counting: Counting, clock: Clock) -> None:
+async def test_nothing_expires_without_retention(counting: CountingProxy, clock: Clock) -> None:
     archive = Archive(counting, retention=None, clock=clock)
     stored = await turn(archive, None, "q", "a")
     clock.now *= 2

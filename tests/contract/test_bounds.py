@@ -17,7 +17,7 @@ from llama_stack_responses.store.records import Record, Records
 from llama_stack_responses.store.stored_response import StoredResponse
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, assistant, new_id, response, user
-from tests.contract.test_archive import ALICE, Counting, nothing_left, texts
+from tests.contract.test_archive import ALICE, CountingProxy, nothing_left, texts
 
 pytestmark = pytest.mark.one_store
 
@@ -26,7 +26,7 @@ LARGE: Final = 40_000
 PAGE: Final = 120_000
 
 
-class Meter(Counting):
+class ReadSizeRecorder(CountingProxy):
     """Records that record the size of each read.
 
     Attributes:
@@ -56,12 +56,12 @@ class Meter(Counting):
 
 
 @pytest.fixture
-def meter(records: Records) -> Meter:
-    return Meter(records)
+def meter(records: Records) -> ReadSizeRecorder:
+    return ReadSizeRecorder(records)
 
 
 @pytest.fixture
-def archive(meter: Meter, clock: Clock) -> Archive:
+def archive(meter: ReadSizeRecorder, clock: Clock) -> Archive:
     return Archive(meter, clock=clock, page_bytes=PAGE)
 
 
@@ -123,7 +123,9 @@ async def test_history_within_limit_is_read(archive: Archive) -> None:
     assert allowance.left == 5 * LARGE - sum(held)
 
 
-async def test_history_over_limit_is_refused_after_reading_newest_node(archive: Archive, meter: Meter) -> None:
+async def test_history_over_limit_is_refused_after_reading_newest_node(
+    archive: Archive, meter: ReadSizeRecorder
+) -> None:
     last = await chain(archive, 6)
     meter.forget()
     held: list[int] = []
@@ -134,7 +136,7 @@ async def test_history_over_limit_is_refused_after_reading_newest_node(archive: 
 
 
 @pytest.mark.usefixtures("unsized")
-async def test_history_without_sizes_is_read_until_over_limit(archive: Archive, meter: Meter) -> None:
+async def test_history_without_sizes_is_read_until_over_limit(archive: Archive, meter: ReadSizeRecorder) -> None:
     last = await chain(archive, 12)
     meter.forget()
     held: list[int] = []
@@ -183,7 +185,7 @@ async def test_large_response_is_encoded_outside_event_loop(archive: Archive, mo
     assert threading.get_ident() not in large
 
 
-async def test_deleted_history_is_read_in_pages(meter: Meter, clock: Clock) -> None:
+async def test_deleted_history_is_read_in_pages(meter: ReadSizeRecorder, clock: Clock) -> None:
     archive = Archive(meter, clock=clock, page_bytes=PAGE // 4)
     last = await chain(archive, 20)
     for response_id in [each for page in await walked(archive) for each in page]:
@@ -216,7 +218,7 @@ async def conversation_of(archive: Archive, *items: Json) -> Conversation:
     return found
 
 
-async def test_conversation_over_limit_is_refused_before_reading_it(archive: Archive, meter: Meter) -> None:
+async def test_conversation_over_limit_is_refused_before_reading_it(archive: Archive, meter: ReadSizeRecorder) -> None:
     conversation = await conversation_of(archive, *(user(noise(number)) for number in range(12)))
     items = await archive.conversations.items(conversation.id, conversation.end, ReadAllowance(13 * LARGE))
     assert len(items) == 12
@@ -231,7 +233,7 @@ async def test_conversation_over_limit_is_refused_before_reading_it(archive: Arc
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
-async def test_page_of_conversation_is_cut_by_size(archive: Archive, meter: Meter, order: Any) -> None:
+async def test_page_of_conversation_is_cut_by_size(archive: Archive, meter: ReadSizeRecorder, order: Any) -> None:
     messages = [noise(number) for number in range(16)]
     conversation = await conversation_of(archive, *map(user, messages))
     store, after, pages = archive.conversations, None, []
@@ -282,7 +284,7 @@ async def test_page_of_responses_is_cut_by_size(archive: Archive, clock: Clock) 
 
 
 async def test_shared_content_of_list_is_read_and_decoded_once(
-    archive: Archive, clock: Clock, meter: Meter, monkeypatch: pytest.MonkeyPatch
+    archive: Archive, clock: Clock, meter: ReadSizeRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(5):
         clock.now += 1
@@ -303,7 +305,9 @@ async def test_shared_content_counts_for_each_response_of_page(archive: Archive,
     assert [len(page) for page in await walked(archive)] == [3, 3, 1]
 
 
-async def test_list_of_one_model_reads_no_content_of_other_models(archive: Archive, clock: Clock, meter: Meter) -> None:
+async def test_list_of_one_model_reads_no_content_of_other_models(
+    archive: Archive, clock: Clock, meter: ReadSizeRecorder
+) -> None:
     for number in range(6):
         clock.now += 1
         model = "m" if number % 3 == 0 else "other"

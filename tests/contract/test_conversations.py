@@ -17,16 +17,16 @@ from llama_stack_responses.store.records import Conflict, Put, Records, VersionI
 from llama_stack_responses.store.stored_response import StoredResponse
 from tests.contract.backends import Backend, Clock
 from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id, response, stored_item, user
-from tests.contract.test_archive import ALICE, BOB, DAY, Counting, chain, keys, nothing_left, texts
+from tests.contract.test_archive import ALICE, BOB, DAY, CountingProxy, chain, keys, nothing_left, texts
 
 
 @pytest.fixture
-def counting(records: Records) -> Counting:
-    return Counting(records)
+def counting(records: Records) -> CountingProxy:
+    return CountingProxy(records)
 
 
 @pytest.fixture
-def archive(counting: Counting, clock: Clock) -> Archive:
+def archive(counting: CountingProxy, clock: Clock) -> Archive:
     return Archive(counting, clock=clock)
 
 
@@ -98,7 +98,7 @@ async def test_item_is_added_only_once(store: ConversationStore) -> None:
 
 
 @pytest.mark.needs("many_calls")
-async def test_concurrent_additions_all_take_effect(store: ConversationStore, counting: Counting) -> None:
+async def test_concurrent_additions_all_take_effect(store: ConversationStore, counting: CountingProxy) -> None:
     """The items of each addition stay together."""
     conversation = await begin(store)
     counting.jitter = random.Random(3)
@@ -156,7 +156,7 @@ async def test_item_of_two_conversations_outlives_one(archive: Archive, store: C
 
 
 async def test_newer_conversation_with_an_item_is_deleted_and_the_older_one_keeps_its_id(
-    archive: Archive, store: ConversationStore, counting: Counting
+    archive: Archive, store: ConversationStore, counting: CountingProxy
 ) -> None:
     item = user("both")
     first, second = await begin(store, item), await begin(store, item)
@@ -173,7 +173,7 @@ async def test_newer_conversation_with_an_item_is_deleted_and_the_older_one_keep
 
 @pytest.mark.parametrize("one_by_one", [True, False])
 async def test_items_of_stored_response_outlive_its_conversation(
-    archive: Archive, store: ConversationStore, counting: Counting, one_by_one: bool
+    archive: Archive, store: ConversationStore, counting: CountingProxy, one_by_one: bool
 ) -> None:
     conversation = await begin(store)
     question, answer = user("q"), assistant("a")
@@ -192,7 +192,7 @@ async def test_items_of_stored_response_outlive_its_conversation(
 
 @pytest.mark.parametrize("first", ["response", "conversation"])
 async def test_item_of_response_that_a_client_adds_to_conversation_outlives_either(
-    archive: Archive, store: ConversationStore, counting: Counting, first: str
+    archive: Archive, store: ConversationStore, counting: CountingProxy, first: str
 ) -> None:
     """The conversation did not make the response: the client sent its output as an item, with its id."""
     conversation, answer = await begin(store), assistant("a")
@@ -208,7 +208,7 @@ async def test_item_of_response_that_a_client_adds_to_conversation_outlives_eith
 
 @pytest.mark.needs("many_calls")
 async def test_deleted_conversation_leaves_no_records(
-    archive: Archive, store: ConversationStore, counting: Counting
+    archive: Archive, store: ConversationStore, counting: CountingProxy
 ) -> None:
     conversation = await begin(store, *(user(str(number)) for number in range(210)))
     stays = await begin(store, user("other"))
@@ -221,7 +221,7 @@ async def test_deleted_conversation_leaves_no_records(
 
 
 async def test_sweep_finishes_interrupted_conversation_deletion(
-    archive: Archive, store: ConversationStore, counting: Counting
+    archive: Archive, store: ConversationStore, counting: CountingProxy
 ) -> None:
     conversation = await begin(store, user("one"), user("two"))
     counting.interrupt = counting.commits + 1
@@ -235,7 +235,7 @@ async def test_sweep_finishes_interrupted_conversation_deletion(
 
 
 async def test_response_joins_conversation_in_same_commit(
-    archive: Archive, store: ConversationStore, counting: Counting
+    archive: Archive, store: ConversationStore, counting: CountingProxy
 ) -> None:
     conversation = await begin(store, user("hello"))
     counting.interrupt = counting.commits
@@ -282,7 +282,7 @@ async def test_queued_response_adds_question_and_answer_when_done(archive: Archi
 
 
 async def test_concurrent_turns_are_added_one_after_other(
-    archive: Archive, store: ConversationStore, counting: Counting
+    archive: Archive, store: ConversationStore, counting: CountingProxy
 ) -> None:
     conversation = await begin(store, user("hello"))
     counting.jitter = random.Random(5)
@@ -336,7 +336,7 @@ async def test_question_sent_twice_by_id_is_added_once(archive: Archive, store: 
 
 
 async def test_response_is_stored_although_its_conversation_was_deleted_meanwhile(
-    archive: Archive, store: ConversationStore, counting: Counting
+    archive: Archive, store: ConversationStore, counting: CountingProxy
 ) -> None:
     conversation = await begin(store, user("hello"))
     counting.meanwhile[counting.commits + 1] = lambda: store.delete(conversation.id)
@@ -364,7 +364,7 @@ async def test_deleted_items_leave_histories_based_on_conversation(archive: Arch
 
 
 async def test_conversation_outlives_its_responses(
-    archive: Archive, store: ConversationStore, clock: Clock, counting: Counting
+    archive: Archive, store: ConversationStore, clock: Clock, counting: CountingProxy
 ) -> None:
     conversation = await begin(store)
     output = assistant("a")
@@ -379,7 +379,7 @@ async def test_conversation_outlives_its_responses(
 
 
 async def test_unstored_response_is_added_to_conversation(
-    archive: Archive, store: ConversationStore, counting: Counting
+    archive: Archive, store: ConversationStore, counting: CountingProxy
 ) -> None:
     conversation = await begin(store, user("hello"))
     created = answer_in(conversation, assistant("a"), store=False)
@@ -414,7 +414,7 @@ async def test_response_of_other_user_is_added_to_conversation_once(
 
 
 async def test_turn_of_conversation_takes_one_read_and_one_commit(
-    archive: Archive, store: ConversationStore, counting: Counting
+    archive: Archive, store: ConversationStore, counting: CountingProxy
 ) -> None:
     conversation = await begin(store, user("hello"))
     created = answer_in(conversation, assistant("a"))
@@ -426,7 +426,7 @@ async def test_turn_of_conversation_takes_one_read_and_one_commit(
 
 @pytest.mark.needs("many_calls")
 async def test_turn_of_long_conversation_costs_same_as_short_one(
-    archive: Archive, store: ConversationStore, counting: Counting
+    archive: Archive, store: ConversationStore, counting: CountingProxy
 ) -> None:
     prose = Prose()
     conversation = await begin(store)
@@ -448,7 +448,7 @@ async def test_turn_of_long_conversation_costs_same_as_short_one(
 
 @pytest.mark.needs("many_calls")
 async def test_conversation_and_chain_of_same_items_are_deleted_separately(
-    archive: Archive, store: ConversationStore, counting: Counting
+    archive: Archive, store: ConversationStore, counting: CountingProxy
 ) -> None:
     """Both hold the same items; deleting one does not delete the other."""
     [*_, last] = await chain(archive, 3)
@@ -462,7 +462,7 @@ async def test_conversation_and_chain_of_same_items_are_deleted_separately(
 
 
 async def test_addition_survives_repeated_conflicts(
-    store: ConversationStore, counting: Counting, records: Records, backend: Backend
+    store: ConversationStore, counting: CountingProxy, records: Records, backend: Backend
 ) -> None:
     """The conversation changes ten times between the read and the commit."""
     conversation = await begin(store)

@@ -13,7 +13,7 @@ from llama_stack_responses.store.records import Put, Records
 from llama_stack_responses.store.saving import Recording
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, assistant, response, user
-from tests.contract.test_archive import Counting
+from tests.contract.test_archive import CountingProxy
 
 pytestmark = pytest.mark.needs("many_calls")
 
@@ -22,12 +22,12 @@ BOB = Owner("bob")
 
 
 @pytest.fixture
-def counting(records: Records) -> Counting:
-    return Counting(records)
+def counting(records: Records) -> CountingProxy:
+    return CountingProxy(records)
 
 
 @pytest.fixture
-def archive(counting: Counting, clock: Clock) -> Archive:
+def archive(counting: CountingProxy, clock: Clock) -> Archive:
     return Archive(counting, clock=clock)
 
 
@@ -74,7 +74,7 @@ async def test_row_shows_properties_of_response(archive: Archive) -> None:
     }
 
 
-async def test_page_of_a_list_is_one_read(archive: Archive, counting: Counting) -> None:
+async def test_page_of_a_list_is_one_read(archive: Archive, counting: CountingProxy) -> None:
     created = [await save(archive, number) for number in range(7)]
     counting.reads = 0
     first = await archive.listing.page(ALICE, Span(), 3)
@@ -85,7 +85,7 @@ async def test_page_of_a_list_is_one_read(archive: Archive, counting: Counting) 
     assert [row["words"] for row in first.rows] == ["question 6", "question 5", "question 4"]
 
 
-async def test_list_is_read_from_its_oldest_response(archive: Archive, counting: Counting) -> None:
+async def test_list_is_read_from_its_oldest_response(archive: Archive, counting: CountingProxy) -> None:
     created = [await save(archive, number) for number in range(7)]
     counting.reads = 0
     first = await archive.listing.page(ALICE, Span(oldest_first=True), 3)
@@ -127,7 +127,7 @@ async def test_filtered_pages_cover_the_list_once(archive: Archive) -> None:
     assert found == [created[number]["id"] for number in (8, 7, 5, 3, 1)]
 
 
-async def test_rows_of_an_earlier_version_are_filled_once(archive: Archive, counting: Counting) -> None:
+async def test_rows_of_an_earlier_version_are_filled_once(archive: Archive, counting: CountingProxy) -> None:
     created = [await save(archive, number) for number in range(130)]
     expected = (await archive.listing.page(ALICE, Span(), 200)).rows
     await empty_rows(counting)
@@ -169,7 +169,7 @@ async def test_branches_are_the_responses_that_continue_one(archive: Archive) ->
     assert [row["id"] for row in await archive.listing.branches(ALICE, root["id"], 9)] == [responses[1]["id"]]
 
 
-async def test_recorded_requests_are_deleted_with_the_response(archive: Archive, counting: Counting) -> None:
+async def test_recorded_requests_are_deleted_with_the_response(archive: Archive, counting: CountingProxy) -> None:
     created = response(assistant("Hi"), previous_response_id="resp_0")
     recording = Recording(requests=[b"one", b"two"])
     await archive.save(created, owner=ALICE, base=None, input_items=[user("Hi")], recording=recording)
@@ -179,7 +179,7 @@ async def test_recorded_requests_are_deleted_with_the_response(archive: Archive,
     assert [key for key, _ in await counting.range("!", "~", limit=99) if key[0] != "x"] == []
 
 
-async def test_hostile_metadata_does_not_grow_the_row(archive: Archive, counting: Counting) -> None:
+async def test_hostile_metadata_does_not_grow_the_row(archive: Archive, counting: CountingProxy) -> None:
     await save(archive, 0, metadata={f"{number:064}": "\ud83d" * 512 for number in range(16)})
     [(_, record)] = await counting.range("l/", "l0", limit=9)
     assert len(record.value) < 4096

@@ -38,7 +38,7 @@ type Act = Callable[[], Awaitable[object]]
 MADE: Final = pytest.mark.parametrize("committed", [True, False], ids=["made", "not made"])
 
 
-class Lossy(WatchedRecords):
+class ReplyLosingRecords(WatchedRecords):
     """Records of a server that loses replies of the store.
 
     Attributes:
@@ -75,7 +75,7 @@ class Server(ProcessHarness):
     """A process on a store that loses replies."""
 
     def __init__(self, records: Records, intervals: Intervals = RETRIES_AT_ONCE) -> None:
-        self.lossy = Lossy(records)
+        self.lossy = ReplyLosingRecords(records)
         super().__init__(self.lossy, *ROUNDS, intervals=intervals)
         self.archive = Archive(self.lossy, clock=lambda: CREATED)
         self.background = self.background_jobs()
@@ -198,7 +198,7 @@ async def test_response_failed_by_other_server_during_lost_reply_stays_failed(
         await here.writer.write_streamed(final, Transcript(), stored(), ResponseExtras({}))
 
 
-def monkeypatch_commit(records: Lossy, commit: Callable[..., Awaitable[None]]) -> None:
+def monkeypatch_commit(records: ReplyLosingRecords, commit: Callable[..., Awaitable[None]]) -> None:
     """Replace the `commit` of the records."""
     records.commit = commit  # type: ignore[method-assign,assignment]
 

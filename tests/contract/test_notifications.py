@@ -17,7 +17,7 @@ from llama_stack_responses.jobs.queue import QUEUE
 from llama_stack_responses.store.postgres_pubsub import PostgresPubSub
 from llama_stack_responses.store.records import Conflict, Notify, PubSub, Put, Records, VersionIs
 from llama_stack_responses.store.redis import RedisRecords
-from tests.contract.backends import Backend, Clock, Place
+from tests.contract.backends import Backend, BackendLocation, Clock
 from tests.support.inference import finish, text
 from tests.support.waiting import until
 from tests.unit.jobs.harness import ID, PATIENCE, ROUNDS, SAID, ProcessHarness, texts_of
@@ -28,7 +28,7 @@ AGES: Final = 3600.0
 
 
 @pytest.fixture
-async def there(backend: Backend, place: Place, clock: Clock) -> AsyncIterator[Records]:
+async def there(backend: Backend, place: BackendLocation, clock: Clock) -> AsyncIterator[Records]:
     """The same records in another process."""
     opened = backend.open(place, clock)
     yield opened
@@ -92,7 +92,7 @@ async def test_failed_commit_sends_no_notification(records: Records, there: Reco
 
 
 async def test_notifications_of_other_stores_on_server_are_not_received(
-    records: Records, there: Records, backend: Backend, place: Place, clock: Clock
+    records: Records, there: Records, backend: Backend, place: BackendLocation, clock: Clock
 ) -> None:
     stranger = backend.open(place.fresh(), clock)
     async with subscribed(there, "a", "z") as pubsub:
@@ -109,7 +109,7 @@ async def test_concurrent_notifications_are_all_received(records: Records, there
         assert {await pubsub.receive() for _ in names} == names
 
 
-async def test_user_without_publish_permission_can_write(place: Place, clock: Clock) -> None:
+async def test_user_without_publish_permission_can_write(place: BackendLocation, clock: Clock) -> None:
     address = place.url_of("redis")
     with Redis.from_url(address) as admin:
         admin.execute_command("ACL", "SETUSER", "mute", "on", ">pw", "~*", "+@all", "resetchannels")
@@ -122,7 +122,7 @@ async def test_user_without_publish_permission_can_write(place: Place, clock: Cl
     await mute.close()
 
 
-async def test_pooler_that_drops_notifications_is_detected(place: Place) -> None:
+async def test_pooler_that_drops_notifications_is_detected(place: BackendLocation) -> None:
     async def swallow(_: object) -> None:
         pass
 

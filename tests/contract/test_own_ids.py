@@ -17,7 +17,7 @@ from llama_stack_responses.store.records import Records
 from llama_stack_responses.store.stored_response import StoredResponse
 from tests.contract.backends import Clock
 from tests.contract.conversations import Json, Prose, assistant, new_id, response, stored_item, user
-from tests.contract.test_archive import Counting, keys, nothing_left
+from tests.contract.test_archive import CountingProxy, keys, nothing_left
 
 pytestmark = [pytest.mark.needs("many_calls"), pytest.mark.one_store]
 
@@ -25,12 +25,12 @@ ALICE = Owner("alice")
 
 
 @pytest.fixture
-def counting(records: Records) -> Counting:
-    return Counting(records)
+def counting(records: Records) -> CountingProxy:
+    return CountingProxy(records)
 
 
 @pytest.fixture
-def archive(counting: Counting, clock: Clock) -> Archive:
+def archive(counting: CountingProxy, clock: Clock) -> Archive:
     return Archive(counting, clock=clock)
 
 
@@ -106,7 +106,7 @@ async def test_successors_continue_with_ids_of_the_response_that_they_name(archi
             await check(archive, stored, history)
 
 
-async def test_successor_of_deleted_response_keeps_its_ids(archive: Archive, counting: Counting) -> None:
+async def test_successor_of_deleted_response_keeps_its_ids(archive: Archive, counting: CountingProxy) -> None:
     first = await save(archive, None, questions_of("q"), assistant("a"))
     question, answer = questions_of("q"), assistant("a")
     second = await save(archive, None, question, answer)
@@ -134,7 +134,7 @@ async def test_response_that_was_deleted_while_its_successor_ran_keeps_its_ids(a
     await check(archive, stored, [*question, answer, *more, end])
 
 
-async def test_queued_response_keeps_its_ids_when_it_ends(archive: Archive, counting: Counting) -> None:
+async def test_queued_response_keeps_its_ids_when_it_ends(archive: Archive, counting: CountingProxy) -> None:
     """A worker stores it on the history of the record that it found, without any input."""
     for _ in range(3):
         question, answer = questions_of("q"), assistant("a")
@@ -149,7 +149,7 @@ async def test_queued_response_keeps_its_ids_when_it_ends(archive: Archive, coun
     assert await nothing_left(counting)
 
 
-async def test_response_that_is_stored_again_takes_no_more_space(archive: Archive, counting: Counting) -> None:
+async def test_response_that_is_stored_again_takes_no_more_space(archive: Archive, counting: CountingProxy) -> None:
     question = questions_of("q", "r")
     stored = await save(archive, None, question, assistant("a"))
     before = await keys(counting)
@@ -169,7 +169,7 @@ async def test_list_has_own_ids_of_inputs(archive: Archive, size: int) -> None:
     assert await archive.own_inputs(created) == questions
 
 
-async def test_client_that_resends_everything_stores_no_list_of_ids(archive: Archive, counting: Counting) -> None:
+async def test_client_that_resends_everything_stores_no_list_of_ids(archive: Archive, counting: CountingProxy) -> None:
     """Each request has new ids for all earlier questions, since the client does not send any."""
     history: list[Json] = []
     for turn in range(90):
@@ -184,7 +184,7 @@ async def test_client_that_resends_everything_stores_no_list_of_ids(archive: Arc
     assert max(len(value) - len(codec.head(value)) for value in owned) < 200
 
 
-async def test_resent_ids_of_earlier_answers_are_not_stored_again(archive: Archive, counting: Counting) -> None:
+async def test_resent_ids_of_earlier_answers_are_not_stored_again(archive: Archive, counting: CountingProxy) -> None:
     history: list[Json] = []
     for turn in range(3):
         question, answer = questions_of(f"q{turn}", generated=False), assistant(f"a{turn}")
@@ -195,7 +195,7 @@ async def test_resent_ids_of_earlier_answers_are_not_stored_again(archive: Archi
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.extended) for seed in range(1, 6))])
-async def test_random_histories_keep_their_ids(archive: Archive, counting: Counting, seed: int) -> None:
+async def test_random_histories_keep_their_ids(archive: Archive, counting: CountingProxy, seed: int) -> None:
     chance = random.Random(seed)
     kept: dict[str, tuple[StoredResponse, list[Json]]] = {}
     for _ in range(40):
@@ -227,7 +227,7 @@ async def test_random_histories_keep_their_ids(archive: Archive, counting: Count
 @pytest.mark.parametrize("is_shared", [True, False])
 @pytest.mark.parametrize("before", [1, 40])
 async def test_resent_item_is_found_by_its_id_after_its_first_response_is_deleted(
-    archive: Archive, counting: Counting, generated: bool, is_shared: bool, before: int
+    archive: Archive, counting: CountingProxy, generated: bool, is_shared: bool, before: int
 ) -> None:
     """Each response holds the resent items in a node of its own, or under its own ids in a node that it shares."""
     question, answer = questions_of("q", "r", generated=generated), assistant("a")
@@ -247,7 +247,7 @@ async def test_resent_item_is_found_by_its_id_after_its_first_response_is_delete
 
 
 async def test_id_that_two_clients_send_at_once_leads_to_the_response_that_stays(
-    archive: Archive, counting: Counting
+    archive: Archive, counting: CountingProxy
 ) -> None:
     for keeps in range(2):
         item = user("the same")

@@ -37,7 +37,7 @@ from llama_stack_responses.store.records import (
     committed,
     writes_of,
 )
-from tests.contract.backends import SECONDS, Clock, Place
+from tests.contract.backends import SECONDS, BackendLocation, Clock
 from tests.contract.conversations import CREATED, Json, assistant, new_id, response, user
 from tests.contract.model import Model
 
@@ -93,7 +93,7 @@ class Server:
 
 
 @pytest.fixture
-def server(place: Place, clock: Clock) -> Server:
+def server(place: BackendLocation, clock: Clock) -> Server:
     return Server(place.url_of("postgres"), f"s{new_id('waits')}".lower(), clock)
 
 

@@ -28,7 +28,7 @@ from llama_stack_responses.store.records import (
     after_prefix,
     committed,
 )
-from tests.contract.backends import Backend, Clock, Place, schema_of
+from tests.contract.backends import Backend, BackendLocation, Clock, schema_of
 from tests.contract.model import Model
 
 type Commit = tuple[list[Op], list[Condition]]
@@ -56,7 +56,7 @@ FOR EACH STATEMENT EXECUTE FUNCTION {schema}.pause()
 """
 
 
-async def slow_down(backend: Backend, place: Place, records: Records) -> None:
+async def slow_down(backend: Backend, place: BackendLocation, records: Records) -> None:
     """Slow down commits on PostgreSQL, which run concurrently, so that they overlap."""
     if backend.name == "postgres":
         await records.get_many(["a"])
@@ -66,7 +66,7 @@ async def slow_down(backend: Backend, place: Place, records: Records) -> None:
 
 
 @pytest.fixture
-async def racing(backend: Backend, place: Place, records: Records) -> Records:
+async def racing(backend: Backend, place: BackendLocation, records: Records) -> Records:
     await slow_down(backend, place, records)
     return records
 
@@ -94,7 +94,9 @@ def outcome(model: Model, commits: Sequence[Commit], order: Sequence[int]) -> Ou
 @pytest.mark.needs("many_calls")
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(batches=BATCHES)
-def test_concurrent_commits_are_serializable(backend: Backend, place: Place, batches: list[list[Commit]]) -> None:
+def test_concurrent_commits_are_serializable(
+    backend: Backend, place: BackendLocation, batches: list[list[Commit]]
+) -> None:
     async def run() -> None:
         model, fresh = Model(), place.fresh()
         records = backend.open(fresh, Clock(0.0))

@@ -16,7 +16,7 @@ from llama_stack_responses.store.stored_response import StoredResponse
 from tests.contract.backends import Clock
 from tests.contract.conversations import Json, assistant, response, user
 from tests.contract.test_archive import ALICE, texts
-from tests.contract.test_bounds import LARGE, PAGE, Meter, conversation_of, noise
+from tests.contract.test_bounds import LARGE, PAGE, ReadSizeRecorder, conversation_of, noise
 
 pytestmark = pytest.mark.one_store
 
@@ -25,12 +25,12 @@ SYSTEM: Final[Json] = {**user("Be kind."), "role": "system"}
 
 
 @pytest.fixture
-def meter(records: object) -> Meter:
-    return Meter(records)  # type: ignore[arg-type]
+def meter(records: object) -> ReadSizeRecorder:
+    return ReadSizeRecorder(records)  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def archive(meter: Meter, clock: Clock) -> Archive:
+def archive(meter: ReadSizeRecorder, clock: Clock) -> Archive:
     return Archive(meter, clock=clock, page_bytes=PAGE)
 
 
@@ -59,7 +59,9 @@ async def test_history_within_limit_is_whole(archive: Archive) -> None:
 
 
 @pytest.mark.parametrize("turns", [5, 6, 40])
-async def test_newest_turns_of_history_over_limit_are_read(archive: Archive, meter: Meter, turns: int) -> None:
+async def test_newest_turns_of_history_over_limit_are_read(
+    archive: Archive, meter: ReadSizeRecorder, turns: int
+) -> None:
     last = await chain(archive, [LARGE] * turns)
     whole = await archive.history(last.history)
     meter.forget()
@@ -124,7 +126,9 @@ async def test_recent_items_have_their_own_ids(archive: Archive) -> None:
     assert await archive.recent(last.input, ReadAllowance(LIMIT)) == [whole[0], *whole[-8:-1]]
 
 
-async def test_ids_of_history_too_large_to_compare_stay_shared(archive: Archive, meter: Meter, clock: Clock) -> None:
+async def test_ids_of_history_too_large_to_compare_stay_shared(
+    archive: Archive, meter: ReadSizeRecorder, clock: Clock
+) -> None:
     base = await chain(archive, [LARGE] * 3)
     first = await save(archive, base, user("again"))
     compared = await save(archive, base, user("again"))
@@ -134,7 +138,7 @@ async def test_ids_of_history_too_large_to_compare_stay_shared(archive: Archive,
     assert texts(await archive.history(second.history)) == texts(await archive.history(first.history))
 
 
-async def test_newest_turns_of_conversation_over_limit_are_read(archive: Archive, meter: Meter) -> None:
+async def test_newest_turns_of_conversation_over_limit_are_read(archive: Archive, meter: ReadSizeRecorder) -> None:
     messages = [item for number in range(12) for item in (user(noise(number)), assistant(f"a{number}"))]
     conversation = await conversation_of(archive, SYSTEM, *messages)
     end = conversation.end

@@ -23,7 +23,7 @@ from llama_stack_responses.store.records import (
     VersionIs,
     after_prefix,
 )
-from tests.contract.backends import Backend, Clock, Place
+from tests.contract.backends import Backend, BackendLocation, Clock
 from tests.contract.conversations import CREATED
 from tests.contract.model import Model
 
@@ -36,7 +36,7 @@ async def everything(records: Records) -> dict[str, bytes]:
     return {key: record.value for key, record in await records.range("!", "~", limit=10_000)}
 
 
-async def test_store_exists_from_its_first_commit(backend: Backend, clock: Clock, place: Place) -> None:
+async def test_store_exists_from_its_first_commit(backend: Backend, clock: Clock, place: BackendLocation) -> None:
     if not backend.persistent:
         pytest.skip("each process makes its own")
     for expected in (False, False, True):
@@ -300,7 +300,9 @@ async def test_sweep_is_bounded_and_continues_next_time(records: Records, clock:
     assert max(swept) < 2500
 
 
-def test_records_created_in_one_event_loop_work_in_another(backend: Backend, clock: Clock, place: Place) -> None:
+def test_records_created_in_one_event_loop_work_in_another(
+    backend: Backend, clock: Clock, place: BackendLocation
+) -> None:
     async def write(records: Records) -> None:
         await asyncio.gather(*(records.commit([Put(f"k/{index}", b"")]) for index in range(5)))
         assert len(await records.range("k/", "k0", limit=10)) == 5
@@ -314,7 +316,7 @@ def test_records_created_in_one_event_loop_work_in_another(backend: Backend, clo
     asyncio.run(write(records))
 
 
-async def test_persistent_records_survive_close(backend: Backend, clock: Clock, place: Place) -> None:
+async def test_persistent_records_survive_close(backend: Backend, clock: Clock, place: BackendLocation) -> None:
     first = backend.open(place, clock)
     await first.commit([Put("a", b"1"), Put("b", b"2", clock.now + 5)])
     written = await first.get_many(["a", "b"])
@@ -355,7 +357,7 @@ STEPS = st.lists(
 @given(steps=STEPS)
 def test_backend_behaves_like_model(
     backend: Backend,
-    place: Place,
+    place: BackendLocation,
     steps: list[tuple[list[Op], list[Condition], bool, bool]],
 ) -> None:
     async def run() -> None:

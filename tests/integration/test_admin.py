@@ -37,7 +37,7 @@ CLI: Final = [sys.executable, "-c", "import sys; from llama_stack_responses.cli 
 MODEL: Final = "local/m"
 
 
-class Operated:
+class OperatedStack:
     """A stack, and the commands on its store."""
 
     def __init__(self, stack: LiveStack, config: Path, env: dict[str, str], kind: str) -> None:
@@ -75,7 +75,7 @@ def operated(
     stack_env: dict[str, str],
     upstream_process: UpstreamProcess,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Operated]:
+) -> Iterator[OperatedStack]:
     """A stack with this store, which runs one background response at a time."""
     kind: str = request.param
 
@@ -92,21 +92,21 @@ def operated(
         if kind in SERVERS:
             env |= running.enter_context(SERVERS[kind](folder / "server")).environment
         stack = running.enter_context(LiveStack(config, env, folder / "state", host=host))
-        yield Operated(stack, config, env, kind)
+        yield OperatedStack(stack, config, env, kind)
 
 
 @pytest.fixture
-def wire(operated: Operated, upstream: Upstream) -> Iterator[Wire]:
+def wire(operated: OperatedStack, upstream: Upstream) -> Iterator[Wire]:
     """A client of that stack."""
     with Wire(operated.stack) as wire:
         yield wire
 
 
-def has_queue(operated: Operated) -> bool:
+def has_queue(operated: OperatedStack) -> bool:
     return operated.kind != "host"
 
 
-def test_list_chain_and_show_find_stored_responses(operated: Operated, wire: Wire, upstream: Upstream) -> None:
+def test_list_chain_and_show_find_stored_responses(operated: OperatedStack, wire: Wire, upstream: Upstream) -> None:
     upstream.script("m", reply(text("Hel", "lo")))
     first = wire.create(model=MODEL, input="Remember \x1b[31mred.")
     second = wire.create(model=MODEL, input="And?", previous_response_id=first["id"])
@@ -128,7 +128,7 @@ def test_list_chain_and_show_find_stored_responses(operated: Operated, wire: Wir
     assert operated.run("chain", "resp_0", code=1)
 
 
-def test_tail_shows_new_responses(operated: Operated, wire: Wire, upstream: Upstream) -> None:
+def test_tail_shows_new_responses(operated: OperatedStack, wire: Wire, upstream: Upstream) -> None:
     upstream.script("m", reply(text("Hello")))
     tail = operated.start("tail", "--json", "--limit", "1", "--every", "0.1")
     try:
@@ -144,7 +144,9 @@ def test_tail_shows_new_responses(operated: Operated, wire: Wire, upstream: Upst
         tail.communicate()
 
 
-def test_queue_stats_and_delete_of_background_responses(operated: Operated, wire: Wire, upstream: Upstream) -> None:
+def test_queue_stats_and_delete_of_background_responses(
+    operated: OperatedStack, wire: Wire, upstream: Upstream
+) -> None:
     if not has_queue(operated):
         assert operated.read("queue") == []
         return
@@ -173,7 +175,7 @@ def test_queue_stats_and_delete_of_background_responses(operated: Operated, wire
 
 
 def test_export_and_delete_of_an_owner_take_all_that_it_has(
-    operated: Operated, wire: Wire, upstream: Upstream, tmp_path: Path
+    operated: OperatedStack, wire: Wire, upstream: Upstream, tmp_path: Path
 ) -> None:
     upstream.script("m", reply(text("Hello")))
     conversation = wire.http.post("/conversations", json={"metadata": {"topic": "demo"}}).json()["id"]
@@ -209,7 +211,7 @@ def test_export_and_delete_of_an_owner_take_all_that_it_has(
     operated.run("delete", code=2)
 
 
-def emptied(operated: Operated, kind: str, folder: Path, name: str = "restored") -> Operated:
+def emptied(operated: OperatedStack, kind: str, folder: Path, name: str = "restored") -> OperatedStack:
     """Return the same commands on an empty store: a file, or an unused part of the same server."""
     fresh: dict[str, Json] = {
         "sqlite": {"type": "sqlite", "path": str(folder / f"{name}.db")},
@@ -223,17 +225,17 @@ def emptied(operated: Operated, kind: str, folder: Path, name: str = "restored")
         settings["store"] = fresh[kind] if kind == "sqlite" else settings["store"] | fresh[kind]
 
     config = variant(operated.config, folder / f"{kind}.yaml", change)
-    return Operated(operated.stack, config, operated.env, kind)
+    return OperatedStack(operated.stack, config, operated.env, kind)
 
 
-def exported(operated: Operated) -> dict[str, Json]:
+def exported(operated: OperatedStack) -> dict[str, Json]:
     """Return all responses of the store with their inputs, by id."""
     lines = [json.loads(line) for line in operated.run("export", "--owner", "").splitlines()]
     return {line["response"]["id"]: line for line in lines if line["type"] == "response"}
 
 
 def test_backup_under_load_is_restored_whole_into_empty_stores(
-    operated: Operated, wire: Wire, upstream: Upstream, tmp_path: Path
+    operated: OperatedStack, wire: Wire, upstream: Upstream, tmp_path: Path
 ) -> None:
     upstream.script("m", reply(text("Hello ", "there")))
     chain = [wire.create(model=MODEL, input="0 " + "word " * 400)]
@@ -278,7 +280,7 @@ def test_backup_under_load_is_restored_whole_into_empty_stores(
     check_backup_to_standard_output(operated, tmp_path)
 
 
-def check_backup_to_standard_output(operated: Operated, folder: Path) -> None:
+def check_backup_to_standard_output(operated: OperatedStack, folder: Path) -> None:
     """Write a backup into a pipe, as out of a container, and restore it."""
     command = [*CLI, "backup", "-", "--config", str(operated.config), "--json"]
     ended = subprocess.run(command, env={**os.environ, **operated.env}, capture_output=True, check=True)
@@ -289,7 +291,7 @@ def check_backup_to_standard_output(operated: Operated, folder: Path) -> None:
     assert exported(target) == exported(operated)
 
 
-def test_damaged_backup_writes_nothing(operated: Operated, wire: Wire, upstream: Upstream, tmp_path: Path) -> None:
+def test_damaged_backup_writes_nothing(operated: OperatedStack, wire: Wire, upstream: Upstream, tmp_path: Path) -> None:
     upstream.script("m", reply(text("Hello")))
     wire.create(model=MODEL, input="x")
     operated.run("backup", str(tmp_path / "backup"))
@@ -302,7 +304,7 @@ def test_damaged_backup_writes_nothing(operated: Operated, wire: Wire, upstream:
 
 
 def test_missing_store_is_refused_and_not_created(
-    operated: Operated, wire: Wire, upstream: Upstream, tmp_path: Path
+    operated: OperatedStack, wire: Wire, upstream: Upstream, tmp_path: Path
 ) -> None:
     upstream.script("m", reply(text("Hello")))
     wire.create(model=MODEL, input="x")

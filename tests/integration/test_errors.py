@@ -34,7 +34,7 @@ QUICK = {"retry-after-ms": "5"}  # the host's client makes three attempts at 408
 
 
 @dataclass(frozen=True)
-class Bad:
+class InvalidRequest:
     """A request that is refused, and the expected error."""
 
     body: Json
@@ -45,39 +45,47 @@ class Bad:
 
 
 # Errors within `input` are tested with its valid forms.
-BAD: dict[str, Bad] = {
-    "no model": Bad({"model": None}, "model", "missing_required_parameter", "'model'"),
-    "model is a number": Bad({"model": 5}, "model", "invalid_type", "expected a string, but got an integer"),
-    "no input": Bad({"input": None}, "input", "missing_required_parameter", "'input'"),
-    "temperature": Bad({"temperature": "hot"}, "temperature", "invalid_type", "'temperature'"),
-    "temperature too high": Bad({"temperature": 3}, "temperature", "decimal_above_max_value", "<= 2"),
-    "max_output_tokens": Bad({"max_output_tokens": 15}, "max_output_tokens", "integer_below_min_value", ">= 16"),
-    "stream": Bad({"stream": "yes"}, "stream", "invalid_type", "a boolean"),
-    "store": Bad({"store": 1}, "store", "invalid_type", "a boolean"),
-    "tools": Bad({"tools": {}}, "tools", "invalid_type", "an array"),
-    "tool without a name": Bad(
+BAD: dict[str, InvalidRequest] = {
+    "no model": InvalidRequest({"model": None}, "model", "missing_required_parameter", "'model'"),
+    "model is a number": InvalidRequest({"model": 5}, "model", "invalid_type", "expected a string, but got an integer"),
+    "no input": InvalidRequest({"input": None}, "input", "missing_required_parameter", "'input'"),
+    "temperature": InvalidRequest({"temperature": "hot"}, "temperature", "invalid_type", "'temperature'"),
+    "temperature too high": InvalidRequest({"temperature": 3}, "temperature", "decimal_above_max_value", "<= 2"),
+    "max_output_tokens": InvalidRequest(
+        {"max_output_tokens": 15}, "max_output_tokens", "integer_below_min_value", ">= 16"
+    ),
+    "stream": InvalidRequest({"stream": "yes"}, "stream", "invalid_type", "a boolean"),
+    "store": InvalidRequest({"store": 1}, "store", "invalid_type", "a boolean"),
+    "tools": InvalidRequest({"tools": {}}, "tools", "invalid_type", "an array"),
+    "tool without a name": InvalidRequest(
         {"tools": [TOOL, {"type": "function"}]}, "tools[1].name", "missing_required_parameter", "tools[1].name"
     ),
-    "tool choice": Bad({"tool_choice": {"type": "function", "name": "g"}, "tools": [TOOL]}, "tool_choice", None, "'g'"),
-    "text format": Bad(
+    "tool choice": InvalidRequest(
+        {"tool_choice": {"type": "function", "name": "g"}, "tools": [TOOL]}, "tool_choice", None, "'g'"
+    ),
+    "text format": InvalidRequest(
         {"text": {"format": {"type": "json_schema", "name": "x"}}},
         "text.format.schema",
         "missing_required_parameter",
         "schema",
     ),
-    "17 pairs of metadata": Bad(
+    "17 pairs of metadata": InvalidRequest(
         {"metadata": {str(n): "x" for n in range(17)}}, "metadata", "object_above_max_properties", "at most 16"
     ),
-    "key of 65 characters": Bad({"metadata": {"k" * 65: "x"}}, "metadata", "string_above_max_length", "64"),
-    "value of 513 characters": Bad({"metadata": {"k": "x" * 513}}, "metadata.k", "string_above_max_length", "512"),
-    "value is a number": Bad({"metadata": {"k": 5}}, "metadata.k", "invalid_type", "a string"),
-    "malformed previous": Bad({"previous_response_id": "nope"}, "previous_response_id", "invalid_value", "'nope'"),
-    "unknown previous": Bad(
+    "key of 65 characters": InvalidRequest({"metadata": {"k" * 65: "x"}}, "metadata", "string_above_max_length", "64"),
+    "value of 513 characters": InvalidRequest(
+        {"metadata": {"k": "x" * 513}}, "metadata.k", "string_above_max_length", "512"
+    ),
+    "value is a number": InvalidRequest({"metadata": {"k": 5}}, "metadata.k", "invalid_type", "a string"),
+    "malformed previous": InvalidRequest(
+        {"previous_response_id": "nope"}, "previous_response_id", "invalid_value", "'nope'"
+    ),
+    "unknown previous": InvalidRequest(
         {"previous_response_id": UNKNOWN}, "previous_response_id", "previous_response_not_found", UNKNOWN
     ),
-    "unknown provider": Bad({"model": "nowhere/x"}, "model", "model_not_found", "nowhere/x", 404),
-    "unknown model": Bad({"model": "local/missing"}, "model", "model_not_found", "missing", 404),
-    "model without a provider": Bad({"model": "missing"}, "model", "model_not_found", "missing", 404),
+    "unknown provider": InvalidRequest({"model": "nowhere/x"}, "model", "model_not_found", "nowhere/x", 404),
+    "unknown model": InvalidRequest({"model": "local/missing"}, "model", "model_not_found", "missing", 404),
+    "model without a provider": InvalidRequest({"model": "missing"}, "model", "model_not_found", "missing", 404),
 }
 
 
@@ -218,7 +226,7 @@ def test_continuing_a_running_response_is_400(wire: Wire, upstream: Upstream) ->
 
 
 @dataclass(frozen=True)
-class Broken:
+class UpstreamError:
     """An error of the model server, and the expected error of the API."""
 
     reply: Reply
@@ -287,31 +295,33 @@ RENAMED = {
 TOO_LONG = ("invalid_request_error", "context_length_exceeded", "input")
 BUSY = QUICK | {"retry-after": "7"}
 
-BROKEN: dict[str, Broken] = {
-    "400": Broken(
+BROKEN: dict[str, UpstreamError] = {
+    "400": UpstreamError(
         error(400, "no such thing as min_p"), 400, "invalid_request_error", None, None, "no such thing as min_p"
     ),
-    "400 llama.cpp": Broken(Reply(status=400, body=LLAMA_CPP_TOO_LONG), 400, *TOO_LONG, "5210"),
-    "400 vLLM": Broken(Reply(status=400, body=VLLM_TOO_LONG), 400, *TOO_LONG, "5210"),
-    "400 vLLM, flat": Broken(Reply(status=400, body=VLLM_FLAT), 400, *TOO_LONG, "5210"),
-    "400 vLLM, input": Broken(Reply(status=400, body=VLLM_INPUT_TOKENS), 400, *TOO_LONG, "5210"),
-    "400 OpenAI": Broken(Reply(status=400, body=OPENAI_TOO_LONG), 400, *TOO_LONG, "context window"),
-    "400 with a code and a field": Broken(
+    "400 llama.cpp": UpstreamError(Reply(status=400, body=LLAMA_CPP_TOO_LONG), 400, *TOO_LONG, "5210"),
+    "400 vLLM": UpstreamError(Reply(status=400, body=VLLM_TOO_LONG), 400, *TOO_LONG, "5210"),
+    "400 vLLM, flat": UpstreamError(Reply(status=400, body=VLLM_FLAT), 400, *TOO_LONG, "5210"),
+    "400 vLLM, input": UpstreamError(Reply(status=400, body=VLLM_INPUT_TOKENS), 400, *TOO_LONG, "5210"),
+    "400 OpenAI": UpstreamError(Reply(status=400, body=OPENAI_TOO_LONG), 400, *TOO_LONG, "context window"),
+    "400 with a code and a field": UpstreamError(
         Reply(status=400, body=SPECIFIC), 400, "invalid_request_error", "invalid_image", "input", "not an image"
     ),
-    "400 about a field with another name": Broken(
+    "400 about a field with another name": UpstreamError(
         Reply(status=400, body=RENAMED), 400, "invalid_request_error", "invalid_value", "max_output_tokens", "at most 9"
     ),
-    "401": Broken(error(401, "Bad key sk-123"), 502, "server_error", None, None, "API key", unheard="sk-123"),
-    "403": Broken(error(403, "Not for sk-123"), 502, "server_error", None, None, "API key", unheard="sk-123"),
-    "404": Broken(
+    "401": UpstreamError(error(401, "Bad key sk-123"), 502, "server_error", None, None, "API key", unheard="sk-123"),
+    "403": UpstreamError(error(403, "Not for sk-123"), 502, "server_error", None, None, "API key", unheard="sk-123"),
+    "404": UpstreamError(
         error(404, "no such model"), 404, "invalid_request_error", "model_not_found", "model", "no such model"
     ),
-    "404 of a wrong URL": Broken(
+    "404 of a wrong URL": UpstreamError(
         error(404, "File Not Found"), 404, "invalid_request_error", "model_not_found", "model", "URL in the stack's"
     ),
-    "408": Broken(error(408, "too slow", headers=QUICK), 504, "server_error", None, None, "timed out", attempts=3),
-    "422 FastAPI": Broken(
+    "408": UpstreamError(
+        error(408, "too slow", headers=QUICK), 504, "server_error", None, None, "timed out", attempts=3
+    ),
+    "422 FastAPI": UpstreamError(
         Reply(status=422, body={"detail": [{"loc": ["body", "min_p"], "msg": "no number"}]}),
         400,
         "invalid_request_error",
@@ -319,8 +329,8 @@ BROKEN: dict[str, Broken] = {
         None,
         "no number",
     ),
-    "422": Broken(error(422, "cannot process"), 400, "invalid_request_error", None, None, "cannot process"),
-    "429": Broken(
+    "422": UpstreamError(error(422, "cannot process"), 400, "invalid_request_error", None, None, "cannot process"),
+    "429": UpstreamError(
         error(429, "queue is full", headers=BUSY),
         429,
         "rate_limit_error",
@@ -330,7 +340,7 @@ BROKEN: dict[str, Broken] = {
         retry_after="7",
         attempts=3,
     ),
-    "429 without a quota": Broken(
+    "429 without a quota": UpstreamError(
         error(429, "Your quota is used up.", "insufficient_quota", headers=QUICK),
         429,
         "rate_limit_error",
@@ -339,10 +349,10 @@ BROKEN: dict[str, Broken] = {
         "used up",
         attempts=3,
     ),
-    "500": Broken(
+    "500": UpstreamError(
         error(500, "CUDA error", headers=QUICK), 502, "server_error", None, None, "(500): CUDA error", attempts=3
     ),
-    "503": Broken(
+    "503": UpstreamError(
         error(503, "loading", headers=BUSY),
         502,
         "server_error",
@@ -352,7 +362,7 @@ BROKEN: dict[str, Broken] = {
         retry_after="7",
         attempts=3,
     ),
-    "500 without JSON": Broken(
+    "500 without JSON": UpstreamError(
         Reply(status=500, body="<html>oops</html>", headers=QUICK), 502, "server_error", None, None, "(500)", attempts=3
     ),
 }
@@ -385,7 +395,7 @@ def test_retry_after_http_date_is_converted_to_seconds(wire: Wire, upstream: Ups
 
 
 @dataclass(frozen=True)
-class Cut:
+class CutStream:
     """A stream of the model server that breaks off, and the expected error."""
 
     reply: Reply
@@ -413,18 +423,20 @@ LIMIT = {
     }
 }
 BY_NUMBER = {"error": {"message": "The queue is full.", "type": "rate_limit", "param": None, "code": 429}}
-CUT: dict[str, Cut] = {
-    "error frame": Cut(cut("error_frame", body=FRAME), 502, "server_error", "the GPU fell off"),
-    "rate limit": Cut(cut("error_frame", body=LIMIT), 429, "rate_limit_exceeded", "please wait", "rate_limit_error"),
-    "rate limit by number": Cut(
+CUT: dict[str, CutStream] = {
+    "error frame": CutStream(cut("error_frame", body=FRAME), 502, "server_error", "the GPU fell off"),
+    "rate limit": CutStream(
+        cut("error_frame", body=LIMIT), 429, "rate_limit_exceeded", "please wait", "rate_limit_error"
+    ),
+    "rate limit by number": CutStream(
         cut("error_frame", body=BY_NUMBER), 429, "rate_limit_exceeded", "queue is full", "rate_limit_error"
     ),
-    "context": Cut(
+    "context": CutStream(
         cut("error_frame", body=LLAMA_CPP_TOO_LONG), 400, "context_length_exceeded", "5210", "invalid_request_error"
     ),
-    "no JSON": Cut(reply(HALF, raw("data: {oops\n\n"), end="hang"), 502, "server_error", "not JSON"),
-    "connection": Cut(cut("drop"), 502, "server_error", "inference provider"),
-    "no finish reason": Cut(cut("no_finish"), 502, "server_error", "before the answer was finished"),
+    "no JSON": CutStream(reply(HALF, raw("data: {oops\n\n"), end="hang"), 502, "server_error", "not JSON"),
+    "connection": CutStream(cut("drop"), 502, "server_error", "inference provider"),
+    "no finish reason": CutStream(cut("no_finish"), 502, "server_error", "before the answer was finished"),
 }
 
 
@@ -559,7 +571,7 @@ def frail_wire(frail: LiveStack) -> Iterator[Wire]:
 
 
 @dataclass(frozen=True)
-class Unanswered:
+class UnansweredRequest:
     """A request to a model server that does not answer completely, and the expected error."""
 
     model: str
@@ -569,11 +581,11 @@ class Unanswered:
     said: str = ""
 
 
-UNANSWERED: dict[str, Unanswered] = {
+UNANSWERED: dict[str, UnansweredRequest] = {
     # The host's client retries twice, which may take longer than the headers of a stream wait.
-    "refused": Unanswered("away/x", 502, "Check that the model server is running", begun=False),
+    "refused": UnansweredRequest("away/x", 502, "Check that the model server is running", begun=False),
 } | {
-    f"{name}, {provider}": Unanswered(f"{way}{provider}/{model}", status, words, said=said)
+    f"{name}, {provider}": UnansweredRequest(f"{way}{provider}/{model}", status, words, said=said)
     for provider in IMPATIENCE
     for name, way, model, status, words, said in (
         ("timeout", "impatient-", "silent", 504, "did not answer in time", ""),
@@ -592,7 +604,7 @@ def answers(frail: LiveStack, upstream_process: UpstreamProcess) -> dict[tuple[s
     questions = [(each, stream) for each in UNANSWERED.values() for stream in (False, True)]
     with Wire(frail) as wire, ThreadPoolExecutor(len(questions)) as threads:
 
-        def ask(case: tuple[Unanswered, bool]) -> tuple[tuple[str, bool], httpx.Response]:
+        def ask(case: tuple[UnansweredRequest, bool]) -> tuple[tuple[str, bool], httpx.Response]:
             each, stream = case
             return (each.model, stream), wire.post({"model": each.model, "input": "x", "stream": stream})
 

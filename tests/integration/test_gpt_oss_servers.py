@@ -23,7 +23,7 @@ PICTURE: Final = [{"role": "user", "content": [{"type": "input_image", "image_ur
 
 
 @dataclass(frozen=True)
-class Served:
+class GptOssStack:
     """A stack of a template, the model's name on its server, and the server's field for reasoning."""
 
     stack: LiveStack
@@ -46,24 +46,24 @@ def served(
     stack_env: dict[str, str],
     upstream_process: UpstreamProcess,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Served]:
+) -> Iterator[GptOssStack]:
     template, name, field = request.param
     upstream_process.client.script(name, reply(text("Hi")))  # the server lists it from the start
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
     config = REPOSITORY / "templates" / template / "config.yaml"
     with LiveStack(config, env, tmp_path_factory.mktemp(template), host=host) as live, live.client() as client:
         wait_until(lambda: f"gpt-oss/{name}" in [each.id for each in client.models.list()])
-        yield Served(live, name, field)
+        yield GptOssStack(live, name, field)
 
 
 @pytest.fixture
-def client(served: Served, upstream: Upstream) -> Iterator[openai.OpenAI]:
+def client(served: GptOssStack, upstream: Upstream) -> Iterator[openai.OpenAI]:
     with served.stack.client() as created:
         yield created
 
 
 def test_reasoning_returns_to_the_model_after_a_tool_call(
-    served: Served, client: openai.OpenAI, upstream: Upstream
+    served: GptOssStack, client: openai.OpenAI, upstream: Upstream
 ) -> None:
     """Without it, gpt-oss forgets why it made the call."""
     thought = reasoning("I need ", "the weather.", field=served.field)
@@ -88,7 +88,7 @@ def test_reasoning_returns_to_the_model_after_a_tool_call(
     assert not other & assistant.keys()
 
 
-def test_image_is_refused_before_the_server_gets_it(served: Served, upstream: Upstream) -> None:
+def test_image_is_refused_before_the_server_gets_it(served: GptOssStack, upstream: Upstream) -> None:
     """gpt-oss reads text only."""
     upstream.script(served.name, reply(text("Hi")))
     with Wire(served.stack) as wire:

@@ -20,7 +20,7 @@ ABSENT: Final = "Not Found"
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedRequest:
     """A request that the host refuses.
 
     Attributes:
@@ -38,20 +38,20 @@ class Refused:
 
 
 REFUSED: Final = [
-    Refused("bare", "GET", "/v1/files", 404, ABSENT),
-    Refused("bare", "POST", "/v1/files", 404, ABSENT),
-    Refused("bare", "GET", "/v1/vector_stores", 404, ABSENT),
-    Refused("bare", "POST", "/v1/vector_stores", 404, ABSENT, {"name": "v"}),
-    Refused("bare", "POST", "/v1/moderations", 404, ABSENT, {"input": "x"}),
-    Refused(
+    RefusedRequest("bare", "GET", "/v1/files", 404, ABSENT),
+    RefusedRequest("bare", "POST", "/v1/files", 404, ABSENT),
+    RefusedRequest("bare", "GET", "/v1/vector_stores", 404, ABSENT),
+    RefusedRequest("bare", "POST", "/v1/vector_stores", 404, ABSENT, {"name": "v"}),
+    RefusedRequest("bare", "POST", "/v1/moderations", 404, ABSENT, {"input": "x"}),
+    RefusedRequest(
         "bare",
         "GET",
         "/v1/models/local/none",
         404,
         "Model 'local/none' not found. Use 'client.models.list()' to list available Models.",
     ),
-    Refused("bare", "GET", "/v1/prompts/pmpt_x", 400, "Prompt pmpt_x:default not found", hosts=("llama_stack",)),
-    Refused(
+    RefusedRequest("bare", "GET", "/v1/prompts/pmpt_x", 400, "Prompt pmpt_x:default not found", hosts=("llama_stack",)),
+    RefusedRequest(
         "bare",
         "GET",
         "/v1/prompts/pmpt_x",
@@ -59,7 +59,7 @@ REFUSED: Final = [
         "Prompt 'pmpt_x' not found. Use 'client.prompts.list()' to list available Prompts.",
         hosts=("ogx",),
     ),
-    Refused(
+    RefusedRequest(
         "vectors",
         "POST",
         "/v1/vector_stores",
@@ -67,7 +67,7 @@ REFUSED: Final = [
         "Model 'None' not found. Use 'client.models.list()' to list available Models.",
         {"name": "v"},
     ),
-    Refused(
+    RefusedRequest(
         "vectors",
         "POST",
         "/v1/vector_stores",
@@ -108,7 +108,7 @@ def stacks(
 
 
 @pytest.mark.parametrize("refused", REFUSED, ids=lambda each: f"{each.stack} {each.method} {each.path} {each.status}")
-def test_host_refuses_as_documented(refused: Refused, host: Host, stacks: dict[str, LiveStack]) -> None:
+def test_host_refuses_as_documented(refused: RefusedRequest, host: Host, stacks: dict[str, LiveStack]) -> None:
     url = stacks[refused.stack].base_url + refused.path
     answer = httpx.request(refused.method, url, json=refused.body or None, timeout=60, trust_env=False)
     assert ((answer.status_code, message(answer.json())) == (refused.status, refused.message)) == (
@@ -117,7 +117,7 @@ def test_host_refuses_as_documented(refused: Refused, host: Host, stacks: dict[s
 
 
 @pytest.mark.parametrize("refused", REFUSED, ids=lambda each: f"{each.stack} {each.method} {each.path} {each.status}")
-def test_error_of_the_host_is_in_the_documentation(refused: Refused) -> None:
+def test_error_of_the_host_is_in_the_documentation(refused: RefusedRequest) -> None:
     text = (REPOSITORY / "docs" / "reference" / "errors.md").read_text()
     rows = [line for line in text.splitlines() if f"`{refused.method} {refused.path}`" in line]
     assert any(f"| {refused.status} `{refused.message}` |" in row for row in rows)

@@ -36,7 +36,7 @@ TOOLS: Final = [function("weather", "city")]
 HINT: Final = "'llama-stack-responses import CONFIG' brings the responses and conversations that it stored."
 
 
-class Moved:
+class MigratedStack:
     """A stack that served with the builtin provider before, and now runs with this package on the same folder.
 
     Attributes:
@@ -61,7 +61,7 @@ class Moved:
         )
 
 
-def serve_builtin(moved: Moved, builtin: LiveStack, upstream: Upstream) -> None:
+def serve_builtin(moved: MigratedStack, builtin: LiveStack, upstream: Upstream) -> None:
     """Create the responses and the conversation in the host's own tables."""
     call = tool_call(0, "call_a", "weather", '{"city":', ' "Oslo"}')
     upstream.script(NAME, [reply(text("Hello, Ada.")), reply(call), reply(text("Sunny.")), reply(text("Noted."))])
@@ -118,13 +118,13 @@ def moved(
     upstream: Upstream,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Moved]:
+) -> Iterator[MigratedStack]:
     env = {**stack_env, "INFERENCE_URL": upstream.base_url}
     state = tmp_path / "state"
     stack = LiveStack(STARTER, env, state, host=host)
     monkeypatch.setenv("STATE_DIR", str(state))
     monkeypatch.setenv("PYTHONPATH", stack_env["PYTHONPATH"])
-    found = Moved(stack, dict(os.environ))
+    found = MigratedStack(stack, dict(os.environ))
     config = variant(STARTER, tmp_path / "builtin.yaml", use_builtin)
     serve_builtin(found, LiveStack(config, env, state, host=host), upstream)
     found.hers = add_row_of_a_user(host, STARTER, found.other["id"])
@@ -132,7 +132,7 @@ def moved(
         yield found
 
 
-def check_unknown(wire: Wire, moved: Moved) -> None:
+def check_unknown(wire: Wire, moved: MigratedStack) -> None:
     """Check that before the import, the errors name the command."""
     last = moved.chain[-1]["id"]
     assert HINT in error_of(wire.get(f"/{last}"), 404)["message"]
@@ -166,7 +166,9 @@ def owner_of(store: Path, response_id: str) -> Owner | None:
     return asyncio.run(look())
 
 
-def test_import_on_running_stack_makes_builtin_responses_available_once(moved: Moved, upstream: Upstream) -> None:
+def test_import_on_running_stack_makes_builtin_responses_available_once(
+    moved: MigratedStack, upstream: Upstream
+) -> None:
     first, second, third = moved.chain
     with Wire(moved.stack) as wire:
         check_unknown(wire, moved)

@@ -62,7 +62,7 @@ def wire(request: pytest.FixtureRequest, stacks: dict[str, LiveStack]) -> Iterat
     assert b"Traceback" not in stack.log.read_bytes()[before:], stack.tail()
 
 
-class Problems:
+class ProblemCollector:
     """Collect invalid answers, and report all of them at the end of a `with` block."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ def ascii_json(value: Json) -> bytes:
     return json.dumps(value).encode()
 
 
-def read_back(wire: Wire, problems: Problems, what: str, answer: httpx.Response) -> None:
+def read_back(wire: Wire, problems: ProblemCollector, what: str, answer: httpx.Response) -> None:
     """Retrieve, replay and delete the response, if the request was accepted."""
     if not problems.judge(what, answer):
         return
@@ -123,7 +123,7 @@ CHARACTERS: Final = ("a\0b", "\0", "\ud800", "\u202e\u2028\ufffe\U0010ffff\x7f\x
 
 @pytest.mark.parametrize("odd", CHARACTERS, ids=ascii)
 def test_odd_characters_in_response_fields_are_accepted_or_4xx(wire: Wire, odd: str) -> None:
-    with Problems() as problems:
+    with ProblemCollector() as problems:
         for number, fields in enumerate(FIELDS):
             body = ascii_json({"model": "local/echo", "input": "x", **fields(odd)})
             read_back(wire, problems, f"field {number} with {odd!a}", wire.post(body))
@@ -143,7 +143,7 @@ def test_odd_characters_in_conversations_are_accepted_or_4xx(wire: Wire, odd: st
         {"type": "reasoning", "id": odd, "summary": [{"type": "summary_text", "text": odd}]},
         {"role": "user", "content": "x", "id": odd},
     ]
-    with Problems() as problems:
+    with ProblemCollector() as problems:
         bodies: list[Json] = [{"metadata": {odd: odd}}, *({"items": [item]} for item in items)]
         for body in bodies:
             answer = sent(wire, "POST", "/conversations", ascii_json(body))
@@ -186,7 +186,7 @@ PLACES: Final = (
 
 @pytest.mark.parametrize("place", PLACES)
 def test_odd_numbers_are_accepted_or_4xx(wire: Wire, place: str) -> None:
-    with Problems() as problems:
+    with ProblemCollector() as problems:
         for number in NUMBERS:
             body = '{"model": "local/echo", "input": "x", %s}' % (place % number)
             read_back(wire, problems, body, wire.post(body))
@@ -199,7 +199,7 @@ ONE: Final = pytest.mark.parametrize("wire", TEMPLATES[:1], indirect=True)
 
 @pytest.mark.parametrize("place", PLACES)
 def test_deeply_nested_json_is_accepted_or_4xx(wire: Wire, place: str) -> None:
-    with Problems() as problems:
+    with ProblemCollector() as problems:
         for depth, (opening, closing) in product(DEPTHS, (("[", "]"), ('{"a":', "}"))):
             value = opening * depth + "1" + closing * depth
             body = '{"model": "local/echo", "input": "x", %s}' % (place % value)
@@ -252,7 +252,7 @@ def test_odd_ids_in_paths_are_4xx(wire: Wire, route: str) -> None:
         if f"[{kind}]" in path:
             created = sent(wire, "POST", f"/{kind}s", b'{"name": "c"}' if kind == "container" else b"{}")
             path = path.replace(f"[{kind}]", created.json()["id"])
-    with Problems() as problems:
+    with ProblemCollector() as problems:
         for odd in IDS:
             body = b'{"metadata": {}, "items": []}' if method == "POST" else None
             answer = sent(wire, method, path.replace("{}", odd), body)
@@ -285,7 +285,7 @@ def test_odd_query_strings_are_accepted_or_4xx(wire: Wire) -> None:
     conversation = sent(wire, "POST", "/conversations", b"{}").json()["id"]
     container = sent(wire, "POST", "/containers", b'{"name": "c"}').json()["id"]
     item = f"/conversations/{conversation}/items/msg_0"
-    with Problems() as problems:
+    with ProblemCollector() as problems:
         for path, query in product(
             (
                 *(
@@ -332,7 +332,7 @@ NAMES: Final = (
 @pytest.mark.parametrize("value", HEADERS.values(), ids=HEADERS)
 def test_odd_header_values_are_accepted_or_4xx(wire: Wire, value: bytes) -> None:
     body = b'{"model": "local/echo", "input": "x", "store": false}'
-    with Problems() as problems:
+    with ProblemCollector() as problems:
         for name in NAMES:
             headers = [(b"content-type", b"application/json"), (name.encode(), value)]
             answer = wire.http.post("/responses", content=body, headers=headers)

@@ -30,7 +30,7 @@ HELD: Final = reply(text("one ", "two"), hold=1)
 ANSWER: Final = reply(text("one ", "two"))
 
 
-class Scraped:
+class ScrapedStack:
     """A stack and its port for scrapes."""
 
     def __init__(self, stack: LiveStack, port: int) -> None:
@@ -55,7 +55,7 @@ class Scraped:
 @pytest.fixture(scope="module")
 def scraped(
     host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Scraped]:
+) -> Iterator[ScrapedStack]:
     """A stack set up as the documentation says, which makes one background response at a time."""
 
     def change(config: Json) -> None:
@@ -74,17 +74,17 @@ def scraped(
     folder = tmp_path_factory.mktemp("scraped")
     config = variant(STARTER, folder / "config.yaml", change)
     with LiveStack(config, env, folder / "state", host=host, observed=True) as stack:
-        yield Scraped(stack, port)
+        yield ScrapedStack(stack, port)
 
 
 @pytest.fixture
-def wire(scraped: Scraped, upstream: Upstream) -> Iterator[Wire]:
+def wire(scraped: ScrapedStack, upstream: Upstream) -> Iterator[Wire]:
     """A client of that stack."""
     with Wire(scraped.stack) as wire:
         yield wire
 
 
-def test_gauges_follow_open_streams_and_queued_jobs(scraped: Scraped, wire: Wire, upstream: Upstream) -> None:
+def test_gauges_follow_open_streams_and_queued_jobs(scraped: ScrapedStack, wire: Wire, upstream: Upstream) -> None:
     upstream.script(NAME, HELD)
 
     def gauge(name: str, **labels: str) -> float | None:
@@ -113,7 +113,7 @@ def test_gauges_follow_open_streams_and_queued_jobs(scraped: Scraped, wire: Wire
 
 
 def test_dashboard_queries_name_exported_metrics(
-    scraped: Scraped, wire: Wire, upstream: Upstream, mcp: McpServers
+    scraped: ScrapedStack, wire: Wire, upstream: Upstream, mcp: McpServers
 ) -> None:
     """Every metric and every label of every query is in a scrape after some work, and a failure of each kind."""
     call = reply(tool_call(0, "call_1", "mcp__echo", '{"text": "x"}'))

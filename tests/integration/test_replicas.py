@@ -420,7 +420,7 @@ def test_job_completes_after_repeated_store_outages_in_one_round(
     assert (response["status"], spoken(response)[-1]) == ("completed", ("completed", "one two three"))
 
 
-class Doomed:
+class DyingStack:
     """A stack that is killed or frozen while it runs responses, with readers on the stack that survives."""
 
     def __init__(self, victim: LiveStack, survivor: Wire, upstream: Upstream, open_all: ExitStack) -> None:
@@ -523,11 +523,11 @@ def test_jobs_of_killed_and_frozen_servers_are_taken_over(
 ) -> None:
     """Two servers are killed and one is frozen, all at the same time, because their leases take a while to expire."""
     with ExitStack() as open_all:
-        doomed: dict[str, Doomed] = {}
+        doomed: dict[str, DyingStack] = {}
         for kind, stacks in replicas.items():
             survivor = open_all.enter_context(Wire(stacks["other"]))
             for name in stacks.keys() - {"other"}:
-                doomed[f"{kind}-{name}"] = Doomed(stacks[name], survivor, upstream, open_all)
+                doomed[f"{kind}-{name}"] = DyingStack(stacks[name], survivor, upstream, open_all)
         sleeper = doomed["postgres-sleeper"]
         for each in doomed.values():
             if each is sleeper:

@@ -68,7 +68,7 @@ IMAGE: Final[Json] = {"type": "input_image", "image_url": "data:image/png;base64
 
 
 @dataclass(frozen=True)
-class Configured:
+class ConfiguredStack:
     """A stack with these settings, whose store had two responses when it started."""
 
     stack: LiveStack
@@ -84,7 +84,7 @@ class Configured:
 @pytest.fixture(scope="module")
 def configured(
     host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Configured]:
+) -> Iterator[ConfiguredStack]:
     """The starter template with the settings above."""
     folder = tmp_path_factory.mktemp("configured")
     config = variant(STARTER, folder / "config.yaml", lambda config: responses_config(config).update(SETTINGS))
@@ -96,18 +96,18 @@ def configured(
     [old] = seed(database, [("an old question", "an old answer")], age=2.1 * DAY)
     [young] = seed(database, [("a question", "an answer")], age=1.9 * DAY)
     with stack:
-        yield Configured(stack, old, young)
+        yield ConfiguredStack(stack, old, young)
 
 
 @pytest.fixture
-def client(configured: Configured, upstream: Upstream) -> Iterator[openai.OpenAI]:
+def client(configured: ConfiguredStack, upstream: Upstream) -> Iterator[openai.OpenAI]:
     """An OpenAI client of that stack."""
     with configured.stack.client() as client:
         yield client
 
 
 @pytest.fixture
-def wire(configured: Configured, upstream: Upstream) -> Iterator[Wire]:
+def wire(configured: ConfiguredStack, upstream: Upstream) -> Iterator[Wire]:
     """A plain HTTP client of that stack."""
     with Wire(configured.stack) as wire:
         yield wire
@@ -279,7 +279,7 @@ def test_body_over_the_configured_limit_is_413(wire: Wire, upstream: Upstream) -
 # -- retention ---------------------------------------------------------------------------
 
 
-def test_sweeper_deletes_responses_past_retention(configured: Configured, wire: Wire) -> None:
+def test_sweeper_deletes_responses_past_retention(configured: ConfiguredStack, wire: Wire) -> None:
     wire.create(model="local/echo", input="x")  # the sweeper starts with the first request
     wait_until(lambda: f"r/{configured.old['id']}" not in records(configured.database))
     error_of(wire.get(f"/{configured.old['id']}"), 404)
@@ -289,13 +289,15 @@ def test_sweeper_deletes_responses_past_retention(configured: Configured, wire: 
 # -- a WebSocket --------------------------------------------------------------------------
 
 
-def test_websocket_message_over_the_limit_closes_the_connection(configured: Configured, upstream: Upstream) -> None:
+def test_websocket_message_over_the_limit_closes_the_connection(
+    configured: ConfiguredStack, upstream: Upstream
+) -> None:
     with WebSocketClient(configured.stack) as websocket:
         websocket.ask(model="local/echo", input="x" * 10_000)
         assert websocket.closed() == (1009, "The message is too large.")
 
 
-def test_websocket_requests_over_the_waiting_limit_are_429(configured: Configured, upstream: Upstream) -> None:
+def test_websocket_requests_over_the_waiting_limit_are_429(configured: ConfiguredStack, upstream: Upstream) -> None:
     """One request runs and one waits, across all lanes. A third is refused until the first has ended.
 
     The unstored response that it continues is forgotten, as after every failed continuation.
@@ -321,7 +323,7 @@ def test_websocket_requests_over_the_waiting_limit_are_429(configured: Configure
         assert output_text(websocket.response("c"))
 
 
-def test_websocket_memory_of_unstored_responses_is_bounded(configured: Configured, upstream: Upstream) -> None:
+def test_websocket_memory_of_unstored_responses_is_bounded(configured: ConfiguredStack, upstream: Upstream) -> None:
     with WebSocketClient(configured.stack) as websocket:
         created = []
         for _ in range(2):
@@ -334,7 +336,7 @@ def test_websocket_memory_of_unstored_responses_is_bounded(configured: Configure
 
 
 def test_websocket_client_that_does_not_read_is_disconnected(
-    configured: Configured, wire: Wire, upstream: Upstream
+    configured: ConfiguredStack, wire: Wire, upstream: Upstream
 ) -> None:
     """The generation ends, and its output is stored."""
     upstream.script("much", reply(text(*["x" * 500_000] * 32), end="hang"))

@@ -27,10 +27,10 @@ HELLO: Final = {"model": MODEL, "input": CANARY}
 PARENT: Final = "00f067aa0ba902b7"
 
 
-class Traced(Wire):
+class TracedWire(Wire):
     """A client whose requests belong to one trace."""
 
-    def __enter__(self) -> "Traced":
+    def __enter__(self) -> "TracedWire":
         """Return this client."""
         return self
 
@@ -44,7 +44,7 @@ def test_streamed_response_with_tool_call_has_its_spans(
 ) -> None:
     upstream.script(NAME, [CALLING, ANSWER])
     tool = {"type": "mcp", "server_label": "mcp", "server_url": mcp.url(), "require_approval": "never"}
-    with Traced(stack) as wire:
+    with TracedWire(stack) as wire:
         response = final(wire.stream(**HELLO, tools=[tool], temperature=0.5))
     spans = collector.spans(wire.trace_id, 4)
     first, called, second, whole = spans
@@ -114,7 +114,7 @@ def test_tokens_that_come_alone_take_the_short_way(
 ) -> None:
     upstream.script(NAME, scripted)
     body = HELLO | {"tools": [{"type": "function", "name": "f", "parameters": {}}], "stream": True}
-    with Traced(stack) as wire, wire.http.stream("POST", "/responses", json=body) as answer:
+    with TracedWire(stack) as wire, wire.http.stream("POST", "/responses", json=body) as answer:
         events = read_sse(stepping(answer, upstream)).events
     check_stream(events)
     assert sum(event["type"].endswith(".delta") for event in events) == len(PACED)
@@ -170,7 +170,7 @@ def test_model_server_error_marks_spans_and_metrics_without_its_text(
     stack: LiveStack, upstream: Upstream, collector: Collector
 ) -> None:
     upstream.script("busy", error(429, f"No more {CANARY}.", code="rate_limit_exceeded"))
-    with Traced(stack) as wire:
+    with TracedWire(stack) as wire:
         error_of(wire.post({**HELLO, "model": "local/busy"}), 429)
     spans = collector.spans(wire.trace_id, 2)
     assert [(span.status, span.events, span.attributes["error.type"]) for span in spans] == [
@@ -185,7 +185,7 @@ def test_background_response_keeps_the_trace_of_its_request(
     stack: LiveStack, upstream: Upstream, collector: Collector
 ) -> None:
     upstream.script(NAME, ANSWER)
-    with Traced(stack) as wire:
+    with TracedWire(stack) as wire:
         response = wire.create(**HELLO, background=True)
     [round_, whole] = collector.spans(wire.trace_id, 2)
     assert (round_.name, round_.parent_id, whole.name) == (f"chat {MODEL}", whole.span_id, "invoke_agent")

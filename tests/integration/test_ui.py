@@ -254,7 +254,7 @@ def test_chat_requests_of_unstored_responses_are_not_recorded(
     assert traces(guarded.state_dir, "canary-of-unstored") == []
 
 
-class Watching:
+class EventStreamReader:
     """The events of a stream of the page, read in a thread."""
 
     def __init__(self, stack: LiveStack, user: str, path: str, **query: Any) -> None:
@@ -295,7 +295,7 @@ def test_list_stream_sends_new_changed_and_deleted_rows(
     guarded: LiveStack, ada: Wire, bob: Wire, upstream: Upstream
 ) -> None:
     upstream.script("m", reply(text("Hello."), withheld=True))
-    with Watching(guarded, "ada", "/responses/stream") as seen:
+    with EventStreamReader(guarded, "ada", "/responses/stream") as seen:
         seen.wait_for(lambda name, _: name == "ready")
         response_id = ada.create(model="local/m", input="Watched", background=True)["id"]
         seen.wait_for(
@@ -308,7 +308,7 @@ def test_list_stream_sends_new_changed_and_deleted_rows(
         assert row["answer"] == "Hello."
         ada.http.delete(f"/responses/{response_id}")
         seen.wait_for(lambda name, data: name == "removed" and data["id"] == response_id)
-    with Watching(guarded, "bob", "/responses/stream") as theirs:
+    with EventStreamReader(guarded, "bob", "/responses/stream") as theirs:
         theirs.wait_for(lambda name, _: name == "ready")
         upstream.script("m", reply(text("Hello.")))
         ada.create(model="local/m", input="Not for bob")
@@ -320,8 +320,8 @@ def test_list_stream_sends_new_changed_and_deleted_rows(
 def test_live_shows_running_responses_as_they_grow(guarded: LiveStack, ada: Wire, upstream: Upstream) -> None:
     upstream.script("m", reply(text("One ", "two "), hold=2))
     with (
-        Watching(guarded, "ada", "/live") as seen,
-        Watching(guarded, "bob", "/live") as theirs,
+        EventStreamReader(guarded, "ada", "/live") as seen,
+        EventStreamReader(guarded, "bob", "/live") as theirs,
     ):
         response_id = ada.create(model="local/m", input="Grow", background=True)["id"]
         state = seen.wait_for(
@@ -340,7 +340,7 @@ def test_live_shows_running_responses_as_they_grow(guarded: LiveStack, ada: Wire
 
 def test_stats_count_the_callers_responses(guarded: LiveStack, ada: Wire, upstream: Upstream) -> None:
     upstream.script("m", reply(text("Hello.")))
-    with Watching(guarded, "ada", "/stats") as seen, Watching(guarded, "bob", "/stats") as theirs:
+    with EventStreamReader(guarded, "ada", "/stats") as seen, EventStreamReader(guarded, "bob", "/stats") as theirs:
         before = seen.wait_for(lambda name, _: name == "stats")
         of_bob = theirs.wait_for(lambda name, _: name == "stats")
         response = ada.create(model="local/m", input="Counted")

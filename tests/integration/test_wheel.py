@@ -29,7 +29,7 @@ DIGITS = "01234567"
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class InstalledPackage:
     """An environment with the package installed from its wheel."""
 
     python: Path
@@ -62,7 +62,7 @@ def done(*command: str | Path, cwd: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def installed(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+def installed(host: Host, tmp_path_factory: pytest.TempPathFactory) -> InstalledPackage:
     """The wheel in a new environment, which sees all packages of this one except the checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     done(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=REPOSITORY)
@@ -78,11 +78,11 @@ def installed(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Installed
     _, _, script = Path(sys.executable).with_name(command).read_text().partition("\n")
     python.with_name(command).write_text(f"#!{python}\n{script}")
     python.with_name(command).chmod(0o755)
-    return Installed(python, folder, own)
+    return InstalledPackage(python, folder, own)
 
 
 def test_configuration_written_by_the_wheel_starts_a_server(
-    host: Host, installed: Installed, upstream: Upstream, tmp_path: Path
+    host: Host, installed: InstalledPackage, upstream: Upstream, tmp_path: Path
 ) -> None:
     where = done(installed.python, "-c", "import llama_stack_responses as it; print(it.__file__)", cwd=tmp_path)
     assert Path(where).is_relative_to(installed.cwd)
@@ -97,7 +97,9 @@ def test_configuration_written_by_the_wheel_starts_a_server(
     assert upstream.requests("echo")[0].headers["authorization"] == f"Bearer {DIGITS}"
 
 
-def test_init_gpt_oss_without_its_package_names_the_package(host: Host, installed: Installed, tmp_path: Path) -> None:
+def test_init_gpt_oss_without_its_package_names_the_package(
+    host: Host, installed: InstalledPackage, tmp_path: Path
+) -> None:
     output = installed.command("init", "gpt-oss", str(tmp_path)).stdout
     assert (
         "needs the package llama-stack-gpt-oss, which is not installed here: pip install llama-stack-gpt-oss" in output
@@ -105,7 +107,9 @@ def test_init_gpt_oss_without_its_package_names_the_package(host: Host, installe
     assert f"Then start it with:\n\n  {RUNS[host].format(tmp_path / 'config.yaml')}" in output
 
 
-def test_unsupported_mcp_version_is_reported_in_one_sentence(host: Host, installed: Installed, tmp_path: Path) -> None:
+def test_unsupported_mcp_version_is_reported_in_one_sentence(
+    host: Host, installed: InstalledPackage, tmp_path: Path
+) -> None:
     other = installed.packages / "mcp-9.1.0.dist-info"
     other.mkdir()
     try:
@@ -123,7 +127,7 @@ def test_unsupported_mcp_version_is_reported_in_one_sentence(host: Host, install
     assert (starts.returncode, starts.stderr.splitlines()[-1]) == (1, f"RuntimeError: {sentence}")
 
 
-def test_wheel_has_license_author_docs_and_no_relative_links(installed: Installed) -> None:
+def test_wheel_has_license_author_docs_and_no_relative_links(installed: InstalledPackage) -> None:
     [metadata] = installed.packages.glob("llama_stack_responses-*.dist-info/METADATA")
     head, _, description = metadata.read_text().partition("\n\n")
     assert {
@@ -144,7 +148,7 @@ def test_wheel_has_license_author_docs_and_no_relative_links(installed: Installe
     assert named <= {str(path.relative_to(docs)) for path in docs.rglob("*.md")}
 
 
-def test_command_failure_is_reported_in_one_line(installed: Installed, tmp_path: Path) -> None:
+def test_command_failure_is_reported_in_one_line(installed: InstalledPackage, tmp_path: Path) -> None:
     target = tmp_path / "config.yaml"
     target.write_text("mine")
     (tmp_path / "file").touch()

@@ -143,7 +143,7 @@ def test_background_response_is_followed_and_cancelled_on_the_other_worker(
         )
 
 
-class Struck:
+class StackWithKilledWorker:
     """A server with one worker killed while each worker streams a response."""
 
     def __init__(self, kind: str, server: LiveStack, upstream: Upstream, open_all: ExitStack) -> None:
@@ -197,7 +197,7 @@ class Struck:
 def test_killed_worker_loses_only_its_own_streams(servers: dict[str, LiveStack], upstream: Upstream) -> None:
     """One worker of each server is killed at the same time, because leases take a while to expire."""
     with ExitStack() as open_all:
-        struck = [Struck(kind, server, upstream, open_all) for kind, server in servers.items()]
+        struck = [StackWithKilledWorker(kind, server, upstream, open_all) for kind, server in servers.items()]
         for each in struck:
             each.strike()
         for each in struck:

@@ -14,7 +14,7 @@ from benchmarks.paced_load import Crowd, Stream
 type Json = dict[str, Any]
 
 
-class Written(asyncio.Transport):
+class RecordingTransport(asyncio.Transport):
     """A transport that keeps what is written."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Written(asyncio.Transport):
 
 def writes_of(kind: str, tokens: int) -> list[bytes]:
     """Return the writes of an answer."""
-    transport = Written()
+    transport = RecordingTransport()
     answer = Answer(transport, f"{kind}-{tokens}", "f")
     assert [answer.step() for _ in range(tokens)] == [True] * (tokens - 1) + [False]
     return transport.data
@@ -83,7 +83,7 @@ async def test_cost_of_streams_that_never_all_run_is_unknown(monkeypatch: pytest
 async def test_client_finds_tokens_that_are_split_between_reads() -> None:
     crowd = Crowd(job(1, 3))
     stream = Stream(crowd)
-    stream.connection_made(Written())
+    stream.connection_made(RecordingTransport())
     crowd.job["body"] = {}
     stream.ask()
     sent = b"".join(writes_of("text", 3))
@@ -95,7 +95,7 @@ async def test_client_finds_tokens_that_are_split_between_reads() -> None:
 async def test_gaps_between_tokens_are_measured_if_streams_begin_in_turn() -> None:
     crowd = Crowd(job(1, 3) | {"every": 1.0, "body": {}})
     stream = Stream(crowd)
-    stream.connection_made(Written())
+    stream.connection_made(RecordingTransport())
     stream.ask()
     head, *tokens, closing = writes_of("text", 3)
     stream.data_received(head + tokens[0])
@@ -109,7 +109,7 @@ async def test_gaps_between_tokens_are_measured_if_streams_begin_in_turn() -> No
 async def test_client_reports_missing_tokens() -> None:
     crowd = Crowd(job(1, 4))
     stream = Stream(crowd)
-    stream.connection_made(Written())
+    stream.connection_made(RecordingTransport())
     crowd.job["body"] = {}
     stream.ask()
     stream.data_received(b"".join(writes_of("text", 3)))

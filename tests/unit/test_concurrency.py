@@ -73,7 +73,7 @@ async def test_closed_resource_is_opened_again() -> None:
     assert (opener.closed, await resource.get()) == ([1], 2)
 
 
-class Work:
+class CountedWork:
     """Counts its runs, each of which lasts until `end` is set.
 
     Attributes:
@@ -92,7 +92,7 @@ class Work:
 
 
 async def test_task_that_runs_is_not_started_again() -> None:
-    work = Work()
+    work = CountedWork()
     task = LoopTask(work)
     task.start()
     task.start()
@@ -102,7 +102,7 @@ async def test_task_that_runs_is_not_started_again() -> None:
 
 
 async def test_task_that_has_ended_is_started_again() -> None:
-    work = Work()
+    work = CountedWork()
     work.end.set()
     task = LoopTask(work)
     for _ in range(2):
@@ -112,7 +112,7 @@ async def test_task_that_has_ended_is_started_again() -> None:
 
 
 async def test_stopped_task_ends() -> None:
-    work = Work()
+    work = CountedWork()
     task = LoopTask(work)
     task.start()
     await asyncio.sleep(0)

@@ -42,7 +42,7 @@ def kind_of(name: str) -> CallKind | None:
     return None if name.startswith("hidden") or not name else FUNCTION
 
 
-class Driver:
+class AssemblerDriver:
     """Drive an assembler and keep its events, each also as a copy from the time it was emitted."""
 
     def __init__(self, *, show_logprobs: bool = False, structured: bool = False) -> None:
@@ -91,7 +91,7 @@ class Driver:
 
 def run(*deltas: Delta, status: Status = "completed", show_logprobs: bool = False) -> list[Json]:
     """Return the output of one response built from these deltas."""
-    driver = Driver(show_logprobs=show_logprobs)
+    driver = AssemblerDriver(show_logprobs=show_logprobs)
     driver.feed(*deltas)
     output: list[Json] = driver.end(status)["output"]
     return output
@@ -117,7 +117,7 @@ STOP: Final = Finish("stop")
 
 
 def test_text_emits_its_events() -> None:
-    driver = Driver()
+    driver = AssemblerDriver()
     assert types(driver.feed(Text("Hel"))) == ["output_item.added", "content_part.added", "output_text.delta"]
     assert types(driver.feed(Text("lo"))) == ["output_text.delta"]
     assert types(driver.feed(STOP)) == ["output_text.done", "content_part.done", "output_item.done"]
@@ -146,7 +146,7 @@ def test_no_delta_gives_no_item() -> None:
 
 
 def test_reasoning_emits_its_events() -> None:
-    driver = Driver()
+    driver = AssemblerDriver()
     opened = driver.feed(Reasoning("h"), Reasoning("m"))
     assert types(opened) == ["output_item.added", "content_part.added", *["reasoning_text.delta"] * 2]
     assert types(driver.feed(STOP)) == ["reasoning_text.done", "content_part.done", "output_item.done"]
@@ -164,7 +164,7 @@ def test_summary_alone_has_no_content() -> None:
 
 
 def test_content_and_summary_have_separate_indices() -> None:
-    driver = Driver()
+    driver = AssemblerDriver()
     driver.feed(Reasoning("a"), Reasoning("A", summary=True), Reasoning("b"), Reasoning("B", summary=True), STOP)
     [item] = driver.end()["output"]
     assert (texts(item), texts(item, "summary")) == (["a", "b"], ["A", "B"])
@@ -193,7 +193,7 @@ def test_refusal_after_reasoning_is_separate_message() -> None:
 
 
 def test_text_after_reasoning_begins_new_message() -> None:
-    driver = Driver()
+    driver = AssemblerDriver()
     driver.feed(Text("a"), Reasoning("b"))
     assert types(driver.feed(Text("c"))) == [
         *("output_text.done", "content_part.done", "output_item.done"),
@@ -210,7 +210,7 @@ def call(key: object, name: str = "", call_id: str = "", arguments: str = "") ->
 
 
 def test_call_emits_its_events() -> None:
-    driver = Driver()
+    driver = AssemblerDriver()
     assert driver.feed(call(0, "f", "call_a")) == []
     assert types(driver.feed(call(0, arguments="{"))) == ["output_item.added", "function_call_arguments.delta"]
     assert types(driver.feed(call(0, arguments="}"))) == ["function_call_arguments.delta"]
@@ -244,7 +244,7 @@ def test_parallel_calls_are_separated() -> None:
 
 
 def test_call_is_closed_when_next_one_begins() -> None:
-    driver = Driver()
+    driver = AssemblerDriver()
     driver.feed(call(0, "f", "a", '{"a": "}'), call(0, arguments='\\"{"}'))
     events = driver.feed(call(1, "g", "b", "{"))
     assert types(events) == [
@@ -258,7 +258,7 @@ def test_call_is_closed_when_next_one_begins() -> None:
 
 
 def test_call_waits_until_previous_one_is_complete() -> None:
-    driver = Driver()
+    driver = AssemblerDriver()
     driver.feed(call(0, "f", "a", "{"))
     assert driver.feed(call(1, "g", "b", "{"), call(2, "h", "c", "{}"), call(1, arguments="}")) == []
     assert types(driver.feed(call(0, arguments="}"))) == [
@@ -284,7 +284,7 @@ def test_fragment_of_completed_call_is_dropped() -> None:
 
 @pytest.mark.parametrize("word", [Text("So."), Reasoning("So."), Refusal("No.")])
 def test_text_waits_until_previous_call_is_complete(word: Delta) -> None:
-    driver = Driver()
+    driver = AssemblerDriver()
     driver.feed(call(0, "f", "a", "{"))
     assert driver.feed(word) == []
     assert types(driver.feed(call(0, arguments="}")))[:4] == [
@@ -306,7 +306,7 @@ def test_late_call_id_is_used() -> None:
 
 
 def test_call_id_after_added_event_is_ignored() -> None:
-    driver = Driver()
+    driver = AssemblerDriver()
     [added, _] = driver.feed(call(0, "f", arguments="{"))
     driver.feed(call(0, call_id="too late", arguments="}"), STOP)
     [item] = driver.end()["output"]
@@ -350,7 +350,7 @@ def test_name_repeated_in_every_fragment_is_kept_once() -> None:
 
 
 def test_arguments_before_name_are_kept() -> None:
-    driver = Driver()
+    driver = AssemblerDriver()
     assert driver.feed(call(0, arguments="{"), call(0, arguments='"a"'), call(0, "f")) == []
     events = driver.feed(call(0, arguments=": 1}"))
     assert types(events) == ["output_item.added", *["function_call_arguments.delta"] * 3]
@@ -365,7 +365,7 @@ def test_name_after_all_arguments_is_used() -> None:
 
 
 def test_call_without_name_is_hidden() -> None:
-    driver = Driver()
+    driver = AssemblerDriver()
     driver.feed(call(0, "", "a", "{}"), STOP)
     assert driver.assembler.calls.server_calls == [ServerCall("", "a", "{}")]
     assert driver.end()["output"] == []
@@ -373,7 +373,7 @@ def test_call_without_name_is_hidden() -> None:
 
 @pytest.mark.parametrize("arguments", ["", " "])
 def test_missing_arguments_become_empty_object(arguments: str) -> None:
-    driver = Driver()
+    driver = AssemblerDriver()
     driver.feed(call(0, "f", "a", arguments), STOP)
     [item] = driver.end()["output"]
     assert (item["status"], item["arguments"].strip()) == ("completed", "{}")
@@ -387,13 +387,13 @@ def test_cut_off_call_without_arguments_has_none() -> None:
 
 
 def test_fragment_with_only_a_call_id_begins_no_call() -> None:
-    driver = Driver()
+    driver = AssemblerDriver()
     driver.feed(call(0, "", "a"), STOP)
     assert driver.assembler.calls.server_calls == driver.end()["output"] == []
 
 
 def test_hidden_call_emits_no_events_but_closes_text() -> None:
-    driver = Driver()
+    driver = AssemblerDriver()
     driver.feed(Text("Let me see."))
     assert types(driver.feed(call(0, "hidden", "a"))) == ["output_text.done", "content_part.done", "output_item.done"]
     assert driver.feed(call(0, arguments="{"), call(0, arguments="}"), Finish("tool_calls")) == []
@@ -402,7 +402,7 @@ def test_hidden_call_emits_no_events_but_closes_text() -> None:
 
 
 def test_hidden_and_shown_calls_are_separated() -> None:
-    driver = Driver()
+    driver = AssemblerDriver()
     driver.feed(
         call(0, "hidden", "a", "1"), call(1, "f", "b", "2"), call(0, arguments="1"), call(1, arguments="2"), STOP
     )
@@ -436,7 +436,7 @@ def test_each_round_has_its_own_phases() -> None:
 
 
 def test_annotations_are_numbered_per_part() -> None:
-    driver = Driver()
+    driver = AssemblerDriver()
     driver.feed(
         Text("a"), Annotation(CITATION), Annotation(CITATION), Refusal("b"), Text("c"), Annotation(CITATION), STOP
     )
@@ -453,7 +453,7 @@ def test_annotation_after_reasoning_belongs_to_earlier_text() -> None:
 
 @pytest.mark.parametrize("before", [[], [Reasoning("a")], [Refusal("a")]])
 def test_annotation_without_text_is_dropped(before: list[Delta]) -> None:
-    driver = Driver()
+    driver = AssemblerDriver()
     driver.feed(*before)
     assert driver.feed(Annotation(CITATION)) == []
     driver.end()
@@ -473,7 +473,7 @@ def test_positions_of_citation_are_filled_in() -> None:
 
 
 def test_logprobs_are_shown_if_requested() -> None:
-    driver = Driver(show_logprobs=True)
+    driver = AssemblerDriver(show_logprobs=True)
     driver.feed(Text("a", [LOGPROB]), Text("b", None), Text("c", [LOGPROB, LOGPROB]), STOP)
     [message] = driver.end()["output"]
     assert message["content"][0]["logprobs"] == [LOGPROB] * 3
@@ -490,7 +490,7 @@ def test_logprobs_are_hidden_if_not_requested() -> None:
 
 
 def test_usage_sums_all_rounds_with_details() -> None:
-    driver = Driver()
+    driver = AssemblerDriver()
     assert driver.assembler.response["usage"] is None
     driver.feed(
         Text("a"), Finish("tool_calls", Usage(10, 5, 4, 3, 2)), Text("b"), Finish("stop", Usage(100, 50, 40, 30, 20))
@@ -520,7 +520,7 @@ def test_early_end_closes_open_items(status: Status) -> None:
 
 
 def test_failure_is_in_error_event_and_response() -> None:
-    driver = Driver()
+    driver = AssemblerDriver()
     driver.feed(Text("a"))
     final = driver.end("failed", ApiError(400, "Too long.", code="context_length_exceeded", param="input"))
     error = driver.events[-2]
@@ -541,7 +541,7 @@ def test_failure_is_in_error_event_and_response() -> None:
     ids=lambda each: getattr(each, "message", each),
 )
 def test_failure_code_is_one_of_openais(error: ApiError, code: str) -> None:
-    driver = Driver()
+    driver = AssemblerDriver()
     final = driver.end("failed", error)
     assert (final["error"]["code"], driver.events[-2]["code"]) == (code, code)
 
@@ -551,13 +551,13 @@ def test_failure_code_is_one_of_openais(error: ApiError, code: str) -> None:
     [("completed", "completed"), ("incomplete", "incomplete"), ("failed", "failed"), ("cancelled", "incomplete")],
 )
 def test_each_status_has_its_terminal_event(status: Status, event: str) -> None:
-    driver = Driver()
+    driver = AssemblerDriver()
     driver.end(status)
     assert driver.events[-1]["type"] == f"response.{event}"
 
 
 def test_later_settle_overrides_earlier_one() -> None:
-    driver = Driver()
+    driver = AssemblerDriver()
     driver.feed(Text("a"), STOP)
     driver.assembler.set_outcome("completed", completed_at=5)
     final = driver.end("failed")
@@ -603,7 +603,7 @@ def test_arbitrary_deltas_give_valid_stream(
     show_logprobs: bool,
     structured: bool,
 ) -> None:
-    driver = Driver(show_logprobs=show_logprobs, structured=structured)
+    driver = AssemblerDriver(show_logprobs=show_logprobs, structured=structured)
     for deltas, finish in rounds:
         driver.feed(*deltas, finish)
         assert all(item["status"] != "in_progress" for item in driver.assembler.response["output"])
@@ -629,7 +629,7 @@ JSON_CALLS: Final = st.builds(
 @settings(max_examples=150)
 @given(pieces=st.lists(PIECES | JSON_CALLS, max_size=16))
 def test_items_of_any_deltas_never_overlap(pieces: list[Delta]) -> None:
-    driver = Driver()
+    driver = AssemblerDriver()
     driver.feed(*pieces, STOP)
     assert_nothing_is_lost(pieces, driver.end()["output"])
 
@@ -668,7 +668,7 @@ def assert_arguments(rounds: Sequence[list[Delta]], output: Sequence[Json], hidd
 @settings(max_examples=60)
 @given(rounds=st.lists(ROUND, min_size=1, max_size=3))
 def test_round_has_one_final_answer_and_only_without_calls(rounds: list[list[Delta]]) -> None:
-    driver = Driver()
+    driver = AssemblerDriver()
     for deltas in rounds:
         begin = len(driver.assembler.response["output"])
         driver.feed(*deltas, STOP)
@@ -684,7 +684,7 @@ def test_round_has_one_final_answer_and_only_without_calls(rounds: list[list[Del
     [("Let me look.", "commentary"), ('{"a": 1}', None), ("  [1]", None), (" -1", None), ('"a"', None)],
 )
 def test_preamble_to_json_is_commentary_from_first_delta(text: str, phase: str | None) -> None:
-    driver = Driver(structured=True)
+    driver = AssemblerDriver(structured=True)
     [added, *_] = driver.feed(Text(text))
     driver.feed(Finish("stop"))
     assert added["item"].get("phase") == phase
@@ -693,7 +693,7 @@ def test_preamble_to_json_is_commentary_from_first_delta(text: str, phase: str |
 
 
 def test_whitespace_before_json_is_part_of_answer() -> None:
-    driver = Driver(structured=True, show_logprobs=True)
+    driver = AssemblerDriver(structured=True, show_logprobs=True)
     assert driver.feed(Text("\n", [LOGPROB]), Text("\n")) == []
     [added, _, delta] = driver.feed(Text('{"a"', [LOGPROB]))
     assert "phase" not in added["item"]
@@ -705,7 +705,7 @@ def test_whitespace_before_json_is_part_of_answer() -> None:
 
 
 def test_whitespace_before_call_is_commentary() -> None:
-    driver = Driver(structured=True)
+    driver = AssemblerDriver(structured=True)
     events = driver.feed(Text("\n\n"), call(0, "f", "1", "{}"), Finish("tool_calls"))
     assert events[0]["item"]["phase"] == "commentary"
     message, _ = driver.end()["output"]
@@ -713,31 +713,35 @@ def test_whitespace_before_call_is_commentary() -> None:
 
 
 def test_whitespace_alone_is_final_answer() -> None:
-    driver = Driver(structured=True)
+    driver = AssemblerDriver(structured=True)
     driver.feed(Text("\n"), Finish("stop"))
     [message] = driver.end()["output"]
     assert (message["phase"], message["content"][0]["text"]) == ("final_answer", "\n")
 
 
-class Piece(str):
+class CountingStr(str):
     """A text that counts how often its length is taken."""
 
     __slots__ = ()
     measured = 0
 
     def __len__(self) -> int:
-        Piece.measured += 1
+        CountingStr.measured += 1
         return super().__len__()
 
 
 def test_signatures_and_citations_measure_each_fragment_a_bounded_number_of_times() -> None:
-    driver = Driver()
+    driver = AssemblerDriver()
     for _ in range(300):
-        driver.feed(Reasoning(Piece("hm")), Reasoning("", signature="s"), Reasoning(Piece("so"), summary=True))
+        driver.feed(
+            Reasoning(CountingStr("hm")), Reasoning("", signature="s"), Reasoning(CountingStr("so"), summary=True)
+        )
     for _ in range(300):
-        driver.feed(Text(Piece("word")), Annotation({"type": "file_citation", "file_id": "f", "filename": "f"}, 0))
-    Piece.measured = 0
+        driver.feed(
+            Text(CountingStr("word")), Annotation({"type": "file_citation", "file_id": "f", "filename": "f"}, 0)
+        )
+    CountingStr.measured = 0
     driver.feed(Reasoning("", signature="s"))
     driver.feed(Annotation(CITATION, 4))
     driver.end()
-    assert Piece.measured < 5_000
+    assert CountingStr.measured < 5_000

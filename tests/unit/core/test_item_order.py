@@ -111,22 +111,22 @@ def test_sent_event_is_not_changed_by_joining() -> None:
     assert first["delta"] == "a"
 
 
-class Index(int):
+class CountingIndex(int):
     """An output index that counts comparisons."""
 
     compared = 0
 
     def __lt__(self, other: int) -> bool:
-        Index.compared += 1
+        CountingIndex.compared += 1
         return int(self) < int(other)
 
 
 def test_release_of_held_items_compares_each_with_few_others() -> None:
     stream = Stream()
-    stream.put(added(0), *(text(Index(number), "x") for number in range(1, 1_001)))
-    Index.compared = 0
+    stream.put(added(0), *(text(CountingIndex(number), "x") for number in range(1, 1_001)))
+    CountingIndex.compared = 0
     assert len(stream.put(done(0))) == 1_001
-    assert Index.compared < 30_000
+    assert CountingIndex.compared < 30_000
 
 
 def test_resumed_order_continues_numbers() -> None:

@@ -17,7 +17,7 @@ ADA, BOB = Owner("ada"), Owner("bob")
 FAR = 60.0
 
 
-class Names:
+class FakeDns:
     """A DNS in which the names that begin with `slow` have no answer until `end`."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Names:
         self._lock = Lock()
         self._ended = Event()
 
-    def __enter__(self) -> "Names":
+    def __enter__(self) -> "FakeDns":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -54,10 +54,10 @@ class Names:
         return Resolver(LookupLimits(**{"seconds": FAR, **limits}), lambda: owner, self.look_up)
 
 
-class Users:
+class CurrentUser:
     """The user to whom lookups count."""
 
-    def __init__(self, names: Names, **limits: Any) -> None:
+    def __init__(self, names: FakeDns, **limits: Any) -> None:
         self.current = ADA
         self.resolver = Resolver(LookupLimits(**{"seconds": FAR, **limits}), lambda: self.current, names.look_up)
 
@@ -70,15 +70,15 @@ class Users:
 
 
 async def test_name_is_resolved() -> None:
-    with Names() as names:
+    with FakeDns() as names:
         assert await names.resolver().resolve("a.example", 80) == ["192.0.2.1"]
         with pytest.raises(OSError, match="not found"):
             await names.resolver().resolve("none", 80)
 
 
 async def test_slow_names_of_one_owner_leave_slots_to_others() -> None:
-    with Names() as names:
-        users = Users(names, concurrency=4, concurrency_per_user=2)
+    with FakeDns() as names:
+        users = CurrentUser(names, concurrency=4, concurrency_per_user=2)
         slow = [users.start(ADA, f"slow-{number}") for number in range(10)]
         await until(lambda: names.running == 2)
         assert await users.start(BOB, "a.example") == ["192.0.2.1"]
@@ -88,7 +88,7 @@ async def test_slow_names_of_one_owner_leave_slots_to_others() -> None:
 
 
 async def test_lookups_of_stack_without_users_take_all_slots() -> None:
-    with Names() as names:
+    with FakeDns() as names:
         resolver = names.resolver(ANONYMOUS, concurrency=4, concurrency_per_user=1)
         slow = [asyncio.create_task(resolver.resolve(f"slow-{number}", 80)) for number in range(6)]
         await until(lambda: names.running == 4)
@@ -98,7 +98,7 @@ async def test_lookups_of_stack_without_users_take_all_slots() -> None:
 
 
 async def test_lookup_beyond_deadline_is_refused_and_keeps_slot_until_it_ends() -> None:
-    with Names() as names:
+    with FakeDns() as names:
         resolver = names.resolver(concurrency=1, concurrency_per_user=1, seconds=0.05)
         with pytest.raises(UrlRefused, match=r"'slow' was not found within 0\.05 seconds"):
             await resolver.resolve("slow", 80)
@@ -111,7 +111,7 @@ async def test_lookup_beyond_deadline_is_refused_and_keeps_slot_until_it_ends() 
 
 
 async def test_slot_is_given_back_after_late_answer() -> None:
-    with Names() as names:
+    with FakeDns() as names:
         resolver = names.resolver(concurrency=1, concurrency_per_user=1)
         looking = asyncio.create_task(resolver.resolve("slow", 80))
         await until(lambda: names.running == 1)
@@ -122,7 +122,7 @@ async def test_slot_is_given_back_after_late_answer() -> None:
 
 
 async def test_waiting_lookups_of_one_owner_are_limited() -> None:
-    with Names() as names:
+    with FakeDns() as names:
         resolver = names.resolver(concurrency=1, concurrency_per_user=1)
         slow = [asyncio.create_task(resolver.resolve("slow", 80)) for _ in range(257)]
         await until(lambda: names.running == 1)
@@ -133,7 +133,7 @@ async def test_waiting_lookups_of_one_owner_are_limited() -> None:
 
 
 async def test_reason_of_refused_lookup_is_shown() -> None:
-    with Names() as names:
+    with FakeDns() as names:
         policy = AddressPolicy(resolve=names.resolver(seconds=0.05).resolve)
         with pytest.raises(UrlRefused, match=r"not found within 0\.05 seconds"):
             await policy.addresses("http", "slow.example", 80)
@@ -147,7 +147,7 @@ def run_on_uvloop(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 def test_slow_names_do_not_delay_lookups_of_event_loop() -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
-        with Names() as names:
+        with FakeDns() as names:
             resolver = names.resolver(ANONYMOUS)
             slow = [asyncio.create_task(resolver.resolve("slow", 80)) for _ in range(32)]
             await until(lambda: names.running == 32)

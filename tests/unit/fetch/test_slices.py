@@ -32,7 +32,7 @@ HERE: Final = (ip_network("127.0.0.0/8"),)
 LIBRARIES: Final = pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
 
 
-class Received:
+class ReceivedStream:
     """A network stream of httpcore that has received these bytes."""
 
     def __init__(self, data: bytes) -> None:
@@ -49,7 +49,7 @@ class Received:
     ids=["empty", "line", "chunks", "one line", "lines"],
 )
 async def test_slices_are_the_whole_data_with_few_lines_each(data: bytes) -> None:
-    stream = SlicedStream(Received(data), FairYield())
+    stream = SlicedStream(ReceivedStream(data), FairYield())
     slices = []
     while piece := await stream.read(READ):
         slices.append(piece)
@@ -58,7 +58,7 @@ async def test_slices_are_the_whole_data_with_few_lines_each(data: bytes) -> Non
 
 
 async def test_slice_has_at_most_the_requested_bytes() -> None:
-    stream = SlicedStream(Received(b"a line\n" * 1_000), FairYield())
+    stream = SlicedStream(ReceivedStream(b"a line\n" * 1_000), FairYield())
     assert await stream.read(READ) == b"a line\n" * LINES_PER_SLICE
     assert await stream.read(3) == b"a l"
 

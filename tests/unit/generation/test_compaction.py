@@ -218,7 +218,7 @@ async def test_context_length_is_not_requested_without_compaction() -> None:
     await GenerationHarness(makers={}, inference=NoContextLength(ANSWER), input=[*TURNS, QUESTION]).end()
 
 
-class Small(FakeInference):
+class SmallContextInference(FakeInference):
     """A model with a context of 1,500 tokens, counted a quarter above the estimate, that makes one call per turn."""
 
     def __init__(self) -> None:
@@ -242,7 +242,7 @@ class Small(FakeInference):
 @pytest.mark.parametrize("threshold", [800, 100_000])
 async def test_long_conversation_with_small_context_never_exceeds_it(threshold: int) -> None:
     """Run fifty turns, each with a call that the client answers with a long text."""
-    model, history, compactions = Small(), list[Json](), 0
+    model, history, compactions = SmallContextInference(), list[Json](), 0
     for number in range(50):
         result = {"type": "function_call_output", "call_id": "1", "output": f"{number} {LONG}"}
         for asked in ({"role": "user", "content": f"Question {number}"}, result):

@@ -324,7 +324,7 @@ async def test_pushed_and_read_chunks_make_same_events(chunks: list[Any], limit:
     assert all(each == created[0] for each in created)
 
 
-class AtHand(FakeInference):
+class BufferedInference(FakeInference):
     """A model whose chunks have all arrived already."""
 
     async def _stream(self, steps: Sequence[Step], receive: Receive | None, _: Extender | None) -> AsyncGenerator[Any]:
@@ -338,7 +338,9 @@ class AtHand(FakeInference):
 async def test_chunks_at_hand_after_end_are_dropped() -> None:
     stop_point = StopPoint()
     chunks = [text("a"), call("f", "1"), text("never"), *(reasoning("never") for _ in range(40))]
-    setting = Harness(stop_point=stop_point, tools=FUNCTIONS, inference=AtHand([text("a"), reasoning("b"), *chunks]))
+    setting = Harness(
+        stop_point=stop_point, tools=FUNCTIONS, inference=BufferedInference([text("a"), reasoning("b"), *chunks])
+    )
     stop_point.begin_round = lambda: setattr(stop_point, "wanted", True)  # type: ignore[method-assign]
     stop_point._kind = Text
     assert await setting.generation.run() == STEERED

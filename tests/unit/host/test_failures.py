@@ -19,7 +19,7 @@ from llama_stack_responses.host.vector_stores import HostVectorStores
 PROMPT: Final = "pmpt_" + "0" * 48
 
 
-class Failing:
+class FailingApi:
     """An API of the host whose every method raises."""
 
     def __init__(self, error: Exception) -> None:
@@ -32,7 +32,7 @@ class Failing:
         return fail
 
 
-PARTS: Final[dict[str, Callable[[Failing], Awaitable[Any]]]] = {
+PARTS: Final[dict[str, Callable[[FailingApi], Awaitable[Any]]]] = {
     "file store": lambda part: HostFiles(part).read("file-1", lambda _: None),
     "vector store": lambda part: HostVectorStores(part).check("vs_1"),
     "prompt store": lambda part: HostPrompts(part).get(PROMPT, None),
@@ -61,7 +61,7 @@ async def test_failing_stack_api_is_503_and_one_log_line(
     part: str, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(ApiError) as caught:
-        await PARTS[part](Failing(error))
+        await PARTS[part](FailingApi(error))
     assert (caught.value.status, caught.value.type) == (503, "server_error")
     assert caught.value.message == f"The stack's {part} failed. Try again later."
     lines = [logging.Formatter().format(record) for record in caplog.records]
@@ -79,7 +79,7 @@ async def test_failing_stack_api_is_503_and_one_log_line(
 )
 async def test_missing_file_is_400(error: Exception) -> None:
     with pytest.raises(ApiError, match="The file 'file-1' was not found") as caught:
-        await PARTS["file store"](Failing(error))
+        await PARTS["file store"](FailingApi(error))
     assert (caught.value.status, caught.value.code) == (400, "file_not_found")
 
 
@@ -90,7 +90,7 @@ async def test_missing_file_is_400(error: Exception) -> None:
 )
 async def test_missing_vector_store_is_404(error: Exception) -> None:
     with pytest.raises(ApiError, match="Vector store with id 'vs_1' not found") as caught:
-        await PARTS["vector store"](Failing(error))
+        await PARTS["vector store"](FailingApi(error))
     assert caught.value.status == 404
 
 
@@ -98,4 +98,4 @@ async def test_missing_vector_store_is_404(error: Exception) -> None:
     "error", [ValueError(f"Prompt {PROMPT}:default not found"), ResourceNotFoundError(PROMPT, "Prompt")], ids=repr
 )
 async def test_missing_prompt_is_none(error: Exception) -> None:
-    assert await PARTS["prompt store"](Failing(error)) is None
+    assert await PARTS["prompt store"](FailingApi(error)) is None

@@ -23,7 +23,7 @@ TOOL: Final[Json] = {"type": "function", "function": {"name": "f", "parameters":
 CHAT: Final[Json] = {"model": "local/m", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
 
 
-class Looking(Provider):
+class LookupProvider(Provider):
     """A provider that looks the model up, as those of llama-stack do."""
 
     async def _get_provider_model_id(self, model: str) -> str:
@@ -59,11 +59,11 @@ async def test_request_without_tools_is_passed_on() -> None:
 
 
 async def test_provider_with_model_lookup_gets_name_of_host() -> None:
-    assert await sent(CHAT, "m", provider=Looking()) == {**CHAT, "model": "local/m"}
-    assert await sent(CHAT, provider=Looking()) == {**CHAT, "model": "m"}
+    assert await sent(CHAT, "m", provider=LookupProvider()) == {**CHAT, "model": "local/m"}
+    assert await sent(CHAT, provider=LookupProvider()) == {**CHAT, "model": "m"}
 
 
-class Busy(Provider):
+class BusyProvider(Provider):
     """Refuse every request with a Retry-After header."""
 
     def __init__(self, after: str) -> None:
@@ -91,7 +91,7 @@ class Busy(Provider):
 )
 async def test_invalid_retry_after_is_not_passed_on(header: str, expected: str | None) -> None:
     with pytest.raises(ApiError) as caught:
-        await sent(CHAT, "m", provider=Busy(header))
+        await sent(CHAT, "m", provider=BusyProvider(header))
     assert caught.value.status == 429
     assert failure(caught.value).headers.get("retry-after") == expected
 
@@ -117,7 +117,7 @@ class Pushed(AsyncGenerator[Any, None]):
         raise StopAsyncIteration
 
 
-class Pushing(Provider):
+class PushingProvider(Provider):
     """A provider that pushes chunks of text, reasoning and usage."""
 
     async def openai_chat_completion(self, params: Any) -> AsyncGenerator[Any]:
@@ -130,7 +130,7 @@ USAGE: Final = chunk({}, usage={"prompt_tokens": 1, "completion_tokens": 7})
 USAGE.choices = []
 
 
-class Recording:
+class RecordingInstrument:
     """An instrument of the host that keeps what is recorded."""
 
     def __init__(self) -> None:
@@ -141,11 +141,11 @@ class Recording:
 
 
 async def test_router_gets_only_chunks_that_it_measures(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, rate, duration = Recording(), Recording(), Recording()
+    first, rate, duration = RecordingInstrument(), RecordingInstrument(), RecordingInstrument()
     monkeypatch.setattr(host, "inference_time_to_first_token", first)
     monkeypatch.setattr(host, "inference_tokens_per_second", rate)
     monkeypatch.setattr(host, "inference_duration", duration)
-    provider, pushed = Pushing(), list[Any]()
+    provider, pushed = PushingProvider(), list[Any]()
 
     def receive(each: Any) -> bool:
         pushed.append(each)
@@ -164,7 +164,7 @@ async def test_router_that_stores_completions_gets_every_chunk() -> None:
         async def store_chat_completion(self, *_: Any) -> None:
             return
 
-    provider = Pushing()
+    provider = PushingProvider()
     router = host.InferenceRouter(Table(provider), store=Store())
     inference = HostInference(router, store_chat_completions=True)
     assert [each async for each in await inference.open_stream(CHAT, lambda _: True)] == provider.chunks

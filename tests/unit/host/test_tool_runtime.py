@@ -16,7 +16,7 @@ from llama_stack_responses.host.platform import AuthenticationRequiredError
 from llama_stack_responses.host.tool_runtime import HostToolRuntime
 
 
-class Groups:
+class ToolGroups:
     """The host's router and routing table, with one tool of the same name in each group.
 
     Args:
@@ -50,28 +50,28 @@ def one_requester() -> bytes:
 
 async def test_group_without_answer_does_not_delay_tools_of_others() -> None:
     hanging = asyncio.Event()
-    runtime = HostToolRuntime(Groups(hanging=hanging, web_search=None), one_requester)
+    runtime = HostToolRuntime(ToolGroups(hanging=hanging, web_search=None), one_requester)
     assert await asyncio.wait_for(runtime.has("web_search"), 10)
     hanging.set()
     assert await runtime.has("hanging")
 
 
 async def test_group_without_answer_is_an_error_only_if_the_tool_is_not_found() -> None:
-    runtime = HostToolRuntime(Groups(hanging=asyncio.Event(), web_search=None), one_requester, listing_seconds=0.01)
+    runtime = HostToolRuntime(ToolGroups(hanging=asyncio.Event(), web_search=None), one_requester, listing_seconds=0.01)
     assert await runtime.has("web_search")
     with pytest.raises(ApiError, match="The stack's list of tools failed"):
         await runtime.has("other")
 
 
 async def test_group_that_needs_credentials_is_left_out() -> None:
-    runtime = HostToolRuntime(Groups(private=AuthenticationRequiredError("secret"), web_search=None), one_requester)
+    runtime = HostToolRuntime(ToolGroups(private=AuthenticationRequiredError("secret"), web_search=None), one_requester)
     assert await runtime.has("web_search")
     assert not await runtime.has("other")
 
 
 async def test_waiting_requests_share_one_listing() -> None:
     go_on = asyncio.Event()
-    groups = Groups(web_search=go_on)
+    groups = ToolGroups(web_search=go_on)
     runtime = HostToolRuntime(groups, one_requester)
     waiting = [asyncio.create_task(runtime.has("web_search")) for _ in range(20)]
     await asyncio.sleep(0)
@@ -84,7 +84,7 @@ async def test_waiting_requests_share_one_listing() -> None:
 REQUESTER: ContextVar[bytes] = ContextVar("requester")
 
 
-class Guarded(Groups):
+class GuardedToolGroup(ToolGroups):
     """A group whose tools are listed with the credentials of one user only."""
 
     async def list_runtime_tools(self, tool_group_id: str) -> Any:
@@ -97,7 +97,7 @@ class Guarded(Groups):
 
 async def test_listing_is_not_shared_between_users_or_credentials() -> None:
     go_on = asyncio.Event()
-    groups = Guarded(search=go_on)
+    groups = GuardedToolGroup(search=go_on)
     runtime = HostToolRuntime(groups, REQUESTER.get)
 
     async def has(requester: bytes) -> bool:

@@ -13,16 +13,16 @@ from llama_stack_responses.inputs.history import HistoryBounds, HistoryReader
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.memory import MemoryRecords
 from tests.contract.conversations import response, user
-from tests.contract.test_archive import Counting
+from tests.contract.test_archive import CountingProxy
 
 Json = dict[str, Any]
 
 ADA = Owner("ada")
 
 
-async def history_reader(items: Sequence[Json], most: int) -> tuple[HistoryReader, Counting]:
+async def history_reader(items: Sequence[Json], most: int) -> tuple[HistoryReader, CountingProxy]:
     """Return a history reader on a store that holds these items."""
-    counting = Counting(MemoryRecords(10_000, 2**20))
+    counting = CountingProxy(MemoryRecords(10_000, 2**20))
     archive = Archive(counting, clock=lambda: 0.0, retention=None)
     await archive.save(response(), owner=ADA, base=None, input_items=items)
     counting.reads = 0

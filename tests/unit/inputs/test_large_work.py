@@ -15,7 +15,7 @@ ADA, BOB = Owner("ada"), Owner("bob")
 LARGE = "x" * 40_000
 
 
-class Users:
+class CurrentUser:
     """The user in whose name work is done, and work that waits for `end`."""
 
     def __init__(self) -> None:
@@ -38,8 +38,8 @@ class Users:
 
 
 @pytest.fixture
-def users() -> Iterator[Users]:
-    users = Users()
+def users() -> Iterator[CurrentUser]:
+    users = CurrentUser()
     yield users
     users.end.set()
     users.work.close()
@@ -49,15 +49,15 @@ def thread() -> str:
     return threading.current_thread().name
 
 
-async def test_small_work_runs_at_once(users: Users) -> None:
+async def test_small_work_runs_at_once(users: CurrentUser) -> None:
     assert await users.work.run(thread, "x" * 1_000) == thread()
 
 
-async def test_large_work_runs_in_thread(users: Users) -> None:
+async def test_large_work_runs_in_thread(users: CurrentUser) -> None:
     assert (await users.work.run(thread, LARGE)).startswith("large-requests")
 
 
-async def test_error_of_work_is_raised(users: Users) -> None:
+async def test_error_of_work_is_raised(users: CurrentUser) -> None:
     def fail() -> None:
         raise ApiError(400, "No.")
 
@@ -65,7 +65,7 @@ async def test_error_of_work_is_raised(users: Users) -> None:
         await users.work.run(fail, LARGE)
 
 
-async def test_large_work_of_one_owner_leaves_thread_to_others(users: Users) -> None:
+async def test_large_work_of_one_owner_leaves_thread_to_others(users: CurrentUser) -> None:
     tasks = [users.start(ADA) for _ in range(3)]
     await until(lambda: len(users.running) == 1)
     tasks.append(users.start(BOB))
@@ -74,14 +74,14 @@ async def test_large_work_of_one_owner_leaves_thread_to_others(users: Users) -> 
     assert await asyncio.gather(*tasks) == ["done"] * 4
 
 
-async def test_only_owner_uses_all_threads(users: Users) -> None:
+async def test_only_owner_uses_all_threads(users: CurrentUser) -> None:
     tasks = [users.start(ANONYMOUS) for _ in range(3)]
     await until(lambda: len(users.running) == 2)
     users.end.set()
     await asyncio.gather(*tasks)
 
 
-async def test_waiting_work_of_one_owner_is_limited(users: Users) -> None:
+async def test_waiting_work_of_one_owner_is_limited(users: CurrentUser) -> None:
     tasks = [users.start(ADA) for _ in range(257)]
     await until(lambda: len(users.running) == 1)
     with pytest.raises(ApiError, match="too many large requests") as raised:
@@ -91,7 +91,7 @@ async def test_waiting_work_of_one_owner_is_limited(users: Users) -> None:
     await asyncio.gather(*tasks)
 
 
-async def test_cancelled_work_gives_thread_back(users: Users) -> None:
+async def test_cancelled_work_gives_thread_back(users: CurrentUser) -> None:
     first = users.start(ADA)
     await until(lambda: len(users.running) == 1)
     first.cancel()

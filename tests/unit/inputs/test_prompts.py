@@ -16,7 +16,7 @@ PLENTY = 10_000
 IMAGE = {"type": "input_image", "image_url": "https://a.b/c.png", "detail": "auto"}
 
 
-class Drawer:
+class FakePrompts:
     """Prompts in this process: the versions of one prompt, the last of which is the default."""
 
     def __init__(self, *texts: str, variables: str = "") -> None:
@@ -43,12 +43,12 @@ def message(*parts: str | Json) -> Json:
 async def filled(text: str, variables: str = "", **given: Any) -> list[Json]:
     """Return the messages that result from a prompt with these variables and the given values."""
     requested = request({"id": "p", "variables": given})
-    instructions = (await with_prompt(requested, Drawer(text, variables=variables), PLENTY)).instructions
+    instructions = (await with_prompt(requested, FakePrompts(text, variables=variables), PLENTY)).instructions
     assert isinstance(instructions, list)
     return instructions
 
 
-async def refused(prompts: Drawer | None, prompt: Json, characters: int = PLENTY) -> ApiError:
+async def refused(prompts: FakePrompts | None, prompt: Json, characters: int = PLENTY) -> ApiError:
     with pytest.raises(ApiError) as caught:
         await with_prompt(request(prompt), prompts, characters)
     return caught.value
@@ -81,12 +81,12 @@ async def test_variable_without_place_may_be_missing() -> None:
 
 
 async def test_instructions_follow_prompt() -> None:
-    created = await with_prompt(request({"id": "p"}, instructions="Be kind."), Drawer("Hello"), PLENTY)
+    created = await with_prompt(request({"id": "p"}, instructions="Be kind."), FakePrompts("Hello"), PLENTY)
     assert created.instructions == [message("Hello"), message("Be kind.")]
 
 
 async def test_response_names_version_of_prompt() -> None:
-    prompts = Drawer("one {{a}}", "two {{a}}", variables="a")
+    prompts = FakePrompts("one {{a}}", "two {{a}}", variables="a")
     newest = await with_prompt(request({"id": "p", "variables": {"a": "x"}}), prompts, PLENTY)
     assert newest.prompt == {"id": "p", "variables": {"a": "x"}, "version": "2"}
     first = await with_prompt(request({"id": "p", "variables": {"a": "x"}, "version": "1"}), prompts, PLENTY)
@@ -94,7 +94,7 @@ async def test_response_names_version_of_prompt() -> None:
 
 
 async def test_empty_prompt_adds_no_message() -> None:
-    created = await with_prompt(request({"id": "p"}), Drawer(""), PLENTY)
+    created = await with_prompt(request({"id": "p"}), FakePrompts(""), PLENTY)
     assert (created.instructions, created.prompt) == ([], {"id": "p", "variables": {}, "version": "1"})
 
 
@@ -102,7 +102,7 @@ async def test_empty_prompt_adds_no_message() -> None:
     "prompt", [{"id": "q"}, *({"id": "p", "version": each} for each in ("2", "0", "-1", "x", "²"))]
 )
 async def test_unknown_prompt_or_version_is_404(prompt: Json) -> None:
-    error = await refused(Drawer("Hello"), prompt)
+    error = await refused(FakePrompts("Hello"), prompt)
     assert (error.status, error.param, error.code) == (404, "prompt", "prompt_not_found")
     assert all(f"'{value}'" in error.message for value in prompt.values())
 
@@ -116,7 +116,7 @@ async def test_unknown_prompt_or_version_is_404(prompt: Json) -> None:
     ],
 )
 async def test_missing_and_unknown_variables_are_refused(given: Json, code: str, names: str) -> None:
-    error = await refused(Drawer("{{a}} {{b}} {{a}}", variables="a b c"), {"id": "p", "variables": given})
+    error = await refused(FakePrompts("{{a}} {{b}} {{a}}", variables="a b c"), {"id": "p", "variables": given})
     assert (error.status, error.param, error.code) == (400, "prompt.variables", code)
     assert f"variables: {names}." in error.message
 
@@ -131,7 +131,7 @@ TEXT = {"type": "input_text", "text": "x" * 100}
 
 @pytest.mark.parametrize("variable", ["x" * 100, TEXT])
 async def test_repeated_variable_is_filled_in_up_to_limit(variable: Any) -> None:
-    prompts, prompt = Drawer("{{a}}" * 10, variables="a"), {"id": "p", "variables": {"a": variable}}
+    prompts, prompt = FakePrompts("{{a}}" * 10, variables="a"), {"id": "p", "variables": {"a": variable}}
     created = await with_prompt(request(prompt), prompts, characters=10 * 105)
     assert created.instructions == [message("x" * 1000)]
     error = await refused(prompts, prompt, characters=10 * 105 - 1)
@@ -142,30 +142,32 @@ async def test_repeated_variable_is_filled_in_up_to_limit(variable: Any) -> None
 @pytest.mark.parametrize("variable", ["x" * 50_000, {**IMAGE, "image_url": f"data:image/png;base64,{'A' * 50_000}"}])
 async def test_excessively_repeated_variable_is_refused(variable: Any) -> None:
     prompt = {"id": "p", "variables": {"a": variable}}
-    error = await refused(Drawer("{{a}}" * 4_000, variables="a"), prompt, characters=10_485_760)
+    error = await refused(FakePrompts("{{a}}" * 4_000, variables="a"), prompt, characters=10_485_760)
     assert (error.param, error.code) == ("prompt.variables", "string_above_max_length")
 
 
 async def test_image_counts_from_its_second_place() -> None:
     image = {**IMAGE, "image_url": f"data:image/png;base64,{'A' * 5000}"}
     prompt = {"id": "p", "variables": {"a": image}}
-    assert (await with_prompt(request(prompt), Drawer("{{a}}", variables="a"), 100)).instructions == [message(image)]
-    assert (await refused(Drawer("{{a}}{{a}}", variables="a"), prompt, 5000)).param == "prompt.variables"
+    assert (await with_prompt(request(prompt), FakePrompts("{{a}}", variables="a"), 100)).instructions == [
+        message(image)
+    ]
+    assert (await refused(FakePrompts("{{a}}{{a}}", variables="a"), prompt, 5000)).param == "prompt.variables"
 
 
 async def test_many_small_images_count_as_parts() -> None:
     prompt = {"id": "p", "variables": {"a": IMAGE}}
-    assert (await refused(Drawer("{{a}}" * 100, variables="a"), prompt, 40_000)).code == "string_above_max_length"
+    assert (await refused(FakePrompts("{{a}}" * 100, variables="a"), prompt, 40_000)).code == "string_above_max_length"
 
 
 @pytest.mark.parametrize("text", ["x" * (2**20 + 1), "{{a}}" * 10_001])
 async def test_oversized_stored_prompt_is_refused(text: str) -> None:
-    error = await refused(Drawer(text, variables="a"), {"id": "p", "variables": {"a": ""}}, 2**30)
+    error = await refused(FakePrompts(text, variables="a"), {"id": "p", "variables": {"a": ""}}, 2**30)
     assert (error.status, error.param, error.code) == (400, "prompt", "string_above_max_length")
 
 
 async def test_error_lists_at_most_ten_variables() -> None:
     names = [f"{'n' * 200}{number}" for number in range(1000)]
-    error = await refused(Drawer("".join(f"{{{{{name}}}}}" for name in names)), {"id": "p"}, 2**20)
+    error = await refused(FakePrompts("".join(f"{{{{{name}}}}}" for name in names)), {"id": "p"}, 2**20)
     assert error.message.endswith(", and 990 more.")
     assert len(error.message) < 2000

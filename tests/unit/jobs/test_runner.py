@@ -566,7 +566,7 @@ async def test_store_outage_does_not_block_hand_over(records: WatchedRecords, st
     assert harness.inference.streaming == 0
 
 
-class Unsure(WatchedRecords):
+class UncertainRecords(WatchedRecords):
     """Records whose first commit of a key with `prefix` fails with an error, applied or not.
 
     Args:
@@ -607,7 +607,7 @@ async def test_server_ending_during_final_commit_leaves_finished_or_queued_job(
     async def end() -> None:
         working[0].hand_over()
 
-    unsure = ProcessHarness(Unsure(records, "t/", committed=committed, meanwhile=end), *ROUNDS)
+    unsure = ProcessHarness(UncertainRecords(records, "t/", committed=committed, meanwhile=end), *ROUNDS)
     working.append(unsure.runner(await unsure.claim()))
     async with asyncio.timeout(PATIENCE):
         await working[0].run()
@@ -633,7 +633,7 @@ async def test_reader_during_unconfirmed_removal_of_cut_events_sees_final_stream
         await turns(5)
 
     key = f"e/{ID}/{cut[-1]['sequence_number']:08d}"
-    second = ProcessHarness(Unsure(records, key, committed=True, meanwhile=come), [text("Hello"), finish()])
+    second = ProcessHarness(UncertainRecords(records, key, committed=True, meanwhile=come), [text("Hello"), finish()])
     await second.run_job()
     final = await second.result()
     assert texts_of(final) == ["Hello"]

@@ -86,7 +86,7 @@ class LostReplyRecords(WatchedRecords):
             raise ApiError(503, "The connection was lost.")
 
 
-class Watched(WatchedRecords):
+class YieldingRecords(WatchedRecords):
     """Records that sleep after each commit, so that other tasks see the jobs in between."""
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
@@ -670,7 +670,7 @@ async def test_refused_response_frees_its_place(start: Start) -> None:
 
 
 async def test_refused_response_leaves_no_records(records: WatchedRecords, start: Start) -> None:
-    process = start(ApiError(429, "Slow down."), on=Watched(records))
+    process = start(ApiError(429, "Slow down."), on=YieldingRecords(records))
     with pytest.raises(ApiError, match=r"Slow down\."):
         await process.open(process.background)
     assert [key for key, _ in await records.range("!", "~", limit=99) if key[0] not in "px"] == []

@@ -69,14 +69,14 @@ async def test_failed_blocking_check_is_raised(mode: Mode, error: ApiError) -> N
     assert raised.value is error
 
 
-class Hanging(FakeModerator):
+class HangingModerator(FakeModerator):
     async def check(self, *_: Any) -> Json:
         return await asyncio.Event().wait()  # type: ignore[return-value]
 
 
 async def test_hanging_check_times_out() -> None:
     with pytest.raises(ApiError, match=r"did not answer within 0\.01 seconds") as raised:
-        await Checks(Hanging(), seconds=0.01, held_characters=1).check(BLOCKED, "hi", "input")
+        await Checks(HangingModerator(), seconds=0.01, held_characters=1).check(BLOCKED, "hi", "input")
     assert raised.value.status == 504
 
 

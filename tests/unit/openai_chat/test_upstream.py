@@ -334,7 +334,7 @@ async def test_unread_stream_closes_connection_when_collected() -> None:
 # -- pushed events -----------------------------------------------------------------
 
 
-class Pushed:
+class PushReceiver:
     """A receiver that leaves some events to be read."""
 
     def __init__(self, *left: Any) -> None:
@@ -371,7 +371,7 @@ async def pushing(wire: Wire, receive: Receive, most: int = 100) -> tuple[Connec
 
 
 async def test_event_is_pushed_in_call_that_receives_its_bytes() -> None:
-    receive = Pushed({"n": 4})
+    receive = PushReceiver({"n": 4})
     connection, stream = await pushing(Wire(), receive)
     reading = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)
@@ -391,7 +391,7 @@ async def test_event_is_pushed_in_call_that_receives_its_bytes() -> None:
     assert [each["n"] for each in receive.taken] == [1, 2, 3, 5, 6]
 
 
-class Extending(Pushed):
+class ExtendingReceiver(PushReceiver):
     """A receiver that also takes texts of events that have nothing else; each text before the event that is built."""
 
     def text_of(self, value: Any) -> str | None:
@@ -405,7 +405,7 @@ class Extending(Pushed):
 
 
 async def test_text_of_repeated_event_is_pushed_without_event() -> None:
-    receive = Extending("d", {"t": "d"})
+    receive = ExtendingReceiver("d", {"t": "d"})
     connection, stream = await pushing(Wire(), receive)
     stream.push_to(receive, receive)
     reading = asyncio.ensure_future(anext(stream))
@@ -438,7 +438,7 @@ async def test_event_is_pushed_in_context_of_reader() -> None:
 
 @pytest.mark.parametrize("bad", [event({"error": {"message": "broke"}}), b"5\r\ndata:\r\n9\r\n {]\n\n\n\n\n\r\n"])
 async def test_error_after_pushed_events_is_raised_to_reader(bad: bytes) -> None:
-    receive = Pushed()
+    receive = PushReceiver()
     connection, stream = await pushing(Wire(), receive)
     reading = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)
@@ -449,7 +449,7 @@ async def test_error_after_pushed_events_is_raised_to_reader(bad: bytes) -> None
 
 
 async def test_pushed_events_break_silence(loop_clock: LoopClock) -> None:
-    receive = Pushed()
+    receive = PushReceiver()
     connection, stream = await pushing(Wire(), receive)
     reading = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)
@@ -467,7 +467,7 @@ async def test_pushed_events_break_silence(loop_clock: LoopClock) -> None:
 
 
 async def test_cancelled_reader_closes_connection_of_pushed_stream() -> None:
-    receive, wire = Pushed(), Wire()
+    receive, wire = PushReceiver(), Wire()
     connection, stream = await pushing(wire, receive)
     reading = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)

@@ -16,7 +16,7 @@ from llama_stack_responses.store.memory import MemoryRecords
 from tests.support.inference import FakeInference, Round, finish, text
 from tests.support.records import WatchedRecords
 from tests.support.waiting import until
-from tests.unit.service.test_short_requests import Everybody, server
+from tests.unit.service.test_short_requests import SingleUserAccess, server
 
 type Json = dict[str, Any]
 type Start = Callable[..., OpenAIResponsesImpl]
@@ -41,7 +41,7 @@ async def start(records: WatchedRecords) -> AsyncIterator[Start]:
     created: list[OpenAIResponsesImpl] = []
 
     def started(*rounds: Round) -> OpenAIResponsesImpl:
-        created.append(server(records, FakeInference(*rounds), Everybody()))
+        created.append(server(records, FakeInference(*rounds), SingleUserAccess()))
         return created[-1]
 
     yield started

@@ -20,7 +20,7 @@ from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.memory import MemoryRecords
 from tests.support.inference import FakeInference, finish, text
-from tests.unit.service.test_short_requests import Everybody, server
+from tests.unit.service.test_short_requests import SingleUserAccess, server
 
 type Json = dict[str, Any]
 
@@ -36,7 +36,7 @@ def inference() -> FakeInference:
 @pytest.fixture
 async def impl(inference: FakeInference) -> AsyncIterator[OpenAIResponsesImpl]:
     config = ResponsesConfig.model_validate({"limits": {"history_bytes": LIMIT}})
-    created = server(MemoryRecords(), inference, Everybody(), config=config)
+    created = server(MemoryRecords(), inference, SingleUserAccess(), config=config)
     yield created
     await created.shutdown()
 

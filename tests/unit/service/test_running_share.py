@@ -18,13 +18,13 @@ from llama_stack_responses.inputs.connection_memory import ConnectionMemory
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
 from tests.support.inference import FakeInference, finish, text
-from tests.unit.service.test_short_requests import Everybody, server
+from tests.unit.service.test_short_requests import SingleUserAccess, server
 
 ROOM = Admission(Quota("histories", 10**6, 10**6))
 BODY = {"model": "m", "input": "Hello"}
 
 
-class Users(Everybody):
+class SwitchedAccess(SingleUserAccess):
     """The user that the test sets."""
 
     owner = Owner("ada")
@@ -34,8 +34,8 @@ class Users(Everybody):
 
 
 @pytest.fixture
-def users() -> Users:
-    return Users()
+def users() -> SwitchedAccess:
+    return SwitchedAccess()
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def go() -> asyncio.Event:
 
 
 @pytest.fixture
-async def impl(users: Users, go: asyncio.Event) -> AsyncIterator[OpenAIResponsesImpl]:
+async def impl(users: SwitchedAccess, go: asyncio.Event) -> AsyncIterator[OpenAIResponsesImpl]:
     """A server with two places for one user and three in total, whose model waits."""
     answer: Any = [text("Hello"), go, finish()]
     inference = FakeInference(*[answer] * 20)
@@ -97,7 +97,7 @@ async def test_abandoned_response_frees_its_place(impl: OpenAIResponsesImpl) -> 
         await run.wait_ended()
 
 
-async def test_other_user_has_separate_share(impl: OpenAIResponsesImpl, users: Users) -> None:
+async def test_other_user_has_separate_share(impl: OpenAIResponsesImpl, users: SwitchedAccess) -> None:
     for _ in range(2):
         await unstreamed(impl)
     users.owner = Owner("bob")
@@ -107,7 +107,7 @@ async def test_other_user_has_separate_share(impl: OpenAIResponsesImpl, users: U
     assert raised.value.status == 503
 
 
-async def test_anonymous_user_may_use_whole_quota(impl: OpenAIResponsesImpl, users: Users) -> None:
+async def test_anonymous_user_may_use_whole_quota(impl: OpenAIResponsesImpl, users: SwitchedAccess) -> None:
     users.owner = ANONYMOUS
     for _ in range(3):
         await unstreamed(impl)

@@ -63,7 +63,7 @@ class CountingRecords(WatchedRecords):
         await super().commit(ops, conditions)
 
 
-class Everybody:
+class SingleUserAccess:
     """One user with all permissions."""
 
     def current_user(self) -> Owner:
@@ -87,7 +87,7 @@ def ledger() -> CountingRecords:
 def server(
     records: Records,
     inference: FakeInference,
-    access: Everybody,
+    access: SingleUserAccess,
     intervals: Intervals = DEFAULT,
     config: ResponsesConfig | None = None,
 ) -> OpenAIResponsesImpl:
@@ -105,7 +105,7 @@ def server(
 async def impl(ledger: CountingRecords) -> AsyncIterator[OpenAIResponsesImpl]:
     """A server whose model answers at once."""
     inference = FakeInference(*([text(f"Answer {number}."), finish()] for number in range(ROUNDS)))
-    created = server(ledger, inference, Everybody())
+    created = server(ledger, inference, SingleUserAccess())
     yield created
     await created.shutdown()
 

@@ -26,7 +26,7 @@ from llama_stack_responses.wire.responses import RunEventsResponse, RunJsonRespo
 from tests.support.inference import FakeInference, Round, finish, text
 from tests.support.records import WatchedRecords
 from tests.support.strict import validate_response
-from tests.unit.service.test_short_requests import Everybody, server
+from tests.unit.service.test_short_requests import SingleUserAccess, server
 
 type Json = dict[str, Any]
 
@@ -41,7 +41,7 @@ ASKED: Final[Json] = {
 }
 
 
-class Lossy(WatchedRecords):
+class UnreachableAfterCommit(WatchedRecords):
     """Records that apply the commit of a response and are unreachable afterwards.
 
     Attributes:
@@ -59,7 +59,7 @@ class Lossy(WatchedRecords):
             raise Unanswered("The connection was lost.")
 
 
-class Anonymous(Everybody):
+class UnprivilegedAccess(SingleUserAccess):
     """A user without access to others' responses."""
 
     def allows(self, *_: object) -> bool:
@@ -70,8 +70,8 @@ GIVES_UP: Final = Intervals(unknown_outcome_seconds=0.02, store_retry_seconds=0.
 
 
 @pytest.fixture
-def records() -> Lossy:
-    return Lossy()
+def records() -> UnreachableAfterCommit:
+    return UnreachableAfterCommit()
 
 
 @pytest.fixture
@@ -80,13 +80,15 @@ def gate() -> asyncio.Event:
 
 
 @pytest.fixture
-async def start(records: Lossy, gate: asyncio.Event) -> AsyncIterator[Callable[..., OpenAIResponsesImpl]]:
+async def start(
+    records: UnreachableAfterCommit, gate: asyncio.Event
+) -> AsyncIterator[Callable[..., OpenAIResponsesImpl]]:
     """Start servers on the store whose models send one delta, wait for the gate, and send another."""
     started: list[OpenAIResponsesImpl] = []
 
-    def begin(access: Everybody | None = None) -> OpenAIResponsesImpl:
+    def begin(access: SingleUserAccess | None = None) -> OpenAIResponsesImpl:
         rounds: list[Round] = [[text("Hel"), gate, text("lo"), finish()] for _ in range(3)]
-        started.append(server(records, FakeInference(*rounds), access or Everybody(), GIVES_UP))
+        started.append(server(records, FakeInference(*rounds), access or SingleUserAccess(), GIVES_UP))
         return started[-1]
 
     yield begin
@@ -149,7 +151,7 @@ async def test_response_stays_in_progress_after_its_server_died(
 
 
 async def test_response_in_progress_is_hidden_from_other_users(start: Callable[..., OpenAIResponsesImpl]) -> None:
-    here, other = start(), start(Anonymous())
+    here, other = start(), start(UnprivilegedAccess())
     _, created = await begun(here)
     for call in (other.reader.retrieve, other.delete, other.cancel):
         with pytest.raises(ApiError) as refused:
@@ -190,7 +192,7 @@ async def test_unsupported_calls_on_response_in_progress_are_refused(start: Call
 
 
 async def test_response_deleted_in_progress_fails_for_its_reader(
-    start: Callable[..., OpenAIResponsesImpl], gate: asyncio.Event, records: Lossy
+    start: Callable[..., OpenAIResponsesImpl], gate: asyncio.Event, records: UnreachableAfterCommit
 ) -> None:
     here, there = start(), start()
     run, created = await begun(here)
@@ -211,7 +213,7 @@ async def test_response_deleted_in_progress_fails_for_its_reader(
 
 
 @pytest.fixture
-def lossy(records: Lossy, gate: asyncio.Event) -> Lossy:
+def lossy(records: UnreachableAfterCommit, gate: asyncio.Event) -> UnreachableAfterCommit:
     """Records that become unreachable with each response that they store."""
     records.loses = True
     gate.set()
@@ -240,7 +242,7 @@ async def answered(answer: RunEventsResponse | RunJsonResponse) -> tuple[dict[by
 
 
 async def test_stream_with_unknown_outcome_ends_with_error_not_done(
-    start: Callable[..., OpenAIResponsesImpl], lossy: Lossy
+    start: Callable[..., OpenAIResponsesImpl], lossy: UnreachableAfterCommit
 ) -> None:
     here = start()
     run = await here.create(ASKED)
@@ -259,7 +261,7 @@ async def test_stream_with_unknown_outcome_ends_with_error_not_done(
 
 
 async def test_unstreamed_unknown_outcome_is_503_without_retry(
-    start: Callable[..., OpenAIResponsesImpl], lossy: Lossy
+    start: Callable[..., OpenAIResponsesImpl], lossy: UnreachableAfterCommit
 ) -> None:
     here = start()
     run = await here.create({**ASKED, "stream": False})
@@ -273,7 +275,7 @@ async def test_unstreamed_unknown_outcome_is_503_without_retry(
 
 
 async def test_unknown_outcome_on_websocket_is_error_event(
-    start: Callable[..., OpenAIResponsesImpl], lossy: Lossy
+    start: Callable[..., OpenAIResponsesImpl], lossy: UnreachableAfterCommit
 ) -> None:
     run = await start().create_on_connection(
         ASKED, ConnectionOptions(ConnectionMemory(1000, Admission(Quota("histories", 10**6, 10**6)).reserve(ANONYMOUS)))
@@ -286,7 +288,7 @@ async def test_unknown_outcome_on_websocket_is_error_event(
 
 
 async def test_unknown_begin_under_idempotency_key_may_be_retried(
-    start: Callable[..., OpenAIResponsesImpl], lossy: Lossy
+    start: Callable[..., OpenAIResponsesImpl], lossy: UnreachableAfterCommit
 ) -> None:
     with pytest.raises(ApiError, match="Send it again with the same key") as refused:
         await start().create({**ASKED, "stream": False}, "key")

@@ -9,7 +9,7 @@ import pytest
 from llama_stack_responses.store.byte_budget import ByteBudget
 
 
-class Work:
+class BudgetedTask:
     """A piece of work that holds bytes until a test ends it."""
 
     def __init__(self, budget: ByteBudget, size: int) -> None:
@@ -37,8 +37,8 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def begin(budget: ByteBudget, *sizes: int) -> list[Work]:
-    works = [Work(budget, size) for size in sizes]
+async def begin(budget: ByteBudget, *sizes: int) -> list[BudgetedTask]:
+    works = [BudgetedTask(budget, size) for size in sizes]
     await settled()
     return works
 

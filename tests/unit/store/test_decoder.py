@@ -24,7 +24,7 @@ SPARSE: Final = "word " * 200_000
 """1 MB of text that compresses to a few kilobytes."""
 
 
-class Source:
+class StoredValues:
     """Stored values that are read from a store.
 
     Attributes:
@@ -43,7 +43,7 @@ class Source:
 
 
 def same(values: Sequence[bytes]) -> Sequence[bytes]:
-    """Return the values of what `Source.read` returned."""
+    """Return the values of what `StoredValues.read` returned."""
     return values
 
 
@@ -94,7 +94,7 @@ async def test_concurrent_large_values_hold_no_more_than_the_budget(text: str, m
 
 
 async def test_work_that_waits_reads_its_records_again() -> None:
-    decoder, sources = Decoder(TOTAL), [Source(DENSE) for _ in range(10)]
+    decoder, sources = Decoder(TOTAL), [StoredValues(DENSE) for _ in range(10)]
     found = await asyncio.gather(*(decoder.read_until(source.read, same, 2**30) for source in sources))
     assert all(values[0][0] == DENSE for _, values in found)
     assert sources[0].reads == 1

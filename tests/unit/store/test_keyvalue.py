@@ -19,7 +19,7 @@ from tests.contract.conversations import CREATED, assistant, response, user
 MANY = 1000
 
 
-class Keys:
+class WorstCaseKeyValue:
     """A worst-case store: a range is unordered, includes its end, repeats values, and takes the start as a pattern."""
 
     def __init__(self, rank: Callable[[str], str] = str) -> None:
@@ -29,7 +29,7 @@ class Keys:
         self.connections = 0
         self._rank = rank
 
-    async def connect(self) -> Keys:
+    async def connect(self) -> WorstCaseKeyValue:
         self.connections += 1
         return self
 
@@ -75,7 +75,7 @@ CHANGE: Sequence[Op] = [Put("a", b"2"), Delete("b"), Ensure("c", b"2", 99.0), Pu
 async def test_interrupted_commit_is_atomic(died: bool) -> None:
     outcomes = []
     for calls in range(40):
-        keys = Keys()
+        keys = WorstCaseKeyValue()
         records = KeyValueRecords(keys.connect, clock=lambda: 10.0)
         await records.commit(BEFORE)
         before = await everything(records)
@@ -102,7 +102,7 @@ async def test_interrupted_commit_is_atomic(died: bool) -> None:
 
 
 async def test_cancelled_commit_is_finished_by_next_commit() -> None:
-    keys = Keys()
+    keys = WorstCaseKeyValue()
     records = KeyValueRecords(keys.connect)
     await records.commit([Put("a", b"1")])
     for pause in range(12):
@@ -118,7 +118,7 @@ async def test_cancelled_commit_is_finished_by_next_commit() -> None:
 async def test_acknowledged_response_survives_server_death() -> None:
     owner, kept = Owner("alice"), response(assistant("kept"))
     for calls in range(120):
-        keys = Keys()
+        keys = WorstCaseKeyValue()
         archive = Archive(KeyValueRecords(keys.connect), clock=lambda: CREATED)
         await archive.save(kept, owner=owner, base=None, input_items=[user("q")])
         created = response(assistant("made"))
@@ -142,7 +142,7 @@ async def test_acknowledged_response_survives_server_death() -> None:
 
 
 async def test_error_hides_text_of_store(caplog: pytest.LogCaptureFixture) -> None:
-    keys = Keys()
+    keys = WorstCaseKeyValue()
     keys.left = 0
     records = KeyValueRecords(keys.connect)
     for call in (records.get_many(["a"]), records.range("a", "b", limit=1), records.commit([]), records.sweep(1.0)):
@@ -160,20 +160,20 @@ async def test_error_hides_text_of_store(caplog: pytest.LogCaptureFixture) -> No
 
 
 async def test_range_is_sorted_for_any_order_of_store() -> None:
-    records = KeyValueRecords(Keys(str.casefold).connect)
+    records = KeyValueRecords(WorstCaseKeyValue(str.casefold).connect)
     await records.commit([Put("Z", b""), Put("a", b""), Put("_", b"")])
     assert [key for key, _ in await everything(records)] == ["Z", "_", "a"]
 
 
 async def test_store_with_wrong_ranges_is_refused() -> None:
     """A database's locale may ignore some characters."""
-    records = KeyValueRecords(Keys(lambda key: key.replace("\x7f", "")).connect)
+    records = KeyValueRecords(WorstCaseKeyValue(lambda key: key.replace("\x7f", "")).connect)
     with pytest.raises(ApiError, match="not in the order of their bytes"):
         await records.commit([Put("a", b"")])
 
 
 async def test_store_reconnects_once_after_failure() -> None:
-    keys = Keys()
+    keys = WorstCaseKeyValue()
     records = KeyValueRecords(keys.connect)
     await records.commit([Put("a", b"1")])
     keys.left = 0

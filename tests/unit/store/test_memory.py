@@ -9,7 +9,7 @@ from llama_stack_responses.store.records import Delete, Put, VersionIs
 ALICE, BOB = Owner("alice"), Owner("bob")
 
 
-class Shared:
+class SharedRecords:
     """Records of several users, of whom `owner` is served."""
 
     def __init__(self, max_records: int = 1000, max_bytes: int = 1_000_000) -> None:
@@ -49,7 +49,7 @@ async def test_oldest_records_are_evicted_over_max_bytes() -> None:
 
 
 async def test_owner_of_most_records_loses_the_oldest() -> None:
-    shared = Shared(max_records=6)
+    shared = SharedRecords(max_records=6)
     await shared.put(ALICE, "a1", "a2")
     await shared.put(BOB, *(f"b{number}" for number in range(20)))
     assert await keys(shared.records) == ["a1", "a2", "b16", "b17", "b18", "b19"]
@@ -58,7 +58,7 @@ async def test_owner_of_most_records_loses_the_oldest() -> None:
 
 
 async def test_owner_of_most_bytes_loses_the_oldest() -> None:
-    shared = Shared(max_bytes=10_000)
+    shared = SharedRecords(max_bytes=10_000)
     await shared.put(ALICE, *(f"a{number}" for number in range(30)), size=50)
     await shared.put(BOB, "b1", "b2", "b3", "b4", size=4_000)
     assert await keys(shared.records) == sorted([*(f"a{number}" for number in range(30)), "b3", "b4"])
@@ -69,7 +69,7 @@ async def test_owner_of_most_bytes_loses_the_oldest() -> None:
 
 async def test_work_for_no_user_counts_for_owner_of_records_it_relies_on() -> None:
     """A worker writes events on the condition that the job is unchanged."""
-    shared = Shared(max_records=5)
+    shared = SharedRecords(max_records=5)
     await shared.put(ALICE, "job_a")
     await shared.put(BOB, "job_b")
     shared.owner = ANONYMOUS
@@ -82,14 +82,14 @@ async def test_work_for_no_user_counts_for_owner_of_records_it_relies_on() -> No
 
 
 async def test_record_that_another_user_writes_keeps_its_owner() -> None:
-    shared = Shared(max_records=4)
+    shared = SharedRecords(max_records=4)
     await shared.put(ALICE, "shared", "a1")
     await shared.put(BOB, "shared", "b1", "b2", "b3")
     assert await keys(shared.records) == ["a1", "b2", "b3", "shared"]
 
 
 async def test_deleted_and_expired_records_count_for_no_owner() -> None:
-    shared = Shared(max_records=3)
+    shared = SharedRecords(max_records=3)
     await shared.put(ALICE, "a1", "a2")
     await shared.records.commit([Delete("a1"), Put("a3", b"", 1.0)])
     await shared.records.sweep(2.0)

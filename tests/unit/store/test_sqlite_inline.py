@@ -25,7 +25,7 @@ LARGE = b"x" * 200_000
 
 @pytest.fixture
 async def records(tmp_path: Path) -> AsyncIterator[SqliteRecords]:
-    """Records that never count the disk as slow, as it may seem on a busy machine. Tests of a `Bench` cover that."""
+    """Records that never count the disk as slow, as it may seem on a busy machine. Tests of a `InlineHarness` cover that."""
     opened = SqliteRecords(tmp_path / "records.db", busy_timeout=60, slow_seconds=inf)
     yield opened
     await opened.close()
@@ -43,7 +43,7 @@ class Clock:
         return self.now
 
 
-class Bench:
+class InlineHarness:
     """An `Inline` with a writer thread. It shows which of them ran a task."""
 
     def __init__(self, path: Path, path_of_writer: Path) -> None:
@@ -69,8 +69,8 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    created = Bench(tmp_path / "records.db", tmp_path / "records.db")
+async def bench(tmp_path: Path) -> AsyncIterator[InlineHarness]:
+    created = InlineHarness(tmp_path / "records.db", tmp_path / "records.db")
     yield created
     await created.close()
 
@@ -188,7 +188,7 @@ async def test_commits_with_full_synchronous_run_in_thread(tmp_path: Path) -> No
     await records.close()
 
 
-async def test_slow_disk_moves_tasks_to_threads_for_one_second(bench: Bench) -> None:
+async def test_slow_disk_moves_tasks_to_threads_for_one_second(bench: InlineHarness) -> None:
     assert await bench.commit() == "MainThread"
     bench.clock.step = 0.2
     assert await bench.commit() == "MainThread"
@@ -200,7 +200,7 @@ async def test_slow_disk_moves_tasks_to_threads_for_one_second(bench: Bench) -> 
     assert await bench.commit() == "MainThread"
 
 
-async def test_failing_disk_moves_tasks_to_threads_for_one_second(bench: Bench) -> None:
+async def test_failing_disk_moves_tasks_to_threads_for_one_second(bench: InlineHarness) -> None:
     assert await bench.commit() == "MainThread"
     assert bench.inline.read(lambda connection: connection.execute("SELECT 1 FROM gone").fetchall()) is None
     assert await bench.commit() == "records-writer"
@@ -208,7 +208,7 @@ async def test_failing_disk_moves_tasks_to_threads_for_one_second(bench: Bench) 
     assert await bench.commit() == "MainThread"
 
 
-async def test_waiting_for_lock_happens_in_thread(bench: Bench, tmp_path: Path) -> None:
+async def test_waiting_for_lock_happens_in_thread(bench: InlineHarness, tmp_path: Path) -> None:
     assert await bench.commit() == "MainThread"
     other = sqlite3.connect(tmp_path / "records.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -222,7 +222,7 @@ async def test_waiting_for_lock_happens_in_thread(bench: Bench, tmp_path: Path) 
     assert await bench.commit() == "MainThread"
 
 
-async def test_connection_in_use_by_other_loop_is_not_waited_for(bench: Bench) -> None:
+async def test_connection_in_use_by_other_loop_is_not_waited_for(bench: InlineHarness) -> None:
     assert await bench.commit() == "MainThread"
     reads, ends = threading.Event(), threading.Event()
 
@@ -289,7 +289,7 @@ async def test_ended_event_loop_does_not_block_store(tmp_path: Path) -> None:
 
 
 async def test_loop_ended_during_checkpoint_does_not_block_later_checkpoints(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: InlineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests: list[asyncio.AbstractEventLoop] = []
 
@@ -305,7 +305,7 @@ async def test_loop_ended_during_checkpoint_does_not_block_later_checkpoints(
     assert requests[1:] == [asyncio.get_running_loop()]
 
 
-async def test_close_leaves_commits_of_other_loops_to_them(bench: Bench) -> None:
+async def test_close_leaves_commits_of_other_loops_to_them(bench: InlineHarness) -> None:
     waits, closed = threading.Event(), threading.Event()
 
     async def commit() -> tuple[str, str]:
@@ -381,7 +381,7 @@ async def test_failed_checkpoint_is_repeated_when_wal_has_grown(tmp_path: Path) 
 async def test_failed_checkpoint_fails_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SqliteFile, "wal_size", lambda _: WAL_BYTES + 1)
     (tmp_path / "file").write_bytes(b"")
-    bench = Bench(tmp_path / "records.db", tmp_path / "file" / "no folder")
+    bench = InlineHarness(tmp_path / "records.db", tmp_path / "file" / "no folder")
     for _ in range(3):
         assert await bench.commit() == "MainThread"
         await bench.writer.stop()  # its attempt to checkpoint the WAL is over

@@ -30,15 +30,15 @@ THRESHOLD = 0.1
 PLACE = r"\S+:\d+ \S+"
 
 
-class Reported:
+class MonitorReports:
     def __init__(self) -> None:
         self.delays: list[float] = []
         self.holds: list[float] = []
 
 
 @contextmanager
-def monitored(threshold: float = THRESHOLD, report_after: float = 10.0) -> Iterator[Reported]:
-    reported = Reported()
+def monitored(threshold: float = THRESHOLD, report_after: float = 10.0) -> Iterator[MonitorReports]:
+    reported = MonitorReports()
     monitor = EventLoopMonitor(threshold, reported.delays.append, reported.holds.append, report_after)
     monitor.start()
     try:

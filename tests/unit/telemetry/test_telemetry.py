@@ -59,7 +59,7 @@ TRACE: Final = "4bf92f3577b34da6a3ce929d0e0e4736"
 HEADERS: Final = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01", "tracestate": "a=b"}
 
 
-class Watched:
+class ExportedTelemetry:
     """Telemetry with its exported data."""
 
     def __init__(self, **environment: str) -> None:
@@ -102,7 +102,7 @@ def one_round(telemetry: Telemetry) -> None:
 
 
 def test_spans_contain_no_content_by_default() -> None:
-    watched = Watched()
+    watched = ExportedTelemetry()
     one_round(watched.telemetry)
     shown = " ".join(span.to_json() for span in watched.spans)
     for words in ("Be kind", "Look", "Oslo", "Hm.", "So ", "otter", "animal"):
@@ -111,7 +111,7 @@ def test_spans_contain_no_content_by_default() -> None:
 
 @pytest.mark.parametrize("value", ["true", "SPAN_ONLY", "span_and_event"])
 def test_spans_contain_content_if_configured(value: str) -> None:
-    watched = Watched(**{content.SWITCH: value})
+    watched = ExportedTelemetry(**{content.SWITCH: value})
     one_round(watched.telemetry)
     chat, _, called = watched.spans
     request = json.loads(chat.attributes["gen_ai.input.messages"])
@@ -138,14 +138,14 @@ def test_spans_contain_content_if_configured(value: str) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_span_of_round_has_whether_it_was_streamed(stream: bool) -> None:
-    watched = Watched()
+    watched = ExportedTelemetry()
     with watched.telemetry.response(begun()) as whole, watched.telemetry.round("local/m", whole) as round_:
         round_.set_request(CHAT | {"stream": stream})
     assert watched.spans[0].attributes["gen_ai.request.stream"] is stream
 
 
 def test_time_to_first_chunk_is_measured_once() -> None:
-    watched = Watched()
+    watched = ExportedTelemetry()
     one_round(watched.telemetry)
     points = watched.points()
     for name in ("gen_ai.client.operation.time_to_first_chunk", "gen_ai.server.time_to_first_token"):
@@ -168,7 +168,7 @@ def test_time_to_first_chunk_is_measured_once() -> None:
     ],
 )
 def test_error_is_recorded_by_type_without_its_text(error: BaseException, status: StatusCode, kind: str) -> None:
-    watched = Watched()
+    watched = ExportedTelemetry()
     telemetry = watched.telemetry
     with pytest.raises(type(error)), telemetry.response(begun()) as whole, telemetry.round("local/m", whole):
         raise error
@@ -188,7 +188,7 @@ def test_error_is_recorded_by_type_without_its_text(error: BaseException, status
     ],
 )
 def test_unknown_models_create_no_metric_series(error: BaseException) -> None:
-    watched = Watched()
+    watched = ExportedTelemetry()
     telemetry = watched.telemetry
     for model in ("x1", "y/x2", "z/x3"):
         with pytest.raises(type(error)), telemetry.response(begun(model)) as whole, telemetry.round(model, whole):
@@ -199,7 +199,7 @@ def test_unknown_models_create_no_metric_series(error: BaseException) -> None:
 
 
 def test_model_that_answered_keeps_its_name_in_metrics() -> None:
-    watched = Watched()
+    watched = ExportedTelemetry()
     telemetry = watched.telemetry
 
     def answer() -> None:
@@ -215,7 +215,7 @@ def test_model_that_answered_keeps_its_name_in_metrics() -> None:
 
 
 def test_tool_names_create_no_metric_series() -> None:
-    watched = Watched()
+    watched = ExportedTelemetry()
     for name in ("mine__a", "mine__b"):
         with watched.telemetry.tool(replace(CALL, name=name), "mcp_call"):
             pass
@@ -225,14 +225,14 @@ def test_tool_names_create_no_metric_series() -> None:
 
 
 def test_span_has_conversation_id() -> None:
-    watched = Watched()
+    watched = ExportedTelemetry()
     with watched.telemetry.response(begun() | {"conversation": {"id": "conv_1"}}):
         pass
     assert watched.spans[0].attributes["gen_ai.conversation.id"] == "conv_1"
 
 
 async def test_store_calls_are_timed() -> None:
-    watched = Watched()
+    watched = ExportedTelemetry()
     records = MeasuredRecords(MemoryRecords(), watched.telemetry)
     assert records.transactional
     await records.commit([Put("a", b"1")])

@@ -25,7 +25,7 @@ FUNCTION: Final[Json] = {"type": "function", "name": "f"}
 SAID: Final[Round] = [text("Done."), finish()]
 
 
-class Generated:
+class GeneratedResponse:
     """The response to a request, its events, and the requests to the model."""
 
     def __init__(self, events: list[Json], harness: GenerationHarness) -> None:
@@ -39,7 +39,7 @@ class Generated:
         return [[tool[tool["type"]]["name"] for tool in request.get("tools", ())] for request in self.requests]
 
 
-async def make(*rounds: Round, **options: Any) -> Generated:
+async def make(*rounds: Round, **options: Any) -> GeneratedResponse:
     """Run a response, and check that its events are replayed exactly."""
     harness = GenerationHarness(*rounds, makers={}, **options)
     events = await harness.end()
@@ -47,7 +47,7 @@ async def make(*rounds: Round, **options: Any) -> Generated:
     transcript.note(events)
     assert list(replay(events[-1]["response"], transcript.marks())) == events
     check_stream(list(replay(events[-1]["response"])))
-    return Generated(events, harness)
+    return GeneratedResponse(events, harness)
 
 
 def arguments(index: int, *fragments: str) -> list[ChatCompletionChunk]:
@@ -55,7 +55,7 @@ def arguments(index: int, *fragments: str) -> list[ChatCompletionChunk]:
     return [chunk({"tool_calls": [{"index": index, "function": {"arguments": each}}]}) for each in fragments]
 
 
-def item(generated: Generated) -> Json:
+def item(generated: GeneratedResponse) -> Json:
     """Return the only item, without its id."""
     [only] = generated.output
     return {key: value for key, value in only.items() if key != "id"}
@@ -110,7 +110,7 @@ def history() -> list[Json]:
     return [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}]
 
 
-def answered(generated: Generated, output: Any) -> list[Json]:
+def answered(generated: GeneratedResponse, output: Any) -> list[Json]:
     """Return a custom call and its output."""
     [only] = generated.output
     return [only, {"type": "custom_tool_call_output", "call_id": only["call_id"], "output": output}]

@@ -21,7 +21,7 @@ from llama_stack_responses.tools.tool_function import ToolError
 from tests.unit.sandbox.test_container import BOUNDS, jail, volumes
 
 
-class Shelf:
+class FakeFiles:
     """Stored files by id."""
 
     def __init__(self, **files: bytes) -> None:
@@ -46,7 +46,7 @@ async def opened(folder: Path) -> AsyncIterator[Containers]:
 
 async def test_files_for_container_count_until_written(tmp_path: Path) -> None:
     contents = Admission(Quota("files, pages and running outputs", 2_000, 1_000))
-    files = Shelf(small=bytes(900), large=bytes(1_001))
+    files = FakeFiles(small=bytes(900), large=bytes(1_001))
     uploaded = uploaded_with(files, contents, lambda: ANONYMOUS)
     async with opened(tmp_path / "containers") as containers:
         access = ContainerAccess(containers, lambda: ANONYMOUS, uploaded)
@@ -71,7 +71,7 @@ async def test_files_for_container_count_until_written(tmp_path: Path) -> None:
 
 
 async def test_concurrent_calls_share_one_new_container(tmp_path: Path) -> None:
-    uploaded = uploaded_with(Shelf(), Admission(Quota("files, pages and running outputs", 0, 0)), lambda: ANONYMOUS)
+    uploaded = uploaded_with(FakeFiles(), Admission(Quota("files, pages and running outputs", 0, 0)), lambda: ANONYMOUS)
     async with opened(tmp_path / "containers") as containers:
         choice = ContainerChoice(ContainerAccess(containers, lambda: ANONYMOUS, uploaded), {})
         choice.choose([])

@@ -7,7 +7,7 @@ import pytest
 from llama_stack_responses.tools.naming import free_name
 
 
-class Taken(set[str]):
+class CountingNames(set[str]):
     """Names that are taken, with the number of questions whether one is."""
 
     lookups = 0
@@ -19,7 +19,7 @@ class Taken(set[str]):
 
 @pytest.mark.parametrize("names", [["lookup"] * 500, [f"{'x' * 60}{number:04}" for number in range(500)]])
 def test_each_of_many_equal_names_gets_its_number_at_once(names: list[str]) -> None:
-    taken, numbers = Taken(names), dict[str, int]()
+    taken, numbers = CountingNames(names), dict[str, int]()
     given = []
     for name in names:
         given.append(free_name(name, taken, numbers))

@@ -167,7 +167,7 @@ def test_unavailable_tool_is_refused_with_name_of_setting(policy: Any) -> None:
     assert "'unavailable_tools: {file_search: omit}': see docs/guides/tools.md." in caught.value.message
 
 
-class Unprepared(FunctionTool):
+class UnavailableFunctionTool(FunctionTool):
     """A tool that turns out to be unavailable when it is prepared."""
 
     async def prepare(self, *_: Any) -> None:
@@ -176,7 +176,9 @@ class Unprepared(FunctionTool):
 
 async def test_unavailable_tools_of_earlier_items_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "llama_stack_responses")
-    toolset = Toolset(CreateRequest(model="m", tools=[function("f")]), {**client_tools(), "web_search": Unprepared})
+    toolset = Toolset(
+        CreateRequest(model="m", tools=[function("f")]), {**client_tools(), "web_search": UnavailableFunctionTool}
+    )
     await toolset.prepare(
         [additional({"type": "web_search", "name": "w"}, {"type": "file_search"}, *TOOLS)], NO_STAGEHAND
     )
@@ -188,7 +190,7 @@ async def test_unavailable_tools_of_earlier_items_are_left_out(caplog: pytest.Lo
 @pytest.mark.parametrize("kind", ["file_search", "web_search"])
 async def test_unavailable_tools_of_new_items_are_refused(kind: str) -> None:
     items = [additional({"type": kind, "name": "w"})]
-    toolset = Toolset(CreateRequest(model="m", input_items=items), {"web_search": Unprepared})
+    toolset = Toolset(CreateRequest(model="m", input_items=items), {"web_search": UnavailableFunctionTool})
     with pytest.raises(ApiError, match="This stack has no provider for tools of the type"):
         await toolset.prepare(items, NO_STAGEHAND)
 
@@ -245,22 +247,22 @@ def test_choice_distinguishes_names_of_namespace_that_are_one_for_the_model(name
     assert [each for each in ("n__a_b", "n__a_b_2") if toolset.kind_of(each)] == [called]
 
 
-class Compared(FunctionTool):
+class CountingFunctionTool(FunctionTool):
     """A function tool that counts the calls of `chosen`, of all such tools."""
 
     times = 0
 
     def chosen(self, choice: Json) -> Collection[str]:
-        Compared.times += 1
+        CountingFunctionTool.times += 1
         return super().chosen(choice)
 
 
 def test_each_allowed_tool_is_compared_with_tools_of_its_name_only() -> None:
     names = [f"f{number}" for number in range(100)]
     request = CreateRequest(model="m", tools=[*map(function, names)], tool_choice=allowed(*names[10:], *names[10:]))
-    Compared.times = 0
-    toolset = Toolset(request, {"function": Compared})
-    assert Compared.times == 90
+    CountingFunctionTool.times = 0
+    toolset = Toolset(request, {"function": CountingFunctionTool})
+    assert CountingFunctionTool.times == 90
     assert (toolset.kind_of("f9"), toolset.kind_of("f10")) == (None, FUNCTION)
 
 

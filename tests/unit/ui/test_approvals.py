@@ -12,7 +12,7 @@ from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.ui.approvals import answered_requests
 from tests.support.inference import FakeInference
-from tests.unit.service.test_short_requests import Everybody, server
+from tests.unit.service.test_short_requests import SingleUserAccess, server
 
 REQUEST: Json = {"type": "mcp_approval_request", "id": "mcpr_1", "name": "add", "server_label": "s", "arguments": "{}"}
 
@@ -20,7 +20,7 @@ REQUEST: Json = {"type": "mcp_approval_request", "id": "mcpr_1", "name": "add", 
 @pytest.fixture
 async def impl() -> OpenAIResponsesImpl:
     """A server with a conversation that holds the request."""
-    created = server(MemoryRecords(), FakeInference(), Everybody())
+    created = server(MemoryRecords(), FakeInference(), SingleUserAccess())
     await created.conversations.create({"items": [REQUEST]})
     return created
 

@@ -75,7 +75,7 @@ PIECES: Final = (
 )
 
 
-class Seen(HTMLParser):
+class HtmlCollector(HTMLParser):
     """Collects what a parser of HTML finds."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class Seen(HTMLParser):
 
 
 def check_is_harmless(html: str) -> None:
-    seen = Seen()
+    seen = HtmlCollector()
     seen.feed(html)
     seen.close()
     assert seen.others == []

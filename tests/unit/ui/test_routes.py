@@ -12,7 +12,7 @@ from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.wire.response_routes import create_router
 from tests.support.inference import FakeInference
-from tests.unit.service.test_short_requests import Everybody, server
+from tests.unit.service.test_short_requests import SingleUserAccess, server
 
 
 class Gate:
@@ -23,7 +23,7 @@ class Gate:
 
 
 def router(**settings: Any) -> APIRouter:
-    impl = server(MemoryRecords(), FakeInference(), Everybody(), config=ResponsesConfig(**settings))
+    impl = server(MemoryRecords(), FakeInference(), SingleUserAccess(), config=ResponsesConfig(**settings))
     return create_router(impl, Gate(), "x-public")
 
 

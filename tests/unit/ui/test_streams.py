@@ -12,7 +12,7 @@ from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.ui.lists import Lists
 from llama_stack_responses.ui.streams import Streams
 from tests.support.inference import FakeInference, finish, text
-from tests.unit.service.test_short_requests import Everybody, server
+from tests.unit.service.test_short_requests import SingleUserAccess, server
 
 
 async def newest_first(impl: OpenAIResponsesImpl, count: int) -> list[str]:
@@ -27,7 +27,7 @@ async def newest_first(impl: OpenAIResponsesImpl, count: int) -> list[str]:
 async def test_running_responses_of_one_second_are_listed_newest_first() -> None:
     go = asyncio.Event()
     answer: Any = [text("Hello"), go, finish()]
-    impl = server(MemoryRecords(), FakeInference(*[answer] * 8), Everybody())
+    impl = server(MemoryRecords(), FakeInference(*[answer] * 8), SingleUserAccess())
     created = []
     for _ in range(8):
         run = await impl.create({"model": "m", "input": "Hello", "stream": True})

@@ -17,7 +17,7 @@ Json = dict[str, Any]
 LIMITS = LaneLimits(concurrency=2, waiting=2, waiting_bytes=100, names=3)
 
 
-class Work:
+class RunningRequests:
     """Requests that run until released, by lane and name."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Work:
 
 
 async def test_requests_run_in_order_within_lane_and_limits() -> None:
-    work = Work()
+    work = RunningRequests()
     lanes = Lanes(LIMITS, work)
     for lane, name in (("a", "a1"), ("a", "a2"), (None, "n1"), ("c", "c1")):
         lanes.put(lane, {"name": name}, 10, lambda: None)
@@ -53,7 +53,7 @@ async def test_requests_run_in_order_within_lane_and_limits() -> None:
 
 
 async def test_queued_requests_are_limited_in_bytes() -> None:
-    lanes = Lanes(LIMITS, Work())
+    lanes = Lanes(LIMITS, RunningRequests())
     lanes.put(None, {"name": "1"}, 60, lambda: None)
     with pytest.raises(ApiError):
         lanes.put(None, {"name": "2"}, 41, lambda: None)
@@ -63,7 +63,7 @@ async def test_queued_requests_are_limited_in_bytes() -> None:
 
 
 async def test_lanes_are_limited_in_number_over_connection() -> None:
-    work = Work()
+    work = RunningRequests()
     lanes = Lanes(LIMITS, work)
     for name in ("a", "b", "c", "a"):
         work.go[name].set()
@@ -77,7 +77,7 @@ async def test_lanes_are_limited_in_number_over_connection() -> None:
 
 
 async def test_abandon_cancels_running_and_queued_requests() -> None:
-    work = Work()
+    work = RunningRequests()
     lanes = Lanes(LIMITS, work)
     for lane in ("a", "a", "b"):
         lanes.put(lane, {"name": lane}, 1, lambda: None)

@@ -32,7 +32,7 @@ class Transport:
         return self.closing
 
 
-class Served:
+class ServedRequest:
     """A request that uvicorn serves, on a transport of this process."""
 
     def __init__(self, *middleware: Middleware) -> None:
@@ -53,7 +53,7 @@ class Served:
 
 
 async def test_part_is_written_as_uvicorn_writes_it() -> None:
-    served = Served()
+    served = ServedRequest()
     direct = await served.writer()
     assert direct
     assert direct.write(b"x" * 300)
@@ -64,7 +64,7 @@ async def test_part_is_written_as_uvicorn_writes_it() -> None:
 
 @pytest.mark.parametrize("why", ["paused", "left", "closing", "complete"])
 async def test_nothing_is_written_to_client_that_does_not_read(why: str) -> None:
-    served = Served()
+    served = ServedRequest()
     direct = await served.writer()
     assert direct
     match why:
@@ -81,7 +81,7 @@ async def test_nothing_is_written_to_client_that_does_not_read(why: str) -> None
 
 
 async def test_writing_goes_on_once_client_reads_again() -> None:
-    served = Served()
+    served = ServedRequest()
     direct = await served.writer()
     assert direct
     served.flow.pause_writing()
@@ -96,16 +96,16 @@ async def test_writing_goes_on_once_client_reads_again() -> None:
     ids=["cors", "gzip"],
 )
 async def test_only_known_middlewares_are_passed_by(middleware: Middleware, is_direct: bool) -> None:
-    assert (await Served(middleware).writer() is not None) is is_direct
+    assert (await ServedRequest(middleware).writer() is not None) is is_direct
 
 
 async def test_answer_without_head_is_not_passed_by() -> None:
-    served = Served()
+    served = ServedRequest()
     assert direct_writer(served.scope, served.cycle.receive) is None  # type: ignore[arg-type]
 
 
 async def test_wrapped_or_unknown_receive_is_not_passed_by() -> None:
-    served = Served()
+    served = ServedRequest()
     assert await served.writer()
 
     async def receive() -> Any:

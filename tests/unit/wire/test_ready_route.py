@@ -12,7 +12,7 @@ from llama_stack_responses.wire.ready_route import add_ready_route
 from llama_stack_responses.wire.route_admission import RouteAdmission
 
 
-class Registered(APIRouter):
+class RecordingRouter(APIRouter):
     """A router that keeps the methods of the routers that it includes."""
 
     def include_router(self, router: APIRouter, *_: object, **__: object) -> None:
@@ -21,7 +21,7 @@ class Registered(APIRouter):
 
 def test_no_route_that_needs_a_token_has_the_method_of_readiness() -> None:
     """The hosts read one method of each route, and a later route of the same path and method replaces an earlier one."""
-    router, limits = Registered(), ResponsesConfig().limits
+    router, limits = RecordingRouter(), ResponsesConfig().limits
     of_route = RouteAdmission(limits, Owner, lambda _: None, Admission(limits.stream_quota))
     add_ready_route(router, cast("OpenAIResponsesImpl", None), of_route, "public")
     assert "POST" in router.included

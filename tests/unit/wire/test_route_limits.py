@@ -78,7 +78,7 @@ async def test_large_event_is_sent_to_stalled_client_in_blocks() -> None:
     assert max(map(len, sent)) < 200_000
 
 
-class Made:
+class FinishedRun:
     """A run that has ended."""
 
     async def finish(self) -> Any:
@@ -92,7 +92,7 @@ async def finished() -> Any:
     return {"id": "resp_1", "instructions": LARGE}
 
 
-MADE: Any = Made
+MADE: Any = FinishedRun
 ANSWERS: Any = {
     "a run": lambda: RunJsonResponse(MADE()),
     "a detached response": lambda: FinishedJsonResponse(finished(), {}),

@@ -94,7 +94,7 @@ class Responses:
     async def _drop(self) -> None: ...
 
 
-class Gatekeeper:
+class ScriptedAuthorizer:
     """Admit or refuse the callers in order; the last entry applies to all later requests."""
 
     def __init__(self, *callers: str | HandshakeRefused) -> None:
@@ -111,7 +111,9 @@ class Gatekeeper:
 class Client:
     """The client's end of a connection."""
 
-    def __init__(self, responses: Responses, gatekeeper: Gatekeeper | None = None, reads: int | None = None) -> None:
+    def __init__(
+        self, responses: Responses, gatekeeper: ScriptedAuthorizer | None = None, reads: int | None = None
+    ) -> None:
         """`reads` is the number of messages that the client reads; None for all."""
         self._reads = reads
         self.sent: list[Message] = []
@@ -127,7 +129,7 @@ class Client:
         websocket = WebSocket(scope, self._incoming.get, self._send)
         serving: Any = responses
         self.talk = asyncio.ensure_future(
-            socket_route(serving, gatekeeper or Gatekeeper(), responses.limits)(websocket)
+            socket_route(serving, gatekeeper or ScriptedAuthorizer(), responses.limits)(websocket)
         )
 
     def say(self, event: Json) -> None:
@@ -238,7 +240,7 @@ async def test_host_refusal_of_handshake_is_passed_on_verbatim() -> None:
     refused = HandshakeRefused(
         418, {"content-type": "text/plain", "retry-after": "3"}, b"I am a teapot.", ApiError(418, "x")
     )
-    client = Client(Responses(), Gatekeeper(refused))
+    client = Client(Responses(), ScriptedAuthorizer(refused))
     await client.talk
     start, body = client.sent
     assert (start["type"], start["status"]) == ("websocket.http.response.start", 418)
@@ -249,7 +251,7 @@ async def test_host_refusal_of_handshake_is_passed_on_verbatim() -> None:
 async def test_host_refusal_of_request_is_sent_as_error_event() -> None:
     """The connection itself refuses a request whose token now belongs to another user."""
     refused = HandshakeRefused(429, {}, b"", ApiError(429, "Quota exceeded", retry_after=9))
-    client = Client(Responses(HELLO), Gatekeeper("ada", refused, "bob", "ada"))
+    client = Client(Responses(HELLO), ScriptedAuthorizer("ada", refused, "bob", "ada"))
     for _ in range(3):
         client.say(ASK)
     events = await client.sees(has("response.completed"))

@@ -32,11 +32,11 @@ POST = b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
 PIECE = 32_768
 
 
-class Bounded(HttpToolsProtocol):
+class BoundedProtocol(HttpToolsProtocol):
     """uvicorn's protocol, with a class of its own to patch."""
 
 
-bound(Bounded)
+bound(BoundedProtocol)
 
 
 class Transport(MemoryTransport):
@@ -65,7 +65,7 @@ class Server:
         self.bodies = bytearray()
         config = Config(self.serve, interface="asgi3", lifespan="off", log_config=None, proxy_headers=False)
         config.load()
-        self.protocol = Bounded(config, ServerState(), {})
+        self.protocol = BoundedProtocol(config, ServerState(), {})
         self.transport = Transport()
         self.transport.protocol = self.protocol
         self.protocol.connection_made(self.transport)
