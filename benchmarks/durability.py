@@ -35,7 +35,7 @@ from benchmarks.servers import REPOSITORY, TEMPLATE
 from tests.support.search import searxng
 from tests.support.stack import Host, LiveStack
 from tests.support.strict import check_stream, read_sse
-from tests.support.upstream import Recorded, Upstream, UpstreamProcess, reply, text, tool_call
+from tests.support.upstream import RecordedChat, Upstream, UpstreamProcess, reply, text, tool_call
 from tests.support.valkey import Valkey
 from tests.support.variants import open_this_machine, responses_config, variant
 from tests.support.web import Answer, ReceivedRequest, Web
@@ -73,7 +73,7 @@ CI: Final = Plan(responses=24, kills=2, every=4.0, seed=1)
 
 
 @dataclass
-class Seen:
+class ClientObservations:
     """The clients' observations.
 
     Attributes:
@@ -93,7 +93,7 @@ class Clients:
     """Clients that create and read responses through any server that responds."""
 
     def __init__(self, servers: Sequence[LiveStack], chance: random.Random) -> None:
-        self.seen = Seen()
+        self.seen = ClientObservations()
         self._servers = servers
         self._chance = chance
 
@@ -255,7 +255,7 @@ def judge(clients: Clients, upstream: Upstream, plan: Plan) -> Verdict:
     seen = clients.seen
     ids = [response_id for ids_of_model in seen.made.values() for response_id in ids_of_model]
     finals = {response_id: clients.final(response_id) for response_id in ids}
-    rounds: dict[str, list[Recorded]] = defaultdict(list)
+    rounds: dict[str, list[RecordedChat]] = defaultdict(list)
     for record in upstream.requests():
         rounds[record.body["model"]].append(record)
     positions = {model: [_position_of(record) for record in records] for model, records in rounds.items()}
@@ -272,7 +272,7 @@ def judge(clients: Clients, upstream: Upstream, plan: Plan) -> Verdict:
     )
 
 
-def _position_of(record: Recorded) -> int:
+def _position_of(record: RecordedChat) -> int:
     """Return the number of tool results in a request."""
     return sum(message["role"] == "tool" for message in record.body["messages"])
 
@@ -281,12 +281,12 @@ def _steps_back(positions: Sequence[int]) -> int:
     return sum(now < most for now, most in zip(positions, accumulate(positions, max), strict=True))
 
 
-def _finished_twice(records: Sequence[Recorded]) -> int:
+def _finished_twice(records: Sequence[RecordedChat]) -> int:
     finished = Counter(_position_of(record) for record in records if record.ended == "completed")
     return sum(times - 1 for times in finished.values())
 
 
-def _gaps(records: Sequence[Recorded]) -> Iterator[float]:
+def _gaps(records: Sequence[RecordedChat]) -> Iterator[float]:
     for earlier, later in pairwise(records):
         if earlier.ended == "client_gone" and earlier.ended_at is not None:
             yield later.started_at - earlier.ended_at

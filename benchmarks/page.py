@@ -30,7 +30,7 @@ from llama_stack_responses.store.layout import listing, order_of
 from llama_stack_responses.store.list_rows import list_row
 from llama_stack_responses.store.records import Put
 from llama_stack_responses.store.sqlite import SqliteRecords
-from tests.support.browser import Browser, Shown
+from tests.support.browser import Browser, BrowserPage
 from tests.support.seed import seed
 from tests.support.stack import REPOSITORY, STARTER, LiveStack
 from tests.support.upstream import UpstreamProcess, reply, text
@@ -72,14 +72,14 @@ async def fill(database: Path, rows: int) -> None:
     await records.close()
 
 
-def timed(page: Shown, path: str, ready: str) -> float:
+def timed(page: BrowserPage, path: str, ready: str) -> float:
     """Open a view; return the milliseconds until an expression holds."""
     page.page.goto(page.root + path, wait_until="commit")
     page.until(f"() => {ready}")
     return float(page.page.evaluate("() => performance.now()"))
 
 
-def acted(page: Shown, act: Callable[[], None], ready: str) -> float:
+def acted(page: BrowserPage, act: Callable[[], None], ready: str) -> float:
     """Return the milliseconds from an action until an expression holds."""
     began = time.perf_counter()
     act()
@@ -87,7 +87,7 @@ def acted(page: Shown, act: Callable[[], None], ready: str) -> float:
     return 1000 * (time.perf_counter() - began)
 
 
-def of_list(page: Shown, created: Json) -> Json:
+def of_list(page: BrowserPage, created: Json) -> Json:
     """Measure the list."""
     shown = "document.querySelectorAll('.list-row').length >= 10"
     first = timed(page, "/ui", shown)
@@ -102,7 +102,7 @@ def of_list(page: Shown, created: Json) -> Json:
     }
 
 
-def of_large(page: Shown, response: Json) -> Json:
+def of_large(page: BrowserPage, response: Json) -> Json:
     """Measure a response of 2 MB and its replay."""
     view = "document.querySelector('.message[data-role=assistant]')?.textContent.length > 100000"
     found = {"2 MB, opened": timed(page, f"/ui/responses/{response['large']}", view)}
@@ -119,7 +119,7 @@ def of_large(page: Shown, response: Json) -> Json:
     return found
 
 
-def of_chain(page: Shown, response: Json) -> Json:
+def of_chain(page: BrowserPage, response: Json) -> Json:
     """Measure a long chain: its last turns, and all of them."""
     turns = "document.querySelectorAll('.turn').length"
     found = {

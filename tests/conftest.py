@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 
 from tests.support.failures import print_failures
-from tests.support.loopback import Watch
+from tests.support.loopback import LoopbackWatch
 
 # Compiled modules are kept, whatever the environment says: a stack that compiles all that it imports takes twice the
 # processor time to start.
@@ -24,7 +24,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # The same examples in every run, which may take their time on a busy machine.
 hypothesis.settings.load_profile("ci")
 
-_watch = Watch()
+_watch = LoopbackWatch()
 # A hook stays until the process ends.
 sys.addaudithook(_watch)
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from tests.support.certificates import Certificates
-from tests.support.clients import SCRIPTS, Finished, installed, run
+from tests.support.clients import SCRIPTS, FinishedClient, installed, run
 from tests.support.search import ENGINES
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, error, reasoning, reply, text, tool_call
@@ -20,7 +20,7 @@ from tests.support.web import Answer, ReceivedRequest, Web
 pytestmark = [pytest.mark.live, pytest.mark.extended]
 
 type Json = dict[str, Any]
-type Codex = Callable[..., Finished]
+type Codex = Callable[..., FinishedClient]
 
 NAME: Final = "codex"
 DOT: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -79,7 +79,7 @@ def codex(stack: LiveStack, upstream: Upstream, tmp_path: Path, work: Path, cata
     config = CONFIG.format(home=home, url=stack.base_url, python=sys.executable, mcp_server=mcp_server)
     (home / "config.toml").write_text(config)
 
-    def codex_exec(*arguments: str) -> Finished:
+    def codex_exec(*arguments: str) -> FinishedClient:
         options = ["--skip-git-repo-check", "--json"]
         access = ["-c", 'sandbox_mode="danger-full-access"', "-c", 'approval_policy="never"']
         return run([codex_command(), "exec", *access, *arguments, *options], work, {"CODEX_HOME": str(home)})
@@ -87,14 +87,14 @@ def codex(stack: LiveStack, upstream: Upstream, tmp_path: Path, work: Path, cata
     return codex_exec
 
 
-def items(finished: Finished, kind: str) -> list[Json]:
+def items(finished: FinishedClient, kind: str) -> list[Json]:
     """Return the completed items of a kind in Codex's output."""
     assert finished.code == 0, f"{finished.out}\n{finished.errors}"
     events = [json.loads(line) for line in finished.out.splitlines() if line.startswith("{")]
     return [each["item"] for each in events if each["type"] == "item.completed" and each["item"]["type"] == kind]
 
 
-def answers(finished: Finished) -> list[str]:
+def answers(finished: FinishedClient) -> list[str]:
     """Return the model's messages to the user."""
     return [item["text"] for item in items(finished, "agent_message")]
 
@@ -263,7 +263,7 @@ class Starter:
         self.stack = stack
         self._home, self._work = folder / "codex home", folder / "work"
 
-    def codex(self, *arguments: str) -> Finished:
+    def codex(self, *arguments: str) -> FinishedClient:
         """Run `codex exec`."""
         for each in (self._home, self._work):
             each.mkdir(exist_ok=True)

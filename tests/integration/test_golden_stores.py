@@ -10,8 +10,8 @@ from tests.support.golden_store import (
     SECRET,
     TEMPLATES,
     WHOLE,
-    Asking,
-    Golden,
+    GoldenStore,
+    StoreClient,
     differences,
     keep_for_ever,
     load,
@@ -38,13 +38,13 @@ FILES: Final = [
 
 
 @pytest.fixture(scope="module", params=FILES)
-def golden(request: pytest.FixtureRequest) -> Golden:
-    return Golden.read(request.param)
+def golden(request: pytest.FixtureRequest) -> GoldenStore:
+    return GoldenStore.read(request.param)
 
 
 @pytest.fixture(scope="module")
 def stack(
-    golden: Golden,
+    golden: GoldenStore,
     host: Host,
     stack_env: dict[str, str],
     upstream_process: UpstreamProcess,
@@ -71,27 +71,29 @@ def await_end(wire: Wire, name: str) -> None:
     wait_until(lambda: wire.retrieve(name)["status"] not in ("queued", "in_progress"), seconds=90)
 
 
-def test_responses_of_an_earlier_version_are_answered_as_before(golden: Golden, stack: LiveStack) -> None:
+def test_responses_of_an_earlier_version_are_answered_as_before(golden: GoldenStore, stack: LiveStack) -> None:
     assert len(golden.responses) == RESPONSES
-    with Asking(stack) as asking:
+    with StoreClient(stack) as asking:
         now = {name: asking.about_response(name) for name in golden.responses}
     assert list(differences(golden.responses, now)) == []
 
 
-def test_conversations_of_an_earlier_version_are_answered_as_before(golden: Golden, stack: LiveStack) -> None:
-    with Asking(stack) as asking:
+def test_conversations_of_an_earlier_version_are_answered_as_before(golden: GoldenStore, stack: LiveStack) -> None:
+    with StoreClient(stack) as asking:
         now = {name: asking.about_conversation(name) for name in golden.conversations}
     assert list(differences(golden.conversations, now)) == []
 
 
-def test_background_responses_of_an_earlier_version_are_finished(golden: Golden, stack: LiveStack) -> None:
+def test_background_responses_of_an_earlier_version_are_finished(golden: GoldenStore, stack: LiveStack) -> None:
     with Wire(stack) as wire:
         for name in golden.unfinished:
             await_end(wire, name)
             assert output_text(wire.retrieve(name)).endswith("one two three")
 
 
-def test_responses_of_an_earlier_version_can_be_continued(golden: Golden, stack: LiveStack, upstream: Upstream) -> None:
+def test_responses_of_an_earlier_version_can_be_continued(
+    golden: GoldenStore, stack: LiveStack, upstream: Upstream
+) -> None:
     with Wire(stack) as wire:
         for name, before in golden.responses.items():
             if before["response"]["status"] != "completed" or before["response"]["output"][-1]["type"] != "message":
@@ -102,7 +104,9 @@ def test_responses_of_an_earlier_version_can_be_continued(golden: Golden, stack:
             assert before["response"]["output"][-1]["content"][0]["text"] in sent
 
 
-def test_sealed_reasoning_of_an_earlier_version_opens(golden: Golden, stack: LiveStack, upstream: Upstream) -> None:
+def test_sealed_reasoning_of_an_earlier_version_opens(
+    golden: GoldenStore, stack: LiveStack, upstream: Upstream
+) -> None:
     def seals(before: Json) -> list[Json]:
         return [each for each in before["response"]["output"] if each.get("encrypted_content")]
 
@@ -114,7 +118,7 @@ def test_sealed_reasoning_of_an_earlier_version_opens(golden: Golden, stack: Liv
             wire.create(model="local/echo", input=questions)
 
 
-def test_deletion_of_all_responses_of_an_earlier_version_leaves_no_rows(golden: Golden, stack: LiveStack) -> None:
+def test_deletion_of_all_responses_of_an_earlier_version_leaves_no_rows(golden: GoldenStore, stack: LiveStack) -> None:
     with Wire(stack) as wire:
         for name in [*golden.responses, *golden.unfinished]:
             await_end(wire, name)

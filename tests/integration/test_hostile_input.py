@@ -11,7 +11,6 @@ from typing import Final
 
 import pytest
 
-from tests.support.bystander import Bystander
 from tests.support.hostile import (
     answers,
     background,
@@ -33,6 +32,7 @@ from tests.support.hostile.attacker import DONE, MODELS, Attacker
 from tests.support.loop_holds import LoopHolds
 from tests.support.machine_clock import MachineClock
 from tests.support.memory import PeakMemory
+from tests.support.other_user import OtherUser
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.tokens import Issuer
 from tests.support.upstream import UpstreamProcess
@@ -159,18 +159,18 @@ def clock() -> Iterator[MachineClock]:
 
 
 @pytest.fixture
-def bystander(
+def other_user(
     attacked: LiveStack, issuer: Issuer, upstream_process: UpstreamProcess, clock: MachineClock
-) -> Iterator[Bystander]:
+) -> Iterator[OtherUser]:
     """The other user."""
     token, model_server = issuer.token("bob", "blue"), upstream_process.child.pid
-    with Bystander(attacked, token, clock, model_server) as bystander:
-        yield bystander
+    with OtherUser(attacked, token, clock, model_server) as other_user:
+        yield other_user
 
 
 @pytest.fixture
 def attacker(
-    attacked: LiveStack, upstream_process: UpstreamProcess, web: Web, issuer: Issuer, host: Host, bystander: Bystander
+    attacked: LiveStack, upstream_process: UpstreamProcess, web: Web, issuer: Issuer, host: Host, other_user: OtherUser
 ) -> Iterator[Attacker]:
     """The attacking user, without pages and containers yet."""
     web.reset()
@@ -179,16 +179,16 @@ def attacker(
     upstream.script("done", DONE)
     token = issuer.token("mallory", "red")
     with Wire(attacked, token, idle_seconds=2.0) as wire:
-        yield Attacker(attacked, token, wire, upstream, web, host, bystander.wait_for_a_round)
+        yield Attacker(attacked, token, wire, upstream, web, host, other_user.wait_for_a_round)
         for container in wire.http.get("/containers", params={"limit": 100}).json()["data"]:
             assert wire.http.delete(f"/containers/{container['id']}").status_code == 200
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_hostile_input_does_not_affect_the_other_user(attacker: Attacker, bystander: Bystander, name: str) -> None:
+def test_hostile_input_does_not_affect_the_other_user(attacker: Attacker, other_user: OtherUser, name: str) -> None:
     stack = attacker.stack
     said_before, holds, memory = stack.log.stat().st_size, LoopHolds(stack.log), PeakMemory(stack.pid)
-    with bystander.watched():
+    with other_user.watched():
         ATTACKS[name](attacker)
     holds.assert_none_above(SHORTER_SECONDS if name in SHORTER else LOOP_SECONDS)
     assert memory.of_server() < SERVER_MEGABYTES

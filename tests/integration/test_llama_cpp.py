@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from tests.support.llama_server import CONTEXT_TOKENS
-from tests.support.openai_client import Json, Streamed, create, function, stored, stream
+from tests.support.openai_client import Json, ValidatedStream, create, function, stored, stream
 from tests.support.process import Child
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.waiting import wait_until
@@ -163,7 +163,7 @@ def check_tokens(tokens: list[Json], text: str) -> None:
         assert token["token"] == max(token["top_logprobs"], key=lambda each: float(each["logprob"]))["token"]
 
 
-def delta_tokens(streamed: Streamed) -> list[Json]:
+def delta_tokens(streamed: ValidatedStream) -> list[Json]:
     """Return the log probabilities of the deltas."""
     return [token for name, data in streamed.frames if name.endswith("text.delta") for token in data["logprobs"]]
 

@@ -15,7 +15,7 @@ from tests.support.hostile_mcp import (
     JSON,
     OVERFULL,
     PROGRESS,
-    Hostile,
+    HostileMcpServer,
     answer,
     endless,
     event,
@@ -34,12 +34,12 @@ SECONDS: Final = 120
 
 
 @pytest.fixture
-def hostile(web: Web) -> Hostile:
-    return Hostile(web)
+def hostile(web: Web) -> HostileMcpServer:
+    return HostileMcpServer(web)
 
 
 @pytest.fixture
-async def session(hostile: Hostile) -> AsyncIterator[McpClientSession]:
+async def session(hostile: HostileMcpServer) -> AsyncIterator[McpClientSession]:
     created = servers().session(address(hostile.web.url("/mcp")))
     await created.list_tools()
     yield created
@@ -54,19 +54,19 @@ async def error_of(session: McpClientSession) -> str:
 
 @pytest.mark.parametrize("piece", ENDLESS_STREAMS.values(), ids=ENDLESS_STREAMS)
 async def test_endless_mcp_event_stream_fails_the_call(
-    hostile: Hostile, session: McpClientSession, piece: bytes
+    hostile: HostileMcpServer, session: McpClientSession, piece: bytes
 ) -> None:
     hostile.answers["tools/call"] = lambda _: Answer(endless(piece), 200, EVENTS)
     assert "larger than this server allows" in await error_of(session)
 
 
-async def test_endless_mcp_json_answer_fails_the_call(hostile: Hostile, session: McpClientSession) -> None:
+async def test_endless_mcp_json_answer_fails_the_call(hostile: HostileMcpServer, session: McpClientSession) -> None:
     hostile.answers["tools/call"] = lambda _: Answer(endless(b'{"a":' * 1_000), 200, JSON)
     assert "larger than this server allows" in await error_of(session)
 
 
 async def test_mcp_progress_notifications_before_the_answer_are_ignored(
-    hostile: Hostile, session: McpClientSession
+    hostile: HostileMcpServer, session: McpClientSession
 ) -> None:
     def progress(request: Json) -> Answer:
         return events(event(PROGRESS) * 500, answer(request, DONE))
@@ -77,7 +77,7 @@ async def test_mcp_progress_notifications_before_the_answer_are_ignored(
 
 @pytest.mark.parametrize("method", ["sampling/createMessage", "elicitation/create", "roots/list", "odd"])
 async def test_mcp_requests_for_undeclared_capabilities_are_not_answered(
-    hostile: Hostile, session: McpClientSession, method: str
+    hostile: HostileMcpServer, session: McpClientSession, method: str
 ) -> None:
     def flood(request: Json) -> Answer:
         requests = [event({"id": number, "method": method, "params": {}}) for number in range(200)]
@@ -89,7 +89,7 @@ async def test_mcp_requests_for_undeclared_capabilities_are_not_answered(
     assert all("method" in body for body in bodies), "this server answered one"
 
 
-async def test_mcp_ping_flood_fails_the_call(hostile: Hostile, session: McpClientSession) -> None:
+async def test_mcp_ping_flood_fails_the_call(hostile: HostileMcpServer, session: McpClientSession) -> None:
     pings = [event({"id": number, "method": "ping"}) for number in range(200)]
     hostile.answers["tools/call"] = lambda _: events(*pings)
     assert "sends more pings" in await error_of(session)
@@ -98,7 +98,7 @@ async def test_mcp_ping_flood_fails_the_call(hostile: Hostile, session: McpClien
 @pytest.mark.parametrize("body", OVERFULL.values(), ids=OVERFULL)
 @pytest.mark.parametrize("kind", ["json", "events"])
 async def test_oversized_mcp_message_fails_the_call(
-    hostile: Hostile, session: McpClientSession, body: bytes, kind: str
+    hostile: HostileMcpServer, session: McpClientSession, body: bytes, kind: str
 ) -> None:
     def deep(request: Json) -> Answer:
         text = overfull(request, body)
@@ -108,7 +108,9 @@ async def test_oversized_mcp_message_fails_the_call(
     assert "larger than this server allows" in await error_of(session)
 
 
-async def test_mcp_answers_over_the_session_limit_end_the_session(hostile: Hostile, session: McpClientSession) -> None:
+async def test_mcp_answers_over_the_session_limit_end_the_session(
+    hostile: HostileMcpServer, session: McpClientSession
+) -> None:
     """The next call gets a new session."""
     large = {"content": [{"type": "text", "text": "x" * 90_000}]}
     hostile.answers["tools/call"] = lambda request: events(answer(request, large))
@@ -118,7 +120,9 @@ async def test_mcp_answers_over_the_session_limit_end_the_session(hostile: Hosti
 
 
 @pytest.mark.extended  # this server waits at least half a second before it resumes a stream
-async def test_mcp_stream_resumed_too_often_ends_the_session(hostile: Hostile, session: McpClientSession) -> None:
+async def test_mcp_stream_resumed_too_often_ends_the_session(
+    hostile: HostileMcpServer, session: McpClientSession
+) -> None:
     usual = hostile.web.answer_all
     assert usual
     again = events(b"id: 1\nretry: 0\ndata:\n\n")
@@ -134,7 +138,7 @@ async def test_mcp_stream_resumed_too_often_ends_the_session(hostile: Hostile, s
     await end(fresh)
 
 
-async def test_endless_mcp_redirects_fail_the_call(hostile: Hostile, session: McpClientSession) -> None:
+async def test_endless_mcp_redirects_fail_the_call(hostile: HostileMcpServer, session: McpClientSession) -> None:
     hostile.answers["tools/call"] = lambda _: Answer(b"", 307, {"location": hostile.web.url("/mcp")})
     before = len(hostile.web.seen)
     assert await error_of(session)
@@ -143,14 +147,14 @@ async def test_endless_mcp_redirects_fail_the_call(hostile: Hostile, session: Mc
 
 @pytest.mark.parametrize("location", ["http://[", "http://xn--/", "http://\x7f/", "http://127.0.0.1:99999/", "\xff"])
 async def test_mcp_redirect_to_another_server_fails_the_call(
-    hostile: Hostile, session: McpClientSession, location: str
+    hostile: HostileMcpServer, session: McpClientSession, location: str
 ) -> None:
     hostile.answers["tools/call"] = lambda _: Answer(b"", 307, {"location": location})
     assert "redirects to another one" in await error_of(session)
 
 
 @pytest.mark.parametrize("value", ["\xe4", "a b", "x" * 2_000])
-async def test_invalid_mcp_session_id_fails_the_initialization(hostile: Hostile, value: str) -> None:
+async def test_invalid_mcp_session_id_fails_the_initialization(hostile: HostileMcpServer, value: str) -> None:
     greeting = hostile.answers["initialize"]
 
     def greeted(request: Json) -> Answer:
@@ -164,7 +168,7 @@ async def test_invalid_mcp_session_id_fails_the_initialization(hostile: Hostile,
     await end(session)
 
 
-async def test_mcp_tool_list_over_the_size_limit_is_refused(hostile: Hostile) -> None:
+async def test_mcp_tool_list_over_the_size_limit_is_refused(hostile: HostileMcpServer) -> None:
     tool = {"name": "add", "description": "x" * 60_000, "inputSchema": {"type": "object"}}
     hostile.answers["tools/list"] = lambda _: {"tools": [tool], "nextCursor": "again"}
     session = servers().session(address(hostile.web.url("/mcp")))
@@ -182,7 +186,7 @@ async def test_mcp_tool_list_over_the_size_limit_is_refused(hostile: Hostile) ->
         {"properties": {"a": {"type": "no such type"}}},
     ],
 )
-async def test_mcp_result_is_not_validated_against_the_output_schema(hostile: Hostile, schema: Json) -> None:
+async def test_mcp_result_is_not_validated_against_the_output_schema(hostile: HostileMcpServer, schema: Json) -> None:
     """The schema's regular expression would block the event loop practically forever."""
     tool = {"name": "add", "inputSchema": {"type": "object"}, "outputSchema": {"type": "object", **schema}}
     hostile.answers["tools/list"] = lambda _: {"tools": [tool]}
@@ -193,7 +197,7 @@ async def test_mcp_result_is_not_validated_against_the_output_schema(hostile: Ho
     await end(session)
 
 
-async def test_large_mcp_answers_are_processed_outside_of_the_event_loop(hostile: Hostile) -> None:
+async def test_large_mcp_answers_are_processed_outside_of_the_event_loop(hostile: HostileMcpServer) -> None:
     tools = [{"name": f"t{number}", "inputSchema": {"type": "object", "title": "x" * 300}} for number in range(120)]
     content = [{"type": "text", "text": "x" * 1_000} for _ in range(80)]
     hostile.answers["tools/list"] = lambda _: {"tools": tools}
@@ -206,14 +210,14 @@ async def test_large_mcp_answers_are_processed_outside_of_the_event_loop(hostile
     await end(session)
 
 
-async def test_mcp_call_does_not_list_tools(hostile: Hostile) -> None:
+async def test_mcp_call_does_not_list_tools(hostile: HostileMcpServer) -> None:
     session = servers().session(address(hostile.web.url("/mcp")))
     await call(session)
     assert hostile.methods.count("tools/list") == 0
     await end(session)
 
 
-async def test_mcp_integer_over_64_bits_becomes_a_float(hostile: Hostile, session: McpClientSession) -> None:
+async def test_mcp_integer_over_64_bits_becomes_a_float(hostile: HostileMcpServer, session: McpClientSession) -> None:
     text = b'{"jsonrpc": "2.0", "id": %d, "result": {"content": [], "structuredContent": {"a": %d}}}'
     hostile.answers["tools/call"] = lambda request: Answer(text % (request["id"], 10**30), 200, JSON)
     assert (await call(session))["structuredContent"] == {"a": 1e30}

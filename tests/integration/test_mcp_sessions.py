@@ -14,7 +14,7 @@ from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.tools.mcp.incoming import IncomingLimits
 from llama_stack_responses.tools.mcp.servers import McpAddress, McpError
 from llama_stack_responses.tools.mcp.sessions import McpClient, McpClientSession, SessionLimits
-from tests.support.hostile_mcp import Hostile, Method, events, json_answer
+from tests.support.hostile_mcp import HostileMcpServer, Method, events, json_answer
 from tests.support.mcp_server import McpServers
 from tests.support.reservations import unlimited
 from tests.support.waiting import wait_until
@@ -55,13 +55,13 @@ async def nowhere(host: str, port: int) -> list[str]:
 
 
 @pytest.fixture
-def hostile(web: Web) -> Hostile:
+def hostile(web: Web) -> HostileMcpServer:
     """A server with scripted answers."""
-    return Hostile(web)
+    return HostileMcpServer(web)
 
 
 @pytest.fixture
-async def session(hostile: Hostile) -> AsyncIterator[McpClientSession]:
+async def session(hostile: HostileMcpServer) -> AsyncIterator[McpClientSession]:
     """A session with the scripted server."""
     created = servers().session(address(hostile.web.url("/secret-canary/mcp?key=query-canary"), **TOKEN))
     yield created
@@ -132,7 +132,9 @@ async def test_mcp_session_with_private_address_is_refused(mcp: McpServers) -> N
 # The session
 
 
-async def test_one_mcp_session_serves_all_calls_and_is_deleted(hostile: Hostile, session: McpClientSession) -> None:
+async def test_one_mcp_session_serves_all_calls_and_is_deleted(
+    hostile: HostileMcpServer, session: McpClientSession
+) -> None:
     await session.list_tools()
     await asyncio.gather(call(session), call(session))
     await call(session)
@@ -145,7 +147,7 @@ async def test_one_mcp_session_serves_all_calls_and_is_deleted(hostile: Hostile,
     }
 
 
-async def test_mcp_tool_list_reads_all_pages(hostile: Hostile, session: McpClientSession) -> None:
+async def test_mcp_tool_list_reads_all_pages(hostile: HostileMcpServer, session: McpClientSession) -> None:
     def page(request: Json) -> Json:
         number = int((request.get("params") or {}).get("cursor") or 0)
         more = {"nextCursor": str(number + 1)} if number < 2 else {}
@@ -156,14 +158,18 @@ async def test_mcp_tool_list_reads_all_pages(hostile: Hostile, session: McpClien
 
 
 @pytest.mark.parametrize("tools", [0, 100])
-async def test_endless_mcp_tool_list_is_refused(hostile: Hostile, session: McpClientSession, tools: int) -> None:
+async def test_endless_mcp_tool_list_is_refused(
+    hostile: HostileMcpServer, session: McpClientSession, tools: int
+) -> None:
     page = {"tools": [{"name": "add", "inputSchema": {"type": "object"}}] * tools, "nextCursor": "again"}
     hostile.answers["tools/list"] = lambda _: page
     error = await failure(session.list_tools())
     assert error["message"] == "The server lists more tools than this server allows."
 
 
-async def test_mcp_session_lost_by_the_server_is_initialized_again(hostile: Hostile, session: McpClientSession) -> None:
+async def test_mcp_session_lost_by_the_server_is_initialized_again(
+    hostile: HostileMcpServer, session: McpClientSession
+) -> None:
     await call(session)
     usual = hostile.answers["tools/call"]
     gone = {"jsonrpc": "2.0", "id": "server-error", "error": {"code": -32600, "message": "Session not found"}}
@@ -177,7 +183,7 @@ async def test_mcp_session_lost_by_the_server_is_initialized_again(hostile: Host
     assert hostile.methods.count("initialize") == 2
 
 
-async def test_mcp_server_error_keeps_the_session(hostile: Hostile, session: McpClientSession) -> None:
+async def test_mcp_server_error_keeps_the_session(hostile: HostileMcpServer, session: McpClientSession) -> None:
     await session.list_tools()
     usual = hostile.answers["tools/call"]
     hostile.answers["tools/call"] = lambda _: Answer(b"Oops.", 500)
@@ -244,7 +250,7 @@ def echo_headers(request: Json) -> Answer:
     ],
 )
 async def test_invalid_mcp_answer_is_an_error(
-    hostile: Hostile, session: McpClientSession, answer: Method, kind: int, message: str
+    hostile: HostileMcpServer, session: McpClientSession, answer: Method, kind: int, message: str
 ) -> None:
     await session.list_tools()
     hostile.answers["tools/call"] = answer
@@ -253,7 +259,7 @@ async def test_invalid_mcp_answer_is_an_error(
     assert error["type"] == ("http_error" if kind >= 100 else "mcp_protocol_error")
 
 
-async def test_mcp_redirect_within_the_server_is_followed(hostile: Hostile, session: McpClientSession) -> None:
+async def test_mcp_redirect_within_the_server_is_followed(hostile: HostileMcpServer, session: McpClientSession) -> None:
     usual = hostile.web.answer_all
     assert usual
 
@@ -266,7 +272,7 @@ async def test_mcp_redirect_within_the_server_is_followed(hostile: Hostile, sess
 
 
 @pytest.mark.parametrize("method", ["initialize", "tools/list"])
-async def test_silent_mcp_server_is_504(hostile: Hostile, method: str) -> None:
+async def test_silent_mcp_server_is_504(hostile: HostileMcpServer, method: str) -> None:
     never = Event()
     hostile.answers[method] = lambda _: Answer([never], 200, {"content-type": "application/json"})
     session = servers(SessionLimits(0.3, INCOMING)).session(address(hostile.web.url("/mcp")))
@@ -343,7 +349,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtur
 
 
 async def test_mcp_credentials_and_urls_are_not_logged(
-    hostile: Hostile, session: McpClientSession, logged: pytest.LogCaptureFixture
+    hostile: HostileMcpServer, session: McpClientSession, logged: pytest.LogCaptureFixture
 ) -> None:
     await session.list_tools()
     for answer in (lambda _: Answer(status=500), lambda _: Answer(status=401), lambda _: json_answer([])):

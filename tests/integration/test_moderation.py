@@ -6,7 +6,7 @@ from typing import Any, Final
 import openai
 import pytest
 
-from tests.support.openai_client import MODEL, NAME, Json, Streamed, create, function, messages, stored, stream
+from tests.support.openai_client import MODEL, NAME, Json, ValidatedStream, create, function, messages, stored, stream
 from tests.support.upstream import Upstream, reasoning, reply, text, tool_call
 from tests.support.waiting import wait_until
 from tests.support.wire import Wire
@@ -29,7 +29,7 @@ def kinds(response: Json) -> list[list[str]]:
     return [[part["type"] for part in item["content"]] for item in response["output"] if item["type"] == "message"]
 
 
-def whole(streamed: Streamed, client: openai.OpenAI, wire: Wire) -> Json:
+def whole(streamed: ValidatedStream, client: openai.OpenAI, wire: Wire) -> Json:
     """Check that a streamed response is stored and replayed unchanged, and return it."""
     response = streamed.response
     assert stored(client, response["id"]) == response

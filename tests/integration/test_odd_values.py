@@ -68,7 +68,7 @@ class ProblemCollector:
     def __init__(self) -> None:
         self._found: list[str] = []
 
-    def __enter__(self) -> "Problems":
+    def __enter__(self) -> "ProblemCollector":
         """Return this collection."""
         return self
 

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from tests.support.stack import STARTER, Host, LiveStack
-from tests.support.upstream import Recorded, Upstream, UpstreamProcess, logprobs, reasoning, reply, text, tool_call
+from tests.support.upstream import RecordedChat, Upstream, UpstreamProcess, logprobs, reasoning, reply, text, tool_call
 from tests.support.variants import Json, variant
 from tests.support.waiting import wait_until
 from tests.support.wire import Wire, error_of, output_text
@@ -61,7 +61,7 @@ def asking(settled: LiveStack) -> Iterator[Wire]:
         yield wire
 
 
-def requests_for(listing: Upstream, model: str) -> list[Recorded]:
+def requests_for(listing: Upstream, model: str) -> list[RecordedChat]:
     """Return the chat requests whose last message is `model`."""
     return [record for record in listing.requests("echo") if record.body["messages"][-1]["content"] == model]
 

@@ -5,7 +5,18 @@ from typing import Any, Final
 import openai
 import pytest
 
-from tests.support.openai_client import MODEL, NAME, Json, Streamed, create, function, messages, sent, stored, stream
+from tests.support.openai_client import (
+    MODEL,
+    NAME,
+    Json,
+    ValidatedStream,
+    create,
+    function,
+    messages,
+    sent,
+    stored,
+    stream,
+)
 from tests.support.upstream import Chunk, Upstream, finish, reasoning, reply, text, tool_call
 from tests.support.wire import Wire
 
@@ -113,7 +124,7 @@ def test_model_without_reasoning_gives_no_reasoning_item(client: openai.OpenAI, 
 PARTS: Final = ["added", "delta", "delta", "text.done", "done"]
 
 
-def summaries(streamed: Streamed) -> list[str]:
+def summaries(streamed: ValidatedStream) -> list[str]:
     """Return the short names of the summary's events."""
     types = [name for name in streamed.types if "summary" in name]
     return [

@@ -17,9 +17,9 @@ from tests.support.golden_store import (
     SCRIPTS,
     SECRET,
     TEMPLATES,
-    Asking,
     Json,
     Kind,
+    StoreClient,
     differences,
     make_responses,
     serving,
@@ -111,22 +111,22 @@ def script(upstream: Upstream) -> None:
         upstream.script(model, replies)
 
 
-def status_of(asking: Asking, name: str) -> str:
+def status_of(asking: StoreClient, name: str) -> str:
     """Return the status of a response."""
     return str(asking.http.get(f"/responses/{name}").raise_for_status().json()["status"])
 
 
-def has_ended(asking: Asking, name: str) -> bool:
+def has_ended(asking: StoreClient, name: str) -> bool:
     """Whether a response neither waits nor runs."""
     return status_of(asking, name) not in ("queued", "in_progress")
 
 
-def is_cancelled(asking: Asking, name: str) -> bool:
+def is_cancelled(asking: StoreClient, name: str) -> bool:
     """Whether a response is cancelled."""
     return status_of(asking, name) == "cancelled"
 
 
-def read_to(asking: Asking, name: str, end: str) -> None:
+def read_to(asking: StoreClient, name: str, end: str) -> None:
     """Read the stream of a running response to this text."""
     with asking.http.stream("GET", f"/responses/{name}", params={"stream": "true"}) as stream:
         reader = SseReader()
@@ -139,7 +139,7 @@ def read_to(asking: Asking, name: str, end: str) -> None:
 def test_each_version_reads_what_the_other_has_stored(pair: Pair, upstream: Upstream) -> None:
     for writer, reader in pair.both_ways():
         script(upstream)
-        with Asking(writer) as writing, Asking(reader) as reading:
+        with StoreClient(writer) as writing, StoreClient(reader) as reading:
             responses, conversations = make_responses(writing)
             before, now = (reading, writing) if writer is pair.new else (writing, reading)
             for name in responses:
@@ -152,7 +152,7 @@ def test_each_version_reads_what_the_other_has_stored(pair: Pair, upstream: Upst
 def test_each_version_continues_and_deletes_what_the_other_has_stored(pair: Pair, upstream: Upstream) -> None:
     talk = None
     for writer, reader in pair.both_ways() * 2:
-        with Asking(writer) as writing, Asking(reader) as reading:
+        with StoreClient(writer) as writing, StoreClient(reader) as reading:
             first = writing.create("thinks", "Remember 7.", include=["reasoning.encrypted_content"])
             second = reading.create("plain", "And?", previous_response_id=first["id"])
             writing.create("plain", "Go on.", previous_response_id=second["id"])
@@ -192,7 +192,7 @@ def test_background_responses_are_followed_and_cancelled_through_the_other_versi
     """Both servers run one at a time."""
     upstream.script("held", reply(text("one ", "two"), hold=1))
     for writer, reader in pair.both_ways():
-        with Asking(writer) as writing, Asking(reader) as reading:
+        with StoreClient(writer) as writing, StoreClient(reader) as reading:
             running = [writing.create("held", "Count.", background=True)["id"] for _ in range(2)]
             for asking in (writing, reading):
                 for name in running:
@@ -208,13 +208,13 @@ def test_each_version_finishes_the_background_responses_of_the_other_when_that_d
 ) -> None:
     for dying, other in pair.both_ways():
         upstream.script("held", reply(text("one ", "two"), hold=1))
-        with Asking(dying) as asking:
+        with StoreClient(dying) as asking:
             names = [asking.create("held", "Count.", background=True)["id"] for _ in range(4)]
             read_to(asking, names[0], "one ")
         dying.kill()
         upstream.script("held", reply(text("one ", "two")))
         upstream.release("held")
-        with Asking(other) as asking:
+        with StoreClient(other) as asking:
             for name in names:
                 wait_until(partial(has_ended, asking, name), seconds=90)
                 found = asking.about_response(name)

@@ -75,7 +75,7 @@ def environment(folder: Path) -> dict[str, str]:
     return env
 
 
-class Shown:
+class BrowserPage:
     """A page of the browser, and what went wrong on it.
 
     Attributes:
@@ -177,11 +177,11 @@ class Browser:
         self._manager.__exit__(None, None, None)
 
     @contextmanager
-    def page(self, root: str, **options: Any) -> Iterator[Shown]:
+    def page(self, root: str, **options: Any) -> Iterator[BrowserPage]:
         """Open a page in a context of its own; `options` are those of playwright's `new_context`."""
         settings: Json = {"viewport": {"width": 1280, "height": 800}, "locale": "en-GB", **options}
         context: BrowserContext = self._browser.new_context(**settings)
         try:
-            yield Shown(context.new_page(), root)
+            yield BrowserPage(context.new_page(), root)
         finally:
             context.close()

@@ -24,7 +24,7 @@ SECONDS: Final = 240.0  # a second or two alone, far more when other tests use t
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedClient:
     """A client's exit code and output."""
 
     code: int
@@ -40,7 +40,7 @@ class Finished:
 
 def run(
     command: Sequence[str | Path], folder: Path, env: Mapping[str, str] | None = None, *, seconds: float = SECONDS
-) -> Finished:
+) -> FinishedClient:
     """Run a client's command in `folder`, with only PATH from this process's environment, and `env`."""
     path = os.pathsep.join([str(installed("node") / "bin"), os.environ["PATH"]])
     whole = {"PATH": path, "HOME": str(folder), "LANG": "C.UTF-8", "NO_PROXY": "*", **(env or {})}
@@ -54,7 +54,7 @@ def run(
         timeout=seconds,
         check=False,
     )
-    return Finished(ended.returncode, ended.stdout, ended.stderr)
+    return FinishedClient(ended.returncode, ended.stdout, ended.stderr)
 
 
 def installed(client: str) -> Path:
@@ -66,13 +66,13 @@ def installed(client: str) -> Path:
 
 def python_client(
     client: str, script: str, stack: LiveStack, folder: Path, *arguments: str, env: Mapping[str, str] | None = None
-) -> Finished:
+) -> FinishedClient:
     """Run a script of `tests/clients` in a Python client's environment."""
     command: list[str | Path] = [installed(client) / "bin" / "python", SCRIPTS / script, *arguments]
     return run(command, folder, {**_env(stack), **(env or {})})
 
 
-def node_client(client: str, script: str, stack: LiveStack, folder: Path, *arguments: str) -> Finished:
+def node_client(client: str, script: str, stack: LiveStack, folder: Path, *arguments: str) -> FinishedClient:
     """Run a script of `tests/clients` with the packages of an npm client."""
     shutil.copy(SCRIPTS / script, folder)
     (folder / "node_modules").symlink_to(installed(client) / "node_modules")

@@ -49,7 +49,7 @@ READ_IN_C: Final = (
 """Prefixes of environment variables that are read where `os.environ` does not see it, before a server runs."""
 
 
-class Reads:
+class EnvironmentReads:
     """Records which environment variables are read in a `with` block."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Reads:
         self._mapping: Any = type(os.environ)
         self._methods = (self._mapping.__getitem__, self._mapping.__iter__)
 
-    def __enter__(self) -> "Reads":
+    def __enter__(self) -> "EnvironmentReads":
         """Start recording."""
         get, iterate = self._methods
 
@@ -95,7 +95,7 @@ class ForkServer:
         reads: what the imports have read.
     """
 
-    def __init__(self, client: socket.socket, script: str, reads: Reads) -> None:
+    def __init__(self, client: socket.socket, script: str, reads: EnvironmentReads) -> None:
         self._client = client
         self._script = script
         self._reads = reads
@@ -164,7 +164,7 @@ def prepared() -> ForkServer:
     """Import the modules and return the server."""
     client, script, modules = socket.socket(fileno=int(sys.argv[1])), sys.argv[2], sys.argv[3:]
     sys.argv, sys.path[0] = [script], str(Path(script).parent)
-    with Reads() as reads:
+    with EnvironmentReads() as reads:
         for name in modules:
             importlib.import_module(name)
     gc.collect()

@@ -49,7 +49,7 @@ IMPORTS: Final[dict[str, Sequence[str]]] = {
 """The roots of what a server of the starter template imports while it starts, by host."""
 
 
-class Forked:
+class ForkedProcess:
     """A forked process, with the methods of `subprocess.Popen`.
 
     Args:
@@ -95,7 +95,7 @@ class Forked:
 class ForkedChild(Child):
     """A forked server as a child."""
 
-    def __init__(self, forked: Forked, log: Path) -> None:
+    def __init__(self, forked: ForkedProcess, log: Path) -> None:
         """Take over a process that has just been forked."""
         self._adopt(forked, log)
 
@@ -151,7 +151,7 @@ class Forks:
         if "refused" in answer:
             self.refusals.append(answer["refused"])
             return None
-        return ForkedChild(Forked(self, answer["pid"]), log)
+        return ForkedChild(ForkedProcess(self, answer["pid"]), log)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Send a request to the fork server and return its answer; StartError if it has ended."""

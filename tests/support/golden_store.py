@@ -61,7 +61,7 @@ SCRIPTS: Final[dict[str, list[Reply]]] = {
 
 
 @dataclass(frozen=True)
-class Golden:
+class GoldenStore:
     """A golden store.
 
     Attributes:
@@ -79,9 +79,9 @@ class Golden:
     unfinished: list[str]
 
     @staticmethod
-    def read(path: Path) -> Golden:
+    def read(path: Path) -> GoldenStore:
         """Return the store of a file."""
-        return Golden(**json.loads(lzma.decompress(path.read_bytes())))
+        return GoldenStore(**json.loads(lzma.decompress(path.read_bytes())))
 
     def write(self, path: Path) -> None:
         """Write the store to a file."""
@@ -121,7 +121,7 @@ def dump(kind: Kind, server: Any, state: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def load(golden: Golden, server: Any, state: Path) -> None:
+def load(golden: GoldenStore, server: Any, state: Path) -> None:
     """Write the content of a golden store to an empty one."""
     if golden.kind == "sqlite":
         state.mkdir(parents=True)
@@ -135,7 +135,7 @@ def load(golden: Golden, server: Any, state: Path) -> None:
         subprocess.run(command, input=golden.dump, capture_output=True, text=True, check=True)
 
 
-class Asking:
+class StoreClient:
     """Makes responses on a server, and asks what it stored.
 
     Attributes:
@@ -206,7 +206,7 @@ def differences(before: Any, now: Any, path: str = "") -> Iterator[str]:
         yield f"{path} was {before!r} and is {now!r}"
 
 
-def make_responses(asking: Asking) -> tuple[list[str], list[str]]:
+def make_responses(asking: StoreClient) -> tuple[list[str], list[str]]:
     """Make responses of many kinds; return the ids of the responses and of the conversations."""
     responses = [asking.create("plain", "Hello", metadata={"name": "first"}, instructions="Be short. " * 60)]
     for model in ("thinks", "plain"):
@@ -227,7 +227,7 @@ def make_responses(asking: Asking) -> tuple[list[str], list[str]]:
     return [each["id"] for each in [*responses, branch, called, continued, sealed, *talked, *ended, queued]], [talk]
 
 
-def written(kind: Kind, checkout: Path, upstream: Upstream, folder: Path) -> Golden:
+def written(kind: Kind, checkout: Path, upstream: Upstream, folder: Path) -> GoldenStore:
     """Return what the version in `checkout` stores and answers."""
     for model, replies in SCRIPTS.items():
         upstream.script(model, replies)
@@ -238,14 +238,14 @@ def written(kind: Kind, checkout: Path, upstream: Upstream, folder: Path) -> Gol
     with serving(kind, folder / "server") as server:
         env |= server.environment if server else {}
         stack = LiveStack(config, env, folder / "state")
-        with stack, Asking(stack) as asking:
+        with stack, StoreClient(stack) as asking:
             responses, conversations = make_responses(asking)
             unfinished = [asking.create(model, "Count.", background=True)["id"] for model in ("held", "work")]
             upstream.wait_for("held", chunks=1)
             answers = {name: asking.about_response(name) for name in responses}
             talks = {name: asking.about_conversation(name) for name in conversations}
             stack.kill()
-        return Golden(kind, dump(kind, server, folder / "state"), answers, talks, unfinished)
+        return GoldenStore(kind, dump(kind, server, folder / "state"), answers, talks, unfinished)
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ DONE: Final = {"content": [{"type": "text", "text": "done"}]}
 PROGRESS: Final = {"method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}}
 
 
-class Hostile:
+class HostileMcpServer:
     """A scripted MCP server at one path of a web server, or at all paths.
 
     Attributes:

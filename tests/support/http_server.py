@@ -34,7 +34,7 @@ def whole(status: int, value: Any, *headers: str) -> bytes:
 
 
 @dataclass(slots=True)
-class Seen:
+class ReceivedRequest:
     """A received request."""
 
     line: str
@@ -52,7 +52,7 @@ class Peer:
     server: "HttpServer"
     number: int
 
-    async def request(self) -> Seen:
+    async def request(self) -> ReceivedRequest:
         """Read the next request; EOFError if the client has disconnected."""
         try:
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
@@ -64,7 +64,7 @@ class Peer:
             # Repeated headers form a list (RFC 9110, section 5.3).
             headers[name.lower()] = ", ".join(filter(None, (headers.get(name.lower()), value.strip())))
         body = await self.reader.readexactly(int(headers.get("content-length", 0)))
-        self.server.requests.append(Seen(line, headers, body, self.number))
+        self.server.requests.append(ReceivedRequest(line, headers, body, self.number))
         return self.server.requests[-1]
 
     async def send(self, data: bytes) -> None:
@@ -86,7 +86,7 @@ class HttpServer:
     """A server's URL, and what it has received; `left` counts closed connections."""
 
     url: str = ""
-    requests: list[Seen] = field(default_factory=list)
+    requests: list[ReceivedRequest] = field(default_factory=list)
     connections: int = 0
     left: int = 0
     change: asyncio.Event = field(default_factory=asyncio.Event)

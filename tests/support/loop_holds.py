@@ -16,7 +16,7 @@ GRACE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LoopDelay:
     """A delay: its duration and cause."""
 
     seconds: float
@@ -30,13 +30,13 @@ class LoopHolds:
         self._log = log
         self._begin = log.stat().st_size
 
-    def read(self) -> list[Held]:
+    def read(self) -> list[LoopDelay]:
         """Return the delays so far, the longest first."""
         time.sleep(GRACE)
         with self._log.open("rb") as log:
             log.seek(self._begin)
             output = " ".join(log.read().decode(errors="replace").split())  # the host wraps its lines
-        found = [Held(float(seconds), by) for seconds, by in _LINE.findall(output)]
+        found = [LoopDelay(float(seconds), by) for seconds, by in _LINE.findall(output)]
         return sorted(found, key=lambda each: each.seconds, reverse=True)
 
     def assert_none_above(self, seconds: float) -> None:

@@ -19,7 +19,7 @@ class BeyondLoopbackError(RuntimeError):
     """An attempt to reach something beyond the loopback."""
 
 
-class Watch:
+class LoopbackWatch:
     """An audit hook (PEP 578).
 
     Attributes:

@@ -141,7 +141,7 @@ def _add_slow_tools(created: "MCPServer[Any]", gate: Gate) -> None:
         return word
 
 
-class Doorman:
+class TokenMiddleware:
     """Middleware that records requests, and requires the token on locked paths."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
@@ -183,7 +183,7 @@ class Doorman:
         await self._app(scope, again, send)
 
 
-def application(token: str) -> Doorman:
+def application(token: str) -> TokenMiddleware:
     """Create the application of all servers and the test's routes."""
     gate = Gate()
     streamable, locked = (server(gate).streamable_http_app() for _ in range(2))
@@ -214,7 +214,7 @@ def application(token: str) -> Doorman:
         *streamable.routes,
         *sse.routes,
     ]
-    doorman = Doorman(Starlette(routes=routes, lifespan=lifespan), token)
+    doorman = TokenMiddleware(Starlette(routes=routes, lifespan=lifespan), token)
     return doorman
 
 

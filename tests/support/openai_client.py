@@ -25,7 +25,7 @@ MODEL: Final = f"local/{NAME}"
 
 
 @dataclass(frozen=True, slots=True)
-class Streamed:
+class ValidatedStream:
     """A validated stream."""
 
     frames: Frames
@@ -47,12 +47,12 @@ class Streamed:
         return [data["delta"] for name, data in self.frames if name == f"response.{kind}.delta"]
 
 
-def stream(client: openai.OpenAI, **params: Any) -> Streamed:
+def stream(client: openai.OpenAI, **params: Any) -> ValidatedStream:
     """Request a stream with `responses.create(stream=True, **params)` and validate it."""
     with client.responses.with_streaming_response.create(stream=True, **params) as answer:
         headers = dict(answer.headers)
         frames = read_sse(answer.iter_bytes())
-    return Streamed(frames, headers, check_stream(frames.events))
+    return ValidatedStream(frames, headers, check_stream(frames.events))
 
 
 def create(client: openai.OpenAI, **params: Any) -> Json:

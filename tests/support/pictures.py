@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.support.browser import Browser, Shown
+from tests.support.browser import Browser, BrowserPage
 from tests.support.script import reply, text
 from tests.support.showcase import pieces
 from tests.support.stack import REPOSITORY
-from tests.support.story import Furnished, furnished
+from tests.support.story import StoryStack, furnished
 from tests.support.wire import Wire
 
 HERON: Final = "The heron stands where the river slows, one leg folded, and waits for the light to change. "
@@ -41,10 +41,10 @@ class Picture:
     address: str
     scheme: str
     size: tuple[int, int] = _DESK
-    prepare: Callable[[Shown, Furnished], None] | None = None
+    prepare: Callable[[BrowserPage, StoryStack], None] | None = None
 
 
-def _played(page: Shown, found: Furnished) -> None:
+def _played(page: BrowserPage, found: StoryStack) -> None:
     """Play the replay until the answer is being written."""
     for _ in range(100):
         page.press("ArrowRight")
@@ -53,12 +53,12 @@ def _played(page: Shown, found: Furnished) -> None:
     page.press(*["ArrowRight"] * 14)
 
 
-def _opened(page: Shown, found: Furnished) -> None:
+def _opened(page: BrowserPage, found: StoryStack) -> None:
     page.find(".compaction summary").click()
     page.page.mouse.move(0, 0)
 
 
-def _busy(page: Shown, found: Furnished) -> None:
+def _busy(page: BrowserPage, found: StoryStack) -> None:
     """Let responses run, and others end, for some seconds."""
     long = reply(text(*pieces(HERON * 40)), interval=0.2)
     found.upstream.script("qwen3-30b", long)
@@ -71,7 +71,7 @@ def _busy(page: Shown, found: Furnished) -> None:
             page.page.wait_for_timeout(300 + 900 * (number % 4 == 0))
 
 
-def _ask(page: Shown, found: Furnished) -> None:
+def _ask(page: BrowserPage, found: StoryStack) -> None:
     """Ask in the playground, and wait for the answer."""
     found.upstream.script("qwen3-30b", reply(text("**Herons** are waders: they wait, and then they are fast.")))
     page.until("() => document.querySelector('select[name=model]')?.options.length > 0")
@@ -101,7 +101,7 @@ PICTURES: Final = {
 }
 
 
-def take(browser: Browser, found: Furnished, picture: Picture, out: Path) -> None:
+def take(browser: Browser, found: StoryStack, picture: Picture, out: Path) -> None:
     """Take one picture; it fails if the page has a problem."""
     width, height = picture.size
     options = {"viewport": {"width": width, "height": height}, "color_scheme": picture.scheme}

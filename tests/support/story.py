@@ -243,7 +243,7 @@ def story_stack(
 
 
 @dataclass(frozen=True, slots=True)
-class Furnished:
+class StoryStack:
     """A stack with the story and the responses of every kind.
 
     Attributes:
@@ -258,7 +258,7 @@ class Furnished:
 
 
 @contextmanager
-def furnished(folder: Path, static: Path | None = None) -> Iterator[Furnished]:
+def furnished(folder: Path, static: Path | None = None) -> Iterator[StoryStack]:
     """Start a stack and make its responses; with `static`, the page's files are read from there at each request."""
     folder.mkdir(parents=True, exist_ok=True)
     env = {"LLAMA_STACK_RESPONSES_UI_DIR": str(static.resolve())} if static else {}
@@ -272,7 +272,7 @@ def furnished(folder: Path, static: Path | None = None) -> Iterator[Furnished]:
                 **_ids(make_showcase(wire, upstream.client, mcp)),
                 **_ids(make_story(wire, upstream.client, mcp, web)),
             }
-        yield Furnished(stack, upstream.client, created)
+        yield StoryStack(stack, upstream.client, created)
 
 
 def main() -> None:

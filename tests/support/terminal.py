@@ -54,9 +54,9 @@ class Terminal:
             child.stop(GRACE)
 
     @contextmanager
-    def pasting(self, block: Block) -> Iterator[Lines]:
+    def pasting(self, block: Block) -> Iterator[PendingLines]:
         """Return the lines of a block, and check at the end that each was run or left out."""
-        lines = Lines(self, block)
+        lines = PendingLines(self, block)
         yield lines
         assert not lines.left, f"lines of the block that were not run: {lines.left}"
 
@@ -91,7 +91,7 @@ class Terminal:
         return child
 
 
-class Lines:
+class PendingLines:
     """The lines of a block that are still to be run.
 
     A line that a backslash continues is one line; a comment is none. What ends with `&` is started.

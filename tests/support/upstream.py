@@ -60,7 +60,7 @@ type Ended = Literal["completed", "client_gone", "failed", "streaming"]
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedChat:
     """One chat request. Times are seconds of the monotonic clock, which all processes of a machine share.
 
     `ended` is "failed" for scripted failures: an error status, a drop, an error frame.
@@ -104,15 +104,15 @@ class Upstream:
         """Delete all scripts and records, and abort open streams."""
         self._post("/_reset", {})
 
-    def requests(self, model: str | None = None) -> list[Recorded]:
+    def requests(self, model: str | None = None) -> list[RecordedChat]:
         """Return the chat requests since the last reset, oldest first."""
         answer = self._http.get("/_requests", params={} if model is None else {"model": model})
         answer.raise_for_status()
-        return [Recorded(**record) for record in answer.json()]
+        return [RecordedChat(**record) for record in answer.json()]
 
     def wait_for(
         self, model: str, count: int = 1, *, ended: bool = False, chunks: int = 0, seconds: float = 60.0
-    ) -> list[Recorded]:
+    ) -> list[RecordedChat]:
         """Wait for `count` requests for `model`, each with `chunks` sent (and ended, with `ended`); return all."""
         deadline = time.monotonic() + seconds
         while True:

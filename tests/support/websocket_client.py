@@ -18,7 +18,7 @@ from websockets.sync.client import connect
 
 from tests.support.conform import WireError, problems
 from tests.support.strict import check_stream
-from tests.support.wire import Served
+from tests.support.wire import HttpEndpoint
 
 type Json = dict[str, Any]
 
@@ -29,7 +29,7 @@ ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.
 class WebSocketClient:
     """One connection, for a `with` block."""
 
-    def __init__(self, stack: Served, token: str | None = None, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, stack: HttpEndpoint, token: str | None = None, headers: Mapping[str, str] | None = None) -> None:
         """Connect; `websockets.InvalidStatus` if the connection is refused."""
         sent = dict(headers or {}) | ({"authorization": f"Bearer {token}"} if token else {})
         url = f"{stack.base_url.replace('http', 'ws', 1)}/v1/responses"

@@ -19,7 +19,7 @@ ERROR_TYPES = (
 )
 
 
-class Served(Protocol):
+class HttpEndpoint(Protocol):
     """A stack, or a server in front of some."""
 
     @property
@@ -32,7 +32,7 @@ class Wire:
 
     def __init__(
         self,
-        stack: Served,
+        stack: HttpEndpoint,
         token: str | None = None,
         headers: Mapping[str, str] | None = None,
         idle_seconds: float = 0.0,

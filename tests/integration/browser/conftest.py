@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.browser import Browser, Shown
+from tests.support.browser import Browser, BrowserPage
 from tests.support.mcp_server import McpServers
 from tests.support.showcase import Showcase, make_showcase
 from tests.support.stack import STARTER, Host, LiveStack
@@ -51,7 +51,7 @@ def showcase(page_stack: LiveStack, upstream_process: UpstreamProcess, mcp: McpS
 
 
 @pytest.fixture
-def page(browser: Browser, page_stack: LiveStack) -> Iterator[Shown]:
+def page(browser: Browser, page_stack: LiveStack) -> Iterator[BrowserPage]:
     """A new page; the test fails if a script fails, the policy refuses something, or another host gets a request."""
     with browser.page(page_stack.base_url) as page:
         yield page

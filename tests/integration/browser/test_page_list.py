@@ -12,7 +12,7 @@ import pytest
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.records import Put
 from llama_stack_responses.store.sqlite import SqliteRecords
-from tests.support.browser import SECONDS, Browser, Shown
+from tests.support.browser import SECONDS, Browser, BrowserPage
 from tests.support.showcase import WEATHER, Showcase
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, reply, text, tool_call
@@ -28,7 +28,7 @@ SCROLL = """element => new Promise((drawn) => {
 """Scrolls on, and ends after the rows have been drawn there."""
 
 
-def shown(page: Shown) -> list[str]:
+def shown(page: BrowserPage) -> list[str]:
     """Return the ids of the rows in the document, from top to bottom."""
     found: list[str] = page.page.eval_on_selector_all(
         ".list-row", "rows => rows.sort((a, b) => a.dataset.index - b.dataset.index).map((row) => row.dataset.id)"
@@ -36,7 +36,7 @@ def shown(page: Shown) -> list[str]:
     return found
 
 
-def lists_only(page: Shown, *ids: str) -> None:
+def lists_only(page: BrowserPage, *ids: str) -> None:
     """Wait until the list shows exactly these responses."""
     page.until(
         "wanted => { const rows = [...document.querySelectorAll('.list-row')].map((row) => row.dataset.id);"
@@ -45,7 +45,7 @@ def lists_only(page: Shown, *ids: str) -> None:
     )
 
 
-def test_list_of_stored_responses_has_their_facts_newest_first(page: Shown, showcase: Showcase) -> None:
+def test_list_of_stored_responses_has_their_facts_newest_first(page: BrowserPage, showcase: Showcase) -> None:
     page.goto("/ui")
     row = page.find(f".list-row[data-id={showcase.trip}]")
     words = row.inner_text()
@@ -75,13 +75,15 @@ def test_list_of_stored_responses_has_their_facts_newest_first(page: Shown, show
         ("text=The%20Sleeping%20tide", "harbour"),
     ],
 )
-def test_filters_in_the_address_show_matching_rows_only(page: Shown, showcase: Showcase, query: str, name: str) -> None:
+def test_filters_in_the_address_show_matching_rows_only(
+    page: BrowserPage, showcase: Showcase, query: str, name: str
+) -> None:
     page.goto(f"/ui?{query}")
     lists_only(page, getattr(showcase, name))
 
 
 def test_list_is_turned_to_the_oldest_first_and_back(
-    page: Shown, page_stack: LiveStack, showcase: Showcase, upstream: Upstream
+    page: BrowserPage, page_stack: LiveStack, showcase: Showcase, upstream: Upstream
 ) -> None:
     oldest_first = [showcase.root, showcase.harbour, showcase.gulls, showcase.darker]
     page.goto("/ui?metadata=team%3Apoems")
@@ -110,7 +112,7 @@ def test_list_is_turned_to_the_oldest_first_and_back(
 
 
 def test_list_from_the_oldest_shows_responses_created_while_another_view_was_open(
-    page: Shown, page_stack: LiveStack, upstream: Upstream
+    page: BrowserPage, page_stack: LiveStack, upstream: Upstream
 ) -> None:
     upstream.script("late", [reply(text("One.")), reply(text("Two."))])
     with Wire(page_stack) as wire:
@@ -142,13 +144,13 @@ def test_malformed_address_is_named(browser: Browser, page_stack: LiveStack, add
         assert not [one for one in page.problems if one.startswith("script")]
 
 
-def test_search_names_the_searched_texts(page: Shown, showcase: Showcase) -> None:
+def test_search_names_the_searched_texts(page: BrowserPage, showcase: Showcase) -> None:
     page.goto("/ui?text=no%20such%20words")
     page.find(".empty", "The first 120 characters of the last question and of the answer are searched.")
     page.page.get_by_role("searchbox", name="Search the first words of questions and answers").wait_for()
 
 
-def test_search_field_filters_while_typing_and_keeps_the_address(page: Shown, showcase: Showcase) -> None:
+def test_search_field_filters_while_typing_and_keeps_the_address(page: BrowserPage, showcase: Showcase) -> None:
     page.goto("/ui")
     page.press("/")
     page.page.keyboard.type("harbour at night")
@@ -159,7 +161,7 @@ def test_search_field_filters_while_typing_and_keeps_the_address(page: Shown, sh
     assert page.find("input[name=text]").input_value() == "harbour at night"
 
 
-def test_status_and_conversation_filters_are_set_by_their_fields(page: Shown, showcase: Showcase) -> None:
+def test_status_and_conversation_filters_are_set_by_their_fields(page: BrowserPage, showcase: Showcase) -> None:
     page.goto("/ui")
     page.page.get_by_role("checkbox", name="Failed", exact=True).check()
     lists_only(page, showcase.broken)
@@ -188,14 +190,14 @@ def test_time_filter_takes_the_zone_of_the_viewer(browser: Browser, page_stack: 
         page.check_quiet()
 
 
-def test_empty_list_names_the_next_step(page: Shown, showcase: Showcase) -> None:
+def test_empty_list_names_the_next_step(page: BrowserPage, showcase: Showcase) -> None:
     page.goto("/ui?text=no%20such%20words%20anywhere")
     assert page.find(".empty h2").inner_text() == "No response matches"
     assert page.find(".empty a", "show all responses").get_attribute("href") == "/ui"
 
 
 def test_long_list_is_read_one_request_a_page_and_keeps_few_rows(
-    page: Shown, page_stack: LiveStack, upstream: Upstream
+    page: BrowserPage, page_stack: LiveStack, upstream: Upstream
 ) -> None:
     upstream.script("many", reply(text("Yes.")))
     with Wire(page_stack) as wire:
@@ -215,7 +217,9 @@ def test_long_list_is_read_one_request_a_page_and_keeps_few_rows(
     assert len([one for one in page.requests if one.startswith(FIRST_PAGE)]) == 3
 
 
-def test_new_and_changed_responses_appear_by_themselves(page: Shown, page_stack: LiveStack, upstream: Upstream) -> None:
+def test_new_and_changed_responses_appear_by_themselves(
+    page: BrowserPage, page_stack: LiveStack, upstream: Upstream
+) -> None:
     page.goto("/ui?model=local%2Fslow")
     page.find(".connection[data-state=on]")
     upstream.script("slow", reply(text("One ", "two."), hold=1))
@@ -229,7 +233,7 @@ def test_new_and_changed_responses_appear_by_themselves(page: Shown, page_stack:
     assert len([one for one in page.requests if one.startswith(FIRST_PAGE)]) == 1
 
 
-def test_rows_are_moved_through_and_opened_by_keys(page: Shown, showcase: Showcase) -> None:
+def test_rows_are_moved_through_and_opened_by_keys(page: BrowserPage, showcase: Showcase) -> None:
     page.goto("/ui?metadata=team%3Apoems")
     lists_only(page, showcase.root, showcase.harbour, showcase.gulls, showcase.darker)
     page.press("j", "j", "k")
@@ -243,7 +247,7 @@ def test_rows_are_moved_through_and_opened_by_keys(page: Shown, showcase: Showca
     page.until("id => document.activeElement.closest('.list-row')?.dataset.id === id", showcase.gulls)
 
 
-def test_question_mark_shows_the_keys_of_the_view(page: Shown, showcase: Showcase) -> None:
+def test_question_mark_shows_the_keys_of_the_view(page: BrowserPage, showcase: Showcase) -> None:
     page.goto("/ui")
     page.press("?")
     words = page.find("dialog").inner_text()
@@ -255,7 +259,7 @@ def test_question_mark_shows_the_keys_of_the_view(page: Shown, showcase: Showcas
     assert page.path == "/ui/playground"
 
 
-def test_two_marked_rows_are_compared(page: Shown, showcase: Showcase) -> None:
+def test_two_marked_rows_are_compared(page: BrowserPage, showcase: Showcase) -> None:
     page.goto("/ui?metadata=team%3Apoems")
     lists_only(page, showcase.root, showcase.harbour, showcase.gulls, showcase.darker)
     page.press("j", "c", "j", "c")
@@ -275,7 +279,7 @@ def test_times_are_in_the_zone_of_the_viewer(browser: Browser, page_stack: LiveS
 
 
 @pytest.mark.parametrize("width", [380, 800, 1280, 1440, 1920])
-def test_fields_of_filters_do_not_overlap_at_any_width(page: Shown, showcase: Showcase, width: int) -> None:
+def test_fields_of_filters_do_not_overlap_at_any_width(page: BrowserPage, showcase: Showcase, width: int) -> None:
     page.page.set_viewport_size({"width": width, "height": 800})
     page.goto("/ui")
     page.page.get_by_role("button", name="Filters").click()
@@ -293,7 +297,7 @@ def test_fields_of_filters_do_not_overlap_at_any_width(page: Shown, showcase: Sh
 
 
 @pytest.mark.parametrize("width", [360, 722, 980, 1280])
-def test_failed_tool_calls_of_a_row_are_visible_at_any_width(page: Shown, showcase: Showcase, width: int) -> None:
+def test_failed_tool_calls_of_a_row_are_visible_at_any_width(page: BrowserPage, showcase: Showcase, width: int) -> None:
     page.page.set_viewport_size({"width": width, "height": 800})
     page.goto("/ui?metadata=team%3Atravel")
     row = page.find(f".list-row[data-id={showcase.trip}]")
@@ -303,7 +307,7 @@ def test_failed_tool_calls_of_a_row_are_visible_at_any_width(page: Shown, showca
     assert words["width"] > 150
 
 
-def test_number_filter_applies_while_typing(page: Shown, showcase: Showcase) -> None:
+def test_number_filter_applies_while_typing(page: BrowserPage, showcase: Showcase) -> None:
     page.goto("/ui")
     page.find(".list-row")
     page.page.get_by_role("button", name="Filters").click()
@@ -315,7 +319,7 @@ def test_number_filter_applies_while_typing(page: Shown, showcase: Showcase) -> 
     assert page.path == "/ui"
 
 
-def test_tab_of_responses_keeps_the_filter_of_the_list(page: Shown, showcase: Showcase) -> None:
+def test_tab_of_responses_keeps_the_filter_of_the_list(page: BrowserPage, showcase: Showcase) -> None:
     page.goto("/ui")
     page.page.get_by_role("checkbox", name="Failed", exact=True).check()
     lists_only(page, showcase.broken)
@@ -342,7 +346,7 @@ async def forget_that_it_waits(database: Path, response_id: str) -> None:
 
 
 def test_response_of_an_earlier_version_waits_on_its_own_page(
-    page: Shown, page_stack: LiveStack, upstream: Upstream
+    page: BrowserPage, page_stack: LiveStack, upstream: Upstream
 ) -> None:
     upstream.script("earlier", reply(tool_call(0, "call_1", "get_weather", '{"city": "Oslo"}')))
     with Wire(page_stack) as wire:
@@ -359,7 +363,7 @@ def test_response_of_an_earlier_version_waits_on_its_own_page(
         wire.http.delete(f"/responses/{response_id}")
 
 
-def test_row_marked_for_comparison_is_shown_until_it_is_unmarked(page: Shown, showcase: Showcase) -> None:
+def test_row_marked_for_comparison_is_shown_until_it_is_unmarked(page: BrowserPage, showcase: Showcase) -> None:
     page.goto("/ui?metadata=team%3Apoems")
     lists_only(page, showcase.root, showcase.harbour, showcase.gulls, showcase.darker)
     page.press("j", "c")

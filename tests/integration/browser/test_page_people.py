@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.auth import auth_server
-from tests.support.browser import Browser, Shown
+from tests.support.browser import Browser, BrowserPage
 from tests.support.mcp_server import McpServers
 from tests.support.showcase import Showcase
 from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
@@ -64,7 +64,7 @@ HOSTILE_NAME = '"><img src=x onerror=window.harm=8>\u202etxt.exe'
 TRACKER = "https://tracker.example/seen.png"
 
 
-def opened(page: Shown, showcase: Showcase, view: str) -> None:
+def opened(page: BrowserPage, showcase: Showcase, view: str) -> None:
     """Open a view, with all its folds."""
     page.goto(VIEWS[view].format(**{name: getattr(showcase, name) for name in showcase.__slots__}))
     page.until(SETTLED)
@@ -94,7 +94,7 @@ def test_view_fits_the_width_of_a_phone(browser: Browser, page_stack: LiveStack,
 
 
 @pytest.mark.one_host
-def test_theme_is_switched_and_kept(page: Shown) -> None:
+def test_theme_is_switched_and_kept(page: BrowserPage) -> None:
     page.goto("/ui")
     before = page.page.evaluate("() => getComputedStyle(document.body).backgroundColor")
     page.press("t", "t")
@@ -195,7 +195,7 @@ def test_image_of_another_host_is_a_link_and_the_policy_refuses_to_load_it(
             )
 
 
-def test_hostile_answer_never_runs_while_it_streams(page: Shown, upstream: Upstream) -> None:
+def test_hostile_answer_never_runs_while_it_streams(page: BrowserPage, upstream: Upstream) -> None:
     upstream.script("evil", reply(text(*(HOSTILE[at : at + 7] for at in range(0, len(HOSTILE), 7)))))
     page.goto("/ui/playground")
     page.until("() => document.querySelector('select[name=model]')?.options.length > 0")
@@ -210,7 +210,7 @@ def test_hostile_answer_never_runs_while_it_streams(page: Shown, upstream: Upstr
     assert page.page.locator(".talk iframe, .talk script, .talk img").count() == 0
 
 
-def test_page_has_a_strict_policy_and_no_inline_code(page: Shown) -> None:
+def test_page_has_a_strict_policy_and_no_inline_code(page: BrowserPage) -> None:
     answer = page.page.goto(page.root + "/ui")
     assert answer is not None
     policy = answer.headers["content-security-policy"]
@@ -249,7 +249,7 @@ def guarded(
             yield live
 
 
-def sign_in(page: Shown, token: str) -> None:
+def sign_in(page: BrowserPage, token: str) -> None:
     """Fill in the token that the page asks for."""
     page.find("dialog input[name=token]").fill(token)
     page.press("Enter")

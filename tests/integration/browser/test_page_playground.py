@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.browser import Browser, Shown
+from tests.support.browser import Browser, BrowserPage
 from tests.support.mcp_server import McpServers
 from tests.support.showcase import WEATHER, Showcase
 from tests.support.stack import LiveStack
@@ -24,7 +24,7 @@ IN_ORDER: Final = """() => {
 PHONE: Final = {"width": 390, "height": 844}
 
 
-def choose(page: Shown, model: str) -> None:
+def choose(page: BrowserPage, model: str) -> None:
     """Choose a scripted model, which the server does not list."""
     page.until("() => document.querySelector('select[name=model]')?.options.length > 0")
     page.page.evaluate(
@@ -34,7 +34,7 @@ def choose(page: Shown, model: str) -> None:
     )
 
 
-def ask(page: Shown, words: str) -> None:
+def ask(page: BrowserPage, words: str) -> None:
     """Write a message and send it with the keyboard."""
     page.page.locator("textarea[name=input]").fill(words)
     page.press("Control+Enter")
@@ -47,7 +47,7 @@ def last_body(upstream: Upstream, model: str) -> Json:
 
 
 @pytest.mark.both_hosts
-def test_answer_streams_into_the_playground_and_is_rendered_at_its_end(page: Shown, upstream: Upstream) -> None:
+def test_answer_streams_into_the_playground_and_is_rendered_at_its_end(page: BrowserPage, upstream: Upstream) -> None:
     upstream.script("poet", reply(text("Salt ", "**wind**", " on stone."), hold=2))
     page.goto("/ui/playground")
     choose(page, "local/poet")
@@ -58,7 +58,9 @@ def test_answer_streams_into_the_playground_and_is_rendered_at_its_end(page: Sho
     assert page.path.startswith("/ui/playground?from=resp_")
 
 
-def test_next_question_continues_from_the_last_answer(page: Shown, showcase: Showcase, upstream: Upstream) -> None:
+def test_next_question_continues_from_the_last_answer(
+    page: BrowserPage, showcase: Showcase, upstream: Upstream
+) -> None:
     upstream.script("poet", reply(text("Further.")))
     page.goto(f"/ui/playground?from={showcase.root}")
     choose(page, "local/poet")
@@ -70,7 +72,7 @@ def test_next_question_continues_from_the_last_answer(page: Shown, showcase: Sho
     assert texts == ["Write a haiku about the sea.", "And then?", "And after that?"]
 
 
-def test_settings_files_and_tools_reach_the_model(page: Shown, upstream: Upstream) -> None:
+def test_settings_files_and_tools_reach_the_model(page: BrowserPage, upstream: Upstream) -> None:
     upstream.script("poet", reply(text("Seen.")))
     page.goto("/ui/playground")
     choose(page, "local/poet")
@@ -92,7 +94,7 @@ def test_settings_files_and_tools_reach_the_model(page: Shown, upstream: Upstrea
     assert sent["tools"][0]["function"]["name"] == "get_weather"
 
 
-def test_call_of_a_function_is_answered_by_the_viewer(page: Shown, upstream: Upstream) -> None:
+def test_call_of_a_function_is_answered_by_the_viewer(page: BrowserPage, upstream: Upstream) -> None:
     upstream.script(
         "caller", [reply(tool_call(0, "c1", "get_weather", '{"city": "Oslo"}')), reply(text("Four degrees."))]
     )
@@ -106,7 +108,7 @@ def test_call_of_a_function_is_answered_by_the_viewer(page: Shown, upstream: Ups
     assert last_body(upstream, "caller")["messages"][-1]["content"] == "4 °C"
 
 
-def test_mcp_server_is_used_and_its_calls_are_shown(page: Shown, upstream: Upstream, mcp: McpServers) -> None:
+def test_mcp_server_is_used_and_its_calls_are_shown(page: BrowserPage, upstream: Upstream, mcp: McpServers) -> None:
     upstream.script("caller", [reply(tool_call(0, "c1", "mcp__add", '{"a": 2, "b": 3}')), reply(text("Five."))])
     page.goto("/ui/playground")
     choose(page, "local/caller")
@@ -117,7 +119,7 @@ def test_mcp_server_is_used_and_its_calls_are_shown(page: Shown, upstream: Upstr
     page.find(".tool-part", "5")
 
 
-def test_request_stands_there_as_code_and_changes_with_it(page: Shown) -> None:
+def test_request_stands_there_as_code_and_changes_with_it(page: BrowserPage) -> None:
     page.goto("/ui/playground")
     choose(page, "local/poet")
     page.page.locator("textarea[name=input]").fill('It\'s "here"')
@@ -128,7 +130,7 @@ def test_request_stands_there_as_code_and_changes_with_it(page: Shown) -> None:
     assert 'input="It\'s \\"here\\""' in words
 
 
-def test_field_that_is_not_json_is_named(page: Shown) -> None:
+def test_field_that_is_not_json_is_named(page: BrowserPage) -> None:
     page.goto("/ui/playground")
     choose(page, "local/poet")
     page.page.get_by_label("Other tools, as JSON").fill("[{")
@@ -153,7 +155,7 @@ def test_server_that_does_not_answer_is_named_and_the_message_is_kept(browser: B
         page.find(".chart")
 
 
-def test_stopped_answer_ends_its_request(page: Shown, upstream: Upstream) -> None:
+def test_stopped_answer_ends_its_request(page: BrowserPage, upstream: Upstream) -> None:
     upstream.script("poet", reply(text("One ", "two ", "three"), hold=2))
     page.goto("/ui/playground")
     choose(page, "local/poet")
@@ -165,7 +167,7 @@ def test_stopped_answer_ends_its_request(page: Shown, upstream: Upstream) -> Non
 
 
 def test_response_is_continued_with_its_model_instructions_and_tools(
-    page: Shown, page_stack: LiveStack, upstream: Upstream, mcp: McpServers
+    page: BrowserPage, page_stack: LiveStack, upstream: Upstream, mcp: McpServers
 ) -> None:
     upstream.script("asker", [reply(tool_call(0, "call_1", "orders__add", '{"a": 1, "b": 2}')), reply(text("Three."))])
     server = {"type": "mcp", "server_label": "orders", "server_url": mcp.url("mcp"), "require_approval": "always"}
@@ -276,7 +278,9 @@ def test_everything_in_the_playground_is_reached_by_keys(
 
 
 @pytest.mark.both_hosts
-def test_live_view_shows_a_response_while_it_grows(page: Shown, page_stack: LiveStack, upstream: Upstream) -> None:
+def test_live_view_shows_a_response_while_it_grows(
+    page: BrowserPage, page_stack: LiveStack, upstream: Upstream
+) -> None:
     page.goto("/ui/live")
     page.find(".empty", "Nothing runs now")
     upstream.script("slow", reply(text("Half of ", "the answer, ", "and the rest."), hold=2))
@@ -291,7 +295,7 @@ def test_live_view_shows_a_response_while_it_grows(page: Shown, page_stack: Live
     page.gone(f".live-card[data-id={response_id}]")
 
 
-def test_charts_follow_the_rates_of_the_server(page: Shown, page_stack: LiveStack, upstream: Upstream) -> None:
+def test_charts_follow_the_rates_of_the_server(page: BrowserPage, page_stack: LiveStack, upstream: Upstream) -> None:
     upstream.script("quick", reply(text("Yes.")))
     page.goto("/ui/live")
     page.until("() => document.querySelector('[data-chart=Requests] .value span').textContent === '0'")
@@ -303,7 +307,7 @@ def test_charts_follow_the_rates_of_the_server(page: Shown, page_stack: LiveStac
     assert page.page.locator(".spark .stroke[d]").count() == 6
 
 
-def test_queued_jobs_are_listed_with_their_places(page: Shown, page_stack: LiveStack, upstream: Upstream) -> None:
+def test_queued_jobs_are_listed_with_their_places(page: BrowserPage, page_stack: LiveStack, upstream: Upstream) -> None:
     upstream.script("slow", reply(text("One ", "two."), hold=1))
     page.goto("/ui/live")
     with Wire(page_stack) as wire:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.browser import Browser, Shown
+from tests.support.browser import Browser, BrowserPage
 from tests.support.clients import installed
 from tests.support.mcp_server import McpServers
 from tests.support.seed import seed
@@ -34,7 +34,7 @@ def copied(browser: Browser, stack: LiveStack, response_id: str, language: str) 
 
 
 @pytest.mark.both_hosts
-def test_response_with_tools_reads_as_a_conversation(page: Shown, showcase: Showcase) -> None:
+def test_response_with_tools_reads_as_a_conversation(page: BrowserPage, showcase: Showcase) -> None:
     page.goto(f"/ui/responses/{showcase.trip}")
     page.find("h1", "Compare the weather in Lisbon")
     kinds = page.page.eval_on_selector_all(".items > .item", "items => items.map((item) => item.dataset.kind)")
@@ -48,7 +48,9 @@ def test_response_with_tools_reads_as_a_conversation(page: Shown, showcase: Show
     assert link.get_attribute("rel") == "noopener noreferrer nofollow"
 
 
-def test_failed_call_shows_its_error_in_its_line_and_opens_to_its_arguments(page: Shown, showcase: Showcase) -> None:
+def test_failed_call_shows_its_error_in_its_line_and_opens_to_its_arguments(
+    page: BrowserPage, showcase: Showcase
+) -> None:
     page.goto(f"/ui/responses/{showcase.trip}")
     failed = page.find(".tool[data-failed=yes]")
     assert "The station in Reykjavík does not answer" in failed.locator(".under").inner_text()
@@ -60,7 +62,7 @@ def test_failed_call_shows_its_error_in_its_line_and_opens_to_its_arguments(page
     good.get_by_text("21.5").first.wait_for()
 
 
-def test_facts_of_a_response_have_usage_timing_and_settings(page: Shown, showcase: Showcase) -> None:
+def test_facts_of_a_response_have_usage_timing_and_settings(page: BrowserPage, showcase: Showcase) -> None:
     page.goto(f"/ui/responses/{showcase.trip}")
     panel = page.find(".panel")
     words = panel.inner_text()
@@ -77,7 +79,7 @@ def test_facts_of_a_response_have_usage_timing_and_settings(page: Shown, showcas
     page.until("() => document.activeElement.dataset.failed === 'yes'")
 
 
-def test_waterfall_shows_queue_and_preparation_and_no_empty_lanes(page: Shown) -> None:
+def test_waterfall_shows_queue_and_preparation_and_no_empty_lanes(page: BrowserPage) -> None:
     page.goto("/ui")
     first = {"start_ms": 300, "first_token_ms": None, "end_ms": 400, "kind": "answer"}
     timing = {"total_ms": 400, "queue_ms": 100, "rounds": [first], "tools": [], "truncated": False}
@@ -91,7 +93,7 @@ def test_waterfall_shows_queue_and_preparation_and_no_empty_lanes(page: Shown) -
     assert shown == [*lanes, "queue", "preparation", "to first token"]
 
 
-def test_long_setting_is_a_line_that_opens(page: Shown, showcase: Showcase) -> None:
+def test_long_setting_is_a_line_that_opens(page: BrowserPage, showcase: Showcase) -> None:
     page.goto(f"/ui/responses/{showcase.person}")
     setting = page.find(".facts > div", "json_schema")
     assert setting.bounding_box()["height"] < 60  # type: ignore[index]
@@ -99,7 +101,9 @@ def test_long_setting_is_a_line_that_opens(page: Shown, showcase: Showcase) -> N
     assert '"additionalProperties": false' in setting.locator("pre").inner_text()
 
 
-def test_numbers_of_a_list_that_begins_late_are_whole(page: Shown, page_stack: LiveStack, upstream: Upstream) -> None:
+def test_numbers_of_a_list_that_begins_late_are_whole(
+    page: BrowserPage, page_stack: LiveStack, upstream: Upstream
+) -> None:
     upstream.script("sum", reply(text("4712. Done.")))
     with Wire(page_stack) as wire:
         response_id = wire.create(model="local/sum", input="How many?")["id"]
@@ -109,7 +113,7 @@ def test_numbers_of_a_list_that_begins_late_are_whole(page: Shown, page_stack: L
 
 
 def test_answer_to_an_approval_is_one_line_that_names_its_call_and_its_turn(
-    page: Shown, page_stack: LiveStack, upstream: Upstream, mcp: McpServers
+    page: BrowserPage, page_stack: LiveStack, upstream: Upstream, mcp: McpServers
 ) -> None:
     upstream.script("asker", [reply(tool_call(0, "call_1", "orders__add", '{"a": 1, "b": 2}')), reply(text("Three."))])
     server = {"type": "mcp", "server_label": "orders", "server_url": mcp.url("mcp"), "require_approval": "always"}
@@ -132,7 +136,7 @@ def test_answer_to_an_approval_is_one_line_that_names_its_call_and_its_turn(
 
 @pytest.mark.parametrize("earlier", [0, 47], ids=["short", "on_two_pages"])
 def test_compaction_in_a_conversation_stands_before_its_question(
-    page: Shown, page_stack: LiveStack, upstream: Upstream, earlier: int
+    page: BrowserPage, page_stack: LiveStack, upstream: Upstream, earlier: int
 ) -> None:
     upstream.script("memory", [reply(text("Noted. " * 60)), reply(text("Called **Ada**.")), reply(text("Ada."))])
     with Wire(page_stack) as wire:
@@ -155,7 +159,7 @@ def test_compaction_in_a_conversation_stands_before_its_question(
             wire.http.delete(f"/responses/{each}")
 
 
-def test_raw_json_is_the_object_of_the_api(page: Shown, page_stack: LiveStack, showcase: Showcase) -> None:
+def test_raw_json_is_the_object_of_the_api(page: BrowserPage, page_stack: LiveStack, showcase: Showcase) -> None:
     page.goto(f"/ui/responses/{showcase.person}")
     page.find("summary", "Raw JSON").click()
     shown = json.loads(page.find(".raw pre").inner_text())
@@ -163,7 +167,7 @@ def test_raw_json_is_the_object_of_the_api(page: Shown, page_stack: LiveStack, s
         assert shown == wire.get(f"/{showcase.person}").json()
 
 
-def test_chat_requests_are_shown_round_by_round(page: Shown, showcase: Showcase) -> None:
+def test_chat_requests_are_shown_round_by_round(page: BrowserPage, showcase: Showcase) -> None:
     page.goto(f"/ui/responses/{showcase.trip}")
     page.find("summary", "Chat requests").click()
     page.find(".requests summary", "Round 2").click()
@@ -183,19 +187,21 @@ def test_chat_requests_are_shown_round_by_round(page: Shown, showcase: Showcase)
     ],
 )
 def test_special_outputs_are_plain_to_see(
-    page: Shown, showcase: Showcase, name: str, selector: str, words: str
+    page: BrowserPage, showcase: Showcase, name: str, selector: str, words: str
 ) -> None:
     page.goto(f"/ui/responses/{getattr(showcase, name)}")
     assert words in page.find(f".talk {selector}", words).inner_text()
 
 
-def test_image_of_an_input_is_shown_from_its_data(page: Shown, showcase: Showcase) -> None:
+def test_image_of_an_input_is_shown_from_its_data(page: BrowserPage, showcase: Showcase) -> None:
     page.goto(f"/ui/responses/{showcase.picture}")
     page.find(".image img")
     page.until("() => document.querySelector('.image img').naturalWidth === 1")
 
 
-def test_file_of_an_input_is_downloaded_under_its_name(page: Shown, page_stack: LiveStack, upstream: Upstream) -> None:
+def test_file_of_an_input_is_downloaded_under_its_name(
+    page: BrowserPage, page_stack: LiveStack, upstream: Upstream
+) -> None:
     upstream.script("seer", reply(text("A bird.")))
     with Wire(page_stack) as wire:
         form = {"purpose": "assistants"}
@@ -211,7 +217,7 @@ def test_file_of_an_input_is_downloaded_under_its_name(page: Shown, page_stack: 
             wire.http.delete(each)
 
 
-def test_items_are_moved_through_and_opened_by_keys(page: Shown, showcase: Showcase) -> None:
+def test_items_are_moved_through_and_opened_by_keys(page: BrowserPage, showcase: Showcase) -> None:
     page.goto(f"/ui/responses/{showcase.trip}")
     page.find(".tool[data-failed=yes]")
     page.press("j", "j", "j", "j")
@@ -304,7 +310,7 @@ def test_request_copied_as_typescript_makes_the_same_request(
     assert upstream.requests("caller")[-1].body["tools"][0]["function"]["name"] == "get_weather"
 
 
-def test_response_is_deleted_after_a_question(page: Shown, page_stack: LiveStack, upstream: Upstream) -> None:
+def test_response_is_deleted_after_a_question(page: BrowserPage, page_stack: LiveStack, upstream: Upstream) -> None:
     upstream.script("gone", reply(text("Soon gone.")))
     with Wire(page_stack) as wire:
         response_id = wire.create(model="local/gone", input="Be brief.")["id"]
@@ -318,7 +324,7 @@ def test_response_is_deleted_after_a_question(page: Shown, page_stack: LiveStack
 
 
 def test_waiting_response_is_shown_as_answered_when_another_tab_answers_it(
-    page: Shown, page_stack: LiveStack, upstream: Upstream
+    page: BrowserPage, page_stack: LiveStack, upstream: Upstream
 ) -> None:
     upstream.script("asked", [reply(tool_call(0, "call_3", "count", "{}")), reply(text("Nine."))])
     tools = [{"type": "function", "name": "count", "parameters": {"type": "object", "properties": {}}}]
@@ -351,7 +357,7 @@ def test_response_that_was_deleted_elsewhere_leads_back_to_the_list(
 
 
 def test_tools_that_could_not_be_listed_are_marked_with_the_reason(
-    page: Shown, page_stack: LiveStack, upstream: Upstream
+    page: BrowserPage, page_stack: LiveStack, upstream: Upstream
 ) -> None:
     upstream.script("lost", reply(text("Unseen.")))
     server = {"type": "mcp", "server_label": "lost", "server_url": "http://127.0.0.1:9/mcp"}
@@ -369,7 +375,7 @@ def test_tools_that_could_not_be_listed_are_marked_with_the_reason(
 
 
 def test_background_response_grows_on_its_page_and_is_cancelled(
-    page: Shown, page_stack: LiveStack, upstream: Upstream
+    page: BrowserPage, page_stack: LiveStack, upstream: Upstream
 ) -> None:
     upstream.script("endless", reply(text("First ", "second ", "third"), hold=2))
     with Wire(page_stack) as wire:
@@ -390,7 +396,7 @@ def test_missing_response_is_named_and_links_back(browser: Browser, page_stack: 
 
 
 @pytest.mark.both_hosts
-def test_chain_shows_all_turns_and_its_branches_as_a_tree(page: Shown, showcase: Showcase) -> None:
+def test_chain_shows_all_turns_and_its_branches_as_a_tree(page: BrowserPage, showcase: Showcase) -> None:
     page.goto(f"/ui/chain/{showcase.darker}")
     page.find(".turn[data-here=yes]", "what nobody reads")
     turns = page.page.eval_on_selector_all(".turn", "turns => turns.map((turn) => turn.id)")
@@ -401,7 +407,7 @@ def test_chain_shows_all_turns_and_its_branches_as_a_tree(page: Shown, showcase:
     assert page.path == f"/ui/chain/{showcase.harbour}"
 
 
-def test_links_of_a_turn_stay_together_on_a_phone(page: Shown, showcase: Showcase) -> None:
+def test_links_of_a_turn_stay_together_on_a_phone(page: BrowserPage, showcase: Showcase) -> None:
     page.page.set_viewport_size({"width": 390, "height": 844})
     page.goto(f"/ui/chain/{showcase.darker}")
     links = page.find(".turn[data-here=yes] .turn-head").locator("a")
@@ -410,7 +416,9 @@ def test_links_of_a_turn_stay_together_on_a_phone(page: Shown, showcase: Showcas
     assert max(box["x"] + box["width"] for box in boxes if box) > 370
 
 
-def test_branches_of_a_turn_are_in_one_column_and_in_the_same_order_from_each(page: Shown, showcase: Showcase) -> None:
+def test_branches_of_a_turn_are_in_one_column_and_in_the_same_order_from_each(
+    page: BrowserPage, showcase: Showcase
+) -> None:
     for subject in (showcase.gulls, showcase.harbour):
         page.goto(f"/ui/chain/{subject}")
         page.find(".tree [aria-current]")
@@ -422,7 +430,9 @@ def test_branches_of_a_turn_are_in_one_column_and_in_the_same_order_from_each(pa
         assert len({box["x"] for one in branches.all() if (box := one.bounding_box())}) == 1
 
 
-def test_long_chain_is_read_to_its_beginning_while_its_top_is_in_sight(page: Shown, page_stack: LiveStack) -> None:
+def test_long_chain_is_read_to_its_beginning_while_its_top_is_in_sight(
+    page: BrowserPage, page_stack: LiveStack
+) -> None:
     database = page_stack.state_dir / "responses.db"
     turns = [(f"Question {number}?", "Yes.") for number in range(70)]
     with ThreadPoolExecutor(1) as elsewhere:  # the browser's event loop runs in this thread
@@ -437,7 +447,7 @@ def test_long_chain_is_read_to_its_beginning_while_its_top_is_in_sight(page: Sho
             wire.http.delete(f"/responses/{created}")
 
 
-def test_chain_of_a_root_lists_its_successors(page: Shown, showcase: Showcase) -> None:
+def test_chain_of_a_root_lists_its_successors(page: BrowserPage, showcase: Showcase) -> None:
     page.goto(f"/ui/chain/{showcase.root}")
     continued = page.page.locator(".pick a")
     continued.first.wait_for()
@@ -447,14 +457,14 @@ def test_chain_of_a_root_lists_its_successors(page: Shown, showcase: Showcase) -
     ]
 
 
-def test_call_of_a_client_is_shown_with_its_output(page: Shown, showcase: Showcase) -> None:
+def test_call_of_a_client_is_shown_with_its_output(page: BrowserPage, showcase: Showcase) -> None:
     page.goto(f"/ui/chain/{showcase.answered}")
     page.find(".message", "It is 4 °C in Oslo.")
     page.find(".item", "call_9").locator("summary").first.click()
     page.find(".item", '"celsius"')
 
 
-def test_conversation_object_is_shown_as_one_conversation(page: Shown, showcase: Showcase) -> None:
+def test_conversation_object_is_shown_as_one_conversation(page: BrowserPage, showcase: Showcase) -> None:
     page.goto(f"/ui/conversations/{showcase.conversation}")
     page.find(".message", "Your name is Ada.")
     assert page.page.locator(".message").evaluate_all(
@@ -469,7 +479,7 @@ def test_conversation_object_is_shown_as_one_conversation(page: Shown, showcase:
 
 
 @pytest.mark.both_hosts
-def test_replay_steps_through_the_events_in_both_directions(page: Shown, showcase: Showcase) -> None:
+def test_replay_steps_through_the_events_in_both_directions(page: BrowserPage, showcase: Showcase) -> None:
     page.goto(f"/ui/responses/{showcase.harbour}/replay")
     page.find(".event")
     total = page.page.locator(".player input[type=range]").get_attribute("max")
@@ -497,7 +507,7 @@ PAUSE = """() => new Promise((paused) => {
 """Presses the key as soon as there is reasoning: the replay must not end before."""
 
 
-def test_replay_plays_at_its_pace_and_pauses(page: Shown, showcase: Showcase) -> None:
+def test_replay_plays_at_its_pace_and_pauses(page: BrowserPage, showcase: Showcase) -> None:
     page.goto(f"/ui/responses/{showcase.trip}/replay")
     page.find(".event")
     page.press("-", "-")
@@ -513,7 +523,7 @@ def test_replay_plays_at_its_pace_and_pauses(page: Shown, showcase: Showcase) ->
     page.find(".growing .message", "Bring waterproof shoes")
 
 
-def test_replay_follows_the_text_and_ends_with_the_rendered_response(page: Shown, showcase: Showcase) -> None:
+def test_replay_follows_the_text_and_ends_with_the_rendered_response(page: BrowserPage, showcase: Showcase) -> None:
     page.page.set_viewport_size({"width": 1280, "height": 420})
     page.goto(f"/ui/responses/{showcase.trip}/replay")
     page.find(".event")
@@ -536,7 +546,7 @@ def test_replay_follows_the_text_and_ends_with_the_rendered_response(page: Shown
     page.gone(".growing .message .md")
 
 
-def test_replay_has_the_times_of_the_page_of_the_response(page: Shown, showcase: Showcase) -> None:
+def test_replay_has_the_times_of_the_page_of_the_response(page: BrowserPage, showcase: Showcase) -> None:
     def shown(place: str) -> list[str]:
         return page.page.locator(f"{place} .lane").all_inner_texts()
 
@@ -556,7 +566,7 @@ def test_replay_has_the_times_of_the_page_of_the_response(page: Shown, showcase:
     assert page.page.locator(".event-lanes .lane[data-now] .lane-name").all_inner_texts() == ["Model round 2"]
 
 
-def test_replay_on_a_phone_has_no_hole_below_a_short_text(page: Shown, showcase: Showcase) -> None:
+def test_replay_on_a_phone_has_no_hole_below_a_short_text(page: BrowserPage, showcase: Showcase) -> None:
     page.page.set_viewport_size({"width": 390, "height": 844})
     page.goto(f"/ui/responses/{showcase.harbour}/replay")
     page.find(".event")
@@ -566,7 +576,7 @@ def test_replay_on_a_phone_has_no_hole_below_a_short_text(page: Shown, showcase:
     assert events["y"] - talk["y"] < 60
 
 
-def test_two_responses_are_compared_word_by_word(page: Shown, showcase: Showcase) -> None:
+def test_two_responses_are_compared_word_by_word(page: BrowserPage, showcase: Showcase) -> None:
     page.goto(f"/ui/compare?a={showcase.root}&b={showcase.gulls}")
     page.find(".diff")
     assert page.page.locator(".diff del").all_inner_texts() == ["gulls write", "wipe", "white"]
@@ -576,7 +586,7 @@ def test_two_responses_are_compared_word_by_word(page: Shown, showcase: Showcase
     page.find(".block", "No fact differs.")
 
 
-def test_response_without_a_partner_offers_others_to_compare(page: Shown, showcase: Showcase) -> None:
+def test_response_without_a_partner_offers_others_to_compare(page: BrowserPage, showcase: Showcase) -> None:
     page.goto(f"/ui/compare?a={showcase.root}")
     page.find(".pick a").click()
     page.find(".diff")

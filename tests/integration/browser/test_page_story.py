@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.browser import Browser, Shown
+from tests.support.browser import Browser, BrowserPage
 from tests.support.mcp_server import McpServers
 from tests.support.stack import Host, LiveStack
 from tests.support.story import Story, make_story, story_stack
@@ -38,7 +38,7 @@ def story(furnished_stack: LiveStack, upstream_process: UpstreamProcess, mcp: Mc
 
 
 @pytest.fixture
-def start(browser: Browser, furnished_stack: LiveStack, story: Story) -> Iterator[Shown]:
+def start(browser: Browser, furnished_stack: LiveStack, story: Story) -> Iterator[BrowserPage]:
     """The page at its start; the test fails if a script fails, the policy refuses something, or another host gets a request."""
     with browser.page(furnished_stack.base_url) as page:
         page.goto("/ui")
@@ -47,12 +47,12 @@ def start(browser: Browser, furnished_stack: LiveStack, story: Story) -> Iterato
         page.check_quiet()
 
 
-def tick(page: Shown, name: str) -> None:
+def tick(page: BrowserPage, name: str) -> None:
     """Set a filter by its label."""
     page.page.locator(".choice", has_text=re.compile(f"^{name}$")).click()
 
 
-def only_row(page: Shown) -> None:
+def only_row(page: BrowserPage) -> None:
     """Open the only row of a filtered list."""
     page.until(
         "() => document.querySelectorAll('.list-row').length === 1 && /all that there are/.test(document.body.innerText)"
@@ -61,21 +61,21 @@ def only_row(page: Shown) -> None:
     page.find(".talk")
 
 
-def fill(page: Shown, field: str, value: str) -> None:
+def fill(page: BrowserPage, field: str, value: str) -> None:
     """Fill a field of the filters."""
     page.page.get_by_role("button", name="Filters").click()
     page.find(f"input[name={field}]").fill(value)
     page.press("Enter")
 
 
-def test_page_shows_failed_tool_call_and_reason(start: Shown) -> None:
+def test_page_shows_failed_tool_call_and_reason(start: BrowserPage) -> None:
     tick(start, "Failed tool calls")
     start.find(".list-row a", "Change the address").click()
     failed = start.find(".tool[data-failed=yes]").inner_text()
     assert "locked by the warehouse until 18:00" in failed
 
 
-def test_list_and_page_show_response_with_most_tokens(start: Shown) -> None:
+def test_list_and_page_show_response_with_most_tokens(start: BrowserPage) -> None:
     fill(start, "min_tokens", "100000")
     only_row(start)
     usage = start.find(".usage").inner_text()
@@ -83,14 +83,14 @@ def test_list_and_page_show_response_with_most_tokens(start: Shown) -> None:
     assert "9,800 (79 %)" in usage
 
 
-def test_page_shows_slow_response_and_its_times(start: Shown) -> None:
+def test_page_shows_slow_response_and_its_times(start: BrowserPage) -> None:
     fill(start, "min_seconds", "3")
     only_row(start)
     details = start.page.locator(".lane-detail").all_inner_texts()
     assert re.match(r"first token after 3\.\d+ s", details[-1])
 
 
-def test_replay_shows_that_the_call_ended_before_the_wait_for_the_model(start: Shown, story: Story) -> None:
+def test_replay_shows_that_the_call_ended_before_the_wait_for_the_model(start: BrowserPage, story: Story) -> None:
     start.goto(f"/ui/responses/{story.slow}/replay")
     start.find(".event")
     ended = start.page.eval_on_selector_all(
@@ -101,7 +101,7 @@ def test_replay_shows_that_the_call_ended_before_the_wait_for_the_model(start: S
     assert re.fullmatch(r"\d+ ms", ended[0])
 
 
-def test_page_shows_chat_request_of_second_round(start: Shown, story: Story) -> None:
+def test_page_shows_chat_request_of_second_round(start: BrowserPage, story: Story) -> None:
     start.find(".list-row a", "Does the ferry to Oslo leave?").click()
     start.find("summary", "Chat requests").click()
     start.find(".requests summary", "Round 2").click()
@@ -109,20 +109,20 @@ def test_page_shows_chat_request_of_second_round(start: Shown, story: Story) -> 
     assert [message["role"] for message in sent["messages"]] == ["user", "assistant", "tool"]
 
 
-def test_page_shows_output_of_cancelled_job(start: Shown) -> None:
+def test_page_shows_output_of_cancelled_job(start: BrowserPage) -> None:
     tick(start, "Cancelled")
     only_row(start)
     start.find(".notice", "Cancelled")
     assert "up by 4 %" in start.find(".message[data-role=assistant]").inner_text()
 
 
-def test_page_shows_reason_of_failure(start: Shown) -> None:
+def test_page_shows_reason_of_failure(start: BrowserPage) -> None:
     tick(start, "Failed")
     only_row(start)
     assert "503" in start.find(".notice.bad", "All graphics cards are in use.").inner_text()
 
 
-def test_page_links_to_sibling_branch(start: Shown, story: Story) -> None:
+def test_page_links_to_sibling_branch(start: BrowserPage, story: Story) -> None:
     start.find(".list-row a", "Make it informal.").click()
     start.find("a.button", "Chain").click()
     start.find(".tree ul a", "Make it shorter.").click()
@@ -130,14 +130,14 @@ def test_page_links_to_sibling_branch(start: Shown, story: Story) -> None:
     assert start.path == f"/ui/chain/{story.left}"
 
 
-def test_page_shows_cited_sources(start: Shown) -> None:
+def test_page_shows_cited_sources(start: BrowserPage) -> None:
     start.find(".list-row a", "How do otters sleep?").click()
     start.find(".citations")
     links = start.page.eval_on_selector_all(".citations a", "found => found.map((one) => [one.innerText, one.href])")
     assert links == [["About otters", "https://example.org/otters"], ["About fish", "https://example.org/fish"]]
 
 
-def test_page_shows_compaction_of_conversation(start: Shown, story: Story) -> None:
+def test_page_shows_compaction_of_conversation(start: BrowserPage, story: Story) -> None:
     start.find(".list-row a", "What is my name?").click()
     start.find(".compaction", "replaced by a summary")
     assert "Compaction" in start.find(".waterfall").inner_text()
@@ -158,12 +158,12 @@ def test_page_shows_compaction_of_conversation(start: Shown, story: Story) -> No
     assert start.axe() == []
 
 
-def test_page_shows_calls_that_wait_for_approval(start: Shown) -> None:
+def test_page_shows_calls_that_wait_for_approval(start: BrowserPage) -> None:
     start.find(".list-row a", "Add one to the order.").click()
     assert "4711" in start.find(".tool", "waits for approval").locator(".what").inner_text()
 
 
-def test_filter_of_waiting_responses_finds_unanswered_approval(start: Shown) -> None:
+def test_filter_of_waiting_responses_finds_unanswered_approval(start: BrowserPage) -> None:
     tick(start, "Waiting for an answer")
     only_row(start)
     start.find("h1", "Add one to the order.")
@@ -173,7 +173,7 @@ def test_filter_of_waiting_responses_finds_unanswered_approval(start: Shown) -> 
 
 
 def test_file_that_code_wrote_is_downloaded_from_the_text_that_names_it(
-    start: Shown, furnished_stack: LiveStack, upstream_process: UpstreamProcess
+    start: BrowserPage, furnished_stack: LiveStack, upstream_process: UpstreamProcess
 ) -> None:
     code = tool_call(0, "c1", "python", json.dumps({"code": "open('sales.csv', 'w').write('month,sales')"}))
     upstream_process.client.script("maker", [reply(code), reply(text("It is in \u3010f1\u3011."))])
@@ -191,7 +191,7 @@ def test_file_that_code_wrote_is_downloaded_from_the_text_that_names_it(
 
 
 def test_list_shows_client_call_as_waiting_until_a_response_continues_it(
-    start: Shown, furnished_stack: LiveStack, upstream_process: UpstreamProcess
+    start: BrowserPage, furnished_stack: LiveStack, upstream_process: UpstreamProcess
 ) -> None:
     upstream_process.client.script("stock", [reply(tool_call(0, "call_7", "count", "{}")), reply(text("Nine."))])
     tools = [{"type": "function", "name": "count", "parameters": {"type": "object", "properties": {}}}]
@@ -212,7 +212,7 @@ def test_list_shows_client_call_as_waiting_until_a_response_continues_it(
             wire.http.delete(f"/responses/{each}")
 
 
-def test_page_shows_output_of_program(start: Shown) -> None:
+def test_page_shows_output_of_program(start: BrowserPage) -> None:
     start.find(".list-row a", "Sum up.").click()
     start.find(".tool .result")
     assert start.page.locator(".tool .result").all_inner_texts()[0] == "→ ZeroDivisionError: division by zero"
@@ -222,13 +222,13 @@ def test_page_shows_output_of_program(start: Shown) -> None:
     ]
 
 
-def test_filter_of_failed_tool_calls_finds_code_that_raised(start: Shown) -> None:
+def test_filter_of_failed_tool_calls_finds_code_that_raised(start: BrowserPage) -> None:
     tick(start, "Failed tool calls")
     cell = start.find(".list-row", "Sum up.").locator(".cell-tools")
     assert cell.get_attribute("title") == "1 of 2 failed"
 
 
-def test_page_shows_input_before_the_question(start: Shown) -> None:
+def test_page_shows_input_before_the_question(start: BrowserPage) -> None:
     start.find(".list-row a", "And 11?").click()
     start.find(".tool summary", "Earlier items of the input").click()
     earlier = start.find(".tool[aria-label='Earlier items of the input']")

@@ -6,7 +6,17 @@ from typing import Any, Final
 
 import httpx
 
-from tests.support.hostile_mcp import ENDLESS_STREAMS, EVENTS, JSON, OVERFULL, Hostile, endless, event, events, overfull
+from tests.support.hostile_mcp import (
+    ENDLESS_STREAMS,
+    EVENTS,
+    JSON,
+    OVERFULL,
+    HostileMcpServer,
+    endless,
+    event,
+    events,
+    overfull,
+)
 from tests.support.socket_client import SocketClient
 from tests.support.upstream import reply, text
 from tests.support.waiting import wait_until
@@ -30,9 +40,9 @@ def use(at: Attacker) -> httpx.Response:
     return at.ask(model="local/calls", tools=[tool])
 
 
-def answered(at: Attacker, method: str, answer: Any, why: str = "") -> Hostile:
+def answered(at: Attacker, method: str, answer: Any, why: str = "") -> HostileMcpServer:
     """Require that the server's answer to a method is rejected, as an error for the client or for the call, and why."""
-    hostile = Hostile(at.web, PATH)
+    hostile = HostileMcpServer(at.web, PATH)
     hostile.answers[method] = answer
     response = use(at)
     if method != "tools/call":
@@ -59,7 +69,7 @@ def mcp_list_of_tools_without_end(at: Attacker, case: tuple[int, int]) -> None:
     """The maximum number of pages that are requested from the server."""
     size, most = case
     tool = {"name": "add", "description": "x" * size, "inputSchema": {"type": "object"}}
-    before = Hostile(at.web, PATH).methods.count("tools/list")
+    before = HostileMcpServer(at.web, PATH).methods.count("tools/list")
     hostile = answered(at, "tools/list", lambda _: {"tools": [tool] * 5, "nextCursor": "again"})
     assert 1 < hostile.methods.count("tools/list") - before <= most
 
@@ -86,7 +96,7 @@ def mcp_requests_without_end(at: Attacker, case: str) -> None:
 
 @ATTACKS.add()
 def mcp_results_of_many_calls_that_are_large_together(at: Attacker) -> None:
-    Hostile(at.web, PATH).answers["tools/call"] = partial(text_result, "x" * 900_000)
+    HostileMcpServer(at.web, PATH).answers["tools/call"] = partial(text_result, "x" * 900_000)
     at.upstream.script("calls", [*[calling("s__add", {})] * 8, DONE])
     tool = {"type": "mcp", "server_label": "s", "server_url": at.web.url(PATH), "require_approval": "never"}
     calls = [item for item in ended(at.ask(model="local/calls", tools=[tool]))["output"] if item["type"] == "mcp_call"]
@@ -96,7 +106,7 @@ def mcp_results_of_many_calls_that_are_large_together(at: Attacker) -> None:
 @ATTACKS.add()
 def mcp_results_of_many_running_responses(at: Attacker) -> None:
     """Each is within its own limits. The result that has no room is an error for the model."""
-    Hostile(at.web, PATH).answers["tools/call"] = partial(text_result, "x" * RESULT)
+    HostileMcpServer(at.web, PATH).answers["tools/call"] = partial(text_result, "x" * RESULT)
     tool = {"type": "mcp", "server_label": "s", "server_url": at.web.url(PATH), "require_approval": "never"}
     models = [f"runs-{number}" for number in range(RUNNING)]
     with ExitStack() as open_all:
@@ -125,7 +135,7 @@ def servers(at: Attacker, count: int) -> list[Json]:
 @ATTACKS.add(few_too_many=33, all_tools=1_024)
 def many_mcp_servers(at: Attacker, case: int) -> None:
     """They are counted when the request is checked, and again with those of its history before any is connected to."""
-    hostile = Hostile(at.web, PATH)
+    hostile = HostileMcpServer(at.web, PATH)
     before = len(hostile.methods)
     refused(at.ask(tools=servers(at, case)), 400)
     assert len(hostile.methods) == before
@@ -135,5 +145,5 @@ def many_mcp_servers(at: Attacker, case: int) -> None:
 def mcp_lists_that_are_large_together(at: Attacker, case: Json) -> None:
     count = 10 if case else 500
     tools = [{"name": f"t{number}", "inputSchema": {"type": "object"}, **case} for number in range(count)]
-    Hostile(at.web, PATH).answers["tools/list"] = lambda _: {"tools": tools}
+    HostileMcpServer(at.web, PATH).answers["tools/list"] = lambda _: {"tools": tools}
     refused(at.ask(tools=servers(at, 30)), 424)

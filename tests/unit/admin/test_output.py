@@ -21,7 +21,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.store.records import Condition, Op, Put
 from llama_stack_responses.store.sqlite import SqliteRecords
 from tests.support.forks import Forks
-from tests.support.golden_store import FOLDER, Golden, load
+from tests.support.golden_store import FOLDER, GoldenStore, load
 from tests.support.process import free_port
 from tests.support.variants import Json, responses_config, variant
 from tests.support.waiting import wait_until
@@ -41,7 +41,7 @@ OF_THE_HOST: Final = (
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The state of a server that has generated some responses."""
     monkeypatch.setenv("STATE_DIR", str(tmp_path / "state"))
-    load(Golden.read(FOLDER / "2026-11-23-afternoon-sqlite.json.xz"), None, tmp_path / "state")
+    load(GoldenStore.read(FOLDER / "2026-11-23-afternoon-sqlite.json.xz"), None, tmp_path / "state")
     return tmp_path / "state"
 
 

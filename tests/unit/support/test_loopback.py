@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.loopback import BeyondLoopbackError, Watch
+from tests.support.loopback import BeyondLoopbackError, LoopbackWatch
 
 HERE = [
     ("127.0.0.1", 80),
@@ -28,7 +28,7 @@ BEYOND = [
 @pytest.mark.parametrize("address", HERE)
 @pytest.mark.parametrize("event", ["socket.connect", "socket.sendto"])
 def test_connection_on_this_machine_is_allowed(event: str, address: Any) -> None:
-    watch = Watch()
+    watch = LoopbackWatch()
     watch(event, (None, address))
     assert watch.found == []
 
@@ -36,7 +36,7 @@ def test_connection_on_this_machine_is_allowed(event: str, address: Any) -> None
 @pytest.mark.parametrize("address", BEYOND)
 @pytest.mark.parametrize("event", ["socket.connect", "socket.sendto"])
 def test_connection_beyond_this_machine_is_refused_and_recorded(event: str, address: Any) -> None:
-    watch = Watch()
+    watch = LoopbackWatch()
     with pytest.raises(BeyondLoopbackError):
         watch(event, (None, address))
     assert len(watch.found) == 1
@@ -44,10 +44,10 @@ def test_connection_beyond_this_machine_is_refused_and_recorded(event: str, addr
 
 @pytest.mark.parametrize("host", ["localhost", b"localhost", "127.0.0.1", "8.8.8.8", "::1", "fe80::1%lo", None, ""])
 def test_lookup_without_dns_is_allowed(host: Any) -> None:
-    Watch()("socket.getaddrinfo", (host, 80))
+    LoopbackWatch()("socket.getaddrinfo", (host, 80))
 
 
 @pytest.mark.parametrize("host", ["a.example", "localhost.", "nowhere.invalid", b"a.example"])
 def test_dns_lookup_is_refused(host: Any) -> None:
     with pytest.raises(BeyondLoopbackError):
-        Watch()("socket.getaddrinfo", (host, 80))
+        LoopbackWatch()("socket.getaddrinfo", (host, 80))

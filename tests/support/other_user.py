@@ -1,7 +1,7 @@
 """A user who sends small requests continuously while the test loads the server.
 
-with Bystander(stack, "token-of-bob", clock) as bystander:
-    with bystander.watched():
+with OtherUser(stack, "token-of-bob", clock) as other_user:
+    with other_user.watched():
         ...
 """
 
@@ -23,7 +23,7 @@ SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class AnsweredRequest:
     """One answered request.
 
     Attributes:
@@ -38,7 +38,7 @@ class Answered:
     queued: float
 
 
-class Bystander:
+class OtherUser:
     """A thread that repeatedly creates, retrieves, lists and streams responses, and takes a turn on a WebSocket."""
 
     def __init__(self, stack: LiveStack, token: str, clock: MachineClock, model_server: int) -> None:
@@ -47,11 +47,11 @@ class Bystander:
         self._token = token
         self._clock = clock
         self._places = (str(stack.pid), str(model_server), "thread-self")
-        self._answered: list[Answered] = []
+        self._answered: list[AnsweredRequest] = []
         self._rounds = 0
         self._failure: BaseException | None = None
         self._ended = Event()
-        self._thread = Thread(target=self._run, name="bystander", daemon=True)
+        self._thread = Thread(target=self._run, name="other-user", daemon=True)
 
     def __enter__(self) -> Self:
         """Start, and wait for the end of the first round."""
@@ -78,7 +78,7 @@ class Bystander:
         """Wait until a round has begun and ended since the call."""
         self._wait_for_rounds(self._rounds + 2)  # the current round, and the next one
 
-    def _net(self, answered: Answered) -> float:
+    def _net(self, answered: AnsweredRequest) -> float:
         # Twice: uncounted threads of a process, such as those that write to the store, wait equally long.
         return self._clock.between(answered.began, answered.ended) - 2 * answered.queued
 
@@ -121,5 +121,5 @@ class Bystander:
 
     def _note(self, what: str, began: tuple[float, float]) -> tuple[float, float]:
         now = self._now()
-        self._answered.append(Answered(what, began[0], now[0], now[1] - began[1]))
+        self._answered.append(AnsweredRequest(what, began[0], now[0], now[1] - began[1]))
         return now
