@@ -40,7 +40,7 @@ from tests.support.script import (
 
 __all__ = [
     "Chunk",
-    "Recorded",
+    "RecordedChat",
     "Reply",
     "Upstream",
     "error",
