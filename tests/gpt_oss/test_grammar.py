@@ -11,13 +11,14 @@ from llama_stack_gpt_oss.engine.errors import RequestError
 from llama_stack_gpt_oss.errors import InvalidRequest
 from llama_stack_gpt_oss.grammar import read_tool_choice, turn_grammar
 from llama_stack_gpt_oss.harmony import ResponseFormat, read_response_format
-from llama_stack_gpt_oss.masks import COMPILED, GrammarMasks
+from llama_stack_gpt_oss.masks import GrammarMasks
 from llama_stack_gpt_oss.tools import Tool, read_tools
 from llama_stack_gpt_oss.vocabulary import Vocabulary
 
 from .support.lessons import WEATHER, answer, call
 
 SIZE = 201088
+KEPT = 3  # compiled grammars
 TOOLS = read_tools(
     [
         WEATHER,
@@ -39,7 +40,7 @@ ADDRESSED = ' to=functions.get_weather<|channel|>commentary <|constrain|>json<|m
 
 @pytest.fixture(scope="module")
 def masks(vocabulary: Vocabulary) -> GrammarMasks:
-    return GrammarMasks(lambda: vocabulary, SIZE)
+    return GrammarMasks(lambda: vocabulary, SIZE, KEPT)
 
 
 def grammar(choice: Any, tools: Sequence[Tool] = TOOLS, form: ResponseFormat | None = None) -> str:
@@ -192,7 +193,7 @@ def test_grammar_of_many_answers_is_compiled_once(vocabulary: Vocabulary, monkey
         return LLMatcher(tokenizer, rules, **options)
 
     monkeypatch.setattr("llama_stack_gpt_oss.masks.LLMatcher", compiled)
-    masks = GrammarMasks(lambda: vocabulary, SIZE)
+    masks = GrammarMasks(lambda: vocabulary, SIZE, KEPT)
     rules = grammar("required")
     first, second = masks.open(rules), masks.open(rules)
     assert created == [rules]
@@ -204,10 +205,10 @@ def test_grammar_of_many_answers_is_compiled_once(vocabulary: Vocabulary, monkey
     masks.open(grammar("auto", form=FORMAT))
     masks.open(rules)
     assert len(created) == 2
-    for number in range(COMPILED):
+    for number in range(KEPT):
         masks.open(f'start: "{number}"')
     masks.open(rules)
-    assert len(created) == 3 + COMPILED
+    assert len(created) == 3 + KEPT
 
 
 def test_grammar_with_too_many_symbols_is_refused(masks: GrammarMasks) -> None:

@@ -25,7 +25,7 @@ from llama_stack_gpt_oss.process.client import EngineClient, EngineDiedError
 from llama_stack_gpt_oss.process.frames import line, pack_request, unpack_request
 from llama_stack_gpt_oss.process.grammars import GRAMMAR_CHARACTERS, MAX_SECONDS, WAITING, GrammarCompiler
 from llama_stack_gpt_oss.process.hub import Hub, Peer
-from llama_stack_gpt_oss.process.server import EngineServer
+from llama_stack_gpt_oss.process.server import POLL_SECONDS, EngineServer
 from llama_stack_gpt_oss.process.settings import ADDRESS_BYTES, EngineSettings, address
 
 from .support.engines import WIDE, CountingRunner, engine_over
@@ -189,7 +189,7 @@ def test_unknown_parameter_is_refused_and_engine_keeps_running() -> None:
     with socket.socket(socket.AF_UNIX) as sender:
         hub = OneClient([{"generate": raw} for raw in packed], sender)
         with pytest.raises(OneClient.ClosedError):
-            EngineServer(hub, engine, GrammarCompiler(lambda: None, lambda _: None)).serve()
+            EngineServer(hub, engine, GrammarCompiler(lambda: None, lambda _: None, lambda: None)).serve()
     refused, *updates = hub.sent
     assert refused["refused"]["ids"] == ("newer",)
     assert "does not know future" in refused["refused"]["message"]
@@ -245,7 +245,7 @@ class ManyFrames(OneClient):
     def poll(self, seconds: float | None) -> Iterator[tuple[Peer, dict[str, Any] | None]]:
         self.polls += 1
         self._follows(self)
-        if seconds == 1.0 and not self._frames:
+        if seconds == POLL_SECONDS and not self._frames:
             raise self.ClosedError
         time.sleep(min(seconds or 0, 0.01))
         frames, self._frames = self._frames, []
@@ -267,7 +267,7 @@ def serve(
     with socket.socket(socket.AF_UNIX) as sender:
         hub = ManyFrames(frames, sender, follows)
         with pytest.raises(OneClient.ClosedError):
-            EngineServer(hub, engine, GrammarCompiler(lambda: None, compilation, max_seconds)).serve()
+            EngineServer(hub, engine, GrammarCompiler(lambda: None, compilation, lambda: None, max_seconds)).serve()
     return hub, engine.metrics()
 
 
@@ -306,6 +306,25 @@ def test_request_that_is_cancelled_before_its_grammar_is_compiled_never_runs() -
     assert hub.finished() == {"first", "third0", "third2"}
     assert compilation.compiled == ["start: TEXT", "start: TEXT"]
     assert metrics.running == metrics.pages_used == 0
+
+
+def test_compiled_grammar_ends_wait_for_frames(tmp_path: Path) -> None:
+    """Nothing polls for it: the compiler's thread wakes the engine's."""
+    compilation = Compilation()
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as sender:
+        listener.bind(str(tmp_path / "socket"))
+        listener.listen()
+        hub = Hub(listener)
+        grammars = GrammarCompiler(lambda: None, compilation, hub.wake)
+        assert grammars.seconds_left() is None
+        grammars.submit(Peer(sender), replace(request("one"), grammar="start: TEXT"))
+        assert 0 < (grammars.seconds_left() or 0) <= MAX_SECONDS
+        threading.Timer(0.1, compilation.released.set).start()
+        started = time.monotonic()
+        assert list(hub.poll(SECONDS)) == []
+        assert time.monotonic() - started < SECONDS
+        assert [each.request.ids for each in grammars.prepared()] == [("one",)]
+        assert list(hub.poll(0)) == []
 
 
 def test_grammars_are_bounded_in_length_number_and_time() -> None:

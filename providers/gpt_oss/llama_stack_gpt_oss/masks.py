@@ -10,8 +10,6 @@ from .engine.errors import RequestError
 from .grammar import LIMITS
 from .vocabulary import SPLIT, Vocabulary
 
-COMPILED = 16  # grammars that are kept
-
 
 class GrammarMasks:
     """Creates the masks of requests. The tokenizer tables are built on first use, which takes seconds.
@@ -20,8 +18,13 @@ class GrammarMasks:
     the last grammars are kept: each answer gets a copy.
     """
 
-    def __init__(self, read: Callable[[], Vocabulary], size: int) -> None:
-        """Create the masks of a vocabulary, which is read on first use, for `size` logits."""
+    def __init__(self, read: Callable[[], Vocabulary], size: int, kept: int) -> None:
+        """Create the masks of a vocabulary, which is read on first use, for `size` logits.
+
+        kept: number of compiled grammars that are kept; at least that of the requests that may wait for theirs, or one
+        that is compiled is dropped before its request opens its mask.
+        """
+        self._kept = kept
         self._read = read
         self._size = size
         self._tokenizer: LLTokenizer | None = None
@@ -54,7 +57,7 @@ class GrammarMasks:
             raise RequestError(f"The grammar cannot be used: {matcher.get_error().splitlines()[0]}")
         with self._keeping:
             self._compiled[grammar] = matcher
-            if len(self._compiled) > COMPILED:
+            if len(self._compiled) > self._kept:
                 self._compiled.popitem(last=False)
         return matcher
 

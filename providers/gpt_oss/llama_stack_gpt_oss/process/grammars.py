@@ -13,7 +13,7 @@ from ..engine.errors import EngineError, QueueFullError, RequestError
 from .hub import Peer
 
 GRAMMAR_CHARACTERS: Final = 1 << 21
-WAITING: Final = 16  # requests; not more than the compiled grammars that are kept
+WAITING: Final = 16  # requests, and so compiled grammars that are kept
 MAX_SECONDS: Final = 30.0
 """Time limit for a grammar, with the time that it waits for others."""
 
@@ -33,19 +33,29 @@ class GrammarCompiler:
     """Owns the requests that wait for their grammars. All calls belong to the engine's thread."""
 
     def __init__(
-        self, load: Callable[[], None], compile_grammar: Callable[[str], None], max_seconds: float = MAX_SECONDS
+        self,
+        load: Callable[[], None],
+        compile_grammar: Callable[[str], None],
+        notify: Callable[[], None],
+        max_seconds: float = MAX_SECONDS,
     ) -> None:
-        """Start the thread. load: called there first, for what all grammars need; its errors come again later."""
+        """Start the thread. All functions are called there.
+
+        load: called first, for what all grammars need; its errors come again later. notify: called after each grammar.
+        """
         self._max_seconds = max_seconds
+        self._notify = notify
         self._load = load
         self._compile = compile_grammar
         self._waiting: list[Prepared] = []
         self._new, self._done = SimpleQueue[Prepared](), SimpleQueue[Prepared]()
         threading.Thread(target=self._run, name="grammars", daemon=True).start()
 
-    @property
-    def busy(self) -> bool:
-        return bool(self._waiting)
+    def seconds_left(self) -> float | None:
+        """Return for how long the oldest waiting request may still wait; None if there is none."""
+        if not self._waiting:
+            return None
+        return max(0.0, min(each.submitted for each in self._waiting) + self._max_seconds - time.monotonic())
 
     def submit(self, peer: Peer, request: Request) -> None:
         """Compile the grammar of a request. RequestError: it is too long. QueueFullError: too many wait."""
@@ -72,7 +82,7 @@ class GrammarCompiler:
         oldest = time.monotonic() - self._max_seconds
         late = f"The grammar of the request was not compiled within {self._max_seconds:.0f} seconds"
         for each in self._waiting:
-            if each not in prepared and each.submitted < oldest:
+            if each not in prepared and each.submitted <= oldest:
                 each.error = RequestError(late)
                 prepared.append(each)
         prepared = [each for each in prepared if each in self._waiting]
@@ -90,3 +100,4 @@ class GrammarCompiler:
                 except EngineError as error:
                     prepared.error = error
             self._done.put(prepared)
+            self._notify()

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import selectors
 import socket
 from collections.abc import Iterator
@@ -32,6 +33,8 @@ class Hub:
         self._listener = listener
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
+        self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._selector.register(self._woken, selectors.EVENT_READ)
         self.peers: set[Peer] = set()
         self.greeting: dict[str, Any] | None = None  # first frame for a new peer
 
@@ -41,11 +44,18 @@ class Hub:
             if key.fileobj is self._listener:
                 self._accept()
                 continue
+            if key.fileobj == self._woken:
+                os.eventfd_read(self._woken)
+                continue
             peer: Peer = key.data
             if events & selectors.EVENT_WRITE:
                 self._flush(peer)
             if events & selectors.EVENT_READ:
                 yield from self._read(peer)
+
+    def wake(self) -> None:
+        """End the wait of `poll`, or the next one, from any thread."""
+        os.eventfd_write(self._woken, 1)
 
     def send(self, peer: Peer, frame: dict[str, Any]) -> None:
         """Queue a frame and send without blocking. A peer with too large a backlog is disconnected."""

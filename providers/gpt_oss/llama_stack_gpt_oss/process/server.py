@@ -30,7 +30,7 @@ from .settings import EngineSettings, address
 ALREADY_RUNNING: Final = 3  # exit status if another process serves these settings
 IDLE_SECONDS: Final = 10.0
 REPORT_SECONDS: Final = 10.0
-GRAMMAR_POLL_SECONDS: Final = 0.005
+POLL_SECONDS: Final = 1.0  # of an engine without work, which ends when it is idle
 
 
 class EngineServer:
@@ -67,10 +67,11 @@ class EngineServer:
                 self._hub.send(peer, {"metrics": asdict(self._engine.metrics()), "tag": tag})
 
     def _patience(self) -> float:
-        """Return for how many seconds to wait for frames."""
+        """Return for how many seconds to wait for frames, or for a compiled grammar."""
         if self._engine.busy:
             return 0.0
-        return GRAMMAR_POLL_SECONDS if self._grammars.busy else 1.0
+        left = self._grammars.seconds_left()
+        return POLL_SECONDS if left is None else left
 
     def _generate(self, peer: Peer, raw: dict[str, Any]) -> None:
         try:
@@ -177,7 +178,7 @@ def _load(settings: EngineSettings, hub: Hub, ranks: RankProcesses) -> tuple[Eng
             pass  # requests are not accepted before the engine is ready
 
     masks = masks_of(settings)
-    grammars = GrammarCompiler(masks.load, masks.compile)  # it reads the vocabulary while the weights are loaded
+    grammars = GrammarCompiler(masks.load, masks.compile, hub.wake)  # it reads the vocabulary while the weights load
     return assemble(settings, report, ranks, masks.open), grammars
 
 
