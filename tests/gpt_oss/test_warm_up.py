@@ -16,7 +16,7 @@ from llama_stack_gpt_oss.engine.engine import Engine, Request
 from llama_stack_gpt_oss.engine.graphs import most_verified
 from llama_stack_gpt_oss.engine.kernels.triton_ops import TritonOps
 from llama_stack_gpt_oss.engine.model import Model
-from llama_stack_gpt_oss.engine.ops import Head
+from llama_stack_gpt_oss.engine.ops import HeadOutput
 from llama_stack_gpt_oss.engine.runner import ModelRunner
 from llama_stack_gpt_oss.engine.scheduler import Limits
 from llama_stack_gpt_oss.engine.sequence import SamplingParams, TokenMask
@@ -56,7 +56,7 @@ def open_mask(_: str) -> TokenMask:
     return AnyToken()
 
 
-def captured(compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
+def captured(compute: Callable[[], HeadOutput]) -> tuple[HeadOutput, Callable[[], None]]:
     """Behave like a graph: its replay launches nothing."""
     return compute(), lambda: None
 
