@@ -28,7 +28,7 @@ if "--tiny" in sys.argv:
 import torch
 import triton
 
-from benchmarks.gpt_oss import kernels, rival, steps
+from benchmarks.gpt_oss import kernels, steps, transformers_baseline
 from benchmarks.gpt_oss.measures import Row, copy_bandwidth
 from benchmarks.gpt_oss.plans import REAL, SMALL, Plan
 
@@ -57,7 +57,7 @@ SECTIONS: dict[str, tuple[Section, float]] = {
     "host": (steps.host, 20),
     "sweep": (kernels.sweep, 40),
     "decode-120b": (steps.decode_120b, 40),
-    "transformers": (rival.transformers, 30),
+    "transformers": (transformers_baseline.transformers, 30),
 }
 PATIENCE = 20  # times that the sections of a small run may take longer: a busy CPU is no failure
 

@@ -33,7 +33,7 @@ def seen_from(computed: int, window: int | None) -> int:
 
 
 @dataclass
-class Opened:
+class OpenSequence:
     blocks: KVCacheBlocks
     tokens: list[int]
     salt: str
@@ -50,7 +50,7 @@ class CacheMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.cache = Cache(self.BLOCKS, KV_GROUPS)
-        self.opened: dict[int, Opened] = {}
+        self.opened: dict[int, OpenSequence] = {}
         self.content: dict[int, Content] = {}  # the model: the shareable content of each block
         self.number = 0
 
@@ -76,7 +76,7 @@ class CacheMachine(RuleBasedStateMachine):
         expected = self.expected_prefix(tokens, salt)
         blocks, found = self.cache.allocate(tokens, salt)
         assert found == expected * BLOCK_TOKENS
-        opened = Opened(blocks, tokens, salt, found)
+        opened = OpenSequence(blocks, tokens, salt, found)
         for kv_group, window in enumerate(KV_GROUPS):
             for index in range(seen_from(found, window), expected):
                 block = blocks.tables[kv_group].blocks[index]

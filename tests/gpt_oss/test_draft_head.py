@@ -37,7 +37,7 @@ from llama_stack_gpt_oss.process.assembly import assemble
 
 from .support.engines import CPU, batch_of, drain, engine_over, tokens_of
 from .support.records import replayed
-from .test_drafts import Rising, answers, assert_equal, requests
+from .test_drafts import WindowMask, answers, assert_equal, requests
 
 DRAFTS = 3
 BLOCKS = 64
@@ -105,7 +105,7 @@ def model(checkpoint: Path) -> Model:
     return Model(config, weights, TorchOps(config), BLOCKS, BLOCKS * 64, features=(1, 2, 3))
 
 
-class Observed:
+class RecordingDrafter:
     """Passes a drafter's proposals on, and keeps them with what they follow; `changed` may replace them."""
 
     waits = True
@@ -134,12 +134,12 @@ def observed(
     capture: Capture | None = None,
     limits: Limits = LIMITS,
     blocks: int = BLOCKS,
-) -> tuple[Engine, Observed]:
+) -> tuple[Engine, RecordingDrafter]:
     config = read_draft_head_config(folder, model.config)
     head = DraftHead(config, load_draft_head(folder, config, model.weights), model.config, BLOCKS, BLOCKS * 64)
     runner = ModelRunner(model, CPU, 4096, limits.sequences, capture, DRAFTS, draft_head=head)
     assert runner.drafter is not None
-    drafter = Observed(runner.drafter, changed)
+    drafter = RecordingDrafter(runner.drafter, changed)
     groups = model.config.kv_groups
     return engine_over(runner, blocks, limits, open_mask=rising, kv_groups=groups, drafter=drafter)[0], drafter
 
@@ -149,8 +149,8 @@ def plain(model: Model) -> Engine:
     return engine_over(ModelRunner(model, CPU, 4096, 8), BLOCKS, LIMITS, open_mask=rising, kv_groups=groups)[0]
 
 
-def rising(_: str) -> Rising:
-    return Rising()
+def rising(_: str) -> WindowMask:
+    return WindowMask()
 
 
 @dataclass(frozen=True)

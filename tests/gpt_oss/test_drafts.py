@@ -36,8 +36,8 @@ def model(checkpoint: Path) -> Model:
     return tiny_model(checkpoint)
 
 
-class Prophet:
-    """Drafts what sequences are known to sample, by name, with a wrong token at every `wrong`-th place."""
+class ScriptedDrafter:
+    """Drafts what sequences are known to sample, by name, with a wrong token at every `wrong`-th position."""
 
     waits = False
 
@@ -62,7 +62,7 @@ class Prophet:
         return [(token + 1) % 500 if (place + n) % self.wrong == 0 else token for n, token in enumerate(right)]
 
 
-class Rising:
+class WindowMask:
     """Allows 40 tokens from the last accepted one on, so each token counts for the masks of all later ones."""
 
     def __init__(self) -> None:
@@ -136,11 +136,11 @@ def test_tokens_are_same_with_and_without_drafts(
     model: Model, params: SamplingParams, grammar: str | None, capture: Capture | None
 ) -> None:
     """All sequences are in one batch, and two of them have no drafts."""
-    plain, _ = engine_with(model, None, open_mask=lambda _: Rising())
+    plain, _ = engine_with(model, None, open_mask=lambda _: WindowMask())
     expected = answers(plain, requests(params, grammar))
     known = {name: [each.sampled.token for each in expected[name]] for name in ("0", "1", "2")}
-    drafter = Prophet(known)
-    engine, cache = engine_with(model, drafter, capture, lambda _: Rising())
+    drafter = ScriptedDrafter(known)
+    engine, cache = engine_with(model, drafter, capture, lambda _: WindowMask())
     assert_equal(answers(engine, requests(params, grammar)), expected)
     assert cache.pool.used == 0
     assert known == {}
@@ -156,7 +156,7 @@ def test_right_drafts_save_their_steps(model: Model) -> None:
     (request, *_) = requests(GREEDY)
     plain, _ = engine_with(model, None)
     tokens = tokens_of(answers(plain, [request])["0"], "0")
-    engine, _ = engine_with(model, Prophet({"0": tokens}, wrong=1000))
+    engine, _ = engine_with(model, ScriptedDrafter({"0": tokens}, wrong=1000))
     assert tokens_of(answers(engine, [request])["0"], "0") == tokens
     # The prompt and a first step with drafts sample one token and five, each later step five, and the last one the rest.
     assert (plain.metrics().steps, engine.metrics().steps) == (24, 1 + 5)
@@ -180,7 +180,7 @@ def test_prefix_with_accepted_drafts_is_found_in_cache(model: Model) -> None:
     tokens = tokens_of(answers(plain, [request])["1"], "1")
     longer = Request(("x",), [*request.prompt, *tokens, 5, 6], GREEDY)
     expected = answers(plain, [longer])
-    engine, _ = engine_with(model, Prophet({"1": tokens}))
+    engine, _ = engine_with(model, ScriptedDrafter({"1": tokens}))
     answers(engine, [request])
     found = answers(engine, [longer])
     assert found["x"][0].cached == 2 * BLOCK_TOKENS
@@ -342,14 +342,14 @@ def test_no_step_with_drafts_after_warm_up_captures_graph(model: Model) -> None:
         runner,
         limits=replace(LIMITS, sequences=4, verified=20),
         kv_groups=model.config.kv_groups,
-        drafter=Prophet({f"{n}": [0] * 24 for n in range(3)}),
+        drafter=ScriptedDrafter({f"{n}": [0] * 24 for n in range(3)}),
     )
     answers(engine, requests(WARM)[:3])
     answers(engine, requests(replace(WARM, top_logprobs=2))[:3])
     assert len(captures) == warm
 
 
-class Guesses:
+class ErringDrafter:
     """Drafts what `CountingRunner` samples, with some wrong tokens."""
 
     waits = False
@@ -378,7 +378,7 @@ class Guesses:
         return tokens[sequence.length :][: min(DRAFTS, left)]
 
 
-class Answering:
+class EngineDriver:
     """Adds requests to an engine, steps it, and keeps what each request got."""
 
     def __init__(self, engine: Engine, source: random.Random) -> None:
@@ -412,9 +412,9 @@ class Answering:
 def test_thousand_requests_with_drafts_and_cancels_free_all_blocks(blocks: int) -> None:
     source = random.Random(blocks)
     limits = Limits(sequences=8, step_tokens=100, waiting=20, verified=30)
-    drafter = Guesses(random.Random(1))
+    drafter = ErringDrafter(random.Random(1))
     engine, cache = engine_over(CountingRunner(limits), blocks, limits, drafter=drafter)
-    answering = Answering(engine, source)
+    answering = EngineDriver(engine, source)
     for number in range(1000):
         try:
             answering.add(f"{number}")

@@ -36,7 +36,7 @@ def prompt(length: int, seed: int = 0) -> list[int]:
     return random.Random(seed).choices(range(512), k=length)
 
 
-class Listening:
+class RecordingMask:
     """A mask that allows all tokens and records the accepted ones."""
 
     def __init__(self) -> None:
@@ -229,7 +229,7 @@ def test_step_starts_before_previous_one_is_read() -> None:
 
 def test_mask_accepts_each_token_before_next_is_drawn() -> None:
     """A step starts without a wait for its mask, and samples after the tokens of the step before are accepted."""
-    runner, mask = CountingRunner(WIDE), Listening()
+    runner, mask = CountingRunner(WIDE), RecordingMask()
     engine, _ = engine_over(runner, open_mask=lambda _: mask)
     engine.add(Request(("one",), prompt(10), replace(GREEDY, max_tokens=3), grammar="any"))
     assert mask.received == tokens_of(drain(engine), "one")

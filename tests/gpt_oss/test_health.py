@@ -30,7 +30,7 @@ WARMING = {"loading": LOADING["loading"] | {"warm_up_steps_done": 4, "warm_up_st
 DIED = "Rank 1 of the gpt-oss engine's 2 was killed by SIGKILL"
 
 
-class PlayedEngine:
+class FakeEngine:
     """Listens in place of an engine, and sends its frames to the last client."""
 
     def __init__(self, of: EngineSettings) -> None:
@@ -59,9 +59,9 @@ class PlayedEngine:
 
 
 @pytest.fixture
-def played(tmp_path: Path) -> Iterator[tuple[EngineSettings, PlayedEngine]]:
+def played(tmp_path: Path) -> Iterator[tuple[EngineSettings, FakeEngine]]:
     of = settings(tmp_path, tmp_path)
-    engine = PlayedEngine(of)
+    engine = FakeEngine(of)
     yield of, engine
     engine.close()
 
@@ -72,7 +72,7 @@ async def message(provider: GptOssAdapter) -> str:
     return str(found["message"])
 
 
-async def test_health_during_restart_has_reason_and_progress(played: tuple[EngineSettings, PlayedEngine]) -> None:
+async def test_health_during_restart_has_reason_and_progress(played: tuple[EngineSettings, FakeEngine]) -> None:
     of, engine = played
     client = EngineClient(of)
     first = threading.Thread(target=engine.accept, args=(READY,))
@@ -98,7 +98,7 @@ async def test_health_during_restart_has_reason_and_progress(played: tuple[Engin
         await client.close()
 
 
-async def test_engine_starts_while_its_client_answers(played: tuple[EngineSettings, PlayedEngine]) -> None:
+async def test_engine_starts_while_its_client_answers(played: tuple[EngineSettings, FakeEngine]) -> None:
     """launch() returns with the first progress. A call waits for a while, and is then refused with the progress."""
     of, engine = played
     client = EngineClient(of, patience_seconds=0.1)
@@ -123,7 +123,7 @@ async def test_engine_starts_while_its_client_answers(played: tuple[EngineSettin
 
 
 async def test_engine_that_fails_after_its_checks_is_unhealthy_with_reason(
-    played: tuple[EngineSettings, PlayedEngine],
+    played: tuple[EngineSettings, FakeEngine],
 ) -> None:
     of, engine = played
     client = EngineClient(of)
@@ -142,7 +142,7 @@ def test_host_serves_and_is_not_ready_while_engine_loads(tmp_path: Path) -> None
     config = GptOssConfig(
         checkpoint=str(tmp_path / "trained"), device="cpu", context_length=4096, state_dir=str(stack.state_dir)
     )
-    engine = PlayedEngine(config.engine(tmp_path / "trained"))
+    engine = FakeEngine(config.engine(tmp_path / "trained"))
     accepted = threading.Thread(target=engine.accept, args=(LOADING,))
     accepted.start()
     try:

@@ -209,7 +209,7 @@ class AnyToken:
         """Do nothing."""
 
 
-class Compilation:
+class ManualCompiler:
     """Compiles grammars when they are released, or fails with their text."""
 
     def __init__(self) -> None:
@@ -259,7 +259,7 @@ def bound(name: str, grammar: str = "start: TEXT", choices: int = 1) -> dict[str
 
 def serve(
     frames: list[dict[str, Any]],
-    compilation: Compilation,
+    compilation: ManualCompiler,
     follows: Callable[[ManyFrames], None],
     max_seconds: float = MAX_SECONDS,
 ) -> tuple[ManyFrames, Metrics]:
@@ -272,7 +272,7 @@ def serve(
 
 
 def test_grammar_is_compiled_while_other_requests_run() -> None:
-    compilation = Compilation()
+    compilation = ManualCompiler()
 
     def follows(hub: ManyFrames) -> None:
         if hub.finished() == {"plain"}:
@@ -284,7 +284,7 @@ def test_grammar_is_compiled_while_other_requests_run() -> None:
 
 
 def test_request_whose_grammar_cannot_be_compiled_is_refused() -> None:
-    compilation = Compilation()
+    compilation = ManualCompiler()
     compilation.released.set()
     hub, _ = serve([bound("a", "bad rules"), bound("b")], compilation, lambda _: None)
     assert hub.refused() == ["bad rules"]
@@ -293,7 +293,7 @@ def test_request_whose_grammar_cannot_be_compiled_is_refused() -> None:
 
 def test_request_that_is_cancelled_before_its_grammar_is_compiled_never_runs() -> None:
     """Of a request with several choices, the others run. A grammar without a waiting request is not compiled."""
-    compilation = Compilation()
+    compilation = ManualCompiler()
 
     def follows(hub: ManyFrames) -> None:
         if hub.polls == 2:
@@ -328,7 +328,7 @@ def test_compiled_grammar_ends_wait_for_frames(tmp_path: Path) -> None:
 
 
 def test_grammars_are_bounded_in_length_number_and_time() -> None:
-    compilation = Compilation()
+    compilation = ManualCompiler()
     frames = [bound("long", "x" * (GRAMMAR_CHARACTERS + 1)), *(bound(f"{number}") for number in range(WAITING + 1))]
 
     def follows(hub: ManyFrames) -> None:

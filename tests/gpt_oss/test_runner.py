@@ -117,7 +117,7 @@ def test_tokens_not_drawn_last_come_from_host(model: Model) -> None:
     assert [other.token] == alone(model, 1, WARM, 1)
 
 
-class Operations(TorchDispatchMode):
+class OperationCounter(TorchDispatchMode):
     """Counts torch's operations, without views and allocations."""
 
     FREE = ("view", "split", "slice", "empty", "unbind", "detach", "select", "as_strided", "resolve")
@@ -144,7 +144,7 @@ def test_replayed_step_takes_three_copies(model: Model) -> None:
         running = sequences(*[WARM] * number)
         runner.run([whole(each) for each in running])
         runner.run([decode(each) for each in running])
-        with Operations() as operations:
+        with OperationCounter() as operations:
             runner.run([decode(each) for each in running])
         assert operations.counted == ["copy_"] * 3
 

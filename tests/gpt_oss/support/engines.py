@@ -40,7 +40,7 @@ def tiny_model(
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountingStep:
     """A step of `CountingRunner`."""
 
     found: list[Sampled]
@@ -71,7 +71,7 @@ class CountingRunner:
         self._written: dict[int, tuple[int, list[int]]] = {}  # kv group, and tokens up to the last one in the block
         self._drawn: dict[Sequence, tuple[int, int]] = {}  # by the last step: the index of a token, and the token
 
-    def start(self, works: Series[ScheduledTokens]) -> Counted:
+    def start(self, works: Series[ScheduledTokens]) -> CountingStep:
         assert sum(work.count + len(work.drafts) for work in works) <= self.limits.step_tokens
         if any(work.drafts for work in works):
             decodes = takewhile(lambda work: work.count == 1, works)
@@ -89,7 +89,7 @@ class CountingRunner:
         drawn = [self._draw(work) for work in last]
         self._drawn = {work.sequence: (work.sequence.length, found[0]) for work, found in zip(last, drawn, strict=True)}
         self.events.append("start")
-        return Counted([Sampled(token) for found in drawn for token in found], self.events)
+        return CountingStep([Sampled(token) for found in drawn for token in found], self.events)
 
     def _draw(self, work: ScheduledTokens) -> list[int]:
         """Return the tokens after the last one and after each draft."""

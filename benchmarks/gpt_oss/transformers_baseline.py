@@ -1,4 +1,4 @@
-"""transformers on the same weights, dequantised. Without kernels from the hub, it is no fair rival."""
+"""transformers on the same weights, dequantised. It runs without kernels from the hub, so it is slower than it can be."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,18 +17,18 @@ CONTEXT = 1024
 
 def transformers(plan: Plan, device: torch.device) -> Iterator[Row]:
     """Yield the decode rate at batch 1, if transformers is installed."""
-    rate = rival_rate(plan, random_weights(plan.config, device), device)
+    rate = transformers_rate(plan, random_weights(plan.config, device), device)
     yield {"installed": False} if rate is None else {"installed": True, "batch": 1, "tokens_per_second": rate}
 
 
-def rival_rate(plan: Plan, weights: Weights, device: torch.device) -> float | None:
+def transformers_rate(plan: Plan, weights: Weights, device: torch.device) -> float | None:
     """Return the tokens per second of transformers at batch 1; None if it is not installed."""
     try:
         from transformers import GptOssConfig, GptOssForCausalLM
     except ImportError:
         return None
     config = plan.config
-    rival_config = GptOssConfig(
+    transformers_config = GptOssConfig(
         vocab_size=config.vocabulary,
         hidden_size=config.hidden,
         intermediate_size=config.intermediate,
@@ -43,11 +43,11 @@ def rival_rate(plan: Plan, weights: Weights, device: torch.device) -> float | No
         eos_token_id=None,
     )
     with torch.device("meta"):
-        model: Any = GptOssForCausalLM(rival_config)
+        model: Any = GptOssForCausalLM(transformers_config)
     model = model.to(dtype=weights.embedding.dtype).to_empty(device=device).eval()
-    model.model.rotary_emb = type(model.model.rotary_emb)(rival_config).to(device)
+    model.model.rotary_emb = type(model.model.rotary_emb)(transformers_config).to(device)
     with torch.no_grad():
-        for name, tensor in rival_state(config, weights):
+        for name, tensor in transformers_state(config, weights):
             model.get_parameter(name).copy_(tensor)
     prompt = torch.randint(config.vocabulary, (1, min(CONTEXT, config.context // 2)), device=device)
 
@@ -61,7 +61,7 @@ def rival_rate(plan: Plan, weights: Weights, device: torch.device) -> float | No
     return plan.steps / max(generate(plan.steps + 1) - generate(1), 1e-9)
 
 
-def rival_state(config: ModelConfig, weights: Weights) -> Iterator[tuple[str, torch.Tensor]]:
+def transformers_state(config: ModelConfig, weights: Weights) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the same weights under transformers' names, one after the other."""
     yield "model.embed_tokens.weight", weights.embedding
     yield "model.norm.weight", weights.norm
