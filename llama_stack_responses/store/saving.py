@@ -211,7 +211,7 @@ class Saving:
     def _released(self, old: Entry, new: Entry, content: _Content) -> dict[str, str]:
         """Return the keys of the references that the response no longer holds, each with the key of the content.
 
-        The parent of its new history is left out: it is still referenced. It mostly was the response's input.
+        The parent of its new history is left out: it is still referenced. It is usually the response's input.
         """
         released = {key: name for key, name in old.references().items() if key not in new.references()}
         parents = [content.parent(name) for name in (new.history, new.ids) if released and name]

@@ -43,7 +43,7 @@ def logged(path: Path) -> Iterator[tuple[str, str]]:
                 if line := constant_text(str(text.value)):
                     yield line, LEVELS[method]
                 else:
-                    assert path.name == "ended_log.py", f"{path}:{node.lineno}: a log line begins with a value"
+                    assert path.name == "response_log.py", f"{path}:{node.lineno}: a log line begins with a value"
 
 
 def constant_text(text: str) -> str:
