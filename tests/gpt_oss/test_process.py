@@ -310,7 +310,7 @@ def test_request_that_is_cancelled_before_its_grammar_is_compiled_never_runs() -
 
 def test_compiled_grammar_ends_wait_for_frames(tmp_path: Path) -> None:
     """Nothing polls for it: the compiler's thread wakes the engine's."""
-    compilation = Compilation()
+    compilation = ManualCompiler()
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as sender:
         listener.bind(str(tmp_path / "socket"))
         listener.listen()
