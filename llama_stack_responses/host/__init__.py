@@ -29,7 +29,7 @@ from llama_stack_responses.store.factory import open_records
 from llama_stack_responses.store.instrumented import MeasuredRecords
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.hosted.runtime import NoToolRuntime, ToolRuntime
-from llama_stack_responses.tools.mcp.incoming import IncomingLimits
+from llama_stack_responses.tools.mcp.incoming_messages import IncomingLimits
 from llama_stack_responses.tools.mcp.sessions import McpClient, SessionLimits
 from llama_stack_responses.tools.registry import HostedToolServices
 

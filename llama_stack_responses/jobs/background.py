@@ -20,7 +20,7 @@ from ..generation.factory import GenerationFactory
 from ..intervals import DEFAULT, Intervals
 from ..sealing.sealer import Sealer
 from ..store.archive import Archive
-from ..store.outcome import until_known
+from ..store.commit_outcome import until_known
 from ..store.read_allowance import computed
 from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs
 from .acceptance import Acceptance

@@ -21,7 +21,7 @@ from ..intervals import DEFAULT, Intervals
 from ..logs import get_logger
 from ..store import codec
 from ..store.archive import Archive
-from ..store.outcome import until_known
+from ..store.commit_outcome import until_known
 from ..store.read_allowance import computed
 from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs, committed, pages_of
 from ..store.running_response import RunningResponse

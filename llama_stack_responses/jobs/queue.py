@@ -46,7 +46,7 @@ from ..telemetry.trace_context import trace_headers
 from . import fair_order
 from .hints import HintWriter
 from .job import QUEUED_EVENTS, Checkpoint, Job, JobState, Verdict, name_of, owner_prefix
-from .quota import RowQuota
+from .row_quota import RowQuota
 from .stalled_jobs import is_stalled, iter_stalled
 
 logger = get_logger(__name__)

@@ -24,8 +24,8 @@ from ..inputs.large_work import LargeWork
 from ..intervals import DEFAULT, Intervals
 from ..sealing.sealed_items import Opened, SealedItems
 from ..store.archive import Archive
+from ..store.commit_outcome import until_known
 from ..store.conversation_store import Conversation
-from ..store.outcome import until_known
 from ..store.read_allowance import ReadAllowance
 from ..store.records import Conflict
 

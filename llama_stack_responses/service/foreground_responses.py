@@ -16,7 +16,7 @@ from ..inputs.resolver import ResolvedInput
 from ..intervals import Intervals
 from ..jobs.foreground_leases import ForegroundLeases
 from ..lifecycle.finishing import Finishing
-from .persistence import ResponseExtras, ResponseWriter
+from .response_writer import ResponseExtras, ResponseWriter
 
 
 class ForegroundResponses:

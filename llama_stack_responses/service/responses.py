@@ -32,8 +32,8 @@ from ..lifecycle.sweeper import Sweeper
 from ..process_pool.pool import WorkerPool
 from ..sealing.sealer import Sealer
 from ..store.archive import Archive
+from ..store.commit_outcome import until_known
 from ..store.decoder import Decoder
-from ..store.outcome import until_known
 from ..store.read_allowance import computed
 from ..store.records import Conflict, Records
 from ..store.running_response import RunningResponse
@@ -45,9 +45,9 @@ from .foreground_responses import ForegroundResponses
 from .gauge_values import GaugeValues
 from .health import Health
 from .idempotency import IdempotencyClaim, IdempotencyKeys
-from .persistence import ResponseWriter
 from .readiness import Readiness, ReadinessCheck, ReadinessReport
 from .response_reader import RUNNING, ResponseReader
+from .response_writer import ResponseWriter
 from .server_lifecycle import ServerLifecycle
 from .token_counting import TokenCounting
 

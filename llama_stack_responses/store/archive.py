@@ -23,13 +23,13 @@ from .garbage_collector import GarbageCollector
 from .histories import Histories
 from .item_finder import ItemFinder
 from .layout import Entry, imported, unsettled
-from .listing import Listing
 from .own_ids import COMPARED_BYTES
 from .read_allowance import PAGE_BYTES, Computation, computed
 from .records import Condition, Conflict, Delete, Op, Record, Records, VersionIs, committed
 from .response_list import SCANNED_ROWS, ResponseList
 from .response_loader import ResponseLoader
 from .retention import Retention
+from .row_list import Listing
 from .running_response import RunningResponse, find_running
 from .saving import Recording, Saving
 

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Final
 
 from ..core.owner import ANONYMOUS, Owner
-from .holdings import Holdings, Identity
+from .eviction import Holdings, Identity
 from .records import Condition, Conflict, Delete, Empty, Ensure, Op, Put, Record, VersionIs, Write, until, writes_of
 
 _MAX_SWEPT = 1000

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from ..core.types import Json
 from .decoder import Decoder
 from .layout import Entry
-from .pages import SharedContent, first_decoded, own_inputs
 from .records import Records
 from .retention import Retention
+from .shared_content import SharedContent, first_decoded, own_inputs
 from .stored_response import FoundEntry, StoredResponse, assembled, content_of
 
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from ..core.types import Json
+from .chat_names import free_name
 from .choice_handles import handle_of
-from .naming import free_name
 from .tool import Tool
 from .tool_function import Function
 

@@ -14,8 +14,8 @@ from ..core.types import Json
 from ..jobs.background import BackgroundJobs
 from ..store.archive import Archive
 from ..store.list_rows import Row
-from ..store.listing import Span
 from ..store.records import Record
+from ..store.row_list import Span
 
 _CURSOR: Final = re.compile("([0-9a-f]{14})-(resp_[0-9a-zA-Z_-]{1,64})")
 WAITING: Final = frozenset({"queued", "in_progress"})

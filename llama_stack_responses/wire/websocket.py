@@ -25,9 +25,9 @@ from llama_stack_responses.websocket.session import Caller, ClientGone, Session
 
 from .direct_writer import pass_bodies
 from .headers import known, request_id
-from .incoming import incoming_of
 from .responses import failure
 from .route_admission import RouteAdmission
+from .websocket_data import incoming_of
 
 logger = get_logger(__name__)
 

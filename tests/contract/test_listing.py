@@ -8,8 +8,8 @@ import pytest
 
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.listing import Span
 from llama_stack_responses.store.records import Put, Records
+from llama_stack_responses.store.row_list import Span
 from llama_stack_responses.store.saving import Recording
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, assistant, response, user

@@ -20,7 +20,7 @@ from llama_stack_responses.inputs.resolver import StoredInput
 from llama_stack_responses.intervals import DEFAULT, Intervals
 from llama_stack_responses.sealing.sealed_items import SealedItems
 from llama_stack_responses.service.conversations import Conversations
-from llama_stack_responses.service.persistence import ResponseExtras, ResponseWriter
+from llama_stack_responses.service.response_writer import ResponseExtras, ResponseWriter
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Condition, Conflict, Op, Records, Unanswered
 from tests.contract.backends import Clock

@@ -20,7 +20,7 @@ from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.intervals import Intervals
 from llama_stack_responses.jobs.listener import NotificationListener
 from llama_stack_responses.jobs.notifier import Notifier
-from llama_stack_responses.service.persistence import ResponseExtras
+from llama_stack_responses.service.response_writer import ResponseExtras
 from llama_stack_responses.store.postgres import PostgresRecords
 from llama_stack_responses.store.records import Conflict, Notify, PubSub, Put, Records, Unanswered, VersionIs
 from llama_stack_responses.store.redis import RedisRecords

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.fetch.address_policy import AddressPolicy
-from llama_stack_responses.tools.mcp.incoming import IncomingLimits
+from llama_stack_responses.tools.mcp.incoming_messages import IncomingLimits
 from llama_stack_responses.tools.mcp.servers import McpAddress, McpError
 from llama_stack_responses.tools.mcp.sessions import McpClient, McpClientSession, SessionLimits
 from tests.support.hostile_mcp import HostileMcpServer, Method, events, json_answer

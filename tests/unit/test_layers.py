@@ -77,7 +77,7 @@ LAYERS: Final = {
             "hints",
             "job",
             "notifier",
-            "quota",
+            "row_quota",
             "recorded_requests",
             "secrets",
             "stalled_jobs",
@@ -90,7 +90,7 @@ LAYERS: Final = {
         {"background"},
     ),
     f"{PACKAGE}.tools": (
-        {"argument_validation", "choice_handles", "naming", "tool_function", "tool_history"},
+        {"argument_validation", "choice_handles", "chat_names", "tool_function", "tool_history"},
         {"tool"},
         {"client", "function_names", "mcp"},
         {"hosted", "toolset"},

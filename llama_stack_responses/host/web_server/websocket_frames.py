@@ -28,7 +28,7 @@ from websockets.protocol import State
 from llama_stack_responses.admission import Reservation
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.logs import get_logger, leave_out
-from llama_stack_responses.wire.incoming import INCOMING
+from llama_stack_responses.wire.websocket_data import INCOMING
 
 from .frame_scanner import UNIT, FrameScanner
 

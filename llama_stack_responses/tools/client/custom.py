@@ -8,8 +8,8 @@ from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.calls import CUSTOM, in_namespace
 
 from ...core.types import Json
+from ..chat_names import chat_name
 from ..choice_handles import handle
-from ..naming import chat_name
 from ..tool_function import Function
 from .function import is_chosen
 

@@ -8,8 +8,8 @@ from typing import Final
 from llama_stack_responses.core.schema.request import CreateRequest
 
 from ...core.types import Json
+from ..chat_names import free_name
 from ..choice_handles import handle
-from ..naming import free_name
 from ..tool_function import Function
 from .custom import client_custom
 from .function import client_function, is_chosen

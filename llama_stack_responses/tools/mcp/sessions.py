@@ -22,7 +22,7 @@ from ...core.json_blocks import blocks
 from ...core.types import Json
 from ...store.read_allowance import computed
 from .failure import REFUSED, Failure
-from .incoming import IncomingLimits, IncomingMessages
+from .incoming_messages import IncomingLimits, IncomingMessages
 from .large_texts import LargeTexts
 from .transport import HTTP_STATUS, McpTransport
 from .versions import RequestFailed, SdkSession, http, over_sse, over_streamable_http

@@ -4,8 +4,8 @@ The `mcp` package and its HTTP library log the URLs that they use, also in error
 and the transport inserts the real one. HTTP errors are converted into a JSON-RPC error for the request that caused
 them: the package would otherwise end the session or drop the error.
 
-Everything that a server sends is size-limited and checked here (`incoming.py`). The package gets rebuilt answers: a few
-headers, and one chunk for each event that it needs.
+Everything that a server sends is size-limited and checked here (`incoming_messages.py`). The package gets rebuilt
+answers: a few headers, and one chunk for each event that it needs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from llama_stack_responses.fetch.address_policy import UrlRefused
 from llama_stack_responses.telemetry.trace_context import trace_headers
 
 from ...core.types import Json
-from .answers import AnswerEvents, Body, SessionEvents
 from .failure import BAD_GATEWAY, GATEWAY_TIMEOUT, REFUSED, BrokenConnection, Failure, no_protocol, too_large
-from .incoming import IncomingMessages, error_in
+from .http_bodies import AnswerEvents, Body, SessionEvents
+from .incoming_messages import IncomingMessages, error_in
 from .versions import http
 
 HTTP_STATUS: Final = "http_status"

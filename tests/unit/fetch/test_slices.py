@@ -16,7 +16,7 @@ from llama_stack_responses.concurrency import FairYield
 from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
 from llama_stack_responses.fetch.slices import LINES_PER_SLICE, SlicedStream, receive_in_slices
-from llama_stack_responses.tools.mcp.incoming import IncomingLimits
+from llama_stack_responses.tools.mcp.incoming_messages import IncomingLimits
 from llama_stack_responses.tools.mcp.sessions import McpClient, SessionLimits
 from llama_stack_responses.tools.mcp.versions import http
 from tests.support.reservations import unlimited

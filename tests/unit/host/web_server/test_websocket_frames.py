@@ -21,7 +21,7 @@ from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.host.web_server import websocket_frames
 from llama_stack_responses.host.web_server.websocket_frames import bound, bound_websocket_frames
-from llama_stack_responses.wire.incoming import incoming_of
+from llama_stack_responses.wire.websocket_data import incoming_of
 from tests.support.hostile.sockets import BINARY, BROKEN, PING, TEXT, frame
 from tests.support.socket_client import handshake
 from tests.support.waiting import until

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.jobs.quota import RowQuota
+from llama_stack_responses.jobs.row_quota import RowQuota
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Put
 from tests.support.records import WatchedRecords

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from .events import Event, SseParser
 from .failure import BAD_GATEWAY, BrokenConnection, Failure, too_large
-from .incoming import IncomingMessages
+from .incoming_messages import IncomingMessages
+from .sse_parser import Event, SseParser
 from .versions import http
 
 _FREE_BYTES: Final = 65_536

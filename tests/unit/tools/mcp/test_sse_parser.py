@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_stack_responses.tools.mcp.events import Event, SseParser
 from llama_stack_responses.tools.mcp.failure import Failure
+from llama_stack_responses.tools.mcp.sse_parser import Event, SseParser
 
 
 def read(reader: SseParser, *chunks: bytes) -> list[Event]:

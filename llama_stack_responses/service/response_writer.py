@@ -12,7 +12,7 @@ from ..inputs.resolver import StoredInput
 from ..intervals import DEFAULT, Intervals
 from ..jobs.foreground_leases import ForegroundLeases, server_died_error
 from ..store.archive import NOTHING_RECORDED, Archive
-from ..store.outcome import until_known
+from ..store.commit_outcome import until_known
 from ..store.records import Conflict, VersionIs
 from ..store.saving import Recording
 
