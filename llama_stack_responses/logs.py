@@ -220,7 +220,7 @@ class Outage:
         self._last = ""
         self._until = 0.0
 
-    def is_news(self, error: Exception) -> bool:
+    def should_log(self, error: Exception) -> bool:
         """Return whether to log this failure."""
         now, text = self._clock(), str(error)
         if text == self._last and now < self._until:

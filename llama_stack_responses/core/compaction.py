@@ -84,11 +84,11 @@ def continued(items: Sequence[Json], read: Callable[[Json], Summary | None]) -> 
     for number in range(len(items) - 1, -1, -1):
         if items[number]["type"] == COMPACTION and (summary := read(items[number])):
             rest = list(items[number + 1 :])
-            return [*opening_instructions(items), *_telling(summary, rest), *rest]
+            return [*opening_instructions(items), *_with_summary(summary, rest), *rest]
     return list(items)
 
 
-def has_news(items: Sequence[Json], read: Callable[[Json], Summary | None]) -> bool:
+def has_new_items(items: Sequence[Json], read: Callable[[Json], Summary | None]) -> bool:
     """Return whether anything but instructions follows the last summary."""
     for item in reversed(items):
         if PINNED in item:
@@ -134,7 +134,7 @@ def shown_message(items: Sequence[Json]) -> list[Json]:
     return content[1:] if PINNED in newest else content
 
 
-def _telling(summary: Summary, rest: Sequence[Json]) -> list[Json]:
+def _with_summary(summary: Summary, rest: Sequence[Json]) -> list[Json]:
     """Return the message with the summary, unless it is already there, without the user's message if that follows."""
     if any(PINNED in item for item in rest):
         return []

@@ -68,7 +68,7 @@ class Unavailable:
             return frozenset(get_args(HostedTool)) if self.policy == "omit" else frozenset()
         return frozenset(kind for kind, policy in self.policy.items() if policy == "omit")
 
-    def instead(self, kind: str, param: str) -> OmittedTool:
+    def replacement(self, kind: str, param: str) -> OmittedTool:
         """Return the replacement for a tool of this type.
 
         Args:

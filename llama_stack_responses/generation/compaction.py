@@ -10,7 +10,7 @@ from ..core.compaction import (
     as_message,
     before_question,
     check_not_empty,
-    has_news,
+    has_new_items,
     open_message,
     shown_message,
 )
@@ -72,7 +72,7 @@ class AutoCompaction:
 
     def possible(self, items: Sequence[Json]) -> bool:
         """Return whether the client asked for compaction and there is something to compact."""
-        return bool(self._entries) and has_news(before_question(items)[0], self._summaries.read)
+        return bool(self._entries) and has_new_items(before_question(items)[0], self._summaries.read)
 
     async def before_answer(
         self, items: Sequence[Json], max_tokens: int | None, reporter: ItemReporter, operation: RoundOperation

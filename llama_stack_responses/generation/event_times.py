@@ -20,7 +20,7 @@ class EventTimes:
 
     Args:
         seconds: seconds from the response's creation until now.
-        before: the pairs that an earlier worker noted, as `noted` returned them.
+        before: the pairs that an earlier worker noted, as `copied` returned them.
     """
 
     def __init__(self, seconds: float = 0.0, before: Sequence[int] = ()) -> None:
@@ -67,7 +67,7 @@ class EventTimes:
             self._ticks.extend((count - self._counted, at - round(self._last * 1000)))
             self._counted, self._last = count, at / 1000
 
-    def noted(self) -> list[int]:
+    def copied(self) -> list[int]:
         """Return a copy of the pairs so far, one after another."""
         self._note_skipped()
         return list(self._ticks)

@@ -218,7 +218,7 @@ class Timeline:
 
     def progress(self) -> Json:
         """Return what the next worker needs to continue the recording."""
-        return {**self.marks(), "events": self.event_times.noted(), "left": self._left}
+        return {**self.marks(), "events": self.event_times.copied(), "left": self._left}
 
     def take_requests(self) -> tuple[int, list[bytes]]:
         """Return the chat requests that are not stored yet, and the number of the first; they count as stored."""

@@ -116,8 +116,8 @@ class ToolExecution:
     async def _run(self, call: ServerCall, index: int, again: bool) -> Outcome:
         function = self._toolset.function(call.name)
         assert function.run
-        if misread := await self._toolset.misread(call):
-            raise ToolError(misread)
+        if argument_error := await self._toolset.argument_error(call):
+            raise ToolError(argument_error)
         if again and not function.repeatable:
             raise ToolError(_LOST)
         if self._left < 0:

@@ -26,7 +26,7 @@ class Acceptance:
         self._refusal: ApiError | None = None
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the response counts as begun or was refused: a later error becomes part of the response."""
         return self._end.done() or (self._accepted is not None and self._accepted.done())
 

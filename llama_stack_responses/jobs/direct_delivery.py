@@ -65,7 +65,7 @@ class Reader:
         self._client = client
         self.waits = False
 
-    def see(self, number: int) -> None:
+    def mark_seen(self, number: int) -> None:
         """Note that the event of this number was seen."""
         self.after, self.seen_at = number, asyncio.get_running_loop().time()
 
@@ -104,7 +104,7 @@ class Reader:
         except Exception:  # noqa: BLE001 - the reader finds the same; the job must not end because of one client
             return False
         client.last = events[-1]["sequence_number"]
-        self.see(client.last)
+        self.mark_seen(client.last)
         client.written_at = self.seen_at
         return True
 

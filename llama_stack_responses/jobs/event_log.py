@@ -161,7 +161,7 @@ class EventLog:
             while True:
                 async with aclosing(self._stored(response_id, reader.after, reserve)) as stored:
                     async for events in stored:
-                        reader.see(events[-1]["sequence_number"])
+                        reader.mark_seen(events[-1]["sequence_number"])
                         notified = False
                         yield events
                         if events[-1]["type"] in TERMINAL:

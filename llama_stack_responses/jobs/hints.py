@@ -34,7 +34,7 @@ class HintWriter:
         if self._due:
             self._sending.start()
 
-    def over(self, records: Mapping[str, Record]) -> dict[str, Record]:
+    def overlay(self, records: Mapping[str, Record]) -> dict[str, Record]:
         """Return the records read from the store, overlaid with the values that are not written yet."""
         return {**records, **{key: Record(put.value, 0) for key, put in (self._sent | self._due).items()}}
 

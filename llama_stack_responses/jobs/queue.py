@@ -117,7 +117,7 @@ class JobQueue:
                 full = f"You have {self._per_user} background responses queued or running. Try again later."
                 await admissions.enter_async_context(self._quota.admit(owner_prefix(owner), self._per_user, full))
             of, now = name_of(owner), await self._records.now()
-            known = self._hints.over(await self._records.get_many([fair_order.last_of(of), fair_order.VIRTUAL_TIME]))
+            known = self._hints.overlay(await self._records.get_many([fair_order.last_of(of), fair_order.VIRTUAL_TIME]))
             order, hints = self._fair_order.assign(of, known, now)
             ops: list[Op] = [
                 Put(f"j/{response_id}", JobState(owner, order).encode()),
@@ -200,7 +200,7 @@ class JobQueue:
         ]
         job = await self._change(stored, state, ops, [])
         if job is not None:
-            self._hints.schedule(fair_order.advanced(state.order, self._hints.over(records)))
+            self._hints.schedule(fair_order.advanced(state.order, self._hints.overlay(records)))
         return job
 
     async def _without_living(self, state: JobState) -> JobState:
@@ -219,7 +219,7 @@ class JobQueue:
             oldest = min(oldest, *(fair_order.queued_at(key.split("/")[1]) for key, _ in rows))
         return count, max(await self._records.now() - oldest, 0.0) if count else 0.0
 
-    async def noted(self) -> None:
+    async def hints_written(self) -> None:
         """Wait until the hints about jobs queued and claimed here are written."""
         await self._hints.written()
 
@@ -241,7 +241,7 @@ class JobQueue:
         record = records.get(f"k/{response_id}")
         return await Checkpoint.decode(record, self._decoder) if record else None
 
-    async def still_held(self, jobs: Sequence[Job]) -> set[str]:
+    async def unchanged(self, jobs: Sequence[Job]) -> set[str]:
         """Return the response ids of those jobs that have not changed since they were read."""
         states = await self._records.get_many([f"j/{each.response_id}" for each in jobs])
         versions = {key.removeprefix("j/"): record.version for key, record in states.items()}

@@ -27,7 +27,7 @@ class _Prefix:
     landed: int = 0
     waiters: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
 
-    def land(self) -> None:
+    def finish(self) -> None:
         """Note that an admitted row was written or given up."""
         self.pending -= 1
         self.landed += 1
@@ -38,8 +38,8 @@ class _Prefix:
             elif not waiter[1].done():
                 waiter[1].set_result(None)
 
-    async def pending_landed(self) -> None:
-        """Wait until as many rows have landed as are pending now."""
+    async def wait_pending(self) -> None:
+        """Wait until as many rows have finished as are pending now."""
         if self.pending:
             future = asyncio.get_running_loop().create_future()
             self.waiters.append((self.landed + self.pending, future))
@@ -74,7 +74,7 @@ class RowQuota:
         try:
             yield
         finally:
-            state.land()
+            state.finish()
             self._forget(prefix, state)
 
     async def _take(self, state: _Prefix, prefix: str, limit: int, refusal: str) -> None:
@@ -89,7 +89,7 @@ class RowQuota:
                 return
             if rows >= limit or not uncertain:
                 raise ApiError(429, refusal, code="rate_limit_exceeded", retry_after=10)
-            await state.pending_landed()
+            await state.wait_pending()
 
     def _forget(self, prefix: str, state: _Prefix) -> None:
         if not state.requests and not state.pending:

@@ -209,7 +209,7 @@ class JobRunner:
         if self._lost:
             # A provider may turn the cancellation into an error of its own, which is not the response's.
             return
-        if error and self.acceptance and not self.acceptance.over:
+        if error and self.acceptance and not self.acceptance.is_over:
             await self._refuse(self.acceptance, error)
             return
         if error:

@@ -132,7 +132,7 @@ class Worker:
         self.hand_over()
         if tasks := [*self._tasks, *self._runners]:
             await asyncio.wait(tasks)
-            await self._jobs.noted()
+            await self._jobs.hints_written()
             try:
                 await self._heartbeat.end()
             except ApiError as error:
@@ -204,7 +204,7 @@ class Worker:
                 await self._requeue(others=renewed >= patient)
                 outage.over()
             except ApiError as error:
-                if outage.is_news(error):
+                if outage.should_log(error):
                     logger.warning("could not renew the worker's lease: %s", error)
             except Exception:
                 logger.exception("could not renew the worker's lease")
@@ -259,7 +259,7 @@ class Worker:
                     if notified and (at_limit or not has_room):
                         await self._jobs.notify_workers()
                 except ApiError as error:
-                    if outage.is_news(error):
+                    if outage.should_log(error):
                         logger.warning("could not claim a job: %s", error)
                     max_wait = self._intervals.poll_seconds
                 except Exception:
@@ -289,7 +289,7 @@ class Worker:
         if not runners:
             return
         try:
-            mine = await self._jobs.still_held([runner.job for runner in runners])
+            mine = await self._jobs.unchanged([runner.job for runner in runners])
         except ApiError:
             return
         except Exception:

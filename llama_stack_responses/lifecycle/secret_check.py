@@ -113,7 +113,7 @@ class SecretCheck:
                 await self.check()
                 outage.over()
             except ApiError as error:
-                if outage.is_news(error):
+                if outage.should_log(error):
                     logger.warning("could not compare the secrets of the servers: %s", error)
                 pause = intervals.store_retry_seconds
             except Exception:

@@ -69,7 +69,7 @@ class ModerationFilter:
         if not is_end and self._length < self._checks.held_characters:
             return
         buffered, self._buffered = self._buffered, []
-        if reason := await self._strike():
+        if reason := await self._check_buffered():
             yield Refusal(refusal("output", reason))
             yield Finish("content_filter", delta.usage if isinstance(delta, Finish) else Usage())
             return
@@ -107,7 +107,7 @@ class ModerationFilter:
             self._texts.append(text)
             self._length += len(text)
 
-    async def _strike(self) -> Json | None:
+    async def _check_buffered(self) -> Json | None:
         """Check the held output; return the result if it is flagged."""
         piece, self._texts, self._length = "".join(self._texts), [], 0
         if not piece.strip():

@@ -74,7 +74,7 @@ class ImportReport:
     left_out: list[str] = field(default_factory=list)
     _looked_at: int = 0
 
-    def looked_at(self, number: int = 1) -> None:
+    def count_read(self, number: int = 1) -> None:
         """Count conversations and responses that were read, and report the progress every 500."""
         before, self._looked_at = self._looked_at, self._looked_at + number
         if before // _IMPORTS_PER_LINE != self._looked_at // _IMPORTS_PER_LINE:
@@ -105,7 +105,7 @@ async def import_conversations(
         ImportImpossible: the store is unavailable. What was written stays, and the next import continues from there.
     """
     async for each in conversations:
-        report.looked_at()
+        report.count_read()
         try:
             check_conversation_id(each.id, "id")
             metadata = read_metadata({"metadata": dict(each.metadata)}, limits, required=False)

@@ -92,7 +92,7 @@ async def import_responses(
                     await importing.import_one(each)
         except ApiError as error:
             raise ImportImpossible(str(error)) from error
-        report.looked_at(len(page))
+        report.count_read(len(page))
 
 
 class _Importer:

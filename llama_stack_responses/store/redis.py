@@ -418,7 +418,7 @@ class RedisRecords:
         scripts = self._ready()
         async with scripts.slots.taken():
             with errors_as_503():
-                return await scripts.was_made(self._prefix)
+                return await scripts.has_commits(self._prefix)
 
     async def close(self) -> None:
         scripts = self._scripts
@@ -489,7 +489,7 @@ class _Scripts:
         except NoPermissionError:
             return None
 
-    async def was_made(self, prefix: str) -> bool:
+    async def has_commits(self, prefix: str) -> bool:
         """Return whether there was a commit. Earlier versions made an index of keys only, which ends with the last."""
         return bool(await self._redis.exists(f"{prefix}made", f"{prefix}index"))
 

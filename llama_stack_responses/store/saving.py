@@ -110,9 +110,9 @@ class Saving:
             name: self._hasher.content(value) for name, value in fields.items() if len(value) > _BIG_BYTES
         }
         self._base_items = base_items
-        self._stand_on(base, input_items)
+        self._set_base(base, input_items)
 
-    def _stand_on(self, base: str | None, items: Sequence[Json]) -> None:
+    def _set_base(self, base: str | None, items: Sequence[Json]) -> None:
         name = split_name(base) if base else None
         self._base = name.node if name else None
         self._base_ids = name.ids if name else None
@@ -137,7 +137,7 @@ class Saving:
         keys += self._pointers(self._items[-_RECENT_ITEMS:])
         known = await (self._joining.read(records, *keys) if self._joining else records.get_many(keys))
         if any(name and f"n/{name}" not in known for name in (self._base, self._base_ids)):
-            self._stand_on(None, [*self._base_items, *self._items])
+            self._set_base(None, [*self._base_items, *self._items])
             return await self.read(records, decoder, compared_bytes)
         earlier = self._inputs[:-_RECENT_ITEMS]
         if earlier and not any(f"n/{name}" in known for name in self._inputs[-_RECENT_ITEMS:]):

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from ..core.errors import ApiError
 from .sqlite_file import WAL_BYTES, SqliteFile, is_locked
-from .sqlite_threads import add_stored_sizes, work_off
+from .sqlite_threads import add_stored_sizes, run_in_transaction
 from .thread_pool import ThreadPool, ThreadTask
 
 _LARGE_BYTES: Final = 128 * 1024
@@ -119,7 +119,7 @@ class Inline:
             if add_stored_sizes(jobs, self._file.connection()) > _LARGE_BYTES:
                 return False
             self._file.begin()
-            work_off(jobs, self._file)
+            run_in_transaction(jobs, self._file)
         except Exception as error:  # noqa: BLE001 - as above
             self._rest_after(error)
             return False

@@ -50,7 +50,7 @@ def add_stored_sizes(jobs: Sequence[ThreadTask[sqlite3.Connection]], connection:
     return sum(job.size for job in jobs)
 
 
-def work_off(jobs: Sequence[ThreadTask[sqlite3.Connection]], file: SqliteFile) -> None:
+def run_in_transaction(jobs: Sequence[ThreadTask[sqlite3.Connection]], file: SqliteFile) -> None:
     """Run the jobs and commit, or roll back and raise; the connection is inside a transaction."""
     connection = file.connection()
     try:
@@ -142,7 +142,7 @@ class WriteHandler:
         try:
             self._file.begin()
             begun = True
-            work_off(jobs, self._file)
+            run_in_transaction(jobs, self._file)
         except Exception as error:  # noqa: BLE001 - passed to the waiting caller
             if begun and len(jobs) > 1:
                 return False

@@ -123,7 +123,7 @@ def _shell_maker(services: HostedToolServices) -> Callable[[Json, CreateRequest]
         if environment["type"] == "local":
             return shell_tool(declared, request)
         if services.access is None:
-            return services.unavailable.instead("shell", "tools")
+            return services.unavailable.replacement("shell", "tools")
         return HostedShellTool(environment, services.access)
 
     return make

@@ -216,8 +216,8 @@ class Toolset:
             return f"There is no tool named '{call.name}'. Tools that may be called: {names}."
         if function.kind.hosted and self.hosted_calls == self._max_calls:
             return "No more tools may be called for this response. Answer with what you know."
-        if call.name in self._allowed and (misread := await self.misread(call)):
-            return misread
+        if call.name in self._allowed and (argument_error := await self.argument_error(call)):
+            return argument_error
         if call.name in self._allowed:
             return f"Only one tool may be called at a time. Call '{call.name}' again after you have seen its result."
         return f"The tool '{call.name}' cannot be called in this turn. Tools that may be called: {names}."
@@ -228,7 +228,7 @@ class Toolset:
         names = ", ".join(nsmallest(_SHOWN_NAMES, self._allowed)) or "none"
         return f"{names}, and {more} more" if more > 0 else names
 
-    async def misread(self, call: ServerCall) -> str | None:
+    async def argument_error(self, call: ServerCall) -> str | None:
         """Return the error for the model about invalid arguments; None if they are valid."""
         whole = self.whole_of(call.name)
         if whole is None or await computed(partial(whole, call.arguments), call.arguments) is not None:
@@ -282,7 +282,7 @@ class Toolset:
     def _tool_of(self, entry: Json, param: str) -> Tool:
         make = self._makers.get(entry["type"])
         if make is None:
-            return self._unavailable.instead(entry["type"], param)
+            return self._unavailable.replacement(entry["type"], param)
         return make(entry, self._request)
 
     def _index(self) -> None:

@@ -58,7 +58,7 @@ class RouteAdmission:
         return self._histories.reserve(owner)
 
     @property
-    def answers_held(self) -> int:
+    def held_answer_bytes(self) -> int:
         """Bytes that all large answers hold now."""
         return self._answers.held
 

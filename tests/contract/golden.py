@@ -123,7 +123,7 @@ async def _write_jobs(archive: Archive, records: Records) -> None:
             queued = response(id=response_id, status="queued", background=True)
             rows = [*ops, *await event_log.batch(response_id, _EVENTS)]
             await archive.save(queued, owner=ALICE, base=None, input_items=[user("hi", id="msg_11")], extra_ops=rows)
-        await jobs.noted()
+        await jobs.hints_written()
     await jobs.heartbeat("worker_1")
     job = await jobs.claim("worker_1")
     assert job is not None

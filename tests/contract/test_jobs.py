@@ -67,7 +67,7 @@ class QueueHarness:
 async def harness(records: Records) -> AsyncIterator[QueueHarness]:
     harness = QueueHarness(records)
     yield harness
-    await harness.jobs.noted()
+    await harness.jobs.hints_written()
 
 
 # Claiming
@@ -120,7 +120,7 @@ async def test_owners_take_turns_even_with_slow_workers(harness: QueueHarness, c
     for _ in range(5):
         clock.now += 600
         await harness.claim()
-    await harness.jobs.noted()
+    await harness.jobs.hints_written()
     for number in range(3):
         async with others.enqueued(f"resp_b{number}", BERT, BODY) as ops:
             await records.commit(ops)
@@ -264,7 +264,7 @@ async def test_stalled_jobs_are_requeued_once(harness: QueueHarness, clock: Cloc
     assert await harness.jobs.requeue_stalled() == 0
     clock.now += 2
     assert sum(await asyncio.gather(*(harness.jobs.requeue_stalled() for _ in range(4)))) == 2
-    assert await harness.jobs.still_held([*lost, kept]) == {kept.response_id}
+    assert await harness.jobs.unchanged([*lost, kept]) == {kept.response_id}
     again = [await harness.claim("lives"), await harness.claim("lives")]
     assert {job.response_id for job in again} == {job.response_id for job in lost}
     assert [job.state.tries for job in again] == [2, 2]
@@ -372,7 +372,7 @@ async def test_worker_finds_and_requeues_jobs_it_lost_track_of(harness: QueueHar
     assert await harness.jobs.requeue_own("w1", lost.response_id, counts=True)
     assert not await harness.jobs.requeue_own("w1", kept.response_id, counts=True)
     assert await harness.jobs.held_by("w1") == set()
-    assert await harness.jobs.still_held([lost, kept]) == {kept.response_id}
+    assert await harness.jobs.unchanged([lost, kept]) == {kept.response_id}
     assert (await harness.claim("w1")).state.tries == 2
 
 
@@ -424,7 +424,7 @@ async def test_worker_with_expired_lease_cannot_write(harness: QueueHarness) -> 
     other = await harness.claim("w2")
     assert not await harness.finish(stopped)
     await harness.jobs.release(stopped)
-    assert await harness.jobs.still_held([stopped, other]) == {"resp_1"}
+    assert await harness.jobs.unchanged([stopped, other]) == {"resp_1"}
     assert await harness.jobs.claim("w3") is None
     assert await harness.finish(other)
     assert await harness.rows() == ["done", "e/1"]
@@ -516,7 +516,7 @@ async def test_finished_jobs_leave_no_rows(harness: QueueHarness, clock: Clock) 
     while job := await harness.jobs.claim("w3"):
         assert await harness.finish(job)
     assert await harness.rows() == ["done"]
-    await harness.jobs.noted()
+    await harness.jobs.hints_written()
     clock.now += 3 * 86_400
     await harness.records.sweep(clock.now)
     assert [key for key, _ in await harness.records.range("!", "~", limit=10)] == ["done"]

@@ -201,7 +201,7 @@ async def background(records: Records, response_id: str, created: Json, clock: C
     await archive.save(
         created, owner=ANONYMOUS, base=None, input_items=questions, extra_ops=ended, conditions=[held.fence]
     )
-    await jobs.noted()
+    await jobs.hints_written()
 
 
 async def in_background(records: Records, clock: Clock) -> None:

@@ -206,7 +206,7 @@ async def test_large_mcp_answers_are_processed_outside_of_the_event_loop(hostile
     with calls_of_this_thread() as called:
         assert len(await session.list_tools()) == len(tools)
         assert [len(each["text"]) for each in (await call(session))["content"]] == [*[1_000] * 80, 5_000]
-    assert not {"_size", "LargeTexts.put_back"} & called
+    assert not {"_size", "LargeTexts.restore_large"} & called
     await end(session)
 
 

@@ -225,11 +225,11 @@ def test_failure_that_repeats_is_logged_once_a_minute_and_each_new_one_at_once()
     now = 0.0
     outage = Outage(lambda: now)
     busy, full = OSError("busy"), OSError("full")
-    assert [outage.is_news(each) for each in (busy, busy, full, full, busy)] == [True, False, True, False, True]
+    assert [outage.should_log(each) for each in (busy, busy, full, full, busy)] == [True, False, True, False, True]
     now = 59.9
-    assert not outage.is_news(OSError("busy"))
+    assert not outage.should_log(OSError("busy"))
     now = 60.0
-    assert outage.is_news(busy)
-    assert not outage.is_news(busy)
+    assert outage.should_log(busy)
+    assert not outage.should_log(busy)
     outage.over()
-    assert outage.is_news(busy)
+    assert outage.should_log(busy)

@@ -247,7 +247,7 @@ _SPOKEN_PART: Final = tagged(
 )
 
 
-def _spoken_part(value: Any, at: Location) -> dict[str, Any]:
+def _assistant_part(value: Any, at: Location) -> dict[str, Any]:
     """Check a part of an assistant's message. Many clients send back all text as `input_text`."""
     if isinstance(value, dict) and value.get("type") == "input_text":
         value = {**value, "type": "output_text"}
@@ -271,7 +271,7 @@ _ASSISTANT_MESSAGE: Final = object_of(
     {
         "id": OWN_ID,
         "role": _ROLE,
-        "content": _content("output_text", _spoken_part),
+        "content": _content("output_text", _assistant_part),
         "phase": one_of("commentary", "final_answer"),
         "status": STATUS,
     },

@@ -262,7 +262,7 @@ class Assembler:
         self._close_words(out, status, phase)
         out += self.calls.close(status)
         if self._buffered:
-            self._say_held(out)
+            self._emit_buffered(out)
             out += self._release_blanks(phase)
             self._close_words(out, status, phase)
         return out
@@ -448,7 +448,7 @@ class Assembler:
         if not self._buffered:
             self.open_text = self.calls.open_text(delta.key, out)
         elif self.calls.pause(out):
-            self._say_held(out)
+            self._emit_buffered(out)
         return out
 
     def _holds(self, out: list[Event], delta: Text | Reasoning | Refusal) -> bool:
@@ -458,7 +458,7 @@ class Assembler:
         self._buffered.append(delta)
         return True
 
-    def _say_held(self, out: list[Event]) -> None:
+    def _emit_buffered(self, out: list[Event]) -> None:
         buffered, self._buffered = self._buffered, []
         for delta in buffered:
             out += self.feed(delta)

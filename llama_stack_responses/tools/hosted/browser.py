@@ -204,7 +204,7 @@ class Browser(SearchTool):
             for at in pages[:-_KEPT_LINKS]:
                 self._views[at] = replace(self._views[at], links=None)
 
-    def _learn(self, result: str) -> None:
+    def _restore_view(self, result: str) -> None:
         """Restore a view from an earlier output of this tool, by its first line and its numbered lines."""
         head, *rest = result.split("\n")
         title = _TITLE.fullmatch(head)

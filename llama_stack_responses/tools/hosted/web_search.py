@@ -95,7 +95,7 @@ class Browsing:
         """
         exists = await self._runtime.has(_SERVICE)
         if self._live and not exists:
-            self._unavailable.instead(str(self._declared["type"]), "tools")
+            self._unavailable.replacement(str(self._declared["type"]), "tools")
         return exists
 
     async def search(self, queries: Sequence[str]) -> list[Result]:
@@ -206,14 +206,14 @@ class SearchTool(ABC):
         """Check the search service, and restore the pages that the model knows from its conversation."""
         if not await self._browsing.finds():
             self._functions = ()
-        await history.learn([each.name for each in self._functions], self._learn)
+        await history.learn([each.name for each in self._functions], self._restore_view)
 
     def release(self) -> None:
         """Drop the pages at the end of the response."""
         self._browsing.release()
 
     @abstractmethod
-    def _learn(self, result: str) -> None:
+    def _restore_view(self, result: str) -> None:
         """Restore the pages listed in an earlier output of the tool."""
 
 
@@ -230,7 +230,7 @@ class WebSearch(SearchTool):
         )
         self._sources = Sources()
 
-    def _learn(self, result: str) -> None:
+    def _restore_view(self, result: str) -> None:
         self._sources.learn(result)
 
     def cite(self, key: str, _: str) -> Citation | None:

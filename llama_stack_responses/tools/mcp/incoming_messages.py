@@ -167,7 +167,7 @@ class IncomingMessages:
             # `params` is omitted: a ping has none.
             return {**plain, "method": message["method"][:_NAME_CHARACTERS]}
         if isinstance(message.get("result"), dict) and "id" in plain:
-            return {**plain, "result": self._texts.put_aside(message["result"])}
+            return {**plain, "result": self._texts.replace_large(message["result"])}
         error = error_in(message)
         if error is None or "id" not in plain:
             raise no_protocol(error)

@@ -16,7 +16,7 @@ class LargeTexts:
         self._secret = token_hex(16)
         self._texts: dict[str, str] = {}
 
-    def put_aside(self, value: Any) -> Any:
+    def replace_large(self, value: Any) -> Any:
         """Replace each large string of a JSON value with a placeholder."""
         match value:
             case str() if len(value) >= _LARGE_CHARACTERS:
@@ -24,12 +24,12 @@ class LargeTexts:
                 self._texts[stand_in] = value
                 return stand_in
             case list():
-                return [self.put_aside(each) for each in value]
+                return [self.replace_large(each) for each in value]
             case dict():
-                return {name: self.put_aside(each) for name, each in value.items()}
+                return {name: self.replace_large(each) for name, each in value.items()}
         return value
 
-    def put_back(self, value: Any) -> Any:
+    def restore_large(self, value: Any) -> Any:
         """Restore the large strings of a JSON value, or of each value of a tuple."""
         if not self._texts:
             return value
@@ -37,9 +37,9 @@ class LargeTexts:
             case str():
                 return self._texts.get(value, value)
             case list():
-                return [self.put_back(each) for each in value]
+                return [self.restore_large(each) for each in value]
             case tuple():
-                return tuple(self.put_back(each) for each in value)
+                return tuple(self.restore_large(each) for each in value)
             case dict():
-                return {name: self.put_back(each) for name, each in value.items()}
+                return {name: self.restore_large(each) for name, each in value.items()}
         return value

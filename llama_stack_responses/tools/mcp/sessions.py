@@ -230,7 +230,7 @@ class _McpConnection:
             await asyncio.wait([asking, self._end], return_when=asyncio.FIRST_COMPLETED)
             if asking.done():
                 answer: Answer = asking.result()
-                return await computed(partial(self._texts.put_back, answer), answer)
+                return await computed(partial(self._texts.restore_large, answer), answer)
         finally:
             asking.cancel()
         raise self._end.result() or _http_error(502, "The session has ended.")

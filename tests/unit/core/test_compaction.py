@@ -11,7 +11,7 @@ from llama_stack_responses.core.compaction import (
     as_message,
     before_question,
     continued,
-    has_news,
+    has_new_items,
     open_message,
     shown_message,
 )
@@ -84,7 +84,7 @@ def test_summary_replaces_earlier_items(items: list[Json], seen: list[str]) -> N
     ],
 )
 def test_has_news_is_whether_to_summarise(items: list[Json], news: bool) -> None:
-    assert has_news(items, read) is news
+    assert has_new_items(items, read) is news
 
 
 def test_question_at_end_is_split_off() -> None:

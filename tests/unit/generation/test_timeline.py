@@ -100,7 +100,7 @@ async def test_stored_requests_are_not_stored_again() -> None:
 def test_times_of_events_continue_after_another_worker(clock: Clock) -> None:
     first = EventTimes(1.0)
     first.note(3)
-    second = EventTimes(7.0, first.noted())
+    second = EventTimes(7.0, first.copied())
     second.note(5)
     assert times(second, 6) == [1000, 1000, 1000, 7000, 7000, 7000]
 
@@ -109,7 +109,7 @@ def test_times_of_events_continue_after_another_worker(clock: Clock) -> None:
 def test_events_of_a_try_that_was_cut_off_have_its_beginning(clock: Clock, kept: int, expected: list[int]) -> None:
     first = EventTimes(1.0)
     first.note(3)
-    second = EventTimes(7.0, first.noted())
+    second = EventTimes(7.0, first.copied())
     second.keep(kept, 2000)
     second.note(5)
     assert times(second, 4) == expected
@@ -179,7 +179,7 @@ def test_events_before_a_pause_are_part_of_the_noted_times(clock: Clock) -> None
     for now, count in ((0.0, 1), (0.01, 2)):
         clock.now = now
         event_times.note(count)
-    assert event_times.noted() == [1, 0, 1, 10]
+    assert event_times.copied() == [1, 0, 1, 10]
 
 
 def test_pace_of_a_long_stream_takes_bounded_space(clock: Clock) -> None:

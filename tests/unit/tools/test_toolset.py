@@ -171,7 +171,7 @@ class UnavailableFunctionTool(FunctionTool):
     """A tool that turns out to be unavailable when it is prepared."""
 
     async def prepare(self, *_: Any) -> None:
-        Unavailable().instead("web_search", "tools")
+        Unavailable().replacement("web_search", "tools")
 
 
 async def test_unavailable_tools_of_earlier_items_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
@@ -210,7 +210,7 @@ async def test_only_large_arguments_are_read_outside_event_loop(monkeypatch: pyt
     toolset = Toolset(CreateRequest(model="m", tools=[function("f")]), {"function": Searching})
     monkeypatch.setattr("llama_stack_responses.tools.tool_function.decoded_arguments", read)
     call = ServerCall("f", "1", "x" * (40_000 if large else 10))
-    assert await toolset.misread(call) is None
+    assert await toolset.argument_error(call) is None
     assert await Invocation(call, {}, NO_STAGEHAND).arguments() == {"length": len(call.arguments)}
     assert in_loop == [not large] * 2
 

@@ -143,11 +143,11 @@ async def test_stored_value_counts_until_its_answer_is_encoded() -> None:
 
     async def answer(request: Request) -> Response:
         app.limits.hold_value(request.scope)(900_000)
-        assert app.limits.answers_held == 900_000
+        assert app.limits.held_answer_bytes == 900_000
         return JsonResponse(LARGE)
 
     requests, go = await stalled(app.serve(answer), 1)
-    assert len(LARGE) < app.limits.answers_held < 200_000
+    assert len(LARGE) < app.limits.held_answer_bytes < 200_000
     go.set()
     await asyncio.gather(*requests)
-    assert app.limits.answers_held == 0
+    assert app.limits.held_answer_bytes == 0

@@ -136,11 +136,11 @@ async def test_large_strings_bypass_package(incoming: IncomingMessages, texts: L
     assert plain is not None
     assert len(plain) < 6_000
     page = (orjson.loads(plain)["result"], "cursor")
-    assert texts.put_back(page) == (result, "cursor")
+    assert texts.restore_large(page) == (result, "cursor")
 
 
 def test_server_cannot_forge_stand_in_of_other_session() -> None:
     first, second = LargeTexts(), LargeTexts()
-    stand_in = first.put_aside("x" * 5_000)
-    second.put_aside("secret" * 1_000)
-    assert second.put_back(stand_in) == stand_in
+    stand_in = first.replace_large("x" * 5_000)
+    second.replace_large("secret" * 1_000)
+    assert second.restore_large(stand_in) == stand_in

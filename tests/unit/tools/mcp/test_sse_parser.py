@@ -70,16 +70,16 @@ def test_long_event_name_or_id_fails(field: bytes) -> None:
 
 def test_line_of_many_chunks_is_joined_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader scans only the new chunk and a complete line, never the beginning of an unfinished line."""
-    looked_at = 0
+    count_read = 0
 
     class Chunk(bytes):
         def splitlines(self, keepends: bool = False) -> list[bytes]:
-            nonlocal looked_at
-            looked_at += len(self)
+            nonlocal count_read
+            count_read += len(self)
             return super().splitlines(keepends)
 
     reader = SseParser(1_000_000)
     for _ in range(5_000):
         assert list(reader.feed(Chunk(b"x" * 100))) == []
     assert list(reader.feed(Chunk(b"\n"))) == [None]
-    assert looked_at == 500_001
+    assert count_read == 500_001
