@@ -18,22 +18,22 @@ class _Prefix:
     Attributes:
         requests: number of requests that are not admitted yet.
         pending: number of rows that were admitted and may not be written yet.
-        landed: number of rows that were written, or given up, so far.
-        waiters: what to resolve, by the value of `landed` that it waits for.
+        finished: number of rows that were written, or given up, so far.
+        waiters: what to resolve, by the value of `finished` that it waits for.
     """
 
     requests: int = 0
     pending: int = 0
-    landed: int = 0
+    finished: int = 0
     waiters: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
 
     def finish(self) -> None:
         """Note that an admitted row was written or given up."""
         self.pending -= 1
-        self.landed += 1
+        self.finished += 1
         waiters, self.waiters = self.waiters, []
         for waiter in waiters:
-            if waiter[0] > self.landed:
+            if waiter[0] > self.finished:
                 self.waiters.append(waiter)
             elif not waiter[1].done():
                 waiter[1].set_result(None)
@@ -42,7 +42,7 @@ class _Prefix:
         """Wait until as many rows have finished as are pending now."""
         if self.pending:
             future = asyncio.get_running_loop().create_future()
-            self.waiters.append((self.landed + self.pending, future))
+            self.waiters.append((self.finished + self.pending, future))
             await future
 
 
@@ -78,12 +78,12 @@ class RowQuota:
             self._forget(prefix, state)
 
     async def _take(self, state: _Prefix, prefix: str, limit: int, refusal: str) -> None:
-        # A count in the store may or may not include rows that are pending when it ends, or landed while it ran. Where
+        # A count in the store may or may not include rows that are pending when it ends, or finished while it ran. Where
         # they decide, the rows are counted again after them.
         while True:
-            landed = state.landed
+            finished = state.finished
             rows = len(await self._records.range(prefix, after_prefix(prefix), limit=limit))
-            uncertain = state.pending + state.landed - landed
+            uncertain = state.pending + state.finished - finished
             if rows + uncertain < limit:
                 state.pending += 1
                 return
