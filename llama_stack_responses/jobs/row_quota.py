@@ -78,8 +78,8 @@ class RowQuota:
             self._forget(prefix, state)
 
     async def _take(self, state: _Prefix, prefix: str, limit: int, refusal: str) -> None:
-        # A count in the store may or may not include rows that are pending when it ends, or finished while it ran. Where
-        # they decide, the rows are counted again after them.
+        # A count in the store may or may not include rows that are pending when it ends, or finished while it ran.
+        # Where they decide, the rows are counted again after them.
         while True:
             finished = state.finished
             rows = len(await self._records.range(prefix, after_prefix(prefix), limit=limit))
