@@ -132,7 +132,7 @@ class EngineServer:
         now = self._engine.metrics()
         _say(
             f"{now.tokens_per_second:.1f} tokens/s, {now.running} running, {now.waiting} waiting,"
-            f" {now.pages_used / now.pages:.0%} of the KV store, {now.cached_tokens / max(now.prompt_tokens, 1):.0%}"
+            f" {now.pages_used / now.pages:.0%} of the KV cache, {now.cached_tokens / max(now.prompt_tokens, 1):.0%}"
             " of the prompt tokens were cached"
         )
 
