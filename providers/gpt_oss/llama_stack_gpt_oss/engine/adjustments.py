@@ -13,11 +13,6 @@ import torch
 from .sequence import SamplingParams, Sequence
 
 
-def is_adjusted(params: SamplingParams) -> bool:
-    """Whether anything is added to the logits."""
-    return bool(params.logit_bias or params.frequency_penalty or params.presence_penalty)
-
-
 @dataclass(slots=True)
 class _Row:
     """What the device has: the sequence's bias, and the penalties of its first `counted` tokens."""

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import torch
 
-from .sampler import wants_logits
 from .scheduler import ScheduledTokens
 
 UNREAD = -1  # a token that the host has not read: it is the last one that the sequence's entry has drawn
@@ -121,7 +120,8 @@ def pack(
     row_entries, owners = list(numbers[:plain]), list(numbers[:plain])
     starts, sampled = list(range(plain + 1)), list(range(plain))
     lengths = [start + 1 for start in positions]
-    kept = any(wants_logits(work.sequence) for work in scheduled[:plain])
+    # A list, since a generator would be called for each sequence.
+    kept = True in [work.sequence.mask is not None or work.sequence.params.keeps_logits for work in scheduled[:plain]]
     for work, number in zip(scheduled[plain:], numbers[plain:], strict=True):
         sequence, start, end, drafts = work.sequence, work.start, work.start + work.count, work.drafts
         mine = sequence.tokens[start:end]
@@ -133,8 +133,8 @@ def pack(
         if work.last:
             sampled.extend(range(len(tokens) - 1 - len(drafts), len(tokens)))
             owners.extend([number] * (1 + len(drafts)))
-            kept = kept or wants_logits(sequence)
-    decodes = sum(1 for _ in takewhile(lambda work: work.count == 1, scheduled))
+            kept = kept or sequence.mask is not None or sequence.params.keeps_logits
+    decodes = plain + sum(1 for _ in takewhile(lambda work: work.count == 1, scheduled[plain:]))
     longest = max((work.count for work in scheduled[decodes:]), default=0)
     entries = list(numbers)
     fields = Fields(tokens, positions, row_entries, starts, lengths, entries, sampled, owners, addresses, values)
@@ -143,17 +143,13 @@ def pack(
 
 def _plain_decodes(scheduled: Series[ScheduledTokens]) -> int:
     """Return the number of leading sequences with a row for their last token only. Most steps have no others."""
-    return sum(
-        1
-        for _ in takewhile(
-            lambda work: (
-                work.count == 1
-                and not work.drafts
-                and work.start + 1 == len(work.sequence.tokens) + work.sequence.unread
-            ),
-            scheduled,
-        )
-    )
+    plain = 0
+    for work in scheduled:
+        sequence = work.sequence
+        if work.count != 1 or work.drafts or work.start + 1 != len(sequence.tokens) + sequence.unread:
+            break
+        plain += 1
+    return plain
 
 
 def padded(step: StepInput, rows: int, changes: int, spare: int, unused: int) -> StepInput:

@@ -126,13 +126,15 @@ class BlockTable:
 class KVCacheBlocks:
     """The blocks of one sequence: a table for each KV group, and the keys of its full, computed blocks.
 
-    due: number of computed tokens from which `Cache.commit` has something to do.
+    due: number of computed tokens from which `Cache.commit` has something to do. room: number of tokens for which
+    `Cache.grow` has allocated blocks, at least.
     """
 
     salt: Key = b""
     tables: tuple[BlockTable, ...] = ()
     keys: list[Key] = field(default_factory=list)
     due: int = 0
+    room: int = 0
 
     @property
     def count(self) -> int:
@@ -165,11 +167,13 @@ class Cache:
         """Allocate blocks for `tokens` tokens in all; return False, with nothing changed, if too few are available."""
         missing = blocks_filled(tokens) - blocks.count
         if missing <= 0:
+            blocks.room = blocks.count * BLOCK_TOKENS
             return True
         if missing * len(blocks.tables) > self.pool.available:
             return False
         for table in blocks.tables:
             table.blocks.extend(self.pool.take() for _ in range(missing))
+        blocks.room = blocks.count * BLOCK_TOKENS
         return True
 
     def commit(self, blocks: KVCacheBlocks, tokens: Sequence[int], computed: int) -> None:
@@ -207,6 +211,7 @@ class Cache:
                     self.pool.release(table.blocks[index])
         blocks.tables = ()
         blocks.keys.clear()
+        blocks.room = 0
 
     def _known_prefix(self, tokens: Sequence[int], root: Key) -> list[Key]:
         """Return the block keys of the longest cached prefix."""

@@ -81,14 +81,11 @@ class Runner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A started step whose tokens have not been read, and the works that sample in it."""
+    """A started step whose tokens have not been read, the works that sample in it, and whether any of them drafts."""
 
     step: Step
     drawing: list[ScheduledTokens]
-
-    @property
-    def has_drafts(self) -> bool:
-        return any(work.drafts for work in self.drawing)
+    has_drafts: bool
 
 
 class Engine:
@@ -165,7 +162,6 @@ class Engine:
         self._scheduler.computed(scheduled)
         self._started = started
         self._steps += len(scheduled) > 0
-        self._step_tokens += sum(work.count + len(work.drafts) for work in scheduled)
         self._count(len(updates))
         return updates
 
@@ -209,7 +205,11 @@ class Engine:
 
     def _start(self, scheduled: Series[ScheduledTokens]) -> Started:
         drawing = [work for work in scheduled if work.last]
-        started = Started(self._runner.start(scheduled), drawing)
+        has_drafts = self._drafter is not None and any(work.drafts for work in drawing)
+        started = Started(self._runner.start(scheduled), drawing, has_drafts)
+        self._step_tokens += sum([work.count for work in scheduled])
+        if has_drafts:
+            self._step_tokens += sum(len(work.drafts) for work in drawing)
         for work in drawing:
             work.sequence.unread += 1
         return started

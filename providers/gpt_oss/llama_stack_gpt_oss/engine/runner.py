@@ -174,7 +174,7 @@ class ModelRunner:
         width = 1 + self._drafts if drafted else 1
         packed = pack(scheduled, *self._entries.assign(scheduled), width)
         head, batch = self._forward(packed)
-        drawing = [work for work in scheduled if work.last]
+        drawing = scheduled if packed.is_decode else [work for work in scheduled if work.last]
         computed = partial(self.drafter.computed, ends=_prompt_ends(scheduled)) if self.drafter else None
         self._started = Step(head, batch, drawing, packed.fields.owners, self._sampler, computed)
         return self._started

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .adjustments import Adjustments, is_adjusted
+from .adjustments import Adjustments
 from .scheduler import ScheduledTokens
 from .sequence import Sampled, SamplingParams, Sequence, TokenMask
 
@@ -73,15 +73,8 @@ class Packed:
         return Restricted(parameters.view(-1, PARAMETERS), masks.view(-1, words), table, *adjusted)
 
 
-def wants_logits(sequence: Sequence) -> bool:
-    """Whether the sequence's logits must be kept."""
-    return sequence.params.top_logprobs is not None or is_restricted(sequence)
-
-
 def is_restricted(sequence: Sequence) -> bool:
-    params = sequence.params
-    narrow = params.temperature > 0 and (params.top_p < 1 or params.top_k > 0 or params.min_p > 0)
-    return sequence.mask is not None or narrow or is_adjusted(params)
+    return sequence.mask is not None or sequence.params.is_restricted
 
 
 def mask_words(vocabulary: int) -> int:
@@ -101,7 +94,7 @@ class _Packing:
 
     def add(self, work: ScheduledTokens, first_row: int, entry: int) -> None:
         """Add the rows of a sequence: after its last token, and after each draft."""
-        sequence, adjusted = work.sequence, is_adjusted(work.sequence.params)
+        sequence, adjusted = work.sequence, work.sequence.params.is_adjusted
         if adjusted:
             addresses, values = self._adjustments.changes(sequence, entry)
             self._addresses += addresses

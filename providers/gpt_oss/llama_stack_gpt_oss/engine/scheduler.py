@@ -89,7 +89,10 @@ class Scheduler:
         return now - min((each.queued_at for each in self.waiting), default=now)
 
     def schedule(self) -> list[ScheduledTokens]:
-        """Schedule the next step: decoding sequences first, then running prefills, then new sequences."""
+        """Schedule the next step: decoding sequences first, then running prefills, then new sequences.
+
+        It runs in each step for each sequence, so for most of them it calls nothing else.
+        """
         budget, preemptions = self._limits.step_tokens, self.preemptions
         scheduled: list[ScheduledTokens] = []
         for sequence, missing in self._unfinished():
@@ -97,8 +100,8 @@ class Scheduler:
                 break
             if self.preemptions != preemptions and sequence not in self.running:
                 continue  # it was preempted for one before it
-            start, count = sequence.computed, min(budget, missing)
-            if self._cache.grow(sequence.blocks, start + count) or self._make_room(sequence, start + count, scheduled):
+            start, count = sequence.computed, missing if missing < budget else budget
+            if start + count <= sequence.blocks.room or self._make_room(sequence, start + count, scheduled):
                 scheduled.append(ScheduledTokens(sequence, start, count))
                 budget -= count
         for work in self._admit(budget):
@@ -115,7 +118,8 @@ class Scheduler:
             if sequence.gone:
                 continue
             sequence.computed = work.start + work.count
-            self._cache.commit(sequence.blocks, sequence.tokens, sequence.computed)
+            if sequence.computed >= sequence.blocks.due:
+                self._cache.commit(sequence.blocks, sequence.tokens, sequence.computed)
 
     def _draft(self, drafter: Drafter, scheduled: list[ScheduledTokens], budget: int) -> None:
         """Add drafts to decodes, as far as the step and the free blocks have room."""

@@ -30,6 +30,7 @@ class SamplingParams:
     for each time that the token was generated, presence_penalty once; neither counts the tokens in `unpenalised`.
     top_logprobs: number of alternatives to report with each token's log probability; None for no report.
     priority: lower goes first. cache_salt: prefixes are shared only among equal salts.
+    keeps_logits: the logits of its rows are needed after they were sampled; stored, since each step reads it.
     """
 
     max_tokens: int
@@ -46,6 +47,21 @@ class SamplingParams:
     stop_ids: frozenset[int] = frozenset()
     priority: int = 0
     cache_salt: str = ""
+    keeps_logits: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keeps_logits", self.top_logprobs is not None or self.is_restricted)
+
+    @property
+    def is_adjusted(self) -> bool:
+        """Whether anything is added to the logits."""
+        return bool(self.logit_bias or self.frequency_penalty or self.presence_penalty)
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether rows are sampled again from kept logits, even without a mask."""
+        narrow = self.temperature > 0 and (self.top_p < 1 or self.top_k > 0 or self.min_p > 0)
+        return narrow or self.is_adjusted
 
 
 class Sampled(NamedTuple):
@@ -106,5 +122,5 @@ class Sequence:
             self.mask.accept(token)
         if token in self.params.stop_ids:
             self.finish = "stop"
-        elif self.generated >= self.params.max_tokens:
+        elif len(self.tokens) - self.prompt_tokens >= self.params.max_tokens:
             self.finish = "length"

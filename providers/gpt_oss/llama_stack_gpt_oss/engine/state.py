@@ -66,8 +66,9 @@ class Entries:
                 entry = self._take(sequence, scheduled)
                 addresses += (self._state.warmths + entry.number, self._state.bases + entry.number)
                 values += (float_bits(sequence.params.temperature), signed(seed_base(sequence.params.seed)))
-            if entry.blocks is not sequence.blocks or entry.sent != sequence.blocks.count:
-                self._update(entry, sequence.blocks, addresses, values)
+            blocks = sequence.blocks
+            if entry.blocks is not blocks or entry.sent != len(blocks.tables[0].blocks):
+                self._update(entry, blocks, addresses, values)
             numbers.append(entry.number)
         return numbers, addresses, values
 

@@ -18,7 +18,7 @@ progress are ignored.
 """
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any, Final
 
 from ..engine.engine import Metrics, Request, Update
@@ -28,7 +28,7 @@ from ..engine.sequence import Sampled, SamplingParams
 
 QUEUE_FULL: Final = "queue_full"
 BAD_REQUEST: Final = "request"
-DEFAULTS: Final = {field.name: field.default for field in fields(SamplingParams)}
+DEFAULTS: Final = {field.name: field.default for field in fields(SamplingParams) if field.init}
 PROGRESS: Final = {field.name for field in fields(Progress)}
 METRICS: Final = {field.name for field in fields(Metrics)}
 
@@ -39,7 +39,7 @@ def line(frame: dict[str, Any]) -> bytes:
 
 
 def pack_request(request: Request) -> dict[str, Any]:
-    params = {name: value for name, value in asdict(request.params).items() if value != DEFAULTS[name]}
+    params = {name: value for name in DEFAULTS if (value := getattr(request.params, name)) != DEFAULTS[name]}
     params["stop_ids"] = sorted(request.params.stop_ids)
     if request.params.unpenalised:
         params["unpenalised"] = sorted(request.params.unpenalised)
