@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 from ..core.lru_cache import LruCache
 from ..core.owner import Owner
 from ..core.stream.assembler import Assembler
-from ..core.stream.deltas import Usage
+from ..core.stream.usage import Usage
 
 _MAX_OWNERS: Final = 1024
 """Maximum number of users whose counts are kept; those seen least recently are dropped."""

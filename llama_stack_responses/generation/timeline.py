@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 from ..core.json_blocks import dumps
 from ..core.json_values import is_large
 from ..core.owner import ANONYMOUS, Owner
-from ..core.stream.deltas import Usage
+from ..core.stream.usage import Usage
 from ..core.types import Json
 from ..store import codec
 from ..store.read_allowance import computed

@@ -14,10 +14,10 @@ from ..core.access import Access
 from ..core.errors import ApiError
 from ..core.schema.request import CreateRequest
 from ..core.stream.calls import ServerCall
-from ..core.stream.deltas import Usage
 from ..core.stream.events import Event
 from ..core.stream.recovery import asks_client, close_cut
 from ..core.stream.transcript import Transcript
+from ..core.stream.usage import Usage
 from ..core.types import Json
 from ..generation.driver import GenerationDriver
 from ..generation.event_buffer import EventBuffer

@@ -22,7 +22,7 @@ from typing import IO, Final, Protocol
 from ..logs import get_logger
 from .folder import write_regular
 from .jail import Jail
-from .usage import usage
+from .disk_usage import usage
 
 logger = get_logger(__name__)
 

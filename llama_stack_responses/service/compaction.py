@@ -8,7 +8,7 @@ from ..admission import Admission
 from ..core.compaction import Summary, check_not_empty, open_message
 from ..core.ids import new_id
 from ..core.listed_items import listed
-from ..core.stream.response import usage_of
+from ..core.stream.usage import usage_of
 from ..core.types import Json
 from ..generation.event_buffer import EventBuffer
 from ..generation.factory import GenerationFactory

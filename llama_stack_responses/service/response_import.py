@@ -11,8 +11,8 @@ from ..core.ids import check_response_id
 from ..core.owner import Owner
 from ..core.schema.request import FIELDS, CreateRequest, parse_create
 from ..core.schema.shapes import RequestLimits
-from ..core.stream.deltas import Usage
-from ..core.stream.response import new_response, usage_of
+from ..core.stream.response import new_response
+from ..core.stream.usage import Usage, usage_of
 from ..core.types import Json
 from ..store.archive import Archive
 from ..store.records import Condition, Conflict, VersionIs

@@ -22,7 +22,8 @@ from opentelemetry.util.types import AttributeValue
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.stream.calls import ServerCall
-from llama_stack_responses.core.stream.deltas import Finish, Usage
+from llama_stack_responses.core.stream.deltas import Finish
+from llama_stack_responses.core.stream.usage import Usage
 
 from ..core.types import Json
 from ..logs import Attached

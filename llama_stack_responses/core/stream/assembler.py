@@ -20,13 +20,14 @@ from ..reasoning_segments import ReasoningSegment
 from ..types import Json
 from . import events
 from .calls import CallKind, ServerCall, Whole
-from .deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall, Usage
+from .deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall
 from .events import Event
 from .fragments import LARGE_CHARACTERS
 from .output import OpenText, Output
 from .parts import OUTPUT_TEXT, REASONING_TEXT, REFUSAL, SUMMARY_TEXT, OpenPart, PartKind
-from .response import terminal_event, usage_of
+from .response import terminal_event
 from .tool_calls import ItemStatus, ToolCalls
+from .usage import Usage, usage_of
 
 Phase = Literal["commentary", "final_answer"]
 

@@ -11,6 +11,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from .usage import Usage
+
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "cancelled", "steered"]
 
 
@@ -66,33 +68,6 @@ class ToolCall:
     name: str = ""
     call_id: str = ""
     arguments: str = ""
-
-
-@dataclass(slots=True)
-class Usage:
-    """The tokens of one model round, or of several together.
-
-    Attributes:
-        cached_tokens: the part of `input_tokens` that was read from a cache.
-        cache_write_tokens: the part of `input_tokens` that was written to a cache.
-        reasoning_tokens: the part of `output_tokens` that is reasoning.
-    """
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0
-    cache_write_tokens: int = 0
-    reasoning_tokens: int = 0
-
-    def __add__(self, other: Usage) -> Usage:
-        """Return the sum."""
-        return Usage(
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.cached_tokens + other.cached_tokens,
-            self.cache_write_tokens + other.cache_write_tokens,
-            self.reasoning_tokens + other.reasoning_tokens,
-        )
 
 
 @dataclass(slots=True)

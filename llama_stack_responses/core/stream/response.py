@@ -9,7 +9,6 @@ from ..mcp_approvals import Approval
 from ..mcp_secrets import echoed
 from ..schema.request import CreateRequest
 from . import events
-from .deltas import Usage
 from .events import Event
 
 _BILLING: Final = {"payer": "developer"}
@@ -60,17 +59,6 @@ def new_response(
         "prompt_cache_diagnostics": None,
         "tool_usage": None,
         "usage": None,
-    }
-
-
-def usage_of(used: Usage) -> dict[str, Any]:
-    """Return a response's `usage`, in tokens."""
-    return {
-        "input_tokens": used.input_tokens,
-        "input_tokens_details": {"cached_tokens": used.cached_tokens, "cache_write_tokens": used.cache_write_tokens},
-        "output_tokens": used.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": used.reasoning_tokens},
-        "total_tokens": used.input_tokens + used.output_tokens,
     }
 
 

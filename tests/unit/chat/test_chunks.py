@@ -23,8 +23,8 @@ from llama_stack_responses.core.stream.deltas import (
     Refusal,
     Text,
     ToolCall,
-    Usage,
 )
+from llama_stack_responses.core.stream.usage import Usage
 from llama_stack_responses.core.surrogates import without_surrogates
 
 try:

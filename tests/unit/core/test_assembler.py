@@ -24,11 +24,11 @@ from llama_stack_responses.core.stream.deltas import (
     Refusal,
     Text,
     ToolCall,
-    Usage,
 )
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.core.stream.transcript import Transcript
+from llama_stack_responses.core.stream.usage import Usage
 from tests.support.strict import check_stream, rebuild, validate_response
 
 Json = dict[str, Any]

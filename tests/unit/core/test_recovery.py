@@ -15,21 +15,13 @@ from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream import events
 from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.calls import ServerCall
-from llama_stack_responses.core.stream.deltas import (
-    Annotation,
-    Delta,
-    Finish,
-    Reasoning,
-    Refusal,
-    Text,
-    ToolCall,
-    Usage,
-)
+from llama_stack_responses.core.stream.deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall
 from llama_stack_responses.core.stream.events import Event
 from llama_stack_responses.core.stream.recovery import close_cut
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.core.stream.transcript import Transcript
+from llama_stack_responses.core.stream.usage import Usage
 from tests.support.strict import check_stream, rebuild
 from tests.unit.core.test_assembler import CITATION, LOGPROB, ROUND, ROUNDS, STATUSES, Status, kind_of
 

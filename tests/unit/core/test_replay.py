@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.core.stream.deltas import Usage
 from llama_stack_responses.core.stream.replay import replay
-from llama_stack_responses.core.stream.response import new_response, usage_of
+from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.core.stream.usage import Usage, usage_of
 from tests.support.strict import check_stream, rebuild
 
 Json = dict[str, Any]

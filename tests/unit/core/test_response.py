@@ -9,8 +9,8 @@ from openai.types.responses import Response, ResponseUsage
 from pydantic import BaseModel
 
 from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.core.stream.deltas import Usage
-from llama_stack_responses.core.stream.response import new_response, usage_of
+from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.core.stream.usage import Usage, usage_of
 from tests.support.conform import ALLOWED_KEYS
 
 Json = dict[str, Any]

@@ -11,7 +11,8 @@ import pytest
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.chat.summary import summary_request
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.stream.deltas import Delta, Finish, Reasoning, Text, ToolCall, Usage
+from llama_stack_responses.core.stream.deltas import Delta, Finish, Reasoning, Text, ToolCall
+from llama_stack_responses.core.stream.usage import Usage
 from llama_stack_responses.generation.reasoning_summary import ReasoningSummarizer
 from tests.support.clock import LoopClock
 from tests.support.inference import FakeInference, Round, finish, reasoning, text

@@ -9,16 +9,8 @@ import pytest
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.moderation_policy import Mode, Policy
 from llama_stack_responses.core.moderation_results import NO_OUTPUT, NOT_YET, result
-from llama_stack_responses.core.stream.deltas import (
-    Annotation,
-    Delta,
-    Finish,
-    Reasoning,
-    Refusal,
-    Text,
-    ToolCall,
-    Usage,
-)
+from llama_stack_responses.core.stream.deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall
+from llama_stack_responses.core.stream.usage import Usage
 from llama_stack_responses.moderation.filter import ModerationFilter
 from tests.support.moderation import AWAY, FakeModerator, checks
 from tests.support.thread_calls import calls_of_this_thread

@@ -18,8 +18,9 @@ from opentelemetry.trace import StatusCode
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.calls import ServerCall
-from llama_stack_responses.core.stream.deltas import Finish, Usage
+from llama_stack_responses.core.stream.deltas import Finish
 from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.core.stream.usage import Usage
 from llama_stack_responses.logs import about, get_logger
 from llama_stack_responses.store.instrumented import MeasuredRecords
 from llama_stack_responses.store.memory import MemoryRecords
