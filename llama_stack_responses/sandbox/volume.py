@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import IO, Final, Protocol
 
 from ..logs import get_logger
+from .disk_usage import usage
 from .folder import write_regular
 from .jail import Jail
-from .disk_usage import usage
 
 logger = get_logger(__name__)
 
