@@ -29,8 +29,8 @@ class ChangeFollower:
     Args:
         records: the store.
         owner: only this owner's; None for all.
-        max_rows: maximum rows that a poll reads; owners have equal shares, of which the newest rows are read.
-        min_rows: minimum number of rows in each owner's share.
+        max_rows: maximum rows that a poll reads: the newest rows of each owner, equally many.
+        min_rows: minimum for the number of rows of each owner.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ChangeFollower:
         self._max_rows = max_rows
         self._min_rows = min_rows
         self._statuses: dict[str, str] = {}
-        # By owner: the order of the oldest row of a full share. What is older was not compared, so it is not new.
+        # By owner: the order of the oldest row, if there may be more. Older ones were not compared, so they are not new.
         self._floors: dict[str, str] = {}
 
     async def first(self, limit: int, wanted: Wanted) -> list[Json]:
@@ -61,12 +61,12 @@ class ChangeFollower:
         """Read the window; return the rows whose status has changed since the last poll."""
         since = second(await self._records.now() - _WINDOW_SECONDS)
         parts = [each async for owners in self._view.buckets(self._owner, since) for each in owners]
-        share = max(self._max_rows // max(len(parts), 1), self._min_rows)
+        rows_per_owner = max(self._max_rows // max(len(parts), 1), self._min_rows)
         self._floors = {of: order for of, order in self._floors.items() if order > since}
         before, self._statuses, changes = self._statuses, {}, list[Json]()
         for of, digits in parts:
-            rows = await self._view.rows(of, digits, share, since=max(since, self._floors.get(of, "")))
-            if len(rows) == share:
+            rows = await self._view.rows(of, digits, rows_per_owner, since=max(since, self._floors.get(of, "")))
+            if len(rows) == rows_per_owner:
                 self._floors[of] = rows[-1]["order"]
             self._statuses |= {row["id"]: row["status"] for row in rows}
             changes += (row for row in rows if before.get(row["id"]) != row["status"])

@@ -88,7 +88,7 @@ class Toolset:
             self._room.take(entry)
             self._add(entry, self._tool_of(entry, f"tools[{number}].type"))
         self._budget = ListBudget(servers)
-        self._budget.share(self._tools)
+        self._budget.assign_to(self._tools)
         self._searches = any(isinstance(tool, FindsTools) for tool in self._tools)
         self._loaded: set[Identity | None] = set()
         self._choice = choice = request.tool_choice
@@ -249,7 +249,7 @@ class Toolset:
         for entry in selection.added:
             self._add(entry, self._carried_tool(entry))
         if selection.added:
-            self._budget.share(self._tools)
+            self._budget.assign_to(self._tools)
             self._index()
 
     def _add(self, entry: Json, tool: Tool) -> None:

@@ -167,7 +167,7 @@ def test_least_recently_used_block_is_evicted_first() -> None:
     pool.release(second)
     pool.release(first)
     assert pool.take() == second
-    assert pool.share((0, b"1")) == first
+    assert pool.acquire((0, b"1")) == first
     assert not pool.knows((0, b"2"))
 
 

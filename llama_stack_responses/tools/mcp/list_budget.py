@@ -39,7 +39,7 @@ class ListBudget:
         self._bytes = bounds.list_bytes
         self._tools = DEFAULT_LIMITS.max_listed_tools
 
-    def share(self, tools: Iterable[object]) -> None:
+    def assign_to(self, tools: Iterable[object]) -> None:
         """Let the servers among the tools of a response use this budget."""
         for tool in tools:
             if isinstance(tool, HasList):

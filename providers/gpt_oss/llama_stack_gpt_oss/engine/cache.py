@@ -84,7 +84,7 @@ class BlockPool:
         """Whether a block of that name exists."""
         return name in self._by_name
 
-    def share(self, name: Name) -> int:
+    def acquire(self, name: Name) -> int:
         """Add a user to the block of that name; KeyError if there is none."""
         block = self._by_name[name]
         self._idle.pop(block, None)
@@ -231,4 +231,4 @@ class Cache:
     def _shared(self, kv_group: int, keys: Sequence[Key]) -> BlockTable:
         first = blocks_unseen(len(keys) * BLOCK_TOKENS, self.windows[kv_group])
         unused = [0] * first
-        return BlockTable(unused + [self.pool.share((kv_group, key)) for key in keys[first:]], first)
+        return BlockTable(unused + [self.pool.acquire((kv_group, key)) for key in keys[first:]], first)
