@@ -42,7 +42,7 @@ class ChangeFollower:
         self._max_rows = max_rows
         self._min_rows = min_rows
         self._statuses: dict[str, str] = {}
-        # By owner: the order of the oldest row, if there may be more. Older ones were not compared, so they are not new.
+        # By owner: the order of the oldest row, if there may be more. Older ones are not compared, so they are not new.
         self._floors: dict[str, str] = {}
 
     async def first(self, limit: int, wanted: Wanted) -> list[Json]:
