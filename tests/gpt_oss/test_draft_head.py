@@ -15,12 +15,13 @@ from torch.nn import functional
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from benchmarks.gpt_oss.plans import GPT_OSS_20B
 from llama_stack_gpt_oss.config import GptOssConfig
 from llama_stack_gpt_oss.engine import reference
 from llama_stack_gpt_oss.engine.cache import BlockTable, KVCacheBlocks, blocks_filled
 from llama_stack_gpt_oss.engine.config import read_config
 from llama_stack_gpt_oss.engine.draft_head import DraftHead, load_draft_head
-from llama_stack_gpt_oss.engine.draft_head_config import read_draft_head_config
+from llama_stack_gpt_oss.engine.draft_head_config import DraftHeadConfig, DraftHeadRope, read_draft_head_config
 from llama_stack_gpt_oss.engine.engine import Engine, Request
 from llama_stack_gpt_oss.engine.errors import CheckpointError
 from llama_stack_gpt_oss.engine.graphs import Capture
@@ -531,6 +532,57 @@ def test_head_without_drafts_is_refused() -> None:
 def test_config_of_other_head_is_error(tmp_path: Path, model: Model, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         read_draft_head_config(write_head(tmp_path / "head", RAW | changes), model.config)
+
+
+# The configuration of the dense head for gpt-oss-20b in SpecForge, configs/gpt-oss-20B-eagle3-dense.json.
+SPECFORGE_20B: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 11, 21]},
+    "head_dim": 64,
+    "hidden_act": "silu",
+    "hidden_size": 2880,
+    "initializer_range": 0.02,
+    "intermediate_size": 17280,
+    "num_local_experts": 16,
+    "max_position_embeddings": 4096,
+    "model_type": "gpt_oss",
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 1,
+    "pad_token_id": 0,
+    "rms_norm_eps": 1e-05,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.52.3",
+    "use_cache": True,
+    "vocab_size": 201088,
+    "experts_per_token": 4,
+    "draft_vocab_size": 32000,
+}
+
+
+def test_config_of_specforge_for_20b_is_read(tmp_path: Path) -> None:
+    """It names layers whose outputs the head reads; the stretched positions of the model are not its own."""
+    (tmp_path / "config.json").write_text(json.dumps(SPECFORGE_20B))
+    assert read_draft_head_config(tmp_path, GPT_OSS_20B) == DraftHeadConfig(
+        hidden=2880,
+        intermediate=17280,
+        head_size=64,
+        query_heads=64,
+        kv_heads=8,
+        vocabulary=32000,
+        features=(2, 12, 22),
+        rope=DraftHeadRope(10000.0),
+        norm_epsilon=1e-5,
+        norm_before_residual=False,
+    )
+
+
+def test_head_with_experts_is_error(tmp_path: Path) -> None:
+    """SpecForge has such a configuration too, configs/gpt-oss-20B-eagle3-moe.json."""
+    (tmp_path / "config.json").write_text(json.dumps(SPECFORGE_20B | {"architectures": ["GptOssForCausalLMEagle3"]}))
+    with pytest.raises(CheckpointError, match=r"a head that has experts \(GptOssForCausalLMEagle3\)"):
+        read_draft_head_config(tmp_path, GPT_OSS_20B)
 
 
 def test_head_is_read_by_other_names_of_its_layer(tmp_path: Path, model: Model, folder: Path) -> None:

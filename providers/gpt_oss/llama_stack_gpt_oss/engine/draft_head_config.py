@@ -14,6 +14,7 @@ from .errors import CheckpointError
 from .rope import concentration, yarn_frequencies
 
 LLAMA_SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+WITH_EXPERTS = "GptOssForCausalLMEagle3"
 UNSUPPORTED = {
     "parallel_drafting": (False, "drafts several tokens at once"),
     "attention_bias": (False, "has biases in its attention"),
@@ -109,6 +110,8 @@ def _check_kind(raw: dict[str, Any], path: Path) -> None:
     kind = raw.get("speculators_model_type", "eagle3")
     if kind != "eagle3":
         raise CheckpointError(f"{path} describes a head of the kind {kind}: only EAGLE-3 heads can draft")
+    if WITH_EXPERTS in (raw.get("architectures") or ()):
+        raise CheckpointError(f"{path} describes a head that has experts ({WITH_EXPERTS}): use another one")
     for name, (supported, reason) in UNSUPPORTED.items():
         value = inner.get(name, raw.get(name, supported))
         if value not in (supported, None):
