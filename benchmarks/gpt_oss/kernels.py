@@ -49,6 +49,15 @@ RESTRICTED = (
     replace(PARAMS, frequency_penalty=0.5, logit_bias=((0, 5.0), (3, -5.0)), top_p=0.5),
 )
 EQUAL = 0.9  # of the tokens
+UNPACKED = ("tokens", "positions", "slots", "sampled", "owners", "temperatures", "seeds")
+# Other values of constants: the constant's name, the kernel, its maximum of rows, and the values that are tried.
+CONSTANTS: tuple[tuple[str, str, int, tuple[int, ...]], ...] = (
+    ("STRIP", "head", 1, (32, 64, 128)),
+    ("STRIP", "head", 64, (32, 64, 128)),
+    ("MIN_SPLITS", "attention", 1, (4, 8, 16, 32)),
+    ("MIN_SPLITS", "attention", 64, (4, 8, 16, 32)),
+    ("QUERIES", "attention", 2048, (16, 32)),
+)
 LARGER = 4  # times the experts of the 20b are those of the 120b
 Spans = tuple[tuple[int, int], ...]
 
@@ -87,7 +96,8 @@ class Case:
             if drafted:
                 work.count, work.drafts = 1, work.sequence.tokens[work.start + 1 :]
                 del work.sequence.tokens[work.start + 1 :]
-        self.batch = batch_of(self.works, ops, config.kv_groups, longest + BLOCK_TOKENS, like.device)
+        self.kv_groups, self.context = config.kv_groups, longest + BLOCK_TOKENS
+        self.batch, _ = self.unpacked(ops, like.device)
         shape = (blocks_of(config, len(spans), longest + 1), BLOCK_TOKENS, config.kv_heads, config.head_size)
         self.keys, self.values = (torch.randn(shape, device=like.device).to(like.dtype) for _ in range(2))
         self.x = torch.randn(len(self.batch.tokens), config.hidden, device=like.device).to(like.dtype)
@@ -97,15 +107,13 @@ class Case:
         """Return a copy of the KV cache."""
         return LayerKVCache(self.keys.to(dtype, copy=True), self.values.to(dtype, copy=True), kv_group)
 
-
-def batch_of(
-    works: list[ScheduledTokens], ops: Ops, kv_groups: tuple[int | None, ...], context: int, device: torch.device
-) -> Batch:
-    state = State(len(kv_groups), len(works), context, 0, device)
-    width = 1 + max(len(work.drafts) for work in works)
-    step = pack(works, *Entries(state).assign(works), width)
-    packed = torch.tensor(list(step.packed()), dtype=torch.int32, device=device)
-    return ops.unpack(Fields(*packed.split(step.sizes())), step, state)
+    def unpacked(self, ops: Ops, device: torch.device) -> tuple[Batch, State]:
+        """Return the batch of the step as the device unpacks it, and the state with the cells that it has written."""
+        state = State(len(self.kv_groups), len(self.works), self.context, 0, device)
+        width = 1 + max(len(work.drafts) for work in self.works)
+        step = pack(self.works, *Entries(state).assign(self.works), width)
+        packed = torch.tensor(list(step.packed()), dtype=torch.int32, device=device)
+        return ops.unpack(Fields(*packed.split(step.sizes())), step, state), state
 
 
 @torch.inference_mode()
@@ -127,8 +135,16 @@ def _correctness(plan: Plan, config: ModelConfig, steps: Iterable[Spans], device
         for number, (layer, window) in enumerate(zip(weights.layers, config.windows, strict=False)):
             for name, found, expected in compared(case, ops, exact, layer, window, number):
                 yield {**step, "kernel": name, "window": window or 0, **checked(found, expected)}
-        for row in compared_tokens(case, ops, exact, weights):
+        for row in (*compared_inputs(case, ops, exact), *compared_tokens(case, ops, exact, weights)):
             yield {**step, **row}
+
+
+def compared_inputs(case: Case, ops: Ops, exact: Ops) -> Iterator[Row]:
+    """Yield whether all that is unpacked from a step's numbers is equal, and all cells that are written."""
+    (batch, state), (expected, other) = (case.unpacked(each, case.x.device) for each in (ops, exact))
+    pairs = [(getattr(batch, name), getattr(expected, name)) for name in UNPACKED]
+    yield {"kernel": "unpack", "ok": all(torch.equal(one, two) for one, two in pairs)}
+    yield {"kernel": "write", "ok": torch.equal(state.cells, other.cells)}
 
 
 def compared_tokens(case: Case, ops: TritonOps, exact: TorchOps, weights: Weights) -> Iterator[Row]:
@@ -318,7 +334,7 @@ def attention(case: Case, ops: TritonOps, weights: Weights, window: int | None, 
 
 @torch.inference_mode()
 def sweep(plan: Plan, device: torch.device) -> Iterator[Row]:
-    """Yield the time of the experts' kernels with each tile that launches, and the best tile of each at the end."""
+    """Yield the time of kernels with each tile or constant with which they launch, and the best of each at the end."""
     ops = on_device(plan, device)
     weights = random_weights(replace(plan.config, windows=plan.config.windows[:8]), device)
     tiles = [ExpertTiles(*numbers) for numbers in TILES][: 1 if plan.tiny else None]
@@ -328,10 +344,20 @@ def sweep(plan: Plan, device: torch.device) -> Iterator[Row]:
             if launch.kernel in ("up", "down"):
                 for row in tried(name, tiles, launch.run, plan.repeats, device):
                     yield {"rows": rows, "kernel": launch.kernel, **row}
+    for name, kernel, most, values in CONSTANTS:
+        rows = min(most, plan.timed_rows[-1])
+        case = Case(plan, ops, weights, spans_of(plan, rows))
+        launched_kernel = next(
+            each
+            for each in (attention(case, ops, weights, None, plan.repeats), *dense_launches(case, ops, weights, 1))
+            if each.kernel == kernel
+        )
+        for row in tried(name, values[: 1 if plan.tiny else None], launched_kernel.run, plan.repeats, device):
+            yield {"rows": rows, "kernel": kernel, "constant": name, **row}
 
 
 def tried(
-    name: str, tiles: Iterable[ExpertTiles], run: Callable[[int], object], repeats: int, device: torch.device
+    name: str, tiles: Iterable[ExpertTiles | int], run: Callable[[int], object], repeats: int, device: torch.device
 ) -> Iterator[Row]:
     """Yield the time of a launch with each tile in place of the named one, then the fastest tile."""
     before, times = getattr(triton_ops, name), dict[str, float]()

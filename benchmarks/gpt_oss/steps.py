@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
+from pathlib import Path
 
 import torch
 
@@ -20,18 +21,21 @@ from llama_stack_gpt_oss.engine.graphs import Capture, CudaGraphs, most_verified
 from llama_stack_gpt_oss.engine.head_drafter import HeadDrafter
 from llama_stack_gpt_oss.engine.kernels import choose
 from llama_stack_gpt_oss.engine.model import Model
+from llama_stack_gpt_oss.engine.mxfp4 import words_of
 from llama_stack_gpt_oss.engine.ops import HeadOutput
 from llama_stack_gpt_oss.engine.runner import ModelRunner, Step
 from llama_stack_gpt_oss.engine.scheduler import Limits, ScheduledTokens
 from llama_stack_gpt_oss.engine.sequence import SamplingParams, Sequence, TokenMask
-from llama_stack_gpt_oss.engine.weights import Weights
+from llama_stack_gpt_oss.engine.weights import Weights, load
 
+from .checkpoints import write_checkpoint
 from .measures import EveryThird, Row, blocks_of, copy_bandwidth, sequences, step_bytes, timed
 from .plans import GPT_OSS_120B, TINY, Plan, head_config, random_head, random_weights
 
 # Share of the tokens that are the same after a cached prefix. The rest of a prompt is computed in other tiles, so bf16
 # rounds other sums, and an answer differs from its first different token on. Random tokens would never be equal.
 REUSED = 0.25
+COMPILATION_SECONDS = 40.0  # of all kernels with an empty cache: a budget, not a measurement
 GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 WAYS = {
     "greedy": GREEDY,
@@ -292,20 +296,41 @@ def prefill(plan: Plan, device: torch.device) -> Iterator[Row]:
 
 
 def start(plan: Plan, device: torch.device) -> Iterator[Row]:
-    """Yield the time of copies to the device, and of the warm-up: kernels are compiled, and graphs captured."""
+    """Yield the time of copies to the device, of loading a checkpoint, of compilation, and of the capture of graphs."""
     source = torch.empty(plan.copied // 4, dtype=torch.uint8)
     target = torch.empty_like(source, device=device)
-    seconds = timed(lambda: target.copy_(source), device)
+    seconds = timed(partial(target.copy_, source), device)
     yield {"part": "copy to the device", "gb_per_second": len(source) / seconds / 1e9}
+    del source, target
+    yield from loading(plan, device)
     weights = random_weights(plan.config, device)
     model, longest = model_of(plan, weights, device, [(64, 1024 if not plan.tiny else 128)])
+    warm_ups = []
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TRITON_CACHE_DIR"] = cache  # of this section's process: no other section has compiled to it
         for number in (1, 2):  # the second one finds compiled kernels
             capture = None if device.type == "cuda" else eager
             runner = ModelRunner(model, device, longest, 2 if plan.tiny else 64, capture)
-            seconds = timed(partial(runner.warm_up, plan.chunk, lambda *_: None), device)
-            yield {"part": f"warm-up {number}", "seconds": seconds}
+            warm_ups.append(timed(partial(runner.warm_up, plan.chunk, lambda *_: None), device))
+            yield {"part": f"warm-up {number}", "seconds": warm_ups[-1]}
+    compilation = warm_ups[0] - warm_ups[1]
+    yield {"part": "compilation", "seconds": compilation, "ok": compilation <= COMPILATION_SECONDS}
+    yield {"part": "capture", "seconds": warm_ups[1]}
+
+
+def loading(plan: Plan, device: torch.device) -> Iterator[Row]:
+    """Yield the time of loading two layers from a file that was just written, and of repacking one of their experts."""
+    config = replace(plan.config, windows=plan.config.windows[:2])
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    with tempfile.TemporaryDirectory() as folder:
+        size = write_checkpoint(Path(folder), config)
+        seconds = timed(lambda: load(Path(folder), config, device, dtype, lambda _: None), device)
+    yield {"part": "load from a file", "gigabytes": size / 1e9, "gb_per_second": size / seconds / 1e9}
+    shape = (2 * config.intermediate, config.hidden // 32, 16)
+    blocks = torch.randint(256, shape, dtype=torch.uint8, device=device)
+    words_of(blocks)
+    repacked = timed(lambda: words_of(blocks), device)
+    yield {"part": "repack an expert", "milliseconds": repacked * 1000, "gb_per_second": blocks.nbytes / repacked / 1e9}
 
 
 def agreement(plan: Plan, device: torch.device) -> Iterator[Row]:

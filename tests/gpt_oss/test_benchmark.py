@@ -74,7 +74,12 @@ def test_all_sections_run_on_small_shapes(tmp_path: Path) -> None:
     assert all(row["drafted"] > 0 for row in rows if row.get("drafts"))
     assert [row["equal"] for row in rows if row["section"] == "agreement" and "equal" in row] == [16, 16]
     best = [(row["rows"], row["kernel"]) for row in rows if "best" in row]
-    assert best == [(1, "up"), (1, "down"), (9, "up"), (9, "down")]
+    experts = [(1, "up"), (1, "down"), (9, "up"), (9, "down")]
+    assert best == [*experts, (1, "head"), (9, "head"), (1, "attention"), (9, "attention"), (9, "attention")]
+    parts = [row["part"] for row in rows if row["section"] == "start" and "part" in row]
+    loaded = ["copy to the device", "load from a file", "repack an expert"]
+    assert parts == [*loaded, "warm-up 1", "warm-up 2", "compilation", "capture"]
+    assert [row["ok"] for row in compared if row["kernel"] in ("unpack", "write")] == [True] * 10
     attended = [row for row in rows if row["section"] == "kernels" and row.get("kernel") == "attention"]
     found = [(row["rows"], row["keys"], row["window"]) for row in attended]
     assert found == [(1, 100, 16), (1, 100, 0), (32, 96, 16), (32, 96, 0)]
