@@ -20,7 +20,7 @@ from llama_stack_gpt_oss.engine.adjustments import Adjustments
 from llama_stack_gpt_oss.engine.batch import Batch, Fields, pack, padded
 from llama_stack_gpt_oss.engine.cache import BLOCK_TOKENS, BlockTable, KVCacheBlocks, blocks_filled, blocks_unseen
 from llama_stack_gpt_oss.engine.config import ModelConfig, read_config
-from llama_stack_gpt_oss.engine.kernels import choose, triton_ops
+from llama_stack_gpt_oss.engine.kernels import choose, sampling, triton_ops
 from llama_stack_gpt_oss.engine.kernels.decoding import PAIRS, SHRUNK
 from llama_stack_gpt_oss.engine.kernels.linear import route_row_kernel
 from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
@@ -427,6 +427,31 @@ def test_redraw_kernel_draws_same_tokens_as_torch(
         found.append(tokens.tolist())
     assert found[0] == found[1]
     assert found[0] != logits.argmax(-1).tolist()
+
+
+def test_redraw_kernel_reads_row_in_few_passes(kernels: TritonOps, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the distribution: here, the logits are random bits, so they have all magnitudes."""
+    count, masses = 0, sampling._masses
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal count
+        count += 1
+        return masses(*arguments)
+
+    monkeypatch.setattr(sampling, "_masses", counted)
+    params = SamplingParams(max_tokens=1, temperature=1.0, top_p=0.9)
+    step = replace(draws(1), temperatures=torch.ones(1), seeds=torch.zeros(1, dtype=torch.long))
+    for seed in range(4):
+        bits = torch.randint(-(2**31), 2**31 - 1, (1, 3000), generator=torch.Generator().manual_seed(seed))
+        logits = bits.int().view(torch.float32).nan_to_num(0.0).clamp(-1e30, 1e30)
+        adjustments = Adjustments(1, 3000, CPU)
+        packed = restrictions([ScheduledTokens(Sequence("0", [1], 1, params, 0), 0, 1)], [0], adjustments)
+        numbers = torch.frombuffer(packed.numbers, dtype=torch.int32)
+        count = 0
+        kernels.redraw(
+            HeadOutput(torch.zeros(1, dtype=torch.long), logits), step, packed.sent(numbers, adjustments.table)
+        )
+        assert 0 < count <= 16
 
 
 def test_redraw_kernel_counts_drafts_before_each_row(torch_ops: TorchOps, kernels: TritonOps) -> None:

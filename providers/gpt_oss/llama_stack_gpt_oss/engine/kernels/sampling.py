@@ -1,7 +1,8 @@
 """Sampling of restricted rows from kept logits, without a sort: the result is that of `sampler.redraw`.
 
-The last token that top_k or top_p keeps is found by bisection over the logits' bits, which have the same order as their
-values: 32 passes at most, whatever the distribution. One program handles a row, whose logits stay in the L2 cache.
+The last token that top_k or top_p keeps is found by a search over the logits' bits, which have the same order as their
+values. A pass divides what is left of their range in four, so there are 16 passes at most, whatever the distribution.
+One program handles a row, whose logits stay in the L2 cache.
 """
 
 import triton
@@ -35,16 +36,36 @@ def _mass(left, width, least, best, warm, COUNTED: tl.constexpr, BLOCK: tl.const
 
 
 @triton.jit
+def _masses(left, width, first, second, third, best, warm, COUNTED: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803
+    """Return the `_mass` of three keys in one pass over the values. All keys fit in 32 bits."""
+    first, second, third = first.to(tl.int32), second.to(tl.int32), third.to(tl.int32)
+    one, two, three = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    for start in range(0, width, BLOCK):
+        values = _load(left, width, start, BLOCK)
+        share = tl.full([BLOCK], 1.0, tl.float32) if COUNTED else tl.exp((values - best) / warm)
+        share, keys = tl.where(values > float("-inf"), share, 0.0), _keys(values).to(tl.int32)
+        one += tl.where(keys >= first, share, 0.0)
+        two += tl.where(keys >= second, share, 0.0)
+        three += tl.where(keys >= third, share, 0.0)
+    return tl.sum(one, axis=0), tl.sum(two, axis=0), tl.sum(three, axis=0)
+
+
+@triton.jit
 def _cut(left, width, target, best, warm, COUNTED: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803
     """Keep the fewest values, highest first, whose mass is at least the target; the others become -inf."""
     top = tl.max(_keys(tl.full([1], best, tl.float32)), axis=0)
     low = top * 0 - 2139095041  # the key of -inf
     high = top
     while low < high:
-        middle = low + (high - low + 1) // 2
-        enough = _mass(left, width, middle, best, warm, COUNTED, BLOCK) >= target
-        low = tl.where(enough, middle, low)
-        high = tl.where(enough, high, middle - 1)
+        # The keys divide the range: the mass of a higher one is at most that of a lower one.
+        span = high - low
+        first, second, third = low + (span + 3) // 4, low + (2 * span + 3) // 4, low + (3 * span + 3) // 4
+        one, two, three = _masses(left, width, first, second, third, best, warm, COUNTED, BLOCK)
+        high = tl.where(one < target, first - 1, tl.where(two < target, second - 1, high))
+        high = tl.where((two >= target) & (three < target), third - 1, high)
+        low = tl.where(one >= target, first, low)
+        low = tl.where(two >= target, second, low)
+        low = tl.where(three >= target, third, low)
     share = 1.0
     if not COUNTED:
         bits = tl.where(low < 0, low ^ 0x7FFFFFFF, low).to(tl.int32)
