@@ -18,8 +18,13 @@ class Extender(Protocol):
         """Return the text in the JSON of a chunk that only extends the last one; None for any other chunk."""
         ...
 
-    def extend(self, text: str) -> bool:
-        """Take the text of such a chunk; return False to have the chunk built and passed to `Receive`."""
+    def extend(self, text: str, *, alone: bool) -> bool:
+        """Take the text of such a chunk; return False to have the chunk built and passed to `Receive`.
+
+        Args:
+            text: the text.
+            alone: whether the chunk has arrived without others, so that waiting for more is of no use.
+        """
         ...
 
 

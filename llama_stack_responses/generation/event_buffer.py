@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from ..core.stream.events import Event
 from ..core.stream.item_order import ItemOrder
@@ -11,8 +12,20 @@ from ..core.stream.output import OpenText
 from ..core.stream.transcript import Transcript
 from .event_times import EventTimes
 
-type EventWriter = Callable[[list[Event]], bool]
-"""Passes events on to the client without waiting; returns False if it cannot."""
+type WriteEvents = Callable[[list[Event]], bool]
+"""Passes events on to a client without waiting; returns False if that is not possible."""
+
+
+class EventWriter(Protocol):
+    """Passes events on to the client without waiting."""
+
+    def write(self, events: list[Event]) -> bool:
+        """Pass events on; return False if that is not possible."""
+        ...
+
+    def extend(self, like: Event, number: int, text: str) -> bool:
+        """Pass on a delta that has this number and text, and is like another event in all else; return as `write`."""
+        ...
 
 
 class SharedEvents(list[Event]):
@@ -33,9 +46,10 @@ class EventBuffer:
     """A list of events with one writer and one reader.
 
     The reader takes all buffered events at once, so a burst costs one wake-up and one write, and no event costs a task
-    or a lock. While it waits, the events of one iteration of the event loop can be passed on without waking it. At
-    `limit` events the buffer is full and the writer should wait. This is the backpressure: a stalled reader stalls the
-    model server's stream, and memory stays bounded. Events are passed on item by item.
+    or a lock. While it waits, events can be passed on without waking it: those of one iteration of the event loop
+    together, and a token that arrived alone in the call that received it. At `limit` events the buffer is full and the
+    writer should wait. This is the backpressure: a stalled reader stalls the model server's stream, and memory stays
+    bounded. Events are passed on item by item.
 
     Args:
         wanted: whether there is a reader; if not, events are dropped.
@@ -69,6 +83,7 @@ class EventBuffer:
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
         self._write: EventWriter | None = None
+        self._loop = asyncio.get_running_loop()
         self._planned = False
         self._passed_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -92,21 +107,41 @@ class EventBuffer:
             self._events += events
             self._plan()
 
-    def extend(self, open_text: OpenText, text: str) -> bool:
-        """Append the delta by which a text extends an open one; return False if the buffer is full."""
-        if len(self._events) >= self._limit:
+    def extend(self, open_text: OpenText, text: str, *, alone: bool = False) -> bool:
+        """Append the delta by which a text extends an open one; return False if the buffer is full.
+
+        Args:
+            alone: whether the delta is passed on at once, since no other has arrived with it.
+        """
+        events, like = self._events, open_text.event
+        if len(events) >= self._limit:
             return False
-        before, event = open_text.event, open_text.extend(text)
-        if before is not self._last:
-            self.put([event])
+        number = open_text.append(text)
+        if like is not self._last:
+            open_text.event = open_text.event_of(number, text)
+            self.put([open_text.event])
             return True
-        self._last = event
         if self._transcript:
             self._transcript.extend(len(text))
-        if self._wanted:
-            self._events.append(event)
+        if self._wanted and not (alone and not events and self._extend_written(like, number, text)):
+            events.append(open_text.event_of(number, text))
             if not self._planned:
                 self._plan()
+        return True
+
+    def _extend_written(self, like: Event, number: int, text: str) -> bool:
+        """Pass a delta on while the reader waits; return whether it was passed on."""
+        if self._write is None or self._reader is None or self._reader.done():
+            return False
+        try:
+            if not self._write.extend(like, number, text):
+                return False
+        except Exception:  # noqa: BLE001 - the reader finds the same
+            return False
+        if self.event_times:
+            self.event_times.note(number + 1)
+        self.passed += 1
+        self._passed_at = self._loop.time()
         return True
 
     def _plan(self) -> None:
@@ -115,7 +150,7 @@ class EventBuffer:
             _wake(self._reader)
         elif not self._planned:
             self._planned = True
-            asyncio.get_running_loop().call_soon(self._pass_on)
+            self._loop.call_soon(self._pass_on)
 
     def end(self) -> None:
         """Mark the end: no events will follow."""
@@ -125,16 +160,16 @@ class EventBuffer:
     async def drained(self) -> None:
         """Wait until the buffer is not full."""
         while self.full:
-            self._writer = asyncio.get_running_loop().create_future()
+            self._writer = self._loop.create_future()
             await self._writer
 
     async def filled(self, silence: float | None = None, write: EventWriter | None = None) -> bool:
         """Wait until events are ready, or for `silence` seconds; return False once the events have ended.
 
-        Events for which `write` returns True are not ready: they have been passed on.
+        Events that `write` has passed on are not ready.
         """
         if not self._events and not self._ended:
-            loop = asyncio.get_running_loop()
+            loop = self._loop
             self._reader, self._write, self._passed_at = loop.create_future(), write, loop.time()
             self._timer = loop.call_later(silence, self._end_silence, silence) if silence else None
             try:
@@ -168,19 +203,19 @@ class EventBuffer:
         if self._write is None or self._reader is None or self._reader.done() or not self._events:
             return
         try:
-            passed = self._write(self._events)
+            passed = self._write.write(self._events)
         except Exception:  # noqa: BLE001 - the reader finds the same
             passed = False
         if passed:
             self.ready()
             self.passed += 1
-            self._passed_at = asyncio.get_running_loop().time()
+            self._passed_at = self._loop.time()
         else:
             _wake(self._reader)
 
     def _end_silence(self, silence: float) -> None:
         """Wake the reader, unless events were passed on meanwhile."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         if (left := self._passed_at + silence - loop.time()) > 0:
             self._timer = loop.call_later(left, self._end_silence, silence)
         else:

@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 
 from ..chat.chunks import ChunkReader
 from ..chat.pieces import FEW
+from ..core.stream.assembler import Assembler
 from ..core.stream.citations import CitationExtractor
 from ..core.stream.deltas import Delta, Finish
 from ..core.stream.fragments import LARGE_CHARACTERS
@@ -21,8 +22,6 @@ from .watchdog import Watchdog
 
 Take = Callable[[Delta], Finish | None]
 """Receives each delta of a round in order. If it returns a `Finish`, the round ends before this delta."""
-Extend = Callable[[str], bool]
-"""Takes a text that extends the last delta; returns False if it has to be taken as a delta of its own."""
 Preparation = Callable[[Delta], Callable[[], None] | None]
 Deltas = list[Delta] | Iterator[Delta]
 
@@ -49,7 +48,7 @@ class Round:
         take: receives the deltas.
         operation: records the request and the first chunk.
         full: returns whether the response has reached its output limit.
-        extend: takes the texts of chunks that only extend the last delta.
+        assembler: has the text that chunks may extend; None if each chunk is taken as deltas.
         preparation: returns the work on a large item that a delta may close; None if there is none.
     """
 
@@ -59,7 +58,7 @@ class Round:
     take: Take
     operation: RoundOperation
     full: Callable[[], bool]
-    extend: Extend = lambda _: False
+    assembler: Assembler | None = None
     preparation: Preparation = nothing_to_prepare
 
     @property
@@ -134,7 +133,9 @@ class Intake:
         self._loop = asyncio.get_running_loop()
         self._read, self._pause, self._began = 0, 1, 0.0
         self._taken = self._over = False
-        self._extends = round_.citation_extractor is None and not round_.filters
+        self._reader = round_.reader
+        plain = round_.citation_extractor is None and not round_.filters
+        self._assembler = round_.assembler if plain else None
         self._error: Exception | None = None
         self.deltas: Deltas | None = None
         self.end: Finish | None = None
@@ -145,7 +146,7 @@ class Intake:
 
     def __exit__(self, *_: object) -> None:
         # What still arrives until the stream is closed is dropped.
-        self._over = True
+        self._over, self._assembler = True, None
 
     def take(self, chunk: Any) -> bool:
         """Take a chunk; return False if the round has to read it, for an error or because something has to wait."""
@@ -161,18 +162,19 @@ class Intake:
 
     def text_of(self, value: Any) -> str | None:
         """Return the text in the JSON of a chunk that only extends the last delta; None for any other chunk."""
-        return self._round.reader.extension(value) if self._extends and not self._over else None
+        return self._reader.extension(value) if self._assembler else None
 
-    def extend(self, text: str) -> bool:
+    def extend(self, text: str, *, alone: bool) -> bool:
         """Take the text of a chunk that only extends the last delta; return False if the chunk has to be taken.
 
         A chunk that may make something wait must go through `take`.
         """
-        round_, number = self._round, self._read + 1
-        reader = round_.reader
-        if self._over or not reader.may_extend(text) or (number == self._pause and not self._begin_next_burst()):
+        assembler, number, reader = self._assembler, self._read + 1, self._reader
+        if assembler is None or (open_text := assembler.open_text) is None or not reader.may_extend(text):
             return False
-        if not round_.extend(text):
+        if number == self._pause and not self._begin_next_burst():
+            return False
+        if not self._event_buffer.extend(open_text, text, alone=alone):
             return False
         reader.characters += len(text)
         reader.extensions += 1

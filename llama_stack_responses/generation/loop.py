@@ -298,7 +298,7 @@ class Generation:
                 self._take,
                 operation,
                 self._full,
-                self._extend,
+                self._assembler,
                 self._assembler.preparation,
             )
             operation.ended(result.finish, self._assembler.response["output"][self._output_said :])
@@ -330,11 +330,6 @@ class Generation:
             return Finish("steered")
         self._event_buffer.put(self._assembler.feed(delta))
         return None
-
-    def _extend(self, text: str) -> bool:
-        """Take a text that extends the last delta; return False if it has to be taken as a delta of its own."""
-        open_text = self._assembler.open_text
-        return open_text is not None and self._event_buffer.extend(open_text, text)
 
     def _full(self) -> bool:
         """Return whether the response has too many events or items."""

@@ -19,6 +19,7 @@ from ..core.compaction import Summary, continued
 from ..core.errors import ApiError, TooLongError
 from ..core.reasoning_segments import ReasoningSegment, plain_reasoning
 from ..core.schema.request import CreateRequest
+from ..core.stream.assembler import Assembler
 from ..core.stream.deltas import Delta, Finish, Text
 from ..core.types import Json
 from ..telemetry.telemetry import RoundOperation
@@ -27,7 +28,7 @@ from .context_fit import ContextFit, Make
 from .delta_filter import DeltaFilter
 from .event_buffer import EventBuffer
 from .held_output import HeldOutput
-from .intake import Deltas, Extend, Intake, Preparation, Round, Take, nothing_to_prepare
+from .intake import Deltas, Intake, Preparation, Round, Take, nothing_to_prepare
 from .stream_close import ClosedStream
 from .timeline import Timeline
 from .watchdog import Watchdog
@@ -126,7 +127,7 @@ class ModelRound:
         take: Take,
         operation: RoundOperation,
         full: Callable[[], bool],
-        extend: Extend,
+        assembler: Assembler,
         preparation: Preparation = nothing_to_prepare,
     ) -> RoundResult:
         """Run one round on the conversation `items`.
@@ -138,7 +139,7 @@ class ModelRound:
             operation: records the request and the first chunk.
             full: returns whether the response is as large as it may be, checked at intervals; if so, the round ends as
                 incomplete.
-            extend: takes the texts of chunks that only extend the last delta.
+            assembler: has the text that chunks may extend.
             preparation: returns the work on a large item that a delta may close; it is done in a thread.
 
         Raises:
@@ -153,7 +154,7 @@ class ModelRound:
         def is_full() -> bool:
             return full() or not self._output.holds_model_output(earlier + reader.characters)
 
-        round_ = Round(reader, citation_extractor, self._filters, take, operation, is_full, extend, preparation)
+        round_ = Round(reader, citation_extractor, self._filters, take, operation, is_full, assembler, preparation)
         return await self._run_round(chat, round_)
 
     async def summarise(

@@ -14,7 +14,7 @@ from math import inf
 from typing import Final
 
 from ..core.stream.events import Event
-from ..generation.event_buffer import EventWriter, SharedEvents
+from ..generation.event_buffer import SharedEvents, WriteEvents
 from .notifier import Subscription
 
 _READERS_PER_BATCH: Final = 16
@@ -33,9 +33,9 @@ class DirectClient:
         written_at: when it was written, as the event loop counts time.
     """
 
-    def __init__(self, writer: Callable[[], EventWriter | None]) -> None:
+    def __init__(self, writer: Callable[[], WriteEvents | None]) -> None:
         self._writer = writer
-        self.write: EventWriter | None = None
+        self.write: WriteEvents | None = None
         self.last = -1
         self.written_at = -inf
 

@@ -30,7 +30,7 @@ from .responses import (
     RunEventsResponse,
     RunJsonResponse,
     followed,
-    past_asgi,
+    write_past_asgi,
 )
 from .route_admission import RouteAdmission
 from .route_order import RouteOrder
@@ -165,7 +165,7 @@ async def _followed(
 ) -> Response:
     # The owner is found here: the events may be read later, outside of the request's context.
     reserve = partial(limits.large_answer, impl.access.current_user())
-    client = DirectClient(partial(past_asgi, scope))
+    client = DirectClient(partial(write_past_asgi, scope))
     batches = await impl.reader.follow(response_id, after, KEEP_ALIVE_SECONDS, reserve, client)
     return followed(batches, headers, client.connect)
 

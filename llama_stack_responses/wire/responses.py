@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from contextlib import aclosing, contextmanager
 from typing import Any, Final
 
+import orjson
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -16,13 +17,14 @@ from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
 from llama_stack_responses.core.json_blocks import BLOCK_BYTES, blocks, dumps
 from llama_stack_responses.core.json_values import is_large
 from llama_stack_responses.core.stream.events import Event
-from llama_stack_responses.generation.event_buffer import EventWriter, SharedEvents
+from llama_stack_responses.generation.event_buffer import EventWriter, SharedEvents, WriteEvents
 from llama_stack_responses.generation.response_log import log_refused
 from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.logs import get_logger
 from llama_stack_responses.service.response_reader import ServerClosing
 
 from . import sse
+from .direct_writer import DirectWriter
 from .request_cycle import cycle_of
 
 logger = get_logger(__name__)
@@ -255,14 +257,38 @@ async def _frames_of(batches: AsyncIterator[list[Event]], head_sent: Callable[[]
 def past_asgi(scope: Scope) -> EventWriter | None:
     """Return what writes deltas directly to the client, whose head was sent; None if nothing can."""
     direct = cycle_of(scope).direct_writer()
-    if direct is None:
-        return None
+    return None if direct is None else _DirectEvents(direct)
 
-    def write(events: list[Event]) -> bool:
+
+def write_past_asgi(scope: Scope) -> WriteEvents | None:
+    """Return what writes deltas that were encoded for several clients; None as for `past_asgi`."""
+    writer = past_asgi(scope)
+    return writer.write if writer else None
+
+
+class _DirectEvents:
+    """Writes deltas directly to a client.
+
+    Args:
+        direct: the client.
+    """
+
+    __slots__ = ("_direct", "_form", "_like")
+
+    def __init__(self, direct: DirectWriter) -> None:
+        self._direct = direct
+        self._like: Event | None = None
+        self._form = b""
+
+    def write(self, events: list[Event]) -> bool:
         frames = events.frames(sse.deltas) if isinstance(events, SharedEvents) else sse.deltas(events)
-        return frames is not None and direct.write(frames)
+        return frames is not None and self._direct.write(frames)
 
-    return write
+    def extend(self, like: Event, number: int, text: str) -> bool:
+        if like is not self._like:
+            self._like, self._form = like, sse.frame_form(like)
+        frame = self._form % (number, orjson.dumps(text))
+        return self._direct.write(frame if text.isascii() else sse.without_line_separators(frame))
 
 
 def _frames(events: list[Event]) -> Iterable[bytes]:

@@ -10,6 +10,8 @@ from llama_stack_responses.core import json_blocks
 from llama_stack_responses.core.json_blocks import BLOCK_BYTES, dumps
 from llama_stack_responses.core.json_values import is_large
 
+from .delta_forms import delta_form, literal
+
 _IS_DELTA: Final = methodcaller("__contains__", "delta")
 DONE: Final = b"data: [DONE]\n\n"
 KEEP_ALIVE_SECONDS: Final = 15.0
@@ -28,21 +30,29 @@ def comment(sentence: str) -> bytes:
 def encode(events: Iterable[dict[str, Any]]) -> bytes:
     """Return the frames of several events as one piece: `event:` with the type, `data:` with the JSON."""
     frames = b"".join([b"event: %b\ndata: %b\n\n" % (event["type"].encode(), dumps(event)) for event in events])
-    return frames if frames.isascii() else _without_line_separators(frames)
+    return frames if frames.isascii() else without_line_separators(frames)
 
 
 def named(name: str, data: dict[str, Any]) -> bytes:
     """Return the frame of one event that has no `type`."""
     frame = b"event: %b\ndata: %b\n\n" % (name.encode(), dumps(data))
-    return frame if frame.isascii() else _without_line_separators(frame)
+    return frame if frame.isascii() else without_line_separators(frame)
 
 
-def _without_line_separators(frames: bytes) -> bytes:
+def without_line_separators(frames: bytes) -> bytes:
     """Escape Unicode line separators, which occur in strings only: some clients split lines at them."""
     for separator, escaped in _LINE_SEPARATORS:
         if separator in frames:
             frames = frames.replace(separator, escaped)
     return frames
+
+
+def frame_form(event: dict[str, Any]) -> bytes:
+    """Return the frame of a delta as a format of its number and its text as JSON, for deltas that differ only in them.
+
+    A text that is not ASCII may leave line separators in the frame.
+    """
+    return b"event: %b\ndata: %b\n\n" % (literal(event["type"].encode()), delta_form(event))
 
 
 def pieces(events: Sequence[dict[str, Any]]) -> Iterable[bytes]:

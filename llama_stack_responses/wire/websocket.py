@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import orjson
 from starlette.responses import Response
 from starlette.types import Scope
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -23,11 +24,12 @@ from llama_stack_responses.logs import get_logger
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.websocket.session import Caller, ClientGone, Session
 
+from .delta_forms import delta_form
 from .direct_writer import pass_bodies
 from .headers import known, request_id
 from .responses import failure
 from .route_admission import RouteAdmission
-from .websocket_data import incoming_of
+from .websocket_data import Incoming, incoming_of
 
 logger = get_logger(__name__)
 
@@ -253,13 +255,7 @@ class _Connection:
         incoming = incoming_of(scope)
         if incoming is None or not pass_bodies(scope.get("app")):
             return None
-        named = {} if lane is None else {"stream_id": lane}
-
-        def write(events: list[Event]) -> bool:
-            messages = [dumps(event | named if named else event) for event in events if "delta" in event]
-            return len(messages) == len(events) and max(map(len, messages)) <= BLOCK_BYTES and incoming.write(messages)
-
-        return write
+        return _DirectMessages(incoming, {} if lane is None else {"stream_id": lane})
 
     async def _send_one(self, message: str) -> None:
         """Send a message. A large one counts as a large answer until the client has read most of it.
@@ -275,6 +271,34 @@ class _Connection:
             del message
             if incoming := incoming_of(self._websocket.scope):
                 await incoming.drained()
+
+
+class _DirectMessages:
+    """Sends deltas as messages without waiting.
+
+    Args:
+        incoming: the connection.
+        named: additional members of each event.
+    """
+
+    __slots__ = ("_form", "_incoming", "_like", "_named")
+
+    def __init__(self, incoming: Incoming, named: Event) -> None:
+        self._incoming = incoming
+        self._named = named
+        self._like: Event | None = None
+        self._form = b""
+
+    def write(self, events: list[Event]) -> bool:
+        named = self._named
+        messages = [dumps(event | named if named else event) for event in events if "delta" in event]
+        whole = len(messages) == len(events) and max(map(len, messages)) <= BLOCK_BYTES
+        return whole and self._incoming.write(messages)
+
+    def extend(self, like: Event, number: int, text: str) -> bool:
+        if like is not self._like:
+            self._like, self._form = like, delta_form(like | self._named)
+        return self._incoming.write((self._form % (number, orjson.dumps(text)),))
 
 
 async def encoded(event: Event) -> str:

@@ -149,4 +149,4 @@ class FakeInference:
 
 def _extends(extender: Extender, step: ChatCompletionChunk) -> bool:
     text = extender.text_of(step.model_dump(exclude_unset=True, warnings=False))
-    return text is not None and extender.extend(text)
+    return text is not None and extender.extend(text, alone=True)

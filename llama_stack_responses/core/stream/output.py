@@ -50,18 +50,21 @@ class OpenText:
     Attributes:
         output: numbers the events.
         fragments: the text so far, in pieces.
-        event: the event of the last piece; only its number and its piece differ in the next one.
+        event: the event of an earlier piece; only its number and its piece differ in the next one.
     """
 
     output: Output
     fragments: list[str]
     event: Event
 
-    def extend(self, text: str) -> Event:
-        """Append a piece, and return its event."""
+    def append(self, text: str) -> int:
+        """Append a piece, and return the number of its event."""
         output = self.output
         number = output.numbered
         output.numbered = number + 1
         self.fragments.append(text)
-        self.event = event = {**self.event, "sequence_number": number, "delta": text}
-        return event
+        return number
+
+    def event_of(self, number: int, text: str) -> Event:
+        """Return the event of an appended piece."""
+        return {**self.event, "sequence_number": number, "delta": text}

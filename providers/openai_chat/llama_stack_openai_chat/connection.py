@@ -144,8 +144,9 @@ class Connection(asyncio.Protocol):
 
     def _buffered(self) -> bytes:
         """Take the buffered body bytes."""
-        pieces, self._pieces = self._pieces, []
+        pieces = self._pieces
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
         self._size = 0
         if self._paused:
             self._paused = False
@@ -251,11 +252,11 @@ class Connection(asyncio.Protocol):
         if self._between > _FRAMING_BYTES:
             self._break("the headers of the server's answer are too long")
             return
-        if self._push and not self._stopped:
+        if (push := self._push) and not self._stopped:
             self._received_at = self._loop.time()
-            if self._pieces:
-                self._stopped = not self._push(self._buffered())
-            if not (self._stopped or self._whole):
+            if self._pieces and not push(self._buffered()):
+                self._stopped = True
+            elif not self._whole:
                 return
         self._wake()
 

@@ -35,6 +35,11 @@ class EventReader:
         self.done = False
         """Whether the server has sent `[DONE]`: no events follow."""
 
+    @property
+    def between_events(self) -> bool:
+        """Whether nothing of an event has arrived yet, nor anything but events since the last one."""
+        return self._splitter.between_events
+
     def read(self, piece: bytes) -> Iterator[Any]:
         """Yield the objects of the events completed by a piece of the stream; b"" is the end of the stream.
 

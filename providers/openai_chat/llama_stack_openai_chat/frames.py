@@ -27,6 +27,11 @@ class FrameSplitter:
         self._after_cr = False
         self._at_start = True
 
+    @property
+    def between_events(self) -> bool:
+        """Whether nothing of an event has arrived yet, nor anything but events since the last one."""
+        return not (self._rest or self._parts or self._data or self._held or self._silent or self._after_cr)
+
     def feed(self, piece: bytes) -> list[bytes]:
         """Return the data of the events that this piece completes.
 

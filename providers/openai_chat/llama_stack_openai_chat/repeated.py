@@ -22,7 +22,10 @@ class RepeatedEvent:
 
     def __init__(self) -> None:
         self._before = self._behind = b""
+        self._frame_before = self._frame_behind = b""
+        self._frame_start = self._frame_end = 0
         self._size = self._start = self._rest = 0
+        self._one_line = False
         self._misses = 0
 
     def text(self, data: bytes) -> str | None:
@@ -36,6 +39,26 @@ class RepeatedEvent:
         self._misses = 0
         return text if type(text) is str else None
 
+    @property
+    def is_one_line(self) -> bool:
+        """Whether an event was learned that takes one line of a stream."""
+        return self._size > 0 and self._one_line
+
+    def only_text(self, piece: bytes) -> str | None:
+        """Return the text of a piece of the stream that is exactly one event; None as for `text`.
+
+        The learned event takes one line, and the piece begins where an event can begin.
+        """
+        if not (piece.startswith(self._frame_before) and piece.endswith(self._frame_behind)):
+            return None
+        try:
+            # A JSON string has no line ends, so there is only one event.
+            text: str = orjson.loads(piece[self._frame_start : self._frame_end])
+        except orjson.JSONDecodeError:
+            return None
+        self._misses = 0
+        return text
+
     def learn(self, data: bytes, text: str, text_of: Callable[[Any], str | None]) -> None:
         """Learn from an event with this text, which `text_of` returns of its JSON."""
         self.forget()
@@ -47,6 +70,9 @@ class RepeatedEvent:
             self._before, self._behind = before + b'"', b'"' + behind
             self._start, self._rest = len(before), len(behind)
             self._size = len(self._before) + len(self._behind)
+            self._frame_before, self._frame_behind = b"data: " + self._before, self._behind + b"\n\n"
+            self._one_line = b"\n" not in data
+            self._frame_start, self._frame_end = len(self._frame_before) - 1, 1 - len(self._frame_behind)
 
     def forget(self) -> None:
         """Forget what was learned: another event came in between."""

@@ -20,8 +20,13 @@ class Extender(Protocol):
         """Return the text in the JSON of an event that only extends the last one; None for any other event."""
         ...
 
-    def extend(self, text: str) -> bool:
-        """Take the text of such an event; return False to have the event built and passed to `Receive`."""
+    def extend(self, text: str, *, alone: bool) -> bool:
+        """Take the text of such an event; return False to have the event built and passed to `Receive`.
+
+        Args:
+            text: the text.
+            alone: whether the event has arrived without others, so that waiting for more is of no use.
+        """
         ...
 
 
@@ -45,18 +50,31 @@ class Delivery:
         self._repeated = RepeatedEvent()
         self._frames: Iterator[bytes] = iter(())
         self._left: Any = _NOTHING
+        self._repeats = False
         self.receive: Receive | None = None
         self.extender: Extender | None = None
         self.error: Exception | None = None
 
     def feed(self, piece: bytes) -> bool:
-        """Push the events that a piece of the stream completes; return whether all of them were taken."""
+        """Push the events that a piece of the stream completes; return whether all of them were taken.
+
+        A piece that repeats the last event with another text is not even parsed.
+        """
         try:
-            self._frames = iter(self._reader.frames(piece))
-        except ValueError as error:
+            if self._repeats and self._extend_only(piece):
+                return True
+            frames = self._reader.frames(piece)
+        except Exception as error:  # noqa: BLE001 - it is raised to the reader of the stream
             self.error = error
             return False
-        return self.advance()
+        self._frames = iter(frames)
+        taken = self.advance()
+        self._repeats = taken and self._repeated.is_one_line and self._reader.between_events
+        return taken
+
+    def _extend_only(self, piece: bytes) -> bool:
+        text, extender = self._repeated.only_text(piece), self.extender
+        return text is not None and extender is not None and extender.extend(text, alone=True)
 
     def advance(self) -> bool:
         """Push the next events, up to one that the receiver leaves, an error or the end; return whether all were taken.
@@ -67,7 +85,7 @@ class Delivery:
         extender, repeated = self.extender, self._repeated
         try:
             for data in self._frames:
-                if extender and (text := repeated.text(data)) is not None and extender.extend(text):
+                if extender and (text := repeated.text(data)) is not None and extender.extend(text, alone=False):
                     continue
                 value = self._reader.value(data)
                 if self._reader.done:
@@ -87,7 +105,7 @@ class Delivery:
         if text is None:
             self._repeated.forget()
             return False
-        if not extender.extend(text):
+        if not extender.extend(text, alone=False):
             return False
         self._repeated.learn(data, text, extender.text_of)
         return True

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.core.stream.events import output_item_added
+from llama_stack_responses.core.stream.events import output_item_added, output_text_delta
+from llama_stack_responses.core.stream.output import OpenText, Output
+from llama_stack_responses.core.stream.transcript import Transcript, lengths
 from llama_stack_responses.generation.event_buffer import EventBuffer
+from llama_stack_responses.generation.event_times import EventTimes
 from tests.support.clock import LoopClock
 from tests.support.waiting import turns
 
@@ -21,6 +24,22 @@ SILENCE = 30.0
 
 def events(*numbers: int) -> list[Json]:
     return [{"sequence_number": number} for number in numbers]
+
+
+def delta(number: int, text: str) -> Json:
+    return output_text_delta(number, "msg_1", 0, 0, text, [])
+
+
+def written_to(
+    limit: int = 256, transcript: Transcript | None = None, event_times: EventTimes | None = None
+) -> tuple[EventBuffer, Client, OpenText]:
+    """Return a buffer whose last event was the first delta of a text, already read; a client; and the text."""
+    event_buffer = EventBuffer(wanted=True, transcript=transcript, event_times=event_times, limit=limit)
+    output = Output({"id": "resp_1", "output": []})
+    open_text = OpenText(output, [""], delta(output.next(), ""))
+    event_buffer.put([open_text.event])
+    assert event_buffer.ready() == [open_text.event]
+    return event_buffer, Client(), open_text
 
 
 async def started(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -149,6 +168,16 @@ async def test_concurrent_writer_keeps_order_and_limit() -> None:
     assert most == 4
 
 
+class Failing:
+    """A client whose connection breaks."""
+
+    def write(self, _: list[Json]) -> bool:
+        raise ValueError
+
+    def extend(self, _: Json, __: int, ___: str) -> bool:
+        raise ValueError
+
+
 class Client:
     """What events are passed on to without waking the reader, while it accepts them."""
 
@@ -161,10 +190,13 @@ class Client:
             self.batches.append(list(batch))
         return self.accepts
 
+    def extend(self, like: Json, number: int, text: str) -> bool:
+        return self.write([{**like, "sequence_number": number, "delta": text}])
+
 
 async def test_events_of_one_iteration_are_passed_on_without_waking_reader() -> None:
     event_buffer, client = EventBuffer(wanted=True), Client()
-    reader = await started(event_buffer.get(SILENCE, client.write))
+    reader = await started(event_buffer.get(SILENCE, client))
     event_buffer.put(events(0))
     event_buffer.put(events(1))
     await turns(5)
@@ -178,7 +210,7 @@ async def test_events_of_one_iteration_are_passed_on_without_waking_reader() -> 
 
 async def test_events_that_cannot_be_passed_on_wake_reader_in_order() -> None:
     event_buffer, client = EventBuffer(wanted=True), Client()
-    reader = await started(event_buffer.get(SILENCE, client.write))
+    reader = await started(event_buffer.get(SILENCE, client))
     event_buffer.put(events(0))
     await turns(5)
     client.accepts = False
@@ -190,12 +222,12 @@ async def test_events_that_cannot_be_passed_on_wake_reader_in_order() -> None:
     event_buffer.put(events(3))
     await turns(5)
     assert client.batches == [events(0)], "the reader is busy with what it took"
-    assert await event_buffer.get(SILENCE, client.write) == events(3)
+    assert await event_buffer.get(SILENCE, client) == events(3)
 
 
 async def test_last_events_reach_reader_with_end() -> None:
     event_buffer, client = EventBuffer(wanted=True), Client()
-    reader = await started(event_buffer.get(SILENCE, client.write))
+    reader = await started(event_buffer.get(SILENCE, client))
     event_buffer.put(events(0))
     event_buffer.end()
     taken = await reader
@@ -205,7 +237,7 @@ async def test_last_events_reach_reader_with_end() -> None:
 async def test_writer_waits_while_nothing_can_be_passed_on() -> None:
     event_buffer, client = EventBuffer(wanted=True, limit=2), Client()
     client.accepts = False
-    reader = await started(event_buffer.get(SILENCE, client.write))
+    reader = await started(event_buffer.get(SILENCE, client))
     event_buffer.put(events(0, 1))
     assert event_buffer.full
     writer = await started(event_buffer.drained())
@@ -215,7 +247,7 @@ async def test_writer_waits_while_nothing_can_be_passed_on() -> None:
 
 async def test_passed_events_break_silence(loop_clock: LoopClock) -> None:
     event_buffer, client = EventBuffer(wanted=True), Client()
-    reader = await started(event_buffer.get(15.0, client.write))
+    reader = await started(event_buffer.get(15.0, client))
     for number in range(4):
         await loop_clock.passes(10.0)
         event_buffer.put(events(number))
@@ -226,10 +258,86 @@ async def test_passed_events_break_silence(loop_clock: LoopClock) -> None:
 
 
 async def test_failing_write_wakes_reader() -> None:
-    def write(_: list[Json]) -> bool:
-        raise ValueError
-
     event_buffer = EventBuffer(wanted=True)
-    reader = await started(event_buffer.get(SILENCE, write))
+    reader = await started(event_buffer.get(SILENCE, Failing()))
     event_buffer.put(events(0))
     assert await reader == events(0)
+
+
+async def test_token_that_arrived_alone_is_passed_on_in_same_call() -> None:
+    event_buffer, client, open_text = written_to()
+    reader = await started(event_buffer.get(SILENCE, client))
+    assert event_buffer.extend(open_text, "a", alone=True)
+    assert client.batches == [[delta(1, "a")]]
+    assert event_buffer.extend(open_text, "b", alone=False)
+    assert len(client.batches) == 1, "more may arrive with it"
+    assert event_buffer.extend(open_text, "c", alone=True)
+    assert len(client.batches) == 1, "another event is before it"
+    await turns(5)
+    assert client.batches == [[delta(1, "a")], [delta(2, "b"), delta(3, "c")]]
+    assert event_buffer.passed == 2
+    assert open_text.fragments == ["", "a", "b", "c"]
+    assert not reader.done()
+    event_buffer.end()
+    await reader
+
+
+async def test_token_that_cannot_be_passed_on_wakes_reader() -> None:
+    event_buffer, client, open_text = written_to()
+    reader = await started(event_buffer.get(SILENCE, client))
+    client.accepts = False
+    assert event_buffer.extend(open_text, "a", alone=True)
+    assert await reader == [delta(1, "a")]
+    client.accepts = True
+    assert event_buffer.extend(open_text, "b", alone=True)
+    assert client.batches == [], "the reader is busy with what it took"
+    assert await event_buffer.get(SILENCE, client) == [delta(2, "b")]
+
+
+async def test_token_whose_write_fails_wakes_reader() -> None:
+    event_buffer, _, open_text = written_to()
+    reader = await started(event_buffer.get(SILENCE, Failing()))
+    assert event_buffer.extend(open_text, "a", alone=True)
+    assert await reader == [delta(1, "a")]
+
+
+async def test_token_behind_another_event_is_put_in_order() -> None:
+    event_buffer, client, open_text = written_to()
+    reader = await started(event_buffer.get(SILENCE, client))
+    other = {"type": "other", "sequence_number": open_text.output.next()}
+    event_buffer.put([other])
+    assert event_buffer.extend(open_text, "a", alone=True)
+    await turns(5)
+    assert event_buffer.extend(open_text, "b", alone=True)
+    assert client.batches == [[other, delta(2, "a")], [delta(3, "b")]]
+    reader.cancel()
+
+
+async def test_token_of_full_buffer_is_refused() -> None:
+    event_buffer, _, open_text = written_to(limit=1)
+    assert event_buffer.extend(open_text, "a", alone=True)
+    assert not event_buffer.extend(open_text, "b", alone=True)
+    assert open_text.fragments == ["", "a"]
+
+
+async def test_passed_tokens_are_recorded() -> None:
+    transcript, times = Transcript(), EventTimes()
+    event_buffer, client, open_text = written_to(transcript=transcript, event_times=times)
+    reader = await started(event_buffer.get(SILENCE, client))
+    assert event_buffer.extend(open_text, "abc", alone=True)
+    [mark] = transcript.marks()
+    assert [length for length, _ in lengths(mark)] == [0, 3]
+    assert sum(times.copied()[::2]) == 2
+    reader.cancel()
+
+
+async def test_passed_tokens_break_silence(loop_clock: LoopClock) -> None:
+    event_buffer, client, open_text = written_to()
+    reader = await started(event_buffer.get(15.0, client))
+    for number in range(4):
+        await loop_clock.passes(10.0)
+        event_buffer.extend(open_text, f"{number}", alone=True)
+        await turns(5)
+    assert not reader.done()
+    await loop_clock.passes_until(reader.done)
+    assert await reader == []

@@ -70,6 +70,38 @@ def test_any_text_is_read_or_not_learned(first: str, second: str) -> None:
     assert learned(event(first), first).text(event(second)) in (second, None)
 
 
+@pytest.mark.parametrize("text", ["b", "", 'a "quoted" \\ one', "größer", "\n", "data: "])
+def test_text_of_piece_with_only_repeated_event_is_read(text: str) -> None:
+    repeated = learned(event("a"), "a")
+    assert repeated.is_one_line
+    assert repeated.only_text(b"data: %b\n\n" % event(text)) == text
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        b"data: %b\n\ndata: %b\n\n" % (event("b"), event("c")),
+        b"data: %b\n\n: \n\n" % event("b"),
+        b"data: %b\n" % event("b"),
+        b"data: %b\r\n\r\n" % event("b"),
+        b"data:%b\n\n" % event("b"),
+        b"data: %b\n\n" % event("b").replace(b'"b"', b'"b\n\ndata: "'),
+        b"data: %b\n\n" % event("b", role="assistant"),
+        b'data: {"id":"c1","choices":[{"delta":{"content":"},"logprobs":null}]}\n\n',
+        b"",
+    ],
+    ids=["two events", "comment", "no blank line", "cr", "no space", "line end inside", "other", "overlap", "empty"],
+)
+def test_other_piece_is_not_read(piece: bytes) -> None:
+    assert learned(event("a"), "a").only_text(piece) is None
+
+
+def test_event_of_several_lines_is_not_read_from_piece() -> None:
+    repeated = learned(event("a").replace(b',"choices"', b',\n"choices"'), "a")
+    assert repeated.text(event("b").replace(b',"choices"', b',\n"choices"')) == "b"
+    assert not repeated.is_one_line
+
+
 def test_text_with_other_escapes_is_not_learned() -> None:
     data = json.dumps(json.loads(event("ß")), separators=(",", ":")).encode()
     assert learned(data, "ß").text(event("b")) is None

@@ -394,13 +394,18 @@ async def test_event_is_pushed_in_call_that_receives_its_bytes() -> None:
 class ExtendingReceiver(PushReceiver):
     """A receiver that also takes texts of events that have nothing else; each text before the event that is built."""
 
+    def __init__(self, *left: Any) -> None:
+        super().__init__(*left)
+        self.alone: list[bool] = []
+
     def text_of(self, value: Any) -> str | None:
         return value["t"] if set(value) == {"t"} else None
 
-    def extend(self, text: str) -> bool:
+    def extend(self, text: str, *, alone: bool) -> bool:
         if text in self._left:
             return False
         self.taken.append(text)
+        self.alone.append(alone)
         return True
 
 
@@ -417,6 +422,59 @@ async def test_text_of_repeated_event_is_pushed_without_event() -> None:
     connection.data_received(event({"t": "f"}) + DONE + END)
     assert [each async for each in stream] == []
     assert receive.taken[4:] == ["e", "f"]
+
+
+async def test_repeated_event_of_one_read_is_pushed_as_alone() -> None:
+    receive = ExtendingReceiver("f", {"t": "f"})
+    connection, stream = await pushing(Wire(), receive)
+    stream.push_to(receive, receive)
+    reading = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    for sent in (
+        event({"t": "a"}),
+        event({"t": "b"}),
+        event({"t": "c"}) + event({"t": "d"}),
+        in_chunk(b": ping\n\n"),
+        event({"t": "e"}),
+        event({"t": "f"}),
+    ):
+        connection.data_received(sent)
+    assert receive.taken == ["a", "b", "c", "d", "e"]
+    assert receive.alone == [False, True, False, False, False], "the first one is learned, and a comment is parsed"
+    assert await reading == {"t": "f"}, "an event whose text is refused is built"
+    connection.data_received(DONE + END)
+    assert [each async for each in stream] == []
+
+
+async def test_repeated_event_behind_beginning_of_another_is_parsed() -> None:
+    receive = ExtendingReceiver()
+    connection, stream = await pushing(Wire(), receive)
+    stream.push_to(receive, receive)
+    reading = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    repeated = b'data: {"t":"b"}\n\n'
+    connection.data_received(in_chunk(repeated) + in_chunk(repeated + b'data: {"t":"c",'))
+    connection.data_received(in_chunk(b'"n":1}\n\n') + in_chunk(repeated) + in_chunk(b"data:"))
+    connection.data_received(in_chunk(repeated))
+    assert receive.taken == ["b", "b", {"t": "c", "n": 1}, "b"]
+    with pytest.raises(ValueError, match="Expecting"):
+        await reading
+
+
+async def test_many_comments_between_repeated_events_are_accepted() -> None:
+    receive = ExtendingReceiver()
+    connection, stream = await pushing(Wire(), receive)
+    stream.push_to(receive, receive)
+    reading = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    comment = in_chunk(b": " + b"x" * 200_000 + b"\n\n")
+    for _ in range(10):
+        connection.data_received(event({"t": "a"}))
+        connection.data_received(event({"t": "a"}))
+        connection.data_received(comment)
+    assert not reading.done()
+    assert len(receive.taken) == 20
+    reading.cancel()
 
 
 async def test_event_is_pushed_in_context_of_reader() -> None:

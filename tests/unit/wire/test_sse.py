@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 
+import orjson
 import pytest
 
+from llama_stack_responses.core.stream import events
 from llama_stack_responses.wire import sse
 
 
@@ -22,3 +24,18 @@ def test_line_separator_in_text_does_not_end_sse_line(separator: str) -> None:
 def test_other_characters_are_sent_unescaped() -> None:
     event = {"type": "x", "delta": "\u2027\u202aâ¨Â…"}
     assert event["delta"].encode() in sse.encode([event])
+
+
+DELTAS = [
+    events.output_text_delta(7, "msg_%d", 1, 2, "a", []),
+    events.reasoning_text_delta(7, "rs_%b%", 1, 0, "a"),
+    events.function_call_arguments_delta(7, "fc_1", 3, "a"),
+    {"type": "%x", "sequence_number": 1, "delta": "a", "more": "100%"},
+]
+
+
+@pytest.mark.parametrize("event", DELTAS, ids=lambda event: event["type"])
+@pytest.mark.parametrize("text", ["", "word ", '"\\%d', "ß 語 \u2028\x85"])
+def test_filled_in_form_is_encoded_event(event: dict[str, object], text: str) -> None:
+    frame = sse.frame_form(event) % (12, orjson.dumps(text))
+    assert sse.without_line_separators(frame) == sse.encode([{**event, "sequence_number": 12, "delta": text}])
