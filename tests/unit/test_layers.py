@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Final
@@ -188,6 +189,12 @@ Rule = Callable[[ast.Module, str], Iterator[str]]
 # Imports
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Return the syntax tree of a module, which several rules read."""
+    return ast.parse(path.read_text())
+
+
 def imports(tree: ast.Module, module: str) -> Iterator[str]:
     """Yield the full names of the modules that `module` imports, anywhere in it."""
     is_package = MODULES[module].name == "__init__.py"
@@ -351,11 +358,7 @@ RULES: Final[dict[str, Rule]] = {
 
 @pytest.mark.parametrize("rule", RULES)
 def test_no_module_breaks_rule(rule: str) -> None:
-    broken = [
-        f"{module} {what}"
-        for module, path in MODULES.items()
-        for what in RULES[rule](ast.parse(path.read_text()), module)
-    ]
+    broken = [f"{module} {what}" for module, path in MODULES.items() for what in RULES[rule](parsed(path), module)]
     assert broken == []
 
 
@@ -372,7 +375,7 @@ def test_root_of_package_has_few_modules() -> None:
 
 def test_imports_have_no_cycles() -> None:
     graph = {
-        module: {each for each in imports(ast.parse(path.read_text()), module) if each in MODULES and each not in ROOTS}
+        module: {each for each in imports(parsed(path), module) if each in MODULES and each not in ROOTS}
         for module, path in MODULES.items()
     }
     try:
