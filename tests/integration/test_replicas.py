@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from importlib.util import find_spec
 from itertools import count, cycle
 from pathlib import Path
 from threading import Event
@@ -40,17 +39,14 @@ HELD_AT_ONCE = 6
 LOADERS = 4
 FORMS: Final[list[Json]] = [{}, {"stream": True}, {"background": True}]
 AWAY = "The response store's server cannot be reached."
-STACKS: Final[dict[str, list[str]]] = {"postgres": ["one", "other", "sleeper"]} | (
-    {} if find_spec("ogx") else {"redis": ["one", "other"]}
-)
-"""One store is tested on both hosts, and the rest on one, because stores do not depend on the host."""
+STACKS: Final[dict[str, list[str]]] = {"postgres": ["one", "other", "sleeper"], "redis": ["one", "other"]}
 
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
     """One database server of each kind."""
     with ExitStack() as running:
-        created = {kind: make(tmp_path_factory.mktemp(kind)) for kind, make in SERVERS.items() if kind in STACKS}
+        created = {kind: make(tmp_path_factory.mktemp(kind)) for kind, make in SERVERS.items()}
         for server in created.values():
             running.enter_context(server)
         yield created
