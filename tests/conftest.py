@@ -5,6 +5,8 @@ import os
 import signal
 import sys
 from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Final
 
 import hypothesis
 import pytest
@@ -23,6 +25,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # The same examples in every run, which may take their time on a busy machine.
 hypothesis.settings.load_profile("ci")
+
+LIVE: Final = (Path(__file__).parent / "integration", Path(__file__).parent / "demo")
+"""The folders of live tests."""
+LIVE_END: Final = 0.9
+"""The part of a run in which live tests begin."""
 
 _watch = LoopbackWatch()
 # A hook stays until the process ends.
@@ -44,6 +51,24 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mix the files of live tests, which wait for servers, with the other ones, which compute, so that no core idles."""
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    kinds = [[path for path in files if is_live(path) is live] for live in (True, False)]
+    places = {path: index / len(paths) for paths in kinds for index, path in enumerate(paths)}
+    # The last files are short: no process then works alone on a long one.
+    places |= {path: LIVE_END * place for path, place in places.items() if is_live(path)}
+    items[:] = [item for path in sorted(files, key=places.__getitem__) for item in files[path]]
+
+
+def is_live(path: Path) -> bool:
+    """Whether the tests of a file start servers."""
+    return any(path.is_relative_to(folder) for folder in LIVE)
 
 
 @pytest.fixture(autouse=True)
