@@ -16,6 +16,7 @@ from tests.support.stack import REPOSITORY
 UNENDING = 'root ::= "hello " root'
 
 
+@pytest.mark.extended  # it runs a real model
 def test_demo_exits_without_an_error() -> None:
     command = [sys.executable, str(REPOSITORY / "demo" / "demo.py")]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)

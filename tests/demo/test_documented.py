@@ -137,6 +137,7 @@ def test_documented_serve_command_uses_another_model_server_and_searches(
         interrupt(child)
 
 
+@pytest.mark.extended  # `test_snippets.py` runs Codex on a stack with the same configuration
 def test_codex_works_with_three_line_config(terminal: Terminal, tmp_path: Path) -> None:
     """Codex puts a web search without live access into every request, and this server searches nothing."""
     home = tmp_path / "home" / ".codex"

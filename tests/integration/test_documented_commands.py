@@ -30,7 +30,7 @@ from tests.support.variants import Json, variant
 from tests.support.waiting import wait_until
 from tests.support.wire import Wire, output_text
 
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+pytestmark = pytest.mark.live
 
 BLOCKS: Final = blocks()
 MODEL: Final = "local/qwen3"
@@ -108,6 +108,7 @@ def create(port: str, **fields: Json | str) -> Json:
     return created
 
 
+@pytest.mark.both_hosts
 def test_ready_configuration_starts_a_server(terminal: Terminal, ports: dict[str, str], host: Host) -> None:
     terminal.env["OGX_PORT" if host == "ogx" else "LLAMA_STACK_PORT"] = ports["8321"]
     with terminal.pasting(BLOCKS[READY]) as lines:

@@ -23,7 +23,8 @@ from tests.support.waiting import wait_until
 from tests.support.websocket_client import WebSocketClient
 from tests.support.wire import Json, Wire
 
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+# Spans and metrics of both hosts: `test_telemetry.py`. How they are scraped does not depend on the host.
+pytestmark = pytest.mark.live
 
 MONITORING: Final = REPOSITORY / "templates" / "monitoring"
 HELD: Final = reply(text("one ", "two"), hold=1)

@@ -23,7 +23,7 @@ from tests.support.valkey import Valkey
 from tests.support.variants import Json, responses_config, variant
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+pytestmark = pytest.mark.live
 
 SERVERS: Final[dict[str, Callable[[Path], DatabaseServer]]] = {"redis": Valkey, "postgres": Postgres}
 DOCUMENTED: Final = json.loads(blocks()[READINESS].text)
@@ -99,6 +99,7 @@ def test_readiness_follows_a_store_that_stops_and_starts(
         wait_until(lambda: ready(stack) == (200, READY))
 
 
+@pytest.mark.both_hosts
 def test_readiness_follows_a_locked_sqlite_file_and_a_model_server(
     host: Host, stack_env: dict[str, str], tmp_path: Path
 ) -> None:
@@ -119,6 +120,7 @@ def test_readiness_follows_a_locked_sqlite_file_and_a_model_server(
         wait_until(lambda: ready(stack)[1]["model_server"] == "unavailable")
 
 
+@pytest.mark.both_hosts
 def test_readiness_names_only_parts(stack: LiveStack, upstream: Upstream) -> None:
     wait_until(lambda: ready(stack)[0] == 200)
     answer = httpx.get(f"{stack.base_url}/v1/ready", timeout=60, trust_env=False, verify=False)
@@ -148,7 +150,7 @@ def test_servers_with_different_secrets_log_an_error_and_stay_ready(new_stack: C
 
 
 @pytest.mark.one_host
-@pytest.mark.parametrize("kind", SERVERS)
+@pytest.mark.parametrize("kind", ["redis", pytest.param("postgres", marks=pytest.mark.extended)])
 def test_servers_without_a_secret_on_one_store_log_an_error(new_stack: Callable[..., LiveStack]) -> None:
     """One alone does not: what it seals, it opens. Each of two makes its own key, which the other lacks."""
     with new_stack("first") as first:

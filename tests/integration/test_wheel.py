@@ -16,7 +16,8 @@ from tests.support.stack import Host, LiveStack
 from tests.support.upstream import Upstream
 from tests.support.wire import Wire, output_text
 
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+# `tests/wheels` uses the wheel on both hosts.
+pytestmark = pytest.mark.live
 
 REPOSITORY = Path(__file__).parents[2]
 HOST_COMMANDS = {"llama_stack": "llama", "ogx": "ogx"}

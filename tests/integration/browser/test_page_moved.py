@@ -12,7 +12,8 @@ from tests.support.variants import open_this_machine, responses_config, variant
 from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire
 
-pytestmark = pytest.mark.live
+# `test_replicas.py` and `test_background.py` have the moves without a browser.
+pytestmark = [pytest.mark.live, pytest.mark.extended]
 
 HELD = reply(text("one ", "two "), hold=2)
 WHOLE = reply(text("one ", "two ", "three"))

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +20,8 @@ from tests.support.wire import Wire
 pytestmark = [pytest.mark.live, pytest.mark.one_host]
 
 SERVERS: Final[dict[str, Callable[[Path], Any]]] = {"redis": Valkey, "postgres": Postgres}
-KINDS: Final = ["sqlite"] if find_spec("ogx") else ["sqlite", "redis", "postgres"]
+KINDS: Final = ["redis", *(pytest.param(each, marks=pytest.mark.extended) for each in ("sqlite", "postgres"))]
+"""`tests/contract` has the notifications of each store."""
 SECRET: Final = "c2VjcmV0IG9mIHR3byBzZXJ2ZXJzLCAzMiBieXRlcyE="
 LONG: Final = "word " * 1000
 
