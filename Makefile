@@ -54,8 +54,12 @@ $(READY_OGX): pyproject.toml constraints/ogx.txt constraints/standalone.txt scri
 	@scripts/install .venv-ogx constraints/ogx.txt ogx,test,test-starter constraints/standalone.txt
 	@touch $@
 
-$(READY_GPT_OSS): pyproject.toml providers/gpt_oss/pyproject.toml constraints/gpt-oss.txt constraints/standalone-gpt-oss.txt scripts/install scripts/find-python
+GPT_OSS_PINS := constraints/gpt-oss.txt constraints/standalone-gpt-oss.txt constraints/triton-3.6.txt
+
+# The earlier Triton lies apart: tests build the kernels with both.
+$(READY_GPT_OSS): pyproject.toml providers/gpt_oss/pyproject.toml $(GPT_OSS_PINS) scripts/install scripts/find-python
 	@scripts/install .venv-gpt-oss constraints/gpt-oss.txt llama-stack constraints/standalone-gpt-oss.txt './providers/gpt_oss[test,dev]'
+	@.venv-gpt-oss/bin/uv pip install --quiet --no-deps --target .venv-gpt-oss/triton-3.6 --requirement constraints/triton-3.6.txt
 	@touch $@
 
 $(READY_CLIENTS): constraints/clients/*.txt scripts/install-clients scripts/find-python | $(READY)

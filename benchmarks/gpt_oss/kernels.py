@@ -1,6 +1,7 @@
 """The kernels: compared with plain torch in f32, timed one by one, and launched with other tiles."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from itertools import product
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from llama_stack_gpt_oss.engine.adjustments import Adjustments
 from llama_stack_gpt_oss.engine.batch import Batch, Fields, pack
 from llama_stack_gpt_oss.engine.cache import BLOCK_TOKENS
 from llama_stack_gpt_oss.engine.config import ModelConfig
-from llama_stack_gpt_oss.engine.kernels import triton_ops
+from llama_stack_gpt_oss.engine.kernels import DEPENDENT_CAPABILITY, triton_ops
 from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
 from llama_stack_gpt_oss.engine.kernels.triton_ops import FEW_ROWS, ExpertTiles, TritonOps
 from llama_stack_gpt_oss.engine.ops import LayerKVCache, Ops, Routed
@@ -41,6 +42,8 @@ from .plans import Plan, random_weights
 TOLERANCE = 0.02  # of the error's norm, relative: bf16 has eight bits
 MIXED = ((70, 1), (0, 40), (100, 37), (3, 5))  # computed tokens, and tokens to compute; decodes come first
 DRAFTED = ((0, 1), (70, 5), (61, 5), (100, 2))  # computed tokens, and rows of a decode with drafts
+PLAIN = {"SPLIT_ROWS": 0, "FUSED_ROWS": 1 << 30}  # neither splits of inputs nor cuBLAS
+PROMPT_TILES = ((128, 64, 8, 4), (128, 64, 8, 3), (128, 128, 8, 3), (64, 64, 4, 4))
 TILES = tuple(product((64, 128), (256, 128), (4, 8), (4, 3)))  # strip, depth, warps, stages
 PARAMS = SamplingParams(max_tokens=1, temperature=1.0)
 RESTRICTED = (
@@ -63,8 +66,39 @@ Spans = tuple[tuple[int, int], ...]
 
 
 def on_device(plan: Plan, device: torch.device) -> TritonOps:
-    processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-    return TritonOps(plan.config, wide=device.type == "cpu", processors=processors)
+    if device.type == "cpu":
+        return TritonOps(plan.config, wide=True)
+    processors = torch.cuda.get_device_properties(device).multi_processor_count
+    dependent = torch.cuda.get_device_capability(device) >= DEPENDENT_CAPABILITY
+    return TritonOps(plan.config, processors=processors, dependent=dependent)
+
+
+@contextmanager
+def using(**values: object) -> Iterator[None]:
+    """Replace constants and functions of `triton_ops`."""
+    before = {name: getattr(triton_ops, name) for name in values}
+    for name, value in values.items():
+        setattr(triton_ops, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(triton_ops, name, value)
+
+
+def under(run: Callable[[int], object], **values: object) -> Callable[[int], object]:
+    """Return a launch with other constants and functions of `triton_ops`."""
+
+    def changed(number: int) -> object:
+        with using(**values):
+            return run(number)
+
+    return changed
+
+
+def plain_tiles(rows: int, *_: int) -> tuple[int, ExpertTiles]:
+    """Return a tile for the experts as large as the step, without one of 128 rows, in place of `expert_tiles`."""
+    return triton_ops.rows_block(rows), triton_ops.MANY
 
 
 def wide(layer: Layer) -> Layer:
@@ -118,11 +152,17 @@ class Case:
 
 @torch.inference_mode()
 def correctness(plan: Plan, device: torch.device) -> Iterator[Row]:
-    """Yield the error of each kernel, relative to plain torch in f32, for each number of rows; the rarest first."""
+    """Yield the error of each kernel, relative to plain torch in f32, for each number of rows; the rarest first.
+
+    plain: with neither split inputs, cuBLAS nor the tiles that fit the rows.
+    """
     large = replace(plan.config, experts=LARGER * plan.config.experts)
     yield from _correctness(plan, plan.config, (MIXED, DRAFTED), device)
     yield from _correctness(plan, large, [spans_of(plan, rows) for rows in plan.large_rows], device)
     yield from _correctness(plan, plan.config, [spans_of(plan, rows) for rows in plan.rows], device)
+    with using(**PLAIN, expert_tiles=plain_tiles):
+        for row in _correctness(plan, plan.config, (MIXED, DRAFTED), device):
+            yield {**row, "plain": True}
 
 
 def _correctness(plan: Plan, config: ModelConfig, steps: Iterable[Spans], device: torch.device) -> Iterator[Row]:
@@ -281,6 +321,8 @@ def launches(case: Case, ops: TritonOps, weights: Weights, repeats: int) -> Iter
         values = experts.words.numel() * 8 / config.experts  # of an expert
         size = used * (experts.words.nbytes + experts.scales.nbytes)
         yield Launch(name, size, 2 * chosen * values, len(layers), run)
+        if rows > FEW_ROWS:
+            yield Launch(f"{name}-plain", size, 2 * chosen * values, len(layers), under(run, expert_tiles=plain_tiles))
         size, scaled = scaled_launch(all_experts, rows, config.experts_per_token)
         yield Launch(f"{name}-dot-scaled", size, 2 * chosen * values, len(layers), scaled)
 
@@ -300,13 +342,19 @@ def dense_launches(case: Case, ops: TritonOps, weights: Weights, repeats: int) -
         return Launch(name, weight.nbytes, 2 * rows * weight.numel(), copies, run)
 
     rows, wanted, last = len(x), x[batch.sampled], weights.unembedding
-    yield launch("qkv", first.qkv, rows, count, lambda n: ops.qkv(x, layer(n), case.rope, batch, kv_cache))
+    both: dict[str, tuple[torch.Tensor, int, Callable[[int], object]]] = {
+        "qkv": (first.qkv, count, lambda n: ops.qkv(x, layer(n), case.rope, batch, kv_cache)),
+        "out": (first.out, count, lambda n: ops.out(mixed, x, layer(n))),
+        "route": (first.router, copies, lambda n: ops.route(x, routers[n % copies])),
+    }
+    for name, (weight, each, run) in both.items():
+        yield launch(name, weight, rows, each, run)
+        if not triton_ops.SPLIT_ROWS < rows <= triton_ops.FUSED_ROWS:
+            yield launch(f"{name}-plain", weight, rows, each, under(run, **PLAIN))
     yield launch("qkv-cublas", first.qkv, rows, count, lambda n: functional.linear(x, layer(n).qkv, layer(n).qkv_bias))
-    yield launch("out", first.out, rows, count, lambda n: ops.out(mixed, x, layer(n)))
     yield launch(
         "out-cublas", first.out, rows, count, lambda n: functional.linear(mixed, layer(n).out, layer(n).out_bias)
     )
-    yield launch("route", first.router, rows, copies, lambda n: ops.route(x, routers[n % copies]))
     yield launch("head", last, len(wanted), 1, lambda _: ops.head(wanted, weights, batch))
     yield launch("head-cublas", last, len(wanted), 1, lambda _: functional.linear(wanted, last))
 
@@ -337,8 +385,12 @@ def sweep(plan: Plan, device: torch.device) -> Iterator[Row]:
     """Yield the time of kernels with each tile or constant with which they launch, and the best of each at the end."""
     ops = on_device(plan, device)
     weights = random_weights(replace(plan.config, windows=plan.config.windows[:8]), device)
-    tiles = [ExpertTiles(*numbers) for numbers in TILES][: 1 if plan.tiny else None]
-    for rows, name in ((1, "FEW"), (plan.timed_rows[-1] if plan.tiny else 64, "MANY")):
+    for rows, name, numbers in (
+        (1, "FEW", TILES),
+        (9 if plan.tiny else 64, "MANY", TILES),
+        (max(plan.timed_rows), "PROMPT", PROMPT_TILES),
+    ):
+        tiles = [ExpertTiles(*each) for each in numbers][: 1 if plan.tiny else None]
         case = Case(plan, ops, weights, spans_of(plan, rows))
         for launch in launches(case, ops, weights, plan.repeats):
             if launch.kernel in ("up", "down"):
@@ -360,16 +412,13 @@ def tried(
     name: str, tiles: Iterable[ExpertTiles | int], run: Callable[[int], object], repeats: int, device: torch.device
 ) -> Iterator[Row]:
     """Yield the time of a launch with each tile in place of the named one, then the fastest tile."""
-    before, times = getattr(triton_ops, name), dict[str, float]()
+    times: dict[str, float] = {}
     for tile in tiles:
-        setattr(triton_ops, name, tile)
         try:
-            seconds = launched(run, repeats, device)
+            seconds = launched(under(run, **{name: tile}), repeats, device)
         except Exception as error:  # noqa: BLE001 -- too much shared memory, or a tile that does not compile
             yield {"tile": str(tile), "failed": type(error).__name__}
             continue
-        finally:
-            setattr(triton_ops, name, before)
         times[str(tile)] = seconds * 1e6
         yield {"tile": str(tile), "microseconds": seconds * 1e6}
     if times:

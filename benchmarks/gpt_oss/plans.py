@@ -47,10 +47,10 @@ class Plan:
 
     rows, large_rows: of the kernels that are compared, the latter with the experts of the 120b. timed_rows: of those
     that are timed. attended: sequences, and of each the computed tokens and the tokens to compute, for the time of
-    attention. batches: pairs of answers and tokens of context. eight: those with an FP8 KV cache. large: batches of the
-    120b. sampled: answers with each way of sampling. drafts: tokens drafted for an answer of `answer` tokens. host:
-    answers, tokens of context and steps without kernels. repeats: timed launches of a kernel. copied: bytes of a copy.
-    multiplied: rows and columns of a product.
+    attention. batches: pairs of answers and tokens of context. independent: those without programmatic dependent
+    launch. eight: those with an FP8 KV cache. large: batches of the 120b. sampled: answers with each way of sampling.
+    drafts: tokens drafted for an answer of `answer` tokens. host: answers, tokens of context and steps without kernels.
+    repeats: timed launches of a kernel. copied: bytes of a copy. multiplied: rows and columns of a product.
     """
 
     config: ModelConfig
@@ -59,6 +59,7 @@ class Plan:
     timed_rows: Sequence[int]
     attended: Sequence[tuple[int, int, int]]
     batches: Sequence[tuple[int, int]]
+    independent: Sequence[tuple[int, int]]
     eight: Sequence[tuple[int, int]]
     large: Sequence[tuple[int, int]]
     sampled: Sequence[int]
@@ -77,11 +78,12 @@ class Plan:
 
 REAL = Plan(
     config=GPT_OSS_20B,
-    rows=(1, 8, 9, 16, 17, 33, 64, 65, 2048),
+    rows=(1, 8, 9, 16, 17, 33, 64, 65, 200, 2048),
     large_rows=(8, 64),
     timed_rows=(1, 8, 64, 2048),
     attended=((1, 1023, 1), (1, 8191, 1), (64, 1023, 1), (64, 8191, 1), (1, 0, 2048), (1, 6144, 2048)),
     batches=(*((batch, 1024) for batch in (1, 2, 8, 32, 64, 128)), (1, 8192), (64, 8192), (1, 32768), (1, 131000)),
+    independent=((1, 1024), (64, 1024)),
     eight=((64, 8192), (1, 131000)),
     large=((1, 1024), (8, 1024), (64, 1024)),
     sampled=(1, 64),
@@ -100,9 +102,10 @@ SMALL = Plan(
     config=TINY,
     rows=(1, 9),
     large_rows=(2,),
-    timed_rows=(9,),
+    timed_rows=(65, 9),
     attended=((1, 99, 1), (1, 64, 32)),
     batches=((1, 100), (2, 100)),
+    independent=((1, 100),),
     eight=((1, 100),),
     large=((1, 100),),
     sampled=(2,),

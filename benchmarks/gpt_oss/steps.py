@@ -134,15 +134,16 @@ def model_of(
     batches: list[tuple[int, int]],
     kv_dtype: torch.dtype | None = None,
     features: tuple[int, ...] = (),
+    dependent: bool = True,
 ) -> tuple[Model, int]:
     """Return a model with a KV cache for any of the batches, and the longest of their contexts.
 
-    features: the layers whose inputs each step returns.
+    features: the layers whose inputs each step returns. dependent: use programmatic dependent launch.
     """
     room = plan.warm + plan.steps + 1 + BLOCK_TOKENS
     context = max(tokens for _, tokens in batches) + room
     blocks = max(blocks_of(plan.config, batch, tokens + room) for batch, tokens in batches)
-    ops = choose(plan.config, device, weights.embedding.dtype)
+    ops = choose(plan.config, device, weights.embedding.dtype, dependent)
     return Model(plan.config, weights, ops, blocks, context, kv_dtype, features), context
 
 
@@ -150,6 +151,8 @@ def decode(plan: Plan, device: torch.device) -> Iterator[Row]:
     """Yield the speed of decoding for each batch and context, and its share of the floor."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     cases = [(*batch, dtype) for batch in plan.batches] + [(*batch, torch.float8_e4m3fn) for batch in plan.eight]
+    for row in _decode(plan, device, [(*batch, dtype) for batch in plan.independent], dependent=False):
+        yield {**row, "dependent": False}
     yield from _decode(plan, device, cases)
 
 
@@ -161,10 +164,12 @@ def decode_120b(plan: Plan, device: torch.device) -> Iterator[Row]:
 
 
 @torch.inference_mode()
-def _decode(plan: Plan, device: torch.device, cases: Iterable[tuple[int, int, torch.dtype]]) -> Iterator[Row]:
+def _decode(
+    plan: Plan, device: torch.device, cases: Iterable[tuple[int, int, torch.dtype]], dependent: bool = True
+) -> Iterator[Row]:
     weights, bandwidth = random_weights(plan.config, device), copy_bandwidth(device, plan.copied)
     for batch, context, kv_dtype in cases:
-        model, longest = model_of(plan, weights, device, [(batch, context)], kv_dtype)
+        model, longest = model_of(plan, weights, device, [(batch, context)], kv_dtype, dependent=dependent)
         replays = Replays(device)
         runner = ModelRunner(model, device, longest, batch, replays)
         found = running(plan, runner, batch, context, GREEDY).measured(plan)
@@ -334,13 +339,19 @@ def loading(plan: Plan, device: torch.device) -> Iterator[Row]:
 
 
 def agreement(plan: Plan, device: torch.device) -> Iterator[Row]:
-    """Yield how many tokens agree: of graphs with eager steps, and of a cached prefix with a computed one."""
+    """Yield how many tokens agree.
+
+    They are of graphs and eager steps, of kernels that overlap and those that do not, and of a cached prefix and a
+    computed one.
+    """
     weights = random_weights(plan.config, device)
     prompts = [torch.randint(plan.config.vocabulary, (150 + 70 * number,)).tolist() for number in range(4)]
     model, longest = model_of(plan, weights, device, [(8, 512)])
     params = SamplingParams(max_tokens=4 if plan.tiny else 32, temperature=1.0)
 
-    def engine(capture: Capture | None) -> Engine:
+    independent, _ = model_of(plan, weights, device, [(8, 512)], dependent=False)
+
+    def engine(capture: Capture | None, model: Model = model) -> Engine:
         limits = Limits(8, 256, 8)
         runner = ModelRunner(model, device, longest, 8, capture)
         return Engine(runner, Cache(model.scratch, plan.config.kv_groups), limits, 512, no_mask)
@@ -348,6 +359,8 @@ def agreement(plan: Plan, device: torch.device) -> Iterator[Row]:
     first, other = engine(None), engine(eager)
     found = generated(first, prompts, params)
     yield agreed("graphs and eager steps", found, generated(other, prompts, params), needed=1.0)
+    found_again = generated(engine(None, independent), prompts, params)
+    yield agreed("dependent and independent launches", found, found_again, needed=1.0)
     yield agreed("computed and cached prefixes", found, generated(first, prompts, params), needed=REUSED)
 
 

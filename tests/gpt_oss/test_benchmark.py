@@ -62,6 +62,8 @@ def test_all_sections_run_on_small_shapes(tmp_path: Path) -> None:
         assert len([row for row in rows if row["section"] == section]) > 1
     compared = [row for row in rows if row["section"] == "correctness" and "kernel" in row]
     assert {row["ok"] for row in compared} == {True}
+    compared, plain = ([row for row in compared if row.get("plain", False) is each] for each in (False, True))
+    assert list(dict.fromkeys(row["rows"] for row in plain)) == [83, 13]
     assert list(dict.fromkeys((row["rows"], row["experts"]) for row in compared)) == [
         (83, 8),
         (13, 8),
@@ -72,14 +74,17 @@ def test_all_sections_run_on_small_shapes(tmp_path: Path) -> None:
     for kernel in ("pick", "redraw"):
         assert [row["tokens"] for row in compared if row["kernel"] == kernel] == [4, 13, 2, 1, 9]
     assert all(row["drafted"] > 0 for row in rows if row.get("drafts"))
-    assert [row["equal"] for row in rows if row["section"] == "agreement" and "equal" in row] == [16, 16]
+    assert [row["equal"] for row in rows if row["section"] == "agreement" and "equal" in row] == [16, 16, 16]
     best = [(row["rows"], row["kernel"]) for row in rows if "best" in row]
-    experts = [(1, "up"), (1, "down"), (9, "up"), (9, "down")]
+    experts = [(1, "up"), (1, "down"), (9, "up"), (9, "down"), (65, "up"), (65, "down")]
     assert best == [*experts, (1, "head"), (9, "head"), (1, "attention"), (9, "attention"), (9, "attention")]
     parts = [row["part"] for row in rows if row["section"] == "start" and "part" in row]
     loaded = ["copy to the device", "load from a file", "repack an expert"]
     assert parts == [*loaded, "warm-up 1", "warm-up 2", "compilation", "capture"]
     assert [row["ok"] for row in compared if row["kernel"] in ("unpack", "write")] == [True] * 10
+    timed = {row.get("kernel") for row in rows if row["section"] == "kernels"}
+    assert {f"{kernel}-plain" for kernel in ("qkv", "out", "route", "up", "down")} < timed
+    assert [row["dependent"] for row in rows if row["section"] == "decode" and "dependent" in row] == [False]
     attended = [row for row in rows if row["section"] == "kernels" and row.get("kernel") == "attention"]
     found = [(row["rows"], row["keys"], row["window"]) for row in attended]
     assert found == [(1, 100, 16), (1, 100, 0), (32, 96, 16), (32, 96, 0)]
@@ -148,9 +153,9 @@ def test_attention_counts_keys_of_its_windows(window: int | None, keys: int, pai
 def test_sweep_ends_with_fastest_tile_that_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     tiles = [ExpertTiles(strip=64, depth=depth, warps=4, stages=4) for depth in (64, 128, 256, 512)]
     seconds = {64: 3.0, 128: 1.0, 256: 2.0}
-    monkeypatch.setattr(kernels, "launched", lambda *_: seconds[triton_ops.FEW.depth])
+    monkeypatch.setattr(kernels, "launched", lambda run, *_: run(0))
     before = triton_ops.FEW
-    *rows, last = kernels.tried("FEW", tiles, lambda _: None, 1, CPU)
+    *rows, last = kernels.tried("FEW", tiles, lambda _: seconds[triton_ops.FEW.depth], 1, CPU)
     assert [row.get("microseconds", row.get("failed")) for row in rows] == [3e6, 1e6, 2e6, "KeyError"]
     assert last == {"best": str(tiles[1]), "microseconds": 1e6}
     assert triton_ops.FEW is before
@@ -171,9 +176,9 @@ def test_agreement_fails_below_needed_share(others: list[int], needed: float, ok
 @pytest.mark.parametrize(("equal", "ok"), [(0, False), (2, True)])
 def test_cached_prefixes_need_a_quarter_of_equal_tokens(monkeypatch: pytest.MonkeyPatch, equal: int, ok: bool) -> None:
     """Graphs and eager steps need all tokens."""
-    answers = iter([[1] * 8, [1] * 7 + [2], [1] * equal + [2] * (8 - equal)])
+    answers = iter([[1] * 8, [1] * 7 + [2], [1] * 8, [1] * equal + [2] * (8 - equal)])
     monkeypatch.setattr(steps, "generated", lambda *_: next(answers))
-    assert [row["ok"] for row in steps.agreement(SMALL, CPU)] == [False, ok]
+    assert [row["ok"] for row in steps.agreement(SMALL, CPU)] == [False, True, ok]
 
 
 def test_failed_row_ends_benchmark_with_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,6 +158,7 @@ def test_socket_is_that_of_engine_of_version_without_later_settings() -> None:
     settings = EngineSettings(folder="/run/engine", checkpoint="/models/gpt-oss-20b")
     assert settings.socket == Path("/run/engine/engine-fb179b803954.sock")
     assert replace(settings, drafts=3).socket != settings.socket
+    assert replace(settings, dependent_launch=False).socket != settings.socket
 
 
 class OneClient(Hub):

@@ -45,6 +45,9 @@ class GptOssConfig(BaseModel):
     draft_head: str | None = Field(
         None, min_length=1, description="Folder or hub name of an EAGLE-3 head, which drafts; default: n-grams"
     )
+    dependent_launch: bool = Field(
+        True, description="Begin a kernel while the one before it ends, on a GPU of compute capability 9.0 or newer"
+    )
     stall_seconds: float = Field(300, gt=0, description="An engine that makes no progress for this time is killed")
     state_dir: str = Field("~/.llama-stack-gpt-oss", description="Folder of the engine's socket")
 
@@ -86,4 +89,5 @@ class GptOssConfig(BaseModel):
             drafts=self.draft_tokens,
             tensor_parallel_size=self.tensor_parallel_size,
             draft_head=str(draft_head.resolve()) if draft_head else None,
+            dependent_launch=self.dependent_launch,
         )

@@ -1,33 +1,56 @@
-"""Build every kernel for compute capability 9.0 at the dimensions of gpt-oss-20b, and print the report of ptxas.
+"""Build every kernel for compute capability 9.0 as gpt-oss-20b and 120b launch it, and print what the builds have.
 
-It runs in a separate process: where kernels are interpreted, there is nothing to build.
+It runs in a separate process: where kernels are interpreted, there is nothing to build. Another version of Triton may
+be in front of the environment's own on the path.
 """
 
 import json
 import re
 import subprocess
 import tempfile
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
+from typing import Any, NamedTuple
 
 import triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
-from llama_stack_gpt_oss.engine.kernels import attention, experts, head, inputs, linear, sampling
-from llama_stack_gpt_oss.engine.kernels.triton_ops import CANDIDATES, FEW, MANY, NUMBERS, ROW_TILE, SUMMED, dense_stages
+from llama_stack_gpt_oss.engine.kernels import attention, experts, head, inputs, linear, norm, sampling
+from llama_stack_gpt_oss.engine.kernels.triton_ops import (
+    CANDIDATES,
+    FEW,
+    MANY,
+    NUMBERS,
+    PROMPT,
+    PROMPT_TILE,
+    QUERIES,
+    ROTATED_ROWS,
+    ROW_TILE,
+    SCORED_EXPERTS,
+    SCORED_ROWS,
+    SCORES,
+    STRIP,
+    SUMMED,
+    dense_stages,
+)
 from llama_stack_gpt_oss.engine.sampler import PARAMETERS
 
 H100 = GPUTarget("cuda", 90, 32)
-INPUTS = 2880  # of both projections of an expert
+HIDDEN, WIDTH = 2880, 4096  # inputs of all projections, but for the one after attention
 HEADS = {"QUERY_HEADS": 64, "KV_HEADS": 8}
-CHOICE = {"EXPERTS": 32, "CHOSEN": 4}
+DEPENDENT = {"DEPENDENT": True}
+COMMON = {"WIDE": False, **DEPENDENT}
+# Kernels that also read or write a KV cache in FP8, and the share of their bytes that remains.
+IN_FP8 = {"qkv-16": 1, "rotate-prompt": 1, "attention-decode-splits-32": 0.5, "attention-prompt": 0.5}
+OPERATION = re.compile(r"^\s*(?:@!?%\w+\s+)?([a-z][\w.:]*)\s*(.*?);", re.MULTILINE)  # of PTX
+INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?!NOP|BRA `)", re.MULTILINE)
 BF16 = {"x", "norm", "weight", "bias", "queries", "keys", "values", "mixed", "out", "normed", "sinks", "inner"}
 F32 = {"cos", "sin", "logits", "scores", "partial", "parts", "temperatures", "best_scores", "shares", "warmths"}
-F32 |= {"left", "fractions", "adjustments", "own_values"}
+F32 |= {"left", "fractions", "adjustments", "own_values", "partial_squares"}
 I64 = {"positions", "slots", "seeds", "tokens", "drawn", "unpacked", "chosen"}
 PACKED = {"starts", "lengths", "entries", "addresses", "contents", "packed_tokens", "packed_positions", "row_entries"}
 PACKED |= {"packed_sampled", "owners", "masks", "own_tokens"}  # pointers into the packed numbers of a step
@@ -56,67 +79,129 @@ def kinds(kernel: Any, constants: Mapping[str, Any], fp8: bool) -> dict[str, str
             found[name] = next((kind for kind, names in groups.items() if name in names), "i32")
     if kernel.__name__.startswith(("up_", "down_")):
         found["scales"] = "*u8"
+    if kernel.__name__ == "rotate_kernel" and constants["SPLITS"] == 1:
+        found |= {"partial": "*bf16", "partial_squares": "*bf16"}  # a product of cuBLAS
     if fp8:
         found |= {"keys": "*fp8e4nv", "values": "*fp8e4nv"}
     return found
 
 
-def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
+class Variant(NamedTuple):
+    """A kernel with its constants and options, and the bytes that an iteration of its loop reads.
+
+    They are of weights, of keys and values, or of what it reads in their place; without a loop, those of a program.
+    """
+
+    kernel: Any
+    constants: dict[str, Any]
+    read: float
+
+
+def variants() -> dict[str, Variant]:
     """Return each kernel as it is launched for a decode step of one row, for one of many rows, and for a prompt."""
-    created: dict[str, tuple[Any, dict[str, Any]]] = {}
-    for block in (16, 64):
-        tile = {"BLOCK_M": block, "WIDE": False}
-        dense = {**tile, "num_stages": dense_stages(block)}
-        grouped = {"WIDE": False, **MANY.options(block)}
-        created |= {
-            f"qkv-{block}": (linear.qkv_kernel, {**HEADS, **dense, "HALF": 32, "BLOCK_P": 16, "BLOCK_K": 64}),
-            f"out-{block}": (linear.out_kernel, {**dense, "BLOCK_N": 16, "BLOCK_K": 128}),
-            f"head-{block}": (
-                head.head_kernel,
-                {**tile, "BLOCK_N": 64, "BLOCK_K": 64, "KEEP": False, "enable_fp_fusion": False},
-            ),
-            f"head-kept-{block}": (
-                head.head_kernel,
-                {**tile, "BLOCK_N": 64, "BLOCK_K": 64, "KEEP": True, "enable_fp_fusion": False},
-            ),
-            f"up-group-{block}": (experts.up_group_kernel, {**grouped, "CHOSEN": 4}),
-            f"down-group-{block}": (experts.down_group_kernel, grouped),
-        }
-    created["route-row"] = (linear.route_row_kernel, {"BLOCK": 4096})
-    created["route-64"] = (linear.route_kernel, {"BLOCK_M": 64, "WIDE": False, "BLOCK_N": 16, "BLOCK_K": 64})
-    rows = {**CHOICE, "WIDE": False, **FEW.options(ROW_TILE)}
-    created |= {"up-row": (experts.up_row_kernel, rows), "down-row": (experts.down_row_kernel, rows)}
-    created |= {f"group-{block}": (experts.group_kernel, {**CHOICE, "BLOCK_M": block}) for block in (16, 128)}
-    constants = {**HEADS, "SIZE": 64, "BLOCK_TOKENS": 64, "WIDE": False}
+    found = {**dense(), **of_experts(), **attending(), **sampling_and_inputs()}
+    for name, share in IN_FP8.items():
+        kernel, constants, read = found[name]
+        found[f"{name}-fp8"] = Variant(kernel, constants | {"fp8": True}, read * share)
+    return found
+
+
+def dense() -> dict[str, Variant]:
+    """Return the kernels with dense weights. For prompts, cuBLAS multiplies those of the layers."""
+    found: dict[str, Variant] = {}
+    for block in (16, 32, 64):
+        tile = {"BLOCK_M": block, **COMMON}
+        pairs = {**HEADS, **tile, "HALF": 32, "BLOCK_P": 16, "BLOCK_K": 64, "num_stages": dense_stages(block)}
+        strips = {**tile, "BLOCK_N": 16, "BLOCK_K": 128, "num_stages": dense_stages(block)}
+        for splits in (1, 4) if block == 16 else (1,):
+            name = f"{block}-splits-{splits}" if splits > 1 else f"{block}"
+            qkv = Variant(linear.qkv_kernel, {**pairs, "SPLITS": splits}, loaded(2 * 16, HIDDEN, 64, splits))
+            out = Variant(linear.out_kernel, {**strips, "SPLITS": splits}, loaded(16, WIDTH, 128, splits))
+            found |= {f"qkv-{name}": qkv, f"out-{name}": out}
+        strips = {**tile, "BLOCK_N": STRIP, "BLOCK_K": 64, "enable_fp_fusion": False}
+        found[f"head-{block}"] = Variant(head.head_kernel, {**strips, "KEEP": False}, loaded(STRIP, HIDDEN, 64))
+    found["head-kept-64"] = Variant(head.head_kernel, {**strips, "KEEP": True}, loaded(STRIP, HIDDEN, 64))
+    pairs = {**HEADS, **DEPENDENT, "HALF": 32, "num_warps": 1}
+    added = {**pairs, "SPLITS": 4, "BLOCK_M": 1}
+    found["rotate-splits-4"] = Variant(linear.rotate_kernel, added, 4 * 64 * 4)
+    rotated = {**pairs, "SPLITS": 1, "BLOCK_M": ROTATED_ROWS}
+    found["rotate-prompt"] = Variant(linear.rotate_kernel, rotated, ROTATED_ROWS * 64 * 2)
+    found["norm"] = Variant(norm.norm_kernel, {**DEPENDENT, "BLOCK": 4096}, HIDDEN * 2)
+    found["route-row"] = Variant(norm.route_row_kernel, {**DEPENDENT, "BLOCK": 4096}, HIDDEN * 2)
+    scored = {**COMMON, "BLOCK_M": SCORED_ROWS, "BLOCK_N": SCORED_EXPERTS, "BLOCK_K": 128}
+    found["route-prompt"] = Variant(norm.route_kernel, scored, loaded(SCORED_EXPERTS, HIDDEN, 128))
+    for parts in (2, 4):
+        added = {**DEPENDENT, "PARTS": parts, "BLOCK_N": SUMMED}
+        found[f"sum-{parts}"] = Variant(linear.sum_kernel, added, parts * SUMMED * 4)
+    return found
+
+
+def loaded(rows: int, inputs: int, depth: int, splits: int = 1, size: float = 2) -> float:
+    """Return the bytes of weights that an iteration over rows of so many inputs reads in the mean.
+
+    The last one reads a part of `depth` inputs. size: bytes of a weight.
+    """
+    return rows * size * inputs / splits / -(-inputs // (depth * splits))
+
+
+def of_experts() -> dict[str, Variant]:
+    """Return the kernels of the experts, of which the 120b has more."""
+    found = {}
+    for size, count, blocks in (("", 32, (16, 32, 64, 128)), ("-120b", 128, (16, 128))):
+        choice = {"EXPERTS": count, "CHOSEN": 4}
+        rows = {**choice, **COMMON, **FEW.options(ROW_TILE)}
+        read = loaded(FEW.strip, HIDDEN, FEW.depth, size=0.5)
+        found[f"up-row{size}"] = Variant(experts.up_row_kernel, rows, read)
+        found[f"down-row{size}"] = Variant(experts.down_row_kernel, rows, read)
+        for block in blocks:
+            tiles = PROMPT if block == PROMPT_TILE else MANY
+            tile = {"EXPERTS": count, **COMMON, **tiles.options(block)}
+            read = loaded(tiles.strip, HIDDEN, tiles.depth, size=0.5)
+            found[f"up-group-{block}{size}"] = Variant(experts.up_group_kernel, {**tile, "CHOSEN": 4}, read)
+            found[f"down-group-{block}{size}"] = Variant(experts.down_group_kernel, tile, read)
+        block = SCORES // count
+        grouped = {**choice, **DEPENDENT, "BLOCK_M": block}
+        found[f"group{size}"] = Variant(experts.group_kernel, grouped, block * count * 4)
+    return found
+
+
+def attending() -> dict[str, Variant]:
+    """Return attention for decodes, without and with four drafts, and for prompts; and the merge of its splits."""
+    found, constants = {}, {**HEADS, **COMMON, "SIZE": 64, "BLOCK_TOKENS": 64}
     for name, window, queries, block, splits in (
-        ("decode-all", 0, 1, 16, 16),
+        *((f"decode-splits-{splits}", 0, 1, 16, splits) for splits in (8, 32)),
         ("decode-window", 128, 1, 16, 1),
-        ("drafts-all", 0, 5, 64, 16),
+        ("drafts-splits-16", 0, 5, 64, 16),
         ("drafts-window", 128, 5, 64, 1),
-        ("prompt-all", 0, 16, 128, 1),
-        ("prompt-window", 128, 16, 128, 1),
+        ("prompt", 0, QUERIES, 128, 1),
+        ("prompt-window", 128, QUERIES, 128, 1),
     ):
         cut = {"WINDOW": window, "BLOCK_Q": queries, "BLOCK_M": block, "SPLITS": splits}
-        created[f"attention-{name}"] = (attention.attention_kernel, {**constants, **cut})
-    created |= {
-        f"{name}-fp8": (created[name][0], created[name][1] | {"fp8": True})
-        for name in ("qkv-16", "qkv-64", "attention-decode-all", "attention-drafts-all", "attention-prompt-all")
-    }
-    created["write"] = (inputs.write_kernel, {"BLOCK": NUMBERS})
-    created["unpack"] = (inputs.unpack_kernel, {"BLOCK_TOKENS": 64, "KV_GROUPS": 2, "BLOCK": NUMBERS})
+        found[f"attention-{name}"] = Variant(attention.attention_kernel, {**constants, **cut}, 2 * 64 * 64 * 2)
+    for splits in (8, 32):
+        merged = {**DEPENDENT, "QUERY_HEADS": 64, "SIZE": 64, "SPLITS": splits}
+        found[f"merge-{splits}"] = Variant(attention.merge_kernel, merged, splits * 66 * 4)
+    return found
+
+
+def sampling_and_inputs() -> dict[str, Variant]:
     redraw = {"PARAMETERS": PARAMETERS, "BLOCK": CANDIDATES, "num_warps": 8, "enable_fp_fusion": False}
-    created["redraw"] = (sampling.redraw_kernel, redraw)
-    created["sum"] = (experts.sum_kernel, {"CHOSEN": 4, "BLOCK_N": SUMMED})
-    created["pick"] = (head.pick_kernel, {"BLOCK": 4096})
-    created["merge"] = (attention.merge_kernel, {"QUERY_HEADS": 64, "SIZE": 64, "SPLITS": 16})
-    return created
+    unpack = {"BLOCK_TOKENS": 64, "KV_GROUPS": 2, "BLOCK": NUMBERS}
+    return {
+        "pick": Variant(head.pick_kernel, {**DEPENDENT, "BLOCK": 4096}, 4096 * 4),
+        "redraw": Variant(sampling.redraw_kernel, redraw, CANDIDATES * 4),
+        "write": Variant(inputs.write_kernel, {"BLOCK": NUMBERS}, NUMBERS * 8),
+        "unpack": Variant(inputs.unpack_kernel, unpack, NUMBERS * 20),
+    }
 
 
-def build(kernel: Any, constants: dict[str, Any]) -> dict[str, Any]:
+def build(variant: Variant) -> dict[str, Any]:
     """Return the registers, spilled bytes and shared memory of a kernel, and its `specialized` arguments.
 
-    products: number of tensor-core instructions. per_byte: of the experts' kernels.
+    products: its tensor-core instructions by name. per_byte: instructions of all warps for each byte that it reads.
+    early: see `read_before_wait`.
     """
+    kernel, constants = variant.kernel, variant.constants
     options = {"enable_fp_fusion": True} | {name: constants[name] for name in OPTIONS & constants.keys()}
     constants = {name: value for name, value in constants.items() if name not in OPTIONS}
     fp8 = constants.pop("fp8", False)
@@ -129,31 +214,61 @@ def build(kernel: Any, constants: dict[str, Any]) -> dict[str, Any]:
     ]
     attributes = {place: [["tt.divisibility", 16]] for place in aligned}
     source = ASTSource(kernel, signature, {(kernel.arg_names.index(n),): v for n, v in constants.items()}, attributes)
-    compiled = triton.compile(source, target=H100, options=options)
-    assembly = assembled(compiled.asm["ptx"])
-    spills = sum(int(number) for number in re.findall(r"(\d+) bytes spill", assembly))
-    registers = max(int(number) for number in re.findall(r"Used (\d+) registers", assembly))
+    with redirect_stdout(StringIO()) as report:
+        compiled = triton.compile(source, target=H100, options=options)
+    assembly, code = report.getvalue(), disassembled(compiled.asm["cubin"])
+    arguments = [name if kind.startswith("*") else "" for name, kind in signature.items() if kind != "constexpr"]
     return {
-        "registers": registers,
-        "spills": spills,
+        "registers": max(int(number) for number in re.findall(r"Used (\d+) registers", assembly)),
+        "spills": sum(int(number) for number in re.findall(r"(\d+) bytes spill", assembly)),
         "shared": compiled.metadata.shared,
-        "products": len(re.findall(r"\bHG?MMA\b", disassembled(compiled.asm["cubin"]))),
+        "products": Counter(re.findall(r"\b(HG?MMA\.[0-9x]+)", code)),
         "specialized": specialized(kernel, signature),
-        "per_byte": instructions_per_byte(compiled, constants) if kernel.__name__.startswith(("up_", "down_")) else 0,
+        "per_byte": instructions(compiled, code) * compiled.metadata.num_warps / variant.read,
+        "early": read_before_wait(compiled.asm["ptx"], arguments),
     }
 
 
-def instructions_per_byte(compiled: Any, constants: Mapping[str, Any]) -> float:
-    """Return the instructions of all warps for each byte of an expert's weights, in the loop that reads them.
+def instructions(compiled: Any, code: str) -> float:
+    """Return the instructions of an iteration of the loop that reads ahead, or of the whole kernel without such a loop.
 
-    The last iteration is a part of one, and takes as many instructions.
+    The assembler may unroll the loop, so that it commits the groups of loads of several iterations.
     """
-    loop = longest_loop(disassembled(compiled.asm["cubin"]))
     body = compiled.asm["ttgir"].partition("scf.for")[2].partition("scf.yield")[0]
-    # The assembler may unroll the loop, so that it commits the groups of loads of several iterations.
-    iterations = sum("LDGDEPBAR" in line for line in loop) / body.count("async_commit_group")
-    needed = -(-INPUTS // constants["BLOCK_K"])
-    return needed / iterations * len(loop) * compiled.metadata.num_warps / (constants["BLOCK_N"] * INPUTS // 2)
+    if "async_commit_group" not in body:
+        return len(INSTRUCTION.findall(code.partition(".L_x_")[0])) or len(INSTRUCTION.findall(code))
+    loop = longest_loop(code)
+    return len(loop) * body.count("async_commit_group") / sum("LDGDEPBAR" in line for line in loop)
+
+
+def read_before_wait(ptx: str, arguments: Sequence[str]) -> list[str] | None:
+    """Return the arguments that a kernel reads or prefetches before it waits for the one before it; None: no wait.
+
+    arguments: the names of pointers, and nothing for the others.
+
+    Raises ValueError if it writes or branches before, or does not let the next one start at first.
+    """
+    before, wait, _ = ptx.partition("griddepcontrol.wait")
+    if not wait:
+        return None
+    sources: dict[str, set[str]] = {}
+    read: set[str] = set()
+    started = False
+    for operation, operands in OPERATION.findall(before.partition("{")[2]):
+        registers = re.findall(r"%\w+", operands)
+        parameter = re.search(r"_param_(\d+)\]", operands)
+        found = set().union(*(sources.get(register, set()) for register in registers))
+        started |= "launch_dependents" in operation
+        reads = operation.startswith(("ld.global", "cp.async", "prefetch"))
+        if operation.startswith(("st.global", "bra", "atom", "red")) or (reads and not started):
+            raise ValueError(f"{operation} {operands}")
+        if reads:
+            read |= found
+        elif parameter and arguments[int(parameter[1]) :][:1] not in ([], [""]):
+            sources[registers[0]] = {arguments[int(parameter[1])]}
+        elif registers:
+            sources[registers[0]] = found
+    return sorted(read)
 
 
 def longest_loop(code: str) -> list[str]:
@@ -188,18 +303,9 @@ def specialized(kernel: Any, signature: Mapping[str, str]) -> list[str]:
     ]
 
 
-def assembled(ptx: str) -> str:
-    """Return the report of the assembler that Triton uses, which is part of its wheel."""
-    assembler = get_ptxas(H100.arch).path
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.ptx"
-        path.write_text(ptx)
-        command = [assembler, "-v", "-arch=sm_90a", str(path), "-o", str(Path(folder) / "kernel.cubin")]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return done.stderr
-
-
 if __name__ == "__main__":
-    print(json.dumps({name: build(*variant) for name, variant in variants().items()}))
+    knobs.nvidia.dump_ptxas_log = True  # the report of the assembler, which is part of Triton's wheel
+    with tempfile.TemporaryDirectory() as folder:
+        knobs.cache.dir = folder  # a build that is found in the cache has no report
+        builds = {name: build(variant) for name, variant in variants().items()}
+        print(json.dumps({"triton": triton.__version__, **builds}))

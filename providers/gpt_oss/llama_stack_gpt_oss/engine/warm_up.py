@@ -3,6 +3,7 @@
 They read and write the scratch block only.
 """
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Series
 from itertools import accumulate
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from .batch import Fields, StepInput
 from .scheduler import ScheduledTokens
 from .sequence import SamplingParams, Sequence
 
-PROMPTS = (16, 32, 64, 128)  # rows: one step for each block size of the kernels
+FEWEST_ROWS = 16  # of a tile; the others have twice as many each, so each build is for rows up to a power of two
 
 
 class WarmUpStep(NamedTuple):
@@ -25,7 +26,7 @@ class WarmUpStep(NamedTuple):
 def warm_up_steps(
     sizes: Series[int], step_tokens: int, context: int, verified: Series[int] = (), width: int = 1
 ) -> list[WarmUpStep]:
-    """Return decode steps of each captured size, largest first, and a step with a prompt for each block size.
+    """Return decode steps of each captured size, largest first, and a step with a prompt for each build of a kernel.
 
     verified, width: the captured sizes of steps with drafts, and the width of these steps.
     The last step is the largest: if it fits in the memory, all do. Half of the steps keep their logits.
@@ -33,9 +34,17 @@ def warm_up_steps(
     drafted = [WarmUpStep((1,) * size, kept, width) for kept in (True, False) for size in sorted(verified)[::-1]]
     decodes = min(sizes[-1], step_tokens - 2)
     counts = [(1,) * size for size in sorted(sizes, reverse=True)]
-    counts += [(1, *_prompts(rows - 1, context)) for rows in PROMPTS]
+    counts += [(1, *_prompts(rows - 1, context)) for rows in _prompt_rows(step_tokens)]
     counts.append((*(1,) * decodes, *_prompts(step_tokens - decodes, context)))
     return drafted + [WarmUpStep(each, kept) for kept in (True, False) for each in counts]
+
+
+def _prompt_rows(step_tokens: int) -> Iterator[int]:
+    """Yield the powers of two below the rows of the largest step."""
+    rows = FEWEST_ROWS
+    while rows < step_tokens:
+        yield rows
+        rows *= 2
 
 
 def _prompts(tokens: int, context: int) -> list[int]:

@@ -131,7 +131,7 @@ def _load(settings: EngineSettings, report: Callable[[Progress], None], rank: Ra
     rank.start()  # what may fail on all ranks has not
     dtype = _dtype(settings.dtype, device)
     kv_dtype = _kv_dtype(settings.kv_dtype, dtype, device)
-    ops = choose(config, device, dtype)
+    ops = choose(config, device, dtype, settings.dependent_launch)
     if shard.size > 1:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # the ranks are on one machine
         ops = ParallelOps(ops, Ranks.join(shard, rendezvous(settings), device), rank.announce)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Literal, Self
 
 ADDRESS_BYTES = 100  # bytes; the kernel's limit is 107
-LATER = frozenset({"kv_dtype", "drafts", "tensor_parallel_size", "draft_head"})  # settings that early versions lack
+# Settings that early versions lack.
+LATER = frozenset({"kv_dtype", "drafts", "tensor_parallel_size", "draft_head", "dependent_launch"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class EngineSettings:
     memory_share: fraction of the GPU's memory that may be in use, by all processes together.
     tensor_parallel_size: number of devices that compute each step together, from `device` on.
     drafts: maximum number of tokens that a step drafts for a sequence. draft_head: folder of an EAGLE-3 head.
+    dependent_launch: use programmatic dependent launch, if the device has it.
     """
 
     folder: str
@@ -37,6 +39,7 @@ class EngineSettings:
     drafts: int = 0
     tensor_parallel_size: int = 1
     draft_head: str | None = None
+    dependent_launch: bool = True
 
     @property
     def socket(self) -> Path:

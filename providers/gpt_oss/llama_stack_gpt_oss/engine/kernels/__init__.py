@@ -6,12 +6,18 @@ from ..config import ModelConfig
 from ..ops import Ops
 from .torch_ops import TorchOps
 
+DEPENDENT_CAPABILITY = (9, 0)
 
-def choose(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Ops:
-    """Return Triton kernels for a GPU, and plain torch for other devices."""
+
+def choose(config: ModelConfig, device: torch.device, dtype: torch.dtype, dependent: bool = False) -> Ops:
+    """Return Triton kernels for a GPU, and plain torch for other devices.
+
+    dependent: use programmatic dependent launch, if the GPU has it.
+    """
     if device.type != "cuda":
         return TorchOps(config)
     from .triton_ops import TritonOps
 
     processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return TritonOps(config, dtype == torch.float32, processors)
+    dependent = dependent and torch.cuda.get_device_capability(device) >= DEPENDENT_CAPABILITY
+    return TritonOps(config, dtype == torch.float32, processors, dependent)

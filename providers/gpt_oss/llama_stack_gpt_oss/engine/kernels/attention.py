@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from .dependent import start_next, wait_for_previous
 from .linear import product
 
 
@@ -81,6 +82,7 @@ def attention_kernel(
     BLOCK_M: tl.constexpr,  # noqa: N803
     SPLITS: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
+    DEPENDENT: tl.constexpr,  # noqa: N803
 ):
     """Run on the grid (sequences from first_sequence on, KV heads, query blocks * SPLITS).
 
@@ -88,6 +90,8 @@ def attention_kernel(
     the result. Otherwise each split writes to `partial` [rows, heads, SPLITS, SIZE + 2] (weighted sum, highest score,
     sum of weights), to be merged as in Flash-Decoding. WINDOW 0 sees all keys.
     """
+    start_next(DEPENDENT)
+    wait_for_previous(DEPENDENT)
     GROUP: tl.constexpr = QUERY_HEADS // KV_HEADS  # noqa: N806
     sequence, kv_head = first_sequence + tl.program_id(0), tl.program_id(1)
     query_block, split = tl.program_id(2) // SPLITS, tl.program_id(2) % SPLITS
@@ -142,14 +146,17 @@ def merge_kernel(
     QUERY_HEADS: tl.constexpr,  # noqa: N803
     SIZE: tl.constexpr,  # noqa: N803
     SPLITS: tl.constexpr,  # noqa: N803
+    DEPENDENT: tl.constexpr,  # noqa: N803
 ):
     """Merge the results of the splits, and the sink. Grid (rows, query heads)."""
+    start_next(DEPENDENT)
     row, head = tl.program_id(0), tl.program_id(1)
     splits, dims = tl.arange(0, SPLITS), tl.arange(0, SIZE)
     base = partial + ((row * QUERY_HEADS + head) * SPLITS + splits) * (SIZE + 2)
+    sink = tl.load(sinks + head).to(tl.float32)
+    wait_for_previous(DEPENDENT)
     highest = tl.load(base + SIZE)
     weights = tl.load(base + SIZE + 1)
-    sink = tl.load(sinks + head).to(tl.float32)
     top = tl.maximum(tl.max(highest, axis=0), sink)
     shrink = tl.exp(highest - top)
     parts = tl.load(base[:, None] + dims[None, :])

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from .decoding import SHRUNK, decoded
+from .dependent import start_next, wait_for_previous
 
 
 @triton.jit
@@ -38,15 +39,18 @@ def group_kernel(
     EXPERTS: tl.constexpr,  # noqa: N803
     CHOSEN: tl.constexpr,  # noqa: N803
     BLOCK_M: tl.constexpr,  # noqa: N803
+    DEPENDENT: tl.constexpr,  # noqa: N803
 ):
     """Group the rows by chosen expert, with the same choice as `_chosen`. Grid (experts).
 
     order [experts, count] begins with row * CHOSEN + rank of each expert's rows, counts [experts] is their number, and
     shares [rows, CHOSEN] f32 gets the expert's weight in each row.
     """
+    start_next(DEPENDENT)
     expert = tl.program_id(0)
     numbers = tl.arange(0, EXPERTS)
     members = 0
+    wait_for_previous(DEPENDENT)
     for start in range(0, count, BLOCK_M):
         rows = start + tl.arange(0, BLOCK_M)
         alive = rows < count
@@ -176,8 +180,11 @@ def up_row_kernel(
     BLOCK_N: tl.constexpr,  # noqa: N803
     BLOCK_K: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
+    DEPENDENT: tl.constexpr,  # noqa: N803
 ):
     """Compute gate, up and SwiGLU. Grid (strips of the outputs, rows * CHOSEN). Only one row of a tile is used."""
+    start_next(DEPENDENT)
+    wait_for_previous(DEPENDENT)
     row, rank = tl.program_id(1) // CHOSEN, tl.program_id(1) % CHOSEN
     expert, _ = _chosen(scores, row, rank, EXPERTS, CHOSEN)
     member = tl.arange(0, BLOCK_M)
@@ -202,6 +209,22 @@ def up_row_kernel(
 
 
 @triton.jit
+def _tile(counts, number, EXPERTS: tl.constexpr, BLOCK_M: tl.constexpr):  # noqa: N803
+    """Return the expert of a tile of at most BLOCK_M of its rows, the first of them, and the one after the last.
+
+    Tiles are numbered expert by expert, so that those that read the same weights are next to each other. The ones
+    behind the last have no rows.
+    """
+    experts = tl.arange(0, EXPERTS)
+    rows = tl.load(counts + experts)
+    tiles = tl.cdiv(rows, BLOCK_M)
+    ends = tl.cumsum(tiles, axis=0)
+    expert = tl.minimum(tl.sum((ends <= number).to(tl.int32), axis=0), EXPERTS - 1)
+    first = tl.sum(tl.where(experts == expert, ends - tiles, 0), axis=0)
+    return expert, (number - first) * BLOCK_M, tl.load(counts + expert)
+
+
+@triton.jit
 def _members(order, begin, end, BLOCK_M: tl.constexpr):  # noqa: N803
     """Return the pairs [BLOCK_M] from `begin` on of an expert's `order`, and whether each is before `end`."""
     members = begin + tl.arange(0, BLOCK_M)
@@ -222,15 +245,18 @@ def up_group_kernel(
     hidden,
     intermediate,
     limit,
+    EXPERTS: tl.constexpr,  # noqa: N803
     CHOSEN: tl.constexpr,  # noqa: N803
     BLOCK_M: tl.constexpr,  # noqa: N803
     BLOCK_N: tl.constexpr,  # noqa: N803
     BLOCK_K: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
+    DEPENDENT: tl.constexpr,  # noqa: N803
 ):
-    """Compute gate, up and SwiGLU of `count` grouped rows. Grid (strips of the outputs, experts, row blocks)."""
-    expert = tl.program_id(1)
-    begin, end = tl.program_id(2) * BLOCK_M, tl.load(counts + expert)
+    """Compute gate, up and SwiGLU of `count` grouped rows. Grid (strips of the outputs, tiles)."""
+    start_next(DEPENDENT)
+    wait_for_previous(DEPENDENT)
+    expert, begin, end = _tile(counts, tl.program_id(1), EXPERTS, BLOCK_M)
     if begin < end:
         pair, alive = _members(order + expert * count, begin, end, BLOCK_M)
         _gate_and_up(
@@ -298,8 +324,11 @@ def down_row_kernel(
     BLOCK_N: tl.constexpr,  # noqa: N803
     BLOCK_K: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
+    DEPENDENT: tl.constexpr,  # noqa: N803
 ):
     """Compute parts [row * CHOSEN + rank, hidden] f32. Grid (strips of the output, rows * CHOSEN)."""
+    start_next(DEPENDENT)
+    wait_for_previous(DEPENDENT)
     row, rank = tl.program_id(1) // CHOSEN, tl.program_id(1) % CHOSEN
     expert, share = _chosen(scores, row, rank, EXPERTS, CHOSEN)
     member = tl.arange(0, BLOCK_M)
@@ -335,14 +364,17 @@ def down_group_kernel(
     count,
     hidden,
     intermediate,
+    EXPERTS: tl.constexpr,  # noqa: N803
     BLOCK_M: tl.constexpr,  # noqa: N803
     BLOCK_N: tl.constexpr,  # noqa: N803
     BLOCK_K: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
+    DEPENDENT: tl.constexpr,  # noqa: N803
 ):
-    """Compute parts [row * CHOSEN + rank, hidden] f32. Grid (strips of the output, experts, row blocks)."""
-    expert = tl.program_id(1)
-    begin, end = tl.program_id(2) * BLOCK_M, tl.load(counts + expert)
+    """Compute parts [row * CHOSEN + rank, hidden] f32 of grouped rows. Grid (strips of the output, tiles)."""
+    start_next(DEPENDENT)
+    wait_for_previous(DEPENDENT)
+    expert, begin, end = _tile(counts, tl.program_id(1), EXPERTS, BLOCK_M)
     if begin < end:
         pair, alive = _members(order + expert * count, begin, end, BLOCK_M)
         share = tl.load(shares + pair, mask=alive, other=0.0)[:, None]
@@ -363,16 +395,3 @@ def down_group_kernel(
             BLOCK_K,
             WIDE,
         )
-
-
-@triton.jit
-def sum_kernel(x, parts, out, hidden, CHOSEN: tl.constexpr, BLOCK_N: tl.constexpr):  # noqa: N803
-    """Add the chosen experts' parts to the residual, best first. Grid (strips of the output, rows)."""
-    row = tl.program_id(1)
-    columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    strip = columns < hidden
-    total = tl.zeros([BLOCK_N], tl.float32)
-    for rank in tl.static_range(CHOSEN):
-        total += tl.load(parts + (row * CHOSEN + rank) * hidden + columns, mask=strip, other=0.0)
-    total += tl.load(x + row * hidden + columns, mask=strip, other=0.0).to(tl.float32)
-    tl.store(out + row * hidden + columns, total.to(out.dtype.element_ty), mask=strip)

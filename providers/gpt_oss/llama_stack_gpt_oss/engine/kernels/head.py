@@ -8,6 +8,7 @@ noise is computed together with the logit, from the row's seed and the token id 
 import triton
 import triton.language as tl
 
+from .dependent import prefetch, start_next, wait_for_previous
 from .linear import gained_part, product
 
 
@@ -81,14 +82,18 @@ def head_kernel(
     BLOCK_N: tl.constexpr,  # noqa: N803
     BLOCK_K: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
+    DEPENDENT: tl.constexpr,  # noqa: N803
 ):
     """Write the best token of each row and strip, [rows, strips]. Grid (strips of the vocabulary, row blocks).
 
     first_token is the token of the first row of the weight. With KEEP, also write the logits [rows, width] in f32.
     """
+    start_next(DEPENDENT)
     outputs = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     row_mask, strip = rows < count, outputs < width
+    prefetch(weight, tl.minimum(outputs, width - 1), hidden, 0, DEPENDENT)
+    wait_for_previous(DEPENDENT)
     total = _logits(x, norm, weight, outputs, rows, row_mask, strip, hidden, epsilon, BLOCK_M, BLOCK_N, BLOCK_K, WIDE)
     if KEEP:
         offsets = rows[:, None].to(tl.int64) * width + outputs[None, :]
@@ -107,8 +112,18 @@ def head_kernel(
 
 
 @triton.jit
-def pick_kernel(best_scores, best_tokens, tokens, scores, strips, BLOCK: tl.constexpr):  # noqa: N803
+def pick_kernel(
+    best_scores,
+    best_tokens,
+    tokens,
+    scores,
+    strips,
+    BLOCK: tl.constexpr,  # noqa: N803
+    DEPENDENT: tl.constexpr,  # noqa: N803
+):
     """Pick the best of a row's strips, of which there are at most BLOCK, and its score. Grid (rows)."""
+    start_next(DEPENDENT)
+    wait_for_previous(DEPENDENT)
     row, numbers = tl.program_id(0), tl.arange(0, BLOCK)
     strip_scores = tl.load(best_scores + row * strips + numbers, mask=numbers < strips, other=float("-inf"))
     best, index = tl.max(strip_scores, axis=0, return_indices=True)

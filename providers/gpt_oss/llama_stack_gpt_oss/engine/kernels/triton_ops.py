@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 import triton
+from torch.nn import functional
 
 from ..batch import Batch, Fields, StepInput
 from ..cache import BLOCK_TOKENS
@@ -14,20 +15,26 @@ from ..sampler import COLDEST, PARAMETERS, Restricted
 from ..state import State
 from ..weights import Layer, Weights
 from .attention import attention_kernel, merge_kernel
-from .experts import down_group_kernel, down_row_kernel, group_kernel, sum_kernel, up_group_kernel, up_row_kernel
+from .experts import down_group_kernel, down_row_kernel, group_kernel, up_group_kernel, up_row_kernel
 from .head import head_kernel, pick_kernel
 from .inputs import unpack_kernel, write_kernel
-from .linear import out_kernel, qkv_kernel, route_kernel, route_row_kernel
+from .linear import out_kernel, qkv_kernel, rotate_kernel, sum_kernel
+from .norm import norm_kernel, route_kernel, route_row_kernel
 from .sampling import redraw_kernel
 
 FEW_ROWS = 8  # up to this number, each row reads its own experts' weights
-ROUTED_ROWS = 64  # up to this number, the router has a program for each expert and row
+FUSED_ROWS = 64  # up to this number, norms are a part of the kernels after them, and cuBLAS multiplies nothing
+SPLIT_ROWS = 16  # up to this number, the projections around attention split their inputs
+MAX_DENSE_SPLITS = 8  # of these inputs
+BALANCE = 0.9  # with that share of the multiprocessors' time used, there are enough splits
 MIN_SPLITS, MAX_SPLITS = 8, 32  # of the keys in a decode
 QUERIES = 16  # queries of a prompt per program
 SCORES = 4096  # router scores that a program loads at a time
 STRIP = 64  # tokens of the vocabulary per program
 FUSION = True  # of products and sums: stated, since Triton's default changes from version to version
-SUMMED = 512  # outputs of the experts per program that sums them
+SUMMED = 512  # outputs per program that adds parts
+ROTATED_ROWS = 16  # rows of a head per program that rotates them
+SCORED_ROWS, SCORED_EXPERTS = 16, 32  # of a prompt, per program of the router
 ALIGNED = 16  # numbers: each row of a tensor of them begins at a multiple, so that kernels see one alignment
 NUMBERS = 128  # numbers of a step's input per program
 CANDIDATES = 2048  # tokens of the vocabulary that a program of restricted sampling loads at a time
@@ -50,7 +57,6 @@ class ExpertTiles:
             "BLOCK_K": self.depth,
             "num_warps": self.warps,
             "num_stages": self.stages,
-            "enable_fp_fusion": FUSION,
         }
 
 
@@ -58,19 +64,34 @@ class ExpertTiles:
 # but more shared memory; and few rows need many programs.
 FEW = ExpertTiles(strip=64, depth=256, warps=4, stages=4)
 MANY = ExpertTiles(strip=128, depth=128, warps=4, stages=3)
+PROMPT = ExpertTiles(strip=128, depth=64, warps=8, stages=4)  # with the largest tiles of rows
 ROW_TILE = 16  # rows of a product with one row: with the minimum of 8, the assembler puts a wait behind each product
+PROMPT_TILE = 128  # rows of a prompt's tile
+
+
+def expert_tiles(rows: int, experts: int, chosen: int) -> tuple[int, ExpertTiles]:
+    """Return the rows per tile of the grouped experts, and the launch: twice the rows that an expert has in the mean.
+
+    A larger tile would be mostly empty, and a smaller one would decode the weights more than once.
+    """
+    block = min(PROMPT_TILE, max(16, triton.next_power_of_2(triton.cdiv(2 * rows * chosen, experts))))
+    return block, PROMPT if block == PROMPT_TILE else MANY
 
 
 class TritonOps:
     """The kernels for a model's dimensions.
 
     wide: convert the operands of products to f32, for f32 weights. processors: number of the GPU's multiprocessors.
+    dependent: begin each kernel of the layers before the one before it has ended; see `dependent`.
     """
 
-    def __init__(self, config: ModelConfig, wide: bool = False, processors: int = 132) -> None:
+    def __init__(self, config: ModelConfig, wide: bool = False, processors: int = 132, dependent: bool = False) -> None:
         self.config = config
         self._wide = wide
         self._processors = processors
+        self._options: dict[str, Any] = {"DEPENDENT": dependent, "enable_fp_fusion": FUSION}
+        if dependent:
+            self._options["launch_pdl"] = True
 
     def unpack(self, fields: Fields[torch.Tensor], step: StepInput, state: State) -> Batch:
         rows, wanted = len(fields.tokens), len(fields.sampled)
@@ -125,33 +146,99 @@ class TritonOps:
     ) -> torch.Tensor:
         config, rows = self.config, len(x)
         queries = x.new_empty(rows, config.query_heads, config.head_size)
-        block = _rows_block(rows)
-        grid = (config.query_heads + 2 * config.kv_heads, config.head_size // 32, triton.cdiv(rows, block))
-        qkv_kernel[grid](
+        targets = (*rope, batch.positions, batch.slots[kv_cache.kv_group], queries, kv_cache.keys, kv_cache.values)
+        if rows > FUSED_ROWS:
+            sums = functional.linear(self._normed(x, layer.attention_norm), layer.qkv)
+            self._rotate(sums, sums, layer, targets, splits=1)
+            return queries
+        strips = (config.query_heads + 2 * config.kv_heads, config.head_size // 2 // 16)
+        splits = self.dense_splits(rows, strips[0] * strips[1])
+        sums = x.new_empty((rows, splits, len(layer.qkv)) if splits > 1 else (1,), dtype=torch.float32)
+        squares = x.new_empty(rows, splits, dtype=torch.float32)
+        block = rows_block(rows)
+        qkv_kernel[(*strips, splits * triton.cdiv(rows, block))](
             x,
             layer.attention_norm,
             layer.qkv,
             layer.qkv_bias,
-            *rope,
-            batch.positions,
-            batch.slots[kv_cache.kv_group],
-            queries,
-            kv_cache.keys,
-            kv_cache.values,
+            *targets,
+            sums,
+            squares,
             rows,
             config.hidden,
             config.norm_epsilon,
             QUERY_HEADS=config.query_heads,
             KV_HEADS=config.kv_heads,
             HALF=config.head_size // 2,
+            SPLITS=splits,
             BLOCK_M=block,
             BLOCK_P=16,
             BLOCK_K=64,
             WIDE=self._wide,
             num_stages=dense_stages(block),
-            enable_fp_fusion=FUSION,
+            **self._options,
         )
+        if splits > 1:
+            self._rotate(sums, squares, layer, targets, splits)
         return queries
+
+    def dense_splits(self, rows: int, strips: int) -> int:
+        """Return into how many parts, a power of two, so many strips of a projection split their inputs.
+
+        Each multiprocessor gets about as many programs as the others: the fewest splits that keep them all busy for
+        the share BALANCE of the time, or as many as there may be.
+        """
+        if rows > SPLIT_ROWS:
+            return 1
+        splits = 1
+        while splits < MAX_DENSE_SPLITS and self._balance(strips * splits) < BALANCE:
+            splits *= 2
+        return splits
+
+    def _balance(self, programs: int) -> float:
+        """Return the mean number of programs on a multiprocessor, as a share of the highest."""
+        return programs / (self._processors * triton.cdiv(programs, self._processors))
+
+    def _rotate(
+        self,
+        sums: torch.Tensor,
+        squares: torch.Tensor,
+        layer: Layer,
+        targets: tuple[torch.Tensor, ...],
+        splits: int,
+    ) -> None:
+        """Add the splits of the sums [rows, splits, width], rotate them, and store them in the targets of `qkv`."""
+        config, rows = self.config, len(sums)
+        block = 1 if rows <= SPLIT_ROWS else ROTATED_ROWS
+        rotate_kernel[(config.query_heads + 2 * config.kv_heads, triton.cdiv(rows, block))](
+            sums,
+            squares,
+            layer.qkv_bias,
+            *targets,
+            rows,
+            config.hidden,
+            config.norm_epsilon,
+            QUERY_HEADS=config.query_heads,
+            KV_HEADS=config.kv_heads,
+            HALF=config.head_size // 2,
+            SPLITS=splits,
+            BLOCK_M=block,
+            num_warps=1,
+            **self._options,
+        )
+
+    def _normed(self, x: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
+        normed, hidden = torch.empty_like(x), self.config.hidden
+        norm_kernel[(len(x),)](
+            x,
+            norm,
+            normed,
+            hidden,
+            self.config.norm_epsilon,
+            BLOCK=triton.next_power_of_2(hidden),
+            **self._options,
+        )
+        return normed
 
     def attention(
         self, queries: torch.Tensor, layer: Layer, window: int | None, batch: Batch, kv_cache: LayerKVCache
@@ -220,7 +307,7 @@ class TritonOps:
             BLOCK_M=max(16, triton.next_power_of_2(block_q * config.query_heads // config.kv_heads)),
             SPLITS=splits,
             WIDE=self._wide,
-            enable_fp_fusion=FUSION,
+            **self._options,
         )
         if splits > 1:
             self._merge(partial, layer, mixed, splits)
@@ -235,61 +322,77 @@ class TritonOps:
             QUERY_HEADS=config.query_heads,
             SIZE=config.head_size,
             SPLITS=splits,
-            enable_fp_fusion=FUSION,
+            **self._options,
         )
 
     def out(self, mixed: torch.Tensor, x: torch.Tensor, layer: Layer) -> torch.Tensor:
-        rows, made, block = len(x), torch.empty_like(x), _rows_block(len(x))
-        grid = (triton.cdiv(self.config.hidden, 16), triton.cdiv(rows, block))
-        out_kernel[grid](
+        rows, hidden, block = len(x), self.config.hidden, rows_block(len(x))
+        if rows > FUSED_ROWS:
+            return functional.linear(mixed, layer.out, layer.out_bias).add_(x)
+        strips = triton.cdiv(hidden, 16)
+        splits, made = self.dense_splits(rows, strips), torch.empty_like(x)
+        parts = x.new_empty((rows, splits, hidden) if splits > 1 else (1,), dtype=torch.float32)
+        out_kernel[(strips, splits * triton.cdiv(rows, block))](
             mixed,
             x,
             layer.out,
             layer.out_bias,
             made,
+            parts,
             rows,
-            self.config.hidden,
+            hidden,
             self.config.query_width,
+            SPLITS=splits,
             BLOCK_M=block,
             BLOCK_N=16,
             BLOCK_K=128,
             WIDE=self._wide,
             num_stages=dense_stages(block),
-            enable_fp_fusion=FUSION,
+            **self._options,
+        )
+        return self._added(x, parts, made) if splits > 1 else made
+
+    def _added(self, x: torch.Tensor, parts: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+        """Return `made`, which becomes the sum of x and of the parts [rows, parts, hidden]."""
+        rows, count, hidden = parts.shape
+        sum_kernel[(triton.cdiv(hidden, SUMMED), rows)](
+            x, parts, made, hidden, PARTS=count, BLOCK_N=SUMMED, **self._options
         )
         return made
 
     def route(self, x: torch.Tensor, layer: Layer) -> Routed:
-        config, rows, block = self.config, len(x), _rows_block(len(x))
-        normed, scores = torch.empty_like(x), x.new_empty(rows, config.experts, dtype=torch.float32)
-        weights = (layer.mlp_norm, layer.router, layer.router_bias)
-        if rows <= ROUTED_ROWS:
+        config, rows = self.config, len(x)
+        scores = x.new_empty(rows, config.experts, dtype=torch.float32)
+        if rows <= FUSED_ROWS:
+            normed = torch.empty_like(x)
             route_row_kernel[(config.experts, rows)](
                 x,
-                *weights,
+                layer.mlp_norm,
+                layer.router,
+                layer.router_bias,
                 scores,
                 normed,
                 config.hidden,
                 config.experts,
                 config.norm_epsilon,
                 BLOCK=triton.next_power_of_2(config.hidden),
-                enable_fp_fusion=FUSION,
+                **self._options,
             )
         else:
-            route_kernel[(triton.cdiv(config.experts, 16), triton.cdiv(rows, block))](
-                x,
-                *weights,
-                scores,
+            normed = self._normed(x, layer.mlp_norm)
+            route_kernel[(triton.cdiv(rows, SCORED_ROWS), triton.cdiv(config.experts, SCORED_EXPERTS))](
                 normed,
+                layer.router,
+                layer.router_bias,
+                scores,
                 rows,
                 config.hidden,
                 config.experts,
-                config.norm_epsilon,
-                BLOCK_M=block,
-                BLOCK_N=16,
-                BLOCK_K=64,
+                BLOCK_M=SCORED_ROWS,
+                BLOCK_N=SCORED_EXPERTS,
+                BLOCK_K=128,
                 WIDE=self._wide,
-                enable_fp_fusion=FUSION,
+                **self._options,
             )
         return Routed(normed, scores, self.grouped(scores) if rows > FEW_ROWS else None)
 
@@ -309,11 +412,11 @@ class TritonOps:
                 CHOSEN=config.experts_per_token,
                 WIDE=self._wide,
                 **FEW.options(ROW_TILE),
+                **self._options,
             )
             return inner
-        block = _rows_block(rows)
-        grid = (triton.cdiv(2 * config.intermediate, MANY.strip), config.experts, triton.cdiv(rows, block))
-        up_group_kernel[grid](
+        block, launch = self._expert_tiles(rows)
+        up_group_kernel[(triton.cdiv(2 * config.intermediate, launch.strip), self._tiles(rows, block))](
             routed.normed,
             groups.order,
             groups.counts,
@@ -321,11 +424,22 @@ class TritonOps:
             inner,
             rows,
             *sizes,
+            EXPERTS=config.experts,
             CHOSEN=config.experts_per_token,
             WIDE=self._wide,
-            **MANY.options(block),
+            **launch.options(block),
+            **self._options,
         )
         return inner
+
+    def _expert_tiles(self, rows: int) -> tuple[int, ExpertTiles]:
+        return expert_tiles(rows, self.config.experts, self.config.experts_per_token)
+
+    def _tiles(self, rows: int, block: int) -> int:
+        """Return the maximum number of tiles of grouped rows: each expert may have one that is not full."""
+        pairs = rows * self.config.experts_per_token
+        used = min(pairs, self.config.experts)
+        return used + (pairs - used) // block
 
     def down(self, inner: torch.Tensor, routed: Routed, x: torch.Tensor, layer: Layer) -> torch.Tensor:
         config, rows, groups = self.config, len(x), routed.groups
@@ -343,10 +457,11 @@ class TritonOps:
                 CHOSEN=config.experts_per_token,
                 WIDE=self._wide,
                 **FEW.options(ROW_TILE),
+                **self._options,
             )
         else:
-            block = _rows_block(rows)
-            down_group_kernel[(triton.cdiv(config.hidden, MANY.strip), config.experts, triton.cdiv(rows, block))](
+            block, launch = self._expert_tiles(rows)
+            down_group_kernel[(triton.cdiv(config.hidden, launch.strip), self._tiles(rows, block))](
                 inner,
                 groups.order,
                 groups.counts,
@@ -356,23 +471,15 @@ class TritonOps:
                 rows,
                 config.hidden,
                 config.intermediate,
+                EXPERTS=config.experts,
                 WIDE=self._wide,
-                **MANY.options(block),
+                **launch.options(block),
+                **self._options,
             )
-        made = torch.empty_like(x)
-        sum_kernel[(triton.cdiv(config.hidden, SUMMED), rows)](
-            x,
-            parts,
-            made,
-            config.hidden,
-            CHOSEN=config.experts_per_token,
-            BLOCK_N=SUMMED,
-            enable_fp_fusion=FUSION,
-        )
-        return made
+        return self._added(x, parts, torch.empty_like(x))
 
     def head(self, x: torch.Tensor, weights: Weights, batch: Batch) -> HeadOutput:
-        rows, width, block = len(x), len(weights.unembedding), _rows_block(len(x))
+        rows, width, block = len(x), len(weights.unembedding), rows_block(len(x))
         strips = triton.cdiv(width, STRIP)
         logits = x.new_empty((rows, width) if batch.kept else (1,), dtype=torch.float32)
         scores = x.new_empty(rows, strips, dtype=torch.float32)
@@ -398,10 +505,11 @@ class TritonOps:
             BLOCK_N=STRIP,
             BLOCK_K=64,
             WIDE=self._wide,
-            enable_fp_fusion=False,  # the noise is that of `sampler.gumbel`, whose products and sums are rounded apart
+            # The noise is that of `sampler.gumbel`, whose products and sums are rounded apart.
+            **self._options | {"enable_fp_fusion": False},
         )
         pick_kernel[(rows,)](
-            scores, candidates, tokens, picked, strips, BLOCK=triton.next_power_of_2(strips), enable_fp_fusion=False
+            scores, candidates, tokens, picked, strips, BLOCK=triton.next_power_of_2(strips), **self._options
         )
         return HeadOutput(tokens, logits if batch.kept else None, picked)
 
@@ -439,12 +547,12 @@ class TritonOps:
         shares = scores.new_empty(rows, chosen)
         block = min(triton.next_power_of_2(rows), max(1, SCORES // experts))
         group_kernel[(experts,)](
-            scores, order, counts, shares, rows, EXPERTS=experts, CHOSEN=chosen, BLOCK_M=block, enable_fp_fusion=FUSION
+            scores, order, counts, shares, rows, EXPERTS=experts, CHOSEN=chosen, BLOCK_M=block, **self._options
         )
         return Groups(order, counts, shares)
 
 
-def _rows_block(rows: int) -> int:
+def rows_block(rows: int) -> int:
     """Return the rows per program: at least 16, the minimum for tensor cores."""
     return min(64, max(16, triton.next_power_of_2(rows)))
 

@@ -1,0 +1,150 @@
+"""All kernels as they are built for an H100, by each version of Triton that a GPU machine may have."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+EARLIER = Path(sys.prefix) / "triton-3.6"  # the other version, without an environment of its own
+
+
+class Bounds(NamedTuple):
+    """At most: registers of a thread, shared memory of a program in KiB, and instructions of all warps for a byte.
+
+    The bytes are of weights, of keys and values, or what else the kernel reads. products: the exact number of
+    tensor-core instructions, and which.
+    """
+
+    registers: int
+    shared: int
+    per_byte: float
+    product: str = ""
+    products: int = 0
+
+
+BOUNDS = {
+    "qkv-16": Bounds(58, 31, 0.133, "HMMA.16816", 16),
+    "out-16": Bounds(38, 40, 0.074, "HMMA.16816", 8),
+    "qkv-16-splits-4": Bounds(58, 31, 0.142, "HMMA.16816", 16),
+    "out-16-splits-4": Bounds(32, 40, 0.075, "HMMA.16816", 8),
+    "head-16": Bounds(64, 21, 0.065, "HMMA.16816", 8),
+    "qkv-32": Bounds(58, 17, 0.175, "HMMA.16816", 16),
+    "out-32": Bounds(40, 24, 0.086, "HMMA.16816", 8),
+    "head-32": Bounds(90, 25, 0.101, "HMMA.16816", 16),
+    "qkv-64": Bounds(117, 29, 0.286, "HGMMA.64x16x16", 8),
+    "out-64": Bounds(54, 60, 0.14, "HGMMA.64x16x16", 8),
+    "head-64": Bounds(147, 41, 0.14, "HGMMA.64x64x16", 4),
+    "head-kept-64": Bounds(143, 41, 0.14, "HGMMA.64x64x16", 4),
+    "rotate-splits-4": Bounds(30, 0, 0.18),
+    "rotate-prompt": Bounds(68, 1, 0.211),
+    "norm": Bounds(64, 1, 0.228),
+    "route-row": Bounds(91, 1, 0.384),
+    "route-prompt": Bounds(40, 24, 0.041, "HMMA.16816", 8),
+    "sum-2": Bounds(24, 0, 0.071),
+    "sum-4": Bounds(32, 0, 0.047),
+    "up-row": Bounds(139, 58, 0.228, "HGMMA.64x16x16", 16),
+    "down-row": Bounds(165, 58, 0.239, "HGMMA.64x16x16", 16),
+    "up-group-16": Bounds(103, 29, 0.211, "HGMMA.64x16x16", 16),
+    "down-group-16": Bounds(159, 29, 0.203, "HGMMA.64x16x16", 16),
+    "up-group-32": Bounds(200, 41, 0.214, "HGMMA.64x32x16", 16),
+    "down-group-32": Bounds(139, 41, 0.218, "HGMMA.64x32x16", 16),
+    "up-group-64": Bounds(224, 65, 0.224, "HGMMA.64x64x16", 16),
+    "down-group-64": Bounds(190, 65, 0.232, "HGMMA.64x64x16", 16),
+    "up-group-128": Bounds(115, 77, 0.354, "HGMMA.64x128x16", 4),
+    "down-group-128": Bounds(183, 77, 0.346, "HGMMA.64x128x16", 4),
+    "group": Bounds(96, 1, 0.5),
+    "up-row-120b": Bounds(139, 58, 0.228, "HGMMA.64x16x16", 16),
+    "down-row-120b": Bounds(159, 58, 0.239, "HGMMA.64x16x16", 16),
+    "up-group-16-120b": Bounds(163, 29, 0.211, "HGMMA.64x16x16", 16),
+    "down-group-16-120b": Bounds(159, 29, 0.202, "HGMMA.64x16x16", 16),
+    "up-group-128-120b": Bounds(115, 77, 0.354, "HGMMA.64x128x16", 4),
+    "down-group-128-120b": Bounds(183, 77, 0.346, "HGMMA.64x128x16", 4),
+    "group-120b": Bounds(96, 1, 0.61),
+    "attention-decode-splits-8": Bounds(63, 21, 0.068, "HMMA.16816", 16),
+    "attention-decode-splits-32": Bounds(63, 21, 0.068, "HMMA.16816", 16),
+    "attention-decode-window": Bounds(64, 21, 0.07, "HMMA.16816", 16),
+    "attention-drafts-splits-16": Bounds(135, 41, 0.156, "HGMMA.64x64x16", 8),
+    "attention-drafts-window": Bounds(135, 41, 0.171, "HGMMA.64x64x16", 8),
+    "attention-prompt": Bounds(238, 49, 0.275, "HGMMA.64x64x16", 16),
+    "attention-prompt-window": Bounds(242, 49, 0.306, "HGMMA.64x64x16", 16),
+    "merge-8": Bounds(22, 1, 0.304),
+    "merge-32": Bounds(40, 1, 0.129),
+    "pick": Bounds(39, 1, 0.083),
+    "redraw": Bounds(95, 1, 3.313),
+    "write": Bounds(12, 0, 0.125),
+    "unpack": Bounds(24, 0, 0.225),
+    "qkv-16-fp8": Bounds(58, 31, 0.131, "HMMA.16816", 16),
+    "rotate-prompt-fp8": Bounds(64, 1, 0.305),
+    "attention-decode-splits-32-fp8": Bounds(102, 13, 0.241, "HMMA.16816", 16),
+    "attention-prompt-fp8": Bounds(223, 41, 0.586, "HGMMA.64x64x16", 16),
+}
+# At the memory's speed, an H200 executes 0.215 instructions for each byte.
+MEMORY_SPEED = 0.215
+# What is read or prefetched before the wait for the kernel before, with programmatic dependent launch: weights only.
+EARLY = {
+    "qkv": ["weight"],
+    "out": ["weight"],
+    "head": ["weight"],
+    "norm": ["norm"],
+    "route-row": ["bias", "norm", "weight"],
+    "merge": ["sinks"],
+}
+
+
+@pytest.fixture(scope="module", params=["own", "earlier"])
+def built(request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
+    """What every kernel has at the dimensions of gpt-oss-20b and 120b, built for compute capability 9.0."""
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    if request.param == "earlier":
+        assert EARLIER.exists()
+        env["PYTHONPATH"] = str(EARLIER)
+    command = [sys.executable, "-m", "tests.gpt_oss.support.build_kernels"]
+    found = json.loads(subprocess.check_output(command, env=env, cwd=REPOSITORY, text=True))
+    assert found.pop("triton") == ("3.6.0" if request.param == "earlier" else "3.9.0")
+    return dict(found)
+
+
+def test_kernels_build_for_h100_within_their_bounds(built: dict[str, dict[str, Any]]) -> None:
+    """More registers or shared memory than before mean fewer programs at once on a multiprocessor."""
+    assert built.keys() == BOUNDS.keys()
+    broken: dict[str, object] = {}
+    for name, bounds in BOUNDS.items():
+        kernel = built[name]
+        fits = {
+            "spills": kernel["spills"] == 0,
+            "registers": kernel["registers"] <= bounds.registers,
+            "shared": kernel["shared"] <= bounds.shared * 1024,
+            "per_byte": kernel["per_byte"] <= bounds.per_byte,
+            "products": kernel["products"] == ({bounds.product: bounds.products} if bounds.product else {}),
+        }
+        broken |= {f"{name}: {what}": kernel[what] for what, fit in fits.items() if not fit}
+    assert broken == {}
+
+
+def test_decodes_read_weights_and_keys_at_speed_of_memory(built: dict[str, dict[str, Any]]) -> None:
+    """FP8 keys, which have half of the bytes, need more; so do the experts' kernels of one row with Triton 3.6."""
+    names = [name for name in built if name.startswith(("qkv-16", "out-16", "head-16", "attention-decode"))]
+    names += [name for name in built if name.startswith(("up-group-16", "down-group-16"))]
+    assert len(names) > 10
+    slow = {name: built[name]["per_byte"] for name in names if built[name]["per_byte"] > MEMORY_SPEED}
+    assert slow.keys() == {"attention-decode-splits-32-fp8"}
+
+
+def test_arguments_of_a_step_select_no_other_build(built: dict[str, dict[str, Any]]) -> None:
+    """A value or an address that changes from step to step would otherwise compile a kernel in a request."""
+    assert {name: kernel["specialized"] for name, kernel in built.items() if kernel["specialized"]} == {}
+
+
+def test_kernels_read_only_weights_before_they_wait_for_the_kernel_before(built: dict[str, dict[str, Any]]) -> None:
+    """They neither write nor branch before, so every program waits. Those of a step's input and restrictions do not."""
+    for name, kernel in built.items():
+        if name in ("write", "unpack", "redraw"):
+            assert kernel["early"] is None
+        else:
+            expected = next((names for prefix, names in EARLY.items() if name.startswith(prefix)), [])
+            assert kernel["early"] == expected, name
