@@ -14,7 +14,7 @@ from llama_stack_gpt_oss.engine.adjustments import Adjustments
 from llama_stack_gpt_oss.engine.batch import Batch, Fields, pack
 from llama_stack_gpt_oss.engine.cache import BLOCK_TOKENS
 from llama_stack_gpt_oss.engine.config import ModelConfig
-from llama_stack_gpt_oss.engine.kernels import DEPENDENT_CAPABILITY, triton_ops
+from llama_stack_gpt_oss.engine.kernels import has_dependent_launch, triton_ops
 from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
 from llama_stack_gpt_oss.engine.kernels.triton_ops import FEW_ROWS, ExpertTiles, TritonOps
 from llama_stack_gpt_oss.engine.ops import LayerKVCache, Ops, Routed
@@ -69,8 +69,7 @@ def on_device(plan: Plan, device: torch.device) -> TritonOps:
     if device.type == "cpu":
         return TritonOps(plan.config, wide=True)
     processors = torch.cuda.get_device_properties(device).multi_processor_count
-    dependent = torch.cuda.get_device_capability(device) >= DEPENDENT_CAPABILITY
-    return TritonOps(plan.config, processors=processors, dependent=dependent)
+    return TritonOps(plan.config, processors=processors, dependent=has_dependent_launch(device))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from triton import next_power_of_2
+import triton
 from triton.runtime import interpreter
 
 from llama_stack_gpt_oss.config import GptOssConfig
@@ -714,18 +714,27 @@ def test_ops_are_chosen_by_device(config: ModelConfig, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("capability", "wanted", "dependent"), [((9, 0), True, True), ((9, 0), False, False), ((8, 9), True, False)]
+    ("capability", "version", "wanted", "dependent"),
+    [
+        ((9, 0), "3.6.0", True, True),
+        ((12, 0), "3.10.0+git", True, True),
+        ((9, 0), "3.6.0", False, False),
+        ((8, 9), "3.6.0", True, False),
+        ((9, 0), "3.5.1", True, False),
+    ],
 )
-def test_dependent_launch_needs_setting_and_compute_capability(
+def test_dependent_launch_needs_setting_gpu_and_triton(
     config: ModelConfig,
     monkeypatch: pytest.MonkeyPatch,
     capability: tuple[int, int],
+    version: str,
     wanted: bool,
     dependent: bool,
 ) -> None:
     found: list[bool] = []
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=132))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(triton, "__version__", version)
     monkeypatch.setattr(triton_ops, "TritonOps", lambda *options: found.append(options[-1]))
     settings = GptOssConfig(checkpoint="x", dependent_launch=wanted).engine(Path("x"))
     choose(config, torch.device("cuda"), torch.bfloat16, settings.dependent_launch)
@@ -739,7 +748,7 @@ def test_warm_up_has_a_step_for_each_build_of_a_kernel(config: ModelConfig, expe
 
     def builds(rows: int) -> tuple[object, ...]:
         block, launch = expert_tiles(rows, experts, chosen=4)
-        grouped = rows > FEW_ROWS and (block, launch, min(next_power_of_2(rows), triton_ops.SCORES // experts))
+        grouped = rows > FEW_ROWS and (block, launch, min(triton.next_power_of_2(rows), triton_ops.SCORES // experts))
         dense = rows <= triton_ops.FUSED_ROWS and (rows_block(rows), ops.dense_splits(rows, 160))
         return rows <= triton_ops.SPLIT_ROWS, dense, grouped
 

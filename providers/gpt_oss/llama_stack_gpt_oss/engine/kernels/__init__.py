@@ -7,17 +7,25 @@ from ..ops import Ops
 from .torch_ops import TorchOps
 
 DEPENDENT_CAPABILITY = (9, 0)
+DEPENDENT_TRITON = (3, 6)  # the oldest version that the launch is tested with
 
 
 def choose(config: ModelConfig, device: torch.device, dtype: torch.dtype, dependent: bool = False) -> Ops:
     """Return Triton kernels for a GPU, and plain torch for other devices.
 
-    dependent: use programmatic dependent launch, if the GPU has it.
+    dependent: use programmatic dependent launch, if there is one.
     """
     if device.type != "cuda":
         return TorchOps(config)
     from .triton_ops import TritonOps
 
     processors = torch.cuda.get_device_properties(device).multi_processor_count
-    dependent = dependent and torch.cuda.get_device_capability(device) >= DEPENDENT_CAPABILITY
-    return TritonOps(config, dtype == torch.float32, processors, dependent)
+    return TritonOps(config, dtype == torch.float32, processors, dependent and has_dependent_launch(device))
+
+
+def has_dependent_launch(device: torch.device) -> bool:
+    """Return whether a GPU, and the installed Triton, have programmatic dependent launch."""
+    import triton
+
+    version = tuple(int(part) for part in triton.__version__.split(".")[:2])
+    return torch.cuda.get_device_capability(device) >= DEPENDENT_CAPABILITY and version >= DEPENDENT_TRITON

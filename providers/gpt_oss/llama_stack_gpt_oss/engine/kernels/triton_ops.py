@@ -150,7 +150,13 @@ class TritonOps:
         if rows > FUSED_ROWS:
             sums = functional.linear(self._normed(x, layer.attention_norm), layer.qkv)
             self._rotate(sums, sums, layer, targets, splits=1)
-            return queries
+        else:
+            self._project(x, layer, targets)
+        return queries
+
+    def _project(self, x: torch.Tensor, layer: Layer, targets: tuple[torch.Tensor, ...]) -> None:
+        """Do what `qkv` does, for few rows."""
+        config, rows = self.config, len(x)
         strips = (config.query_heads + 2 * config.kv_heads, config.head_size // 2 // 16)
         splits = self.dense_splits(rows, strips[0] * strips[1])
         sums = x.new_empty((rows, splits, len(layer.qkv)) if splits > 1 else (1,), dtype=torch.float32)
@@ -180,7 +186,6 @@ class TritonOps:
         )
         if splits > 1:
             self._rotate(sums, squares, layer, targets, splits)
-        return queries
 
     def dense_splits(self, rows: int, strips: int) -> int:
         """Return into how many parts, a power of two, so many strips of a projection split their inputs.
