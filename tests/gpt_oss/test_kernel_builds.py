@@ -75,7 +75,7 @@ BOUNDS = {
     "merge-8": Bounds(22, 1, 0.304),
     "merge-32": Bounds(40, 1, 0.129),
     "pick": Bounds(39, 1, 0.083),
-    "redraw": Bounds(95, 1, 3.313),
+    "redraw": Bounds(95, 1, 3.61),
     "write": Bounds(12, 0, 0.125),
     "unpack": Bounds(24, 0, 0.225),
     "qkv-16-fp8": Bounds(58, 31, 0.131, "HMMA.16816", 16),
