@@ -28,9 +28,8 @@ from llama_stack_responses.jobs.notifier import Notifier
 from llama_stack_responses.store.records import Condition, Records, VersionIs
 from tests.contract.backends import BACKENDS, BackendLocation, Clock
 from tests.support.database import DatabaseServer
-from tests.support.postgres import Postgres
 from tests.support.records import WatchedRecords
-from tests.support.valkey import Valkey
+from tests.support.stores import SERVERS
 from tests.unit.jobs.harness import ProcessHarness
 
 type Json = dict[str, Any]
@@ -177,7 +176,7 @@ def main() -> None:
     options = parser.parse_args()
     with ExitStack() as running:
         folder = Path(running.enter_context(tempfile.TemporaryDirectory()))
-        servers: dict[str, DatabaseServer] = {"redis": Valkey(folder / "redis"), "postgres": Postgres(folder / "pg")}
+        servers: dict[str, DatabaseServer] = {kind: make(folder / kind) for kind, make in SERVERS.items()}
         for server in servers.values():
             running.enter_context(server)
         place = BackendLocation(folder, lambda kind: servers[kind].url)

@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from io import StringIO
@@ -16,11 +16,9 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.cli import main
-from tests.support.database import DatabaseServer
-from tests.support.postgres import Postgres
 from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
+from tests.support.stores import SERVERS, serving
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
-from tests.support.valkey import Valkey
 from tests.support.variants import responses_config, variant
 from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire, output_text
@@ -32,7 +30,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning"),
 ]
 
-SERVERS: Final[dict[str, Callable[[Path], DatabaseServer]]] = {"redis": Valkey, "postgres": Postgres}
 CLI: Final = [sys.executable, "-c", "import sys; from llama_stack_responses.cli import main; sys.exit(main())"]
 MODEL: Final = "local/m"
 
@@ -89,8 +86,8 @@ def operated(
     config = variant(template, folder / "config.yaml", change)
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
     with ExitStack() as running:
-        if kind in SERVERS:
-            env |= running.enter_context(SERVERS[kind](folder / "server")).environment
+        if server := running.enter_context(serving(kind, folder / "server")):
+            env |= server.environment
         stack = running.enter_context(LiveStack(config, env, folder / "state", host=host))
         yield OperatedStack(stack, config, env, kind)
 

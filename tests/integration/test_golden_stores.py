@@ -15,9 +15,9 @@ from tests.support.golden_store import (
     differences,
     keep_for_ever,
     load,
-    serving,
 )
 from tests.support.stack import REPOSITORY, Host, LiveStack
+from tests.support.stores import serving
 from tests.support.upstream import Upstream, UpstreamProcess
 from tests.support.variants import variant
 from tests.support.waiting import wait_until

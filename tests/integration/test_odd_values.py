@@ -1,23 +1,20 @@
 """Odd values in every field of a request, on each store: each is accepted, or refused with a 4xx and a reason."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from importlib.util import find_spec
 from itertools import product
-from pathlib import Path
 from typing import Final
 
 import httpx
 import pytest
 
-from tests.support.database import DatabaseServer
 from tests.support.hostile.words import FIELDS
-from tests.support.postgres import Postgres
 from tests.support.stack import REPOSITORY, Host, LiveStack
+from tests.support.stores import serving
 from tests.support.upstream import UpstreamProcess
-from tests.support.valkey import Valkey
 from tests.support.variants import add_containers, variant
 from tests.support.wire import Json, Wire, error_of
 
@@ -25,7 +22,6 @@ pytestmark = [pytest.mark.live, pytest.mark.extended]
 
 TEMPLATES: Final = ["starter"] if find_spec("ogx") else ["starter", "redis", "postgres"]
 """One store is tested on both hosts, and the rest on one, because stores do not depend on the host."""
-SERVERS: Final[dict[str, Callable[[Path], DatabaseServer]]] = {"redis": Valkey, "postgres": Postgres}
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +34,8 @@ def stacks(
         servers: dict[str, LiveStack] = {}
         for name in TEMPLATES:
             env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
-            if name in SERVERS:
-                env |= running.enter_context(SERVERS[name](folder / f"{name}-server")).environment
+            if server := running.enter_context(serving(name, folder / f"{name}-server")):
+                env |= server.environment
             template = REPOSITORY / "templates" / name / "config.yaml"
             config = variant(template, folder / name / "config.yaml", add_containers)
             servers[name] = LiveStack(config, env, folder / name / "state", host=host)

@@ -13,19 +13,17 @@ import httpx
 import pytest
 
 from tests.support.database import DatabaseServer
-from tests.support.postgres import Postgres
 from tests.support.process import free_port
 from tests.support.snippet_programs import READINESS
 from tests.support.snippets import blocks
 from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
+from tests.support.stores import SERVERS
 from tests.support.upstream import Upstream, UpstreamProcess
-from tests.support.valkey import Valkey
 from tests.support.variants import Json, responses_config, variant
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
 
-SERVERS: Final[dict[str, Callable[[Path], DatabaseServer]]] = {"redis": Valkey, "postgres": Postgres}
 DOCUMENTED: Final = json.loads(blocks()[READINESS].text)
 READY: Final = {"status": "ready", "store": "ok", "worker": "ok", "model_server": "ok"}
 

@@ -3,11 +3,10 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import count, cycle
-from pathlib import Path
 from threading import Event
 from typing import Any, Final, Self
 
@@ -16,21 +15,18 @@ import pytest
 
 from llama_stack_responses.intervals import DEFAULT
 from llama_stack_responses.jobs.queue import MAX_TRIES
-from tests.support.postgres import Postgres
+from tests.support.database import DatabaseServer
 from tests.support.reader import Reader
 from tests.support.stack import REPOSITORY, Host, LiveStack
+from tests.support.stores import SERVERS
 from tests.support.strict import check_stream, read_sse
 from tests.support.upstream import Upstream, UpstreamProcess, reasoning, reply, text
-from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire, checked, error_of, final, output_text, roles_and_texts
 
 # Replicas share a store and its notifications, which do not depend on the host.
 pytestmark = [pytest.mark.live, pytest.mark.one_host]
 
-type Server = Valkey | Postgres
-
-SERVERS: Final[dict[str, Callable[[Path], Server]]] = {"redis": Valkey, "postgres": Postgres}
 COUNT = [*reasoning("Hm."), *text("one ", "two ", "three")]
 HELD = reply(COUNT, hold=3)
 WHOLE = reply(COUNT)
@@ -43,7 +39,7 @@ STACKS: Final[dict[str, list[str]]] = {"postgres": ["one", "other", "sleeper"], 
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, DatabaseServer]]:
     """One database server of each kind."""
     with ExitStack() as running:
         created = {kind: make(tmp_path_factory.mktemp(kind)) for kind, make in SERVERS.items()}
@@ -57,7 +53,7 @@ def replicas(
     host: Host,
     stack_env: dict[str, str],
     upstream_process: UpstreamProcess,
-    servers: dict[str, Server],
+    servers: dict[str, DatabaseServer],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[dict[str, dict[str, LiveStack]]]:
     """The stacks of each template by the kind of their database server and by name."""
@@ -332,7 +328,7 @@ def is_unknown(error: Json) -> bool:
 
 @pytest.mark.extended
 def test_store_killed_under_load_keeps_acknowledged_responses(
-    kind: str, servers: dict[str, Server], wires: tuple[Wire, Wire], upstream: Upstream
+    kind: str, servers: dict[str, DatabaseServer], wires: tuple[Wire, Wire], upstream: Upstream
 ) -> None:
     # In a long outage, the worker loses its lease and drops the job, which then runs a second time.
     upstream.script("m", [HELD, WHOLE])
@@ -359,7 +355,7 @@ def test_store_killed_under_load_keeps_acknowledged_responses(
 
 
 def test_store_outage_is_503_and_ends_when_the_store_is_back(
-    kind: str, servers: dict[str, Server], wires: tuple[Wire, Wire], upstream: Upstream
+    kind: str, servers: dict[str, DatabaseServer], wires: tuple[Wire, Wire], upstream: Upstream
 ) -> None:
     # After a long outage, the job may run again; its last reply is not held.
     upstream.script("m", [HELD, HELD, WHOLE])
@@ -400,7 +396,7 @@ def test_store_outage_is_503_and_ends_when_the_store_is_back(
 
 @pytest.mark.extended
 def test_job_completes_after_repeated_store_outages_in_one_round(
-    servers: dict[str, Server], replicas: dict[str, dict[str, LiveStack]], upstream: Upstream
+    servers: dict[str, DatabaseServer], replicas: dict[str, dict[str, LiveStack]], upstream: Upstream
 ) -> None:
     upstream.script("m", [*[HELD] * MAX_TRIES, WHOLE])
     stacks = replicas["postgres"]

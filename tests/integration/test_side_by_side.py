@@ -22,10 +22,10 @@ from tests.support.golden_store import (
     StoreClient,
     differences,
     make_responses,
-    serving,
 )
 from tests.support.sse import SseReader
 from tests.support.stack import Host, LiveStack
+from tests.support.stores import serving
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
 from tests.support.variants import responses_config, variant
 from tests.support.waiting import wait_until

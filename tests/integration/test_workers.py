@@ -2,24 +2,22 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from importlib.util import find_spec
 from itertools import count, cycle
 from pathlib import Path
-from typing import Final
 
 import pytest
 
 from tests.support.database import DatabaseServer
-from tests.support.postgres import Postgres
 from tests.support.reader import Reader
 from tests.support.socket_client import SocketClient
 from tests.support.stack import REPOSITORY, Host, LiveStack
+from tests.support.stores import SERVERS
 from tests.support.strict import check_stream
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
-from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire, checked, error_of, final, output_text, roles_and_texts
 from tests.support.workers import Workers, WorkersStack
@@ -28,7 +26,6 @@ pytestmark = [pytest.mark.live, pytest.mark.extended]
 
 TEMPLATES = ["starter"] if find_spec("ogx") else ["starter", "redis", "postgres"]
 """One store is tested on both hosts, and the rest on one, because stores do not depend on the host."""
-SERVERS: Final[dict[str, Callable[[Path], DatabaseServer]]] = {"redis": Valkey, "postgres": Postgres}
 HELD = reply(text("one ", "two ", "three"), hold=2)
 WHOLE = reply(text("one ", "two ", "three"))
 CLIENTS = 16

@@ -16,8 +16,8 @@ import sqlite3
 import subprocess
 import sys
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,12 +26,12 @@ from typing import Any, Final, Literal, Self
 import httpx
 from redis import Redis
 
-from tests.support.postgres import Postgres, program
+from tests.support.postgres import program
 from tests.support.script import Reply, error, finish, reasoning, reply, text, tool_call
 from tests.support.sse import read_sse
 from tests.support.stack import LiveStack
+from tests.support.stores import serving
 from tests.support.upstream import Upstream, UpstreamProcess
-from tests.support.valkey import Valkey
 from tests.support.variants import responses_config, variant
 
 type Json = dict[str, Any]
@@ -86,18 +86,6 @@ class GoldenStore:
     def write(self, path: Path) -> None:
         """Write the store to a file."""
         path.write_bytes(lzma.compress(json.dumps(vars(self), sort_keys=True).encode(), preset=9))
-
-
-@contextmanager
-def serving(kind: Kind, folder: Path) -> Iterator[Any]:
-    """Run the server of a kind of store, if it has one."""
-    if kind == "sqlite":
-        yield None
-        return
-    make: Callable[[Path], Any] = {"redis": Valkey, "postgres": Postgres}[kind]
-    folder.mkdir()
-    with make(folder) as server:
-        yield server
 
 
 def keep_for_ever(config: Json) -> None:

@@ -1,25 +1,22 @@
 """Two servers of one store: the page of one shows what the other makes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from tests.support.browser import Browser
-from tests.support.postgres import Postgres
 from tests.support.reader import Reader
 from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
+from tests.support.stores import SERVERS
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
-from tests.support.valkey import Valkey
 from tests.support.variants import responses_config, variant
 from tests.support.wire import Wire
 
 # Servers share a store and its notifications, which do not depend on the host.
 pytestmark = [pytest.mark.live, pytest.mark.one_host]
 
-SERVERS: Final[dict[str, Callable[[Path], Any]]] = {"redis": Valkey, "postgres": Postgres}
 KINDS: Final = ["redis", *(pytest.param(each, marks=pytest.mark.extended) for each in ("sqlite", "postgres"))]
 """`tests/contract` has the notifications of each store."""
 SECRET: Final = "c2VjcmV0IG9mIHR3byBzZXJ2ZXJzLCAzMiBieXRlcyE="
