@@ -9,7 +9,8 @@ import torch
 
 from llama_stack_gpt_oss.engine.cache import BlockTable, KVCacheBlocks, blocks_filled
 from llama_stack_gpt_oss.engine.config import ModelConfig
-from llama_stack_gpt_oss.engine.sequence import SamplingParams, Sequence
+from llama_stack_gpt_oss.engine.sampling_params import SamplingParams
+from llama_stack_gpt_oss.engine.sequence import Sequence
 from llama_stack_gpt_oss.engine.weights import Weights
 
 Row = dict[str, str | float | bool]

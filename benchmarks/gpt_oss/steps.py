@@ -24,8 +24,9 @@ from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.mxfp4 import words_of
 from llama_stack_gpt_oss.engine.ops import HeadOutput
 from llama_stack_gpt_oss.engine.runner import ModelRunner, Step
+from llama_stack_gpt_oss.engine.sampling_params import SamplingParams
 from llama_stack_gpt_oss.engine.scheduler import Limits, ScheduledTokens
-from llama_stack_gpt_oss.engine.sequence import SamplingParams, Sequence, TokenMask
+from llama_stack_gpt_oss.engine.sequence import Sequence, TokenMask
 from llama_stack_gpt_oss.engine.weights import Weights, load
 
 from .checkpoints import write_checkpoint

@@ -13,7 +13,7 @@ from llama_stack_gpt_oss.engine.engine import Request
 from llama_stack_gpt_oss.engine.errors import EngineError
 from llama_stack_gpt_oss.engine.model import block_bytes
 from llama_stack_gpt_oss.engine.progress import Progress
-from llama_stack_gpt_oss.engine.sequence import SamplingParams
+from llama_stack_gpt_oss.engine.sampling_params import SamplingParams
 from llama_stack_gpt_oss.engine.sharding import Shard
 from llama_stack_gpt_oss.process.assembly import assemble, select_device
 from llama_stack_gpt_oss.process.progress import ProgressBar

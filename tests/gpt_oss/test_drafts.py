@@ -18,8 +18,9 @@ from llama_stack_gpt_oss.engine.errors import QueueFullError
 from llama_stack_gpt_oss.engine.graphs import Capture, verified_sizes
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.runner import ModelRunner
+from llama_stack_gpt_oss.engine.sampling_params import SamplingParams
 from llama_stack_gpt_oss.engine.scheduler import Limits
-from llama_stack_gpt_oss.engine.sequence import SamplingParams, Sequence, TokenMask
+from llama_stack_gpt_oss.engine.sequence import Sequence, TokenMask
 
 from .support.engines import CPU, CountingRunner, counted_token, drain, engine_over, no_mask, tiny_model, tokens_of
 from .support.records import replayed

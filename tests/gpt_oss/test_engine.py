@@ -12,8 +12,8 @@ from llama_stack_gpt_oss.engine.cache import BLOCK_TOKENS
 from llama_stack_gpt_oss.engine.engine import Request
 from llama_stack_gpt_oss.engine.errors import QueueFullError, RequestError
 from llama_stack_gpt_oss.engine.model import Model
+from llama_stack_gpt_oss.engine.sampling_params import SamplingParams
 from llama_stack_gpt_oss.engine.scheduler import Limits
-from llama_stack_gpt_oss.engine.sequence import SamplingParams
 from llama_stack_gpt_oss.harmony import render
 from llama_stack_gpt_oss.vocabulary import Vocabulary
 

@@ -29,8 +29,9 @@ from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.mxfp4 import GROUP, LARGEST_SCALE
 from llama_stack_gpt_oss.engine.ops import HeadOutput, LayerKVCache, Routed
 from llama_stack_gpt_oss.engine.sampler import restrictions, row_seed, seed_base
+from llama_stack_gpt_oss.engine.sampling_params import SamplingParams
 from llama_stack_gpt_oss.engine.scheduler import ScheduledTokens
-from llama_stack_gpt_oss.engine.sequence import SamplingParams, Sequence
+from llama_stack_gpt_oss.engine.sequence import Sequence
 from llama_stack_gpt_oss.engine.state import Entries, State
 from llama_stack_gpt_oss.engine.warm_up import warm_up_steps
 from llama_stack_gpt_oss.engine.weights import Experts, Weights, load

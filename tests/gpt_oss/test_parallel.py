@@ -20,7 +20,7 @@ from llama_stack_gpt_oss.engine.errors import EngineError
 from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
 from llama_stack_gpt_oss.engine.kernels.triton_ops import TritonOps
 from llama_stack_gpt_oss.engine.ops import Ops, Routed
-from llama_stack_gpt_oss.engine.sequence import SamplingParams
+from llama_stack_gpt_oss.engine.sampling_params import SamplingParams
 from llama_stack_gpt_oss.engine.sharding import Shard
 from llama_stack_gpt_oss.engine.weights import Experts, Layer, Weights, load
 from llama_stack_gpt_oss.process.assembly import assemble

@@ -20,7 +20,7 @@ import pytest
 
 from llama_stack_gpt_oss.engine.engine import Metrics, Request
 from llama_stack_gpt_oss.engine.errors import EngineError, QueueFullError, RequestError
-from llama_stack_gpt_oss.engine.sequence import SamplingParams
+from llama_stack_gpt_oss.engine.sampling_params import SamplingParams
 from llama_stack_gpt_oss.process.client import EngineClient, EngineDiedError
 from llama_stack_gpt_oss.process.frames import line, pack_request, unpack_request
 from llama_stack_gpt_oss.process.grammars import GRAMMAR_CHARACTERS, MAX_SECONDS, WAITING, GrammarCompiler

@@ -16,8 +16,9 @@ from llama_stack_gpt_oss.engine.graphs import Capture, graph_sizes
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.ops import HeadOutput
 from llama_stack_gpt_oss.engine.runner import ModelRunner, Step
+from llama_stack_gpt_oss.engine.sampling_params import SamplingParams
 from llama_stack_gpt_oss.engine.scheduler import ScheduledTokens
-from llama_stack_gpt_oss.engine.sequence import SamplingParams, Sequence
+from llama_stack_gpt_oss.engine.sequence import Sequence
 from llama_stack_gpt_oss.engine.state import Entries, State
 
 from .support.engines import CPU, tiny_model

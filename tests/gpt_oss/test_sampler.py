@@ -20,8 +20,9 @@ from llama_stack_gpt_oss.engine.sampler import (
     sampled,
     seed_base,
 )
+from llama_stack_gpt_oss.engine.sampling_params import SamplingParams
 from llama_stack_gpt_oss.engine.scheduler import ScheduledTokens
-from llama_stack_gpt_oss.engine.sequence import Sampled, SamplingParams, Sequence
+from llama_stack_gpt_oss.engine.sequence import Sampled, Sequence
 
 from .support.engines import CPU
 

@@ -9,8 +9,9 @@ import torch
 
 from llama_stack_gpt_oss.engine.engine import Engine, Request, Update
 from llama_stack_gpt_oss.engine.sampler import draw, row_seed, seed_base
+from llama_stack_gpt_oss.engine.sampling_params import SamplingParams
 from llama_stack_gpt_oss.engine.scheduler import Limits, ScheduledTokens
-from llama_stack_gpt_oss.engine.sequence import Sampled, SamplingParams, Sequence
+from llama_stack_gpt_oss.engine.sequence import Sampled, Sequence
 
 from .support.engines import drain, engine_over, tokens_of
 

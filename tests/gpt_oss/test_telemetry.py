@@ -16,8 +16,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoi
 from llama_stack_gpt_oss import telemetry
 from llama_stack_gpt_oss.engine import scheduler
 from llama_stack_gpt_oss.engine.engine import Engine, Metrics, Request
+from llama_stack_gpt_oss.engine.sampling_params import SamplingParams
 from llama_stack_gpt_oss.engine.scheduler import Limits
-from llama_stack_gpt_oss.engine.sequence import SamplingParams
 from llama_stack_gpt_oss.process.frames import line, unpack_metrics
 from llama_stack_gpt_oss.telemetry import EngineTelemetry
 

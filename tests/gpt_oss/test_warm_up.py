@@ -18,8 +18,9 @@ from llama_stack_gpt_oss.engine.kernels.triton_ops import TritonOps
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.ops import HeadOutput
 from llama_stack_gpt_oss.engine.runner import ModelRunner
+from llama_stack_gpt_oss.engine.sampling_params import SamplingParams
 from llama_stack_gpt_oss.engine.scheduler import Limits
-from llama_stack_gpt_oss.engine.sequence import SamplingParams, TokenMask
+from llama_stack_gpt_oss.engine.sequence import TokenMask
 
 from .support.engines import CPU, drain
 from .support.launches import Build, recorded_launches

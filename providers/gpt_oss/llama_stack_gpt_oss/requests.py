@@ -8,7 +8,7 @@ from typing import Any
 
 from .engine.config import GenerationDefaults
 from .engine.engine import Request
-from .engine.sequence import SamplingParams
+from .engine.sampling_params import SamplingParams
 from .errors import InvalidRequest
 from .grammar import read_tool_choice, turn_grammar
 from .harmony import Chat, read_effort, read_response_format, render

@@ -16,8 +16,9 @@ from llama_stack_gpt_oss.engine.engine import Engine, Request, Runner, Update
 from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.runner import ModelRunner
+from llama_stack_gpt_oss.engine.sampling_params import SamplingParams
 from llama_stack_gpt_oss.engine.scheduler import Limits, ScheduledTokens
-from llama_stack_gpt_oss.engine.sequence import Sampled, SamplingParams, Sequence, TokenMask
+from llama_stack_gpt_oss.engine.sequence import Sampled, Sequence, TokenMask
 from llama_stack_gpt_oss.engine.state import Entries, State
 from llama_stack_gpt_oss.engine.weights import load
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .sequence import SamplingParams, Sequence
+from .sampling_params import SamplingParams
+from .sequence import Sequence
 
 
 @dataclass(slots=True)

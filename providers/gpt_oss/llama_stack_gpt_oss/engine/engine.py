@@ -10,8 +10,9 @@ from typing import NamedTuple, Protocol
 from .cache import Cache, longest_sequence
 from .drafts import Drafter
 from .errors import RequestError
+from .sampling_params import SamplingParams
 from .scheduler import Limits, ScheduledTokens, Scheduler
-from .sequence import Finish, Sampled, SamplingParams, Sequence, TokenMask
+from .sequence import Finish, Sampled, Sequence, TokenMask
 
 RATE_SECONDS = 10.0  # averaging period of token rates
 

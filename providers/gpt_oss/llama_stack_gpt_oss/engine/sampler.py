@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import torch
 
 from .adjustments import Adjustments
+from .sampling_params import SamplingParams
 from .scheduler import ScheduledTokens
-from .sequence import Sampled, SamplingParams, Sequence, TokenMask
+from .sequence import Sampled, Sequence, TokenMask
 
 WORD = 0xFFFFFFFF
 GOLDEN = 0x9E3779B9

@@ -9,8 +9,9 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from .batch import Fields, StepInput
+from .sampling_params import SamplingParams
 from .scheduler import ScheduledTokens
-from .sequence import SamplingParams, Sequence
+from .sequence import Sequence
 
 FEWEST_ROWS = 16  # of a tile; the others have twice as many each, so each build is for rows up to a power of two
 

@@ -24,7 +24,8 @@ from typing import Any, Final
 from ..engine.engine import Metrics, Request, Update
 from ..engine.errors import RequestError
 from ..engine.progress import Progress
-from ..engine.sequence import Sampled, SamplingParams
+from ..engine.sampling_params import SamplingParams
+from ..engine.sequence import Sampled
 
 QUEUE_FULL: Final = "queue_full"
 BAD_REQUEST: Final = "request"
