@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from ..config.stores import HostStore, MemoryStore, PostgresStore, RedisStore, SqliteStore, Store
 from ..core.owner import ANONYMOUS, Owner
-from .keyvalue import KeyValue, KeyValueRecords
+from .host_keyvalue import KeyValue, KeyValueRecords
 from .memory import MemoryRecords
 from .records import Records
 from .sqlite import SqliteRecords

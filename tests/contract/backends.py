@@ -15,7 +15,7 @@ from llama_stack.core.storage.kvstore.postgres import PostgresKVStoreImpl
 from llama_stack.core.storage.kvstore.redis import RedisKVStoreImpl
 from llama_stack.core.storage.kvstore.sqlite import SqliteKVStoreImpl
 
-from llama_stack_responses.store.keyvalue import KeyValueRecords
+from llama_stack_responses.store.host_keyvalue import KeyValueRecords
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.postgres import PostgresRecords
 from llama_stack_responses.store.records import Records

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.host.keyvalue import backend
 from llama_stack_responses.store.factory import open_records
-from llama_stack_responses.store.keyvalue import KeyValueRecords
+from llama_stack_responses.store.host_keyvalue import KeyValueRecords
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.postgres import PostgresRecords
 from llama_stack_responses.store.redis import RedisRecords

@@ -12,7 +12,7 @@ import pytest
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.keyvalue import KeyValueRecords
+from llama_stack_responses.store.host_keyvalue import KeyValueRecords
 from llama_stack_responses.store.records import Conflict, Delete, Ensure, Op, Put, Record, VersionIs
 from tests.contract.conversations import CREATED, assistant, response, user
 
