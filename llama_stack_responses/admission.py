@@ -1,4 +1,7 @@
-"""Admission control: quotas on the units of one resource that all requests, and those of one user, may hold."""
+"""Admission control: quotas on the units of one resource that all requests, and those of one user, may hold.
+
+The numbers are settings: those of `config/limits.py`, and for files and pages those of `config/services.py`.
+"""
 
 from __future__ import annotations
 

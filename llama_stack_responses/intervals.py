@@ -1,4 +1,7 @@
-"""Intervals and time limits that operators do not configure."""
+"""Intervals and time limits that operators do not configure.
+
+Those that operators configure are in `config/`. The interval of keep-alive comments is in `wire/sse.py`.
+"""
 
 from __future__ import annotations
 
