@@ -432,7 +432,7 @@ def test_drafts_are_drawn_like_tokens_of_model(model: Model) -> None:
     whole[:, ids] = logits
     seeds = torch.tensor([row_seed(bases[entry], place) for entry, place in zip(entries, places.tolist(), strict=True)])
     expected = draw(whole, state.temperatures[entries], seeds)
-    assert torch.equal(drafter._drawn(logits, entries, places, warm=True), expected)
+    assert torch.equal(drafter._drawn(logits, entries, places, is_random=True), expected)
     assert not torch.equal(expected, whole.argmax(-1))
 
 

@@ -17,28 +17,33 @@ from .state import Entries, State
 
 
 class _Wanted(NamedTuple):
-    """A sequence to draft for: its index among the proposed ones, row of the last step, entry, and number of drafts."""
+    """A sequence to draft for.
 
-    number: int
+    result_index: the index of its drafts in the result of `propose`. row: of the last step, after which it goes on.
+    entry: its entry in the state on the device. length: its number of tokens, which is the position of its first draft.
+    drafts: how many to draft. is_random: whether its temperature is above 0.
+    """
+
+    result_index: int
     row: int
     entry: int
     length: int
     drafts: int
-    warm: bool
+    is_random: bool
 
 
 class HeadDrafter:
     """Runs the head on all rows of each step, and on its own outputs for further drafts.
 
-    A draft is drawn with the noise of its position, as the model's token is: the likelier both find a token, the more
-    often they draw the same one.
+    Draft and model use the same random noise at a position, so they usually draw the same token when their
+    probabilities are similar.
     """
 
-    waits = True
+    waits = True  # the row from which it drafts depends on how many drafts the last step accepted
 
     def __init__(self, head: DraftHead, state: State, entries: Entries, most: int) -> None:
         """Create a drafter of at most `most` tokens for a step."""
-        self.head = head
+        self._draft_head = head
         self._state = state
         self._entries = entries
         self._most = most
@@ -47,17 +52,21 @@ class HeadDrafter:
         self._hidden: torch.Tensor | None = None
 
     def computed(
-        self, head: HeadOutput, batch: Batch, works: Series[ScheduledTokens], ends: Series[tuple[int, int]] = ()
+        self, output: HeadOutput, batch: Batch, works: Series[ScheduledTokens], ends: Series[tuple[int, int]] = ()
     ) -> None:
-        """Compute the rows of a step, which has sampled. ends: rows whose next token is in the prompt, and that one."""
-        assert head.features is not None
-        wanted = batch.sampled[: len(head.tokens)]
+        """Compute the rows of a step, which has sampled.
+
+        ends: (row, next token) for each row whose next token is already known from the prompt.
+        """
+        assert output.features is not None
+        wanted = batch.sampled[: len(output.tokens)]
         following = batch.tokens.roll(-1)
-        following[wanted] = head.tokens
+        following[wanted] = output.tokens
         if ends:
             rows, tokens = torch.tensor(ends, device=following.device).unbind(-1)
             following[rows] = tokens
-        self._hidden = self.head.forward(self.head.combined(head.features), following, batch)[wanted]
+        combined = self._draft_head.combined(output.features)
+        self._hidden = self._draft_head.forward(combined, following, batch)[wanted]
         self._rows, row = {}, 0
         for work in works:
             self._rows[work.sequence] = row
@@ -72,7 +81,8 @@ class HeadDrafter:
         if not wanted:
             return drafts
         for each, tokens in zip(wanted, self._draft(wanted), strict=True):
-            drafts[each.number] = before_stop(tokens[: each.drafts], sequences[each.number].params.stop_ids)
+            stop_ids = sequences[each.result_index].params.stop_ids
+            drafts[each.result_index] = before_stop(tokens[: each.drafts], stop_ids)
         return drafts
 
     def verified(self, sequence: Sequence, drafted: int, accepted: int) -> None:
@@ -83,11 +93,11 @@ class HeadDrafter:
         self._lengths.pop(sequence, None)
         self._rows.pop(sequence, None)
 
-    def warm_up(self, head: HeadOutput, batch: Batch) -> None:
+    def warm_up(self, output: HeadOutput, batch: Batch) -> None:
         """Compile what a step and drafts for its sequences need, in the scratch block."""
-        self.computed(head, batch, ())
+        self.computed(output, batch, ())
         spare = self._state.spare
-        self._draft([_Wanted(0, row, spare, 1, min(2, self._most), True) for row in range(len(head.tokens))])
+        self._draft([_Wanted(0, row, spare, 1, min(2, self._most), True) for row in range(len(output.tokens))])
 
     def _wanted(self, index: int, sequence: Sequence) -> _Wanted | None:
         row, known = self._rows.get(sequence), self._entries.known(sequence)
@@ -103,24 +113,31 @@ class HeadDrafter:
         return _Wanted(index, row, entry, sequence.length, count, sequence.params.temperature > 0)
 
     def _draft(self, wanted: Series[_Wanted]) -> list[list[int]]:
-        """Return as many tokens for each as the first one wants, which wants the most."""
+        """Return the drafts of each.
+
+        `wanted` is sorted, most drafts first. Every row gets as many tokens as the first; the caller cuts off the
+        surplus.
+        """
         assert self._hidden is not None
         numbers = torch.tensor([each[1:4] for each in wanted], device=self._hidden.device)
         rows, entries, lengths = numbers.unbind(-1)
-        hidden, warm = self._hidden[rows], any(each.warm for each in wanted)
-        tokens = [self._drawn(hidden, entries, lengths, warm)]
+        hidden, is_random = self._hidden[rows], any(each.is_random for each in wanted)
+        tokens = [self._drawn(hidden, entries, lengths, is_random)]
         for number in range(1, wanted[0].drafts):
             active = sum(each.drafts > number for each in wanted)
+            # A row has a token's position, reads the token after it, and predicts the one after that.
             batch = self._rows_of(entries[:active], lengths[:active] + number - 2)
-            hidden = self.head.forward(hidden[:active], tokens[-1][:active], batch)
+            hidden = self._draft_head.forward(hidden[:active], tokens[-1][:active], batch)
             tokens.append(tokens[-1].clone())
-            tokens[-1][:active] = self._drawn(hidden, entries[:active], lengths[:active] + number, warm)
+            tokens[-1][:active] = self._drawn(hidden, entries[:active], lengths[:active] + number, is_random)
         return torch.stack(tokens, -1).tolist()
 
-    def _drawn(self, hidden: torch.Tensor, entries: torch.Tensor, positions: torch.Tensor, warm: bool) -> torch.Tensor:
+    def _drawn(
+        self, hidden: torch.Tensor, entries: torch.Tensor, positions: torch.Tensor, is_random: bool
+    ) -> torch.Tensor:
         """Draw the token of each position as `sampler.draw` does, from what the head predicts."""
-        logits, ids = self.head.logits(hidden)
-        if warm:
+        logits, ids = self._draft_head.logits(hidden)
+        if is_random:
             temperatures = self._state.temperatures[entries][:, None]
             seeds = row_seed(self._state.seeds[entries].long() & WORD, positions)
             noised = logits / temperatures.clamp_min(COLDEST) + noise(mix(mix(ids)[None, :] ^ seeds[:, None]))
