@@ -1,4 +1,4 @@
-"""Every code block of README.md, CONTRIBUTING.md and docs/, run unchanged against one live stack.
+"""Every code block of README.md, CONTRIBUTING.md, the READMEs of providers/ and docs/, run against one live stack.
 
 The stack's configuration is the starter template with the documented YAML blocks. Only placeholder addresses are
 replaced (see `replacements`). `NOT_RUN` lists the blocks that are not run, with the reasons.
@@ -112,6 +112,7 @@ def replacements(home: Path, upstream_process: UpstreamProcess, internet: Web, m
     """The replacements of documented addresses and paths. The stack's address is added once it runs."""
     model_server = upstream_process.client.url
     return {
+        "http://localhost:8000": model_server,
         "http://localhost:8080": model_server,
         "https://models.internal": model_server,
         "https://moderator.internal": model_server,
@@ -173,6 +174,16 @@ def test_documented_model_server_block_is_valid(replacements: dict[str, str]) ->
     check_entry(entry)
     config = OpenAIChatConfig.model_validate({**entry["config"], "api_key": "sk-1"})
     assert config.network.tls.verify == Path(replacements["/etc/ssl/internal-ca.pem"])
+
+
+def test_documented_entry_of_gpt_oss_is_that_of_its_template() -> None:
+    block = BLOCKS["providers/gpt_oss/README.md, llama-stack-gpt-oss, yaml"]
+    [entry] = yaml.safe_load(block.text)["providers"]["inference"]
+    template = yaml.safe_load((REPOSITORY / "templates" / "gpt-oss" / "config.yaml").read_text())
+    [expected] = template["providers"]["inference"]
+    check_entry(entry)
+    assert {**entry, "config": {}} == {**expected, "config": {}}
+    assert entry["config"].keys() <= expected["config"].keys()
 
 
 # -- programs ------------------------------------------------------------------
@@ -336,7 +347,7 @@ def test_documented_commands_that_are_not_run_are_valid(name: str) -> None:
         assert all((REPOSITORY / word).exists() for word in words if word.startswith(OURS))
         if "init" in words:
             assert (REPOSITORY / "templates" / words[words.index("init") + 1]).is_dir()
-        if line.startswith("pip install "):
+        if line.startswith("pip install . "):
             assert [word for word in words if word.startswith(("llama-stack==", "ogx=="))] in (
                 extras["llama-stack"][:1],
                 extras["ogx"][:1],

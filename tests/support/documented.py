@@ -15,6 +15,7 @@ OWN_MODULES: Final = {
     "remote::searxng": "llama_stack_responses",
     "remote::ddgs": "llama_stack_responses",
     "remote::openai-chat": "llama_stack_responses",
+    "inline::gpt-oss": "llama_stack_gpt_oss",
 }
 """Providers that no host has built in: an entry without its module does not start."""
 

@@ -1,4 +1,4 @@
-"""The test of each code block in README.md, CONTRIBUTING.md and docs/: a program, a configuration, or why none."""
+"""The test of each code block of the documentation (`documents`): a program, a configuration, or why none."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -137,6 +137,7 @@ IN_THE_STACK: Final = (
     "docs/guides/web-search.md, Public search engines, yaml",
     "docs/reference/configuration.md, Configuration, yaml",
     "docs/reference/configuration.md, A model's tokenizer, yaml",
+    "providers/openai_chat/README.md, `remote::openai-chat`, yaml",
 )
 """The parts of the configuration with which the stack for all programs starts."""
 OF_LLAMA_STACK: Final = "docs/guides/moderation.md, Set up a moderator, yaml 2"
@@ -208,6 +209,8 @@ NOT_RUN: Final = {
     "README.md, Tests, console": "these tests",
     "CONTRIBUTING.md, Set up, console": "installs what these tests run in",
     "CONTRIBUTING.md, Run tests, console": "these tests",
+    "providers/gpt_oss/README.md, llama-stack-gpt-oss, console": "installs torch: `make test-gpt-oss` does",
+    "providers/gpt_oss/README.md, llama-stack-gpt-oss, yaml": "loads a checkpoint; test_snippets.py compares it with the template",
     "docs/explanation/performance.md, Performance, console": "measures for ten minutes",
     "docs/explanation/performance.md, Stores, console": "measures for seven minutes",
     "docs/explanation/performance.md, Waiting, console": "measures for two minutes",

@@ -1,4 +1,6 @@
-"""The fenced code blocks of README.md, CONTRIBUTING.md and docs/, by names that do not depend on the surrounding text.
+"""The fenced code blocks of README.md, CONTRIBUTING.md, the READMEs of providers/ and docs/, by stable names.
+
+A name has the file and the heading, and does not depend on the surrounding text.
 
 found = blocks()
 found["docs/guides/web-search.md, Web search, python"].text
@@ -41,8 +43,9 @@ class Block:
 
 
 def documents(root: Path = REPOSITORY) -> list[Path]:
-    """Return README.md, CONTRIBUTING.md and all pages of docs/."""
-    return [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").rglob("*.md"))]
+    """Return README.md, CONTRIBUTING.md, the READMEs of providers/ and all pages of docs/."""
+    providers = sorted((root / "providers").glob("*/README.md"))
+    return [root / "README.md", root / "CONTRIBUTING.md", *providers, *sorted((root / "docs").rglob("*.md"))]
 
 
 def blocks(root: Path = REPOSITORY) -> dict[str, Block]:
