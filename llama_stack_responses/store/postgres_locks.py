@@ -39,7 +39,10 @@ def lock_id(schema: str, name: str) -> int:
 def locks(
     schema: str, writes: Sequence[Write], conditions: Sequence[Condition], limit: int
 ) -> list[tuple[int, bool]] | None:
-    """Return the numbers of a commit's locks in order, and whether each is exclusive; None: the whole store's."""
+    """Return the numbers of a commit's locks in order, and whether each is exclusive.
+
+    None means that the commit takes the lock of the whole store exclusively, and no other one.
+    """
     if any(isinstance(each, Empty) and each.prefix.count("/") < 2 for each in conditions):
         return None
     written = {write.key for write in writes}
@@ -78,7 +81,7 @@ def _names(written: Collection[str], read: Collection[str], empty: Collection[st
 
 
 def _group(key: str) -> str:
-    """Return the part that a key shares with every prefix of it that has two slashes."""
+    """Return a key's first two parts: `f/NAME` of `f/NAME/...`."""
     return "/".join(key.split("/", 2)[:2])
 
 
@@ -116,11 +119,16 @@ class LockBudget:
             if granted.done() and not granted.cancelled():
                 self._give(count)
             else:
-                self._give(0)
+                # The commits behind it may fit now.
+                self._grant_waiting()
             raise
 
     def _give(self, count: int) -> None:
         self._free += count
+        self._grant_waiting()
+
+    def _grant_waiting(self) -> None:
+        """Grant the first waiting commits their locks while enough are free; drop cancelled ones."""
         while self._waiting and (self._waiting[0][1].done() or self._waiting[0][0] <= self._free):
             wanted, granted = self._waiting.popleft()
             if not granted.done():
