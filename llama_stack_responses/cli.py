@@ -136,6 +136,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     command.set_defaults(run=import_stored)
     add_commands(commands)
+    for each in commands.choices.values():
+        each.set_defaults(command=each)
     return parser
 
 
@@ -148,7 +150,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     _prepare_output()
     try:
-        arguments = build_parser().parse_args(argv)
+        arguments, unknown = build_parser().parse_known_args(argv)
+        if unknown:
+            # `parse_args` would print the usage of the whole program, without the options of the command.
+            arguments.command.error(f"unrecognized arguments: {' '.join(unknown)}")
         arguments.run(arguments)
         sys.stdout.flush()
     except CommandError as error:

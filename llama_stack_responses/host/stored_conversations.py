@@ -17,11 +17,10 @@ _CONVERSATIONS_PER_QUERY: Final = 500
 async def stored_conversations(stack: StackConfig) -> AsyncGenerator[FoundConversation]:
     """Yield every conversation of every user, without the host's access policy."""
     service = ConversationServiceImpl(ConversationServiceConfig(config=stack), {})
-    tables: Any = None
     try:
         # Creates and migrates the tables, as the host's server does when it starts.
         await service.initialize()
-        tables = service.sql_store.sql_store
+        tables: Any = service.sql_store.sql_store
         rows = (await tables.fetch_all("openai_conversations", order_by=[("id", "asc")])).data
         for start in range(0, len(rows), _CONVERSATIONS_PER_QUERY):
             some = rows[start : start + _CONVERSATIONS_PER_QUERY]
@@ -29,11 +28,22 @@ async def stored_conversations(stack: StackConfig) -> AsyncGenerator[FoundConver
             for row in some:
                 yield _conversation(row, items.get(row["id"], []))
     except Exception as error:
-        # Each database raises different errors.
-        raise ImportImpossible(f"The host's conversations cannot be read ({type(error).__name__}).") from error
+        raise unreadable("conversations", error) from error
     finally:
-        if tables:
-            await tables.shutdown()
+        # OGX opens the store in `initialize`, which can fail before or after that.
+        if store := getattr(service, "sql_store", None):
+            await store.sql_store.shutdown()
+
+
+def unreadable(what: str, error: Exception) -> ImportImpossible:
+    """Return the reason to end the import: the host's table of `what` cannot be read.
+
+    Each database raises different errors, whose text can have the password.
+    """
+    return ImportImpossible(
+        f"The host's {what} cannot be read ({type(error).__name__}): check 'storage' in the configuration, and the "
+        "variables that it uses, such as STATE_DIR."
+    )
 
 
 async def _items(tables: Any, first: str, last: str) -> dict[str, list[dict[str, Any]]]:

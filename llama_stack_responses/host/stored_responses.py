@@ -6,11 +6,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from llama_stack_responses.service.conversation_import import ImportImpossible
 from llama_stack_responses.service.response_import import FoundResponse
 
 from .platform import ResponsesStore, ResponsesStoreReference
-from .stored_conversations import owner_of
+from .stored_conversations import owner_of, unreadable
 
 _ROWS_PER_READ: Final = 50
 """Rows that are read together. llama-stack writes a response's whole history into its row."""
@@ -28,7 +27,7 @@ async def stored_responses(reference: ResponsesStoreReference) -> AsyncIterator[
         # Creates and migrates the table, as the builtin provider does when it starts.
         await store.initialize()
     except Exception as error:
-        raise _unreadable(error) from error
+        raise unreadable("responses", error) from error
     tables = store.sql_store.sql_store
     try:
         yield StoredResponses(tables, reference.table_name)
@@ -53,8 +52,7 @@ class StoredResponses:
             try:
                 page = await self._tables.fetch_all(self._name, order_by=order, limit=_ROWS_PER_READ, **behind)
             except Exception as error:
-                # Each database raises different errors.
-                raise _unreadable(error) from error
+                raise unreadable("responses", error) from error
             if not page.data:
                 return
             after = {"at": page.data[-1]["created_at"], "id": page.data[-1]["id"]}
@@ -65,7 +63,7 @@ class StoredResponses:
         try:
             row = await self._tables.fetch_one(self._name, where={"id": response_id})
         except Exception as error:
-            raise _unreadable(error) from error
+            raise unreadable("responses", error) from error
         return _response(row) if row else None
 
 
@@ -83,7 +81,3 @@ def _response(row: dict[str, Any]) -> FoundResponse:
         inputs if isinstance(inputs, list) else [],
         continues,
     )
-
-
-def _unreadable(error: Exception) -> ImportImpossible:
-    return ImportImpossible(f"The host's responses cannot be read ({type(error).__name__}).")

@@ -180,12 +180,21 @@ def store_away(config: Json) -> None:
     config["providers"]["responses"][0]["config"]["store"]["path"] = "${env.STATE_DIR}"
 
 
+def host_table_unreadable(config: Json) -> None:
+    # The file is the configuration, and not a database.
+    config["storage"]["backends"]["sql_default"]["db_path"] = "${env.STATE_DIR}/other.yaml"
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
         (without_provider, "has no provider 'inline::kv'"),
         (in_memory, "names the store 'memory'"),
         (store_away, "The response store"),
+        (
+            host_table_unreadable,
+            "check 'storage' in the configuration, and the variables that it uses, such as STATE_DIR.",
+        ),
         (None, "Cannot read"),
     ],
 )

@@ -107,6 +107,14 @@ def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
         main(arguments)
 
 
+def test_unknown_argument_of_command_prints_usage_of_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["list", "config.yaml"])
+    printed = capsys.readouterr().err
+    assert "usage: llama-stack-responses list [-h] [--config CONFIG]" in printed
+    assert printed.endswith("llama-stack-responses list: error: unrecognized arguments: config.yaml\n")
+
+
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
