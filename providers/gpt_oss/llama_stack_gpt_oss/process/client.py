@@ -214,14 +214,19 @@ class EngineClient:
         """Return the open connection. While the engine is starting, all callers share one attempt."""
         if self._connection is not None and self._connection.open:
             return self._connection
-        if self._connecting is None or self._connecting.done():
-            self._connecting = asyncio.create_task(self._connect())
-            self._connecting.add_done_callback(_retrieve_exception)
+        connecting = self._connecting
+        if connecting is None or connecting.done():
+            connecting = self._start_connecting()
         try:
             async with asyncio.timeout(self._patience_seconds):
-                return await asyncio.shield(self._connecting)
+                return await asyncio.shield(connecting)
         except TimeoutError:
             raise EngineStartingError(f"{self.starting() or 'The gpt-oss engine is starting'}. Try again") from None
+
+    def _start_connecting(self) -> asyncio.Task[_Connection]:
+        connecting = self._connecting = asyncio.create_task(self._connect())
+        connecting.add_done_callback(_retrieve_exception)
+        return connecting
 
     async def _connect(self) -> _Connection:
         launching = self._launching or self._launcher.launch()
@@ -246,8 +251,7 @@ class EngineClient:
         finally:
             connection.fail()
         if not self._stopped.is_set():
-            self._connecting = asyncio.create_task(self._connect())
-            self._connecting.add_done_callback(_retrieve_exception)
+            self._start_connecting()
 
     async def _next_line(self, connection: _Connection) -> bytes:
         """Return the next line; b"" at the end."""
