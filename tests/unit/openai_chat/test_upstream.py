@@ -409,12 +409,18 @@ class ExtendingReceiver(PushReceiver):
         return True
 
 
-async def test_text_of_repeated_event_is_pushed_without_event() -> None:
-    receive = ExtendingReceiver("d", {"t": "d"})
+async def extending(receive: ExtendingReceiver) -> tuple[Connection, EventStream, asyncio.Future[Any]]:
+    """Return as `pushing` a stream whose texts are taken too, and its reader, which waits for the first event."""
     connection, stream = await pushing(Wire(), receive)
     stream.push_to(receive, receive)
     reading = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)
+    return connection, stream, reading
+
+
+async def test_text_of_repeated_event_is_pushed_without_event() -> None:
+    receive = ExtendingReceiver("d", {"t": "d"})
+    connection, stream, reading = await extending(receive)
     connection.data_received(b"".join(event(each) for each in ({"t": "a"}, {"t": "b"}, {"t": "c", "n": 1}, {"t": "c"})))
     assert receive.taken == ["a", "b", {"t": "c", "n": 1}, "c"]
     connection.data_received(event({"t": "d"}) + event({"t": "e"}))
@@ -426,10 +432,7 @@ async def test_text_of_repeated_event_is_pushed_without_event() -> None:
 
 async def test_repeated_event_of_one_read_is_pushed_as_alone() -> None:
     receive = ExtendingReceiver("f", {"t": "f"})
-    connection, stream = await pushing(Wire(), receive)
-    stream.push_to(receive, receive)
-    reading = asyncio.ensure_future(anext(stream))
-    await asyncio.sleep(0)
+    connection, stream, reading = await extending(receive)
     for sent in (
         event({"t": "a"}),
         event({"t": "b"}),
@@ -448,10 +451,7 @@ async def test_repeated_event_of_one_read_is_pushed_as_alone() -> None:
 
 async def test_repeated_event_behind_beginning_of_another_is_parsed() -> None:
     receive = ExtendingReceiver()
-    connection, stream = await pushing(Wire(), receive)
-    stream.push_to(receive, receive)
-    reading = asyncio.ensure_future(anext(stream))
-    await asyncio.sleep(0)
+    connection, _stream, reading = await extending(receive)
     repeated = b'data: {"t":"b"}\n\n'
     connection.data_received(in_chunk(repeated) + in_chunk(repeated + b'data: {"t":"c",'))
     connection.data_received(in_chunk(b'"n":1}\n\n') + in_chunk(repeated) + in_chunk(b"data:"))
@@ -463,10 +463,7 @@ async def test_repeated_event_behind_beginning_of_another_is_parsed() -> None:
 
 async def test_many_comments_between_repeated_events_are_accepted() -> None:
     receive = ExtendingReceiver()
-    connection, stream = await pushing(Wire(), receive)
-    stream.push_to(receive, receive)
-    reading = asyncio.ensure_future(anext(stream))
-    await asyncio.sleep(0)
+    connection, _stream, reading = await extending(receive)
     comment = in_chunk(b": " + b"x" * 200_000 + b"\n\n")
     for _ in range(10):
         connection.data_received(event({"t": "a"}))
