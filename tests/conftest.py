@@ -60,10 +60,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         files.setdefault(item.path, []).append(item)
     kinds = [[path for path in files if is_live(path) is live] for live in (True, False)]
-    places = {path: index / len(paths) for paths in kinds for index, path in enumerate(paths)}
+    positions = {path: index / len(paths) for paths in kinds for index, path in enumerate(paths)}
     # The last files are short: no process then works alone on a long one.
-    places |= {path: LIVE_END * place for path, place in places.items() if is_live(path)}
-    items[:] = [item for path in sorted(files, key=places.__getitem__) for item in files[path]]
+    positions |= {path: LIVE_END * position for path, position in positions.items() if is_live(path)}
+    items[:] = [item for path in sorted(files, key=positions.__getitem__) for item in files[path]]
 
 
 def is_live(path: Path) -> bool:
