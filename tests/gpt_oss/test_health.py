@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import select
 import socket
 import threading
 from collections.abc import Iterator
@@ -41,9 +42,14 @@ class FakeEngine:
         self._client: socket.socket | None = None
 
     def accept(self, *frames: dict[str, Any]) -> None:
+        self.end()
         self._client, _ = self._listener.accept()
         for frame in frames:
             self.send(frame)
+
+    def called(self) -> bool:
+        """Return whether a client waits to be accepted."""
+        return bool(select.select([self._listener], [], [], 0)[0])
 
     def send(self, frame: dict[str, Any]) -> None:
         assert self._client is not None
@@ -133,6 +139,43 @@ async def test_engine_that_fails_after_its_checks_is_unhealthy_with_reason(
     engine.send({"failed": "cuda:0 has too little memory"})
     with pytest.raises(EngineError, match="cuda:0 has too little memory"):
         await client.ready()
+    await client.close()
+
+
+async def test_failed_start_is_repeated_after_longer_and_longer_waits(
+    played: tuple[EngineSettings, FakeEngine],
+) -> None:
+    """Meanwhile, health checks and requests get the last error, and do not start the engine."""
+    of, engine = played
+    now = 100.0
+    client = EngineClient(of, clock=lambda: now)
+    provider = GptOssAdapter(GptOssConfig(checkpoint="x"), health_seconds=0.1)
+    provider._client = client
+    await asyncio.gather(asyncio.to_thread(client.launch), asyncio.to_thread(engine.accept, LOADING))
+    for number, seconds in enumerate((5, 10, 20, 40, 80, 160, 300, 300)):
+        error = f"cuda:0 has too little memory, start {number}"
+        engine.send({"failed": error})
+        with pytest.raises(EngineError, match=error):
+            await client.ready()
+        now += seconds - 0.5
+        for _ in range(20):
+            assert await message(provider) == f"{error}. The engine is not started again for 1 seconds"
+        with pytest.raises(EngineError, match=error):
+            await client.ready()
+        assert not engine.called()
+        now += 0.5
+        checked, _ = await asyncio.gather(message(provider), asyncio.to_thread(engine.accept, LOADING))
+        assert checked.startswith(f"{error}. The engine is starting again: it")
+        await asyncio.to_thread(wait_for, lambda: "6 of 24 layers" in (client.starting() or ""))
+    engine.send(READY)
+    await client.ready()
+    assert client.starting() is None
+    engine.end()
+    await asyncio.to_thread(engine.accept, LOADING)
+    engine.send({"failed": DIED})
+    with pytest.raises(EngineError, match=DIED):
+        await client.ready()
+    assert await message(provider) == f"{DIED}. The engine is not started again for 5 seconds"
     await client.close()
 
 

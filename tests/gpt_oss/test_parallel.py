@@ -1,4 +1,4 @@
-"""Tensor parallelism: shards, and engines of two processes on the CPU, connected by gloo."""
+"""Tensor parallelism: shards, and engines of two and four processes on the CPU, connected by gloo."""
 
 import asyncio
 import os
@@ -186,6 +186,16 @@ def two(tmp_path_factory: pytest.TempPathFactory, words: Path) -> EngineSettings
     return settings(tmp_path_factory.mktemp("two"), words, step_tokens=256, drafts=3, tensor_parallel_size=2)
 
 
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> EngineSettings:
+    """The settings of an engine of four processes. The last one has two of the five groups of each expert."""
+    size = Size(vocabulary=201088, query_heads=8, kv_heads=4, intermediate=160)
+    folder = write_hugging_face(tmp_path_factory.mktemp("wide"), random_tensors(size), size)
+    write_tokenizer(folder)
+    state = tmp_path_factory.mktemp("four")
+    return settings(state, folder, step_tokens=256, drafts=3, tensor_parallel_size=4)
+
+
 def prompt(length: int) -> list[int]:
     return [(place * 7919 + length) % 199998 for place in range(length)]
 
@@ -224,11 +234,11 @@ def answers_of_one_rank(of: EngineSettings) -> dict[str, list[Update]]:
     return found
 
 
-async def test_two_ranks_answer_as_one(client: EngineClient, two: EngineSettings) -> None:
+async def compare_with_one_rank(client: EngineClient, of: EngineSettings) -> None:
     """Prompts and decodes in one batch, all ways of sampling, a grammar, and a prefix that is found in the cache."""
     together = await asyncio.gather(*(updates(client, request) for request in REQUESTS))
     divided = {name: each for answer in together for name, each in answer.items()} | await updates(client, AGAIN)
-    alone = answers_of_one_rank(two)
+    alone = answers_of_one_rank(of)
     assert divided.keys() == alone.keys()
     for name, expected in alone.items():
         found = divided[name]
@@ -240,6 +250,29 @@ async def test_two_ranks_answer_as_one(client: EngineClient, two: EngineSettings
             assert numbers[0] == pytest.approx(numbers[1], abs=1e-4), name
     assert divided["again"][0].cached >= 640
     assert alone["warm-1"] != alone["warm-2"]
+
+
+async def test_two_ranks_answer_as_one(client: EngineClient, two: EngineSettings) -> None:
+    await compare_with_one_rank(client, two)
+
+
+async def test_four_ranks_answer_as_one_until_one_is_killed(four: EngineSettings) -> None:
+    client = EngineClient(four, 60)
+    try:
+        await asyncio.to_thread(client.start)
+        await compare_with_one_rank(client, four)
+        pid = (await client.ready()).pid
+        running = client.generate(replace(REQUESTS[0], params=LONG))
+        await anext(running)
+        ranks = ranks_of(pid)
+        assert len(ranks) == 3
+        kill(ranks[-1])
+        with pytest.raises(EngineDiedError, match=r"Rank \d of the gpt-oss engine's 4 "):
+            async for _ in running:
+                pass
+        await asyncio.to_thread(wait_for, lambda: not any(map(is_running, [pid, *ranks])))
+    finally:
+        await client.close()
 
 
 async def test_two_ranks_with_draft_head_answer_as_one(two: EngineSettings, tmp_path: Path) -> None:

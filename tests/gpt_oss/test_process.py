@@ -382,6 +382,13 @@ def test_missing_checkpoint_is_one_sentence_of_error(tmp_path: Path) -> None:
         client.start()
 
 
+def test_process_that_cannot_be_started_is_one_sentence_of_error(tmp_path: Path, checkpoint: Path) -> None:
+    (tmp_path / "file").touch()
+    client = EngineClient(settings(tmp_path / "file", checkpoint))
+    with pytest.raises(EngineError, match=r"The process of the gpt-oss engine cannot be started: .*File exists"):
+        client.start()
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

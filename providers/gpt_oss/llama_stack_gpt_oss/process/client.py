@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import json
 import threading
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import count
@@ -12,6 +13,7 @@ from typing import Any, Final
 
 from ..engine.engine import Metrics, Request, Update
 from ..engine.errors import EngineError, QueueFullError, RequestError
+from .backoff import StartBackoff
 from .frames import BAD_REQUEST, line, pack_request, unpack_metrics, unpack_update
 from .launch import EngineConnection, Launcher, Ready
 from .settings import EngineSettings
@@ -93,16 +95,22 @@ class EngineClient:
 
     stall_seconds: an engine with work that is silent for this long is considered hung, and killed.
     patience_seconds: for so long a call waits for an engine that is starting.
+    clock: of the waits after failed starts.
     """
 
     def __init__(
-        self, settings: EngineSettings, stall_seconds: float = 300.0, patience_seconds: float = PATIENCE_SECONDS
+        self,
+        settings: EngineSettings,
+        stall_seconds: float = 300.0,
+        patience_seconds: float = PATIENCE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stall_seconds = stall_seconds
         self._patience_seconds = patience_seconds
         self._stopped = threading.Event()
         self._launcher = Launcher(settings, self._stopped.is_set)
         self._launching: Future[EngineConnection] | None = None
+        self._backoff = StartBackoff(clock)
         self._connection: _Connection | None = None
         self._connecting: asyncio.Task[_Connection] | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -183,7 +191,7 @@ class EngineClient:
         return launching.result().ready.context
 
     def starting(self) -> str | None:
-        """Say how far the engine is, and why it is restarting; None if it is not starting."""
+        """Say how far the engine is, and why it is starting again; None if it is not starting."""
         launching = self._connecting or self._launching
         if (self._connection is not None and self._connection.open) or launching is None or launching.done():
             return None
@@ -193,6 +201,8 @@ class EngineClient:
         else:
             activity = "it is warming up" if progress.is_warm_up else "it is loading the weights"
             activity += f", {progress.amounts}"
+        if self._backoff.error is not None:
+            return f"{self._backoff.error}. The engine is starting again: {activity}"
         if self._connection is None:
             return f"The gpt-oss engine is starting: {activity}"
         return f"{self._connection.death.reason}. It is restarting: {activity}"
@@ -211,11 +221,15 @@ class EngineClient:
             self._launching.add_done_callback(_hang_up)
 
     async def _connected(self) -> _Connection:
-        """Return the open connection. While the engine is starting, all callers share one attempt."""
+        """Return the open connection. While the engine is starting, all callers share one attempt.
+
+        EngineError: the last start failed, and it is too early for another one.
+        """
         if self._connection is not None and self._connection.open:
             return self._connection
         connecting = self._connecting
         if connecting is None or connecting.done():
+            self._backoff.check()
             connecting = self._start_connecting()
         try:
             async with asyncio.timeout(self._patience_seconds):
@@ -231,7 +245,12 @@ class EngineClient:
     async def _connect(self) -> _Connection:
         launching = self._launching or self._launcher.launch()
         self._launching = None
-        connected = await asyncio.wrap_future(launching)
+        try:
+            connected = await asyncio.wrap_future(launching)
+        except EngineError as error:
+            self._backoff.failed(error)
+            raise
+        self._backoff.succeeded()
         connected.socket.setblocking(False)
         reader, writer = await asyncio.open_unix_connection(sock=connected.socket, limit=LINE_BYTES)
         connection = _Connection(reader, writer, connected.ready)

@@ -125,8 +125,11 @@ class Launcher:
             if not served and status != ALREADY_RUNNING:
                 raise EngineError(ENDED_AT_START)
         command = [sys.executable, "-m", "llama_stack_gpt_oss.process.server", self._settings.to_json()]
-        Path(self._settings.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._child = _Child(command)
+        try:
+            Path(self._settings.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._child = _Child(command)
+        except OSError as error:
+            raise EngineError(f"The process of the gpt-oss engine cannot be started: {error}") from error
 
     def _wait_ready(self, connection: socket.socket) -> EngineConnection | None:
         """Wait for the ready message; None if the engine ends before it, so that the caller tries again."""
