@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-from secrets import token_hex
 from typing import NamedTuple
 
 from .errors import bad_request
@@ -30,7 +30,7 @@ class Seeded(NamedTuple):
 
 def new_seed() -> str:
     """Return a seed for the ids of a request's items."""
-    return token_hex(12)
+    return os.urandom(12).hex()
 
 
 def seeded(item_id: str) -> Seeded | None:
@@ -41,7 +41,7 @@ def seeded(item_id: str) -> Seeded | None:
 
 def new_id(prefix: str) -> str:
     """Return `prefix`, an underscore and 96 random bits in hex: unguessable, and short in a store's keys."""
-    return f"{prefix}_{token_hex(12)}"
+    return f"{prefix}_{os.urandom(12).hex()}"
 
 
 def check_response_id(value: str, param: str) -> str:

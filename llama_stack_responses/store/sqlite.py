@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sqlite3
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
@@ -28,7 +27,7 @@ from .records import (
 )
 from .sqlite_file import OpenedFile, SqliteFile
 from .sqlite_inline import SLOW_SECONDS, Inline
-from .sqlite_threads import ReadHandler, WriteHandler
+from .sqlite_threads import ReadHandler, WriteHandler, key_list
 from .thread_pool import ThreadPool, ThreadTask, job_of
 
 # {value}: the value, or NULL in place of a large one; SQLite knows its length without reading it.
@@ -128,7 +127,7 @@ class SqliteRecords:
         unique = list(dict.fromkeys(keys))
         if len(unique) == 1:
             return dict(await self._read(_GET, (unique[0], self._clock()), 1, max_bytes))
-        return dict(await self._read(_GET_MANY, (json.dumps(unique), self._clock()), len(unique), max_bytes))
+        return dict(await self._read(_GET_MANY, (key_list(unique), self._clock()), len(unique), max_bytes))
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         writes = writes_of(ops)
@@ -239,7 +238,7 @@ def _commit(ops: Sequence[Write], conditions: Sequence[Condition], now: float, c
 
 def _failed(conditions: Sequence[Condition], now: float, connection: sqlite3.Connection) -> list[Condition]:
     keys = [condition.key for condition in conditions if isinstance(condition, VersionIs)]
-    versions = dict(_select(_VERSIONS, (json.dumps(keys), now), connection)) if keys else {}
+    versions = dict(_select(_VERSIONS, (key_list(keys), now), connection)) if keys else {}
     failed: list[Condition] = []
     for condition in conditions:
         if isinstance(condition, VersionIs):
@@ -277,7 +276,7 @@ def _sweep(now: float, connection: sqlite3.Connection) -> int:
     expired = connection.execute(_EXPIRED, (now,)).fetchall()
     sizes = accumulate(size for _, size in expired)
     count = 1 + sum(size <= _SWEPT_BYTES for size in sizes)
-    swept = connection.execute(_SWEEP, (json.dumps([row for row, _ in expired[:count]]),)).rowcount
+    swept = connection.execute(_SWEEP, (key_list([row for row, _ in expired[:count]]),)).rowcount
     # Return pages that deletions freed to the file system, a limited number at a time.
     connection.execute("PRAGMA incremental_vacuum(1000)").fetchall()
     return swept

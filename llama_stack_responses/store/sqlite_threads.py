@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Final
 
+from ..core.json_blocks import dumps
 from ..logs import get_logger
 from .records import Conflict
 from .sqlite_file import WAL_BYTES, SqliteFile
@@ -36,13 +36,18 @@ SELECT key, length(value) FROM records WHERE key IN (SELECT value FROM json_each
 """
 
 
+def key_list(keys: Sequence[str]) -> str:
+    """Return the keys as a JSON array, the parameter of a statement with `json_each`."""
+    return dumps(keys).decode()
+
+
 def add_stored_sizes(jobs: Sequence[ThreadTask[sqlite3.Connection]], connection: sqlite3.Connection) -> int:
     """Add to the size of each commit what it replaces or deletes, and return the size of all.
 
     SQLite frees a large value page by page, which takes as long as writing it.
     """
     keys = [key for job in jobs for key in job.keys]
-    sizes = dict(connection.execute(_STORED, (json.dumps(keys),)).fetchall()) if keys else {}
+    sizes = dict(connection.execute(_STORED, (key_list(keys),)).fetchall()) if keys else {}
     for job in jobs:
         if sizes:
             job.size += sum(sizes.get(key, 0) for key in job.keys)

@@ -41,6 +41,16 @@ class Head:
         return next((value for each, value in self.headers if each.lower() == name), b"")
 
 
+def _why(error: Exception) -> str:
+    """Return why an answer cannot be read. The parser wraps what its callbacks raise."""
+    cause = error.__context__
+    if isinstance(cause, ConnectionError):
+        return str(cause)
+    if isinstance(cause, zlib.error):
+        return f"the server's answer cannot be decompressed: {cause}"
+    return f"the server's answer is not HTTP: {cause or error}"
+
+
 class Connection(asyncio.Protocol):
     """A connection for requests and responses, one after another.
 
@@ -67,12 +77,12 @@ class Connection(asyncio.Protocol):
         self.head: Head | None = None
         self.received = False
         self._parser: Any = httptools.HttpResponseParser(self)
-        self._coming = Head()
+        self._incoming = Head()
         self._pieces: list[bytes] = []
         self._size = 0
-        self._between = 0
+        self._framing_size = 0
         self._paused = False
-        self._whole = False
+        self._complete = False
         self._reusable = False
         self._error: Exception | None = None
         self._inflater: Any = None
@@ -108,7 +118,7 @@ class Connection(asyncio.Protocol):
             TimeoutError, OSError: as for `ask`.
         """
         while not self._pieces:
-            if self._whole:
+            if self._complete:
                 return b""
             await self._more()
         return self._buffered()
@@ -127,7 +137,7 @@ class Connection(asyncio.Protocol):
             if self._pieces:
                 if not pushed(self._buffered()):
                     return False
-            elif self._whole:
+            elif self._complete:
                 return True
             elif not await self._pushed(pushed):
                 return False
@@ -182,7 +192,7 @@ class Connection(asyncio.Protocol):
         inner.connection_made(transport)
         return inner
 
-    def rest(self) -> bool:
+    def finish(self) -> bool:
         """End the current response; return whether the connection can be reused."""
         if not self._reusable or self.closed or self._pieces:
             self.close()
@@ -243,20 +253,20 @@ class Connection(asyncio.Protocol):
             self.close()
             return
         self.received = True
-        self._between += len(data)
+        self._framing_size += len(data)
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade, zlib.error) as error:
-            self._break(f"the server's answer is not HTTP: {error.__context__ or error}")
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._break(_why(error))
             return
-        if self._between > _FRAMING_BYTES:
+        if self._framing_size > _FRAMING_BYTES:
             self._break("the headers of the server's answer are too long")
             return
         if (push := self._push) and not self._stopped:
             self._received_at = self._loop.time()
             if self._pieces and not push(self._buffered()):
                 self._stopped = True
-            elif not self._whole:
+            elif not self._complete:
                 return
         self._wake()
 
@@ -266,46 +276,46 @@ class Connection(asyncio.Protocol):
         sized = self.head and (self.head.header(b"content-length") or self.head.header(b"transfer-encoding"))
         if self.head and not (sized or exc or self._error):
             # A body without a length ends with its connection.
-            self._whole = True
+            self._complete = True
             self._wake()
-        elif not self._whole:
+        elif not self._complete:
             self._fail(exc or ConnectionResetError("the server closed the connection"))
 
     # Callbacks of the parser.
 
     def on_message_begin(self) -> None:
         """Reject a second response to one request."""
-        if self._whole:
+        if self._complete:
             raise ConnectionError("the server sent more than one answer")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Store a header; trailers are ignored."""
         if self.head is None:
-            self._coming.headers.append((name, value))
+            self._incoming.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Complete the head, and set up decompression."""
-        self._coming.status = self._parser.get_status_code()
-        if self._coming.status < 200:
+        self._incoming.status = self._parser.get_status_code()
+        if self._incoming.status < 200:
             # An interim (1xx) response.
-            self._coming = Head()
+            self._incoming = Head()
             return
-        self.head = self._coming
+        self.head = self._incoming
         encoding = self.head.header(b"content-encoding").lower()
         if encoding in (b"gzip", b"x-gzip", b"deflate"):
             self._inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
         elif encoding not in (b"", b"identity"):
-            raise ConnectionError(f"it is encoded as '{encoding.decode('latin-1')}'")
+            raise ConnectionError(f"the server's answer has the unsupported encoding '{encoding.decode('latin-1')}'")
 
     def on_body(self, body: bytes) -> None:
         """Buffer a piece of the body."""
-        self._between = 0
+        self._framing_size = 0
         if self._inflater:
             # One read of the socket can hold many chunks of a body, and each can grow a thousandfold.
             left = max(1, _INFLATED_BYTES - self._size)
             body = self._inflater.decompress(body, left)
             if self._inflater.unconsumed_tail:
-                raise ConnectionError("its decompressed size is too large")
+                raise ConnectionError("the decompressed size of the server's answer is too large")
         self._pieces.append(body)
         self._size += len(body)
         if self._size > _BUFFERED_BYTES and not self._paused:
@@ -314,5 +324,5 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Mark the response as complete."""
-        self._whole = self.head is not None
-        self._reusable = self._whole and self._parser.should_keep_alive()
+        self._complete = self.head is not None
+        self._reusable = self._complete and self._parser.should_keep_alive()

@@ -59,7 +59,7 @@ class Pool:
     def release(self, connection: Connection) -> None:
         """Return a connection to the pool after its response; close it if it cannot be reused."""
         loop = asyncio.get_running_loop()
-        if not connection.rest():
+        if not connection.finish():
             return
         self._idle.append((connection, loop.time() + self._network.idle_seconds))
         if len(self._idle) == 1:
