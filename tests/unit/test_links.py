@@ -103,8 +103,8 @@ def test_documents_named_in_code_exist(folder: str) -> None:
 
 
 PATH: Final = re.compile(r"`((?:[a-z_]+/)+(?:[a-z0-9_]+\.(?:py|md|json|yml))?)`")
-ROOTS: Final = ("", "llama_stack_responses/")
-"""Documented paths begin at the repository or at the package."""
+ROOTS: Final = ("", "llama_stack_responses/", "providers/gpt_oss/llama_stack_gpt_oss/")
+"""Documented paths begin at the repository or at a package."""
 ABOUT_THE_CODE: Final = [
     page for page in PAGES if page.name in ("CONTRIBUTING.md", "glossary.md") or "explanation" in page.parts
 ]
