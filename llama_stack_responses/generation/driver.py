@@ -1,4 +1,4 @@
-"""Runs a generation and sets the outcome of its response, in the foreground and in the background."""
+"""Sets the outcome of a response, in the foreground and in the background."""
 
 from __future__ import annotations
 
@@ -39,13 +39,8 @@ class GenerationDriver:
         self._assembler = assembler
         self._event_buffer = event_buffer
 
-    async def run(self, generation: Runnable) -> None:
-        """Run the generation and set the outcome of the response.
-
-        Raises:
-            ApiError: the generation failed. The response has no outcome yet.
-        """
-        ending = await generation.run()
+    def ended(self, ending: Ending) -> None:
+        """Set the outcome of the response, whose generation has ended."""
         completed_at = int(time.time()) if ending.status == "completed" else None
         self._assembler.set_outcome(
             ending.status, completed_at=completed_at, incomplete_reason=ending.incomplete_reason

@@ -133,7 +133,7 @@ class ForegroundRun:
     async def _main(self) -> None:
         try:
             self.event_buffer.put(self._assembler.start())
-            await self._driver.run(self._generation)
+            self._driver.ended(await self._generation.run())
             await self._conclude()
         except ApiError as error:
             await self._fail(error)

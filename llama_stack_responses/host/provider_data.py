@@ -42,12 +42,12 @@ def guard_provider_data() -> None:
 def _checking(call: Call) -> Call:
     """Return the `__call__` of an ASGI middleware with the check before it."""
 
-    async def checked(self: Any, scope: Scope, receive: Receive, send: Send) -> Any:
+    def checked(self: Any, scope: Scope, receive: Receive, send: Send) -> Awaitable[Any]:
         try:
             check_headers(scope.get("headers", ()))
         except ApiError as error:
-            return await refuse(error, scope, send)
-        return await call(self, scope, receive, send)
+            return refuse(error, scope, send)
+        return call(self, scope, receive, send)
 
     return checked
 

@@ -361,7 +361,7 @@ class JobRunner:
                     self._generation = generation
                     if self.acceptance:
                         self.acceptance.end_with(generation.accepted)
-                    await driver.run(generation)
+                    driver.ended(await generation.run())
 
     def _driver(self, context: GenerationContext) -> GenerationDriver:
         return GenerationDriver(context.assembler, self._event_buffer)

@@ -194,10 +194,13 @@ class _Doing[Kind: Operation]:
         self.operation = operation
         self._span = span
         self._measured = measured
-        self._attached = Attached(trace.set_span_in_context(span))
+        # Without a tracer, the span has the context of the current one.
+        is_new = span.get_span_context() != trace.get_current_span().get_span_context()
+        self._attached = Attached(trace.set_span_in_context(span)) if is_new else None
 
     def __enter__(self) -> Kind:
-        self._attached.__enter__()
+        if self._attached:
+            self._attached.__enter__()
         return self.operation
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
@@ -207,7 +210,8 @@ class _Doing[Kind: Operation]:
                 operation.failed(error)
             self._measured.record(operation.seconds, operation.labels)
         finally:
-            self._attached.__exit__()
+            if self._attached:
+                self._attached.__exit__()
             self._span.end()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from heapq import nsmallest
@@ -90,7 +90,7 @@ class Toolset:
         self._budget = ListBudget(servers)
         self._budget.assign_to(self._tools)
         self._searches = any(isinstance(tool, FindsTools) for tool in self._tools)
-        self._loaded: set[Identity | None] = set()
+        self._loaded = frozenset[Identity | None]()
         self._choice = choice = request.tool_choice
         self._by_name = isinstance(choice, dict) and choice["type"] != "allowed_tools"
         self._must_be_allowed = self._by_name or (isinstance(choice, dict) and choice["mode"] == "required")
@@ -245,7 +245,8 @@ class Toolset:
 
     def _load(self, selection: Selection) -> None:
         """Make tools visible that were found, whether declared before or not."""
-        self._loaded.update(selection.named)
+        if selection.named:
+            self._loaded = self._loaded.union(selection.named)
         for entry in selection.added:
             self._add(entry, self._carried_tool(entry))
         if selection.added:
@@ -288,11 +289,12 @@ class Toolset:
     def _index(self) -> None:
         self._function_names = FunctionNames(self._tools)
         self._functions = self._function_names.functions
-        self._allowed = frozenset(self._chosen())
+        self._allowed = self._chosen()
 
-    def _chosen(self) -> Iterable[str]:
+    def _chosen(self) -> Collection[str]:
+        """Return the names of the functions that may be called."""
         if self._choice == "none":
             return ()
         if not isinstance(self._choice, dict):
             return self._functions
-        return self._function_names.chosen([self._choice] if self._by_name else self._choice["tools"])
+        return frozenset(self._function_names.chosen([self._choice] if self._by_name else self._choice["tools"]))

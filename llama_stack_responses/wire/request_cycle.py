@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Final, Self
 
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llama_stack_responses.admission import Reservation
 
@@ -35,6 +35,10 @@ class RequestCycle:
         unread_seconds: maximum time for which the client may read nothing.
         abort_connection: closes the connection of a scope without waiting for the client.
         reserve_answer: creates the reservation for the bytes of a large answer.
+
+    Attributes:
+        started: whether the head of the answer was sent.
+        answer: what sends the answer, until it is sent.
     """
 
     def __init__(
@@ -62,15 +66,17 @@ class RequestCycle:
         self._body_is_incomplete = has_large_body(scope)
         self._body_reservation: Reservation | None = None
         self._reservations: list[Reservation] = []
-        self._timer = self._loop.call_later(unread_seconds / _CHECKS_PER_LIMIT, self._check_client)
+        self._timer: asyncio.TimerHandle | None = None
         self.started = False
+        self.answer: ASGIApp | None = None
         scope[_KEY] = self
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
+        if self._timer:
+            self._timer.cancel()
         for reservation in self._reservations:
             reservation.release()
         # The scope and this object refer to each other: without that, they are freed without garbage collection.
@@ -100,6 +106,11 @@ class RequestCycle:
         """Return what writes to the client past ASGI, once the head of the answer was sent; None if nothing can."""
         return direct_writer(self._scope, self._receive)
 
+    def take_answer(self) -> ASGIApp | None:
+        """Return the answer, which this object no longer holds; None if there is none."""
+        answer, self.answer = self.answer, None
+        return answer
+
     async def receive(self) -> Message:
         """Return the next message of the client."""
         message = await self._receive()
@@ -112,6 +123,8 @@ class RequestCycle:
         if message["type"] == "http.response.start":
             self._begin(message)
         self._sending_since = self._loop.time()
+        if self._timer is None:
+            self._plan_check()
         await self._send(message)
         self._sending_since = None
 
@@ -123,11 +136,18 @@ class RequestCycle:
             own.append((b"connection", b"close"))
         message["headers"] = [*message["headers"], *own]
 
-    def _check_client(self) -> None:
-        if self._sending_since is not None and self._loop.time() - self._sending_since >= self._unread_seconds:
-            self.abort_connection()
-            return
+    def _plan_check(self) -> None:
         self._timer = self._loop.call_later(self._unread_seconds / _CHECKS_PER_LIMIT, self._check_client)
+
+    def _check_client(self) -> None:
+        """Break off the connection if the client has read nothing for too long; check again while something is sent."""
+        self._timer = None
+        if self._sending_since is None:
+            return
+        if self._loop.time() - self._sending_since >= self._unread_seconds:
+            self.abort_connection()
+        else:
+            self._plan_check()
 
 
 def cycle_of(scope: Scope) -> RequestCycle:

@@ -21,7 +21,7 @@ from llama_stack_responses.logs import get_logger
 
 from .headers import known, request_id
 from .openapi import ERROR
-from .request_cycle import RequestCycle
+from .request_cycle import RequestCycle, cycle_of
 from .responses import JsonResponse, failure
 from .route_admission import RouteAdmission
 
@@ -64,7 +64,10 @@ class JsonErrorRoute(APIRoute):
         )
         with known(scope, own_id), cycle:
             try:
-                await super().handle(scope, cycle.receive, cycle.send)
+                # In a copy of the scope: FastAPI leaves objects in it that an open stream would hold.
+                await super().handle(dict(scope), cycle.receive, cycle.send)
+                if answer := cycle.take_answer():
+                    await answer(scope, cycle.receive, cycle.send)
             except ClientDisconnect:
                 _client_left(scope)
             except Exception:
@@ -76,18 +79,8 @@ class JsonErrorRoute(APIRoute):
         answer = super().get_route_handler()
 
         async def handler(request: Request) -> Response:
-            try:
-                _check_headers(request)
-                return await answer(request)
-            except ApiError as error:
-                log_refused(error)
-                return failure(error)
-            except ClientDisconnect:
-                _client_left(request.scope)
-                return Response(status_code=_CLIENT_LEFT)
-            except Exception:
-                logger.exception(_FAILED, request.method, request.url.path)
-                return _failure()
+            cycle_of(request.scope).answer = await _answer(request, answer)
+            return _SENT_LATER
 
         return handler
 
@@ -99,6 +92,32 @@ def routes_within(bounds: RouteAdmission) -> type[JsonErrorRoute]:
         limits = bounds
 
     return Route
+
+
+class _SentLater(Response):
+    """Sends nothing: the answer is sent once FastAPI has handled the request, and holds nothing of it."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        pass
+
+
+_SENT_LATER: Final = _SentLater()
+
+
+async def _answer(request: Request, answer: Callable[[Request], Coroutine[Any, Any, Response]]) -> Response:
+    """Return the answer to a request, or that for the error."""
+    try:
+        _check_headers(request)
+        return await answer(request)
+    except ApiError as error:
+        log_refused(error)
+        return failure(error)
+    except ClientDisconnect:
+        _client_left(request.scope)
+        return Response(status_code=_CLIENT_LEFT)
+    except Exception:
+        logger.exception(_FAILED, request.method, request.url.path)
+        return _failure()
 
 
 def _client_left(scope: Scope) -> None:

@@ -9,7 +9,7 @@ arguments of the first are a complete JSON object, or the round ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -106,7 +106,7 @@ class ToolCalls:
         self._line: list[_OpenCall] = []
         self._running: set[int] = set()
         self._call_ids: set[str] = set()
-        self._emitted: set[tuple[int, str]] = set()
+        self._emitted: Set[tuple[int, str]] = frozenset()
 
     def resume(self, added: Iterable[Json], waiting: Sequence[ServerCall], happened: Iterable[Event]) -> None:
         """Continue after other assemblers, given what they added, the unanswered calls, and the events about those."""

@@ -139,18 +139,15 @@ class Connection(asyncio.Protocol):
                     return False
             elif self._complete:
                 return True
-            elif not await self._pushed(pushed):
-                return False
-
-    async def _pushed(self, push: Callable[[bytes], bool]) -> bool:
-        """Wait while `push` takes what arrives; return False once it has refused, True if there is something else."""
-        self._push = push
-        try:
-            await self._more()
-        finally:
-            self._push = None
-            stopped, self._stopped = self._stopped, False
-        return not stopped
+            else:
+                self._push = pushed
+                try:
+                    await self._more()
+                finally:
+                    self._push = None
+                    stopped, self._stopped = self._stopped, False
+                if stopped:
+                    return False
 
     def _buffered(self) -> bytes:
         """Take the buffered body bytes."""

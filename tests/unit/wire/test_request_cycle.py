@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from traceback import walk_stack
 
 from fastapi import Request, Response
-from starlette.types import Message
+from starlette.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
 from tests.support.asgi import App, Body, scope_of
 from tests.support.waiting import until
@@ -24,6 +27,50 @@ async def test_client_that_reads_nothing_is_disconnected() -> None:
     await until(lambda: bool(app.broken_off))
     stalled.set()
     await serving
+
+
+async def test_client_that_stops_reading_later_is_disconnected() -> None:
+    app, stalled = App({"answers": {"unread_seconds": 0.05}}), asyncio.Event()
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"x"
+        await asyncio.sleep(0.2)
+        yield b"y"
+
+    async def answer(_: Request) -> Response:
+        return StreamingResponse(parts())
+
+    async def send(message: Message) -> None:
+        if message.get("body") == b"y":
+            await stalled.wait()
+
+    serving = asyncio.ensure_future(app.serve(answer)(scope_of(), Body().receive, send))
+    await until(lambda: bool(app.broken_off))
+    stalled.set()
+    await serving
+
+
+async def test_answer_holds_nothing_of_fastapi_while_it_is_sent() -> None:
+    held: list[str] = []
+
+    class Answer(Response):
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            held.extend({"fastapi_inner_astack", "fastapi_function_astack"} & scope.keys())
+            names = [frame.f_code.co_qualname for frame, _ in walk_stack(None)]
+            held.extend(name for name in names if name.startswith("request_response."))
+            await super().__call__(scope, receive, send)
+
+    async def answer(_: Request) -> Response:
+        return Answer(b"x")
+
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await App().serve(answer)(scope_of(), Body().receive, send)
+    assert [message.get("body") for message in sent] == [None, b"x"]
+    assert held == []
 
 
 async def test_client_waiting_for_slow_answer_stays_connected() -> None:
