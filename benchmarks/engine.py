@@ -25,7 +25,7 @@ KINDS: Final[dict[str, Callable[[str], Json]]] = {
     "reasoning": lambda said: {"reasoning_content": said},
     "arguments": lambda said: {"tool_calls": [{"index": 0, "function": {"arguments": said}}]},
 }
-LENGTHS: Final = (3, 20, 100, 120, 200)
+LENGTHS: Final = (3, 20, 100, 180, 200)
 """Numbers of tokens of the listed models. A host takes longer for models that are not listed."""
 _FINISH: Final = {"arguments": "tool_calls"}
 _HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"

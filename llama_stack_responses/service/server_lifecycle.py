@@ -70,7 +70,7 @@ class ServerLifecycle:
         self._loop = loop
         shorten_switch_interval()
         if self._config.host_shortcuts:
-            raise_file_limit()
+            raise_file_limit(self._config.limits.answers.streams)
         self._sweeper.start()
         self._secret_check.start()
         self._jobs.start()
