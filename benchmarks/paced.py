@@ -67,9 +67,9 @@ WAYS: Final = (
     Way("relay", RELAY, "chat"),
     Way("text", OURS),
     Way("reasoning", OURS, kind="reasoning", streams=(64, 256)),
-    Way("arguments of a call", OURS, kind="arguments", streams=(64, 256)),
-    Way("text, in the background", OURS, "background", streams=(16,)),
-    Way("text, on WebSockets", OURS, "websocket", streams=(64, 256)),
+    Way("arguments of a call", OURS, kind="arguments", streams=(16, 64, 256)),
+    Way("text, in the background", OURS, "background", streams=(16, 64, 256)),
+    Way("text, on WebSockets", OURS, "websocket", streams=(16, 64, 256)),
     Way("text, builtin", BUILTIN, streams=(1, 16, 64)),
 )
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 from tests.support.process import killed_with_parent
 from tests.support.stack import Host, LiveStack
-from tests.support.variants import variant
+from tests.support.variants import responses_config, variant
 
 Json = dict[str, Any]
 
@@ -53,11 +53,16 @@ def use_builtin(config: Json) -> None:
     config["providers"] |= {"responses": [provider], "tool_runtime": [], "vector_io": []}
 
 
+def allow_many_in_background(config: Json) -> None:
+    """Let the server run as many background responses at a time as streams are measured."""
+    responses_config(config)["background"] = {"concurrency": 256}
+
+
 def stack(kind: str, host: Host, inference_url: str, folder: Path) -> LiveStack:
     """Create a server of this kind with its state in this folder, without starting it."""
-    changes = {ON_HOST: use_hosts_inference, BUILTIN: use_builtin}
+    changes = {OURS: allow_many_in_background, ON_HOST: use_hosts_inference, BUILTIN: use_builtin}
     name = kind.replace(" ", "-").replace("'", "").replace(",", "")
-    config = variant(TEMPLATE, folder / f"{name}.yaml", changes[kind]) if kind in changes else TEMPLATE
+    config = variant(TEMPLATE, folder / f"{name}.yaml", changes[kind])
     environment = {"INFERENCE_URL": inference_url, "PYTHONPATH": str(REPOSITORY)}
     return LiveStack(config, environment, folder / name, host)
 

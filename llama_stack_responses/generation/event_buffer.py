@@ -93,6 +93,11 @@ class EventBuffer:
         """Whether the writer should wait for `drained` before it puts more events."""
         return len(self._events) >= self._limit
 
+    @property
+    def waiting(self) -> Sequence[Event]:
+        """The buffered events, which `ready` would take."""
+        return self._events
+
     def put(self, events: list[Event]) -> None:
         """Append events in the order of their items, and wake the reader."""
         if not self._wanted and self._transcript is None:

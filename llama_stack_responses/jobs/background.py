@@ -24,7 +24,6 @@ from ..store.commit_outcome import until_known
 from ..store.read_allowance import computed
 from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs
 from .acceptance import Acceptance
-from .batch_windows import BatchWindows
 from .event_follower import EventFollower
 from .event_log import EventLog
 from .foreground_leases import ForegroundLeases, NoLeases, StoredLeases
@@ -38,6 +37,7 @@ from .overview import Overview, overview_of
 from .queue import QUEUE, JobQueue
 from .runner import JobRunner
 from .secrets import JobSecrets
+from .shared_commits import SharedCommits
 from .worker import Worker, WorkerLimits
 
 _OPENED: Final = "responses with an Idempotency-Key"
@@ -84,7 +84,7 @@ class BackgroundJobs:
         self._opened = Admission(Quota(_OPENED, limits.waiting, limits.per_user, authenticated_only=True))
         self._secrets = JobSecrets(sealer)
         self._held_inputs = HeldInputs(input_quota)
-        self._batch_windows = BatchWindows(intervals.event_batch_seconds)
+        self._shared_commits = SharedCommits(records, intervals.event_batch_seconds)
         self._notifier = notifier = Notifier(intervals.fallback_poll_seconds)
         self._jobs = jobs = JobQueue(
             records, limits.waiting, limits.per_user, intervals.lease_seconds, decoder=archive.decoder
@@ -282,7 +282,7 @@ class BackgroundJobs:
             event_log_seconds=self._event_log_seconds,
             secrets=self._secrets,
             held_inputs=self._held_inputs,
-            batch_windows=self._batch_windows,
+            shared_commits=self._shared_commits,
             acceptance=acceptance,
             intervals=self._intervals,
         )

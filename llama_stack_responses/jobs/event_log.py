@@ -81,11 +81,13 @@ class EventLog:
         """Return the ops that append `events` and notify readers."""
         if not events:
             return []
-        if _are_large(events):
-            rows = await asyncio.to_thread(list_yielding_lock, _rows(response_id, events))
-        else:
-            rows = _small_rows(response_id, events)
-        return [*rows, Notify(response_id)]
+        if not are_large(events):
+            return self.small_batch(response_id, events)
+        return [*await asyncio.to_thread(list_yielding_lock, _rows(response_id, events)), Notify(response_id)]
+
+    def small_batch(self, response_id: str, events: Sequence[Event]) -> list[Op]:
+        """Return the ops of `batch` for events that are not large, at least one."""
+        return [*_small_rows(response_id, events), Notify(response_id)]
 
     def announce(self, response_id: str, events: Sequence[Event] = ()) -> None:
         """Notify the readers in this process of `events`, which are stored now."""
@@ -285,7 +287,7 @@ class EventLog:
         await self._records.commit([Delete(reader), *([Delete(known.value.decode())] if known and known.value else [])])
 
 
-def _are_large(events: Sequence[Event]) -> bool:
+def are_large(events: Sequence[Event]) -> bool:
     """Return whether events are too large to be encoded in the event loop. Most batches are deltas of text only."""
     size = 0
     for event in events:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, astuple, replace
 from functools import partial
@@ -30,18 +30,20 @@ from ..intervals import DEFAULT, Intervals
 from ..logs import about, get_logger
 from ..store.archive import Archive
 from ..store.read_allowance import computed
-from ..store.records import UNAVAILABLE, Conflict, Op, Put, Records, committed
+from ..store.records import UNAVAILABLE, Conflict, Op, Records, committed
 from ..store.saving import Recording
 from ..store.stored_response import StoredResponse
 from ..telemetry.trace_context import within
 from .acceptance import Acceptance
-from .batch_windows import BatchWindows
 from .event_log import EventLog
 from .held_inputs import HeldInputs
 from .job import QUEUED_EVENTS, Checkpoint, Job
+from .job_writer import JobWriter
 from .queue import JobQueue
 from .recorded_requests import RecordedRequests
 from .secrets import JobSecrets
+from .shared_commits import SharedCommits
+from .store_retry import StoreRetry
 
 logger = get_logger(__name__)
 
@@ -57,7 +59,7 @@ class JobRunner:
         parse: parses the body of the request.
         secrets: opens the sealed secrets of the request.
         held_inputs: counts what the inputs of all jobs hold.
-        batch_windows: when the jobs of this process store their events.
+        shared_commits: the commits that the jobs of this process share.
         acceptance: the phase in which the response may be refused; None if the response can no longer be refused.
 
     Attributes:
@@ -78,7 +80,7 @@ class JobRunner:
         event_log_seconds: float,
         secrets: JobSecrets,
         held_inputs: HeldInputs,
-        batch_windows: BatchWindows,
+        shared_commits: SharedCommits,
         intervals: Intervals = DEFAULT,
         acceptance: Acceptance | None = None,
     ) -> None:
@@ -93,13 +95,11 @@ class JobRunner:
         self._event_log_seconds = event_log_seconds
         self._secrets = secrets
         self._held_inputs, self._held = held_inputs, held_inputs.reserve(job.state.owner)
-        self._batch_windows, self._event_buffer = batch_windows, EventBuffer(wanted=True)
-        self._waiting: list[Event] = []
-        self._transcript = Transcript()
+        self._retry = StoreRetry(intervals.store_retry_seconds)
+        self._shared_commits, self._event_buffer = shared_commits, EventBuffer(wanted=True)
         self._requests = RecordedRequests(records, job.response_id)
-        self._due: Checkpoint | None = None
+        self._writer = JobWriter(job, records, event_log, self._event_buffer, self._requests, self._retry)
         self._generation: Generation | None = None
-        self._writing = asyncio.Lock()
         self._lost = self._handing_over = self._client_acts = False
         self._concluding = job.state.verdict is not None
         self._making: asyncio.Task[None] | None = None
@@ -160,7 +160,7 @@ class JobRunner:
 
     def hand_over(self) -> None:
         """End the try and release the job for another worker, unless the job is about to end here."""
-        self._handing_over = True
+        self._handing_over = self._retry.given_up = True
         if not self._concluding:
             self.on_job_lost()
 
@@ -275,7 +275,7 @@ class JobRunner:
         self._event_buffer.event_times = context.timeline.event_times
         emitted: list[Event] = []
         if number:
-            self._transcript, emitted = await self._retry(lambda: self._stored_events(checkpoint))
+            self._writer.transcript, emitted = await self._retry(lambda: self._stored_events(checkpoint))
         shown = number + len(closing)
         context.assembler.resume(
             shown + len(checkpoint.held_events),
@@ -377,7 +377,7 @@ class JobRunner:
         """Store a checkpoint, from which the next worker continues."""
         assembler, buffered = context.assembler, self._event_buffer.order.buffered
         # Copies: they are encoded after this call, and the response may change in the meantime.
-        self._due = replace(
+        self._writer.due = replace(
             checkpoint,
             said=list(progress.new_items),
             output=list(assembler.response["output"]),
@@ -390,22 +390,16 @@ class JobRunner:
             tries=self.job.state.tries,
             timing=context.timeline.progress(),
         )
-        await self._write()
+        await self._writer.write()
 
     async def _conclude(self, context: GenerationContext, stored: StoredResponse) -> None:
         """Store the response and its last events, and delete the job, in one commit."""
         self._concluding = True
-        async with self._writing:
-            end = self._event_buffer.order.feed(context.assembler.end())
-            last = [*self._waiting, *self._event_buffer.ready(), *end]
-            requests = self._requests.ops()
-            self._transcript.note(last)
-            self._waiting, recording = [], context.timeline.recording()
-            try:
-                await self._retry(lambda: self._store(context.assembler.response, stored, last, recording, requests))
-            finally:
-                # Also after a conflict: an earlier commit may have been applied although its answer was lost.
-                self._event_log.announce(self.job.response_id)
+        recording = context.timeline.recording
+        await self._writer.conclude(
+            self._event_buffer.order.feed(context.assembler.end()),
+            lambda last, requests: self._store(context.assembler.response, stored, last, recording(), requests),
+        )
 
     async def _store(
         self, response: Json, stored: StoredResponse, last: list[Event], recording: Recording, requests: list[Op]
@@ -418,7 +412,7 @@ class JobRunner:
             input_items=[],
             # A response that was deleted or expired meanwhile is not stored again; the next try deletes its job.
             version=stored.version,
-            transcript=self._transcript.marks(),
+            transcript=self._writer.transcript.marks(),
             exchanges=self._generation.exchanges if self._generation else {},
             recording=recording,
             extra_ops=[
@@ -435,30 +429,13 @@ class JobRunner:
         if self.acceptance:
             await self.acceptance.ended()
         while await self._event_buffer.filled():
-            await self._write()
-            await self._batch_windows.wait()
-
-    async def _write(self) -> None:
-        """Store the buffered events and the due checkpoint in one commit, so that they always match."""
-        async with self._writing:
-            self._waiting += self._event_buffer.ready()
-            due = self._due
-            if not (due or self._waiting):
-                return
-            ops = [*await self._event_log.batch(self.job.response_id, self._waiting), *self._requests.ops()]
-            if due:
-                ops.append(Put(f"k/{self.job.response_id}", await due.encode()))
-            await self._retry(lambda: self._records.commit(ops, [self.job.fence]))
-            self._requests.committed()
-            stored, self._waiting = self._waiting, []
-            self._transcript.note(stored)
-            if self._due is due:
-                self._due = None
-            self._event_log.announce(self.job.response_id, stored)
+            await self._writer.write()
+            while await self._shared_commits.join(self._writer):
+                await self._writer.write()
 
     async def _hand_over(self) -> None:
         try:
-            await self._write()
+            await self._writer.write()
             await self._jobs.release(self.job)
         except (ApiError, Conflict) as error:
             logger.warning("could not hand over a job: %s: %s", self.job.response_id, error)
@@ -473,17 +450,6 @@ class JobRunner:
             return False
         logger.error("job failed: %s", self.job.response_id, exc_info=error)
         return not (isinstance(error, ApiError) and error.status == UNAVAILABLE)
-
-    async def _retry[Result](self, call: Callable[[], Awaitable[Result]]) -> Result:
-        """Retry a call while the store is unavailable: a job must not be lost while its worker is alive."""
-        while True:
-            try:
-                return await call()
-            except ApiError as error:
-                if error.status != UNAVAILABLE or self._handing_over:
-                    raise
-                logger.warning("response store unavailable, retrying: %s", error)
-                await asyncio.sleep(self._intervals.store_retry_seconds)
 
 
 def _waiting(checkpoint: Checkpoint) -> list[ServerCall]:

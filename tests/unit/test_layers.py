@@ -71,7 +71,6 @@ LAYERS: Final = {
     f"{PACKAGE}.jobs": (
         {
             "acceptance",
-            "batch_windows",
             "event_rows",
             "fair_order",
             "held_inputs",
@@ -82,9 +81,12 @@ LAYERS: Final = {
             "recorded_requests",
             "secrets",
             "stalled_jobs",
+            "store_retry",
         },
         {"direct_delivery", "listener"},
         {"event_log", "queue"},
+        {"job_writer"},
+        {"shared_commits"},
         {"event_follower", "heartbeat", "live_responses", "overview", "runner"},
         {"foreground_leases"},
         {"worker"},

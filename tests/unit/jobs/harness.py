@@ -29,7 +29,6 @@ from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.inputs.prompts import Prompts, with_prompt
 from llama_stack_responses.intervals import Intervals
 from llama_stack_responses.jobs.background import BackgroundJobs
-from llama_stack_responses.jobs.batch_windows import BatchWindows
 from llama_stack_responses.jobs.event_log import EventLog
 from llama_stack_responses.jobs.held_inputs import HeldInputs
 from llama_stack_responses.jobs.job import Job
@@ -37,6 +36,7 @@ from llama_stack_responses.jobs.notifier import Notifier
 from llama_stack_responses.jobs.queue import JobQueue
 from llama_stack_responses.jobs.runner import JobRunner
 from llama_stack_responses.jobs.secrets import JobSecrets
+from llama_stack_responses.jobs.shared_commits import SharedCommits
 from llama_stack_responses.jobs.worker import WorkerLimits
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from llama_stack_responses.sealing.sealed_items import SealedItems
@@ -245,7 +245,7 @@ class ProcessHarness:
             intervals=self.intervals,
             secrets=JobSecrets(self.sealer),
             held_inputs=HeldInputs(Quota("inputs", 2**30, 2**30)),
-            batch_windows=BatchWindows(self.intervals.event_batch_seconds),
+            shared_commits=SharedCommits(self.records, self.intervals.event_batch_seconds),
         )
 
     async def run_job(self, worker: str = "w1") -> None:

@@ -1,0 +1,132 @@
+"""Stores the events and checkpoints of one job, under the fence of its row."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from ..core.stream.events import Event
+from ..core.stream.transcript import Transcript
+from ..generation.event_buffer import EventBuffer
+from ..store.records import Op, Put, Records
+from .event_log import EventLog, are_large
+from .job import Checkpoint, Job
+from .recorded_requests import RecordedRequests
+from .store_retry import StoreRetry
+
+_NONE: Final[list[Op]] = []
+
+
+class JobWriter:
+    """Stores the events of one job in commits of its own, or offers them for a commit that several jobs share.
+
+    Args:
+        job: the job.
+        records: the store.
+        event_log: the event logs.
+        event_buffer: has the events that are not stored yet.
+        requests: has the chat requests that are not stored yet.
+        retry: retries commits while the store is unavailable.
+
+    Attributes:
+        owner: the identity of the job's owner.
+        fence: the condition on which everything is written.
+        due: a checkpoint that belongs to the next commit; None if there is none.
+        transcript: records the events that are stored.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        records: Records,
+        event_log: EventLog,
+        event_buffer: EventBuffer,
+        requests: RecordedRequests,
+        retry: StoreRetry,
+    ) -> None:
+        self.owner, self.fence = job.state.owner.identity, job.fence
+        self.due: Checkpoint | None = None
+        self.transcript = Transcript()
+        self._response_id = job.response_id
+        self._records = records
+        self._event_log = event_log
+        self._event_buffer = event_buffer
+        self._requests = requests
+        self._retry = retry
+        self._waiting: list[Event] = []
+        self._writes = 0
+        self._lock = asyncio.Lock()
+
+    async def write(self) -> None:
+        """Store the buffered events and the due checkpoint in one commit, so that they always match."""
+        async with self._alone():
+            self._waiting += self._event_buffer.ready()
+            due = self.due
+            if not (due or self._waiting):
+                return
+            ops = [*await self._event_log.batch(self._response_id, self._waiting), *self._requests.ops()]
+            if due:
+                ops.append(Put(f"k/{self._response_id}", await due.encode()))
+            await self._retry(lambda: self._records.commit(ops, [self.fence]))
+            if self.due is due:
+                self.due = None
+            self._note_stored()
+
+    async def conclude(self, end: list[Event], store: Callable[[list[Event], list[Op]], Awaitable[None]]) -> None:
+        """Store the last events.
+
+        Args:
+            end: the events after the buffered ones.
+            store: stores all of them, with further ops.
+        """
+        async with self._alone():
+            last, requests = [*self._waiting, *self._event_buffer.ready(), *end], self._requests.ops()
+            self.transcript.note(last)
+            self._waiting = []
+            try:
+                await self._retry(lambda: store(last, requests))
+            finally:
+                # Also after a conflict: an earlier commit may have been applied although its answer was lost.
+                self._event_log.announce(self._response_id)
+
+    async def offer(self) -> list[Op] | None:
+        """Return the ops of a shared commit, on condition of the fence; None if the job has to write by itself.
+
+        Without ops, there is nothing to store. With ops, nothing else is written until `take_back` or `note_shared`.
+        """
+        events = self._event_buffer.waiting
+        if self._writes or self.due or self._waiting or are_large(events):
+            return None
+        if not events:
+            return _NONE
+        ops = [*self._event_log.small_batch(self._response_id, events), *self._requests.ops()]
+        await self._lock.acquire()  # at once: nothing writes
+        self._waiting = self._event_buffer.ready()
+        return ops
+
+    def take_back(self) -> None:
+        """Write by itself what was offered: the shared commit failed."""
+        self._lock.release()
+
+    def note_shared(self) -> None:
+        """Note that the shared commit was made."""
+        self._lock.release()
+        self._note_stored()
+
+    def _note_stored(self) -> None:
+        self._requests.committed()
+        stored, self._waiting = self._waiting, []
+        self.transcript.note(stored)
+        self._event_log.announce(self._response_id, stored)
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncGenerator[None]:
+        """Let nothing else write within the block."""
+        self._writes += 1
+        try:
+            async with self._lock:
+                yield
+        finally:
+            self._writes -= 1

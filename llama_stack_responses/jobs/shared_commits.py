@@ -1,0 +1,109 @@
+"""Commits in which several jobs of a process store their events together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextvars import Context
+from typing import Final
+
+from ..concurrency import gather_or_cancel
+from ..store.records import Op, Records
+from .job_writer import JobWriter
+
+_JOBS: Final = 32
+"""Maximum number of jobs of one group: each takes a part of a millisecond."""
+
+
+class SharedCommits:
+    """Stores the events of jobs at intervals, those of several jobs and one owner in one commit.
+
+    Args:
+        records: the store.
+        seconds: interval between two commits of a job.
+    """
+
+    def __init__(self, records: Records, seconds: float) -> None:
+        self._records = records
+        self._seconds = seconds
+        self._group: _Group | None = None
+
+    async def join(self, writer: JobWriter) -> bool:
+        """Store the events of a job until there were none in an interval, or it has to write by itself.
+
+        Return whether it has to write by itself.
+        """
+        group = self._group
+        if group is None or not group.has_room:
+            self._group = group = _Group(self._records, self._seconds)
+        return await group.join(writer)
+
+
+class _Group:
+    """Jobs that share commits."""
+
+    def __init__(self, records: Records, seconds: float) -> None:
+        self._records = records
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self._writers: dict[JobWriter, asyncio.Future[bool]] = {}
+        # Without a context: what is stored for one job is stored for no user who is served.
+        self._task = self._loop.create_task(self._run(), name="shared commits", context=Context())
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another job may join."""
+        runs = self._loop is asyncio.get_running_loop() and not self._task.done()
+        return runs and len(self._writers) < _JOBS
+
+    async def join(self, writer: JobWriter) -> bool:
+        """Return as `SharedCommits.join`."""
+        left: asyncio.Future[bool] = self._loop.create_future()
+        self._writers[writer] = left
+        try:
+            return await left
+        finally:
+            self._writers.pop(writer, None)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._seconds)
+            if not self._writers:
+                return
+            await self._store()
+
+    async def _store(self) -> None:
+        """Store what the jobs have; those that have nothing, or have to write by themselves, leave."""
+        offers: dict[object, list[tuple[JobWriter, list[Op]]]] = {}
+        for writer in list(self._writers):
+            if ops := await _offered(writer):
+                offers.setdefault(writer.owner, []).append((writer, ops))
+            else:
+                self._leave(writer, writes=ops is None)
+        # One commit for each owner: a store may count records by the owner of what the commit depends on.
+        commits = [self._commit(together) for together in offers.values()]
+        await (gather_or_cancel(commits) if len(commits) != 1 else commits[0])
+
+    async def _commit(self, offers: Sequence[tuple[JobWriter, list[Op]]]) -> None:
+        writers = [writer for writer, _ in offers]
+        try:
+            await self._records.commit([op for _, ops in offers for op in ops], [each.fence for each in writers])
+        except Exception:  # noqa: BLE001 - each job meets its own error when it writes by itself
+            for writer in writers:
+                writer.take_back()
+        else:
+            for writer in writers:
+                writer.note_shared()
+
+    def _leave(self, writer: JobWriter, *, writes: bool) -> None:
+        left = self._writers.pop(writer, None)
+        if left and not left.done():
+            left.set_result(writes)
+
+
+async def _offered(writer: JobWriter) -> list[Op] | None:
+    """Return what the job offers."""
+    try:
+        return await writer.offer()
+    except Exception:  # noqa: BLE001 - as above
+        return None

@@ -1,0 +1,243 @@
+"""Jobs store their events in shared commits, and each by itself if that fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pytest
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.generation.event_buffer import EventBuffer
+from llama_stack_responses.jobs.event_log import EventLog
+from llama_stack_responses.jobs.job import Checkpoint, Job, JobState
+from llama_stack_responses.jobs.job_writer import JobWriter
+from llama_stack_responses.jobs.notifier import Notifier
+from llama_stack_responses.jobs.recorded_requests import RecordedRequests
+from llama_stack_responses.jobs.shared_commits import SharedCommits
+from llama_stack_responses.jobs.store_retry import StoreRetry
+from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.records import Condition, Conflict, Op, Put
+from tests.support.records import WatchedRecords
+from tests.support.waiting import turns
+from tests.unit.jobs.harness import PATIENCE
+
+type Json = dict[str, Any]
+
+ANNA, BEN = Owner("anna", {}), Owner("ben", {})
+SERVED: Final = ContextVar("served", default="nobody")
+
+
+class Store(WatchedRecords):
+    """Records that note which responses' events each commit stores.
+
+    Attributes:
+        commits: the response ids of the events of each commit that was made.
+        served: for whom each of them was made.
+    """
+
+    def __init__(self, **hooks: Any) -> None:
+        super().__init__(MemoryRecords(), **hooks)
+        self.commits: list[list[str]] = []
+        self.served: list[str] = []
+
+    async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+        await super().commit(ops, conditions)
+        if stored := [op.key.split("/")[1] for op in ops if isinstance(op, Put) and op.key.startswith("e/")]:
+            self.commits.append(stored)
+            self.served.append(SERVED.get())
+
+
+def event(number: int = 0, delta: Any = "word ") -> Json:
+    return {"type": "response.output_text.delta", "output_index": 0, "sequence_number": number, "delta": delta}
+
+
+@dataclass
+class Jobs:
+    """The jobs of a process."""
+
+    store: Store = field(default_factory=Store)
+
+    def __post_init__(self) -> None:
+        self.event_log = EventLog(self.store, Notifier())
+        self.shared = SharedCommits(self.store, 0)
+        self.buffers: dict[str, EventBuffer] = {}
+
+    async def writer(self, response_id: str, owner: Owner = ANNA, events: Sequence[Json] = (event(),)) -> JobWriter:
+        """Return the writer of a new job with these events."""
+        await self.store.commit([Put(f"j/{response_id}", b"")])
+        buffer = self.buffers[response_id] = EventBuffer(wanted=True)
+        buffer.put(list(events))
+        job = Job(response_id, JobState(owner, "1"), 1)
+        requests = RecordedRequests(self.store, response_id)
+        return JobWriter(job, self.store, self.event_log, buffer, requests, StoreRetry(0.001))
+
+    async def join(self, *writers: JobWriter) -> list[bool]:
+        """Let all of them share commits, and return which have to write by themselves in the end."""
+        async with asyncio.timeout(PATIENCE):
+            return await asyncio.gather(*(self.shared.join(each) for each in writers))
+
+    async def stored(self, response_id: str) -> list[Json]:
+        return await self.event_log.read_all(response_id, -1)
+
+
+@pytest.fixture
+async def jobs() -> Jobs:
+    return Jobs()
+
+
+async def test_jobs_of_one_owner_share_a_commit(jobs: Jobs) -> None:
+    writers = [await jobs.writer(f"resp_{number}") for number in range(3)]
+    assert await jobs.join(*writers) == [False] * 3
+    assert jobs.store.commits == [["resp_0", "resp_1", "resp_2"]]
+    assert await jobs.stored("resp_1") == [event()]
+
+
+async def test_later_events_of_a_job_follow_in_later_commits(jobs: Jobs) -> None:
+    writer = await jobs.writer("resp_1")
+
+    async def more(_: str) -> None:
+        if len(jobs.store.commits) < 2:
+            jobs.buffers["resp_1"].put([event(len(jobs.store.commits) + 1)])
+
+    jobs.store._before = more
+    assert await jobs.join(writer) == [False]
+    assert jobs.store.commits == [["resp_1"]] * 3
+    assert await jobs.stored("resp_1") == [event(number) for number in range(3)]
+    assert [mark[3] for mark in writer.transcript.marks()] == ["(" * 3]
+
+
+async def test_each_owner_has_a_commit_that_serves_nobody(jobs: Jobs) -> None:
+    owners = {"resp_1": ANNA, "resp_2": BEN, "resp_3": ANNA}
+    writers = [await jobs.writer(name, owner) for name, owner in owners.items()]
+    SERVED.set("carla")
+    assert await jobs.join(*writers) == [False] * 3
+    assert sorted(jobs.store.commits) == [["resp_1", "resp_3"], ["resp_2"]]
+    assert jobs.store.served == ["nobody"] * 2
+
+
+async def test_no_more_than_32_jobs_share_a_commit(jobs: Jobs) -> None:
+    writers = [await jobs.writer(f"resp_{number}") for number in range(33)]
+    assert await jobs.join(*writers) == [False] * 33
+    assert [len(each) for each in jobs.store.commits] == [32, 1]
+
+
+async def test_readers_are_notified_after_the_commit(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    announced: list[tuple[int, Sequence[Json]]] = []
+    monkeypatch.setattr(
+        jobs.event_log, "announce", lambda _, events: announced.append((len(jobs.store.commits), events))
+    )
+    assert await jobs.join(await jobs.writer("resp_1")) == [False]
+    assert announced == [(1, [event()])]
+
+
+async def test_lost_job_fails_alone(jobs: Jobs) -> None:
+    lost, other = await jobs.writer("resp_1"), await jobs.writer("resp_2")
+    await jobs.store.commit([Put("j/resp_1", b"taken over")])
+    assert await jobs.join(lost, other) == [True, True]
+    assert jobs.store.commits == []
+    await other.write()
+    with pytest.raises(Conflict):
+        await lost.write()
+    assert (await jobs.stored("resp_1"), await jobs.stored("resp_2")) == ([], [event()])
+
+
+@pytest.mark.parametrize("error", [ApiError(503, "away"), ValueError("a defect")])
+async def test_each_job_writes_by_itself_after_failed_commit(jobs: Jobs, error: Exception) -> None:
+    writers = [await jobs.writer("resp_1"), await jobs.writer("resp_2")]
+
+    async def fail(_: str) -> None:
+        jobs.store._before = None
+        raise error
+
+    jobs.store._before = fail
+    assert await jobs.join(*writers) == [True, True]
+    await asyncio.gather(*(each.write() for each in writers))
+    assert jobs.store.commits == [["resp_1"], ["resp_2"]]
+    assert await jobs.stored("resp_1") == [event()]
+
+
+@pytest.mark.parametrize(
+    ("events", "due"),
+    [([event()], True), ([event(delta="w" * 40_000)], False), ([event(delta=object())], False)],
+    ids=["checkpoint", "large", "defect"],
+)
+async def test_job_that_needs_more_writes_by_itself(jobs: Jobs, events: list[Json], due: bool) -> None:
+    special, other = await jobs.writer("resp_1", events=events), await jobs.writer("resp_2")
+    special.due = Checkpoint({}) if due else None
+    assert await jobs.join(special, other) == [True, False]
+    assert jobs.store.commits == [["resp_2"]]
+    assert jobs.buffers["resp_1"].waiting == events
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_nothing_of_a_job_is_written_during_its_shared_commit(jobs: Jobs, fails: bool) -> None:
+    writer, numbers = await jobs.writer("resp_1"), list[list[int]]()
+
+    async def store(events: list[Json], _: list[Op]) -> None:
+        numbers.append([each["sequence_number"] for each in events])
+
+    async def conclude(_: str) -> None:
+        jobs.store._before = None
+        concluding.append(asyncio.ensure_future(writer.conclude([event(1)], store)))
+        await turns(3)
+        assert numbers == []
+        if fails:
+            raise ApiError(503, "away")
+
+    concluding: list[asyncio.Future[None]] = []
+    jobs.store._before = conclude
+    await jobs.join(writer)
+    await asyncio.wait_for(concluding[0], PATIENCE)
+    assert numbers == [[0, 1] if fails else [1]]
+
+
+async def test_job_that_ends_does_not_end_the_commits_of_others(jobs: Jobs) -> None:
+    ended, other = await jobs.writer("resp_1"), await jobs.writer("resp_2")
+
+    async def end(_: str) -> None:
+        jobs.store._before = None
+        joined.cancel()
+        await turns(3)
+
+    joined = asyncio.ensure_future(jobs.join(ended))
+    jobs.store._before = end
+    assert await jobs.join(other) == [False]
+    assert joined.cancelled()
+    assert list(map(sorted, jobs.store.commits)) == [["resp_1", "resp_2"]]
+    await asyncio.wait_for(ended.write(), PATIENCE)
+
+
+async def test_job_that_writes_by_itself_does_not_delay_others(jobs: Jobs) -> None:
+    slow, other = await jobs.writer("resp_1"), await jobs.writer("resp_2")
+    go_on = asyncio.Event()
+
+    async def store(*_: Any) -> None:
+        await go_on.wait()
+
+    concluding = asyncio.ensure_future(slow.conclude([], store))
+    await turns(1)
+    jobs.buffers["resp_1"].put([event(1)])
+    assert await jobs.join(slow, other) == [True, False]
+    go_on.set()
+    await asyncio.wait_for(concluding, PATIENCE)
+    assert jobs.store.commits == [["resp_2"]]
+
+
+def test_jobs_of_closed_event_loop_are_not_joined() -> None:
+    jobs, first = Jobs(), asyncio.new_event_loop()
+
+    async def begin() -> None:
+        first.create_task(jobs.shared.join(await jobs.writer("resp_1")))
+        await turns(1)
+
+    async def join() -> list[bool]:
+        return await jobs.join(await jobs.writer("resp_2"))
+
+    first.run_until_complete(begin())
+    first.close()
+    assert asyncio.run(join()) == [False]
