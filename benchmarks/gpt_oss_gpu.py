@@ -28,7 +28,7 @@ if "--tiny" in sys.argv:
 import torch
 import triton
 
-from benchmarks.gpt_oss import kernels, steps, transformers_baseline
+from benchmarks.gpt_oss import kernels, steps, sweeps, transformers_baseline
 from benchmarks.gpt_oss.measures import Row, copy_bandwidth
 from benchmarks.gpt_oss.plans import REAL, SMALL, Plan
 
@@ -46,16 +46,17 @@ def machine(plan: Plan, device: torch.device) -> Iterator[Row]:
 SECTIONS: dict[str, tuple[Section, float]] = {
     "machine": (machine, 10),
     "correctness": (kernels.correctness, 80),
-    "agreement": (steps.agreement, 40),
-    "decode": (steps.decode, 80),
+    "agreement": (steps.agreement, 35),
+    "decode": (steps.decode, 75),
     "kernels": (kernels.timings, 50),
-    "sampling": (steps.sampling, 40),
-    "drafts": (steps.drafts, 40),
-    "draft-head": (steps.draft_head, 40),
+    "sampling": (steps.sampling, 35),
+    "drafts": (steps.drafts, 35),
+    "draft-head": (steps.draft_head, 35),
     "prefill": (steps.prefill, 30),
     "start": (steps.start, 60),
     "host": (steps.host, 20),
-    "sweep": (kernels.sweep, 40),
+    "sweep": (sweeps.sweep, 40),
+    "projections": (sweeps.projections, 25),
     "decode-120b": (steps.decode_120b, 40),
     "transformers": (transformers_baseline.transformers, 30),
 }

@@ -1,9 +1,8 @@
 """The kernels: compared with plain torch in f32, timed one by one, and launched with other tiles."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -16,9 +15,9 @@ from llama_stack_gpt_oss.engine.cache import BLOCK_TOKENS
 from llama_stack_gpt_oss.engine.config import ModelConfig
 from llama_stack_gpt_oss.engine.kernels import has_dependent_launch, triton_ops
 from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
-from llama_stack_gpt_oss.engine.kernels.triton_ops import FEW_ROWS, ExpertTiles, TritonOps
+from llama_stack_gpt_oss.engine.kernels.triton_ops import FEW_ROWS, Tiles, TritonOps
 from llama_stack_gpt_oss.engine.ops import LayerKVCache, Ops, Routed
-from llama_stack_gpt_oss.engine.sampler import draw, restrictions
+from llama_stack_gpt_oss.engine.sampler import Restricted, draw, restrictions
 from llama_stack_gpt_oss.engine.sampling_params import SamplingParams
 from llama_stack_gpt_oss.engine.scheduler import ScheduledTokens
 from llama_stack_gpt_oss.engine.state import Entries, State
@@ -43,8 +42,6 @@ TOLERANCE = 0.02  # of the error's norm, relative: bf16 has eight bits
 MIXED = ((70, 1), (0, 40), (100, 37), (3, 5))  # computed tokens, and tokens to compute; decodes come first
 DRAFTED = ((0, 1), (70, 5), (61, 5), (100, 2))  # computed tokens, and rows of a decode with drafts
 PLAIN = {"SPLIT_ROWS": 0, "FUSED_ROWS": 1 << 30}  # neither splits of inputs nor cuBLAS
-PROMPT_TILES = ((128, 64, 8, 4), (128, 64, 8, 3), (128, 128, 8, 3), (64, 64, 4, 4))
-TILES = tuple(product((64, 128), (256, 128), (4, 8), (4, 3)))  # strip, depth, warps, stages
 PARAMS = SamplingParams(max_tokens=1, temperature=1.0)
 RESTRICTED = (
     replace(PARAMS, top_p=0.9),
@@ -53,14 +50,6 @@ RESTRICTED = (
 )
 EQUAL = 0.9  # of the tokens
 UNPACKED = ("tokens", "positions", "slots", "sampled", "owners", "temperatures", "seeds")
-# Other values of constants: the constant's name, the kernel, its maximum of rows, and the values that are tried.
-CONSTANTS: tuple[tuple[str, str, int, tuple[int, ...]], ...] = (
-    ("STRIP", "head", 1, (32, 64, 128)),
-    ("STRIP", "head", 64, (32, 64, 128)),
-    ("MIN_SPLITS", "attention", 1, (4, 8, 16, 32)),
-    ("MIN_SPLITS", "attention", 64, (4, 8, 16, 32)),
-    ("QUERIES", "attention", 2048, (16, 32)),
-)
 LARGER = 4  # times the experts of the 20b are those of the 120b
 Spans = tuple[tuple[int, int], ...]
 
@@ -95,7 +84,7 @@ def under(run: Callable[[int], object], **values: object) -> Callable[[int], obj
     return changed
 
 
-def plain_tiles(rows: int, *_: int) -> tuple[int, ExpertTiles]:
+def plain_tiles(rows: int, *_: int) -> tuple[int, Tiles]:
     """Return a tile for the experts as large as the step, without one of 128 rows, in place of `expert_tiles`."""
     return triton_ops.rows_block(rows), triton_ops.MANY
 
@@ -195,18 +184,23 @@ def compared_tokens(case: Case, ops: TritonOps, exact: TorchOps, weights: Weight
     yield {"kernel": "head", **checked(head.logits, exact.head(wanted.float(), whole, batch).logits)}
     assert head.logits is not None
     yield {"kernel": "pick", **equal(head.tokens, draw(head.logits, batch.temperatures, batch.seeds))}
-    for number, work in enumerate(case.works):
-        work.sequence.params = RESTRICTED[number % len(RESTRICTED)]
-        work.sequence.mask = EveryThird(config.vocabulary) if number % 2 else None
-    adjustments = Adjustments(len(case.works), config.vocabulary, wanted.device)
-    entries = [number for number, work in enumerate(case.works) for _ in range(1 + len(work.drafts))]
-    packed = restrictions(case.works, entries, adjustments)
-    numbers = torch.tensor(list(packed.numbers), dtype=torch.int32, device=wanted.device)
-    restricted = packed.sent(numbers, adjustments.table)
+    restricted = restricted_of(case, config, RESTRICTED, masked=True)
     tokens = head.tokens.clone()
     exact.redraw(replace(head, tokens=tokens), batch, restricted)
     ops.redraw(head, batch, restricted)
     yield {"kernel": "redraw", **equal(head.tokens, tokens)}
+
+
+def restricted_of(case: Case, config: ModelConfig, ways: Sequence[SamplingParams], masked: bool) -> Restricted:
+    """Return the restrictions of all sequences, which take turns in the ways of sampling. masked: half have a mask."""
+    for number, work in enumerate(case.works):
+        work.sequence.params = ways[number % len(ways)]
+        work.sequence.mask = EveryThird(config.vocabulary) if masked and number % 2 else None
+    adjustments = Adjustments(len(case.works), config.vocabulary, case.x.device)
+    entries = [number for number, work in enumerate(case.works) for _ in range(1 + len(work.drafts))]
+    packed = restrictions(case.works, entries, adjustments)
+    numbers = torch.tensor(list(packed.numbers), dtype=torch.int32, device=case.x.device)
+    return packed.sent(numbers, adjustments.table)
 
 
 def equal(found: torch.Tensor, expected: torch.Tensor) -> Row:
@@ -327,7 +321,7 @@ def launches(case: Case, ops: TritonOps, weights: Weights, repeats: int) -> Iter
 
 
 def dense_launches(case: Case, ops: TritonOps, weights: Weights, repeats: int) -> Iterator[Launch]:
-    """Yield the launches of the kernels with dense weights, and of cuBLAS with the same weights."""
+    """Yield the launches of the kernels with dense weights, of cuBLAS with the same weights, and of sampling."""
     x, batch, layers, first = case.x, case.batch, weights.layers, weights.layers[0]
     kv_cache, count = case.kv_cache(0, x.dtype), len(weights.layers)
     mixed = ops.attention(ops.qkv(x, first, case.rope, batch, kv_cache), first, None, batch, kv_cache)
@@ -356,6 +350,15 @@ def dense_launches(case: Case, ops: TritonOps, weights: Weights, repeats: int) -
     )
     yield launch("head", last, len(wanted), 1, lambda _: ops.head(wanted, weights, batch))
     yield launch("head-cublas", last, len(wanted), 1, lambda _: functional.linear(wanted, last))
+    yield redraw_launch(case, ops, weights)
+
+
+def redraw_launch(case: Case, ops: TritonOps, weights: Weights) -> Launch:
+    """Return the launches that sample all sequences with top_p from kept logits, which may be in the L2 cache."""
+    head = ops.head(case.x[case.batch.sampled], weights, replace(case.batch, kept=True))
+    restricted = restricted_of(case, ops.config, (replace(PARAMS, top_p=0.9),), masked=False)
+    assert head.logits is not None
+    return Launch("redraw-top-p", head.logits.nbytes, 0, 1, lambda _: ops.redraw(head, case.batch, restricted))
 
 
 def attention(case: Case, ops: TritonOps, weights: Weights, window: int | None, repeats: int) -> Launch:
@@ -377,49 +380,3 @@ def attention(case: Case, ops: TritonOps, weights: Weights, window: int | None, 
         copies,
         lambda n: ops.attention(queries, layer, window, batch, kv_caches[n % copies]),
     )
-
-
-@torch.inference_mode()
-def sweep(plan: Plan, device: torch.device) -> Iterator[Row]:
-    """Yield the time of kernels with each tile or constant with which they launch, and the best of each at the end."""
-    ops = on_device(plan, device)
-    weights = random_weights(replace(plan.config, windows=plan.config.windows[:8]), device)
-    for rows, name, numbers in (
-        (1, "FEW", TILES),
-        (9 if plan.tiny else 64, "MANY", TILES),
-        (max(plan.timed_rows), "PROMPT", PROMPT_TILES),
-    ):
-        tiles = [ExpertTiles(*each) for each in numbers][: 1 if plan.tiny else None]
-        case = Case(plan, ops, weights, spans_of(plan, rows))
-        for launch in launches(case, ops, weights, plan.repeats):
-            if launch.kernel in ("up", "down"):
-                for row in tried(name, tiles, launch.run, plan.repeats, device):
-                    yield {"rows": rows, "kernel": launch.kernel, **row}
-    for name, kernel, most, values in CONSTANTS:
-        rows = min(most, plan.timed_rows[-1])
-        case = Case(plan, ops, weights, spans_of(plan, rows))
-        launched_kernel = next(
-            each
-            for each in (attention(case, ops, weights, None, plan.repeats), *dense_launches(case, ops, weights, 1))
-            if each.kernel == kernel
-        )
-        for row in tried(name, values[: 1 if plan.tiny else None], launched_kernel.run, plan.repeats, device):
-            yield {"rows": rows, "kernel": kernel, "constant": name, **row}
-
-
-def tried(
-    name: str, tiles: Iterable[ExpertTiles | int], run: Callable[[int], object], repeats: int, device: torch.device
-) -> Iterator[Row]:
-    """Yield the time of a launch with each tile in place of the named one, then the fastest tile."""
-    times: dict[str, float] = {}
-    for tile in tiles:
-        try:
-            seconds = launched(under(run, **{name: tile}), repeats, device)
-        except Exception as error:  # noqa: BLE001 -- too much shared memory, or a tile that does not compile
-            yield {"tile": str(tile), "failed": type(error).__name__}
-            continue
-        times[str(tile)] = seconds * 1e6
-        yield {"tile": str(tile), "microseconds": seconds * 1e6}
-    if times:
-        best = min(times, key=times.__getitem__)
-        yield {"best": best, "microseconds": times[best]}

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,14 +15,14 @@ import pytest
 import torch
 
 from benchmarks import gpt_oss_gpu
-from benchmarks.gpt_oss import kernels, measures, steps
+from benchmarks.gpt_oss import kernels, measures, steps, sweeps
 from benchmarks.gpt_oss.kernels import spans_of
 from benchmarks.gpt_oss.measures import Row
 from benchmarks.gpt_oss.plans import REAL, SMALL, Plan, random_weights
 from benchmarks.gpt_oss.steps import agreed
 from llama_stack_gpt_oss.engine.kernels import triton_ops
 from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
-from llama_stack_gpt_oss.engine.kernels.triton_ops import ExpertTiles, TritonOps
+from llama_stack_gpt_oss.engine.kernels.triton_ops import Tiles, TritonOps
 
 from .support.engines import CPU
 
@@ -39,6 +40,7 @@ SECTIONS = [
     "start",
     "host",
     "sweep",
+    "projections",
     "decode-120b",
     "transformers",
 ]
@@ -75,15 +77,17 @@ def test_all_sections_run_on_small_shapes(tmp_path: Path) -> None:
         assert [row["tokens"] for row in compared if row["kernel"] == kernel] == [4, 13, 2, 1, 9]
     assert all(row["drafted"] > 0 for row in rows if row.get("drafts"))
     assert [row["equal"] for row in rows if row["section"] == "agreement" and "equal" in row] == [16, 16, 16]
-    best = [(row["rows"], row["kernel"]) for row in rows if "best" in row]
+    best = [(row["rows"], row["kernel"]) for row in rows if row["section"] == "sweep" and "best" in row]
     experts = [(1, "up"), (1, "down"), (9, "up"), (9, "down"), (65, "up"), (65, "down")]
     assert best == [*experts, (1, "head"), (9, "head"), (1, "attention"), (9, "attention"), (9, "attention")]
+    swept = [(row["rows"], row["kernel"]) for row in rows if row["section"] == "projections" and "best" in row]
+    assert list(dict.fromkeys(swept)) == [(1, "qkv"), (1, "out"), (17, "qkv"), (17, "out")]
     parts = [row["part"] for row in rows if row["section"] == "start" and "part" in row]
     loaded = ["copy to the device", "load from a file", "repack an expert"]
     assert parts == [*loaded, "warm-up 1", "warm-up 2", "compilation", "capture"]
     assert [row["ok"] for row in compared if row["kernel"] in ("unpack", "write")] == [True] * 10
     timed = {row.get("kernel") for row in rows if row["section"] == "kernels"}
-    assert {f"{kernel}-plain" for kernel in ("qkv", "out", "route", "up", "down")} < timed
+    assert {f"{kernel}-plain" for kernel in ("qkv", "out", "route", "up", "down")} | {"redraw-top-p"} < timed
     assert [row["dependent"] for row in rows if row["section"] == "decode" and "dependent" in row] == [False]
     attended = [row for row in rows if row["section"] == "kernels" and row.get("kernel") == "attention"]
     found = [(row["rows"], row["keys"], row["window"]) for row in attended]
@@ -129,6 +133,24 @@ def test_launches_on_gpu_are_timed_as_graph_with_cold_cache(monkeypatch: pytest.
     assert events == [*compiled, *recorded, "replay", "overwrite", "record", "replay", "record", "settle"]
 
 
+def test_multiprocessors_and_dependent_launch_are_those_of_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=100))
+    monkeypatch.setattr(kernels, "has_dependent_launch", lambda _: True)
+    ops = kernels.on_device(SMALL, torch.device("cuda"))
+    assert (ops._processors, ops._options["launch_pdl"], ops._wide) == (100, True, False)
+
+
+def test_host_waits_for_gpu_and_overwrites_its_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[object] = []
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(L2_cache_size=1 << 20))
+    monkeypatch.setattr(torch.cuda, "synchronize", events.append)
+    monkeypatch.setattr(torch, "zeros", lambda size, **_: events.append(size))
+    gpu = torch.device("cuda")
+    measures.overwrite_l2(gpu)
+    measures.settle(gpu)
+    assert events == [1 << 21, gpu]
+
+
 def test_copies_exceed_cache_or_suffice_for_all_launches() -> None:
     assert [measures.copies_for(size, 50, 100) for size in (500, 200, 60, 1)] == [1, 1, 4, 50]
 
@@ -151,14 +173,41 @@ def test_attention_counts_keys_of_its_windows(window: int | None, keys: int, pai
 
 
 def test_sweep_ends_with_fastest_tile_that_launches(monkeypatch: pytest.MonkeyPatch) -> None:
-    tiles = [ExpertTiles(strip=64, depth=depth, warps=4, stages=4) for depth in (64, 128, 256, 512)]
+    tiles = [Tiles(strip=64, depth=depth, warps=4, stages=4) for depth in (64, 128, 256, 512)]
     seconds = {64: 3.0, 128: 1.0, 256: 2.0}
-    monkeypatch.setattr(kernels, "launched", lambda run, *_: run(0))
+    monkeypatch.setattr(sweeps, "launched", lambda run, *_: run(0))
     before = triton_ops.FEW
-    *rows, last = kernels.tried("FEW", tiles, lambda _: seconds[triton_ops.FEW.depth], 1, CPU)
+    *rows, last = sweeps.tried([{"FEW": tile} for tile in tiles], lambda _: seconds[triton_ops.FEW.depth], 1, CPU)
     assert [row.get("microseconds", row.get("failed")) for row in rows] == [3e6, 1e6, 2e6, "KeyError"]
-    assert last == {"best": str(tiles[1]), "microseconds": 1e6}
+    assert last == {"best": f"FEW={tiles[1]}", "microseconds": 1e6}
     assert triton_ops.FEW is before
+
+
+def test_sweep_without_tile_that_launches_goes_on_with_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: int) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(sweeps, "launched", lambda run, *_: run(0))
+    rows = list(sweeps.improved("OUT_FEW", (1, 2), {"warps": (2, 8)}, fail, 1, CPU))
+    assert {row.get("failed") for row in rows} == {"RuntimeError"}
+    assert len(rows) == 6
+
+
+def test_projection_is_swept_from_best_number_of_splits_and_tile_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    def seconds(_: int) -> float:
+        tile = triton_ops.OUT_FEW
+        found = abs(tile.warps - 8) + abs(tile.depth - 64) + abs(tile.strip - 32)
+        splits = TritonOps(REAL.config).dense_splits(1, 180)
+        return 1.0 + found + (0 if splits == 4 else 1)
+
+    monkeypatch.setattr(sweeps, "launched", lambda run, *_: run(0))
+    parts = sweeps.PARTS["out"]
+    rows = list(sweeps.improved("OUT_FEW", sweeps.SPLITS, parts, seconds, 1, CPU))
+    assert [row for row in rows if "failed" in row] == []
+    tile = Tiles(strip=32, depth=64, warps=8, stages=6)
+    assert rows[-1] == {"best": f"OUT_FEW={tile} MAX_DENSE_SPLITS=4 BALANCE=2.0", "microseconds": 1e6}
+    tried = [row["tile"] for row in rows if "tile" in row]
+    assert len(set(tried)) == 1 + 4 + sum(map(len, parts.values())) - 1
 
 
 @pytest.mark.parametrize("plan", [REAL, SMALL])
@@ -188,6 +237,33 @@ def test_failed_row_ends_benchmark_with_error(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(gpt_oss_gpu, "rows_of", rows_of)
     monkeypatch.setattr(sys, "argv", ["gpt_oss_gpu.py", "--tiny", "--out", str(tmp_path / "found.jsonl")])
     assert gpt_oss_gpu.main() == 1
+
+
+def failing(*_: object) -> Iterator[Row]:
+    yield {"found": 1}
+    raise RuntimeError("an illegal address")
+
+
+def hanging(*_: object) -> Iterator[Row]:
+    yield {"found": 1}
+    time.sleep(600)
+
+
+def dying(*_: object) -> Iterator[Row]:
+    yield {"found": 1}
+    os._exit(7)
+
+
+@pytest.mark.parametrize(
+    ("section", "reason"),
+    [
+        (failing, "RuntimeError: an illegal address"),
+        (hanging, "its 5 seconds are over"),
+        (dying, "its process ended with 7"),
+    ],
+)
+def test_section_that_fails_keeps_its_results_and_says_why(section: gpt_oss_gpu.Section, reason: str) -> None:
+    assert list(gpt_oss_gpu.rows_of(section, SMALL, 5)) == [{"found": 1}, {"failed": reason}]
 
 
 def test_benchmark_without_gpu_fails_with_reason(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """An EAGLE-3 head drafts what its definition says, from blocks, and its drafts never change a token."""
 
 import json
+import math
 import random
 from collections.abc import Callable
 from collections.abc import Sequence as Series
@@ -15,7 +16,7 @@ from torch.nn import functional
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from benchmarks.gpt_oss.plans import GPT_OSS_20B
+from benchmarks.gpt_oss.plans import GPT_OSS_20B, GPT_OSS_120B
 from llama_stack_gpt_oss.config import GptOssConfig
 from llama_stack_gpt_oss.engine import reference
 from llama_stack_gpt_oss.engine.cache import BlockTable, KVCacheBlocks, blocks_filled
@@ -34,7 +35,7 @@ from llama_stack_gpt_oss.engine.sampling_params import SamplingParams
 from llama_stack_gpt_oss.engine.scheduler import Limits, ScheduledTokens
 from llama_stack_gpt_oss.engine.sequence import Sequence
 from llama_stack_gpt_oss.engine.state import Entries, State
-from llama_stack_gpt_oss.engine.weights import load
+from llama_stack_gpt_oss.engine.weights import Weights, load
 from llama_stack_gpt_oss.process.assembly import assemble
 
 from .support.engines import CPU, batch_of, drain, engine_over, tokens_of
@@ -579,6 +580,94 @@ def test_config_of_specforge_for_20b_is_read(tmp_path: Path) -> None:
     )
 
 
+# The layer of published heads for gpt-oss, whose names begin with `midlayer.` or `layers.0.`.
+PUBLISHED_LAYER = {
+    "input_layernorm": (2880,),
+    "hidden_norm": (2880,),
+    "self_attn.q_proj": (4096, 5760),
+    "self_attn.k_proj": (512, 5760),
+    "self_attn.v_proj": (512, 5760),
+    "self_attn.o_proj": (2880, 4096),
+    "post_attention_layernorm": (2880,),
+    "mlp.gate_proj": (17280, 2880),
+    "mlp.up_proj": (17280, 2880),
+    "mlp.down_proj": (2880, 17280),
+}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3 |= {"original_max_position_embeddings": 8192}
+OF_MODELOPT = SPECFORGE_20B | {"model_type": "llama", "draft_vocab_size": 201088, "rope_theta": 500000.0}
+OF_MODELOPT |= {"rope_scaling": LLAMA3, "attention_bias": False, "mlp_bias": False}
+OF_SPECULATORS = {
+    "architectures": ["Eagle3Speculator"],
+    "speculators_model_type": "eagle3",
+    "draft_vocab_size": 32000,
+    "norm_before_residual": True,
+    "norm_before_fc": True,
+    "transformer_layer_config": {name: value for name, value in SPECFORGE_20B.items() if name != "eagle_config"},
+}
+REDUCED = {"lm_head.weight": (32000, 2880), "d2t": (32000,), "t2d": (201088,)}  # of a vocabulary of 32,000 tokens
+NORMED = {"input_norm.weight": (8640,)}
+
+
+def write_published(folder: Path, raw: dict[str, Any], prefix: str, others: dict[str, tuple[int, ...]]) -> Path:
+    """Write a head of zeros in a sparse file."""
+    shapes = {"fc.weight": (2880, 8640), "norm.weight": (2880,), **others}
+    shapes |= {f"{prefix}{name}.weight": shape for name, shape in PUBLISHED_LAYER.items()}
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        kind, size = {"d2t": ("I64", 8), "t2d": ("BOOL", 1)}.get(name, ("BF16", 2))
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [end, end := end + size * math.prod(shape)]}
+    text = json.dumps(header).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+    (folder / "config.json").write_text(json.dumps(raw))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("raw", "prefix", "others", "features"),
+    [
+        pytest.param(SPECFORGE_20B, "midlayer.", REDUCED, (2, 12, 22), id="SpecForge"),
+        pytest.param(
+            OF_MODELOPT | {"eagle_config": TRAINED | {"eagle_aux_hidden_state_layer_ids": [1, 17, 32]}},
+            "midlayer.",
+            {},
+            (2, 18, 33),
+            id="ModelOpt",
+        ),
+        pytest.param(
+            OF_MODELOPT
+            | {"eagle_config": TRAINED | {"eagle_aux_hidden_state_layer_ids": [24, 30, 36], "norm_before_fc": True}},
+            "midlayer.",
+            NORMED,
+            (24, 30, 36),
+            id="ModelOpt, normed",
+        ),
+        pytest.param(
+            OF_SPECULATORS,
+            "layers.0.",
+            REDUCED | NORMED | {"verifier_lm_head.weight": (32000, 2880)},
+            (2, 18, 33),
+            id="speculators",
+        ),
+    ],
+)
+def test_names_and_shapes_of_published_heads_are_read(
+    tmp_path: Path, raw: dict[str, Any], prefix: str, others: dict[str, tuple[int, ...]], features: tuple[int, ...]
+) -> None:
+    """For gpt-oss-120b, or the 20b in SpecForge. A head with all tokens has the model's unembedding."""
+    model = GPT_OSS_20B if raw is SPECFORGE_20B else GPT_OSS_120B
+    table = torch.zeros(1, dtype=torch.bfloat16).expand(201088, 2880)
+    weights = Weights(embedding=table, layers=(), norm=table[0], unembedding=table)
+    config = read_draft_head_config(write_published(tmp_path, raw, prefix, others), model)
+    assert config.features == features
+    head = load_draft_head(tmp_path, config, weights)
+    assert head.qkv.shape == (4096 + 512 + 512, 5760)
+    assert head.unembedding.shape == ((32000, 2880) if "d2t" in others else (201088, 2880))
+    assert [len(norm) for norm in head.feature_norms] == ([8640] if "input_norm.weight" in others else [])
+
+
 def test_head_with_experts_is_error(tmp_path: Path) -> None:
     """SpecForge has such a configuration too, configs/gpt-oss-20B-eagle3-moe.json."""
     (tmp_path / "config.json").write_text(json.dumps(SPECFORGE_20B | {"architectures": ["GptOssForCausalLMEagle3"]}))
@@ -603,6 +692,8 @@ def test_head_is_read_by_other_names_of_its_layer(tmp_path: Path, model: Model, 
         ("fc.weight", None, "lacks the tensor fc.weight"),
         ("midlayer.mlp.up_proj.weight", torch.zeros(64, 96), r"has the shape \[64, 96\], not \[128, 96\]"),
         ("d2t", torch.arange(200) * 2, "not in the model's vocabulary"),
+        ("fc.bias", torch.zeros(96), "has the tensor fc.bias, which is not supported"),
+        ("midlayer.self_attn.q_norm.weight", torch.ones(32), r"q_norm.weight, which is not supported"),
     ],
 )
 def test_damaged_head_is_error(

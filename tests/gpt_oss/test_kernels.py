@@ -524,12 +524,15 @@ def restricted_sequences(rows: int, vocabulary: int) -> list[Sequence]:
     return made
 
 
-@pytest.mark.parametrize(("vocabulary", "ties"), [(7, False), (500, True), (5000, False)])
-def test_redraw_kernel_draws_same_tokens_as_torch(
-    torch_ops: TorchOps, kernels: TritonOps, vocabulary: int, ties: bool
+@pytest.mark.parametrize(
+    ("vocabulary", "spread", "ties"),
+    [(7, 3.0, False), (500, 3.0, True), (5000, 3.0, False), (5000, 0.001, False), (5000, 1e5, False)],
+)
+def test_redraw_kernels_draw_same_tokens_as_torch(
+    torch_ops: TorchOps, kernels: TritonOps, vocabulary: int, spread: float, ties: bool
 ) -> None:
     sequences = restricted_sequences(16, vocabulary)
-    logits = torch.randn(16, vocabulary, generator=torch.Generator().manual_seed(vocabulary)) * 3
+    logits = torch.randn(16, vocabulary, generator=torch.Generator().manual_seed(vocabulary)) * spread
     if ties:
         logits = logits.round()
     step = replace(
@@ -547,6 +550,53 @@ def test_redraw_kernel_draws_same_tokens_as_torch(
         found.append(tokens.tolist())
     assert found[0] == found[1]
     assert found[0] != logits.argmax(-1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("params", "most"),
+    [
+        (SamplingParams(max_tokens=1, top_p=0.9), 1500),
+        (SamplingParams(max_tokens=1, top_k=20), 60),
+        (SamplingParams(max_tokens=1, min_p=0.1), 250),
+        (SamplingParams(max_tokens=1, temperature=0.0, frequency_penalty=1.0), 1),
+        (SamplingParams(max_tokens=1, frequency_penalty=1.0), 5000),
+    ],
+)
+def test_search_reads_tokens_that_may_be_kept(
+    kernels: TritonOps, monkeypatch: pytest.MonkeyPatch, params: SamplingParams, most: int
+) -> None:
+    """All that may be kept are among them, in their order: with all tokens, the result is the same."""
+    logits = torch.randn(1, 5000, generator=torch.Generator().manual_seed(1)) * 3
+    sequence = Sequence("0", [1], 1, params, 0)
+    warm = torch.full((1,), params.temperature)
+    step = replace(draws(1), temperatures=warm, seeds=torch.tensor([row_seed(seed_base(3), 1)]))
+    recording = RecordingKernel(sampling.redraw_kernel)
+    monkeypatch.setattr(triton_ops, "redraw_kernel", recording)
+    found = []
+    for nearest in (sampling.NEAREST.value, 100.0):  # bounds that are too far away leave all tokens
+        monkeypatch.setattr(sampling, "NEAREST", triton.language.constexpr(nearest))
+        adjustments, tokens = Adjustments(1, 5000, CPU), torch.zeros(1, dtype=torch.long)
+        packed = restrictions([ScheduledTokens(sequence, 0, 1)], [0], adjustments)
+        numbers = torch.frombuffer(packed.numbers, dtype=torch.int32)
+        kernels.redraw(HeadOutput(tokens, logits.clone()), step, packed.sent(numbers, adjustments.table))
+        found.append(int(tokens[0]))
+    assert 1 <= recording.sizes[0] <= most
+    assert found[0] == found[1]
+
+
+class RecordingKernel:
+    """Keeps how many tokens of its first row each launch of the last kernel of sampling reads."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.sizes: list[int] = []
+        self._kernel = kernel
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(*arguments: Any, **options: Any) -> None:
+            self.sizes.append(int(arguments[2][0]))
+            self._kernel[grid](*arguments, **options)
+
+        return launch
 
 
 def test_redraw_kernel_reads_row_in_few_passes(kernels: TritonOps, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,17 +25,21 @@ from llama_stack_gpt_oss.engine.kernels.triton_ops import (
     FEW,
     MANY,
     NUMBERS,
+    OUT_FEW,
+    OUT_MANY,
     PROMPT,
     PROMPT_TILE,
+    QKV_FEW,
+    QKV_MANY,
     QUERIES,
     ROTATED_ROWS,
     ROW_TILE,
     SCORED_EXPERTS,
     SCORED_ROWS,
     SCORES,
+    SMALLEST_TILE,
     STRIP,
     SUMMED,
-    dense_stages,
 )
 from llama_stack_gpt_oss.engine.sampler import PARAMETERS
 
@@ -51,15 +55,27 @@ INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?!NOP|BRA `)", re.MULTILINE)
 BF16 = {"x", "norm", "weight", "bias", "queries", "keys", "values", "mixed", "out", "normed", "sinks", "inner"}
 F32 = {"cos", "sin", "logits", "scores", "partial", "parts", "temperatures", "best_scores", "shares", "warmths"}
 F32 |= {"left", "fractions", "adjustments", "own_values", "partial_squares"}
+F32 |= {"maxima", "masses", "bounds", "kept", "totals"}
 I64 = {"positions", "slots", "seeds", "tokens", "drawn", "unpacked", "chosen"}
 PACKED = {"starts", "lengths", "entries", "addresses", "contents", "packed_tokens", "packed_positions", "row_entries"}
 PACKED |= {"packed_sampled", "owners", "masks", "own_tokens"}  # pointers into the packed numbers of a step
-I32 = {"tables", "best_tokens", "order", "counts", "cells", "bases", "numbers", "packed"} | PACKED
+I32 = {
+    "tables",
+    "best_tokens",
+    "order",
+    "counts",
+    "cells",
+    "bases",
+    "numbers",
+    "packed",
+    "kept_tokens",
+    "sizes",
+} | PACKED
 U8 = {"scales"}
 FLOATS = {"epsilon", "softmax_scale", "limit", "coldest"}
 OPTIONS = {"num_warps", "num_stages", "enable_fp_fusion"}
 SIZES = {"hidden", "intermediate", "width", "strips"}  # integers that are constant for a model
-FIXED = {"entry_count", "widest", "words"}  # also constant, and no multiples of 16
+FIXED = {"entry_count", "widest", "words", "part_count"}  # also constant, and no multiples of 16
 SLICED = {"slots", "own_values"} | PACKED  # pointers into a step's tensors at an offset, so with any alignment
 
 
@@ -110,15 +126,19 @@ def dense() -> dict[str, Variant]:
     """Return the kernels with dense weights. For prompts, cuBLAS multiplies those of the layers."""
     found: dict[str, Variant] = {}
     for block in (16, 32, 64):
-        tile = {"BLOCK_M": block, **COMMON}
-        pairs = {**HEADS, **tile, "HALF": 32, "BLOCK_P": 16, "BLOCK_K": 64, "num_stages": dense_stages(block)}
-        strips = {**tile, "BLOCK_N": 16, "BLOCK_K": 128, "num_stages": dense_stages(block)}
+        paired, plain = (QKV_FEW, OUT_FEW) if block == SMALLEST_TILE else (QKV_MANY, OUT_MANY)
+        pairs = {**HEADS, **COMMON, "HALF": 32, **paired.options(block)}
+        strips = {**COMMON, **plain.options(block)}
         for splits in (1, 4) if block == 16 else (1,):
             name = f"{block}-splits-{splits}" if splits > 1 else f"{block}"
-            qkv = Variant(linear.qkv_kernel, {**pairs, "SPLITS": splits}, loaded(2 * 16, HIDDEN, 64, splits))
-            out = Variant(linear.out_kernel, {**strips, "SPLITS": splits}, loaded(16, WIDTH, 128, splits))
+            qkv = Variant(
+                linear.qkv_kernel, {**pairs, "SPLITS": splits}, loaded(2 * paired.strip, HIDDEN, paired.depth, splits)
+            )
+            out = Variant(
+                linear.out_kernel, {**strips, "SPLITS": splits}, loaded(plain.strip, WIDTH, plain.depth, splits)
+            )
             found |= {f"qkv-{name}": qkv, f"out-{name}": out}
-        strips = {**tile, "BLOCK_N": STRIP, "BLOCK_K": 64, "enable_fp_fusion": False}
+        strips = {**COMMON, "BLOCK_M": block, "BLOCK_N": STRIP, "BLOCK_K": 64, "enable_fp_fusion": False}
         found[f"head-{block}"] = Variant(head.head_kernel, {**strips, "KEEP": False}, loaded(STRIP, HIDDEN, 64))
     found["head-kept-64"] = Variant(head.head_kernel, {**strips, "KEEP": True}, loaded(STRIP, HIDDEN, 64))
     pairs = {**HEADS, **DEPENDENT, "HALF": 32, "num_warps": 1}
@@ -185,11 +205,15 @@ def attending() -> dict[str, Variant]:
 
 
 def sampling_and_inputs() -> dict[str, Variant]:
-    redraw = {"PARAMETERS": PARAMETERS, "BLOCK": CANDIDATES, "num_warps": 8, "enable_fp_fusion": False}
+    adjust = {"PARAMETERS": PARAMETERS, "BLOCK": CANDIDATES, "enable_fp_fusion": False}
+    weigh = adjust | {"PARTS": 128}
     unpack = {"BLOCK_TOKENS": 64, "KV_GROUPS": 2, "BLOCK": NUMBERS}
     return {
         "pick": Variant(head.pick_kernel, {**DEPENDENT, "BLOCK": 4096}, 4096 * 4),
-        "redraw": Variant(sampling.redraw_kernel, redraw, CANDIDATES * 4),
+        "adjust": Variant(sampling.adjust_kernel, adjust, CANDIDATES * 4),
+        "weigh": Variant(sampling.weigh_kernel, weigh, CANDIDATES * 4),
+        "gather": Variant(sampling.gather_kernel, weigh, CANDIDATES * 4),
+        "redraw": Variant(sampling.redraw_kernel, weigh | {"num_warps": 8}, CANDIDATES * 4),
         "write": Variant(inputs.write_kernel, {"BLOCK": NUMBERS}, NUMBERS * 8),
         "unpack": Variant(inputs.unpack_kernel, unpack, NUMBERS * 20),
     }

@@ -24,6 +24,7 @@ from .weights import Experts, Layer, Weights
 
 LAYER_NAMES = ("midlayer.", "layers.0.", "model.midlayer.", "model.layers.0.")
 TOP_NAMES = ("", "model.")
+UNSUPPORTED_TENSORS = (".bias", ".q_norm.weight", ".k_norm.weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class _Loader:
         self._model = model
 
     def load(self) -> DraftHeadWeights:
+        self._check_support()
         config, hidden = self._config, self._config.hidden
         widths = [count * config.head_size for count in (config.query_heads, config.kv_heads, config.kv_heads)]
         attention = [self._layer(f"self_attn.{n}_proj", w, 2 * hidden) for n, w in zip("qkv", widths, strict=True)]
@@ -87,6 +89,12 @@ class _Loader:
             unembedding=self._unembedding(),
             ids=self._ids(vocabulary),
         )
+
+    def _check_support(self) -> None:
+        """Raise a CheckpointError for tensors that would change the result. Others, such as t2d, are ignored."""
+        for name in sorted(self._reader.locations):
+            if name.endswith(UNSUPPORTED_TENSORS):
+                raise CheckpointError(f"{self._folder} has the tensor {name}, which is not supported: use another head")
 
     def _feature_norms(self) -> tuple[torch.Tensor, ...]:
         hidden, count = self._config.hidden, len(self._config.features)

@@ -83,7 +83,7 @@ def _projected_pairs(
     end,
     HALF: tl.constexpr,  # noqa: N803
     BLOCK_M: tl.constexpr,  # noqa: N803
-    BLOCK_P: tl.constexpr,  # noqa: N803
+    BLOCK_N: tl.constexpr,  # noqa: N803
     BLOCK_K: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
 ):
@@ -92,8 +92,8 @@ def _projected_pairs(
     The rows are read once: the norm's factor is that of a whole row, so it is applied to the sums.
     """
     squares = tl.zeros([BLOCK_M], tl.float32)
-    first = tl.zeros([BLOCK_M, BLOCK_P], tl.float32)
-    second = tl.zeros([BLOCK_M, BLOCK_P], tl.float32)
+    first = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    second = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for start in range(begin, end, BLOCK_K):
         columns = start + tl.arange(0, BLOCK_K)
         inside = columns < hidden
@@ -187,12 +187,12 @@ def qkv_kernel(
     HALF: tl.constexpr,  # noqa: N803
     SPLITS: tl.constexpr,  # noqa: N803
     BLOCK_M: tl.constexpr,  # noqa: N803
-    BLOCK_P: tl.constexpr,  # noqa: N803
+    BLOCK_N: tl.constexpr,  # noqa: N803
     BLOCK_K: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
     DEPENDENT: tl.constexpr,  # noqa: N803
 ):
-    """Project, rotate and store. Grid (heads of q, k and v, HALF / BLOCK_P, row blocks * SPLITS).
+    """Project, rotate and store. Grid (heads of q, k and v, HALF / BLOCK_N pairs, row blocks * SPLITS).
 
     Rows i and i + HALF of a head are a pair.
     With several splits, each writes its sums to `partial` [rows, SPLITS, heads * 2 * HALF], and the rows' squares to
@@ -200,7 +200,7 @@ def qkv_kernel(
     """
     start_next(DEPENDENT)
     head, split = tl.program_id(0), tl.program_id(2) % SPLITS
-    pairs = tl.program_id(1) * BLOCK_P + tl.arange(0, BLOCK_P)
+    pairs = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     rows = tl.program_id(2) // SPLITS * BLOCK_M + tl.arange(0, BLOCK_M)
     row_mask, first_row = rows < count, head * 2 * HALF + pairs
     begin, end = _columns_of_split(hidden, split, SPLITS, BLOCK_K)
@@ -208,7 +208,7 @@ def qkv_kernel(
     prefetch(weight, first_row + HALF, hidden, begin, DEPENDENT)
     wait_for_previous(DEPENDENT)
     first, second, squares = _projected_pairs(
-        x, norm, weight, rows, row_mask, first_row, hidden, begin, end, HALF, BLOCK_M, BLOCK_P, BLOCK_K, WIDE
+        x, norm, weight, rows, row_mask, first_row, hidden, begin, end, HALF, BLOCK_M, BLOCK_N, BLOCK_K, WIDE
     )
     if SPLITS == 1:
         scale = tl.rsqrt(squares / hidden + epsilon)[:, None]

@@ -20,10 +20,11 @@ from .head import head_kernel, pick_kernel
 from .inputs import unpack_kernel, write_kernel
 from .linear import out_kernel, qkv_kernel, rotate_kernel, sum_kernel
 from .norm import norm_kernel, route_kernel, route_row_kernel
-from .sampling import redraw_kernel
+from .sampling import BOUNDS, adjust_kernel, gather_kernel, redraw_kernel, weigh_kernel
 
 FEW_ROWS = 8  # up to this number, each row reads its own experts' weights
 FUSED_ROWS = 64  # up to this number, norms are a part of the kernels after them, and cuBLAS multiplies nothing
+SMALLEST_TILE = 16  # rows per program of a projection: the minimum for tensor cores
 SPLIT_ROWS = 16  # up to this number, the projections around attention split their inputs
 MAX_DENSE_SPLITS = 8  # of these inputs
 BALANCE = 0.9  # with that share of the multiprocessors' time used, there are enough splits
@@ -37,12 +38,12 @@ ROTATED_ROWS = 16  # rows of a head per program that rotates them
 SCORED_ROWS, SCORED_EXPERTS = 16, 32  # of a prompt, per program of the router
 ALIGNED = 16  # numbers: each row of a tensor of them begins at a multiple, so that kernels see one alignment
 NUMBERS = 128  # numbers of a step's input per program
-CANDIDATES = 2048  # tokens of the vocabulary that a program of restricted sampling loads at a time
+CANDIDATES = 2048  # tokens of the vocabulary that a program of restricted sampling loads at a time: a part of a row
 
 
 @dataclass(frozen=True, slots=True)
-class ExpertTiles:
-    """The launch of an expert's projection. `strip`: matrix rows per program; `depth`: inputs in a step of its loop."""
+class Tiles:
+    """The launch of a projection. `strip`: matrix rows per program; `depth`: inputs in a step of its loop."""
 
     strip: int
     depth: int
@@ -60,16 +61,22 @@ class ExpertTiles:
         }
 
 
-# Four warps are the minimum for products that read weights from registers. Larger tiles need fewer instructions a byte,
-# but more shared memory; and few rows need many programs.
-FEW = ExpertTiles(strip=64, depth=256, warps=4, stages=4)
-MANY = ExpertTiles(strip=128, depth=128, warps=4, stages=3)
-PROMPT = ExpertTiles(strip=128, depth=64, warps=8, stages=4)  # with the largest tiles of rows
+# Of the projections around attention; a program of qkv has `strip` pairs of rows. A program with few rows reads further
+# ahead.
+QKV_FEW = Tiles(strip=16, depth=64, warps=4, stages=6)  # with the smallest tile of rows
+QKV_MANY = Tiles(strip=16, depth=64, warps=4, stages=3)
+OUT_FEW = Tiles(strip=16, depth=128, warps=4, stages=6)
+OUT_MANY = Tiles(strip=16, depth=128, warps=4, stages=3)
+# Of the experts. Four warps are the minimum for products that read weights from registers. Larger tiles need fewer
+# instructions a byte, but more shared memory; and few rows need many programs.
+FEW = Tiles(strip=64, depth=256, warps=4, stages=4)
+MANY = Tiles(strip=128, depth=128, warps=4, stages=3)
+PROMPT = Tiles(strip=128, depth=64, warps=8, stages=4)  # with the largest tiles of rows
 ROW_TILE = 16  # rows of a product with one row: with the minimum of 8, the assembler puts a wait behind each product
 PROMPT_TILE = 128  # rows of a prompt's tile
 
 
-def expert_tiles(rows: int, experts: int, chosen: int) -> tuple[int, ExpertTiles]:
+def expert_tiles(rows: int, experts: int, chosen: int) -> tuple[int, Tiles]:
     """Return the rows per tile of the grouped experts, and the launch: twice the rows that an expert has in the mean.
 
     A larger tile would be mostly empty, and a smaller one would decode the weights more than once.
@@ -157,11 +164,12 @@ class TritonOps:
     def _project(self, x: torch.Tensor, layer: Layer, targets: tuple[torch.Tensor, ...]) -> None:
         """Do what `qkv` does, for few rows."""
         config, rows = self.config, len(x)
-        strips = (config.query_heads + 2 * config.kv_heads, config.head_size // 2 // 16)
+        block = rows_block(rows)
+        launch = QKV_FEW if block == SMALLEST_TILE else QKV_MANY
+        strips = (config.query_heads + 2 * config.kv_heads, config.head_size // 2 // launch.strip)
         splits = self.dense_splits(rows, strips[0] * strips[1])
         sums = x.new_empty((rows, splits, len(layer.qkv)) if splits > 1 else (1,), dtype=torch.float32)
         squares = x.new_empty(rows, splits, dtype=torch.float32)
-        block = rows_block(rows)
         qkv_kernel[(*strips, splits * triton.cdiv(rows, block))](
             x,
             layer.attention_norm,
@@ -177,11 +185,8 @@ class TritonOps:
             KV_HEADS=config.kv_heads,
             HALF=config.head_size // 2,
             SPLITS=splits,
-            BLOCK_M=block,
-            BLOCK_P=16,
-            BLOCK_K=64,
             WIDE=self._wide,
-            num_stages=dense_stages(block),
+            **launch.options(block),
             **self._options,
         )
         if splits > 1:
@@ -334,7 +339,8 @@ class TritonOps:
         rows, hidden, block = len(x), self.config.hidden, rows_block(len(x))
         if rows > FUSED_ROWS:
             return functional.linear(mixed, layer.out, layer.out_bias).add_(x)
-        strips = triton.cdiv(hidden, 16)
+        launch = OUT_FEW if block == SMALLEST_TILE else OUT_MANY
+        strips = triton.cdiv(hidden, launch.strip)
         splits, made = self.dense_splits(rows, strips), torch.empty_like(x)
         parts = x.new_empty((rows, splits, hidden) if splits > 1 else (1,), dtype=torch.float32)
         out_kernel[(strips, splits * triton.cdiv(rows, block))](
@@ -348,11 +354,8 @@ class TritonOps:
             hidden,
             self.config.query_width,
             SPLITS=splits,
-            BLOCK_M=block,
-            BLOCK_N=16,
-            BLOCK_K=128,
             WIDE=self._wide,
-            num_stages=dense_stages(block),
+            **launch.options(block),
             **self._options,
         )
         return self._added(x, parts, made) if splits > 1 else made
@@ -437,7 +440,7 @@ class TritonOps:
         )
         return inner
 
-    def _expert_tiles(self, rows: int) -> tuple[int, ExpertTiles]:
+    def _expert_tiles(self, rows: int) -> tuple[int, Tiles]:
         return expert_tiles(rows, self.config.experts, self.config.experts_per_token)
 
     def _tiles(self, rows: int, block: int) -> int:
@@ -521,27 +524,63 @@ class TritonOps:
     def redraw(self, head: HeadOutput, batch: Batch, restricted: Restricted) -> None:
         assert head.logits is not None
         count, width = len(restricted.parameters), head.logits.shape[-1]
-        left = head.logits.new_empty(count, width)
+        parts = triton.cdiv(width, CANDIDATES)
+        numbers, fractions = restricted.parameters, restricted.parameters.view(torch.float32)
+        left, kept = (head.logits.new_empty(count, width) for _ in range(2))
+        maxima, totals = left.new_empty(count, parts), left.new_empty(count)
+        kept_tokens, sizes = (torch.empty_like(each, dtype=torch.int32) for each in (kept, totals))
+        options = {"PARAMETERS": PARAMETERS, "BLOCK": CANDIDATES, "enable_fp_fusion": False}  # as in the head kernel
         _write_cells(restricted.table.view(torch.int32), restricted.addresses, restricted.values)
-        redraw_kernel[(count,)](
+        adjust_kernel[(count, parts)](
             head.logits,
             left,
-            head.tokens,
-            batch.temperatures,
-            batch.seeds,
-            restricted.parameters,
-            restricted.parameters.view(torch.float32),
+            maxima,
+            numbers,
             restricted.masks,
             restricted.table,
             restricted.own_tokens,
             restricted.own_values.view(torch.float32),
             width,
             restricted.masks.shape[-1],
+            **options,
+        )
+        options["PARTS"] = triton.next_power_of_2(parts)
+        self._gather(
+            left, maxima, (kept, kept_tokens, sizes, totals), (batch.temperatures, numbers, fractions), options
+        )
+        redraw_kernel[(count,)](
+            kept,
+            kept_tokens,
+            sizes,
+            totals,
+            maxima,
+            head.tokens,
+            batch.temperatures,
+            batch.seeds,
+            numbers,
+            fractions,
+            width,
+            parts,
             COLDEST,
-            PARAMETERS=PARAMETERS,
-            BLOCK=CANDIDATES,
             num_warps=8,
-            enable_fp_fusion=False,  # as in the head kernel
+            **options,
+        )
+
+    def _gather(
+        self,
+        left: torch.Tensor,
+        maxima: torch.Tensor,
+        targets: tuple[torch.Tensor, ...],
+        parameters: tuple[torch.Tensor, ...],
+        options: dict[str, Any],
+    ) -> None:
+        """Write to the targets which tokens of each row may be kept, and how much they weigh."""
+        width = left.shape[-1]
+        counts = torch.empty(*maxima.shape, BOUNDS.value, dtype=torch.int32, device=left.device)
+        masses, bounds = torch.empty_like(counts, dtype=torch.float32), left.new_empty(len(left), BOUNDS.value)
+        weigh_kernel[maxima.shape](left, maxima, counts, masses, bounds, *parameters, width, COLDEST, **options)
+        gather_kernel[maxima.shape](
+            left, maxima, counts, masses, bounds, *parameters, *targets, width, COLDEST, **options
         )
 
     def grouped(self, scores: torch.Tensor) -> Groups:
@@ -558,13 +597,8 @@ class TritonOps:
 
 
 def rows_block(rows: int) -> int:
-    """Return the rows per program: at least 16, the minimum for tensor cores."""
-    return min(64, max(16, triton.next_power_of_2(rows)))
-
-
-def dense_stages(block: int) -> int:
-    """Return the stages of the projections around attention: for few rows, a program reads further ahead."""
-    return 6 if block == 16 else 3
+    """Return the rows per program."""
+    return min(64, max(SMALLEST_TILE, triton.next_power_of_2(rows)))
 
 
 def _write_cells(cells: torch.Tensor, addresses: torch.Tensor, values: torch.Tensor) -> None:
