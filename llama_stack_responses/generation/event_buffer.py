@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from ..core.stream.events import Event
 from ..core.stream.item_order import ItemOrder
 from ..core.stream.output import OpenText
 from ..core.stream.transcript import Transcript
+from ..store import codec
 from .event_times import EventTimes
 
 type WriteEvents = Callable[[list[Event]], bool]
@@ -29,16 +30,24 @@ class EventWriter(Protocol):
 
 
 class SharedEvents(list[Event]):
-    """Events for several clients, encoded once for all of them."""
+    """Events for the store and several clients, encoded once for all of them; the list does not change."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         super().__init__(events)
+        self._texts: list[codec.JsonText] | None = None
         self._frames: list[bytes | None] = []
 
-    def frames(self, encode: Callable[[list[Event]], bytes | None]) -> bytes | None:
-        """Return what the first call's `encode` returned."""
+    @property
+    def texts(self) -> Sequence[codec.JsonText]:
+        """Each event as JSON."""
+        if self._texts is None:
+            self._texts = list(map(codec.text_of_small, self))
+        return self._texts
+
+    def frames(self, encode: Callable[[Sequence[Event], Iterable[bytes]], bytes | None]) -> bytes | None:
+        """Return what the first call's `encode` returned for the events and their JSON."""
         if not self._frames:
-            self._frames.append(encode(self))
+            self._frames.append(encode(self, [bytes(text.json) for text in self.texts]))
         return self._frames[0]
 
 

@@ -76,15 +76,10 @@ class Reader:
             poll: seconds without an event after which the wait ends, on a store without notifications.
             silence: seconds without an event after which the wait ends on any store.
         """
-        loop = asyncio.get_running_loop()
+        left = self.seen_at + silence - asyncio.get_running_loop().time()
         self.waits = True
         try:
-            while True:
-                before = self.after
-                if await self.subscription.wait(poll, max(0.0, self.seen_at + silence - loop.time())):
-                    return True
-                if self.after == before:
-                    return False
+            return await self.subscription.wait(poll, max(0.0, left), lambda: self.seen_at)
         finally:
             self.waits = False
 
@@ -137,7 +132,7 @@ class Readers:
         if not readers or not events:
             return set()
         taking = [each for each in readers if each.takes(events)]
-        self._pass_on(taking, SharedEvents(events))
+        self._pass_on(taking, events if isinstance(events, SharedEvents) else SharedEvents(events))
         return {each.subscription for each in taking}
 
     def _pass_on(self, readers: Sequence[Reader], events: SharedEvents) -> None:

@@ -19,6 +19,7 @@ from typing import Final
 from ..admission import Reservation
 from ..core.json_values import is_large
 from ..core.stream.events import TERMINAL, Event
+from ..generation.event_buffer import SharedEvents
 from ..intervals import DEFAULT
 from ..store import codec
 from ..store.decoder import Decoder
@@ -82,10 +83,10 @@ class EventLog:
         if not events:
             return []
         if not are_large(events):
-            return self.small_batch(response_id, events)
+            return self.small_batch(response_id, SharedEvents(events))
         return [*await asyncio.to_thread(list_yielding_lock, _rows(response_id, events)), Notify(response_id)]
 
-    def small_batch(self, response_id: str, events: Sequence[Event]) -> list[Op]:
+    def small_batch(self, response_id: str, events: SharedEvents) -> list[Op]:
         """Return the ops of `batch` for events that are not large, at least one."""
         return [*_small_rows(response_id, events), Notify(response_id)]
 
@@ -298,12 +299,12 @@ def are_large(events: Sequence[Event]) -> bool:
     return size > INLINE_BYTES
 
 
-def _small_rows(response_id: str, events: Sequence[Event]) -> list[Put]:
-    """Return the rows of events that are not large, which are encoded in one call: mostly one row."""
-    text = codec.text_of_small(list(events))
-    if len(text.json) > _ROW_BYTES:  # escapes take up to six bytes for each character
+def _small_rows(response_id: str, events: SharedEvents) -> list[Put]:
+    """Return the rows of events that are not large: mostly one row."""
+    texts = events.texts
+    if sum(len(text.json) for text in texts) > _ROW_BYTES:  # escapes take up to six bytes for each character
         return list(_rows(response_id, events))
-    return [Put(_key(response_id, events[-1]["sequence_number"]), codec.pack_text(text))]
+    return [_row(response_id, events[-1]["sequence_number"], texts)]
 
 
 def _rows(response_id: str, events: Sequence[Event]) -> Iterator[Put]:

@@ -9,7 +9,7 @@ from typing import Final
 
 from ..core.stream.events import Event
 from ..core.stream.transcript import Transcript
-from ..generation.event_buffer import EventBuffer
+from ..generation.event_buffer import EventBuffer, SharedEvents
 from ..store.records import Op, Put, Records
 from .event_log import EventLog, are_large
 from .job import Checkpoint, Job
@@ -62,7 +62,7 @@ class JobWriter:
     async def write(self) -> None:
         """Store the buffered events and the due checkpoint in one commit, so that they always match."""
         async with self._alone():
-            self._waiting += self._event_buffer.ready()
+            self._waiting = [*self._waiting, *self._event_buffer.ready()]
             due = self.due
             if not (due or self._waiting):
                 return
@@ -101,9 +101,11 @@ class JobWriter:
             return None
         if not events:
             return _NONE
-        ops = [*self._event_log.small_batch(self._response_id, events), *self._requests.ops()]
+        shared = SharedEvents(events)
+        ops = [*self._event_log.small_batch(self._response_id, shared), *self._requests.ops()]
         await self._lock.acquire()  # at once: nothing writes
-        self._waiting = self._event_buffer.ready()
+        self._event_buffer.ready()
+        self._waiting = shared
         return ops
 
     def take_back(self) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from math import inf
 from typing import Final
 
@@ -80,7 +80,7 @@ class Notifier:
 
 
 class Subscription:
-    """A subscription to one name. A notification is kept until the next wait.
+    """A subscription to one name, with one waiter at a time. A notification is kept until the next wait.
 
     Args:
         remote: the names whose notifications the store forwards.
@@ -91,23 +91,51 @@ class Subscription:
         self._name = name
         self._remote = remote
         self._fallback_poll = fallback_poll
-        self._notified = asyncio.Event()
+        self._notified = False
+        self._waiter: asyncio.Future[None] | None = None
 
     def notify(self) -> None:
         """End the current wait, or the next one."""
-        self._notified.set()
+        self._notified = True
+        if self._waiter:
+            _end(self._waiter)
 
-    async def wait(self, poll: float, max_seconds: float = inf) -> bool:
+    async def wait(self, poll: float, max_seconds: float = inf, active_at: Callable[[], float] = lambda: -inf) -> bool:
         """Wait for a notification, and return whether there was one.
 
         Args:
             poll: timeout in seconds while the store does not forward notifications of the name.
             max_seconds: upper bound on any timeout, in seconds.
+            active_at: returns the time of the event loop from which the timeout counts, if that is after the beginning
+                of the wait.
         """
-        seconds = self._fallback_poll if self._name in self._remote else poll
-        with suppress(TimeoutError):
-            async with asyncio.timeout(min(seconds, max_seconds)):
-                await self._notified.wait()
-        notified = self._notified.is_set()
-        self._notified.clear()
+        if not self._notified:
+            seconds = min(self._fallback_poll if self._name in self._remote else poll, max_seconds)
+            await self._wait(seconds, active_at)
+        notified, self._notified = self._notified, False
         return notified
+
+    async def _wait(self, seconds: float, active_at: Callable[[], float]) -> None:
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        timer: asyncio.TimerHandle
+
+        def end() -> None:
+            nonlocal timer
+            due = active_at() + seconds
+            if due > loop.time():
+                timer = loop.call_at(due, end)
+            else:
+                _end(waiter)
+
+        self._waiter, timer = waiter, loop.call_later(seconds, end)
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+            timer.cancel()
+
+
+def _end(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -35,6 +35,7 @@ _SLICE_BYTES: Final = 2**20
 """Bytes of JSON that are decoded in one call, for which other threads wait."""
 
 _SMALL_BYTES: Final = 100
+_COPIED_BYTES: Final = 4_096
 _DAMAGED: Final = "A stored record is damaged."
 _LEVEL: Final = 3
 # With zlib's default, 8, most of the time for a small value is spent on setting up tables.
@@ -120,11 +121,20 @@ def text_of_small(value: Any) -> JsonText:
         return JsonText(dumps(value), lenient=True)
 
 
+def _packer(window: int, memory: int) -> Any:
+    """Return a compressor with the dictionary; `window` and `memory` are sizes as zlib counts them."""
+    return zlib.compressobj(_LEVEL, wbits=-window, memLevel=memory, zdict=_PAST)
+
+
+_SMALL_PACKER: Final = _packer(13, 5)
+"""It is copied for each small value: reading the dictionary takes longer. Its window holds both."""
+
+
 def pack_text(text: JsonText, head: bytes = b"", *, pack: bool = True) -> bytes:
     """Return the result of `encode` for a value that is already JSON."""
     body, flags = text.json, FORMAT | (_LENIENT if text.lenient else 0)
     if pack and len(body) >= _SMALL_BYTES:
-        packer = zlib.compressobj(_LEVEL, wbits=-15, memLevel=_MEMORY, zdict=_PAST)
+        packer = _SMALL_PACKER.copy() if len(body) <= _COPIED_BYTES else _packer(15, _MEMORY)
         packed = packer.compress(body) + packer.flush()
         if len(packed) < len(body):
             body, flags = packed, flags | _COMPRESSED

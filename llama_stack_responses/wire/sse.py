@@ -29,7 +29,11 @@ def comment(sentence: str) -> bytes:
 
 def encode(events: Iterable[dict[str, Any]]) -> bytes:
     """Return the frames of several events as one piece: `event:` with the type, `data:` with the JSON."""
-    frames = b"".join([b"event: %b\ndata: %b\n\n" % (event["type"].encode(), dumps(event)) for event in events])
+    return _framed((event, dumps(event)) for event in events)
+
+
+def _framed(events: Iterable[tuple[dict[str, Any], bytes]]) -> bytes:
+    frames = b"".join([b"event: %b\ndata: %b\n\n" % (event["type"].encode(), text) for event, text in events])
     return frames if frames.isascii() else without_line_separators(frames)
 
 
@@ -64,11 +68,15 @@ def pieces(events: Sequence[dict[str, Any]]) -> Iterable[bytes]:
     return (whole,) if len(whole) <= 2 * BLOCK_BYTES else _blocks(events)
 
 
-def deltas(events: Sequence[dict[str, Any]]) -> bytes | None:
-    """Return the frames of several deltas as one piece; None if there is another event, or if they are large."""
+def deltas(events: Sequence[dict[str, Any]], texts: Iterable[bytes] | None = None) -> bytes | None:
+    """Return the frames of several deltas as one piece; None if there is another event, or if they are large.
+
+    Args:
+        texts: each event as JSON.
+    """
     if not all(map(_IS_DELTA, events)):
         return None
-    whole = encode(events)
+    whole = encode(events) if texts is None else _framed(zip(events, texts, strict=True))
     return whole if len(whole) <= 2 * BLOCK_BYTES else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Final
@@ -11,6 +12,7 @@ import pytest
 
 from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.json_blocks import dumps
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.generation.event_buffer import SharedEvents
 from llama_stack_responses.intervals import DEFAULT, Intervals
@@ -56,11 +58,11 @@ async def test_reader_without_room_waits_and_is_refused_in_the_end(patient: bool
 
 async def test_deltas_for_many_readers_are_encoded_once_and_written_in_several_turns() -> None:
     readers, notifier = Readers(), Notifier()
-    encoded: list[list[dict[str, Any]]] = []
+    encoded: list[list[bytes]] = []
     written: list[bytes] = []
 
-    def encode(events: list[dict[str, Any]]) -> bytes:
-        encoded.append(events)
+    def encode(_: Sequence[dict[str, Any]], texts: Iterable[bytes]) -> bytes:
+        encoded.append(list(texts))
         return b"frames"
 
     def write(events: list[dict[str, Any]]) -> bool:
@@ -81,7 +83,7 @@ async def test_deltas_for_many_readers_are_encoded_once_and_written_in_several_t
         assert readers.pass_on(ID, [delta]) == set(subscriptions[:-1])
         at_once = len(written)
         await until(lambda: len(written) == 39)
-        assert (at_once, len(encoded)) == (16, 1)
+        assert (at_once, encoded) == (16, [[dumps(delta)]])
         assert [await each.wait(0) for each in subscriptions].count(True) == 1
 
 

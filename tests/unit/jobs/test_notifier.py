@@ -36,6 +36,19 @@ async def test_notification_during_wait_wakes_all_subscribers_of_name(notifier: 
         assert [await subscription.wait(AGES) for subscription in (one, other, stranger)] == [True] * 3
 
 
+async def test_timeout_counts_from_last_activity(notifier: Notifier) -> None:
+    loop, asked = asyncio.get_running_loop(), list[float]()
+
+    def active_at() -> float:
+        asked.append(loop.time())
+        return asked[-1] if len(asked) < 3 else 0.0
+
+    with notifier.subscribe("a") as subscription:
+        assert not await subscription.wait(0.01, active_at=active_at)
+    assert len(asked) == 3
+    assert asked[2] - asked[0] >= 0.02
+
+
 @pytest.mark.parametrize("fallback_poll", [0.0, AGES])
 async def test_wait_for_remote_notification_falls_back_to_polling(fallback_poll: float) -> None:
     notifier = Notifier(fallback_poll)

@@ -36,6 +36,12 @@ def test_large_values_are_compressed_and_small_ones_plain() -> None:
     assert codec.encode([1]) == bytes((codec.FORMAT,)) + b"[1]"
 
 
+@pytest.mark.parametrize("length", [200, 4_094, 4_095, 20_000])
+def test_compressors_of_small_and_large_values_write_the_same_format(length: int) -> None:
+    value = "".join(map(str, range(length)))[:length]
+    assert [codec.decode(codec.encode(value)) for _ in range(2)] == [value] * 2
+
+
 def test_lone_surrogates_and_long_integers_survive_encoding() -> None:
     value = {"text": "\ud83d", "number": 2**70}
     assert codec.decode(codec.encode(value)) == value
