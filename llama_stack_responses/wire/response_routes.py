@@ -63,16 +63,24 @@ def create_router(impl: OpenAIResponsesImpl, authorizer: ConnectionAuthorizer, p
 
     router = APIRouter(lifespan=lifespan)
     limits = RouteAdmission(impl.config.limits, impl.access.current_user, impl.abort_connection, impl.streams)
-    create = _creation(impl, limits)
-    # Most requests are for this route, and routes are matched in their order.
-    router.include_router(create)
+    # Most requests are for this route, and routes are matched in their order. It is in the outermost router, since an
+    # open stream holds the frames of each router around its route.
+    router.add_api_route(
+        _PREFIX,
+        _create(impl, limits),
+        methods=["POST"],
+        summary="Create a model response",
+        tags=["Responses"],
+        route_class_override=routes_within(limits),
+        **_CREATE,
+    )
     # These come before the other routes of responses: the names of their routes would match as ids of responses.
     add_ready_route(router, impl, limits, public_key)
     if impl.config.ui.enabled:
         add_ui_files(router, Assets(), limits, public_key)
         router.include_router(ui_router(impl, limits))
     router.include_router(context_router(impl.counting, impl.compaction, limits))
-    router.include_router(_responses(impl, limits, create))
+    router.include_router(_responses(impl, limits, router))
     router.add_websocket_route(_PREFIX, socket_route(impl, authorizer, limits))
     router.include_router(conversations_router(impl.conversations, limits))
     if impl.containers:
@@ -80,13 +88,7 @@ def create_router(impl: OpenAIResponsesImpl, authorizer: ConnectionAuthorizer, p
     return router
 
 
-def _creation(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
-    router = APIRouter(prefix=_PREFIX, tags=["Responses"], route_class=routes_within(limits))
-    router.add_api_route("", _create(impl, limits), methods=["POST"], summary="Create a model response", **_CREATE)
-    return router
-
-
-def _responses(impl: OpenAIResponsesImpl, limits: RouteAdmission, create: APIRouter) -> APIRouter:
+def _responses(impl: OpenAIResponsesImpl, limits: RouteAdmission, outermost: APIRouter) -> APIRouter:
     router = APIRouter(prefix=_PREFIX, tags=["Responses"], route_class=routes_within(limits))
 
     def add(method: str, path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
@@ -99,7 +101,7 @@ def _responses(impl: OpenAIResponsesImpl, limits: RouteAdmission, create: APIRou
     add("POST", "/{response_id}/cancel", _cancel(impl, limits), "Cancel a response", described(RESPONSE))
     listed = described(ITEMS, query={**PAGING, **INCLUDE})
     add("GET", "/{response_id}/input_items", _input_items(impl, limits), "List a response's input items", listed)
-    add_fallback(router, create)
+    add_fallback(router, outermost)
     return router
 
 

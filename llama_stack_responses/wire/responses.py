@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import aclosing
 from typing import Any, Final
 
 import orjson
@@ -136,7 +136,7 @@ class RunJsonResponse(Response):
         # The run holds the whole response. It is not kept for as long as a client takes to read the answer.
         run, self._run = self._run, None
         assert run is not None
-        with _abandoned_with_client(run, receive):
+        with _AbandonedWithClient(run, receive):
             try:
                 return _CreatedJsonResponse(await run.finish())
             except ApiError as error:
@@ -153,7 +153,7 @@ class RunEventsResponse(Response):
         self._run = run
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with _abandoned_with_client(self._run, receive):
+        with _AbandonedWithClient(self._run, receive):
             try:
                 await self._run.begin()
             except ApiError as error:
@@ -308,15 +308,30 @@ async def _send_more(send: Send, body: bytes) -> None:
         await asyncio.sleep(0)
 
 
-@contextmanager
-def _abandoned_with_client(run: ForegroundRun, receive: Receive) -> Iterator[None]:
-    """Abandon the run when the client disconnects or the block ends."""
-    watcher = asyncio.ensure_future(gone(receive))
-    watcher.add_done_callback(lambda _: run.abandon())
-    try:
-        yield
-    finally:
-        watcher.cancel()
+class _AbandonedWithClient:
+    """Abandons a run when the client disconnects or the block ends. An open stream holds one of these.
+
+    Args:
+        run: the run.
+        receive: receives the client's messages.
+    """
+
+    __slots__ = ("_receive", "_run", "_watcher")
+
+    def __init__(self, run: ForegroundRun, receive: Receive) -> None:
+        self._run = run
+        self._receive = receive
+        self._watcher: asyncio.Future[None]
+
+    def __enter__(self) -> None:
+        self._watcher = asyncio.ensure_future(gone(self._receive))
+        self._watcher.add_done_callback(self._abandon)
+
+    def __exit__(self, *_: object) -> None:
+        self._watcher.cancel()
+
+    def _abandon(self, _: object) -> None:
+        self._run.abandon()
 
 
 async def gone(receive: Receive) -> None:
