@@ -72,7 +72,7 @@ class JobWriter:
             await self._retry(lambda: self._records.commit(ops, [self.fence]))
             if self.due is due:
                 self.due = None
-            self._note_stored()
+            self.note_stored()
 
     async def conclude(self, end: list[Event], store: Callable[[list[Event], list[Op]], Awaitable[None]]) -> None:
         """Store the last events.
@@ -94,7 +94,7 @@ class JobWriter:
     async def offer(self) -> list[Op] | None:
         """Return the ops of a shared commit, on condition of the fence; None if the job has to write by itself.
 
-        Without ops, there is nothing to store. With ops, nothing else is written until `take_back` or `note_shared`.
+        Without ops, there is nothing to store. With ops, nothing else is written until `release`.
         """
         events = self._event_buffer.waiting
         if self._writes or self.due or self._waiting or are_large(events):
@@ -108,16 +108,12 @@ class JobWriter:
         self._waiting = shared
         return ops
 
-    def take_back(self) -> None:
-        """Write by itself what was offered: the shared commit failed."""
+    def release(self) -> None:
+        """Let the job write again, since the shared commit has ended. It was not made unless `note_stored` follows."""
         self._lock.release()
 
-    def note_shared(self) -> None:
-        """Note that the shared commit was made."""
-        self._lock.release()
-        self._note_stored()
-
-    def _note_stored(self) -> None:
+    def note_stored(self) -> None:
+        """Note that the events that were to be stored are stored, and pass them to their readers."""
         self._requests.committed()
         stored, self._waiting = self._waiting, []
         self.transcript.note(stored)

@@ -66,11 +66,16 @@ class _Group:
             self._writers.pop(writer, None)
 
     async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(self._seconds)
-            if not self._writers:
-                return
-            await self._store()
+        try:
+            while True:
+                await asyncio.sleep(self._seconds)
+                if not self._writers:
+                    return
+                await self._store()
+        finally:
+            # After an unexpected error, or at the end of the server.
+            for writer in list(self._writers):
+                self._leave(writer, writes=True)
 
     async def _store(self) -> None:
         """Store what the jobs have; those that have nothing, or have to write by themselves, leave."""
@@ -89,11 +94,12 @@ class _Group:
         try:
             await self._records.commit([op for _, ops in offers for op in ops], [each.fence for each in writers])
         except Exception:  # noqa: BLE001 - each job meets its own error when it writes by itself
+            return
+        finally:
             for writer in writers:
-                writer.take_back()
-        else:
-            for writer in writers:
-                writer.note_shared()
+                writer.release()
+        for writer in writers:
+            writer.note_stored()
 
     def _leave(self, writer: JobWriter, *, writes: bool) -> None:
         left = self._writers.pop(writer, None)

@@ -241,3 +241,19 @@ def test_jobs_of_closed_event_loop_are_not_joined() -> None:
     first.run_until_complete(begin())
     first.close()
     assert asyncio.run(join()) == [False]
+
+
+async def test_jobs_write_by_themselves_after_an_unexpected_error(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    writers = [await jobs.writer(f"resp_{number}") for number in range(2)]
+
+    def announce(*_: Any) -> None:
+        monkeypatch.undo()
+        raise RuntimeError("announce")
+
+    monkeypatch.setattr(jobs.event_log, "announce", announce)
+    assert await jobs.join(*writers) == [True] * 2
+    async with asyncio.timeout(PATIENCE):
+        for writer in writers:
+            await writer.write()
+    assert await jobs.stored("resp_1") == [event()]
+    assert await jobs.join(*writers) == [False] * 2
