@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from ..core.stream.events import Event
@@ -47,8 +47,13 @@ class SharedEvents(list[Event]):
     def frames(self, encode: Callable[[Sequence[Event], Iterable[bytes]], bytes | None]) -> bytes | None:
         """Return what the first call's `encode` returned for the events and their JSON."""
         if not self._frames:
-            self._frames.append(encode(self, [bytes(text.json) for text in self.texts]))
+            self._frames.append(encode(self, self._encoded()))
         return self._frames[0]
+
+    def _encoded(self) -> Iterator[bytes]:
+        # A generator: `encode` may refuse the events before any is encoded, and those may be large.
+        for text in self.texts:
+            yield bytes(text.json)
 
 
 class EventBuffer:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextvars import Context
+from functools import partial
 from typing import Final
 
-from ..concurrency import gather_or_cancel
+from ..logs import get_logger
 from ..store.records import Op, Records
 from .job_writer import JobWriter
+
+logger = get_logger(__name__)
 
 _JOBS: Final = 32
 """Maximum number of jobs of one group: each takes a part of a millisecond."""
@@ -47,6 +50,7 @@ class _Group:
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
         self._writers: dict[JobWriter, asyncio.Future[bool]] = {}
+        self._commits: dict[object, asyncio.Task[None]] = {}
         # Without a context: what is stored for one job is stored for no user who is served.
         self._task = self._loop.create_task(self._run(), name="shared commits", context=Context())
 
@@ -69,31 +73,49 @@ class _Group:
         try:
             while True:
                 await asyncio.sleep(self._seconds)
-                if not self._writers:
+                if not (self._writers or self._commits):
                     return
                 await self._store()
         finally:
+            if commits := list(self._commits.values()):
+                await asyncio.wait(commits)
             # After an unexpected error, or at the end of the server.
             for writer in list(self._writers):
                 self._leave(writer, writes=True)
 
     async def _store(self) -> None:
-        """Store what the jobs have; those that have nothing, or have to write by themselves, leave."""
+        """Begin to store what the jobs have; those that have nothing, or have to write by themselves, leave.
+
+        The jobs of an owner whose last commit has not ended wait for the next interval, and those of others do not.
+        """
         offers: dict[object, list[tuple[JobWriter, list[Op]]]] = {}
         for writer in list(self._writers):
+            if writer.owner in self._commits:
+                continue
             if ops := await _offered(writer):
                 offers.setdefault(writer.owner, []).append((writer, ops))
             else:
                 self._leave(writer, writes=ops is None)
         # One commit for each owner: a store may count records by the owner of what the commit depends on.
-        commits = [self._commit(together) for together in offers.values()]
-        await (gather_or_cancel(commits) if len(commits) != 1 else commits[0])
+        for owner, together in offers.items():
+            self._commits[owner] = task = self._loop.create_task(self._commit(together))
+            task.add_done_callback(partial(self._committed, owner, [writer for writer, _ in together]))
+
+    def _committed(self, owner: object, writers: Sequence[JobWriter], task: asyncio.Task[None]) -> None:
+        del self._commits[owner]
+        error = None if task.cancelled() else task.exception()
+        if error:
+            logger.error("noting a shared commit failed", exc_info=error)
+        if error or task.cancelled():
+            for writer in writers:
+                self._leave(writer, writes=True)
 
     async def _commit(self, offers: Sequence[tuple[JobWriter, list[Op]]]) -> None:
         writers = [writer for writer, _ in offers]
         try:
             await self._records.commit([op for _, ops in offers for op in ops], [each.fence for each in writers])
-        except Exception:  # noqa: BLE001 - each job meets its own error when it writes by itself
+        except Exception as error:  # noqa: BLE001 - each job meets its own error when it writes by itself
+            logger.debug("a shared commit failed, and each job writes by itself: %s", error)
             return
         finally:
             for writer in writers:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, cast
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
@@ -70,6 +71,9 @@ class JsonErrorRoute(APIRoute):
                     await answer(scope, cycle.receive, cycle.send)
             except ClientDisconnect:
                 _client_left(scope)
+            except HTTPException as error:
+                # Starlette's 405 for a method outside of `METHODS`. Nothing is sent yet.
+                await _refused(error)(scope, cycle.receive, cycle.send)
             except Exception:
                 # If it went on to the web server, that would format the whole traceback.
                 logger.exception(_FAILED, scope["method"], scope["path"])
@@ -122,6 +126,13 @@ async def _answer(request: Request, answer: Callable[[Request], Coroutine[Any, A
 
 def _client_left(scope: Scope) -> None:
     logger.debug("%s %r: client disconnected", scope["method"], scope["path"])
+
+
+def _refused(error: HTTPException) -> Response:
+    """Return the answer to a request that the web framework refused."""
+    answer = failure(ApiError(error.status_code, "Not allowed with this HTTP method.", code="method_not_supported"))
+    answer.headers.update(error.headers or {})
+    return answer
 
 
 def _failure() -> Response:

@@ -120,6 +120,28 @@ async def test_each_owner_has_a_commit_that_serves_nobody(jobs: Jobs) -> None:
     assert jobs.store.served == ["nobody"] * 2
 
 
+async def test_slow_commit_of_an_owner_does_not_delay_others(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, other = await jobs.writer("resp_1", ANNA), await jobs.writer("resp_2", BEN)
+    commit, go_on = jobs.store.commit, asyncio.Event()
+
+    async def commit_slowly(ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+        if slow.fence in conditions:
+            await go_on.wait()
+        elif not jobs.store.commits:
+            jobs.buffers["resp_1"].put([event(1)])
+            jobs.buffers["resp_2"].put([event(1)])
+        await commit(ops, conditions)
+
+    monkeypatch.setattr(jobs.store, "commit", commit_slowly)
+    joined = asyncio.ensure_future(jobs.join(slow))
+    assert await jobs.join(other) == [False]
+    assert jobs.store.commits == [["resp_2"]] * 2
+    go_on.set()
+    assert await joined == [False]
+    assert jobs.store.commits[2:] == [["resp_1"]] * 2
+    assert await jobs.stored("resp_1") == [event(0), event(1)]
+
+
 async def test_no_more_than_32_jobs_share_a_commit(jobs: Jobs) -> None:
     writers = [await jobs.writer(f"resp_{number}") for number in range(33)]
     assert await jobs.join(*writers) == [False] * 33

@@ -88,3 +88,20 @@ async def test_client_waiting_for_slow_answer_stays_connected() -> None:
     await app.serve(answer)(scope_of(), Body().receive, send)
     assert len(sent) == 2
     assert app.broken_off == []
+
+
+async def test_unknown_method_is_refused_in_the_format_of_errors() -> None:
+    sent: list[Message] = []
+
+    async def answer(_: Request) -> Response:
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await App().serve(answer)(scope_of(method="PROPFIND"), Body().receive, send)
+    start, body = sent
+    assert start["status"] == 405
+    [allowed] = [value for name, value in start["headers"] if name.lower() == b"allow"]
+    assert sorted(allowed.split(b", ")) == [b"GET", b"POST"]
+    assert b'"code":"method_not_supported"' in body["body"]

@@ -1,0 +1,34 @@
+"""Events are encoded once for the store and their readers, and only if their JSON is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from unittest.mock import Mock
+
+import pytest
+
+from llama_stack_responses.core.types import Json
+from llama_stack_responses.generation.event_buffer import SharedEvents
+from llama_stack_responses.store import codec
+
+EVENT = {"type": "response.output_text.delta", "sequence_number": 1, "delta": "word"}
+
+
+def joined(_: Sequence[Json], encoded: Iterable[bytes]) -> bytes:
+    return b"".join(encoded)
+
+
+def test_events_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    encode = Mock(side_effect=codec.text_of_small)
+    monkeypatch.setattr(codec, "text_of_small", encode)
+    events = SharedEvents([EVENT])
+    frames = events.frames(joined)
+    assert frames == events.frames(joined) == b"".join(bytes(text.json) for text in events.texts)
+    encode.assert_called_once()
+
+
+def test_events_that_are_refused_are_not_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    encode = Mock()
+    monkeypatch.setattr(codec, "text_of_small", encode)
+    assert SharedEvents([EVENT]).frames(lambda *_: None) is None
+    encode.assert_not_called()
