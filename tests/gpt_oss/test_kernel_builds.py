@@ -1,9 +1,13 @@
-"""All kernels as they are built for an H100, by each version of Triton that a GPU machine may have."""
+"""All kernels as they are built for an H100, by each version of Triton that a GPU machine may have.
+
+Projections and experts are also built for other GPUs that the documentation names.
+"""
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,6 +90,8 @@ BOUNDS = {
     "attention-decode-splits-32-fp8": Bounds(102, 13, 0.241, "HMMA.16816", 16),
     "attention-prompt-fp8": Bounds(223, 41, 0.586, "HGMMA.64x64x16", 16),
 }
+# KiB of shared memory for a program on GPUs of these compute capabilities, by NVIDIA's documentation.
+SHARED_ELSEWHERE = {"80": 163, "89": 99, "120": 99}
 # At the memory's speed, an H200 executes 0.215 instructions for each byte.
 MEMORY_SPEED = 0.215
 # What is read or prefetched before the wait for the kernel before, with programmatic dependent launch: weights only.
@@ -99,17 +105,31 @@ EARLY = {
 }
 
 
+def build(capabilities: Sequence[str], earlier: bool = False) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return what the kernels have by compute capability, at the dimensions of gpt-oss-20b and 120b."""
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    if earlier:
+        assert EARLIER.exists()
+        env["PYTHONPATH"] = os.pathsep.join([str(EARLIER), *filter(None, [env.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "tests.gpt_oss.support.build_kernels", *capabilities]
+    found = json.loads(subprocess.check_output(command, env=env, cwd=REPOSITORY, text=True))
+    assert found.pop("triton") == ("3.6.0" if earlier else "3.9.0")
+    return dict(found)
+
+
 @pytest.fixture(scope="module", params=["own", "earlier"])
 def built(request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
-    """What every kernel has at the dimensions of gpt-oss-20b and 120b, built for compute capability 9.0."""
-    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    if request.param == "earlier":
-        assert EARLIER.exists()
-        env["PYTHONPATH"] = str(EARLIER)
-    command = [sys.executable, "-m", "tests.gpt_oss.support.build_kernels"]
-    found = json.loads(subprocess.check_output(command, env=env, cwd=REPOSITORY, text=True))
-    assert found.pop("triton") == ("3.6.0" if request.param == "earlier" else "3.9.0")
-    return dict(found)
+    """What every kernel has, built for compute capability 9.0."""
+    return build(["90"], earlier=request.param == "earlier")["90"]
+
+
+def test_projections_and_experts_build_for_other_gpus() -> None:
+    """The assembler refuses instructions that they lack. Shared memory is bounded by what a program can have there."""
+    others = build([*SHARED_ELSEWHERE])
+    for capability, most in SHARED_ELSEWHERE.items():
+        assert {"qkv-16", "up-row", "down-group-128"} < others[capability].keys()
+        for name, kernel in others[capability].items():
+            assert kernel["shared"] <= most * 1024, (capability, name)
 
 
 def test_kernels_build_for_h100_within_their_bounds(built: dict[str, dict[str, Any]]) -> None:

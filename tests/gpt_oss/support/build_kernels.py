@@ -1,5 +1,6 @@
-"""Build every kernel for compute capability 9.0 as gpt-oss-20b and 120b launch it, and print what the builds have.
+"""Build every kernel as gpt-oss-20b and 120b launch it, and print what the builds have.
 
+The arguments are compute capabilities, such as 90 for 9.0. Only for that one, all kernels are built: see `ELSEWHERE`.
 It runs in a separate process: where kernels are interpreted, there is nothing to build. Another version of Triton may
 be in front of the environment's own on the path.
 """
@@ -7,6 +8,7 @@ be in front of the environment's own on the path.
 import json
 import re
 import subprocess
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -43,7 +45,10 @@ from llama_stack_gpt_oss.engine.kernels.triton_ops import (
 )
 from llama_stack_gpt_oss.engine.sampler import PARAMETERS
 
-H100 = GPUTarget("cuda", 90, 32)
+H100 = 90
+DEPENDENT_LAUNCH = 90  # the first compute capability that has it
+# What is built for other compute capabilities than that of an H100: projections, and experts with the most memory.
+ELSEWHERE = ("qkv-16", "out-16", "up-row", "down-row", "up-group-128", "down-group-128")
 HIDDEN, WIDTH = 2880, 4096  # inputs of all projections, but for the one after attention
 HEADS = {"QUERY_HEADS": 64, "KV_HEADS": 8}
 DEPENDENT = {"DEPENDENT": True}
@@ -219,13 +224,27 @@ def sampling_and_inputs() -> dict[str, Variant]:
     }
 
 
-def build(variant: Variant) -> dict[str, Any]:
-    """Return the registers, spilled bytes and shared memory of a kernel, and its `specialized` arguments.
+class Built(NamedTuple):
+    """A compiled kernel, what its assembler reported, and the type of each argument by its name."""
 
-    products: its tensor-core instructions by name. per_byte: instructions of all warps for each byte that it reads.
-    early: see `read_before_wait`.
-    """
-    kernel, constants = variant.kernel, variant.constants
+    compiled: Any
+    report: str
+    signature: dict[str, str]
+
+    def used(self) -> dict[str, Any]:
+        """Return the registers, spilled bytes and shared memory."""
+        return {
+            "registers": max(int(number) for number in re.findall(r"Used (\d+) registers", self.report)),
+            "spills": sum(int(number) for number in re.findall(r"(\d+) bytes spill", self.report)),
+            "shared": self.compiled.metadata.shared,
+        }
+
+
+def build(variant: Variant, capability: int) -> Built:
+    """Compile a kernel for a compute capability. Triton raises an error if the assembler refuses the code."""
+    kernel, constants = variant.kernel, dict(variant.constants)
+    if capability < DEPENDENT_LAUNCH and "DEPENDENT" in constants:
+        constants["DEPENDENT"] = False
     options = {"enable_fp_fusion": True} | {name: constants[name] for name in OPTIONS & constants.keys()}
     constants = {name: value for name, value in constants.items() if name not in OPTIONS}
     fp8 = constants.pop("fp8", False)
@@ -239,15 +258,24 @@ def build(variant: Variant) -> dict[str, Any]:
     attributes = {place: [["tt.divisibility", 16]] for place in aligned}
     source = ASTSource(kernel, signature, {(kernel.arg_names.index(n),): v for n, v in constants.items()}, attributes)
     with redirect_stdout(StringIO()) as report:
-        compiled = triton.compile(source, target=H100, options=options)
-    assembly, code = report.getvalue(), disassembled(compiled.asm["cubin"])
+        compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    return Built(compiled, report.getvalue(), signature)
+
+
+def measured(variant: Variant) -> dict[str, Any]:
+    """Return what a kernel that is built for an H100 uses, and its `specialized` arguments.
+
+    products: its tensor-core instructions by name. per_byte: instructions of all warps for each byte that it reads.
+    early: see `read_before_wait`.
+    """
+    built = build(variant, H100)
+    compiled, signature = built.compiled, built.signature
+    code = disassembled(compiled.asm["cubin"])
     arguments = [name if kind.startswith("*") else "" for name, kind in signature.items() if kind != "constexpr"]
     return {
-        "registers": max(int(number) for number in re.findall(r"Used (\d+) registers", assembly)),
-        "spills": sum(int(number) for number in re.findall(r"(\d+) bytes spill", assembly)),
-        "shared": compiled.metadata.shared,
+        **built.used(),
         "products": Counter(re.findall(r"\b(HG?MMA\.[0-9x]+)", code)),
-        "specialized": specialized(kernel, signature),
+        "specialized": specialized(variant.kernel, signature),
         "per_byte": instructions(compiled, code) * compiled.metadata.num_warps / variant.read,
         "early": read_before_wait(compiled.asm["ptx"], arguments),
     }
@@ -331,5 +359,11 @@ if __name__ == "__main__":
     knobs.nvidia.dump_ptxas_log = True  # the report of the assembler, which is part of Triton's wheel
     with tempfile.TemporaryDirectory() as folder:
         knobs.cache.dir = folder  # a build that is found in the cache has no report
-        builds = {name: build(variant) for name, variant in variants().items()}
-        print(json.dumps({"triton": triton.__version__, **builds}))
+        found: dict[str, dict[str, Any]] = {}
+        for capability in map(int, sys.argv[1:]):
+            wanted = {name: each for name, each in variants().items() if capability == H100 or name in ELSEWHERE}
+            found[str(capability)] = {
+                name: measured(each) if capability == H100 else build(each, capability).used()
+                for name, each in wanted.items()
+            }
+        print(json.dumps({"triton": triton.__version__, **found}))

@@ -1,4 +1,4 @@
-"""Runs straight PTX code on the CPU: the few integer instructions that decode weights, and a product of bf16 pairs."""
+"""Runs straight PTX code on the CPU: the few integer instructions that decode weights, and products of bf16 pairs."""
 
 import re
 from collections.abc import Callable
@@ -19,7 +19,7 @@ def run(code: str, inputs: dict[str, torch.Tensor], outputs: int) -> list[torch.
         if name == ".reg":
             continue
         values = [registers[each] if each in registers else torch.tensor(int(each, 0)) for each in operands[1:]]
-        if name == "mov.b32":
+        if operands[0].startswith("{"):
             for half, target in enumerate(re.findall(r"\$\d+", operands[0])):
                 registers[target] = values[0] >> 16 * half & 0xFFFF
         else:
@@ -41,8 +41,12 @@ def _look_up(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, table: torch.Ten
     return found
 
 
-def _multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    halves = [(_float(a >> shift & 0xFFFF) * _float(b >> shift & 0xFFFF)).bfloat16() for shift in (0, 16)]
+def _multiply_and_add(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """Return a * b + c of both halves, rounded once: f64 has all bits of a product."""
+    halves = []
+    for shift in (0, 16):
+        x, y, z = (_float(word >> shift & 0xFFFF) for word in (a, b, c))
+        halves.append((x * y + z).bfloat16())
     low, high = (half.view(torch.int16).long() & 0xFFFF for half in halves)
     return low | high << 16
 
@@ -53,5 +57,6 @@ OPERATIONS: dict[str, Operation] = {
     "shr.u32": torch.bitwise_right_shift,
     "shf.l.wrap.b32": lambda low, high, shift: high << shift | low >> 32 - shift,
     "lop3.b32": _look_up,
-    "mul.rn.bf16x2": _multiply,
+    "fma.rn.bf16x2": _multiply_and_add,
+    "mov.b32": lambda word: word,
 }

@@ -2,8 +2,9 @@
 
 The bits of two FP4 values move to the places that sign, low exponent bits and high mantissa bit have in a pair of bf16
 values, which is a value times 2 ** -126; a multiplication by the scale corrects the exponents. A GPU does so in PTX,
-with one multiplication for both values. Triton's interpreter has neither PTX nor products of bf16: there, and for f32,
-the same is plain Triton, and the operand is in f32.
+with one instruction for both values. It adds -0, which changes no product: the instruction that only multiplies pairs
+of bf16 needs compute capability 9.0. Triton's interpreter has neither PTX nor products of bf16: there, and for f32, the
+same is plain Triton, and the operand is in f32.
 """
 
 import triton
@@ -16,7 +17,8 @@ SHRUNK = tl.constexpr(2.0**31)
 # $8: a word of eight values, $9: the factor in both halves. Pair n is ($2n, $2n + 1).
 PAIRS = tl.constexpr(
     """{
-    .reg .b32 a, b, c, d, e;
+    .reg .b32 a, b, c, d, e, zero;
+    mov.b32 zero, 0x80008000;
     shl.b32 a, $8, 2;
     shl.b32 b, $8, 6;
     shf.l.wrap.b32 c, $8, $8, 28;
@@ -26,10 +28,10 @@ PAIRS = tl.constexpr(
     and.b32 c, c, 0x81C081C0;
     and.b32 e, e, 0x00400040;
     lop3.b32 d, $8, 0x81808180, e, 0xEA;
-    mul.rn.bf16x2 a, a, $9;
-    mul.rn.bf16x2 b, b, $9;
-    mul.rn.bf16x2 c, c, $9;
-    mul.rn.bf16x2 d, d, $9;
+    fma.rn.bf16x2 a, a, $9, zero;
+    fma.rn.bf16x2 b, b, $9, zero;
+    fma.rn.bf16x2 c, c, $9, zero;
+    fma.rn.bf16x2 d, d, $9, zero;
     mov.b32 {$0, $1}, a;
     mov.b32 {$2, $3}, b;
     mov.b32 {$4, $5}, c;
