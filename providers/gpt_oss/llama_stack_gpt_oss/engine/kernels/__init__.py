@@ -7,7 +7,6 @@ from ..ops import Ops
 from .torch_ops import TorchOps
 
 DEPENDENT_CAPABILITY = (9, 0)
-DEPENDENT_TRITON = (3, 6)  # the oldest version that the launch is tested with
 
 
 def choose(config: ModelConfig, device: torch.device, dtype: torch.dtype, dependent: bool = False) -> Ops:
@@ -24,8 +23,5 @@ def choose(config: ModelConfig, device: torch.device, dtype: torch.dtype, depend
 
 
 def has_dependent_launch(device: torch.device) -> bool:
-    """Return whether a GPU, and the installed Triton, have programmatic dependent launch."""
-    import triton
-
-    version = tuple(int(part) for part in triton.__version__.split(".")[:2])
-    return torch.cuda.get_device_capability(device) >= DEPENDENT_CAPABILITY and version >= DEPENDENT_TRITON
+    """Return whether a GPU has programmatic dependent launch."""
+    return torch.cuda.get_device_capability(device) >= DEPENDENT_CAPABILITY

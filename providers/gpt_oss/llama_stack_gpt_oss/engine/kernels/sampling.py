@@ -143,6 +143,7 @@ def adjust_kernel(
     word = tl.load(masks + mask.to(tl.int64) * words + candidates // 32, mask=masked, other=-1)
     allowed = ((word >> (candidates % 32)) & 1) != 0
     values = tl.where(allowed & (values == values), values, float("-inf"))
+    values = tl.minimum(values, 3.4028234663852886e38)  # the shares of infinite values are NaN: no search would end
     tl.store(left + tl.program_id(0).to(tl.int64) * width + candidates, values, mask=inside)
     tl.store(maxima + tl.program_id(0) * tl.num_programs(1) + tl.program_id(1), tl.max(values, axis=0))
 
