@@ -1,5 +1,6 @@
 """Each kernel against its counterpart in plain torch, interpreted on the CPU."""
 
+import gc
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -691,6 +692,27 @@ def test_head_kernel_keeps_requested_logits(
     assert expected.logits is not None
     close(found.logits, expected.logits)
     assert found.tokens.tolist() == expected.tokens.tolist()
+
+
+def test_steps_share_memory_of_kept_logits(config: ModelConfig, weights: Weights, torch_ops: TorchOps) -> None:
+    """Up to the largest step so far. What an earlier graph writes to stays allocated."""
+    kernels = TritonOps(config, wide=True)
+
+    def logits(rows: int) -> torch.Tensor:
+        x, step = normal(rows, config.hidden), draws(rows, kept=True)
+        found, expected = kernels.head(x, weights, step).logits, torch_ops.head(x, weights, step).logits
+        assert found is not None
+        assert expected is not None
+        close(found, expected)
+        return found
+
+    first = logits(5).data_ptr()
+    assert [logits(rows).data_ptr() for rows in (3, 5, 1)] == [first] * 3
+    second = logits(6).data_ptr()
+    assert second != first
+    assert logits(5).data_ptr() == second
+    gc.collect()
+    assert first in {each.data_ptr() for each in gc.get_objects() if type(each) is torch.Tensor}
 
 
 def test_head_kernel_takes_first_of_equals_and_valid_token_for_nan(

@@ -144,9 +144,9 @@ def test_best_token_of_all_shards_is_that_of_whole_vocabulary(
 ) -> None:
     """The noise of a token does not depend on the rank that has it."""
     config, whole, parts = uneven
-    ops: Ops = TorchOps(config) if kind == "torch" else TritonOps(config, wide=True)
+    ranks: list[Ops] = [TorchOps(config) if kind == "torch" else TritonOps(config, wide=True) for _ in parts]
     x, step = normal(20, config.hidden), draws(20, kept=True)
-    found = [ops.head(x, part, step) for part in parts]
+    found = [ops.head(x, part, step) for ops, part in zip(ranks, parts, strict=True)]
     scores = torch.stack([head.scores for head in found if head.scores is not None])
     tokens = torch.stack([head.tokens for head in found]).gather(0, scores.argmax(0, keepdim=True))[0]
     expected = TorchOps(config).head(x, whole, step)

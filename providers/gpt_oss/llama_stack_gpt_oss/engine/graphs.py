@@ -14,7 +14,7 @@ from .staging import Staging
 from .state import State
 from .warm_up import WarmUpStep, scratch_step
 
-WARM_UPS = 2  # steps before a capture, to compile kernels and settle the allocator
+WARM_UPS = 2  # steps before a capture, to compile kernels, settle the allocator and make room for logits
 MAX_VERIFIED = 256  # rows of a step with drafts
 
 
@@ -46,21 +46,21 @@ class Capture(Protocol):
 
 
 class CudaGraphs:
-    """Captures CUDA graphs that share one memory pool."""
+    """Captures CUDA graphs that share one memory pool and one stream, whose freed memory the next capture reuses."""
 
     def __init__(self) -> None:
         self._pool: Any = None
+        self._stream = torch.cuda.Stream()
 
     def __call__(self, compute: Callable[[], HeadOutput]) -> tuple[HeadOutput, Callable[[], None]]:
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
             for _ in range(WARM_UPS):
                 compute()
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
         # Calls of other threads, such as NCCL's watchdog with tensor parallelism, must not end the capture.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             head = compute()
         self._pool = graph.pool()
         return head, graph.replay

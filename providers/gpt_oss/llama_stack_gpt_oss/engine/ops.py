@@ -96,7 +96,10 @@ class Ops(Protocol):
         """Compute the experts' down projections, sum them by their weights, and add the residual."""
 
     def head(self, x: torch.Tensor, weights: Weights, batch: Batch) -> HeadOutput:
-        """Norm, compute logits and sample, for the wanted rows only: x [wanted, hidden]."""
+        """Norm, compute logits and sample, for the wanted rows only: x [wanted, hidden].
+
+        The next call may overwrite the logits.
+        """
 
     def redraw(self, head: HeadOutput, batch: Batch, restricted: Restricted) -> None:
         """Sample the restricted rows again and replace their tokens: `sampler.redraw`."""

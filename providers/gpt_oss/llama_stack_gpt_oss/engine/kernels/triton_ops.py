@@ -10,6 +10,7 @@ from torch.nn import functional
 from ..batch import Batch, Fields, StepInput
 from ..cache import BLOCK_TOKENS
 from ..config import ModelConfig
+from ..logits import LogitsMemory
 from ..ops import Groups, HeadOutput, LayerKVCache, Routed
 from ..sampler import COLDEST, PARAMETERS, Restricted
 from ..state import State
@@ -96,6 +97,7 @@ class TritonOps:
         self.config = config
         self._wide = wide
         self._processors = processors
+        self._logits = LogitsMemory()
         self._options: dict[str, Any] = {"DEPENDENT": dependent, "enable_fp_fusion": FUSION}
         if dependent:
             self._options["launch_pdl"] = True
@@ -489,7 +491,7 @@ class TritonOps:
     def head(self, x: torch.Tensor, weights: Weights, batch: Batch) -> HeadOutput:
         rows, width, block = len(x), len(weights.unembedding), rows_block(len(x))
         strips = triton.cdiv(width, STRIP)
-        logits = x.new_empty((rows, width) if batch.kept else (1,), dtype=torch.float32)
+        logits = self._logits.room(rows, width, x.device) if batch.kept else x.new_empty(1, dtype=torch.float32)
         scores = x.new_empty(rows, strips, dtype=torch.float32)
         candidates = torch.empty_like(scores, dtype=torch.int32)
         tokens, picked = torch.empty_like(batch.seeds), x.new_empty(rows, dtype=torch.float32)
