@@ -79,7 +79,7 @@ BOUNDS = {
     "merge-8": Bounds(22, 1, 0.304),
     "merge-32": Bounds(40, 1, 0.129),
     "pick": Bounds(39, 1, 0.083),
-    "adjust": Bounds(64, 1, 0.36),
+    "adjust": Bounds(64, 1, 0.38),
     "weigh": Bounds(121, 2, 0.92),
     "gather": Bounds(122, 8, 0.6),
     "redraw": Bounds(76, 1, 3.19),
