@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Protocol
 
 from ..core.errors import ApiError
 from ..core.stream.assembler import Assembler
@@ -13,18 +12,6 @@ from .event_buffer import EventBuffer
 from .loop import Ending
 
 logger = get_logger(__name__)
-
-
-class Runnable(Protocol):
-    """A generation, or its replacement by a warm-up."""
-
-    async def run(self) -> Ending:
-        """Generate the response, and return how it ended.
-
-        Raises:
-            ApiError: the generation failed. Its open items stay open in the assembler.
-        """
-        ...
 
 
 class GenerationDriver:

@@ -12,15 +12,24 @@ from ..core.stream.assembler import Assembler
 from ..core.types import Json
 from ..intervals import DEFAULT
 from ..logs import about, get_logger
-from .driver import GenerationDriver, Runnable
+from .driver import GenerationDriver
 from .event_buffer import EventBuffer
+from .loop import Ending
 from .response_log import log_ended
 
 logger = get_logger(__name__)
 
 
-class ForegroundGeneration(Runnable, Protocol):
-    """The generation of a foreground response."""
+class ForegroundGeneration(Protocol):
+    """The generation of a foreground response, or its replacement by a warm-up."""
+
+    async def run(self) -> Ending:
+        """Generate the response, and return how it ended.
+
+        Raises:
+            ApiError: the generation failed. Its open items stay open in the assembler.
+        """
+        ...
 
     @property
     def accepted(self) -> asyncio.Future[None]:

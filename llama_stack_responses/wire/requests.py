@@ -71,9 +71,10 @@ class JsonErrorRoute(APIRoute):
                     await answer(scope, cycle.receive, cycle.send)
             except ClientDisconnect:
                 _client_left(scope)
-            except HTTPException as error:
+            except HTTPException:
                 # Starlette's 405 for a method outside of `METHODS`. Nothing is sent yet.
-                await _refused(error)(scope, cycle.receive, cycle.send)
+                refusal = _not_allowed(scope["method"], scope["path"], self.methods or ())
+                await refusal(scope, cycle.receive, cycle.send)
             except Exception:
                 # If it went on to the web server, that would format the whole traceback.
                 logger.exception(_FAILED, scope["method"], scope["path"])
@@ -128,11 +129,12 @@ def _client_left(scope: Scope) -> None:
     logger.debug("%s %r: client disconnected", scope["method"], scope["path"])
 
 
-def _refused(error: HTTPException) -> Response:
-    """Return the answer to a request that the web framework refused."""
-    answer = failure(ApiError(error.status_code, "Not allowed with this HTTP method.", code="method_not_supported"))
-    answer.headers.update(error.headers or {})
-    return answer
+def _not_allowed(method: str, path: str, allowed: Iterable[str]) -> Response:
+    """Return the answer to a request with a method that its path does not have."""
+    message = f"Not allowed to {method} on {path}. Perhaps you meant to use a different HTTP method."
+    refusal = failure(ApiError(405, message, code="method_not_supported"))
+    refusal.headers["allow"] = ", ".join(sorted(allowed))
+    return refusal
 
 
 def _failure() -> Response:
@@ -249,10 +251,7 @@ def nothing(*routers: APIRouter) -> Handler:
         if path.endswith("/"):
             return _without_slash(request.scope)
         if allowed := _methods(routers, request.scope):
-            message = f"Not allowed to {method} on {path}. Perhaps you meant to use a different HTTP method."
-            refusal = failure(ApiError(405, message, code="method_not_supported"))
-            refusal.headers["allow"] = ", ".join(allowed)
-            return refusal
+            return _not_allowed(method, path, allowed)
         raise ApiError(404, f"Invalid URL ({method} {path}).")
 
     return not_found

@@ -29,7 +29,7 @@ from tests.unit.jobs.harness import PATIENCE
 type Json = dict[str, Any]
 
 ANNA, BEN = Owner("anna", {}), Owner("ben", {})
-SERVED: Final = ContextVar("served", default="nobody")
+CURRENT_USER: Final = ContextVar("current_user", default="no user")
 
 
 class Store(WatchedRecords):
@@ -37,19 +37,19 @@ class Store(WatchedRecords):
 
     Attributes:
         commits: the response ids of the events of each commit that was made.
-        served: for whom each of them was made.
+        users: the current user of each of these commits.
     """
 
     def __init__(self, **hooks: Any) -> None:
         super().__init__(MemoryRecords(), **hooks)
         self.commits: list[list[str]] = []
-        self.served: list[str] = []
+        self.users: list[str] = []
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         await super().commit(ops, conditions)
         if stored := [op.key.split("/")[1] for op in ops if isinstance(op, Put) and op.key.startswith("e/")]:
             self.commits.append(stored)
-            self.served.append(SERVED.get())
+            self.users.append(CURRENT_USER.get())
 
 
 def event(number: int = 0, delta: Any = "word ") -> Json:
@@ -111,13 +111,13 @@ async def test_later_events_of_a_job_follow_in_later_commits(jobs: Jobs) -> None
     assert [mark[3] for mark in writer.transcript.marks()] == ["(" * 3]
 
 
-async def test_each_owner_has_a_commit_that_serves_nobody(jobs: Jobs) -> None:
+async def test_each_owner_has_a_commit_without_current_user(jobs: Jobs) -> None:
     owners = {"resp_1": ANNA, "resp_2": BEN, "resp_3": ANNA}
     writers = [await jobs.writer(name, owner) for name, owner in owners.items()]
-    SERVED.set("carla")
+    CURRENT_USER.set("carla")
     assert await jobs.join(*writers) == [False] * 3
     assert sorted(jobs.store.commits) == [["resp_1", "resp_3"], ["resp_2"]]
-    assert jobs.store.served == ["nobody"] * 2
+    assert jobs.store.users == ["no user"] * 2
 
 
 async def test_slow_commit_of_an_owner_does_not_delay_others(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
