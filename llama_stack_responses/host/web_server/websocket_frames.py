@@ -299,13 +299,16 @@ class _Decoder:
         protocol.transport.pause_reading()
         protocol.queue.put_nowait({"type": "websocket.receive", "bytes": message})
 
+    def _held(self) -> int:
+        """Return the bytes that have arrived of the current message and after it. Empty fragments count too."""
+        return len(self._buffer) + self._message + len(self._protocol.frames) * _FRAGMENT_BYTES
+
     def _count(self) -> bool:
         """Count the held bytes; return whether the connection stays open."""
         if self._reservation is None:
             return True
         try:
-            fragments = len(self._protocol.frames) * _FRAGMENT_BYTES
-            self._reservation.resize(len(self._buffer) + self._message + fragments)
+            self._reservation.resize(self._held())
         except ApiError as error:
             self._refuse(1013, error.message)
             return False
@@ -313,7 +316,7 @@ class _Decoder:
 
     def _time(self) -> None:
         """Start the time limit of a message that has begun."""
-        begun = self._buffer or self._message
+        begun = self._held() > 0
         if begun and self._reservation and self._timer is None:
             now = asyncio.get_running_loop().time()
             self._timer = asyncio.get_running_loop().call_later(self._seconds, self._check_time, now)
@@ -324,8 +327,8 @@ class _Decoder:
     def _check_time(self, since: float) -> None:
         self._timer = None
         protocol, loop = self._protocol, asyncio.get_running_loop()
-        until = since + self._seconds + self._message / _MIN_BYTES_PER_SECOND
-        if protocol.read_paused or self._joining or not (self._buffer or self._message):
+        until = since + self._seconds + self._held() / _MIN_BYTES_PER_SECOND
+        if protocol.read_paused or self._joining or not self._held():
             return  # the message is complete
         if loop.time() >= until:
             self._refuse(*_TOO_SLOW)

@@ -221,6 +221,21 @@ async def test_message_that_arrives_too_slowly_closes_the_connection() -> None:
     assert code_of(protocol) == 1008
 
 
+async def test_empty_fragments_that_arrive_slowly_close_the_connection() -> None:
+    protocol = await Server(seconds=0.05).connect()
+    protocol.data_received(frame(TEXT, last=False))
+    await until(lambda: protocol.transport.closed)
+    assert code_of(protocol) == 1008
+    assert b"too slowly" in protocol.transport.written
+
+
+async def test_empty_fragments_that_arrive_fast_reach_their_limit_before_the_time_limit() -> None:
+    protocol = await Server(seconds=0.0).connect()
+    protocol.data_received(frame(TEXT, last=False) + frame(0x0, last=False) * 17_000)
+    await until(lambda: protocol.transport.closed)
+    assert b"too many fragments" in protocol.transport.written
+
+
 async def test_refused_connection_that_reads_nothing_is_reset() -> None:
     protocol = await Server(seconds=0.05).connect()
     protocol.transport.unread = 2**20 + 1
