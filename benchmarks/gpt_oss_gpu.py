@@ -2,6 +2,7 @@
 
     python benchmarks/gpt_oss_gpu.py                     on a machine with a GPU: all sections, ten minutes at most
     python benchmarks/gpt_oss_gpu.py --sections decode   some of them; `host` needs no GPU
+    python benchmarks/gpt_oss_gpu.py --patience 3        three times as long for each section, as on a slow GPU
     python benchmarks/gpt_oss_gpu.py --tiny              small shapes on the CPU: tests the script, measures nothing
 
 It needs torch, triton and this repository's files, but no checkpoint. Each section runs in a process of its own, within
@@ -11,6 +12,7 @@ appended to the file of `--out` as a line of JSON, as soon as it is there.
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import sys
@@ -60,7 +62,7 @@ SECTIONS: dict[str, tuple[Section, float]] = {
     "decode-120b": (steps.decode_120b, 40),
     "transformers": (transformers_baseline.transformers, 30),
 }
-PATIENCE = 20  # times that the sections of a small run may take longer: a busy CPU is no failure
+TINY_PATIENCE = 20.0  # times that the sections of a small run may take longer: a busy CPU is no failure
 
 
 def compute(section: Section, plan: Plan, results: Connection) -> None:
@@ -115,11 +117,20 @@ def show(name: str, row: Row, out: TextIO) -> None:
     print(f"{name}: {'  '.join(parts)}", flush=True)
 
 
+def factor(text: str) -> float:
+    """Return a finite number above 0, as an argument of the command line."""
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise ValueError(text)
+    return value
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measures the gpt-oss engine at the shapes of gpt-oss-20b and 120b.")
     parser.add_argument("--tiny", action="store_true", help="small shapes on the CPU, to try the script itself")
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--out", type=Path, default=Path("gpt_oss_gpu.jsonl"), help="file of the results, as JSON")
+    parser.add_argument("--patience", type=factor, default=1.0, help="factor of the sections' time limits on a GPU")
     arguments = parser.parse_args()
     if not arguments.tiny and arguments.sections != ["host"] and not has_gpu():
         print("torch finds no GPU: only --sections host measures something here. --tiny tries the script on the CPU.")
@@ -129,8 +140,8 @@ def main() -> int:
         for name in arguments.sections:
             section, seconds = SECTIONS[name]
             began = time.monotonic()
-            plan, limit = (SMALL, PATIENCE * seconds) if arguments.tiny else (REAL, seconds)
-            for row in rows_of(section, plan, limit):
+            plan, patience = (SMALL, TINY_PATIENCE) if arguments.tiny else (REAL, arguments.patience)
+            for row in rows_of(section, plan, patience * seconds):
                 failed |= ("failed" in row and "tile" not in row) or row.get("ok") is False
                 show(name, row, out)
             show(name, {"seconds": time.monotonic() - began}, out)

@@ -13,6 +13,7 @@ from llama_stack_gpt_oss.engine.sampling_params import SamplingParams
 from llama_stack_gpt_oss.engine.sequence import Sequence
 from llama_stack_gpt_oss.engine.weights import Weights
 
+FP8_CAPABILITY = (8, 9)
 Row = dict[str, str | float | bool]
 
 
@@ -52,6 +53,19 @@ def launched(run: Callable[[int], object], repeats: int, device: torch.device) -
     after.record()
     settle(device)
     return before.elapsed_time(after) / 1000 / repeats
+
+
+def has_fp8(device: torch.device) -> bool:
+    """Return whether the kernels can read FP8 on a device. Triton's interpreter can."""
+    return device.type == "cpu" or torch.cuda.get_device_capability(device) >= FP8_CAPABILITY
+
+
+def stores_fp8(device: torch.device) -> bool:
+    """Return whether the kernels round to FP8 on a device.
+
+    Triton's interpreter loses the carry of numbers that are rounded up to a power of two.
+    """
+    return device.type == "cuda" and has_fp8(device)
 
 
 def l2_bytes(device: torch.device) -> int:

@@ -30,7 +30,7 @@ from llama_stack_gpt_oss.engine.sequence import Sequence, TokenMask
 from llama_stack_gpt_oss.engine.weights import Weights, load
 
 from .checkpoints import write_checkpoint
-from .measures import EveryThird, Row, blocks_of, copy_bandwidth, sequences, step_bytes, timed
+from .measures import EveryThird, Row, blocks_of, copy_bandwidth, has_fp8, sequences, step_bytes, timed
 from .plans import GPT_OSS_120B, TINY, Plan, head_config, random_head, random_weights
 
 # Share of the tokens that are the same after a cached prefix. The rest of a prompt is computed in other tiles, so bf16
@@ -151,7 +151,9 @@ def model_of(
 def decode(plan: Plan, device: torch.device) -> Iterator[Row]:
     """Yield the speed of decoding for each batch and context, and its share of the floor."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    cases = [(*batch, dtype) for batch in plan.batches] + [(*batch, torch.float8_e4m3fn) for batch in plan.eight]
+    cases = [(*batch, dtype) for batch in plan.batches]
+    if has_fp8(device):
+        cases += [(*batch, torch.float8_e4m3fn) for batch in plan.eight]
     for row in _decode(plan, device, [(*batch, dtype) for batch in plan.independent], dependent=False):
         yield {**row, "dependent": False}
     yield from _decode(plan, device, cases)

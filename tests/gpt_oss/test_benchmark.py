@@ -23,6 +23,7 @@ from benchmarks.gpt_oss.steps import agreed
 from llama_stack_gpt_oss.engine.kernels import triton_ops
 from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
 from llama_stack_gpt_oss.engine.kernels.triton_ops import Tiles, TritonOps
+from llama_stack_gpt_oss.engine.ops import Routed
 
 from .support.engines import CPU
 
@@ -104,6 +105,131 @@ def test_wrong_tokens_fail_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     case = kernels.Case(SMALL, ops, weights, kernels.DRAFTED, drafted=True)
     rows = list(kernels.compared_tokens(case, ops, TorchOps(SMALL.config), weights))
     assert [(row["kernel"], row["ok"]) for row in rows] == [("head", True), ("pick", False), ("redraw", False)]
+
+
+def test_wrong_row_fails_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fifth too much in what is computed of one of 13 rows."""
+    qkv, route = TritonOps.qkv, TritonOps.route
+
+    def wrong_qkv(*arguments: Any) -> torch.Tensor:
+        queries, (batch, kv_cache) = qkv(*arguments), arguments[-2:]
+        for memory in (kv_cache.keys, kv_cache.values):
+            memory.flatten(0, 1)[batch.slots[kv_cache.kv_group][:1]] *= 1.2
+        return queries
+
+    def wrong_route(*arguments: Any) -> Routed:
+        routed = route(*arguments)
+        routed.normed[0] *= 1.2
+        return routed
+
+    monkeypatch.setattr(TritonOps, "qkv", wrong_qkv)
+    monkeypatch.setattr(TritonOps, "route", wrong_route)
+    ops, weights = kernels.on_device(SMALL, CPU), random_weights(SMALL.config, CPU)
+    case = kernels.Case(SMALL, ops, weights, kernels.DRAFTED, drafted=True)
+    rows = kernels.compared(case, ops, TorchOps(SMALL.config), weights.layers[0], SMALL.config.windows[0], 0)
+    wrong = [kernel for kernel, found, right in rows if not kernels.checked(found, right)["ok"]]
+    assert wrong == ["qkv-keys", "qkv-values", "norm"]
+
+
+def test_one_wrong_row_of_2048_fails_comparison() -> None:
+    right = torch.randn(2048, 2, 8, generator=torch.Generator().manual_seed(1))
+    found = right.clone()
+    assert kernels.checked(found, right) == {"error": 0.0, "ok": True}
+    found[1000] *= 1.2
+    assert kernels.checked(found, right) == {"error": pytest.approx(0.2), "ok": False}
+
+
+@pytest.mark.parametrize(("factor", "wrong"), [(1.0, []), (1.2, ["qkv-keys-fp8", "qkv-values-fp8"])])
+def test_store_in_fp8_is_compared(monkeypatch: pytest.MonkeyPatch, factor: float, wrong: list[str]) -> None:
+    """With operations that round as a GPU does. factor: error of one row."""
+    qkv = TorchOps.qkv
+
+    def stored(*arguments: Any) -> torch.Tensor:
+        queries, (batch, kv_cache) = qkv(*arguments), arguments[-2:]
+        for memory in (kv_cache.keys, kv_cache.values):
+            row = batch.slots[kv_cache.kv_group][0]
+            memory.flatten(0, 1)[row] = (memory.flatten(0, 1)[row].float() * factor).to(memory.dtype)
+        return queries
+
+    monkeypatch.setattr(kernels, "stores_fp8", lambda _: True)
+    exact, weights = TorchOps(SMALL.config), random_weights(SMALL.config, CPU)
+    case = kernels.Case(SMALL, exact, weights, kernels.MIXED)
+    layer, theirs = weights.layers[0], case.kv_cache(0, torch.float32)
+    queries = exact.qkv(case.x, layer, case.rope, case.batch, theirs)
+    monkeypatch.setattr(TorchOps, "qkv", stored)
+    results = {
+        name: kernels.checked(found, right, kernels.TOLERANCES.get(name, kernels.TOLERANCE))["ok"]
+        for name, found, right in kernels.compared_fp8(case, exact, exact, layer, None, queries, theirs)
+    }
+    assert list(results) == ["qkv-keys-fp8", "qkv-values-fp8", "attention-fp8"]
+    assert [name for name, ok in results.items() if not ok] == wrong
+
+
+def test_fp8_is_left_out_on_gpus_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (kernels, steps):
+        monkeypatch.setattr(module, "has_fp8", lambda _: False)
+    exact, weights = TorchOps(SMALL.config), random_weights(SMALL.config, CPU)
+    case = kernels.Case(SMALL, exact, weights, kernels.MIXED)
+    theirs = case.kv_cache(0, torch.float32)
+    assert list(kernels.compared_fp8(case, exact, exact, weights.layers[0], None, case.x, theirs)) == []
+    monkeypatch.setattr(steps, "_decode", lambda _plan, _device, cases, **_: [{"kv": str(each[-1])} for each in cases])
+    assert {row["kv"] for row in steps.decode(SMALL, CPU)} == {"torch.float32"}
+
+
+def test_keys_and_values_in_fp8_are_compared_with_a_tolerance_that_truncation_exceeds() -> None:
+    exact = torch.randn(128, 512, generator=torch.Generator().manual_seed(1))
+    nearest = exact.to(torch.float8_e4m3fn)
+    above = nearest.float().abs() > exact.abs()
+    truncated = torch.where(above, (nearest.view(torch.uint8) - 1).view(torch.float8_e4m3fn).float(), nearest.float())
+    tolerance = kernels.TOLERANCES["qkv-keys-fp8"]
+    found = [kernels.checked(each, exact, tolerance)["ok"] for each in (nearest, truncated)]
+    assert found == [True, False]
+
+
+@pytest.mark.parametrize(("capability", "found"), [((8, 0), False), ((8, 9), True), ((9, 0), True)])
+def test_fp8_is_compared_on_gpus_that_have_it(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], found: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    gpu = torch.device("cuda")
+    assert (measures.has_fp8(gpu), measures.stores_fp8(gpu)) == (found, found)
+    assert (measures.has_fp8(CPU), measures.stores_fp8(CPU)) == (True, False)
+
+
+def test_kernel_that_fails_leaves_the_others_to_be_timed() -> None:
+    def fail(_: int) -> None:
+        raise RuntimeError("no room")
+
+    peaks = measures.Peaks(bandwidth=100.0, products=1000.0)
+    launches = [kernels.Launch(name, 1.0, 1.0, 1, run) for name, run in (("one", fail), ("other", lambda _: None))]
+    failed, timed = (kernels.timing(launch, peaks, 1, CPU) for launch in launches)
+    assert failed == {"kernel": "one", "failed": "RuntimeError: no room"}
+    assert timed["kernel"] == "other"
+    assert "microseconds" in timed
+
+
+@pytest.mark.parametrize(("arguments", "seconds"), [([], 10), (["--patience", "2.5"], 25), (["--tiny"], 200)])
+def test_patience_is_factor_of_time_limits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], seconds: float
+) -> None:
+    limits: list[float] = []
+
+    def rows_of(_: object, plan: Plan, limit: float) -> Iterator[Row]:
+        limits.append(limit)
+        yield {"tiny": plan.tiny}
+
+    monkeypatch.setattr(gpt_oss_gpu, "rows_of", rows_of)
+    monkeypatch.setattr(gpt_oss_gpu, "has_gpu", lambda: True)
+    found = str(tmp_path / "found.jsonl")
+    monkeypatch.setattr(sys, "argv", ["gpt_oss_gpu.py", "--sections", "machine", "--out", found, *arguments])
+    assert gpt_oss_gpu.main() == 0
+    assert limits == [seconds]
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "much"])
+def test_patience_is_a_finite_number_above_zero(text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        gpt_oss_gpu.factor(text)
 
 
 def test_mask_of_benchmark_allows_every_third_token() -> None:
