@@ -201,7 +201,7 @@ class ChunkReader:
         self._begun = 0
         self._last: tuple[Delta, dict[str, Any]] | None = None
         self._extended: _Extended | None = None
-        self._custom: set[Hashable] = set()
+        self._custom: dict[Hashable, None] = {}  # the keys count
         self._half_tokens: list[dict[str, Any]] = []
 
     def read(self, chunk: Any) -> list[Delta] | Iterator[Delta]:
@@ -481,7 +481,7 @@ class ChunkReader:
     def _as_json(self, key: Hashable, written: str) -> str:
         """Return a piece of a custom tool's input as a piece of JSON arguments, as other calls have."""
         opening = "" if key in self._custom else f'{{"{CUSTOM_INPUT}":"'
-        self._custom.add(key)
+        self._custom[key] = None
         return opening + orjson.dumps(written).decode()[1:-1]
 
 

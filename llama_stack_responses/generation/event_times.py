@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from time import perf_counter
 from typing import Final
 
@@ -11,8 +11,9 @@ _MAX_TICKS: Final = 2000
 """Maximum number of times that are kept; beyond that, every second one is dropped, and fewer are noted from then on."""
 
 _TICK_SECONDS: Final = 0.04
-_TICK: Final = "q"
+_TICK: Final = "i"
 """The type of a number in the array of them."""
+_MAX_TICK: Final = 2**31 - 1
 
 
 class EventTimes:
@@ -26,7 +27,7 @@ class EventTimes:
     def __init__(self, seconds: float = 0.0, before: Sequence[int] = ()) -> None:
         self._began = perf_counter() - seconds
         self._interval = _TICK_SECONDS
-        self._ticks = array(_TICK, before)
+        self._ticks = _bounded(before)
         self._counted = sum(before[::2])
         self._last = sum(before[1::2]) / 1000
         self._skipped, self._skipped_at = 0, 0.0
@@ -49,7 +50,7 @@ class EventTimes:
             self._add(self._skipped, self._skipped_at)
 
     def _add(self, count: int, now: float) -> None:
-        self._ticks.extend((count - self._counted, round(now * 1000) - round(self._last * 1000)))
+        self._ticks += _bounded((count - self._counted, round(now * 1000) - round(self._last * 1000)))
         self._counted, self._last = count, now
         if len(self._ticks) > 2 * _MAX_TICKS:
             self._thin()
@@ -64,7 +65,7 @@ class EventTimes:
                 del self._ticks[-2:]
         if count > self._counted:
             at = max(at, round(self._last * 1000))
-            self._ticks.extend((count - self._counted, at - round(self._last * 1000)))
+            self._ticks += _bounded((count - self._counted, at - round(self._last * 1000)))
             self._counted, self._last = count, at / 1000
 
     def copied(self) -> list[int]:
@@ -81,7 +82,12 @@ class EventTimes:
     def _thin(self) -> None:
         ticks, self._interval = self._ticks, 2 * self._interval
         ends = range(0, len(ticks) - 3, 4)
-        self._ticks = array(
-            _TICK, (each for at in ends for each in (ticks[at] + ticks[at + 2], ticks[at + 1] + ticks[at + 3]))
+        self._ticks = _bounded(
+            each for at in ends for each in (ticks[at] + ticks[at + 2], ticks[at + 1] + ticks[at + 3])
         )
         self._ticks += ticks[len(ends) * 4 :]
+
+
+def _bounded(ticks: Iterable[int]) -> array[int]:
+    """Return numbers as an array; more than 24 days count as that."""
+    return array(_TICK, [min(each, _MAX_TICK) for each in ticks])

@@ -131,9 +131,9 @@ class ForegroundRun:
         """Wait until the response has ended and is stored, or has failed; errors are not raised."""
         await asyncio.wait([self._task])
 
-    def on_ended(self, callback: Callable[[], object]) -> None:
-        """Call `callback` once the response has ended and is stored, or has failed."""
-        self._task.add_done_callback(lambda _: callback())
+    def on_ended(self, callback: Callable[[object], object]) -> None:
+        """Call `callback` with the response's task once the response has ended and is stored, or has failed."""
+        self._task.add_done_callback(callback)
 
     def _cancel(self) -> None:
         if not self._ending:

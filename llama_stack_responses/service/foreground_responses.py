@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 
-from ..admission import Admission
+from ..admission import Admission, Reservation
 from ..core.stream.transcript import Transcript
 from ..core.types import Json
 from ..generation.connection_options import ConnectionOptions
 from ..generation.event_buffer import EventBuffer
 from ..generation.factory import GenerationFactory
+from ..generation.loop import Generation
 from ..generation.run import ForegroundRun
+from ..generation.timeline import Timeline
+from ..generation.warmup import WarmUp
 from ..inputs.resolver import ResolvedInput
 from ..intervals import Intervals
 from ..jobs.foreground_leases import ForegroundLeases
@@ -76,19 +80,6 @@ class ForegroundResponses:
         event_times = context.timeline.event_times if transcript else None
         event_buffer = EventBuffer(wanted=request.stream, transcript=transcript, event_times=event_times)
 
-        async def keep(final: Json) -> None:
-            extras = ResponseExtras(generation.exchanges, context.timeline.recording())
-            if transcript:
-                await self._writer.write_streamed(final, transcript, stored, extras)
-            elif request.store:
-                await self._writer.write(final, stored, extras)
-            else:
-                await self._save_items_only(final, start, generation.exchanges, connection)
-
-        async def drop() -> None:
-            if transcript:
-                await self._leases.withdraw(response["id"])
-
         with ExitStack() as unless_begun:
             slot = unless_begun.enter_context(self._admission.reserve(start.owner).add(1))
             generation = await context.generation_for(start.items, event_buffer, connection)
@@ -96,23 +87,83 @@ class ForegroundResponses:
             if transcript:
                 await self._leases.acquire(response, **stored)
             unless_begun.pop_all()
+        keeper = _Keeper(
+            self._writer, self._leases, response, start, connection, context.timeline, generation, transcript
+        )
         run = ForegroundRun(
-            generation, context.assembler, event_buffer, keep, drop, self._intervals.stream_refusal_seconds
+            generation,
+            context.assembler,
+            event_buffer,
+            keeper.keep,
+            keeper.drop,
+            self._intervals.stream_refusal_seconds,
         )
         self._runs.add(run)
-        run.on_ended(lambda: self._ended(run))
-        run.on_ended(slot.release)
+        run.on_ended(partial(self._ended, run, slot))
         return run
 
-    def _ended(self, run: ForegroundRun) -> None:
+    def _ended(self, run: ForegroundRun, slot: Reservation, _: object) -> None:
         self._runs.discard(run)
         self.finishing.check()
         self._leases.untrack(run.response["id"])
+        slot.release()
 
-    async def _save_items_only(
-        self, final: Json, start: ResolvedInput, exchanges: Mapping[str, Json], connection: ConnectionOptions | None
+
+class _Keeper:
+    """Stores a foreground response that has ended. An open stream holds one of these.
+
+    Args:
+        writer: stores it.
+        leases: has its lease.
+        response: the response.
+        start: what it started from.
+        connection: the connection that it is sent on, if that has options.
+        timeline: records its course.
+        generation: generates it.
+        transcript: records its events, if a client that reads them may come back for them.
+    """
+
+    __slots__ = ("_connection", "_generation", "_leases", "_response", "_start", "_timeline", "_transcript", "_writer")
+
+    def __init__(
+        self,
+        writer: ResponseWriter,
+        leases: ForegroundLeases,
+        response: Json,
+        start: ResolvedInput,
+        connection: ConnectionOptions | None,
+        timeline: Timeline,
+        generation: Generation | WarmUp,
+        transcript: Transcript | None,
     ) -> None:
+        self._writer = writer
+        self._leases = leases
+        self._response = response
+        self._start = start
+        self._connection = connection
+        self._timeline = timeline
+        self._generation = generation
+        self._transcript = transcript
+
+    async def keep(self, final: Json) -> None:
+        """Store the finished response as its request wants it."""
+        exchanges = self._generation.exchanges
+        extras = ResponseExtras(exchanges, self._timeline.recording())
+        if self._transcript:
+            await self._writer.write_streamed(final, self._transcript, self._start.stored, extras)
+        elif self._start.request.store:
+            await self._writer.write(final, self._start.stored, extras)
+        else:
+            await self._save_items_only(final, exchanges)
+
+    async def drop(self) -> None:
+        """End the lease of a response that is not stored."""
+        if self._transcript:
+            await self._leases.withdraw(self._response["id"])
+
+    async def _save_items_only(self, final: Json, exchanges: Mapping[str, Json]) -> None:
         """Keep the items of a response that is not stored: in its conversation, and in its connection's memory."""
+        start, connection = self._start, self._connection
         if start.request.conversation:
             await self._writer.join(final, start.stored, exchanges)
         if connection:

@@ -49,6 +49,7 @@ REFUSED: Final = Unavailable()
 SERVERS: Final = ServerBounds()
 
 _SHOWN_NAMES: Final = 50
+_NOTHING: Final = frozenset[Identity | None]()
 
 
 class Toolset:
@@ -82,7 +83,7 @@ class Toolset:
         self._unavailable = unavailable
         self._tools: list[Tool] = []
         self._entries: list[Json] = []
-        self._known: set[Identity] = set()
+        self._known: dict[Identity, None] = {}  # the keys count
         self._room = ToolRoom(max_tools, servers.servers)
         for number, entry in enumerate(request.tools):
             self._room.take(entry)
@@ -90,7 +91,7 @@ class Toolset:
         self._budget = ListBudget(servers)
         self._budget.assign_to(self._tools)
         self._searches = any(isinstance(tool, FindsTools) for tool in self._tools)
-        self._loaded = frozenset[Identity | None]()
+        self._loaded = _NOTHING
         self._choice = choice = request.tool_choice
         self._by_name = isinstance(choice, dict) and choice["type"] != "allowed_tools"
         self._must_be_allowed = self._by_name or (isinstance(choice, dict) and choice["mode"] == "required")
@@ -254,7 +255,7 @@ class Toolset:
             self._index()
 
     def _add(self, entry: Json, tool: Tool) -> None:
-        self._known.update(identities(entry))
+        self._known |= dict.fromkeys(identities(entry))
         self._entries.append(entry)
         self._tools.append(tool)
 

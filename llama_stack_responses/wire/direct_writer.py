@@ -8,15 +8,14 @@ client does not read.
 
 from __future__ import annotations
 
-from types import FunctionType
 from typing import Any, Final, Protocol, cast
 
 from starlette.types import Receive, Scope
 
+from .server_cycle import server_cycle
+
 _PASS_BODIES: Final = ("llama_stack.", "ogx.", "starlette.middleware.cors")
 """Modules of the middlewares that are known to pass bodies on unchanged."""
-_TELEMETRY: Final = "fastapi.telemetry._asgi"
-"""The module of the middleware that makes FastAPI's own spans, which is not one of the application's middlewares."""
 _NEEDED: Final = ("transport", "flow", "disconnected", "chunked_encoding", "response_started", "response_complete")
 
 
@@ -67,22 +66,12 @@ def direct_writer(scope: Scope, receive: Receive) -> DirectWriter | None:
 
     Args:
         scope: the scope of the request.
-        receive: what the server passed for it. A middleware that wraps it is not known, except FastAPI's telemetry.
+        receive: what the server passed for it.
     """
-    cycle: Any = getattr(_without_telemetry(receive), "__self__", None)
-    if cycle is None or not all(hasattr(cycle, name) for name in _NEEDED):
-        return None
-    if not (cycle.response_started and cycle.chunked_encoding and pass_bodies(scope.get("app"))):
+    cycle = server_cycle(receive, _NEEDED)
+    if cycle is None or not (cycle.response_started and cycle.chunked_encoding and pass_bodies(scope.get("app"))):
         return None
     return DirectWriter(cast("_Cycle", cycle))
-
-
-def _without_telemetry(receive: Any) -> Any:
-    """Return what FastAPI's telemetry wraps, if it wraps `receive`: it passes bodies on unchanged and counts none."""
-    if getattr(receive, "__module__", None) != _TELEMETRY or not isinstance(receive, FunctionType):
-        return receive
-    held = dict(zip(receive.__code__.co_freevars, receive.__closure__ or (), strict=True))
-    return held["receive"].cell_contents if "receive" in held else receive
 
 
 def pass_bodies(app: Any) -> bool:

@@ -10,8 +10,8 @@ from starlette.types import Receive, Scope, Send
 
 from llama_stack_responses.core.json_blocks import BLOCK_BYTES
 
+from .disconnects import gone
 from .request_cycle import cycle_of
-from .responses import gone
 
 
 class FileInBlocks(Response):

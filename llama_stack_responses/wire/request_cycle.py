@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from llama_stack_responses.admission import Reservation
 
 from .direct_writer import DirectWriter, direct_writer
+from .disconnects import ClientWatch, watch_client
 from .headers import has_large_body
 
 _KEY: Final = "llama_stack_responses.request_cycle"
@@ -105,6 +106,10 @@ class RequestCycle:
     def direct_writer(self) -> DirectWriter | None:
         """Return what writes to the client past ASGI, once the head of the answer was sent; None if nothing can."""
         return direct_writer(self._scope, self._receive)
+
+    def watch_client(self, left: Callable[[], object]) -> ClientWatch:
+        """Call `left` if the client disconnects, as `watch_client` does; the request's body has been read."""
+        return watch_client(self._receive, left)
 
     def take_answer(self) -> ASGIApp | None:
         """Return the answer, which this object no longer holds; None if there is none."""

@@ -25,6 +25,7 @@ from llama_stack_responses.service.response_reader import ServerClosing
 
 from . import sse
 from .direct_writer import DirectWriter
+from .disconnects import ClientWatch, gone
 from .request_cycle import cycle_of
 
 logger = get_logger(__name__)
@@ -129,14 +130,14 @@ class RunJsonResponse(Response):
         self._run: ForegroundRun | None = run
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = await self._answer(receive)
+        answer = await self._answer(scope)
         await answer(scope, receive, send)
 
-    async def _answer(self, receive: Receive) -> JsonResponse:
+    async def _answer(self, scope: Scope) -> JsonResponse:
         # The run holds the whole response. It is not kept for as long as a client takes to read the answer.
         run, self._run = self._run, None
         assert run is not None
-        with _AbandonedWithClient(run, receive):
+        with _AbandonedWithClient(run, scope):
             try:
                 return _CreatedJsonResponse(await run.finish())
             except ApiError as error:
@@ -153,7 +154,7 @@ class RunEventsResponse(Response):
         self._run = run
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with _AbandonedWithClient(self._run, receive):
+        with _AbandonedWithClient(self._run, scope):
             try:
                 await self._run.begin()
             except ApiError as error:
@@ -313,28 +314,19 @@ class _AbandonedWithClient:
 
     Args:
         run: the run.
-        receive: receives the client's messages.
+        scope: the scope of the request.
     """
 
-    __slots__ = ("_receive", "_run", "_watcher")
+    __slots__ = ("_run", "_scope", "_watch")
 
-    def __init__(self, run: ForegroundRun, receive: Receive) -> None:
+    def __init__(self, run: ForegroundRun, scope: Scope) -> None:
         self._run = run
-        self._receive = receive
-        self._watcher: asyncio.Future[None]
+        self._scope = scope
+        self._watch: ClientWatch
 
     def __enter__(self) -> None:
-        self._watcher = asyncio.ensure_future(gone(self._receive))
-        self._watcher.add_done_callback(self._abandon)
+        self._watch = cycle_of(self._scope).watch_client(self._run.abandon)
 
     def __exit__(self, *_: object) -> None:
-        self._watcher.cancel()
-
-    def _abandon(self, _: object) -> None:
+        self._watch.stop()
         self._run.abandon()
-
-
-async def gone(receive: Receive) -> None:
-    """Wait until the client has disconnected."""
-    while (await receive())["type"] != "http.disconnect":
-        pass

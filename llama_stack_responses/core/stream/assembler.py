@@ -324,14 +324,14 @@ class Assembler:
                 return out
             item, part, opened = self._open_message_part(OUTPUT_TEXT, phase)
             out += opened
-        part.fragments.pieces.append(delta.text)
+        part.fragments.append(delta.text)
         logprobs: list[Json] = []
         if delta.logprobs and self._show_logprobs:
             part.logprobs.extend(delta.logprobs)
             logprobs = events.event_logprobs(delta.logprobs)
         event = events.output_text_delta(self._next(), item.id, item.index, part.index, delta.text, logprobs)
         out.append(event)
-        self.open_text = None if logprobs else OpenText(self._output, part.fragments.pieces, event)
+        self.open_text = None if logprobs else OpenText(self._output, part.fragments, event)
         return out
 
     def _release_blanks(self, phase: Phase) -> list[Event]:
@@ -406,10 +406,10 @@ class Assembler:
         return part
 
     def _append(self, out: list[Event], item: _OpenItem, part: OpenPart, text: str) -> None:
-        part.fragments.pieces.append(text)
+        part.fragments.append(text)
         event = part.kind.delta(self._next(), item.id, item.index, part.index, text)
         out.append(event)
-        self.open_text = OpenText(self._output, part.fragments.pieces, event)
+        self.open_text = OpenText(self._output, part.fragments, event)
 
     def _close_part(self, out: list[Event], item: _OpenItem) -> None:
         if (closed := item.close_part()) is None:

@@ -11,22 +11,44 @@ LARGE_CHARACTERS: Final = 65_536
 _FRAGMENTS_PER_JOIN: Final = 1_024
 """Fragments that are joined at once."""
 
+_FRAGMENTS_PER_GROUP: Final = 32
+"""Fragments after which they become one: a string takes more memory than the characters of a token."""
+
 
 class Fragments:
     """The fragments of a text.
 
     Attributes:
-        pieces: the fragments; others may append to them.
+        pieces: the fragments. Others may append to them, which groups none.
     """
 
-    __slots__ = ("_counted", "_joined", "_length", "_text", "pieces")
+    __slots__ = ("_counted", "_grouped", "_joined", "_length", "_text", "pieces")
 
     def __init__(self) -> None:
         self.pieces: list[str] = []
+        self._grouped = 0
         self._counted = 0
         self._length = 0
         self._joined = 0
         self._text = ""
+
+    def append(self, text: str) -> None:
+        """Append a fragment, and make the last ones a single piece if they are enough for a group."""
+        pieces = self.pieces
+        pieces.append(text)
+        if len(pieces) - self._grouped >= _FRAGMENTS_PER_GROUP:
+            self._group()
+
+    def keep_pieces(self) -> None:
+        """Leave the pieces so far as they are."""
+        self._grouped = len(self.pieces)
+
+    def _group(self) -> None:
+        self.length()
+        pieces, begin = self.pieces, max(self._grouped, self._joined)
+        if sum(map(len, pieces[begin:])) < LARGE_CHARACTERS:
+            pieces[begin:] = ["".join(pieces[begin:])]
+        self._counted = self._grouped = len(pieces)
 
     def length(self) -> int:
         """Return the number of characters; each fragment is counted once, however often this is called."""

@@ -8,6 +8,7 @@ from ..ids import new_id
 from ..types import Json
 from . import events
 from .events import Event
+from .fragments import Fragments
 
 
 class Output:
@@ -49,12 +50,12 @@ class OpenText:
 
     Attributes:
         output: numbers the events.
-        fragments: the text so far, in pieces.
+        fragments: the text so far.
         event: the event of an earlier piece; only its number and its piece differ in the next one.
     """
 
     output: Output
-    fragments: list[str]
+    fragments: Fragments
     event: Event
 
     def append(self, text: str) -> int:

@@ -106,7 +106,7 @@ def _take_delta(event: Event, item: _Item) -> None:
     if item.part is None:
         item.fragments.append(event["delta"])
         return
-    item.part.fragments.pieces.append(event["delta"])
+    item.part.fragments.append(event["delta"])
     item.part.logprobs += [_with_bytes(entry) for entry in event.get("logprobs", ())]
 
 

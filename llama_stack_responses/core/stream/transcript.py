@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable
 from typing import Any, Final
 
 from .events import Event
@@ -67,16 +68,24 @@ PHASES: Final = (None, "commentary", "final_answer")
 
 _CODES: Final = {name: code for code, name in enumerate(TYPES)}
 _ZERO: Final = 0x23
+_LENGTH: Final = "I"
+"""The type of a length in an array."""
 _MAX_LENGTH: Final = 0x5B - _ZERO
 """Lengths up to this are stored as one character each, below the backslash, which JSON would escape."""
+
+
+type _Run = array[int] | list[int | list[int]]
+"""The lengths of deltas; a list if one of them has logprobs."""
 
 
 class Transcript:
     """Records the events of one response as they come."""
 
+    __slots__ = ("_marks", "_of", "_run")
+
     def __init__(self) -> None:
         self._marks: list[Mark] = []
-        self._run: list[int | list[int]] = []
+        self._run: _Run = []
         self._of: tuple[Any, ...] = ()
 
     def note(self, events: Iterable[Event]) -> None:
@@ -92,10 +101,18 @@ class Transcript:
         index, logprobs = _inner(event), event.get("logprobs")
         of = (event["type"], event["output_index"], index)
         if of != self._of:
-            self._of, self._run = of, []
+            self._of, self._run = of, array(_LENGTH)
             self._marks.append([_CODES[event["type"]], event["output_index"], index, self._run])
         length = len(event["delta"])
-        self._run.append([length, len(logprobs)] if logprobs else length)
+        if logprobs:
+            self._append_pair([length, len(logprobs)])
+        else:
+            self._run.append(length)
+
+    def _append_pair(self, lengths: list[int]) -> None:
+        if isinstance(self._run, array):
+            self._run = self._marks[-1][3] = list(self._run)
+        self._run.append(lengths)
 
     def extend(self, length: int) -> None:
         """Record a delta of this length that differs only in its number and its text from the last event."""
@@ -132,10 +149,10 @@ def _inner(event: Event) -> Any:
 
 
 def _is_run(mark: Mark) -> bool:
-    return len(mark) == 4 and isinstance(mark[3], list)
+    return len(mark) == 4 and isinstance(mark[3], array | list)
 
 
-def _packed(run: Sequence[int | list[int]]) -> str | Sequence[int | list[int]]:
+def _packed(run: _Run) -> str | list[int | list[int]]:
     if any(isinstance(length, list) or length > _MAX_LENGTH for length in run):
-        return run
+        return list(run)
     return "".join(chr(_ZERO + length) for length in run if isinstance(length, int))

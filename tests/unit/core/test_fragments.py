@@ -35,6 +35,26 @@ def test_fragments_joined_in_between_have_the_same_text() -> None:
     assert fragments.length() == len(fragments.text())
 
 
+def test_many_small_fragments_are_held_as_few_strings() -> None:
+    fragments, expected = Fragments(), "".join(map(str, range(5_000)))
+    for number in range(5_000):
+        fragments.append(str(number))
+        if number in (10, 1_500, 1_501):
+            fragments.join()
+        if number == 20:
+            assert fragments.length() == 32
+    assert len(fragments.pieces) < 250
+    assert (fragments.text(), fragments.length()) == (expected, len(expected))
+
+
+def test_large_fragments_are_not_copied_into_groups() -> None:
+    fragments, large = Fragments(), "x" * 3_000
+    for _ in range(100):
+        fragments.append(large)
+    assert all(piece is large for piece in fragments.pieces)
+    assert fragments.length() == 300_000
+
+
 class _Watched(list[str]):
     """Pieces that record the text of their fragments while they are joined."""
 
@@ -80,6 +100,19 @@ def assembler_of(name: str, pieces: Sequence[str] = PIECES) -> Assembler:
         assert assembler.preparation(part) is None
         assembler.feed(part)
     return assembler
+
+
+def test_end_of_arguments_is_found_if_their_beginning_was_read_before_many_fragments() -> None:
+    assembler = assembler_of("function", ['{"a": "', *["x"] * 10, ""])
+    assert not assembler.calls.pause([])
+    open_text = assembler.open_text
+    assert open_text
+    for _ in range(100):
+        open_text.append("y")
+    assert not assembler.calls.pause([])
+    open_text.append('"}')
+    assert assembler.calls.pause([])
+    assert assembler.response["output"][0]["arguments"] == '{"a": "' + "x" * 10 + "y" * 100 + '"}'
 
 
 def result(assembler: Assembler) -> Any:

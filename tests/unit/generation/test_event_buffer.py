@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from llama_stack_responses.core.stream.events import output_item_added, output_text_delta
+from llama_stack_responses.core.stream.fragments import Fragments
 from llama_stack_responses.core.stream.output import OpenText, Output
 from llama_stack_responses.core.stream.transcript import Transcript, lengths
 from llama_stack_responses.generation.event_buffer import EventBuffer
@@ -36,7 +37,7 @@ def written_to(
     """Return a buffer whose last event was the first delta of a text, already read; a client; and the text."""
     event_buffer = EventBuffer(wanted=True, transcript=transcript, event_times=event_times, limit=limit)
     output = Output({"id": "resp_1", "output": []})
-    open_text = OpenText(output, [""], delta(output.next(), ""))
+    open_text = OpenText(output, Fragments(), delta(output.next(), ""))
     event_buffer.put([open_text.event])
     assert event_buffer.ready() == [open_text.event]
     return event_buffer, Client(), open_text
@@ -276,7 +277,7 @@ async def test_token_that_arrived_alone_is_passed_on_in_same_call() -> None:
     await turns(5)
     assert client.batches == [[delta(1, "a")], [delta(2, "b"), delta(3, "c")]]
     assert event_buffer.passed == 2
-    assert open_text.fragments == ["", "a", "b", "c"]
+    assert open_text.fragments.text() == "abc"
     assert not reader.done()
     event_buffer.end()
     await reader
@@ -317,7 +318,7 @@ async def test_token_of_full_buffer_is_refused() -> None:
     event_buffer, _, open_text = written_to(limit=1)
     assert event_buffer.extend(open_text, "a", alone=True)
     assert not event_buffer.extend(open_text, "b", alone=True)
-    assert open_text.fragments == ["", "a"]
+    assert open_text.fragments.text() == "a"
 
 
 async def test_passed_tokens_are_recorded() -> None:

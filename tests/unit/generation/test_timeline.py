@@ -115,6 +115,12 @@ def test_events_of_a_try_that_was_cut_off_have_its_beginning(clock: Clock, kept:
     assert times(second, 4) == expected
 
 
+def test_response_that_waited_for_a_month_has_times(clock: Clock) -> None:
+    event_times = EventTimes(31 * 86_400.0)
+    event_times.note(1)
+    assert event_times.copied() == [1, 2**31 - 1]
+
+
 async def test_requests_are_recorded_within_bounds() -> None:
     timeline = Timeline(keeps_requests=True)
     for text in ("short", "x" * 30_000, *["y" * 19_999] * 500):

@@ -1,0 +1,110 @@
+"""Notices that a client disconnects.
+
+A task that waits for the next message of ASGI takes two kilobytes, and uvicorn's event another one. An open stream
+takes neither: once the request's body has been read, the event is replaced by an object that calls a function.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from starlette.types import Receive
+
+from .server_cycle import server_cycle
+
+_NEEDED: Final = ("disconnected", "flow", "message_event")
+
+
+class ClientWatch(Protocol):
+    """Calls a function if a client disconnects."""
+
+    def stop(self) -> None:
+        """Do not call it any more."""
+        ...
+
+
+class _Event:
+    """uvicorn's event of a request, which is set for each message; calls `left` if that is the client's disconnect.
+
+    Args:
+        cycle: uvicorn's state of the request.
+        left: the function.
+    """
+
+    __slots__ = ("_cycle", "_is_set", "_left", "_waited")
+
+    def __init__(self, cycle: Any, left: Callable[[], object]) -> None:
+        self._cycle = cycle
+        self._left: Callable[[], object] | None = left
+        self._is_set: bool = cycle.message_event.is_set()
+        self._waited: asyncio.Event | None = None
+
+    def set(self) -> None:
+        self._is_set = True
+        if self._waited:
+            self._waited.set()
+        if self._cycle.disconnected and self._left:
+            self._left()
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    async def wait(self) -> bool:
+        if not self._is_set:
+            if self._waited is None or self._waited.is_set():
+                self._waited = asyncio.Event()
+            await self._waited.wait()
+        return True
+
+    def stop(self) -> None:
+        self._left = None
+
+
+class _Waiting:
+    """Waits for the client's messages, where the server is not known.
+
+    Args:
+        receive: receives them.
+        left: called when the client has disconnected.
+    """
+
+    def __init__(self, receive: Receive, left: Callable[[], object]) -> None:
+        self._left = left
+        self._task = asyncio.ensure_future(gone(receive))
+        self._task.add_done_callback(self._ended)
+
+    def stop(self) -> None:
+        self._task.cancel()
+
+    def _ended(self, task: asyncio.Future[None]) -> None:
+        if not task.cancelled():
+            self._left()
+
+
+def watch_client(receive: Receive, left: Callable[[], object]) -> ClientWatch:
+    """Call `left` if the client disconnects, until the returned watch is stopped.
+
+    Args:
+        receive: what the server passed for the request, whose body has been read.
+        left: the function.
+    """
+    cycle = server_cycle(receive, _NEEDED)
+    if cycle is None:
+        return _Waiting(receive, left)
+    watch = cycle.message_event = _Event(cycle, left)
+    if cycle.disconnected:
+        left()
+    else:
+        cycle.flow.resume_reading()  # as `receive` does: a disconnect is not seen while reading is paused
+    return watch
+
+
+async def gone(receive: Receive) -> None:
+    """Wait until the client has disconnected."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
