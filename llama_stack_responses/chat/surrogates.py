@@ -14,6 +14,8 @@ from llama_stack_responses.core.surrogates import without_surrogates
 class SurrogateJoiner:
     """Joins cut surrogate pairs in several streams of text at once, each identified by a key."""
 
+    __slots__ = ("_halves",)
+
     def __init__(self) -> None:
         self._halves: dict[Hashable, str] = {}
 

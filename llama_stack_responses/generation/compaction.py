@@ -42,6 +42,8 @@ class AutoCompaction:
         summaries: seals the summaries.
     """
 
+    __slots__ = ("_assembler", "_entries", "_event_buffer", "_model_round", "_sent", "_summaries")
+
     def __init__(
         self,
         request: CreateRequest,

@@ -22,6 +22,8 @@ class GenerationDriver:
         event_buffer: receives its events.
     """
 
+    __slots__ = ("_assembler", "_event_buffer")
+
     def __init__(self, assembler: Assembler, event_buffer: EventBuffer) -> None:
         self._assembler = assembler
         self._event_buffer = event_buffer

@@ -24,6 +24,8 @@ class EventTimes:
         before: the pairs that an earlier worker noted, as `copied` returned them.
     """
 
+    __slots__ = ("_began", "_counted", "_interval", "_last", "_skipped", "_skipped_at", "_ticks")
+
     def __init__(self, seconds: float = 0.0, before: Sequence[int] = ()) -> None:
         self._began = perf_counter() - seconds
         self._interval = _TICK_SECONDS

@@ -18,6 +18,8 @@ class HeldOutput:
         held: counts them, until the response has ended.
     """
 
+    __slots__ = ("_counted", "_held")
+
     def __init__(self, held: Reservation) -> None:
         self._held = held
         self._counted = _FREE_CHARACTERS

@@ -260,6 +260,7 @@ class ModelRound:
             if intake.waits:
                 await self._fair_yield.wait_turn()
                 intake.begin_burst()
+            del chunk  # It would be held while others are pushed.
         return None
 
     async def _take_in_batches(self, round_: Round, watchdog: Watchdog, deltas: Deltas) -> Finish | None:

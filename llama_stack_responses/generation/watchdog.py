@@ -18,6 +18,8 @@ class Watchdog:
     fires how long ago the last `reset` was.
     """
 
+    __slots__ = ("_last", "_loop", "_paused", "_seconds", "_task", "_timed_out", "_timer")
+
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()

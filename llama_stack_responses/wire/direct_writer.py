@@ -47,6 +47,8 @@ class DirectWriter:
         cycle: uvicorn's state of the request.
     """
 
+    __slots__ = ("_cycle", "_flow", "_transport")
+
     def __init__(self, cycle: _Cycle) -> None:
         self._cycle = cycle
         self._transport = cycle.transport

@@ -33,6 +33,8 @@ class ItemOrder:
         joined: how many events fewer than were taken will pass, since they were joined to others.
     """
 
+    __slots__ = ("_buffered", "_number", "_open", "_waiting", "joined")
+
     def __init__(self) -> None:
         self.joined = 0
         self._open: int | None = None

@@ -20,6 +20,8 @@ class Output:
         response: the response object; `items` is its `output`.
     """
 
+    __slots__ = ("items", "numbered", "response_id")
+
     def __init__(self, response: Json) -> None:
         self.response_id: str = response["id"]
         self.items: list[Json] = response["output"]

@@ -28,6 +28,8 @@ class EventReader:
         build: as the argument.
     """
 
+    __slots__ = ("_request", "_splitter", "build", "done")
+
     def __init__(self, build: Callable[[Any], Any], request: Callable[[], httpx2.Request]) -> None:
         self.build = build
         self._request = request

@@ -18,6 +18,8 @@ class FrameSplitter:
     ids, names of events and events without data are ignored.
     """
 
+    __slots__ = ("_after_cr", "_at_start", "_data", "_held", "_parts", "_rest", "_silent")
+
     def __init__(self) -> None:
         self._rest = b""
         self._parts: list[bytes] = []  # the pieces that continue the incomplete line in `_rest`

@@ -45,6 +45,8 @@ class Delivery:
         error: why no more events can be decoded; None if there is no error.
     """
 
+    __slots__ = ("_frames", "_left", "_reader", "_repeated", "_repeats", "error", "extender", "receive")
+
     def __init__(self, reader: EventReader) -> None:
         self._reader = reader
         self._repeated = RepeatedEvent()

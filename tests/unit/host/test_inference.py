@@ -123,7 +123,8 @@ class PushingProvider(Provider):
     async def openai_chat_completion(self, params: Any) -> AsyncGenerator[Any]:
         self.requests.append(params)
         self.chunks = [reasoning("Hm"), reasoning("m"), text("Hel"), text("l"), text("o"), finish(), USAGE]
-        return Pushed(*self.chunks)
+        self.answer = Pushed(*self.chunks)
+        return self.answer
 
 
 USAGE: Final = chunk({}, usage={"prompt_tokens": 1, "completion_tokens": 7})
@@ -157,6 +158,33 @@ async def test_router_gets_only_chunks_that_it_measures(monkeypatch: pytest.Monk
     assert pushed == [hm, m, lo, oh]
     assert read == [hel, finished, usage]
     assert [len(each.values) for each in (first, rate, duration)] == [1, 1, 1]
+
+
+class EveryText:
+    """Takes every text."""
+
+    def text_of(self, _: Any) -> str:
+        return "text"
+
+    def extend(self, text: str, *, alone: bool) -> bool:
+        return text == "text" and alone
+
+
+async def test_router_holds_neither_messages_nor_deltas_while_texts_arrive() -> None:
+    provider = PushingProvider()
+    router = host.InferenceRouter(Table(provider))
+    inference = HostInference(router, store_chat_completions=False)
+    chunks = await inference.open_stream(CHAT, lambda _: True, EveryText())
+    assert provider.requests[0].messages == []
+    first = await anext(chunks)
+    assert first is provider.chunks[2]
+    assert first.choices
+    extender = provider.answer._extender
+    assert extender
+    assert extender.text_of({}) == "text"
+    assert extender.extend("text", alone=True)
+    assert first.choices == []
+    assert [each async for each in chunks] == provider.chunks[5:]
 
 
 async def test_router_that_stores_completions_gets_every_chunk() -> None:
