@@ -70,9 +70,20 @@ def nothing(_: Attacker) -> None:
     """Send nothing, to check that the bounds hold without an attack."""
 
 
-THROUGH_HOST: Final = (words, bodies, built_in_page, sockets, answers, model_servers, large_requests)
-"""Attacks that the host's web server or its router receives first. They run on both hosts."""
-PAST_HOST: Final = (pages, documents, tools, histories, background, mcp_servers, code, host_names)
+THROUGH_HOST: Final = (words, bodies, built_in_page, sockets, answers)
+"""Attacks on the host's web server, whose data it receives or holds. They run on both hosts."""
+PAST_HOST: Final = (
+    model_servers,
+    large_requests,
+    pages,
+    documents,
+    tools,
+    histories,
+    background,
+    mcp_servers,
+    code,
+    host_names,
+)
 """Attacks on what this package alone does. They run on one host."""
 ATTACKS: Final[dict[str, Callable[[Attacker], None]]] = {
     "nothing": nothing,
