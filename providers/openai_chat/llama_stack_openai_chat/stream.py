@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Final, Protocol
 
+from .connection import Connection
 from .events import EventReader
 from .repeated import RepeatedEvent
 
@@ -135,11 +137,23 @@ class EventStream(AsyncGenerator[Any, None]):
     Args:
         inner: yields the events that a receiver has left, all of them if there is no receiver.
         delivery: what the generator reads from.
+        connection: the connection of the answer, whose head has arrived.
     """
 
-    def __init__(self, inner: AsyncGenerator[Any], delivery: Delivery) -> None:
+    __slots__ = ("_connection", "_delivery", "_head", "_inner")
+
+    def __init__(self, inner: AsyncGenerator[Any], delivery: Delivery, connection: Connection) -> None:
         self._inner = inner
         self._delivery = delivery
+        self._connection, self._head = connection, connection.head
+
+    def __del__(self) -> None:
+        """Close the connection of an abandoned stream, unless it already serves another request.
+
+        A generator that was never started runs no `finally`. A `weakref.finalize` would take 400 bytes.
+        """
+        if self._connection.head is self._head and self._connection.busy and not sys.is_finalizing():
+            self._connection.close()
 
     def push_to(self, receive: Receive, extender: Extender | None = None) -> None:
         """Pass each event to `receive` first, in the call that received its bytes, while a reader waits for the next.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -126,10 +125,7 @@ class Upstream:
             raise errors.no_answer(request.without_key(), "it answers with JSON instead of a stream")
         reader = EventReader(build, request.without_key)
         delivery = Delivery(reader)
-        events = EventStream(self._events(connection, request, reader, delivery), delivery)
-        # A generator that was never started runs no `finally`.
-        weakref.finalize(events, _abandon, connection, connection.head).atexit = False
-        return events
+        return EventStream(self._events(connection, request, reader, delivery), delivery, connection)
 
     async def models(self, key: str | None = None) -> dict[str, int | None]:
         """Return the server's models by name, with their context length in tokens, if known.
@@ -288,12 +284,6 @@ def _refuse_error(answer: dict[str, Any], request: _Request) -> None:
     """Raise the error in an answer, if there is one."""
     if answer.get("error"):
         raise errors.from_answer(request.without_key(), answer["error"])
-
-
-def _abandon(connection: Connection, head: object) -> None:
-    """Close the connection of an abandoned stream, unless it already serves another request."""
-    if connection.head is head and connection.busy:
-        connection.close()
 
 
 def _trace_headers() -> dict[str, str]:
