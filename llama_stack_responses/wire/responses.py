@@ -162,11 +162,12 @@ class RunEventsResponse(Response):
                 await failure(error)(scope, receive, send)
                 return
             await send({"type": "http.response.start", "status": 200, "headers": self._head()})
-            write = past_asgi(scope)
-            while (events := await self._run.event_buffer.get(sse.KEEP_ALIVE_SECONDS, write)) is not None:
-                for block in _frames(events):
+            self.raw_headers.clear()
+            write, event_buffer = past_asgi(scope), self._run.event_buffer
+            while await event_buffer.filled(sse.KEEP_ALIVE_SECONDS, write):
+                for block in _frames(event_buffer.ready()):
                     await _send_more(send, block)
-                del events, block  # They would be held while deltas are written past this task.
+                del block  # It would be held while deltas are written past this task.
             # No [DONE] if the outcome is unknown: the stream is incomplete.
             await send({"type": "http.response.body", "body": b"" if self._run.unknown else sse.DONE})
 
