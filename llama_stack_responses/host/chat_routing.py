@@ -154,49 +154,19 @@ class _Provider(_Proxy):
 class _DirectReceiver:
     """Takes the chunks that the router does not need: it measures the first text, and reads the usage and the end.
 
-    A chunk that extends the text of the last one is none of these. While such chunks arrive, the router's generator
-    still holds the last one that it got, whose choices are then dropped: they take 1.6 kB.
-
-    Args:
-        receive: takes a chunk.
-        extender: takes those that only extend the text of the last one; None if all are built.
+    A chunk that extends the text of the last one is none of these.
     """
-
-    __slots__ = ("_extender", "_has_text", "_passed", "_receive", "extend")
 
     def __init__(self, receive: Receive, extender: Extender | None) -> None:
         self._receive = receive
-        self._extender = extender
-        if extender:
-            self.extend = extender.extend
-        self._passed: Any = None
+        self.extender = extender
         self._has_text = False
 
-    @property
-    def extender(self) -> Extender | None:
-        """This object if it takes the texts of chunks; None if all chunks are built."""
-        return self if self._extender else None
-
     def __call__(self, chunk: Any) -> bool:
-        taken = not self._is_needed(chunk) and self._receive(chunk)
-        if not taken:
-            self._passed = chunk
-        return taken
-
-    def _is_needed(self, chunk: Any) -> bool:
-        """Return whether the router needs the chunk."""
         if chunk.usage is not None or not chunk.choices:
-            return True
+            return False
         choice = chunk.choices[0]
         if not self._has_text and choice.delta is not None and choice.delta.content:
             self._has_text = True
-            return True
-        return bool(choice.finish_reason)
-
-    def text_of(self, value: Any) -> str | None:
-        """Return the text in the JSON of a chunk that only extends the last one; None for any other chunk."""
-        if self._passed is not None:
-            self._passed.choices = []
-            self._passed = None
-        assert self._extender
-        return self._extender.text_of(value)
+            return False
+        return not choice.finish_reason and self._receive(chunk)
