@@ -52,7 +52,8 @@ class EventTimes:
             self._add(self._skipped, self._skipped_at)
 
     def _add(self, count: int, now: float) -> None:
-        self._ticks += _bounded((count - self._counted, round(now * 1000) - round(self._last * 1000)))
+        self._ticks.append(count - self._counted)
+        self._ticks.append(min(round(now * 1000) - round(self._last * 1000), _MAX_TICK))
         self._counted, self._last = count, now
         if len(self._ticks) > 2 * _MAX_TICKS:
             self._thin()

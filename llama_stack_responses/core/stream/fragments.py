@@ -11,8 +11,10 @@ LARGE_CHARACTERS: Final = 65_536
 _FRAGMENTS_PER_JOIN: Final = 1_024
 """Fragments that are joined at once."""
 
-_FRAGMENTS_PER_GROUP: Final = 32
-"""Fragments after which they become one: a string takes more memory than the characters of a token."""
+FRAGMENTS_PER_GROUP: Final = 32
+"""Fragments after which they become one, a power of two: a string takes more memory than the characters of a token."""
+_GROUPED_CHARACTERS: Final = 1_024
+"""Maximum characters of a fragment that is copied into a group."""
 
 
 class Fragments:
@@ -33,22 +35,27 @@ class Fragments:
         self._text = ""
 
     def append(self, text: str) -> None:
-        """Append a fragment, and make the last ones a single piece if they are enough for a group."""
-        pieces = self.pieces
-        pieces.append(text)
-        if len(pieces) - self._grouped >= _FRAGMENTS_PER_GROUP:
-            self._group()
+        """Append a fragment, and make the last ones a single piece if they are small and enough for a group."""
+        self.pieces.append(text)
+        if len(text) > _GROUPED_CHARACTERS:
+            self.keep_pieces()
+        elif len(self.pieces) - self._grouped >= FRAGMENTS_PER_GROUP:
+            self.group()
 
     def keep_pieces(self) -> None:
         """Leave the pieces so far as they are."""
         self._grouped = len(self.pieces)
 
-    def _group(self) -> None:
-        self.length()
+    def group(self) -> None:
+        """Make the last fragments a single piece."""
         pieces, begin = self.pieces, max(self._grouped, self._joined)
-        if sum(map(len, pieces[begin:])) < LARGE_CHARACTERS:
-            pieces[begin:] = ["".join(pieces[begin:])]
-        self._counted = self._grouped = len(pieces)
+        group = "".join(pieces[begin:])
+        if self._counted == begin:
+            self._length += len(group)
+        else:
+            self.length()
+        pieces[begin:] = (group,)
+        self._counted = self._grouped = begin + 1
 
     def length(self) -> int:
         """Return the number of characters; each fragment is counted once, however often this is called."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from ..ids import new_id
 from ..types import Json
 from . import events
 from .events import Event
-from .fragments import Fragments
+from .fragments import FRAGMENTS_PER_GROUP, Fragments
+
+_GROUP_MASK: Final = FRAGMENTS_PER_GROUP - 1
 
 
 class Output:
@@ -62,10 +65,12 @@ class OpenText:
 
     def append(self, text: str) -> int:
         """Append a piece, and return the number of its event."""
-        output = self.output
+        output, fragments = self.output, self.fragments
         number = output.numbered
         output.numbered = number + 1
-        self.fragments.append(text)
+        fragments.pieces.append(text)
+        if not number & _GROUP_MASK:  # cheaper than to count them
+            fragments.group()
         return number
 
     def event_of(self, number: int, text: str) -> Event:
