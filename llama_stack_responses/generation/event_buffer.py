@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
+from ..core.stream.delta_forms import DeltaForm, DeltaRun
 from ..core.stream.events import Event
 from ..core.stream.item_order import ItemOrder
 from ..core.stream.output import OpenText
 from ..core.stream.transcript import Transcript
-from ..store import codec
 from .event_times import EventTimes
-
-type WriteEvents = Callable[[list[Event]], bool]
-"""Passes events on to a client without waiting; returns False if that is not possible."""
 
 
 class EventWriter(Protocol):
@@ -27,33 +23,6 @@ class EventWriter(Protocol):
     def extend(self, like: Event, number: int, text: str) -> bool:
         """Pass on a delta that has this number and text, and is like another event in all else; return as `write`."""
         ...
-
-
-class SharedEvents(list[Event]):
-    """Events for the store and several clients, encoded once for all of them; the list does not change."""
-
-    def __init__(self, events: Sequence[Event]) -> None:
-        super().__init__(events)
-        self._texts: list[codec.JsonText] | None = None
-        self._frames: list[bytes | None] = []
-
-    @property
-    def texts(self) -> Sequence[codec.JsonText]:
-        """Each event as JSON."""
-        if self._texts is None:
-            self._texts = list(map(codec.text_of_small, self))
-        return self._texts
-
-    def frames(self, encode: Callable[[Sequence[Event], Iterable[bytes]], bytes | None]) -> bytes | None:
-        """Return what the first call's `encode` returned for the events and their JSON."""
-        if not self._frames:
-            self._frames.append(encode(self, self._encoded()))
-        return self._frames[0]
-
-    def _encoded(self) -> Iterator[bytes]:
-        # A generator: `encode` may refuse the events before any is encoded, and those may be large.
-        for text in self.texts:
-            yield bytes(text.json)
 
 
 class EventBuffer:
@@ -92,6 +61,9 @@ class EventBuffer:
         self.event_times = event_times
         self.passed = 0
         self._events: list[Event] = []
+        self._run: DeltaRun | None = None
+        """The deltas after `_events`, which become events if they are taken as such."""
+        self._form: DeltaForm | None = None
         self._last: Event | None = None
         self._ended = False
         self._reader: asyncio.Future[None] | None = None
@@ -105,11 +77,23 @@ class EventBuffer:
     @property
     def full(self) -> bool:
         """Whether the writer should wait for `drained` before it puts more events."""
-        return len(self._events) >= self._limit
+        return self._count() >= self._limit
+
+    def _count(self) -> int:
+        return len(self._events) + (len(self._run.texts) if self._run else 0)
 
     @property
-    def waiting(self) -> Sequence[Event]:
-        """The buffered events, which `ready` would take."""
+    def waiting(self) -> list[Event] | DeltaRun:
+        """The buffered events, which `take` would take."""
+        if self._run and not self._events:
+            return self._run
+        return self._all()
+
+    def _all(self) -> list[Event]:
+        """Return the buffered events as such."""
+        if run := self._run:
+            self._run = None
+            self._events += run.events()
         return self._events
 
     def put(self, events: list[Event]) -> None:
@@ -123,7 +107,7 @@ class EventBuffer:
         if self._transcript:
             self._transcript.note(events)
         if self._wanted:
-            self._events += events
+            self._all().extend(events)
             self._plan()
 
     def extend(self, open_text: OpenText, text: str, *, alone: bool = False) -> bool:
@@ -132,8 +116,9 @@ class EventBuffer:
         Args:
             alone: whether the delta is passed on at once, since no other has arrived with it.
         """
-        events, like = self._events, open_text.event
-        if len(events) >= self._limit:
+        like, run = open_text.event, self._run
+        count = len(self._events) + len(run.texts) if run else len(self._events)
+        if count >= self._limit:
             return False
         number = open_text.append(text)
         if like is not self._last:
@@ -142,11 +127,22 @@ class EventBuffer:
             return True
         if self._transcript:
             self._transcript.extend(len(text))
-        if self._wanted and not (alone and not events and self._extend_written(like, number, text)):
-            events.append(open_text.event_of(number, text))
+        if self._wanted and not (alone and not count and self._extend_written(like, number, text)):
+            self._append(like, number, text)
             if not self._planned:
                 self._plan()
         return True
+
+    def _append(self, like: Event, number: int, text: str) -> None:
+        """Append a delta that has this number and text, and is like another event in all else."""
+        run, form = self._run, self._form
+        if run and like is run.form.like and number == run.first + len(run.texts):
+            run.texts.append(text)
+            return
+        if form is None or like is not form.like:
+            self._form = form = DeltaForm(like)
+        self._all()
+        self._run = DeltaRun(form, number, [text])
 
     def _extend_written(self, like: Event, number: int, text: str) -> bool:
         """Pass a delta on while the reader waits; return whether it was passed on."""
@@ -187,7 +183,7 @@ class EventBuffer:
 
         Events that `write` has passed on are not ready.
         """
-        if not self._events and not self._ended:
+        if not self._count() and not self._ended:
             loop = self._loop
             self._reader, self._write, self._passed_at = loop.create_future(), write, loop.time()
             self._timer = loop.call_later(silence, self._end_silence, silence) if silence else None
@@ -197,13 +193,24 @@ class EventBuffer:
                 self._write = None
                 if self._timer:
                     self._timer.cancel()
-        return bool(self._events) or not self._ended
+        return bool(self._count()) or not self._ended
 
     def ready(self) -> list[Event]:
         """Take all buffered events, without waiting."""
-        batch, self._events = self._events, []
-        if batch and self.event_times:
-            self.event_times.note(batch[-1]["sequence_number"] + 1)
+        self._all()
+        batch = self.take()
+        assert isinstance(batch, list)
+        return batch
+
+    def take(self) -> list[Event] | DeltaRun:
+        """Take all buffered events, without waiting; as a run if they are deltas of one form."""
+        batch = self.waiting
+        self._events, self._run = [], None
+        if self.event_times:
+            if isinstance(batch, DeltaRun):
+                self.event_times.note(batch.last + 1)
+            elif batch:
+                self.event_times.note(batch[-1]["sequence_number"] + 1)
         if self._writer:
             _wake(self._writer)
         return batch
@@ -219,10 +226,10 @@ class EventBuffer:
     def _pass_on(self) -> None:
         """Pass the buffered events on, or wake the reader."""
         self._planned = False
-        if self._write is None or self._reader is None or self._reader.done() or not self._events:
+        if self._write is None or self._reader is None or self._reader.done() or not self._count():
             return
         try:
-            passed = self._write.write(self._events)
+            passed = self._write.write(self._all())
         except Exception:  # noqa: BLE001 - the reader finds the same
             passed = False
         if passed:

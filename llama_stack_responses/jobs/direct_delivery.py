@@ -8,14 +8,16 @@ missed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from typing import Final
 
-from ..core.stream.events import Event
-from ..generation.event_buffer import SharedEvents, WriteEvents
+from ..generation.shared_events import SharedEvents
 from .notifier import Subscription
+
+type WriteEvents = Callable[[SharedEvents], bool]
+"""Passes events on to a client without waiting; returns False if that is not possible."""
 
 _READERS_PER_BATCH: Final = 16
 """Clients that are written to in one iteration of the event loop."""
@@ -83,10 +85,10 @@ class Reader:
         finally:
             self.waits = False
 
-    def takes(self, events: Sequence[Event]) -> bool:
+    def takes(self, events: SharedEvents) -> bool:
         """Return whether the reader waits for these events, and its client can be written to."""
         writes = self._client is not None and self._client.write is not None
-        return self.waits and writes and events[0]["sequence_number"] == self.after + 1
+        return self.waits and writes and events.first == self.after + 1
 
     def pass_on(self, events: SharedEvents) -> bool:
         """Write stored events to the client; return False if the reader has to read them."""
@@ -98,7 +100,7 @@ class Reader:
                 return False
         except Exception:  # noqa: BLE001 - the reader finds the same; the job must not end because of one client
             return False
-        client.last = events[-1]["sequence_number"]
+        client.last = events.last
         self.mark_seen(client.last)
         client.written_at = self.seen_at
         return True
@@ -122,18 +124,18 @@ class Readers:
             if not readers:
                 del self._readers[response_id]
 
-    def pass_on(self, response_id: str, events: Sequence[Event]) -> set[Subscription]:
+    def pass_on(self, response_id: str, events: SharedEvents) -> Collection[Subscription]:
         """Pass stored events on to the readers that wait for them; return the subscriptions of those readers.
 
         Of many readers, the others follow in the next iterations of the event loop. A reader that has to read the
         events itself is notified then.
         """
         readers = self._readers.get(response_id)
-        if not readers or not events:
-            return set()
+        if not readers:
+            return ()
         taking = [each for each in readers if each.takes(events)]
-        self._pass_on(taking, events if isinstance(events, SharedEvents) else SharedEvents(events))
-        return {each.subscription for each in taking}
+        self._pass_on(taking, events)
+        return [each.subscription for each in taking]
 
     def _pass_on(self, readers: Sequence[Reader], events: SharedEvents) -> None:
         for reader in readers[:_READERS_PER_BATCH]:

@@ -18,8 +18,9 @@ from typing import Final
 
 from ..admission import Reservation
 from ..core.json_values import is_large
+from ..core.stream.delta_forms import DeltaRun
 from ..core.stream.events import TERMINAL, Event
-from ..generation.event_buffer import SharedEvents
+from ..generation.shared_events import SharedEvents
 from ..intervals import DEFAULT
 from ..store import codec
 from ..store.decoder import Decoder
@@ -87,12 +88,12 @@ class EventLog:
         return [*await asyncio.to_thread(list_yielding_lock, _rows(response_id, events)), Notify(response_id)]
 
     def small_batch(self, response_id: str, events: SharedEvents) -> list[Op]:
-        """Return the ops of `batch` for events that are not large, at least one."""
+        """Return the ops of `batch` for events that are not large."""
         return [*_small_rows(response_id, events), Notify(response_id)]
 
-    def announce(self, response_id: str, events: Sequence[Event] = ()) -> None:
+    def announce(self, response_id: str, events: SharedEvents | None = None) -> None:
         """Notify the readers in this process of `events`, which are stored now."""
-        passed_on = self.readers.pass_on(response_id, events)
+        passed_on = self.readers.pass_on(response_id, events) if events else ()
         self._notifier.notify(response_id, passed_on)
 
     async def read(self, response_id: str, after: int, rows: int | None = None) -> list[Event]:
@@ -288,8 +289,10 @@ class EventLog:
         await self._records.commit([Delete(reader), *([Delete(known.value.decode())] if known and known.value else [])])
 
 
-def are_large(events: Sequence[Event]) -> bool:
+def are_large(events: Sequence[Event] | DeltaRun) -> bool:
     """Return whether events are too large to be encoded in the event loop. Most batches are deltas of text only."""
+    if isinstance(events, DeltaRun):
+        return _DELTA_BYTES * len(events.texts) + sum(map(len, events.texts)) > INLINE_BYTES
     size = 0
     for event in events:
         text = event.get("delta")
@@ -303,8 +306,8 @@ def _small_rows(response_id: str, events: SharedEvents) -> list[Put]:
     """Return the rows of events that are not large: mostly one row."""
     texts = events.texts
     if sum(len(text.json) for text in texts) > _ROW_BYTES:  # escapes take up to six bytes for each character
-        return list(_rows(response_id, events))
-    return [_row(response_id, events[-1]["sequence_number"], texts)]
+        return list(_rows(response_id, events.events))
+    return [_row(response_id, events.last, texts)]
 
 
 def _rows(response_id: str, events: Sequence[Event]) -> Iterator[Put]:

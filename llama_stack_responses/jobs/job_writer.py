@@ -9,7 +9,8 @@ from typing import Final
 
 from ..core.stream.events import Event
 from ..core.stream.transcript import Transcript
-from ..generation.event_buffer import EventBuffer, SharedEvents
+from ..generation.event_buffer import EventBuffer
+from ..generation.shared_events import SharedEvents
 from ..store.records import Op, Put, Records
 from .event_log import EventLog, are_large
 from .job import Checkpoint, Job
@@ -55,18 +56,18 @@ class JobWriter:
         self._event_buffer = event_buffer
         self._requests = requests
         self._retry = retry
-        self._waiting: list[Event] = []
+        self._waiting: SharedEvents | None = None
         self._writes = 0
         self._lock = asyncio.Lock()
 
     async def write(self) -> None:
         """Store the buffered events and the due checkpoint in one commit, so that they always match."""
         async with self._alone():
-            self._waiting = [*self._waiting, *self._event_buffer.ready()]
-            due = self.due
-            if not (due or self._waiting):
+            events, due = self._take(), self.due
+            self._waiting = SharedEvents(events) if events else None
+            if not (due or events):
                 return
-            ops = [*await self._event_log.batch(self._response_id, self._waiting), *self._requests.ops()]
+            ops = [*await self._event_log.batch(self._response_id, events), *self._requests.ops()]
             if due:
                 ops.append(Put(f"k/{self._response_id}", await due.encode()))
             await self._retry(lambda: self._records.commit(ops, [self.fence]))
@@ -82,9 +83,9 @@ class JobWriter:
             store: stores all of them, with further ops.
         """
         async with self._alone():
-            last, requests = [*self._waiting, *self._event_buffer.ready(), *end], self._requests.ops()
+            last, requests = [*self._take(), *end], self._requests.ops()
             self.transcript.note(last)
-            self._waiting = []
+            self._waiting = None
             try:
                 await self._retry(lambda: store(last, requests))
             finally:
@@ -104,7 +105,7 @@ class JobWriter:
         shared = SharedEvents(events)
         ops = [*self._event_log.small_batch(self._response_id, shared), *self._requests.ops()]
         await self._lock.acquire()  # at once: nothing writes
-        self._event_buffer.ready()
+        self._event_buffer.take()
         self._waiting = shared
         return ops
 
@@ -115,9 +116,20 @@ class JobWriter:
     def note_stored(self) -> None:
         """Note that the events that were to be stored are stored, and pass them to their readers."""
         self._requests.committed()
-        stored, self._waiting = self._waiting, []
-        self.transcript.note(stored)
+        stored, self._waiting = self._waiting, None
+        if stored:
+            self._note(stored)
         self._event_log.announce(self._response_id, stored)
+
+    def _note(self, stored: SharedEvents) -> None:
+        if stored.run is None:
+            self.transcript.note(stored.events)
+        else:
+            self.transcript.note_run(stored.run)
+
+    def _take(self) -> list[Event]:
+        """Return the events that are not stored yet, and take the buffered ones among them."""
+        return [*(self._waiting.events if self._waiting else ()), *self._event_buffer.ready()]
 
     @asynccontextmanager
     async def _alone(self) -> AsyncGenerator[None]:

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -17,9 +18,11 @@ from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
 from llama_stack_responses.core.json_blocks import BLOCK_BYTES, blocks, dumps
 from llama_stack_responses.core.json_values import is_large
 from llama_stack_responses.core.stream.events import Event
-from llama_stack_responses.generation.event_buffer import EventWriter, SharedEvents, WriteEvents
+from llama_stack_responses.generation.event_buffer import EventWriter
 from llama_stack_responses.generation.response_log import log_refused
 from llama_stack_responses.generation.run import ForegroundRun
+from llama_stack_responses.generation.shared_events import SharedEvents
+from llama_stack_responses.jobs.direct_delivery import WriteEvents
 from llama_stack_responses.logs import get_logger
 from llama_stack_responses.service.response_reader import ServerClosing
 
@@ -264,8 +267,19 @@ def past_asgi(scope: Scope) -> EventWriter | None:
 
 def write_past_asgi(scope: Scope) -> WriteEvents | None:
     """Return what writes deltas that were encoded for several clients; None as for `past_asgi`."""
-    writer = past_asgi(scope)
-    return writer.write if writer else None
+    direct = cycle_of(scope).direct_writer()
+    return None if direct is None else partial(_write_shared, direct)
+
+
+def _write_shared(direct: DirectWriter, events: SharedEvents) -> bool:
+    frames = events.frames(_shared_frames)
+    return frames is not None and direct.write(frames)
+
+
+def _shared_frames(events: SharedEvents) -> bytes | None:
+    if events.run is None:
+        return sse.deltas(events.events, events.encoded())
+    return sse.run(events.run.form.like["type"], list(events.encoded()))
 
 
 class _DirectEvents:
@@ -283,7 +297,7 @@ class _DirectEvents:
         self._form = b""
 
     def write(self, events: list[Event]) -> bool:
-        frames = events.frames(sse.deltas) if isinstance(events, SharedEvents) else sse.deltas(events)
+        frames = sse.deltas(events)
         return frames is not None and self._direct.write(frames)
 
     def extend(self, like: Event, number: int, text: str) -> bool:

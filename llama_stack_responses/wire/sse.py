@@ -9,8 +9,7 @@ from typing import Any, Final
 from llama_stack_responses.core import json_blocks
 from llama_stack_responses.core.json_blocks import BLOCK_BYTES, dumps
 from llama_stack_responses.core.json_values import is_large
-
-from .delta_forms import delta_form, literal
+from llama_stack_responses.core.stream.delta_forms import delta_form, literal
 
 _IS_DELTA: Final = methodcaller("__contains__", "delta")
 DONE: Final = b"data: [DONE]\n\n"
@@ -78,6 +77,15 @@ def deltas(events: Sequence[dict[str, Any]], texts: Iterable[bytes] | None = Non
         return None
     whole = encode(events) if texts is None else _framed(zip(events, texts, strict=True))
     return whole if len(whole) <= 2 * BLOCK_BYTES else None
+
+
+def run(kind: str, texts: Sequence[bytes]) -> bytes | None:
+    """Return the frames of deltas of one type, given each as JSON; None if they are large."""
+    head = b"event: %b\ndata: " % kind.encode()
+    whole = b"%b%b\n\n" % (head, (b"\n\n%b" % head).join(texts))
+    if len(whole) > 2 * BLOCK_BYTES:
+        return None
+    return whole if whole.isascii() else without_line_separators(whole)
 
 
 def _blocks(events: Iterable[dict[str, Any]]) -> Iterator[bytes]:

@@ -16,6 +16,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.json_blocks import BLOCK_BYTES, blocks, dumps
 from llama_stack_responses.core.json_values import is_large
+from llama_stack_responses.core.stream.delta_forms import delta_form
 from llama_stack_responses.core.stream.events import Event
 from llama_stack_responses.core.stream.socket_events import refused
 from llama_stack_responses.generation.event_buffer import EventWriter
@@ -24,7 +25,6 @@ from llama_stack_responses.logs import get_logger
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.websocket.session import Caller, ClientGone, Session
 
-from .delta_forms import delta_form
 from .direct_writer import pass_bodies
 from .headers import known, request_id
 from .responses import failure

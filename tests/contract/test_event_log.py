@@ -13,6 +13,7 @@ import pytest
 from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.generation.shared_events import SharedEvents
 from llama_stack_responses.intervals import DEFAULT
 from llama_stack_responses.jobs.direct_delivery import DirectClient
 from llama_stack_responses.jobs.event_follower import EventFollower
@@ -75,7 +76,7 @@ class EventLogHarness:
 
     async def write_and_announce(self, events: Sequence[Json]) -> None:
         await self.records.commit(await self.event_log.batch(ID, events))
-        self.event_log.announce(ID, events)
+        self.event_log.announce(ID, SharedEvents(events))
 
     async def write_all(self, sizes: Sequence[int]) -> None:
         """Write all events in batches of these sizes, in rotation."""
@@ -206,11 +207,11 @@ class WrittenEvents:
         self.client = DirectClient(lambda: self.write)
         self.client.connect()
 
-    def write(self, events: list[Json]) -> bool:
+    def write(self, events: SharedEvents) -> bool:
         """Take deltas."""
-        if not self.accepts or any(event["type"] != "response.output_text.delta" for event in events):
+        if not self.accepts or any(event["type"] != "response.output_text.delta" for event in events.events):
             return False
-        self.events += events
+        self.events += events.events
         return True
 
     async def follow(self, event_log: EventLog) -> list[int]:
@@ -261,7 +262,7 @@ async def test_client_that_refuses_deltas_gets_each_event_once(here: EventLogHar
 
 
 async def test_client_whose_write_fails_gets_each_event_and_the_writer_goes_on(here: EventLogHarness) -> None:
-    def fail(events: list[Json]) -> bool:
+    def fail(_: SharedEvents) -> bool:
         raise RuntimeError
 
     written = WrittenEvents()

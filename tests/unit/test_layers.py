@@ -48,7 +48,7 @@ LAYERS: Final = {
         {"listed_items"},
     ),
     f"{PACKAGE}.generation": (
-        {"activity", "event_times"},
+        {"activity", "event_times", "shared_events"},
         {
             "delta_filter",
             "dependencies",

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterable
 from typing import Any, Final
 
+from .delta_forms import DeltaRun
 from .events import Event
 
 Mark = list[Any]
@@ -97,17 +98,26 @@ class Transcript:
                 self._of = ()
                 self._marks.append(_mark(code, event))
 
+    def note_run(self, run: DeltaRun) -> None:
+        """Record a run of deltas."""
+        self._find_run(run.form.like)
+        self._run.extend(map(len, run.texts))
+
     def _note_delta(self, event: Event) -> None:
-        index, logprobs = _inner(event), event.get("logprobs")
-        of = (event["type"], event["output_index"], index)
-        if of != self._of:
-            self._of, self._run = of, array(_LENGTH)
-            self._marks.append([_CODES[event["type"]], event["output_index"], index, self._run])
-        length = len(event["delta"])
+        self._find_run(event)
+        length, logprobs = len(event["delta"]), event.get("logprobs")
         if logprobs:
             self._append_pair([length, len(logprobs)])
         else:
             self._run.append(length)
+
+    def _find_run(self, event: Event) -> None:
+        """Begin another run if a delta does not belong to the last one."""
+        index = _inner(event)
+        of = (event["type"], event["output_index"], index)
+        if of != self._of:
+            self._of, self._run = of, array(_LENGTH)
+            self._marks.append([_CODES[event["type"]], event["output_index"], index, self._run])
 
     def _append_pair(self, lengths: list[int]) -> None:
         if isinstance(self._run, array):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from llama_stack_responses.core.stream.delta_forms import DeltaRun
 from llama_stack_responses.core.stream.events import output_item_added, output_text_delta
 from llama_stack_responses.core.stream.fragments import Fragments
 from llama_stack_responses.core.stream.output import OpenText, Output
@@ -342,3 +343,42 @@ async def test_passed_tokens_break_silence(loop_clock: LoopClock) -> None:
     assert not reader.done()
     await loop_clock.passes_until(reader.done)
     assert await reader == []
+
+
+async def test_tokens_become_one_run_until_another_event_follows() -> None:
+    times = EventTimes()
+    event_buffer, _, open_text = written_to(event_times=times, limit=4)
+    for text in "abc":
+        assert event_buffer.extend(open_text, text)
+    run = event_buffer.waiting
+    assert isinstance(run, DeltaRun)
+    assert (run.first, run.last, run.events()) == (1, 3, [delta(1, "a"), delta(2, "b"), delta(3, "c")])
+    assert event_buffer.take() is run
+    assert sum(times.copied()[::2]) == 4
+    assert event_buffer.take() == []
+    assert event_buffer.extend(open_text, "d")
+    other = {"type": "other", "sequence_number": open_text.output.next()}
+    event_buffer.put([other])
+    assert event_buffer.extend(open_text, "e")
+    assert event_buffer.extend(open_text, "f")
+    assert event_buffer.full
+    assert event_buffer.ready() == [delta(4, "d"), other, delta(6, "e"), delta(7, "f")]
+    assert not event_buffer.full
+
+
+async def test_run_of_tokens_ends_where_numbers_skip() -> None:
+    event_buffer, _, open_text = written_to()
+    assert event_buffer.extend(open_text, "a")
+    open_text.output.next()
+    assert event_buffer.extend(open_text, "b")
+    assert event_buffer.take() == [delta(1, "a"), delta(3, "b")]
+
+
+async def test_runs_of_two_texts_have_a_form_each() -> None:
+    event_buffer, _, open_text = written_to()
+    other = OpenText(open_text.output, Fragments(), {**delta(0, ""), "output_index": 1})
+    assert event_buffer.extend(open_text, "a")
+    assert event_buffer.extend(other, "b")
+    assert event_buffer.extend(other, "c")
+    taken = event_buffer.take()
+    assert taken == [delta(1, "a"), *({**delta(each, text), "output_index": 1} for each, text in ((2, "b"), (3, "c")))]

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from unittest.mock import Mock
 
 import pytest
 
-from llama_stack_responses.core.types import Json
-from llama_stack_responses.generation.event_buffer import SharedEvents
+from llama_stack_responses.core.stream.delta_forms import DeltaForm, DeltaRun
+from llama_stack_responses.generation.shared_events import SharedEvents
 from llama_stack_responses.store import codec
 
 EVENT = {"type": "response.output_text.delta", "sequence_number": 1, "delta": "word"}
 
 
-def joined(_: Sequence[Json], encoded: Iterable[bytes]) -> bytes:
-    return b"".join(encoded)
+def joined(events: SharedEvents) -> bytes:
+    return b"".join(events.encoded())
 
 
 def test_events_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,3 +31,12 @@ def test_events_that_are_refused_are_not_encoded(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(codec, "text_of_small", encode)
     assert SharedEvents([EVENT]).frames(lambda *_: None) is None
     encode.assert_not_called()
+
+
+@pytest.mark.parametrize("text", ["word", "é\u2028%", "half \ud83d"])
+def test_run_is_encoded_as_its_events(text: str) -> None:
+    run = DeltaRun(DeltaForm(EVENT), 5, ["a", text])
+    events, single = SharedEvents(run), SharedEvents(run.events())
+    assert events.texts == single.texts
+    assert (events.first, events.last) == (single.first, single.last) == (5, 6)
+    assert events.events == single.events

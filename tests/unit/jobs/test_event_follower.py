@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Final
@@ -14,7 +13,7 @@ from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.json_blocks import dumps
 from llama_stack_responses.core.owner import ANONYMOUS
-from llama_stack_responses.generation.event_buffer import SharedEvents
+from llama_stack_responses.generation.shared_events import SharedEvents
 from llama_stack_responses.intervals import DEFAULT, Intervals
 from llama_stack_responses.jobs.direct_delivery import DirectClient, Reader, Readers
 from llama_stack_responses.jobs.event_follower import EventFollower
@@ -61,12 +60,11 @@ async def test_deltas_for_many_readers_are_encoded_once_and_written_in_several_t
     encoded: list[list[bytes]] = []
     written: list[bytes] = []
 
-    def encode(_: Sequence[dict[str, Any]], texts: Iterable[bytes]) -> bytes:
-        encoded.append(list(texts))
+    def encode(events: SharedEvents) -> bytes:
+        encoded.append(list(events.encoded()))
         return b"frames"
 
-    def write(events: list[dict[str, Any]]) -> bool:
-        assert isinstance(events, SharedEvents)
+    def write(events: SharedEvents) -> bool:
         written.append(events.frames(encode) or b"")
         return len(written) != 30  # one client is slow
 
@@ -80,7 +78,7 @@ async def test_deltas_for_many_readers_are_encoded_once_and_written_in_several_t
             reader = stack.enter_context(readers.joined(ID, Reader(subscription, after, client)))
             reader.waits = True
             subscriptions.append(subscription)
-        assert readers.pass_on(ID, [delta]) == set(subscriptions[:-1])
+        assert set(readers.pass_on(ID, SharedEvents([delta]))) == set(subscriptions[:-1])
         at_once = len(written)
         await until(lambda: len(written) == 39)
         assert (at_once, encoded) == (16, [[dumps(delta)]])
@@ -97,14 +95,14 @@ async def test_reader_that_got_deltas_directly_waits_for_room_from_the_last_of_t
     room = Admission(Quota("large answers", 10 * SIZE, SIZE + SIZE // 2))
     written: list[dict[str, Any]] = []
 
-    def write(events: list[dict[str, Any]]) -> bool:
-        deltas = all("delta" in event for event in events)
-        written.extend(events if deltas else ())
+    def write(events: SharedEvents) -> bool:
+        deltas = all("delta" in event for event in events.events)
+        written.extend(events.events if deltas else ())
         return deltas
 
     async def announce(event: dict[str, Any]) -> None:
         await records.commit(await event_log.batch(ID, [event]))
-        event_log.announce(ID, [event])
+        event_log.announce(ID, SharedEvents([event]))
 
     created = {"type": "response.created", "sequence_number": 0}
     delta = {"type": "response.output_text.delta", "sequence_number": 1, "delta": "a"}

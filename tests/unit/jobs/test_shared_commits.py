@@ -12,6 +12,10 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.core.stream.delta_forms import DeltaRun
+from llama_stack_responses.core.stream.fragments import Fragments
+from llama_stack_responses.core.stream.output import OpenText, Output
+from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.jobs.event_log import EventLog
 from llama_stack_responses.jobs.job import Checkpoint, Job, JobState
@@ -111,6 +115,42 @@ async def test_later_events_of_a_job_follow_in_later_commits(jobs: Jobs) -> None
     assert [mark[3] for mark in writer.transcript.marks()] == ["(" * 3]
 
 
+async def test_tokens_are_stored_and_announced_as_their_events(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    announced: list[Json] = []
+    monkeypatch.setattr(jobs.event_log, "announce", lambda _, events: announced.extend(events.events))
+    first = {**event(), "content_index": 0}
+    writer = await jobs.writer("resp_1", events=[first])
+    assert await jobs.join(writer) == [False]
+    text = OpenText(Output({"id": "resp_1", "output": []}), Fragments(), first)
+    text.output.numbered = 1
+    jobs.buffers["resp_1"].put([first | {"sequence_number": text.output.next()}])
+    await writer.write()
+    for piece in ("a", "half \ud83d", "é"):
+        text.event = jobs.buffers["resp_1"]._last or {}
+        assert jobs.buffers["resp_1"].extend(text, piece)
+    assert isinstance(jobs.buffers["resp_1"].waiting, DeltaRun)
+    assert await jobs.join(writer) == [False]
+    assert await jobs.stored("resp_1") == announced
+    assert [(each["sequence_number"], each["delta"]) for each in announced[2:]] == [
+        (2, "a"),
+        (3, "half \ud83d"),
+        (4, "é"),
+    ]
+    again = Transcript()
+    again.note(announced)
+    assert writer.transcript.marks() == again.marks()
+
+
+@pytest.mark.parametrize("length", [1, 33_000])
+async def test_large_run_is_not_encoded_in_the_event_loop(jobs: Jobs, length: int) -> None:
+    writer = await jobs.writer("resp_1")
+    buffer = jobs.buffers["resp_1"]
+    [last] = buffer.ready()
+    text = OpenText(Output({"id": "resp_1", "output": []}), Fragments(), last)
+    assert buffer.extend(text, "w" * length)
+    assert await jobs.join(writer) == [length > 1]
+
+
 async def test_each_owner_has_a_commit_without_current_user(jobs: Jobs) -> None:
     owners = {"resp_1": ANNA, "resp_2": BEN, "resp_3": ANNA}
     writers = [await jobs.writer(name, owner) for name, owner in owners.items()]
@@ -151,7 +191,7 @@ async def test_no_more_than_32_jobs_share_a_commit(jobs: Jobs) -> None:
 async def test_readers_are_notified_after_the_commit(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     announced: list[tuple[int, Sequence[Json]]] = []
     monkeypatch.setattr(
-        jobs.event_log, "announce", lambda _, events: announced.append((len(jobs.store.commits), events))
+        jobs.event_log, "announce", lambda _, events: announced.append((len(jobs.store.commits), events.events))
     )
     assert await jobs.join(await jobs.writer("resp_1")) == [False]
     assert announced == [(1, [event()])]

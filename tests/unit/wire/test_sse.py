@@ -7,7 +7,9 @@ import json
 import orjson
 import pytest
 
+from llama_stack_responses.core.json_blocks import BLOCK_BYTES
 from llama_stack_responses.core.stream import events
+from llama_stack_responses.core.stream.delta_forms import DeltaForm, DeltaRun
 from llama_stack_responses.wire import sse
 
 
@@ -39,3 +41,14 @@ DELTAS = [
 def test_filled_in_form_is_encoded_event(event: dict[str, object], text: str) -> None:
     frame = sse.frame_form(event) % (12, orjson.dumps(text))
     assert sse.without_line_separators(frame) == sse.encode([{**event, "sequence_number": 12, "delta": text}])
+
+
+@pytest.mark.parametrize("event", DELTAS)
+def test_frames_of_run_are_those_of_its_events(event: dict[str, object]) -> None:
+    run = DeltaRun(DeltaForm(event), 9, ["a%", "é\u2028", '"\\'])
+    assert sse.run(str(event["type"]), run.json()) == sse.encode(run.events())
+
+
+def test_large_run_has_no_frames() -> None:
+    run = DeltaRun(DeltaForm(DELTAS[0]), 1, ["a" * BLOCK_BYTES] * 2)
+    assert sse.run("response.output_text.delta", run.json()) is None
