@@ -2,9 +2,10 @@
 
     .venv/bin/python -m benchmarks.stream_memory                      # two minutes
     .venv/bin/python -m benchmarks.stream_memory --streams 300 --lines 80
+    .venv/bin/python -m benchmarks.stream_memory --tokens 100 --step 400
 
 The figures are what Python holds, as `tracemalloc` sees it, for each open stream of text that has had at least ten
-tokens. What the standard library holds counts for the package that called it. Linux only.
+tokens, or as many as wanted. What the standard library holds counts for the package that called it. Linux only.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ type Frame = tuple[str, int]
 STREAMS: Final = 150
 TOKENS: Final = 10
 LENGTH: Final = 200
-"""Tokens of each stream, which is left after ten."""
+"""Tokens of each stream, which is left before its end."""
 STEP_MS: Final = 2000
 _WARM: Final = 16
 _DUMP_SECONDS: Final = 120.0
@@ -86,9 +87,9 @@ def read(stream: socket.socket, tokens: int) -> None:
         received += data
 
 
-def measure(folder: Path, streams: int) -> tuple[Json, Json]:
+def measure(folder: Path, streams: int, tokens: int = TOKENS, step_ms: int = STEP_MS) -> tuple[Json, Json]:
     """Return the memory before and with open streams; allocations are traced in between."""
-    with program("benchmarks.engine", STEP_MS) as engine:
+    with program("benchmarks.engine", step_ms) as engine:
         environment = {"INFERENCE_URL": f"http://127.0.0.1:{engine.port}/v1", "PYTHONPATH": _search_path()}
         with TracedStack(TEMPLATE, environment, folder / "state", fork=False) as server:
             place = Place(server.port, server.pid)
@@ -99,7 +100,7 @@ def measure(folder: Path, streams: int) -> tuple[Json, Json]:
             before = server.memory()
             held = opened(place, streams, LENGTH)
             for stream in held:
-                read(stream, TOKENS)
+                read(stream, tokens)
             after = server.memory()
             for stream in held:
                 stream.close()
@@ -172,10 +173,12 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=STREAMS, help=f"how many (default: {STREAMS})")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help=f"after so many of each (default: {TOKENS})")
+    parser.add_argument("--step", type=int, default=STEP_MS, metavar="MS", help=f"between tokens (default: {STEP_MS})")
     parser.add_argument("--lines", type=int, default=40, help="how many lines and types are shown (default: 40)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(Path(folder), options.streams)
+        found = measure(Path(folder), options.streams, options.tokens, options.step)
     sys.stdout.write(shown(*found, options.streams, options.lines))
 
 
