@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 from ..core.stream.delta_forms import DeltaRun
 from ..core.stream.events import Event
@@ -19,9 +20,10 @@ class SharedEvents:
         run: the events, if they are deltas of one form.
         first: the number of the first event.
         last: the number of the last event.
+        lenient: whether only Python's own decoder reads the JSON of one of them; known once they are encoded.
     """
 
-    __slots__ = ("_events", "_frames", "_texts", "first", "last", "run")
+    __slots__ = ("_events", "_frames", "_json", "first", "last", "lenient", "run")
 
     def __init__(self, events: Sequence[Event] | DeltaRun) -> None:
         self._events: Sequence[Event] | None = None
@@ -31,7 +33,8 @@ class SharedEvents:
         else:
             self._events = events
             self.first, self.last = events[0]["sequence_number"], events[-1]["sequence_number"]
-        self._texts: Sequence[codec.JsonText] | None = None
+        self._json: Sequence[bytes] | None = None
+        self.lenient = False
         self._frames: list[bytes | None] = []
 
     @property
@@ -43,25 +46,23 @@ class SharedEvents:
         return self._events
 
     @property
-    def texts(self) -> Sequence[codec.JsonText]:
+    def json(self) -> Sequence[bytes]:
         """Each event as JSON."""
-        if self._texts is None:
-            self._texts = self._of_run() or list(map(codec.text_of_small, self.events))
-        return self._texts
+        if self._json is None:
+            self._json = self._encoded()
+        return self._json
 
-    def _of_run(self) -> Sequence[codec.JsonText] | None:
-        """Return the texts of a run; None if there is none, or it has half of a surrogate pair."""
-        if self.run is None:
-            return None
-        try:
-            return [codec.JsonText(text, lenient=False) for text in self.run.json()]
-        except TypeError:
-            return None
+    def _encoded(self) -> Sequence[bytes]:
+        if self.run is not None:
+            with suppress(TypeError):  # a text has half of a surrogate pair
+                return self.run.json()
+        texts = list(map(codec.text_of_small, self.events))
+        self.lenient = any(text.lenient for text in texts)
+        return [bytes(text.json) for text in texts]
 
     def encoded(self) -> Iterator[bytes]:
         """Yield each event as JSON. None is encoded before the first is asked for: they may be large."""
-        for text in self.texts:
-            yield bytes(text.json)
+        yield from self.json
 
     def frames(self, encode: Callable[[SharedEvents], bytes | None]) -> bytes | None:
         """Return what the first call's `encode` returned for these events."""

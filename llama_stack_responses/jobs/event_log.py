@@ -304,31 +304,32 @@ def are_large(events: Sequence[Event] | DeltaRun) -> bool:
 
 def _small_rows(response_id: str, events: SharedEvents) -> list[Put]:
     """Return the rows of events that are not large: mostly one row."""
-    texts = events.texts
-    if sum(len(text.json) for text in texts) > _ROW_BYTES:  # escapes take up to six bytes for each character
+    texts = events.json
+    if sum(map(len, texts)) > _ROW_BYTES:  # escapes take up to six bytes for each character
         return list(_rows(response_id, events.events))
-    return [_row(response_id, events.last, texts)]
+    return [_row(response_id, events.last, texts, lenient=events.lenient)]
 
 
 def _rows(response_id: str, events: Sequence[Event]) -> Iterator[Put]:
     """Return the rows of these events. Events are encoded one by one, since each may be large."""
-    texts: list[codec.JsonText] = []
+    texts: list[bytes | bytearray] = []
     size = number = 0
+    lenient = False
     for event in events:
         text = codec.text_of(event)
         if texts and size + len(text.json) > _ROW_BYTES:
-            yield _row(response_id, number, texts)
-            texts, size = [], 0
-        texts.append(text)
+            yield _row(response_id, number, texts, lenient=lenient)
+            texts, size, lenient = [], 0, False
+        texts.append(text.json)
+        lenient |= text.lenient
         size += len(text.json)
         number = event["sequence_number"]
     if texts:
-        yield _row(response_id, number, texts)
+        yield _row(response_id, number, texts, lenient=lenient)
 
 
-def _row(response_id: str, number: int, texts: Sequence[codec.JsonText]) -> Put:
-    whole = b"[%b]" % b",".join([text.json for text in texts])
-    text = codec.JsonText(whole, lenient=any(text.lenient for text in texts))
+def _row(response_id: str, number: int, texts: Sequence[bytes | bytearray], *, lenient: bool) -> Put:
+    text = codec.JsonText(b"[%b]" % b",".join(texts), lenient)
     return Put(_key(response_id, number), codec.pack_text(text))
 
 

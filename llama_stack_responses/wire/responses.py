@@ -279,7 +279,7 @@ def _write_shared(direct: DirectWriter, events: SharedEvents) -> bool:
 def _shared_frames(events: SharedEvents) -> bytes | None:
     if events.run is None:
         return sse.deltas(events.events, events.encoded())
-    return sse.run(events.run.form.like["type"], list(events.encoded()))
+    return sse.run(events.run.form.like["type"], events.json)
 
 
 class _DirectEvents:
