@@ -21,6 +21,8 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from benchmarks.gpt_oss.baselines import DEPTH, scaled_kernel
+from benchmarks.gpt_oss.baselines import STRIP as SCALED_STRIP
 from llama_stack_gpt_oss.engine.kernels import attention, experts, head, inputs, linear, norm, sampling
 from llama_stack_gpt_oss.engine.kernels.triton_ops import (
     CANDIDATES,
@@ -76,11 +78,11 @@ I32 = {
     "kept_tokens",
     "sizes",
 } | PACKED
-U8 = {"scales"}
+U8 = {"scales", "blocks"}
 FLOATS = {"epsilon", "softmax_scale", "limit", "coldest"}
 OPTIONS = {"num_warps", "num_stages", "enable_fp_fusion"}
-SIZES = {"hidden", "intermediate", "width", "strips"}  # integers that are constant for a model
-FIXED = {"entry_count", "widest", "words", "part_count"}  # also constant, and no multiples of 16
+SIZES = {"hidden", "intermediate", "width", "strips", "inputs", "outputs"}  # integers that are constant for a model
+FIXED = {"entry_count", "widest", "words", "part_count", "row_scales"}  # also constant, and no multiples of 16
 SLICED = {"slots", "own_values"} | PACKED  # pointers into a step's tensors at an offset, so with any alignment
 
 
@@ -100,6 +102,8 @@ def kinds(kernel: Any, constants: Mapping[str, Any], fp8: bool) -> dict[str, str
             found[name] = next((kind for kind, names in groups.items() if name in names), "i32")
     if kernel.__name__.startswith(("up_", "down_")):
         found["scales"] = "*u8"
+    if kernel is scaled_kernel:
+        found["out"] = "*fp32"
     if kernel.__name__ == "rotate_kernel" and constants["SPLITS"] == 1:
         found |= {"partial": "*bf16", "partial_squares": "*bf16"}  # a product of cuBLAS
     if fp8:
@@ -120,7 +124,7 @@ class Variant(NamedTuple):
 
 def variants() -> dict[str, Variant]:
     """Return each kernel as it is launched for a decode step of one row, for one of many rows, and for a prompt."""
-    found = {**dense(), **of_experts(), **attending(), **sampling_and_inputs()}
+    found = {**dense(), **of_experts(), **attending(), **sampling_and_inputs(), **baselines()}
     for name, share in IN_FP8.items():
         kernel, constants, read = found[name]
         found[f"{name}-fp8"] = Variant(kernel, constants | {"fp8": True}, read * share)
@@ -222,6 +226,15 @@ def sampling_and_inputs() -> dict[str, Variant]:
         "write": Variant(inputs.write_kernel, {"BLOCK": NUMBERS}, NUMBERS * 8),
         "unpack": Variant(inputs.unpack_kernel, unpack, NUMBERS * 20),
     }
+
+
+def baselines() -> dict[str, Variant]:
+    """Return the kernel with `tl.dot_scaled` that the benchmark times, with the tiles of its timed rows."""
+    found = {}
+    for block in (16, 64):
+        tile = {"BLOCK_M": block, "BLOCK_N": SCALED_STRIP, "BLOCK_K": DEPTH, "num_warps": 4}
+        found[f"scaled-{block}"] = Variant(scaled_kernel, tile, loaded(SCALED_STRIP, HIDDEN, DEPTH, size=0.5))
+    return found
 
 
 class Built(NamedTuple):
