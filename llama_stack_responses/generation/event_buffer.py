@@ -62,7 +62,7 @@ class EventBuffer:
         self.passed = 0
         self._events: list[Event] = []
         self._run: DeltaRun | None = None
-        """The deltas after `_events`, which become events if they are taken as such."""
+        """Deltas that follow `_events`. They become event objects only if `ready` or `put` needs these."""
         self._form: DeltaForm | None = None
         self._last: Event | None = None
         self._ended = False

@@ -8,7 +8,8 @@ missed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from math import inf
 from typing import Final
@@ -124,7 +125,7 @@ class Readers:
             if not readers:
                 del self._readers[response_id]
 
-    def pass_on(self, response_id: str, events: SharedEvents) -> Collection[Subscription]:
+    def pass_on(self, response_id: str, events: SharedEvents) -> AbstractSet[Subscription]:
         """Pass stored events on to the readers that wait for them; return the subscriptions of those readers.
 
         Of many readers, the others follow in the next iterations of the event loop. A reader that has to read the
@@ -132,10 +133,10 @@ class Readers:
         """
         readers = self._readers.get(response_id)
         if not readers:
-            return ()
+            return frozenset()
         taking = [each for each in readers if each.takes(events)]
         self._pass_on(taking, events)
-        return [each.subscription for each in taking]
+        return {each.subscription for each in taking}
 
     def _pass_on(self, readers: Sequence[Reader], events: SharedEvents) -> None:
         for reader in readers[:_READERS_PER_BATCH]:

@@ -93,7 +93,7 @@ class EventLog:
 
     def announce(self, response_id: str, events: SharedEvents | None = None) -> None:
         """Notify the readers in this process of `events`, which are stored now."""
-        passed_on = self.readers.pass_on(response_id, events) if events else ()
+        passed_on = self.readers.pass_on(response_id, events) if events else frozenset()
         self._notifier.notify(response_id, passed_on)
 
     async def read(self, response_id: str, after: int, rows: int | None = None) -> list[Event]:

@@ -53,7 +53,7 @@ class Notifier:
                 del self._subscriptions[name]
                 self.notify(NAMES)
 
-    def notify(self, name: str, but: Collection[Subscription] = ()) -> None:
+    def notify(self, name: str, but: AbstractSet[Subscription] = frozenset()) -> None:
         """Wake the subscriptions of `name`, except those in `but`."""
         for subscription in self._subscriptions.get(name, ()):
             if subscription not in but:

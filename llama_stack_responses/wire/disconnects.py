@@ -25,8 +25,8 @@ class ClientWatch(Protocol):
         ...
 
 
-class _Event:
-    """uvicorn's event of a request, which is set for each message; calls `left` if that is the client's disconnect.
+class _WatchedEvent:
+    """Replaces uvicorn's event of a request, which is set for each message. Calls `left` at the client's disconnect.
 
     Args:
         cycle: uvicorn's state of the request.
@@ -36,7 +36,7 @@ class _Event:
     __slots__ = ("_cycle", "_is_set", "_left", "_waited")
 
     def __init__(self, cycle: Any, left: Callable[[], object]) -> None:
-        self._cycle = cycle
+        self._cycle = cycle  # it refers to this object in turn, until `stop`
         self._left: Callable[[], object] | None = left
         self._is_set: bool = cycle.message_event.is_set()
         self._waited: asyncio.Event | None = None
@@ -45,7 +45,7 @@ class _Event:
         self._is_set = True
         if self._waited:
             self._waited.set()
-        if self._cycle.disconnected and self._left:
+        if self._left and self._cycle.disconnected:
             self._left()
 
     def clear(self) -> None:
@@ -62,7 +62,7 @@ class _Event:
         return True
 
     def stop(self) -> None:
-        self._left = None
+        self._left = self._cycle = None
 
 
 class _Waiting:
@@ -96,7 +96,7 @@ def watch_client(receive: Receive, left: Callable[[], object]) -> ClientWatch:
     cycle = server_cycle(receive, _NEEDED)
     if cycle is None:
         return _Waiting(receive, left)
-    watch = cycle.message_event = _Event(cycle, left)
+    watch = cycle.message_event = _WatchedEvent(cycle, left)
     if cycle.disconnected:
         left()
     else:

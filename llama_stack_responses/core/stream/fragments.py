@@ -12,9 +12,9 @@ _FRAGMENTS_PER_JOIN: Final = 1_024
 """Fragments that are joined at once."""
 
 FRAGMENTS_PER_GROUP: Final = 32
-"""Fragments after which they become one, a power of two: a string takes more memory than the characters of a token."""
+"""Fragments that become one string, a power of two: each string takes more memory than the characters of a token."""
 _GROUPED_CHARACTERS: Final = 1_024
-"""Maximum characters of a fragment that is copied into a group."""
+"""Maximum characters of a fragment that `append` copies into a group."""
 
 
 class Fragments:

@@ -69,7 +69,7 @@ class OpenText:
         number = output.numbered
         output.numbered = number + 1
         fragments.pieces.append(text)
-        if not number & _GROUP_MASK:  # cheaper than to count them
+        if not number & _GROUP_MASK:  # cheaper than to count those of this text
             fragments.group()
         return number
 

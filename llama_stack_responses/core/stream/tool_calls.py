@@ -280,6 +280,7 @@ class ToolCalls:
         early, call.fragments = call.fragments, Fragments()
         for fragment in early.pieces:
             self._append(out, call, fragment)
+        call.fragments.keep_pieces()
 
     def _add(self, out: list[Event], form: ItemForm, fields: Json) -> int:
         index = self._output.add(out, form.id_prefix, form.blank({"type": form.type, **form.ended(""), **fields}))

@@ -239,7 +239,7 @@ class _Decoder:
             asyncio.get_running_loop().call_later(_POLL_SECONDS, self.wake)
         elif unit := self._scanner.next_unit(self._buffer):
             transport.pause_reading()
-            self._message += unit.payload + (_FRAGMENT_BYTES if unit.payload else 0)
+            self._message += unit.payload
             self._receive(protocol, unit.data)
             if len(protocol.frames) > _MAX_FRAGMENTS:
                 self._refuse(*_TOO_MANY)

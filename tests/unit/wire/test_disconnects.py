@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -44,6 +46,18 @@ async def test_stopped_watch_notices_nothing() -> None:
     watch_client(cycle.receive, lambda: left.append(None)).stop()
     disconnect(cycle)
     assert left == []
+
+
+async def test_request_with_stopped_watch_is_freed_without_garbage_collection() -> None:
+    cycle = served_request()
+    watch_client(cycle.receive, lambda: None).stop()
+    freed = weakref.ref(cycle)
+    gc.disable()
+    try:
+        del cycle
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 async def test_earlier_disconnect_is_noticed() -> None:
