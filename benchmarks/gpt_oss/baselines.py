@@ -9,6 +9,7 @@ import triton.language as tl
 from llama_stack_gpt_oss.engine.weights import Experts
 
 STRIP, DEPTH = 64, 128
+MAX_ROWS = 64  # of an expert: a program holds all of them
 
 
 @triton.jit
@@ -47,11 +48,12 @@ def scaled_kernel(
 def scaled_launch(layers: Sequence[Experts], rows: int, chosen: int) -> tuple[float, Callable[[int], object]]:
     """Return the bytes of weights that a launch for so many rows reads, and a launch with the n-th layer.
 
-    The rows are evenly divided among their experts. Words are read as if they were blocks: other values, same bytes.
+    The rows are evenly divided among their experts, at most `MAX_ROWS` for each. Words are read as if they were blocks:
+    other values, same bytes.
     """
     count, outputs, groups, _ = layers[0].words.shape
     used = min(count, rows * chosen)
-    block = min(64, max(16, triton.next_power_of_2(-(-rows * chosen // used))))
+    block = min(MAX_ROWS, max(16, triton.next_power_of_2(-(-rows * chosen // used))))
     inputs, device = groups * 32, layers[0].words.device
     x = torch.randn(block, inputs, device=device).to(torch.bfloat16)
     out = torch.empty(used, block, outputs, device=device)

@@ -24,7 +24,7 @@ from llama_stack_gpt_oss.engine.scheduler import ScheduledTokens
 from llama_stack_gpt_oss.engine.state import Entries, State
 from llama_stack_gpt_oss.engine.weights import Experts, Layer, Weights
 
-from .baselines import scaled_launch
+from .baselines import MAX_ROWS, scaled_launch
 from .measures import (
     EveryThird,
     Peaks,
@@ -356,8 +356,9 @@ def launches(case: Case, ops: TritonOps, weights: Weights, repeats: int) -> Iter
         yield Launch(name, size, 2 * chosen * values, len(layers), run)
         if rows > FEW_ROWS:
             yield Launch(f"{name}-plain", size, 2 * chosen * values, len(layers), under(run, expert_tiles=plain_tiles))
-        size, scaled = scaled_launch(all_experts, rows, config.experts_per_token)
-        yield Launch(f"{name}-dot-scaled", size, 2 * chosen * values, len(layers), scaled)
+        if chosen <= MAX_ROWS * config.experts:
+            size, scaled = scaled_launch(all_experts, rows, config.experts_per_token)
+            yield Launch(f"{name}-dot-scaled", size, 2 * chosen * values, len(layers), scaled)
 
 
 def dense_launches(case: Case, ops: TritonOps, weights: Weights, repeats: int) -> Iterator[Launch]:

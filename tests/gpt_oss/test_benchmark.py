@@ -299,6 +299,14 @@ def test_attention_counts_keys_of_its_windows(window: int | None, keys: int, pai
     assert launch.operations == 4 * SMALL.config.query_width * pairs
 
 
+@pytest.mark.parametrize(("rows", "timed"), [(128, True), (129, False)])
+def test_dot_scaled_is_timed_if_it_computes_all_rows(rows: int, timed: bool) -> None:
+    """64 for each of 8 experts, of which a row has four."""
+    exact, ops, weights = TorchOps(SMALL.config), kernels.on_device(SMALL, CPU), random_weights(SMALL.config, CPU)
+    found = kernels.launches(kernels.Case(SMALL, exact, weights, ((0, rows),)), ops, weights, 1)
+    assert ("up-dot-scaled" in [launch.kernel for launch in found]) is timed
+
+
 def test_sweep_ends_with_fastest_tile_that_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     tiles = [Tiles(strip=64, depth=depth, warps=4, stages=4) for depth in (64, 128, 256, 512)]
     seconds = {64: 3.0, 128: 1.0, 256: 2.0}
