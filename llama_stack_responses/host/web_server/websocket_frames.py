@@ -300,15 +300,15 @@ class _Decoder:
         protocol.queue.put_nowait({"type": "websocket.receive", "bytes": message})
 
     def _held(self) -> int:
-        """Return the bytes that have arrived of the current message and after it. Empty fragments count too."""
-        return len(self._buffer) + self._message + len(self._protocol.frames) * _FRAGMENT_BYTES
+        """Return the decoded bytes of the current message. A fragment counts even if it is empty."""
+        return self._message + len(self._protocol.frames) * _FRAGMENT_BYTES
 
     def _count(self) -> bool:
         """Count the held bytes; return whether the connection stays open."""
         if self._reservation is None:
             return True
         try:
-            self._reservation.resize(self._held())
+            self._reservation.resize(len(self._buffer) + self._held())
         except ApiError as error:
             self._refuse(1013, error.message)
             return False
@@ -316,7 +316,7 @@ class _Decoder:
 
     def _time(self) -> None:
         """Start the time limit of a message that has begun."""
-        begun = self._held() > 0
+        begun = self._buffer or self._held()
         if begun and self._reservation and self._timer is None:
             now = asyncio.get_running_loop().time()
             self._timer = asyncio.get_running_loop().call_later(self._seconds, self._check_time, now)
@@ -328,7 +328,7 @@ class _Decoder:
         self._timer = None
         protocol, loop = self._protocol, asyncio.get_running_loop()
         until = since + self._seconds + self._held() / _MIN_BYTES_PER_SECOND
-        if protocol.read_paused or self._joining or not self._held():
+        if protocol.read_paused or self._joining or not (self._buffer or self._held()):
             return  # the message is complete
         if loop.time() >= until:
             self._refuse(*_TOO_SLOW)

@@ -230,7 +230,7 @@ async def test_empty_fragments_that_arrive_slowly_close_the_connection() -> None
 
 
 async def test_empty_fragments_that_arrive_fast_reach_their_limit_before_the_time_limit() -> None:
-    protocol = await Server(seconds=0.0).connect()
+    protocol = await Server(seconds=0.2).connect()
     protocol.data_received(frame(TEXT, last=False) + frame(0x0, last=False) * 17_000)
     await until(lambda: protocol.transport.closed)
     assert b"too many fragments" in protocol.transport.written
