@@ -105,7 +105,7 @@ def wide(layer: Layer) -> Layer:
 def spans_of(plan: Plan, rows: int) -> Spans:
     """Return sequences of one row each with several lengths, the longest first, or a prompt."""
     longest = min(1000, plan.config.context // 8)
-    return tuple((-(1 + number * 37) % longest, 1) for number in range(rows)) if rows <= 128 else ((0, rows),)
+    return tuple((-(1 + number * 37) % longest, 1) for number in range(rows)) if rows <= plan.decoded else ((0, rows),)
 
 
 class Case:

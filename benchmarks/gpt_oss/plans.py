@@ -46,17 +46,19 @@ class Plan:
     """The amounts of a run. `steps` decode steps are timed after `warm` untimed ones.
 
     rows, large_rows: of the kernels that are compared, the latter with the experts of the 120b. timed_rows: of those
-    that are timed. attended: sequences, and of each the computed tokens and the tokens to compute, for the time of
-    attention. batches: pairs of answers and tokens of context. independent: those without programmatic dependent
-    launch. eight: those with an FP8 KV cache. large: batches of the 120b. sampled: answers with each way of sampling.
-    drafts: tokens drafted for an answer of `answer` tokens. host: answers, tokens of context and steps without kernels.
-    repeats: timed launches of a kernel. copied: bytes of a copy. multiplied: rows and columns of a product.
+    that are timed. decoded: rows up to which a step has decodes, and not a prompt. attended: sequences, and of each the
+    computed tokens and the tokens to compute, for the time of attention. batches: pairs of answers and tokens of
+    context. independent: those without programmatic dependent launch. eight: those with an FP8 KV cache. large: batches
+    of the 120b. sampled: answers with each way of sampling. drafts: tokens drafted for an answer of `answer` tokens.
+    host: answers, tokens of context and steps without kernels. repeats: timed launches of a kernel. copied: bytes of a
+    copy. multiplied: rows and columns of a product.
     """
 
     config: ModelConfig
     rows: Sequence[int]
     large_rows: Sequence[int]
     timed_rows: Sequence[int]
+    decoded: int
     attended: Sequence[tuple[int, int, int]]
     batches: Sequence[tuple[int, int]]
     independent: Sequence[tuple[int, int]]
@@ -81,6 +83,7 @@ REAL = Plan(
     rows=(1, 8, 9, 16, 17, 33, 64, 65, 200, 2048),
     large_rows=(8, 64),
     timed_rows=(1, 8, 64, 2048),
+    decoded=128,
     attended=((1, 1023, 1), (1, 8191, 1), (64, 1023, 1), (64, 8191, 1), (1, 0, 2048), (1, 6144, 2048)),
     batches=(*((batch, 1024) for batch in (1, 2, 8, 32, 64, 128)), (1, 8192), (64, 8192), (1, 32768), (1, 131000)),
     independent=((1, 1024), (64, 1024)),
@@ -100,9 +103,10 @@ REAL = Plan(
 )
 SMALL = Plan(
     config=TINY,
-    rows=(1, 9),
+    rows=(1,),
     large_rows=(2,),
     timed_rows=(65, 9),
+    decoded=9,
     attended=((1, 99, 1), (1, 64, 32)),
     batches=((1, 100), (2, 100)),
     independent=((1, 100),),

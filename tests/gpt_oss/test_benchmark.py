@@ -73,10 +73,9 @@ def test_all_sections_run_on_small_shapes(tmp_path: Path) -> None:
         (13, 8),
         (2, 32),
         (1, 8),
-        (9, 8),
     ]
     for kernel in ("pick", "redraw"):
-        assert [row["tokens"] for row in compared if row["kernel"] == kernel] == [4, 13, 2, 1, 9]
+        assert [row["tokens"] for row in compared if row["kernel"] == kernel] == [4, 13, 2, 1]
     assert all(row["drafted"] > 0 for row in rows if row.get("drafts"))
     assert [row["equal"] for row in rows if row["section"] == "agreement" and "equal" in row] == [16, 16, 16]
     best = [(row["rows"], row["kernel"]) for row in rows if row["section"] == "sweep" and "best" in row]
@@ -87,7 +86,7 @@ def test_all_sections_run_on_small_shapes(tmp_path: Path) -> None:
     parts = [row["part"] for row in rows if row["section"] == "start" and "part" in row]
     loaded = ["copy to the device", "load from a file", "repack an expert"]
     assert parts == [*loaded, "warm-up 1", "warm-up 2", "compilation", "capture"]
-    assert [row["ok"] for row in compared if row["kernel"] in ("unpack", "write")] == [True] * 10
+    assert [row["ok"] for row in compared if row["kernel"] in ("unpack", "write")] == [True] * 8
     timed = {row.get("kernel") for row in rows if row["section"] == "kernels"}
     assert {f"{kernel}-plain" for kernel in ("qkv", "out", "route", "up", "down")} | {"redraw-top-p"} < timed
     assert [row["dependent"] for row in rows if row["section"] == "decode" and "dependent" in row] == [False]

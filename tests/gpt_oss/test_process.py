@@ -53,7 +53,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Engine
 
 @contextlib.asynccontextmanager
 async def client_of(created: EngineSettings, stall_seconds: float = SECONDS) -> AsyncIterator[EngineClient]:
-    client = EngineClient(created, stall_seconds)
+    client = EngineClient(created, stall_seconds, patience_seconds=SECONDS)
     try:
         await asyncio.to_thread(client.start)
         yield client
