@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from llama_stack_gpt_oss.engine.graphs import WARM_UPS, CudaGraphs
+from llama_stack_gpt_oss.engine.graphs import WARM_UPS, CudaGraphs, graph_sizes, verified_sizes
 from llama_stack_gpt_oss.engine.logits import LogitsMemory
 from llama_stack_gpt_oss.engine.ops import HeadOutput
+from llama_stack_gpt_oss.engine.warm_up import warm_up_steps
 
 from .support.engines import CPU
 
@@ -79,3 +80,14 @@ def test_memory_of_logits_never_grows_in_capture(monkeypatch: pytest.MonkeyPatch
         graphs(compute)
     assert computed == [*[False] * WARM_UPS, True] * 3
     assert grown == [False, False]
+
+
+@pytest.mark.parametrize(("sequences", "drafts"), [(1, 0), (64, 0), (64, 4), (512, 4)])
+def test_largest_step_is_captured_first(sequences: int, drafts: int) -> None:
+    """So that all others, also those with prompts, use its room for logits."""
+    sizes, verified = graph_sizes(sequences), verified_sizes(sequences, drafts)
+    steps = warm_up_steps(sizes, 2048, 131072, verified, 1 + drafts)
+    captured = [len(step.counts) for step in steps if max(step.counts) == 1 and step.kept]
+    assert captured == sorted((*sizes, *verified), reverse=True)
+    assert steps[0].kept
+    assert max(len(step.counts) for step in steps) == max(len(steps[0].counts), 2)

@@ -20,6 +20,7 @@ from llama_stack_gpt_oss.engine.errors import EngineError
 from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
 from llama_stack_gpt_oss.engine.kernels.triton_ops import TritonOps
 from llama_stack_gpt_oss.engine.ops import Ops, Routed
+from llama_stack_gpt_oss.engine.parallel import ParallelOps, Ranks
 from llama_stack_gpt_oss.engine.sampling_params import SamplingParams
 from llama_stack_gpt_oss.engine.sharding import Shard
 from llama_stack_gpt_oss.engine.weights import Experts, Layer, Weights, load
@@ -154,6 +155,31 @@ def test_best_token_of_all_shards_is_that_of_whole_vocabulary(
     assert {token < config.vocabulary // 2 for token in tokens.tolist()} == {True, False}
     assert expected.logits is not None
     close(torch.cat([head.logits for head in found if head.logits is not None], dim=1), expected.logits)
+
+
+class TwoRanks(Ranks):
+    """Ranks of which the other has the negative of each part."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+
+    def gather(self, part: torch.Tensor) -> torch.Tensor:
+        return torch.stack((part, -part))
+
+
+def test_steps_share_memory_of_logits_of_all_ranks(uneven: tuple[ModelConfig, Weights, list[Weights]]) -> None:
+    """Each captured step would have its own otherwise."""
+    config, _, (part, _) = uneven
+    ops, alone = ParallelOps(TorchOps(config), TwoRanks(), lambda _: None), TorchOps(config)
+    memories = set()
+    for rows in (20, 3):
+        x, step = normal(rows, config.hidden), draws(rows, kept=True)
+        logits, mine = ops.head(x, part, step).logits, alone.head(x, part, step).logits
+        assert logits is not None
+        assert mine is not None
+        assert torch.equal(logits, torch.cat((mine, -mine), dim=1))
+        memories.add(logits.data_ptr())
+    assert len(memories) == 1
 
 
 def test_number_of_ranks_that_does_not_divide_model_is_refused(checkpoint: Path) -> None:

@@ -13,6 +13,7 @@ import torch.distributed
 
 from .batch import Batch, Fields, StepInput
 from .graphs import DecodeSteps, Steps, capture_for
+from .logits import LogitsMemory
 from .model import Model
 from .ops import HeadOutput, LayerKVCache, Ops, Routed
 from .runner import Announce
@@ -73,6 +74,7 @@ class ParallelOps:
         self._ops = ops
         self._ranks = ranks
         self._announce = announce
+        self._logits = LogitsMemory()
 
     def unpack(self, fields: Fields[torch.Tensor], step: StepInput, state: State) -> Batch:
         return self._ops.unpack(fields, step, state)
@@ -119,7 +121,10 @@ class ParallelOps:
         self._ranks.broadcast(head.tokens)
 
     def _whole(self, logits: torch.Tensor) -> torch.Tensor:
-        return self._ranks.gather(logits).movedim(0, 1).flatten(1)
+        rows, width = logits.shape
+        whole = self._logits.room(rows, self._ranks.size * width, logits.device)
+        whole.view(rows, self._ranks.size, width).copy_(self._ranks.gather(logits).movedim(0, 1))
+        return whole
 
 
 class Follower:

@@ -30,14 +30,15 @@ def warm_up_steps(
     """Return decode steps of each captured size, largest first, and a step with a prompt for each build of a kernel.
 
     verified, width: the captured sizes of steps with drafts, and the width of these steps.
-    The last step is the largest: if it fits in the memory, all do. Half of the steps keep their logits.
+    Of those that keep their logits, and of the others, the last is the largest: if it fits in the memory, all do.
+    The first ones keep their logits, so that the largest captured step makes the room for those of all captured steps.
     """
-    drafted = [WarmUpStep((1,) * size, kept, width) for kept in (True, False) for size in sorted(verified)[::-1]]
-    decodes = min(sizes[-1], step_tokens - 2)
-    counts = [(1,) * size for size in sorted(sizes, reverse=True)]
-    counts += [(1, *_prompts(rows - 1, context)) for rows in _prompt_rows(step_tokens)]
-    counts.append((*(1,) * decodes, *_prompts(step_tokens - decodes, context)))
-    return drafted + [WarmUpStep(each, kept) for kept in (True, False) for each in counts]
+    captured = sorted([*((size, 1) for size in sizes), *((size, width) for size in verified)], reverse=True)
+    decodes = min(max(1, sizes[-1] - 1), step_tokens - 2)  # next to a prompt, which is also a sequence
+    steps = [((1,) * size, each) for size, each in captured]
+    steps += [((1, *_prompts(rows - 1, context)), 1) for rows in _prompt_rows(step_tokens)]
+    steps.append(((*(1,) * decodes, *_prompts(step_tokens - decodes, context)), 1))
+    return [WarmUpStep(counts, kept, each) for kept in (True, False) for counts, each in steps]
 
 
 def _prompt_rows(step_tokens: int) -> Iterator[int]:
