@@ -283,7 +283,7 @@ async def test_two_ranks_answer_as_one(client: EngineClient, two: EngineSettings
 
 
 async def test_four_ranks_answer_as_one_until_one_is_killed(four: EngineSettings) -> None:
-    client = EngineClient(four, 60)
+    client = EngineClient(four, 60, patience_seconds=120)
     try:
         await asyncio.to_thread(client.start)
         await compare_with_one_rank(client, four)
@@ -304,7 +304,7 @@ async def test_four_ranks_answer_as_one_until_one_is_killed(four: EngineSettings
 async def test_two_ranks_with_draft_head_answer_as_one(two: EngineSettings, tmp_path: Path) -> None:
     """Rank 0 runs the head, and the other one verifies its drafts too."""
     drafting = replace(two, folder=str(tmp_path), draft_head=str(write_head(tmp_path / "head")))
-    client = EngineClient(drafting, 60)
+    client = EngineClient(drafting, 60, patience_seconds=120)
     try:
         await asyncio.to_thread(client.start)
         found = (await updates(client, REQUESTS[0])) | (await updates(client, REQUESTS[-1]))
@@ -326,7 +326,7 @@ def ranks_of(pid: int) -> list[int]:
 
 @pytest.fixture
 async def client(two: EngineSettings) -> AsyncIterator[EngineClient]:
-    created = EngineClient(two, 60)
+    created = EngineClient(two, 60, patience_seconds=120)
     try:
         await asyncio.to_thread(created.start)
         yield created
@@ -371,7 +371,7 @@ async def test_stopped_rank_is_killed_with_its_engine(two: EngineSettings) -> No
 
 
 async def test_ranks_end_with_unused_engine(two: EngineSettings) -> None:
-    client = EngineClient(two, 60)
+    client = EngineClient(two, 60, patience_seconds=120)
     await asyncio.to_thread(client.start)
     pid = (await client.ready()).pid
     [rank] = ranks_of(pid)
