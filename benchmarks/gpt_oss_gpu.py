@@ -31,7 +31,7 @@ import torch
 import triton
 
 from benchmarks.gpt_oss import kernels, steps, sweeps, transformers_baseline
-from benchmarks.gpt_oss.measures import Row, copy_bandwidth
+from benchmarks.gpt_oss.measures import Row, copy_bandwidth, failure
 from benchmarks.gpt_oss.plans import REAL, SMALL, Plan
 
 Section = Callable[[Plan, torch.device], Iterator[Row]]
@@ -75,7 +75,7 @@ def compute(section: Section, plan: Plan, results: Connection) -> None:
         for row in section(plan, device):
             results.send(row)
     except Exception as error:  # noqa: BLE001 -- the other sections have to run
-        results.send({"failed": f"{type(error).__name__}: {error}"[:500]})
+        results.send({"failed": failure(error)})
     results.close()
 
 

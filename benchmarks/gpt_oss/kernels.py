@@ -14,7 +14,7 @@ from llama_stack_gpt_oss.engine.adjustments import Adjustments
 from llama_stack_gpt_oss.engine.batch import Batch, Fields, pack
 from llama_stack_gpt_oss.engine.cache import BLOCK_TOKENS
 from llama_stack_gpt_oss.engine.config import ModelConfig
-from llama_stack_gpt_oss.engine.kernels import has_dependent_launch, triton_ops
+from llama_stack_gpt_oss.engine.kernels import has_dependent_launch, has_fp8, triton_ops
 from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
 from llama_stack_gpt_oss.engine.kernels.triton_ops import FEW_ROWS, Tiles, TritonOps
 from llama_stack_gpt_oss.engine.ops import HeadOutput, LayerKVCache, Ops, Routed
@@ -32,7 +32,7 @@ from .measures import (
     blocks_of,
     copies_for,
     copy_bandwidth,
-    has_fp8,
+    failure,
     l2_bytes,
     launched,
     product_rate,
@@ -316,7 +316,7 @@ def timing(launch: Launch, peaks: Peaks, repeats: int, device: torch.device) -> 
     try:
         seconds = launched(launch.run, repeats, device)
     except Exception as error:  # noqa: BLE001 -- the other kernels have to be timed
-        return {"kernel": launch.kernel, "failed": f"{type(error).__name__}: {error}"[:500]}
+        return {"kernel": launch.kernel, "failed": failure(error)}
     bound, least = peaks.roofline(launch.size, launch.operations)
     return {
         "kernel": launch.kernel,

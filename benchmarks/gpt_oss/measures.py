@@ -9,11 +9,11 @@ import torch
 
 from llama_stack_gpt_oss.engine.cache import BlockTable, KVCacheBlocks, blocks_filled
 from llama_stack_gpt_oss.engine.config import ModelConfig
+from llama_stack_gpt_oss.engine.kernels import has_fp8
 from llama_stack_gpt_oss.engine.sampling_params import SamplingParams
 from llama_stack_gpt_oss.engine.sequence import Sequence
 from llama_stack_gpt_oss.engine.weights import Weights
 
-FP8_CAPABILITY = (8, 9)
 Row = dict[str, str | float | bool]
 
 
@@ -55,9 +55,9 @@ def launched(run: Callable[[int], object], repeats: int, device: torch.device) -
     return before.elapsed_time(after) / 1000 / repeats
 
 
-def has_fp8(device: torch.device) -> bool:
-    """Return whether the kernels can read FP8 on a device. Triton's interpreter can."""
-    return device.type == "cpu" or torch.cuda.get_device_capability(device) >= FP8_CAPABILITY
+def failure(error: Exception) -> str:
+    """Return why something failed, in a few words."""
+    return f"{type(error).__name__}: {error}"[:500]
 
 
 def stores_fp8(device: torch.device) -> bool:

@@ -19,7 +19,7 @@ from llama_stack_gpt_oss.engine.drafts import NgramDrafter
 from llama_stack_gpt_oss.engine.engine import Engine, Metrics, Request
 from llama_stack_gpt_oss.engine.graphs import Capture, CudaGraphs, most_verified
 from llama_stack_gpt_oss.engine.head_drafter import HeadDrafter
-from llama_stack_gpt_oss.engine.kernels import choose
+from llama_stack_gpt_oss.engine.kernels import choose, has_fp8
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.mxfp4 import words_of
 from llama_stack_gpt_oss.engine.ops import HeadOutput
@@ -30,7 +30,7 @@ from llama_stack_gpt_oss.engine.sequence import Sequence, TokenMask
 from llama_stack_gpt_oss.engine.weights import Weights, load
 
 from .checkpoints import write_checkpoint
-from .measures import EveryThird, Row, blocks_of, copy_bandwidth, has_fp8, sequences, step_bytes, timed
+from .measures import EveryThird, Row, blocks_of, copy_bandwidth, sequences, step_bytes, timed
 from .plans import GPT_OSS_120B, TINY, Plan, head_config, random_head, random_weights
 
 # Share of the tokens that are the same after a cached prefix. The rest of a prompt is computed in other tiles, so bf16

@@ -201,7 +201,7 @@ class ChunkReader:
         self._begun = 0
         self._last: tuple[Delta, dict[str, Any]] | None = None
         self._extended: _Extended | None = None
-        self._custom: dict[Hashable, None] = {}  # the keys count
+        self._custom: dict[Hashable, None] = {}  # a set: an empty dict takes less memory
         self._half_tokens: list[dict[str, Any]] = []
 
     def read(self, chunk: Any) -> list[Delta] | Iterator[Delta]:

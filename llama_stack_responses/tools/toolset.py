@@ -83,7 +83,7 @@ class Toolset:
         self._unavailable = unavailable
         self._tools: list[Tool] = []
         self._entries: list[Json] = []
-        self._known: dict[Identity, None] = {}  # the keys count
+        self._known: dict[Identity, None] = {}  # a set: an empty dict takes less memory
         self._room = ToolRoom(max_tools, servers.servers)
         for number, entry in enumerate(request.tools):
             self._room.take(entry)

@@ -108,7 +108,7 @@ class ToolCalls:
         self._whole_of = whole_of
         self._writing: dict[Hashable, _OpenCall] = {}
         self._line: list[_OpenCall] = []
-        # The keys count. An empty dict takes a quarter of the memory of an empty set.
+        # Used as sets. An empty dict takes a quarter of the memory of an empty set.
         self._running: dict[int, None] = {}
         self._call_ids: dict[str, None] = {}
         self._emitted: Set[tuple[int, str]] = _NOTHING

@@ -17,7 +17,7 @@ from ..engine.drafts import NgramDrafter
 from ..engine.engine import Engine
 from ..engine.errors import EngineError, TooLittleMemoryError
 from ..engine.graphs import most_verified
-from ..engine.kernels import choose
+from ..engine.kernels import choose, has_fp8
 from ..engine.memory import blocks_that_fit, gigabytes
 from ..engine.model import Model, block_bytes
 from ..engine.parallel import Follower, ParallelOps, Ranks
@@ -34,7 +34,6 @@ from .rank_processes import rendezvous
 from .settings import EngineSettings
 
 SHORTEST_CONTEXT_TOKENS = 1024
-FP8_CAPABILITY = (8, 9)
 
 
 class Rank(Protocol):
@@ -190,7 +189,7 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
 def _kv_dtype(name: str, dtype: torch.dtype, device: torch.device) -> torch.dtype:
     if name == "auto":
         return dtype
-    if device.type == "cuda" and torch.cuda.get_device_capability(device) < FP8_CAPABILITY:
+    if not has_fp8(device):
         raise EngineError(f"kv_dtype is set to fp8, and {device} has no FP8: set it to auto")
     return torch.float8_e4m3fn
 

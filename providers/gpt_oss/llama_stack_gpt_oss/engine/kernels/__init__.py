@@ -7,6 +7,7 @@ from ..ops import Ops
 from .torch_ops import TorchOps
 
 DEPENDENT_CAPABILITY = (9, 0)
+FP8_CAPABILITY = (8, 9)
 
 
 def choose(config: ModelConfig, device: torch.device, dtype: torch.dtype, dependent: bool = False) -> Ops:
@@ -25,3 +26,8 @@ def choose(config: ModelConfig, device: torch.device, dtype: torch.dtype, depend
 def has_dependent_launch(device: torch.device) -> bool:
     """Return whether a GPU has programmatic dependent launch."""
     return torch.cuda.get_device_capability(device) >= DEPENDENT_CAPABILITY
+
+
+def has_fp8(device: torch.device) -> bool:
+    """Return whether the operations can read FP8 on a device. A CPU can, also with Triton's interpreter."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= FP8_CAPABILITY
