@@ -13,6 +13,9 @@ from tests.support.stack import Host
 
 type Json = dict[str, Any]
 
+_HEARTBEATS = ("p/", "se/")
+"""The keys of workers and servers, which renew their records every few seconds."""
+
 
 def variant(template: Path, target: Path, change: Callable[[Json], None]) -> Path:
     """Write a changed `template` to `target`; its references to environment variables are kept."""
@@ -136,11 +139,12 @@ def rows(database: Path, table: str) -> int:
 
 
 def records(database: Path) -> dict[str, bytes]:
-    """Return the contents of the responses' store, by key; empty before the first response is stored."""
+    """Return the contents of the responses' store, by key, without heartbeats; empty before a response is stored."""
     if not database.exists():
         return {}
     with closing(sqlite3.connect(database, timeout=60)) as connection:
-        return dict(connection.execute("SELECT key, value FROM records"))
+        found = connection.execute("SELECT key, value FROM records")
+        return {key: value for key, value in found if not key.startswith(_HEARTBEATS)}
 
 
 def keeps(database: Path, words: str) -> bool:

@@ -92,13 +92,21 @@ def test_page_shows_slow_response_and_its_times(start: BrowserPage) -> None:
 
 def test_replay_shows_that_the_call_ended_before_the_wait_for_the_model(start: BrowserPage, story: Story) -> None:
     start.goto(f"/ui/responses/{story.slow}/replay")
-    start.find(".event")
-    ended = start.page.eval_on_selector_all(
+    start.find(".event", "output_text.delta")
+    [called] = times(start, "output_item.donemcp_call")
+    answered = times(start, "output_text.delta")[0]
+    assert answered - called > 2.5
+
+
+def times(page: BrowserPage, event: str) -> list[float]:
+    """Return when the replay shows these events: in seconds after the response was created."""
+    found = page.page.eval_on_selector_all(
         ".event",
-        "all => all.filter((one) => one.textContent.includes('output_item.donemcp_call'))"
+        "(all, event) => all.filter((one) => one.textContent.includes(event))"
         ".map((one) => one.lastElementChild.textContent)",
+        event,
     )
-    assert re.fullmatch(r"\d+ ms", ended[0])
+    return [float(number) / {"ms": 1000, "s": 1}[unit] for number, unit in (each.split() for each in found)]
 
 
 def test_page_shows_chat_request_of_second_round(start: BrowserPage, story: Story) -> None:
