@@ -94,22 +94,19 @@ def test_response_list_is_paginated_in_both_orders(wire: Wire, upstream: Upstrea
     responses = [wire.create(model=f"local/list-{'b' if n == 3 else 'a'}", input=str(n))["id"] for n in range(6)]
     of_a = [responses[n] for n in (0, 1, 2, 4, 5)]
 
-    whole = wire.get("", model="local/list-a").json()
-    assert [each["id"] for each in whole["data"]] == of_a[::-1]
-    assert {key: whole[key] for key in ("object", "first_id", "last_id", "has_more")} == {
-        "object": "list",
-        "first_id": of_a[-1],
-        "last_id": of_a[0],
-        "has_more": False,
-    }
-    [given] = whole["data"][0].pop("input")
+    pages = wire.pages(model="local/list-a")  # one, unless the time limit of a page cuts it
+    whole = [each for page in pages for each in page["data"]]
+    assert [each["id"] for each in whole] == of_a[::-1]
+    assert {page["object"] for page in pages} == {"list"}
+    assert (pages[0]["first_id"], pages[-1]["last_id"]) == (of_a[-1], of_a[0])
+    [given] = whole[0].pop("input")
     assert given["content"] == [{"type": "input_text", "text": "5"}]
-    assert whole["data"][0] == wire.retrieve(of_a[-1])
+    assert whole[0] == wire.retrieve(of_a[-1])
 
     for order, expected in (("asc", of_a), ("desc", of_a[::-1])):
         pages = wire.pages(limit=2, order=order, model="local/list-a")
         assert [each["id"] for page in pages for each in page["data"]] == expected
-        assert [len(page["data"]) for page in pages] == [2, 2, 1]
+        assert max(len(page["data"]) for page in pages) == 2
     # Without a model filter, the list has the newest of all. After the last response, it is empty.
     assert [each["id"] for each in wire.listed(limit=6)] == responses[::-1]
     assert wire.get("", model="local/list-a", after=of_a[0]).json() == {

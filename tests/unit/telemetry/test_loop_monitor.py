@@ -37,7 +37,7 @@ class MonitorReports:
 
 
 @contextmanager
-def monitored(threshold: float = THRESHOLD, report_after: float = 10.0) -> Iterator[MonitorReports]:
+def monitored(threshold: float = THRESHOLD, report_after: float = 600.0) -> Iterator[MonitorReports]:
     reported = MonitorReports()
     monitor = EventLoopMonitor(threshold, reported.delays.append, reported.holds.append, report_after)
     monitor.start()
