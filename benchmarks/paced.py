@@ -28,6 +28,9 @@ from tests.support.process import killed_with_parent
 type Json = dict[str, Any]
 
 RELAY: Final = "relay"
+FRAMEWORK: Final = "web framework"
+PROGRAMS: Final = {RELAY: "benchmarks.relay", FRAMEWORK: "benchmarks.framework"}
+"""What passes the model server's bytes on unread: the modules, by what the table says."""
 TOKENS: Final = 200
 STEP_MS: Final = 20
 STREAMS: Final = (1, 16, 64, 256)
@@ -56,6 +59,7 @@ class Way:
         """Return the request."""
         model = f"{self.kind}-{tokens}"
         if self.form == "chat":
+            model = model if self.server in PROGRAMS else f"local/{model}"
             return {"model": model, "stream": True, "messages": [{"role": "user", "content": "Hello"}]}
         body = {"model": f"local/{model}", "input": "Hello", "tools": _TOOL}
         if self.form == "websocket":
@@ -65,6 +69,8 @@ class Way:
 
 WAYS: Final = (
     Way("relay", RELAY, "chat"),
+    Way("web framework", FRAMEWORK, "chat"),
+    Way("the host's chat completions", OURS, "chat"),
     Way("text", OURS),
     Way("reasoning", OURS, kind="reasoning", streams=(64, 256)),
     Way("arguments of a call", OURS, kind="arguments", streams=(16, 64, 256)),
@@ -96,12 +102,15 @@ def program(module: str, argument: object) -> Iterator[Place]:
 
 @contextmanager
 def places(folder: Path, ways: Sequence[Way], step_ms: float) -> Iterator[dict[str, Place]]:
-    """Run the engine, the relay, and the servers of these ways."""
+    """Run the engine, and the servers of these ways."""
     folder.mkdir(exist_ok=True)
     with ExitStack() as running:
         engine = running.enter_context(program("benchmarks.engine", step_ms))
-        found = {RELAY: running.enter_context(program("benchmarks.relay", engine.port))}
-        for kind in dict.fromkeys(way.server for way in ways if way.server != RELAY):
+        found = {}
+        for kind in dict.fromkeys(way.server for way in ways):
+            if kind in PROGRAMS:
+                found[kind] = running.enter_context(program(PROGRAMS[kind], engine.port))
+                continue
             server = running.enter_context(stack(kind, "llama_stack", f"http://127.0.0.1:{engine.port}/v1", folder))
             found[kind] = Place(server.port, server.pid)
         yield found

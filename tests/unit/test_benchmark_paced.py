@@ -3,13 +3,15 @@
 import asyncio
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.engine import KINDS, Answer
-from benchmarks.paced import RELAY, table
+from benchmarks.paced import PROGRAMS, RELAY, WAYS, job_of, places, table
 from benchmarks.paced_load import Crowd, Stream
+from benchmarks.servers import Worker
 
 type Json = dict[str, Any]
 
@@ -126,3 +128,12 @@ def test_table_has_ratio_to_relay_with_same_number_of_streams() -> None:
     lines = table({"step_ms": 20, "tokens": 200, "ways": ways}).splitlines()
     assert "| text | 1 | 50 µs | 5.0 | 100 µs | 5.0 | 1.0 ms | 2.0 ms | 3.0 ms | 10.0 ms |" in lines
     assert any(line.startswith("| text | 64 |  |  |") for line in lines)
+
+
+@pytest.mark.parametrize("server", PROGRAMS)
+def test_programs_that_pass_bytes_on_deliver_all_tokens(server: str, tmp_path: Path) -> None:
+    [way] = [each for each in WAYS if each.server == server]
+    with places(tmp_path, [way], 1) as found, Worker("benchmarks.paced_load") as load:
+        measured = load.ask(job_of(way, found[server], 2, 20))
+    assert len(measured["firsts"]) == 2
+    assert measured["cpu"] > 0
