@@ -20,6 +20,7 @@ from llama_stack_responses.wire.response_routes import create_router
 from .platform import PUBLIC_ROUTE_KEY, fastapi_router_registry
 from .provider_data import guard_provider_data
 from .web_server.http_parsing import bound_http_parsing
+from .web_server.pipelined_requests import disconnect_answered_requests
 from .web_server.websocket_frames import bound_websocket_frames
 from .web_server.zstd_bodies import bound_zstd_bodies
 from .websocket_auth import HostAuthorizer
@@ -39,6 +40,7 @@ def enter_router() -> None:
             bound_zstd_bodies(impl.config.limits.request_bytes)
             guard_provider_data()
             bound_http_parsing()
+            disconnect_answered_requests()
             bound_websocket_frames()
             with suppress(RuntimeError):
                 # OGX builds routes in the serving event loop, too late for the lifespan of a router to run.

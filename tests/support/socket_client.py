@@ -65,6 +65,10 @@ class SocketClient:
         """Close the connection."""
         self._socket.close()
 
+    def send(self, data: bytes) -> None:
+        """Send these bytes after the request."""
+        self._socket.sendall(data)
+
     def read_until(self, *words: bytes) -> bytes:
         """Read until one of `words` has arrived, and return it."""
         deadline = time.monotonic() + SECONDS

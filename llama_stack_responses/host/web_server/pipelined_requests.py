@@ -1,0 +1,64 @@
+"""The end of a connection reaches the request that is being answered, also while pipelined requests wait.
+
+uvicorn's protocol for httptools keeps the newest request of a connection only, and marks that one as disconnected. An
+earlier request, whose answer is under way, would run to its end for a client that is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Final
+
+_ANSWERED: Final = "_llama_stack_responses_answered"
+
+
+def disconnect_answered_requests() -> None:
+    """Extend uvicorn's protocol for httptools. With another protocol, nothing changes."""
+    try:
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+    except ImportError:
+        return
+    extend(HttpToolsProtocol)
+
+
+def extend(protocol: Any) -> None:
+    """Extend a protocol class."""
+    if not hasattr(protocol, _ANSWERED):
+        protocol.on_headers_complete = _noting_first(protocol.on_headers_complete)
+        protocol.on_response_complete = _noting_next(protocol.on_response_complete)
+        protocol.connection_lost = _disconnecting(protocol.connection_lost)
+        setattr(protocol, _ANSWERED, None)
+
+
+def _noting_first(on_headers_complete: Callable[[Any], None]) -> Callable[[Any], None]:
+    @wraps(on_headers_complete)
+    def called(self: Any) -> None:
+        on_headers_complete(self)
+        if not self.pipeline:
+            setattr(self, _ANSWERED, self.cycle)
+
+    return called
+
+
+def _noting_next(on_response_complete: Callable[[Any], None]) -> Callable[[Any], None]:
+    @wraps(on_response_complete)
+    def called(self: Any) -> None:
+        setattr(self, _ANSWERED, self.pipeline[-1][0] if self.pipeline else None)
+        on_response_complete(self)
+
+    return called
+
+
+def _disconnecting(
+    connection_lost: Callable[[Any, Exception | None], None],
+) -> Callable[[Any, Exception | None], None]:
+    @wraps(connection_lost)
+    def called(self: Any, error: Exception | None) -> None:
+        answered = getattr(self, _ANSWERED)
+        if answered is not None and answered is not self.cycle:
+            answered.disconnected = True
+            answered.message_event.set()
+        connection_lost(self, error)
+
+    return called
