@@ -19,6 +19,7 @@ from llama_stack_responses.wire.response_routes import create_router
 
 from .platform import PUBLIC_ROUTE_KEY, fastapi_router_registry
 from .provider_data import guard_provider_data
+from .web_server.early_return import return_early
 from .web_server.http_parsing import bound_http_parsing
 from .web_server.pipelined_requests import disconnect_answered_requests
 from .web_server.websocket_frames import bound_websocket_frames
@@ -39,6 +40,7 @@ def enter_router() -> None:
         if isinstance(impl, OpenAIResponsesImpl):
             bound_zstd_bodies(impl.config.limits.request_bytes)
             guard_provider_data()
+            return_early()
             bound_http_parsing()
             disconnect_answered_requests()
             bound_websocket_frames()

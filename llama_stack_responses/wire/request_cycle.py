@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Any, Final, Self
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llama_stack_responses.admission import Reservation
+from llama_stack_responses.logs import get_logger
 
+from .after_routes import after_routes
 from .direct_writer import DirectWriter, direct_writer
 from .disconnects import ClientWatch, watch_client
-from .headers import has_large_body
+from .headers import has_large_body, known
 
+logger = get_logger(__name__)
+
+FAILED: Final = "request failed: %s %r"
 _KEY: Final = "llama_stack_responses.request_cycle"
 """Key of the cycle in the scope of its request."""
 
@@ -68,6 +73,9 @@ class RequestCycle:
         self._body_reservation: Reservation | None = None
         self._reservations: list[Reservation] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._abandon: Callable[[], object] | None = None
+        self._watch: ClientWatch | None = None
+        self._rest: Callable[[], Awaitable[None]] | None = None
         self.started = False
         self.answer: ASGIApp | None = None
         scope[_KEY] = self
@@ -76,12 +84,18 @@ class RequestCycle:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._rest is None:
+            self.close()
+
+    def close(self) -> None:
+        """Release the resources."""
+        self.abandon()
         if self._timer:
             self._timer.cancel()
         for reservation in self._reservations:
             reservation.release()
         # The scope and this object refer to each other: without that, they are freed without garbage collection.
-        del self._scope[_KEY]
+        self._scope.pop(_KEY, None)
 
     def body_reservation(self, make: Callable[[], Reservation]) -> Reservation:
         """Return the reservation for the request's body, held until the answer has been sent; `make` creates it."""
@@ -107,9 +121,43 @@ class RequestCycle:
         """Return what writes to the client past ASGI, once the head of the answer was sent; None if nothing can."""
         return direct_writer(self._scope, self._receive)
 
-    def watch_client(self, left: Callable[[], object]) -> ClientWatch:
-        """Call `left` if the client disconnects, as `watch_client` does; the request's body has been read."""
-        return watch_client(self._receive, left)
+    def abandon_with_client(self, abandon: Callable[[], object]) -> None:
+        """Call `abandon` if the client disconnects, or when the cycle ends; the request's body has been read."""
+        self._abandon, self._watch = abandon, watch_client(self._receive, abandon)
+
+    def abandon(self) -> None:
+        """Call the function that was given to `abandon_with_client`, if any, and do not watch the client any more."""
+        abandon, watch = self._abandon, self._watch
+        self._abandon = self._watch = None
+        if watch:
+            watch.stop()
+        if abandon:
+            abandon()
+
+    def send_later(self, rest: Callable[[], Awaitable[None]]) -> bool:
+        """Have the rest of the answer, whose head was sent, sent after the routes have returned, if that is possible.
+
+        Return False if the caller has to send it.
+        """
+        after = after_routes(self._scope)
+        if after is None:
+            return False
+        self._rest = rest
+        after.rest = self
+        return True
+
+    async def send_rest(self, receive: Receive, send: Send) -> None:
+        """Send the rest of the answer that was given to `send_later`."""
+        # Those of the routes would hold what the middlewares around them hold.
+        self._receive, self._send = receive, send
+        rest, self._rest = self._rest, None
+        assert rest
+        try:
+            await rest()
+        except Exception:
+            with known(self._scope, self._request_id):
+                logger.exception(FAILED, self._scope["method"], self._scope["path"])
+            self.abort_connection()
 
     def take_answer(self) -> ASGIApp | None:
         """Return the answer, which this object no longer holds; None if there is none."""

@@ -22,7 +22,7 @@ from llama_stack_responses.logs import get_logger
 
 from .headers import known, request_id
 from .openapi import ERROR
-from .request_cycle import RequestCycle, cycle_of
+from .request_cycle import FAILED, RequestCycle, cycle_of
 from .responses import JsonResponse, failure
 from .route_admission import RouteAdmission
 
@@ -34,7 +34,6 @@ MAX_PAGE_ROWS: Final = 100
 METHODS: Final = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"]
 _MAX_HEADERS_BYTES: Final = 65_536
 _MAX_TEXT_CHARACTERS: Final = 512
-_FAILED: Final = "request failed: %s %r"
 _CLIENT_LEFT: Final = 499
 """The status of an answer after the client has disconnected, as nginx logs it."""
 _NUMBER: Final = re.compile("[0-9]{1,15}")
@@ -77,7 +76,7 @@ class JsonErrorRoute(APIRoute):
                 await refusal(scope, cycle.receive, cycle.send)
             except Exception:
                 # If it went on to the web server, that would format the whole traceback.
-                logger.exception(_FAILED, scope["method"], scope["path"])
+                logger.exception(FAILED, scope["method"], scope["path"])
                 await _end(scope, cycle)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -121,7 +120,7 @@ async def _answer(request: Request, answer: Callable[[Request], Coroutine[Any, A
         _client_left(request.scope)
         return Response(status_code=_CLIENT_LEFT)
     except Exception:
-        logger.exception(_FAILED, request.method, request.url.path)
+        logger.exception(FAILED, request.method, request.url.path)
         return _failure()
 
 

@@ -28,8 +28,8 @@ from llama_stack_responses.service.response_reader import ServerClosing
 
 from . import sse
 from .direct_writer import DirectWriter
-from .disconnects import ClientWatch, gone
-from .request_cycle import cycle_of
+from .disconnects import gone
+from .request_cycle import RequestCycle, cycle_of
 
 logger = get_logger(__name__)
 
@@ -140,13 +140,16 @@ class RunJsonResponse(Response):
         # The run holds the whole response. It is not kept for as long as a client takes to read the answer.
         run, self._run = self._run, None
         assert run is not None
-        with _AbandonedWithClient(run, scope):
-            try:
-                return _CreatedJsonResponse(await run.finish())
-            except ApiError as error:
-                if run.refused:
-                    log_refused(error)
-                return failure(error)
+        cycle = cycle_of(scope)
+        cycle.abandon_with_client(run.abandon)
+        try:
+            return _CreatedJsonResponse(await run.finish())
+        except ApiError as error:
+            if run.refused:
+                log_refused(error)
+            return failure(error)
+        finally:
+            cycle.abandon()
 
 
 class RunEventsResponse(Response):
@@ -157,25 +160,32 @@ class RunEventsResponse(Response):
         self._run = run
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with _AbandonedWithClient(self._run, scope):
-            try:
-                await self._run.begin()
-            except ApiError as error:
-                log_refused(error)
-                await failure(error)(scope, receive, send)
-                return
-            await send({"type": "http.response.start", "status": 200, "headers": self._head()})
-            self.raw_headers.clear()
-            write, event_buffer = past_asgi(scope), self._run.event_buffer
-            while await event_buffer.filled(sse.KEEP_ALIVE_SECONDS, write):
-                for block in _frames(event_buffer.ready()):
-                    await _send_more(send, block)
-                del block  # It would be held while deltas are written past this task.
-            # No [DONE] if the outcome is unknown: the stream is incomplete.
-            await send({"type": "http.response.body", "body": b"" if self._run.unknown else sse.DONE})
+        cycle = cycle_of(scope)
+        cycle.abandon_with_client(self._run.abandon)
+        try:
+            await self._run.begin()
+        except ApiError as error:
+            log_refused(error)
+            await failure(error)(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": self._head()})
+        rest = partial(_send_events, self._run, cycle)
+        if not cycle.send_later(rest):
+            await rest()
 
     def _head(self) -> list[tuple[bytes, bytes]]:
         return [(name, value) for name, value in self.raw_headers if name != b"content-length"]
+
+
+async def _send_events(run: ForegroundRun, cycle: RequestCycle) -> None:
+    """Send the events of a response, after the head of the answer."""
+    event_buffer, write = run.event_buffer, _events_past_asgi(cycle)
+    while await event_buffer.filled(sse.KEEP_ALIVE_SECONDS, write):
+        for block in _frames(event_buffer.ready()):
+            await _send_more(cycle.send, block)
+        del block  # It would be held while deltas are written past this task.
+    # No [DONE] if the outcome is unknown: the stream is incomplete.
+    await cycle.send({"type": "http.response.body", "body": b"" if run.unknown else sse.DONE})
 
 
 class FinishedJsonResponse(Response):
@@ -259,14 +269,14 @@ async def _frames_of(batches: AsyncIterator[list[Event]], head_sent: Callable[[]
     yield sse.DONE
 
 
-def past_asgi(scope: Scope) -> EventWriter | None:
+def _events_past_asgi(cycle: RequestCycle) -> EventWriter | None:
     """Return what writes deltas directly to the client, whose head was sent; None if nothing can."""
-    direct = cycle_of(scope).direct_writer()
+    direct = cycle.direct_writer()
     return None if direct is None else _DirectEvents(direct)
 
 
 def write_past_asgi(scope: Scope) -> WriteEvents | None:
-    """Return what writes deltas that were encoded for several clients; None as for `past_asgi`."""
+    """Return what writes deltas that were encoded for several clients; None if nothing can."""
     direct = cycle_of(scope).direct_writer()
     return None if direct is None else partial(_write_shared, direct)
 
@@ -322,26 +332,3 @@ async def _send_more(send: Send, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": True})
     if len(body) >= _LARGE_BYTES:
         await asyncio.sleep(0)
-
-
-class _AbandonedWithClient:
-    """Abandons a run when the client disconnects or the block ends. An open stream holds one of these.
-
-    Args:
-        run: the run.
-        scope: the scope of the request.
-    """
-
-    __slots__ = ("_run", "_scope", "_watch")
-
-    def __init__(self, run: ForegroundRun, scope: Scope) -> None:
-        self._run = run
-        self._scope = scope
-        self._watch: ClientWatch
-
-    def __enter__(self) -> None:
-        self._watch = cycle_of(self._scope).watch_client(self._run.abandon)
-
-    def __exit__(self, *_: object) -> None:
-        self._watch.stop()
-        self._run.abandon()
