@@ -55,19 +55,15 @@ def bytes_left(value: Any, max_bytes: int) -> int:
                 if left < 0:
                     break
                 if isinstance(each, dict):
-                    left -= _characters(each)
+                    # Without a loop or a call in Python: they would take longer than all the rest.
+                    try:
+                        left -= sum(map(len, each))
+                    except TypeError:  # a name that is not a string, which is encoded as one
+                        left -= sum(len(name) for name in each if isinstance(name, str))
                     waiting.append(each.values())
                 else:
                     waiting.append(each)
     return left
-
-
-def _characters(names: Iterable[Any]) -> int:
-    """Return the characters of an object's names, without a loop in Python: it would take longer than all the rest."""
-    try:
-        return sum(map(len, names))
-    except TypeError:  # a name that is not a string, which is encoded as one
-        return sum(len(name) for name in names if isinstance(name, str))
 
 
 def fits(body: bytes, values: int, depth: int) -> bool:

@@ -122,6 +122,8 @@ class EventBuffer:
             return False
         number = open_text.append(text)
         if like is not self._last:
+            if not self._wanted and self._transcript is None:
+                return True
             open_text.event = open_text.event_of(number, text)
             self.put([open_text.event])
             return True

@@ -6,7 +6,7 @@ with the same items finds the stored history.
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64encode
+from binascii import b2a_base64
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
@@ -17,6 +17,8 @@ from ..core.schema.items import ANSWERS
 
 NAME_BYTES: Final = 16
 """Bytes of a name, which is written as 22 characters of base64."""
+
+_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
 _NAMED_BY_ID: Final = frozenset({"mcp_approval_request"})
 """Types of items that later items reference by id. All others are referenced by `call_id`, or not at all."""
@@ -60,7 +62,13 @@ class Hasher:
 
     def _name(self, kind: bytes, data: bytes, size: int) -> str:
         digest = blake2b(data, digest_size=size, key=self._key, person=kind).digest()
-        return urlsafe_b64encode(digest).rstrip(b"=").decode()
+        return name_of(digest)
+
+
+def name_of(digest: bytes) -> str:
+    """Return the bytes of a name as URL-safe base64 without padding."""
+    # `urlsafe_b64encode` of the standard library would be two more calls in Python.
+    return b2a_base64(digest, newline=False).translate(_URL_SAFE).rstrip(b"=").decode()
 
 
 def canonical(item: Mapping[str, Any]) -> bytes:

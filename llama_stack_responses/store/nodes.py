@@ -6,7 +6,7 @@ ends with it, and determine its name.
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import urlsafe_b64decode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
@@ -15,7 +15,7 @@ from typing import Any, Final
 from . import codec
 from .codec import TooLarge
 from .decoder import Decoder
-from .hashing import NAME_BYTES
+from .hashing import NAME_BYTES, name_of
 from .read_allowance import ReadAllowance
 from .records import Record, Records, bytes_of
 
@@ -100,8 +100,7 @@ def _head(data: bytes) -> tuple[int, tuple[str, ...]]:
     head = codec.head(data)
     # The total, which may follow the links, is shorter than a name.
     edges = range(_DEPTH_BYTES, len(head) + 1, NAME_BYTES)
-    links = (urlsafe_b64encode(head[start:end]).rstrip(b"=").decode() for start, end in pairwise(edges))
-    return int.from_bytes(head[:_DEPTH_BYTES]), tuple(links)
+    return int.from_bytes(head[:_DEPTH_BYTES]), tuple(name_of(head[start:end]) for start, end in pairwise(edges))
 
 
 def link_depths(depth: int) -> list[int]:

@@ -61,7 +61,7 @@ class OpenedFile:
 
     identity: tuple[int, int] | None = None
 
-    def check(self, path: Path) -> None:
+    def check(self, path: str) -> None:
         """Check that the path names this file.
 
         Raises:
@@ -93,11 +93,13 @@ class SqliteFile:
     busy_timeout: float
     opened: OpenedFile = field(default_factory=OpenedFile)
     _connection: sqlite3.Connection | None = None
-    _wal: Path = field(init=False)
+    _name: str = field(init=False)
+    _wal: str = field(init=False)
 
     def __post_init__(self) -> None:
-        # Every commit reads it, and building a path takes three times as long as that.
-        self._wal = self.path.with_name(f"{self.path.name}-wal")
+        # Every call reads the file's status, which takes several times as long for a `Path`.
+        self._name = str(self.path)
+        self._wal = f"{self.path}-wal"
 
     def connection(self) -> sqlite3.Connection:
         """Return the open connection.
@@ -108,7 +110,7 @@ class SqliteFile:
         if self._connection is None:
             self._connection = self._open()
         elif not self._connection.in_transaction:
-            self.opened.check(self.path)
+            self.opened.check(self._name)
         return self._connection
 
     def begin(self) -> None:
@@ -118,7 +120,7 @@ class SqliteFile:
     def wal_size(self) -> int:
         """Return the bytes in the WAL; bytes that were moved into the file count until the next write."""
         try:
-            return self._wal.stat().st_size
+            return os.stat(self._wal).st_size  # noqa: PTH116 - a string
         except OSError:
             return 0
 
@@ -170,7 +172,7 @@ class SqliteFile:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             _make_private(self.path)
         else:
-            self.opened.check(self.path)
+            self.opened.check(self._name)
         connection = sqlite3.connect(
             self.path, timeout=self.busy_timeout, isolation_level=None, check_same_thread=False
         )
@@ -179,13 +181,13 @@ class SqliteFile:
         except BaseException:
             connection.close()
             raise
-        self.opened.identity = _identity(self.path)
+        self.opened.identity = _identity(self._name)
         return connection
 
 
-def _identity(path: Path) -> tuple[int, int]:
+def _identity(path: str) -> tuple[int, int]:
     """Return the device and number of the file at this path."""
-    status = path.stat()
+    status = os.stat(path)  # noqa: PTH116 - a string
     return status.st_dev, status.st_ino
 
 

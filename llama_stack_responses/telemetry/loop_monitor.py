@@ -240,7 +240,7 @@ def _parts(frame: tuple[str, int]) -> tuple[str, int, str]:
 def _stack(frame: FrameType | None) -> Stack:
     stack: Stack = []
     while frame and len(stack) < _MAX_FRAMES and frame.f_code.co_qualname != _OUTERMOST:
-        file = "/".join(Path(frame.f_code.co_filename).parts[-_PATH_PARTS:])
+        file = "/".join(frame.f_code.co_filename.rsplit(os.sep, _PATH_PARTS)[-_PATH_PARTS:])
         stack.append((f"{file} {frame.f_code.co_qualname}", frame.f_lineno))
         frame = frame.f_back
     return stack[::-1]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from llama_stack_responses.core.stream.calls import CallKind
 from llama_stack_responses.core.stream.citations import Citation
@@ -30,35 +31,32 @@ class Tool(Protocol):
         ...
 
 
-@runtime_checkable
-class NeedsPreparation(Protocol):
+class NeedsPreparation(ABC):
     """A tool that must request its functions from a server, or restore state from the conversation."""
 
+    @abstractmethod
     def prepare(self, history: ToolHistory, reporter: ItemReporter) -> Coroutine[Any, Any, None]:
         """Prepare the tool. `history` has the earlier calls and lists of the conversation.
 
         Raises:
             ApiError: the response cannot be created.
         """
-        ...
 
 
-@runtime_checkable
-class FindsTools(Protocol):
+class FindsTools(ABC):
     """A tool that finds other tools, which the model does not see before."""
 
+    @abstractmethod
     def found(self) -> Sequence[Json]:
         """Return the tools found since the last call, as entries of a request's `tools`."""
-        ...
 
 
-@runtime_checkable
-class Cites(Protocol):
+class Cites(ABC):
     """A tool whose results the model cites with markers."""
 
+    @abstractmethod
     def cite(self, key: str, lines: str) -> Citation | None:
         """Return the citation for a marker with this key; `lines` is the text after its dagger."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +75,21 @@ class DueCall:
     request_id: str
 
 
-@runtime_checkable
-class HasDueCalls(Protocol):
+class HasDueCalls(ABC):
     """A tool whose calls may be deferred to the next response."""
 
+    @abstractmethod
     def due(self, approved: Sequence[Json]) -> Sequence[DueCall]:
         """Return its calls among the approved requests that have not been run.
 
         Raises:
             ApiError: 400, the tool cannot run a call.
         """
-        ...
 
 
-@runtime_checkable
-class HoldsResources(Protocol):
+class HoldsResources(ABC):
     """A tool that keeps connections or pages between calls."""
 
+    @abstractmethod
     def release(self) -> None:
         """Release them at the end of the response."""
-        ...

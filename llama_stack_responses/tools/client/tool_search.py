@@ -11,7 +11,7 @@ from llama_stack_responses.core.stream.calls import TOOL_SEARCH_CALL, TOOL_SEARC
 
 from ...core.types import Json
 from ..argument_validation import validated_arguments
-from ..tool import Tool
+from ..tool import FindsTools, Tool
 from ..tool_function import Function, Invocation, Outcome, chat_function
 from .client_tool import an_object as object_schema
 
@@ -29,7 +29,7 @@ def tool_search_tool(declared: Json, request: CreateRequest) -> Tool:
     return ClientSearch(declared) if declared.get("execution") == "client" else ServerSearch(request.tools)
 
 
-class ClientSearch:
+class ClientSearch(FindsTools):
     """A search that the client runs. The tools come with the output of the call."""
 
     def __init__(self, declared: Json) -> None:
@@ -61,7 +61,7 @@ class ClientSearch:
         return ()
 
 
-class ServerSearch:
+class ServerSearch(FindsTools):
     """A search by name. The model sees a list of all deferred tools, which is shorter than the tools themselves."""
 
     def __init__(self, declared: Sequence[Json]) -> None:

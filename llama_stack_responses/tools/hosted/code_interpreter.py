@@ -16,6 +16,7 @@ from llama_stack_responses.sandbox.containers import file_id, files
 from llama_stack_responses.sandbox.jail import DATA
 
 from ...core.types import Json
+from ..tool import Cites, NeedsPreparation
 from ..tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
 from ..tool_history import ToolHistory
 from .container_choice import ContainerAccess, ContainerChoice
@@ -36,7 +37,7 @@ _PARAMETERS: Final = {
 }
 
 
-class CodeInterpreterTool:
+class CodeInterpreterTool(NeedsPreparation, Cites):
     """A `{type: code_interpreter, container}` tool of a request.
 
     Args:

@@ -14,6 +14,7 @@ from llama_stack_responses.core.stream.citations import CLOSES, OPENS, Citation
 
 from ...core.types import Json
 from ...store.read_allowance import computed_each
+from ..tool import Cites, NeedsPreparation
 from ..tool_function import Function, Invocation, ItemReporter, Outcome, chat_function
 from ..tool_history import ToolHistory
 from .call_arguments import MAX_QUERIES, search_queries
@@ -54,7 +55,7 @@ _FUNCTION: Final = chat_function(
 )
 
 
-class FileSearch:
+class FileSearch(NeedsPreparation, Cites):
     """The file search tool, with a single function."""
 
     def __init__(self, declared: Json, request: CreateRequest, stores: VectorStores) -> None:

@@ -14,6 +14,7 @@ from llama_stack_responses.sandbox.jail import DATA
 from ...core.types import Json
 from ..argument_validation import validated_arguments
 from ..client.shell import SHELL_PARAMETERS
+from ..tool import NeedsPreparation
 from ..tool_function import Function, Invocation, ItemReporter, Outcome, chat_function
 from ..tool_history import ToolHistory
 from .container_choice import ContainerAccess, ContainerChoice
@@ -28,7 +29,7 @@ _DESCRIPTION: Final = (
 )
 
 
-class HostedShellTool:
+class HostedShellTool(NeedsPreparation):
     """A `{type: shell, environment}` tool of a request whose environment is a container.
 
     Args:

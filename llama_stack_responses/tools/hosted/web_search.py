@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
@@ -18,6 +18,7 @@ from llama_stack_responses.fetch.pages import OpenPages, WebPage
 
 from ...core.types import Json
 from ...core.unavailable_tools import Unavailable
+from ..tool import Cites, HoldsResources, NeedsPreparation
 from ..tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
 from ..tool_history import ToolHistory
 from .call_arguments import MAX_QUERIES, named_arguments, search_queries
@@ -183,7 +184,7 @@ def search_function(
     return Function(chat, kind, run, repeatable=True)
 
 
-class SearchTool(ABC):
+class SearchTool(NeedsPreparation, Cites, HoldsResources):
     """The base of both forms of the tool: a search function and, if pages can be opened, two more functions."""
 
     def __init__(self, browsing: Browsing, search: Function, *on_pages: Function) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS
 from llama_stack_responses.tools.mcp.servers import McpError
@@ -64,8 +64,7 @@ class ListBudget:
             raise McpError({"type": "http_error", "code": 502, "message": message})
 
 
-@runtime_checkable
-class HasList(Protocol):
+class HasList:
     """A tool whose functions are those that a server lists."""
 
     budget: ListBudget

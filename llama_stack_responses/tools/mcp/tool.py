@@ -17,11 +17,11 @@ from ...core.types import Json
 from ...logs import get_logger
 from ...store.read_allowance import computed
 from ..choice_handles import handle
-from ..tool import DueCall
+from ..tool import DueCall, HasDueCalls, HoldsResources, NeedsPreparation
 from ..tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
 from ..tool_history import ToolHistory
 from .filters import ToolFilter, approvals
-from .list_budget import ListBudget, ServerBounds
+from .list_budget import HasList, ListBudget, ServerBounds
 from .results import outcome_of
 from .servers import McpAddress, McpError, McpSessionFactory
 
@@ -31,7 +31,7 @@ _INVALID_PARAMS: Final = -32602
 """JSON-RPC's error code for invalid arguments."""
 
 
-class McpTool:
+class McpTool(NeedsPreparation, HasDueCalls, HoldsResources, HasList):
     """A `{type: mcp, server_label, server_url | connector_id, ...}` tool of the request.
 
     Args:

@@ -22,6 +22,7 @@ from llama_stack_responses.generation.tool_execution import ToolExecution
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.client.function import FunctionTool
 from llama_stack_responses.tools.registry import client_tools
+from llama_stack_responses.tools.tool import NeedsPreparation
 from llama_stack_responses.tools.tool_function import Function, Invocation
 from llama_stack_responses.tools.toolset import Toolset
 from tests.support.reservations import unlimited
@@ -167,7 +168,7 @@ def test_unavailable_tool_is_refused_with_name_of_setting(policy: Any) -> None:
     assert "'unavailable_tools: {file_search: omit}': see docs/guides/tools.md." in caught.value.message
 
 
-class UnavailableFunctionTool(FunctionTool):
+class UnavailableFunctionTool(FunctionTool, NeedsPreparation):
     """A tool that turns out to be unavailable when it is prepared."""
 
     async def prepare(self, *_: Any) -> None:
