@@ -181,13 +181,14 @@ class ChunkReader:
         service_tier: the provider's name for the tier that served the round, if it reported one.
         characters: number of characters read so far, including those that are hidden from the client.
         extensions: number of chunks whose text was taken from their JSON.
+        max_characters: the argument.
     """
 
     def __init__(self, profile: Profile, max_characters: int, *, summaries: bool = False) -> None:
         self.service_tier: str | None = None
         self.characters = 0
         self.extensions = 0
-        self._max_characters = max_characters
+        self.max_characters = max_characters
         self._seen = 0
         self._stalls = 0
         self._summaries = summaries
@@ -214,7 +215,7 @@ class ChunkReader:
             ApiError: the chunk is invalid.
         """
         self._last = self._extended = None
-        if self.characters > self._max_characters:
+        if self.characters > self.max_characters:
             raise self.cut()
         if chunk.usage is not None:
             self._usage = chunk.usage
@@ -238,7 +239,8 @@ class ChunkReader:
     def extension(self, raw: Any) -> str | None:
         """Return the text of a chunk's JSON if the chunk does nothing but extend the last delta; None otherwise.
 
-        The caller may take the text as a delta of its own, if `may_extend` allows it, and then counts it.
+        The caller may take the text as a delta of its own, if it has 1 to `PIECE_CHARACTERS` characters and
+        `characters` are at most `max_characters`, and then counts it.
         """
         extended = self._extended
         if extended is None:
@@ -250,10 +252,6 @@ class ChunkReader:
             return None
         text = extended.text(raw)
         return text if text is not None and (text.isascii() or is_whole(text)) else None
-
-    def may_extend(self, text: str) -> bool:
-        """Return whether a text may extend the last delta."""
-        return 0 < len(text) <= PIECE_CHARACTERS and self.characters <= self._max_characters
 
     def _extendable(self, delta: Delta, fields: dict[str, Any]) -> _Extended | None:
         """Return how the next chunk may extend this delta, the only one of a chunk with these fields."""
@@ -278,7 +276,7 @@ class ChunkReader:
         Raises:
             OutputLimitReached: it has.
         """
-        if self.characters > self._max_characters:
+        if self.characters > self.max_characters:
             raise self.cut()
 
     def check_progress(self) -> None:

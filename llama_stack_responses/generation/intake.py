@@ -10,7 +10,7 @@ from itertools import chain, islice
 from typing import Any, Final, Self
 
 from ..chat.chunks import ChunkReader
-from ..chat.pieces import FEW
+from ..chat.pieces import FEW, PIECE_CHARACTERS
 from ..core.stream.assembler import Assembler
 from ..core.stream.citations import CitationExtractor
 from ..core.stream.deltas import Delta, Finish
@@ -170,13 +170,16 @@ class Intake:
         A chunk that may make something wait must go through `take`.
         """
         assembler, number, reader = self._assembler, self._read + 1, self._reader
-        if assembler is None or (open_text := assembler.open_text) is None or not reader.may_extend(text):
+        if assembler is None or (open_text := assembler.open_text) is None:
+            return False
+        size = len(text)
+        if not 0 < size <= PIECE_CHARACTERS or reader.characters > reader.max_characters:
             return False
         if number == self._pause and not self._begin_next_burst():
             return False
         if not self._event_buffer.extend(open_text, text, alone=alone):
             return False
-        reader.characters += len(text)
+        reader.characters += size
         reader.extensions += 1
         self._watchdog.reset()
         self._read = number

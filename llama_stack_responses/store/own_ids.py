@@ -41,19 +41,19 @@ COMPARED_BYTES: Final = 128 * 2**20
 
 
 async def indices_with_other_ids(
-    records: Records, hasher: Hasher, names: Sequence[str], items: Sequence[Json]
+    records: Records, hasher: Hasher, names: Sequence[str], items: Sequence[Json], computation: Computation
 ) -> list[int]:
     """Return the indices of the items that may be stored under other ids than theirs, in one round trip.
 
     Args:
         names: for each item, the name of the history that it ends. The last one is a stored node.
         items: items whose content is stored.
+        computation: computes on `items`.
     """
 
     def rows_of_items() -> dict[str, int]:
         return {f"i/{hasher.item(item['id'])}": index for index, item in enumerate(items) if item.get("id")}
 
-    computation = Computation(items)
     rows = await computation.run(rows_of_items)
     if not rows:
         return []
@@ -80,8 +80,10 @@ async def node_items(
     names: Sequence[str],
     items: Sequence[Json],
     indices: Sequence[int],
+    computation: Computation,
     *,
     is_whole: bool,
+    generated: int,
     compared_bytes: int,
     known: Mapping[str, Record],
 ) -> Sequence[Json]:
@@ -90,15 +92,17 @@ async def node_items(
     They keep the ids of the earlier response if the history that they share with it is too large to be read.
 
     Args:
-        names, items: as for `indices_with_other_ids`.
+        names, items, computation: as for `indices_with_other_ids`.
         indices: what `indices_with_other_ids` returned.
         is_whole: whether the history begins with `items`.
+        generated: the index of the first item that the response itself generated. Its id is new, and so are the ids
+            that this server gives to items of a request: if they were stored, their pointers would lead there.
         compared_bytes: maximum bytes of a history that is read to compare ids.
         known: records of the history that were read before.
     """
     before = 0
-    computation = Computation(items)
-    if not is_whole or not await computation.run(lambda: all(_seed_of(items[index]) for index in indices)):
+    sent = [items[index] for index in indices if index < generated]
+    if not is_whole or not await computation.run(lambda: all(map(_seed_of, sent))):
         try:
             chain = await read_chain(records, decoder, names[-1], ReadAllowance(compared_bytes), known)
         except TooLarge:

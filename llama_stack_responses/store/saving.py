@@ -30,7 +30,7 @@ from .layout import (
     unsettled,
 )
 from .list_rows import first_words, list_row
-from .read_allowance import computed
+from .read_allowance import Computation, computed
 from .records import Condition, Conflict, Delete, Ensure, Op, Put, Record, Records, VersionIs
 
 _FIELDS: Final = ("tools", "instructions", "text")
@@ -153,7 +153,9 @@ class Saving:
         names, items = [*self._inputs, *self._outputs], [*self._items, *self._output]
         shared = max((index + 1 for index, name in enumerate(names) if self._is_end(index, name, known)), default=0)
         names, items = names[:shared], items[:shared]
-        if not (others := await own_ids.indices_with_other_ids(records, self._hasher, names, items)):
+        computation = Computation(items)
+        others = await own_ids.indices_with_other_ids(records, self._hasher, names, items, computation)
+        if not others:
             return {}
         self._own_ids = await own_ids.node_items(
             records,
@@ -161,7 +163,9 @@ class Saving:
             names,
             items,
             others,
+            computation,
             is_whole=self._base is None,
+            generated=len(self._inputs),
             compared_bytes=compared_bytes,
             known=known,
         )

@@ -152,8 +152,10 @@ class SqliteRecords:
         """Return the records that the statement finds, at most `count`; a few small ones are read without a thread."""
         if count <= _FEW:
             small = self._inline.read(partial(_select, sql.format(value=_SMALL_VALUE), parameters))
-            if small is not None and all(value is not None for _, value, _ in small):
-                return list(until(_records(small), max_bytes))
+            if small is not None:
+                rows = [(key, Record(value, version)) for key, value, version in small if value is not None]
+                if len(rows) == len(small):
+                    return rows if max_bytes is None else list(until(rows, max_bytes))
         records: list[tuple[str, Record]] = await self._readers.submit(
             partial(_select_until, sql.format(value=_VALUE), parameters, max_bytes)
         )

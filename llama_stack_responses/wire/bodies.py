@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import orjson
 from fastapi import Request
-from starlette.types import Scope
+from starlette.requests import ClientDisconnect
+from starlette.types import Message, Scope
 
 from llama_stack_responses.admission import Admission, Quota, Reservation
 from llama_stack_responses.config.limits import Limits
@@ -101,13 +102,18 @@ class Bodies:
         """
         check_length(request.scope, limit)
         reservation = cycle_of(request.scope).body_reservation(self.reserve)
-        size = 0
-        async for piece in self._in_time(request):
+        deadline = asyncio.get_running_loop().time() + self._limits.bodies.seconds
+        size, more = 0, True
+        while more:
+            message = await _next_message(request, deadline)
+            piece, more = message.get("body", b""), message.get("more_body", False)
             size += len(piece)
             if size > limit:
                 raise too_large(limit)
-            reservation.add(len(piece))
-            yield piece
+            deadline += len(piece) / _MIN_BYTES_PER_SECOND
+            if piece:
+                reservation.add(len(piece))
+                yield piece
 
     async def decode(self, body: bytes | bytearray, reservation: Reservation) -> dict[str, Any]:
         """Decode a JSON object that a client sent, and count the memory of its values on `reservation`.
@@ -143,21 +149,23 @@ class Bodies:
         working.add_done_callback(lambda _: self._queue.leave(owner))
         return await asyncio.shield(working)
 
-    async def _in_time(self, request: Request) -> AsyncIterator[bytes]:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._limits.bodies.seconds
-        stream = request.stream()
-        while True:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    piece = await anext(stream, None)
-            except TimeoutError as error:
-                message = "The request's body arrived too slowly. Send it again over a faster connection."
-                raise ApiError(408, message, code="request_timeout") from error
-            if piece is None:
-                return
-            deadline += len(piece) / _MIN_BYTES_PER_SECOND
-            yield piece
+
+async def _next_message(request: Request, deadline: float) -> Message:
+    """Return the next message of the request's body.
+
+    Raises:
+        ApiError: 408 if it arrives later than the event loop's time `deadline`.
+        ClientDisconnect: the client disconnected.
+    """
+    try:
+        async with asyncio.timeout_at(deadline):
+            message = await request.receive()
+    except TimeoutError as error:
+        slow = "The request's body arrived too slowly. Send it again over a faster connection."
+        raise ApiError(408, slow, code="request_timeout") from error
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    return message
 
 
 def check_length(scope: Scope, limit: int) -> None:
