@@ -293,8 +293,7 @@ class Generation:
             self.timeline.round(operation, "answer"),
         ):
             result = await self._model_round.run(
-                self._conversation,
-                self._tokens_left(),
+                await self._model_round.chat(self._conversation, self._tokens_left()),
                 self._take,
                 operation,
                 self._full,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from itertools import batched
 from typing import Any, Final
@@ -120,21 +120,19 @@ class ModelRound:
         self._filters = filters
         self.timeline = timeline or Timeline()
 
-    async def run(
+    def run(
         self,
-        items: Sequence[Json],
-        max_tokens: int | None,
+        chat: Json,
         take: Take,
         operation: RoundOperation,
         full: Callable[[], bool],
         assembler: Assembler,
         preparation: Preparation = nothing_to_prepare,
-    ) -> RoundResult:
-        """Run one round on the conversation `items`.
+    ) -> Coroutine[Any, Any, RoundResult]:
+        """Run one round.
 
         Args:
-            items: the conversation.
-            max_tokens: maximum number of tokens of the answer; None for no bound.
+            chat: its request, which `chat` returned.
             take: receives the deltas.
             operation: records the request and the first chunk.
             full: returns whether the response is as large as it may be, checked at intervals; if so, the round ends as
@@ -146,7 +144,6 @@ class ModelRound:
             ApiError: the model server failed; `TooLongError` if the request is too long for it. The deltas so far were
                 taken.
         """
-        chat = await self.chat(items, max_tokens)
         reader = ChunkReader(self._profile, self._left, summaries=self._request.reasoning_summary is not None)
         citation_extractor = self._toolset.citation_extractor()
         earlier = self._max_characters - self._left
@@ -155,7 +152,7 @@ class ModelRound:
             return full() or not self._output.holds_model_output(earlier + reader.characters)
 
         round_ = Round(reader, citation_extractor, self._filters, take, operation, is_full, assembler, preparation)
-        return await self._run_round(chat, round_)
+        return self._run_round(chat, round_)
 
     async def summarise(
         self, items: Sequence[Json], max_tokens: int | None, begun: Callable[[], None], operation: RoundOperation

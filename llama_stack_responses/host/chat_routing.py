@@ -10,16 +10,18 @@ router, the provider gets the host's name of a listed model, and unlisted models
 
 The router passes each chunk of a stream through a generator of its own, only to measure the time to the first text and
 to read the usage. A provider that can push its chunks, like `remote::openai-chat`, passes the others directly to the
-receiver. The router still runs its generator, and so sees the beginning, the usage, and how the stream ends.
+receiver. The router still runs its generator, and so sees the beginning, the usage, and how the stream ends. The
+variables of its loop refer to the parts of the last chunk that it has read, two kilobytes for as long as it waits. So
+that chunk is emptied when the router asks for the next one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import batched
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, Self, runtime_checkable
 
 from llama_stack_responses.chat.inference import Extender, Receive
 
@@ -33,6 +35,7 @@ _TOOLS: Final = ("tools", "tool_choice")
 
 _BLANK: Final = ChatRequest.model_construct(model="", messages=[])
 """A request without settings. A copy takes a tenth of the steps of a new one, which asks each field for its default."""
+_NO_FIELDS: Final = frozenset[str]()
 
 _MESSAGES_PER_BATCH: Final = 500
 """Messages that are converted in one iteration of the event loop."""
@@ -45,8 +48,12 @@ class PushesChunks(Protocol):
     def push_to(self, receive: Receive, extender: Extender | None) -> None:
         """Pass each chunk to `receive` first; only those for which it returns False are read from the stream.
 
-        A chunk that `extender` takes is not even built.
+        A chunk that `extender` takes is not even built. Each chunk is an object of its own, which is emptied after use.
         """
+        ...
+
+    def __anext__(self) -> Awaitable[Any]:
+        """Read the next chunk."""
         ...
 
 
@@ -150,6 +157,7 @@ class _Provider(_Proxy):
             answer.push_to(self._direct_receiver, self._direct_receiver.extender)
             # The request was sent. The router would hold its messages until the stream ends, to store them.
             params.messages = []
+            return _MeasuredChunks(answer, self._direct_receiver)
         return answer
 
 
@@ -157,14 +165,26 @@ class _DirectReceiver:
     """Takes the chunks that the router does not need: it measures the first text, and reads the usage and the end.
 
     A chunk that extends the text of the last one is none of these.
+
+    Attributes:
+        extender: takes chunks that extend the text of the last one.
+        left: the last chunk, if the router reads it.
     """
+
+    __slots__ = ("_has_text", "_receive", "extender", "left")
 
     def __init__(self, receive: Receive, extender: Extender | None) -> None:
         self._receive = receive
         self.extender = extender
         self._has_text = False
+        self.left: Any = None
 
     def __call__(self, chunk: Any) -> bool:
+        taken = self._take(chunk)
+        self.left = None if taken else chunk
+        return taken
+
+    def _take(self, chunk: Any) -> bool:
         if chunk.usage is not None or not chunk.choices:
             return False
         choice = chunk.choices[0]
@@ -172,3 +192,42 @@ class _DirectReceiver:
             self._has_text = True
             return False
         return not choice.finish_reason and self._receive(chunk)
+
+
+class _MeasuredChunks:
+    """The chunks that the router reads.
+
+    Args:
+        chunks: the stream of the provider.
+        direct_receiver: has left them to the router.
+    """
+
+    __slots__ = ("_chunks", "_direct_receiver")
+
+    def __init__(self, chunks: PushesChunks, direct_receiver: _DirectReceiver) -> None:
+        self._chunks = chunks
+        self._direct_receiver = direct_receiver
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def __anext__(self) -> Awaitable[Any]:
+        chunk, self._direct_receiver.left = self._direct_receiver.left, None
+        if chunk is not None:
+            _empty(chunk)
+        return self._chunks.__anext__()
+
+
+def _empty(chunk: Any) -> None:
+    """Take the values out of a chunk, its choices and their deltas; the dicts themselves may still be read."""
+    for choice in chunk.choices:
+        if choice.delta is not None:
+            _take_values(choice.delta)
+        _take_values(choice)
+    _take_values(chunk)
+
+
+def _take_values(model: Any) -> None:
+    object.__setattr__(model, "__dict__", {})
+    object.__setattr__(model, "__pydantic_fields_set__", _NO_FIELDS)
+    object.__setattr__(model, "__pydantic_extra__", None)

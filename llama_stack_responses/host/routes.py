@@ -22,6 +22,7 @@ from .provider_data import guard_provider_data
 from .web_server.early_return import return_early
 from .web_server.http_parsing import bound_http_parsing
 from .web_server.pipelined_requests import disconnect_answered_requests
+from .web_server.small_connections import shrink_connections
 from .web_server.websocket_frames import bound_websocket_frames
 from .web_server.zstd_bodies import bound_zstd_bodies
 from .websocket_auth import HostAuthorizer
@@ -41,6 +42,7 @@ def enter_router() -> None:
             bound_zstd_bodies(impl.config.limits.request_bytes)
             guard_provider_data()
             return_early()
+            shrink_connections()
             bound_http_parsing()
             disconnect_answered_requests()
             bound_websocket_frames()

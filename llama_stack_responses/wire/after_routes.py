@@ -17,8 +17,8 @@ from .direct_writer import pass_bodies
 
 _KEY: Final = "llama_stack_responses.after_routes"
 """Key of the object in the scope of its request."""
-_LEFT_OVER: Final = "fastapi_middleware_astack"
-"""Key of what FastAPI leaves in the scope: an exit stack that has ended."""
+_OF_ROUTES: Final = ("fastapi", "fastapi_middleware_astack", "starlette.exception_handlers")
+"""Keys of what only the routes need of the scope, and what is inside of the middleware."""
 
 
 class RestOfAnswer(Protocol):
@@ -28,38 +28,60 @@ class RestOfAnswer(Protocol):
         """Send it."""
         ...
 
+    def fail(self, error: Exception) -> None:
+        """End it because sending it has failed."""
+        ...
+
     def close(self) -> None:
         """Release what it holds."""
         ...
 
 
 class AfterRoutes:
-    """Takes the rest of an answer from the routes. As a context manager, it closes the rest at the end.
+    """Takes the rest of an answer from the routes. As a context manager, it ends the rest with the block.
 
     Args:
         scope: the scope of the request.
+
+    Attributes:
+        rest: the rest of the answer; None if there is none.
     """
 
-    __slots__ = ("_scope", "rest")
+    __slots__ = ("_begun", "_scope", "rest")
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
+        self._begun = False
         self.rest: RestOfAnswer | None = None
         scope[_KEY] = self
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        # The scope and this object refer to each other.
-        self._scope.pop(_KEY, None)
-        if self.rest:
-            self.rest.close()
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        self._scope.pop(_KEY, None)  # it refers to this object in turn
+        if self.rest is None:
+            return False
+        # An error of the rest would be logged by the web server with the whole traceback, if it went on.
+        if handled := self._begun and isinstance(error, Exception):
+            self.rest.fail(error)
+        self.rest.close()
+        return handled
 
-    def take(self) -> RestOfAnswer | None:
-        """Return the rest of the answer, after the routes have returned; None if there is none."""
-        self._scope.pop(_LEFT_OVER, None)
-        return self.rest
+    def send_rest(self, rest: RestOfAnswer, receive: Receive, send: Send) -> Awaitable[None]:
+        """Send the rest of the answer, after the routes have returned."""
+        self._begun = True
+        self._shrink_scope()
+        return rest.send_rest(receive, send)
+
+    def _shrink_scope(self) -> None:
+        """Remove what is not needed any more; a dict only gets smaller when it is filled anew."""
+        scope = self._scope
+        for name in (_KEY, *_OF_ROUTES):
+            scope.pop(name, None)
+        kept = list(scope.items())
+        scope.clear()
+        scope.update(kept)
 
 
 def after_routes(scope: Scope) -> AfterRoutes | None:

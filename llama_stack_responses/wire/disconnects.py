@@ -12,6 +12,8 @@ from typing import Any, Final, Protocol
 
 from starlette.types import Receive
 
+from llama_stack_responses.concurrency import SmallEvent
+
 from .server_cycle import server_cycle
 
 _NEEDED: Final = ("disconnected", "flow", "message_event")
@@ -25,7 +27,7 @@ class ClientWatch(Protocol):
         ...
 
 
-class _WatchedEvent:
+class _WatchedEvent(SmallEvent):
     """Replaces uvicorn's event of a request, which is set for each message. Calls `left` at the client's disconnect.
 
     Args:
@@ -33,33 +35,17 @@ class _WatchedEvent:
         left: the function.
     """
 
-    __slots__ = ("_cycle", "_is_set", "_left", "_waited")
+    __slots__ = ("_cycle", "_left")
 
     def __init__(self, cycle: Any, left: Callable[[], object]) -> None:
+        super().__init__(is_set=cycle.message_event.is_set())
         self._cycle = cycle  # it refers to this object in turn, until `stop`
         self._left: Callable[[], object] | None = left
-        self._is_set: bool = cycle.message_event.is_set()
-        self._waited: asyncio.Event | None = None
 
     def set(self) -> None:
-        self._is_set = True
-        if self._waited:
-            self._waited.set()
+        super().set()
         if self._left and self._cycle.disconnected:
             self._left()
-
-    def clear(self) -> None:
-        self._is_set = False
-
-    def is_set(self) -> bool:
-        return self._is_set
-
-    async def wait(self) -> bool:
-        if not self._is_set:
-            if self._waited is None or self._waited.is_set():
-                self._waited = asyncio.Event()
-            await self._waited.wait()
-        return True
 
     def stop(self) -> None:
         self._left = self._cycle = None

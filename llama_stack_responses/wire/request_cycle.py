@@ -146,18 +146,19 @@ class RequestCycle:
         after.rest = self
         return True
 
-    async def send_rest(self, receive: Receive, send: Send) -> None:
+    def send_rest(self, receive: Receive, send: Send) -> Awaitable[None]:
         """Send the rest of the answer that was given to `send_later`."""
         # Those of the routes would hold what the middlewares around them hold.
         self._receive, self._send = receive, send
         rest, self._rest = self._rest, None
         assert rest
-        try:
-            await rest()
-        except Exception:
-            with known(self._scope, self._request_id):
-                logger.exception(FAILED, self._scope["method"], self._scope["path"])
-            self.abort_connection()
+        return rest()
+
+    def fail(self, error: Exception) -> None:
+        """Log why the rest of the answer cannot be sent, and break it off."""
+        with known(self._scope, self._request_id):
+            logger.error(FAILED, self._scope["method"], self._scope["path"], exc_info=error)
+        self.abort_connection()
 
     def take_answer(self) -> ASGIApp | None:
         """Return the answer, which this object no longer holds; None if there is none."""

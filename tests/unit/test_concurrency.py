@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from llama_stack_responses.concurrency import LimitedCheck, LoopLocal, LoopTask
+from llama_stack_responses.concurrency import LimitedCheck, LoopLocal, LoopTask, SmallEvent
+from tests.support.waiting import turns
 
 
 class Opener:
@@ -178,3 +179,26 @@ async def test_check_that_ends_in_time_is_repeated() -> None:
     assert [await limited.run(), await limited.run()] == [True, False]
     with pytest.raises(RuntimeError, match="StopIteration"):
         await limited.run()
+
+
+async def test_small_event_wakes_all_that_wait() -> None:
+    event = SmallEvent(is_set=False)
+    waiting = [asyncio.create_task(event.wait()) for _ in range(2)]
+    await turns(2)
+    assert not any(each.done() for each in waiting)
+    event.set()
+    event.clear()
+    assert [await each for each in waiting] == [True, True]
+
+
+async def test_small_event_can_be_waited_for_again() -> None:
+    event = SmallEvent(is_set=True)
+    assert await event.wait()
+    for _ in range(2):
+        event.clear()
+        assert not event.is_set()
+        waiting = asyncio.create_task(event.wait())
+        await turns(2)
+        assert not waiting.done()
+        event.set()
+        assert await waiting

@@ -39,7 +39,7 @@ def _with_rest(call: Call) -> Call:
     async def called(self: Any, scope: Scope, receive: Receive, send: Send) -> None:
         with AfterRoutes(scope) as after:
             await call(self, scope, receive, send)
-            if rest := after.take():
-                await rest.send_rest(receive, send)
+            if after.rest:
+                await after.send_rest(after.rest, receive, send)
 
     return called

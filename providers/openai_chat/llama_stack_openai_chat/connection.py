@@ -64,6 +64,31 @@ class Connection(asyncio.Protocol):
         closed: whether the connection is closed.
     """
 
+    __slots__ = (
+        "_complete",
+        "_error",
+        "_framing_size",
+        "_incoming",
+        "_inflater",
+        "_loop",
+        "_parser",
+        "_paused",
+        "_pieces",
+        "_push",
+        "_received_at",
+        "_reusable",
+        "_seconds",
+        "_size",
+        "_stopped",
+        "_timer",
+        "_transport",
+        "_waiter",
+        "busy",
+        "closed",
+        "head",
+        "received",
+    )
+
     def __init__(self, read_seconds: float) -> None:
         self.closed = False
         self._seconds = read_seconds

@@ -122,12 +122,15 @@ class PushingProvider(Provider):
 
     async def openai_chat_completion(self, params: Any) -> AsyncGenerator[Any]:
         self.requests.append(params)
-        self.chunks = [reasoning("Hm"), reasoning("m"), text("Hel"), text("l"), text("o"), finish(), USAGE]
+        self.chunks = [reasoning("Hm"), reasoning("m"), text("Hel"), text("l"), text("o"), finish(), usage()]
         return Pushed(*self.chunks)
 
 
-USAGE: Final = chunk({}, usage={"prompt_tokens": 1, "completion_tokens": 7})
-USAGE.choices = []
+def usage() -> Any:
+    """Return the chunk after the last text."""
+    reported = chunk({}, usage={"prompt_tokens": 1, "completion_tokens": 7})
+    reported.choices = []
+    return reported
 
 
 class RecordingInstrument:
@@ -153,10 +156,23 @@ async def test_router_gets_only_chunks_that_it_measures(monkeypatch: pytest.Monk
 
     router = host.InferenceRouter(Table(provider))
     read = [each async for each in await HostInference(router, store_chat_completions=False).open_stream(CHAT, receive)]
-    hm, m, hel, lo, oh, finished, usage = provider.chunks
+    hm, m, hel, lo, oh, finished, reported = provider.chunks
     assert pushed == [hm, m, lo, oh]
-    assert read == [hel, finished, usage]
+    assert read == [hel, finished, reported]
     assert [len(each.values) for each in (first, rate, duration)] == [1, 1, 1]
+
+
+async def test_router_holds_nothing_of_a_chunk_while_it_waits_for_the_next() -> None:
+    provider = PushingProvider()
+    inference = HostInference(host.InferenceRouter(Table(provider)), store_chat_completions=False)
+    stream, choice, delta = await inference.open_stream(CHAT, lambda _: True), list[Any](), list[Json]()
+    first = await anext(stream)
+    choice += first.choices
+    delta.append(vars(choice[0].delta))
+    await anext(stream)
+    assert [vars(each) for each in (first, choice[0])] == [{}, {}]
+    assert not any(each.model_fields_set or each.model_extra for each in (first, choice[0]))
+    assert delta[0]["content"] == "Hel"  # what the reader of the chunk still has
 
 
 async def test_router_holds_no_messages_while_chunks_are_pushed() -> None:

@@ -7,6 +7,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Awaitable, Callable
+from inspect import currentframe
 from traceback import walk_stack
 from types import SimpleNamespace
 from typing import Any, cast
@@ -51,6 +52,7 @@ class Served:
     Attributes:
         frames: the names of the functions that were running while the rest was sent.
         scope: the scope of the request.
+        scope_bytes: its size while the rest was sent.
         sent: what the client got.
         app: the application.
         left: how often the stream was abandoned.
@@ -66,6 +68,7 @@ class Served:
         self.frames: list[str] = []
         self.sent: list[Message] = []
         self.scope = scope_of()
+        self.scope_bytes = 0
         self.left = 0
         self._app = App()
         self.app = cast("Any", self._app.serve(self._answer))
@@ -110,7 +113,8 @@ class _Stream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
         async def rest() -> None:
-            served.frames += [frame.f_code.co_qualname for frame, _ in walk_stack(None)]
+            served.scope_bytes = sys.getsizeof(served.scope)
+            served.frames += [frame.f_code.co_qualname for frame, _ in walk_stack(currentframe())]
             await cycle.send({"type": "http.response.body", "body": b"x", "more_body": True})
             if served.waits:
                 await served.waits.wait()
@@ -134,7 +138,7 @@ async def test_routes_have_returned_while_the_rest_is_sent(served: Served) -> No
     assert await served.run() == [None, b"x", b""]
     assert served.later
     assert not any(name.split(".")[0] in {"Router", "APIRouter", "JsonErrorRoute", "Route"} for name in served.frames)
-    assert "Middleware.__call__" in served.frames
+    assert served.frames[:3] == ["_Stream.__call__.<locals>.rest", "_with_rest.<locals>.called", "Middleware.__call__"]
     assert "ServerErrorMiddleware.__call__" in served.frames
 
 
@@ -147,6 +151,13 @@ async def test_cycle_ends_after_the_rest(served: Served) -> None:
     await served.run()
     assert served.left == 1
     assert not [name for name in served.scope if name.startswith("llama_stack_responses")]
+
+
+async def test_scope_holds_nothing_for_the_routes_while_the_rest_is_sent(served: Served) -> None:
+    await served.run()
+    assert "fastapi_middleware_astack" not in served.scope
+    assert served.scope["route"]  # which tracing middlewares read at the end
+    assert served.scope_bytes <= sys.getsizeof(dict.fromkeys(served.scope))
 
 
 async def test_failure_of_the_rest_breaks_off_the_connection(served: Served, caplog: pytest.LogCaptureFixture) -> None:
