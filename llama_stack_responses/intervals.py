@@ -28,7 +28,8 @@ class Intervals:
         fast_poll_seconds: interval of polls for a change that is expected soon, on such a store.
         event_poll_seconds: interval of polls for events that another process wrote, on such a store.
         fallback_poll_seconds: interval of polls on a store with notifications, since a notification may be lost.
-        event_batch_seconds: interval between two batches of an event log.
+        event_batch_seconds: interval between two batches of an event log; with many jobs, deltas wait up to twice as
+            long.
         reservation_wait_seconds: time for which the stream of a running response waits until the user's other streams,
             which stall, have ended and leave room for its next events.
         store_retry_seconds: interval between two calls of a store that does not answer.

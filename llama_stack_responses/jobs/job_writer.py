@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
+from ..core.stream.delta_forms import DeltaRun
 from ..core.stream.events import Event
 from ..core.stream.transcript import Transcript
 from ..generation.event_buffer import EventBuffer
@@ -59,6 +60,12 @@ class JobWriter:
         self._waiting: SharedEvents | None = None
         self._writes = 0
         self._lock = asyncio.Lock()
+
+    @property
+    def urgent(self) -> bool:
+        """Whether other events than deltas of an open text wait, such as its first one."""
+        events = self._event_buffer.waiting
+        return bool(events) and not isinstance(events, DeltaRun)
 
     async def write(self) -> None:
         """Store the buffered events and the due checkpoint in one commit, so that they always match."""

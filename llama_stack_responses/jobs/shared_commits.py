@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from functools import partial
 from typing import Final
@@ -17,9 +17,17 @@ logger = get_logger(__name__)
 _JOBS: Final = 32
 """Maximum number of jobs of one group: each takes a part of a millisecond."""
 
+_SECONDS_PER_JOB: Final = 0.00125
+"""Seconds for each job between two commits of a job. A row of events costs a tenth of that, however many it has."""
+
+_MAX_FACTOR: Final = 2
+"""Multiple of the interval to which many jobs extend it."""
+
 
 class SharedCommits:
     """Stores the events of jobs at intervals, those of several jobs and one owner in one commit.
+
+    With many jobs, deltas of an open text are stored less often, and so in fewer rows.
 
     Args:
         records: the store.
@@ -29,7 +37,14 @@ class SharedCommits:
     def __init__(self, records: Records, seconds: float) -> None:
         self._records = records
         self._seconds = seconds
+        self._jobs = 0
         self._group: _Group | None = None
+
+    @property
+    def _more_seconds(self) -> float:
+        """How much longer than other events deltas of an open text may wait."""
+        seconds = min(self._jobs * _SECONDS_PER_JOB, _MAX_FACTOR * self._seconds)
+        return max(0.0, seconds - self._seconds)
 
     async def join(self, writer: JobWriter) -> bool:
         """Store the events of a job until there were none in an interval, or it has to write by itself.
@@ -38,16 +53,27 @@ class SharedCommits:
         """
         group = self._group
         if group is None or not group.has_room:
-            self._group = group = _Group(self._records, self._seconds)
-        return await group.join(writer)
+            self._group = group = _Group(self._records, self._seconds, lambda: self._more_seconds)
+        self._jobs += 1
+        try:
+            return await group.join(writer)
+        finally:
+            self._jobs -= 1
 
 
 class _Group:
-    """Jobs that share commits."""
+    """Jobs that share commits.
 
-    def __init__(self, records: Records, seconds: float) -> None:
+    Args:
+        records: the store.
+        seconds: interval between two commits of a job.
+        more_seconds: returns how much longer deltas of an open text may wait.
+    """
+
+    def __init__(self, records: Records, seconds: float, more_seconds: Callable[[], float]) -> None:
         self._records = records
         self._seconds = seconds
+        self._more_seconds = more_seconds
         self._loop = asyncio.get_running_loop()
         self._writers: dict[JobWriter, asyncio.Future[bool]] = {}
         self._commits: dict[object, asyncio.Task[None]] = {}
@@ -73,9 +99,12 @@ class _Group:
         try:
             while True:
                 await asyncio.sleep(self._seconds)
+                if (more := self._more_seconds()) > 0:
+                    await self._store([each for each in self._writers if each.urgent])
+                    await asyncio.sleep(more)
                 if not (self._writers or self._commits):
                     return
-                await self._store()
+                await self._store(list(self._writers))
         finally:
             if commits := list(self._commits.values()):
                 await asyncio.wait(commits)
@@ -83,13 +112,13 @@ class _Group:
             for writer in list(self._writers):
                 self._leave(writer, writes=True)
 
-    async def _store(self) -> None:
-        """Begin to store what the jobs have; those that have nothing, or have to write by themselves, leave.
+    async def _store(self, writers: Sequence[JobWriter]) -> None:
+        """Begin to store what these jobs have; those that have nothing, or have to write by themselves, leave.
 
         The jobs of an owner whose last commit has not ended wait for the next interval, and those of others do not.
         """
         offers: dict[object, list[tuple[JobWriter, list[Op]]]] = {}
-        for writer in list(self._writers):
+        for writer in writers:
             if writer.owner in self._commits:
                 continue
             if ops := await _offered(writer):

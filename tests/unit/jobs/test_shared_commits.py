@@ -80,6 +80,14 @@ class Jobs:
         requests = RecordedRequests(self.store, response_id)
         return JobWriter(job, self.store, self.event_log, buffer, requests, StoreRetry(0.001))
 
+    async def writing(self, response_id: str, text: str = "more ") -> JobWriter:
+        """Return the writer of a new job with a delta that extends an open text."""
+        writer = await self.writer(response_id)
+        buffer = self.buffers[response_id]
+        [first] = buffer.ready()
+        assert buffer.extend(OpenText(Output({"id": response_id, "output": []}), Fragments(), first), text)
+        return writer
+
     async def join(self, *writers: JobWriter) -> list[bool]:
         """Let all of them share commits, and return which have to write by themselves in the end."""
         async with asyncio.timeout(PATIENCE):
@@ -143,12 +151,45 @@ async def test_tokens_are_stored_and_announced_as_their_events(jobs: Jobs, monke
 
 @pytest.mark.parametrize("length", [1, 33_000])
 async def test_large_run_is_not_encoded_in_the_event_loop(jobs: Jobs, length: int) -> None:
-    writer = await jobs.writer("resp_1")
-    buffer = jobs.buffers["resp_1"]
-    [last] = buffer.ready()
-    text = OpenText(Output({"id": "resp_1", "output": []}), Fragments(), last)
-    assert buffer.extend(text, "w" * length)
+    writer = await jobs.writing("resp_1", "w" * length)
     assert await jobs.join(writer) == [length > 1]
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds for which `asyncio.sleep` was called; it returns at once."""
+    slept, sleep = list[float](), asyncio.sleep
+
+    async def pause(seconds: float) -> None:
+        if seconds:
+            slept.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    return slept
+
+
+@pytest.mark.parametrize(
+    ("count", "seconds"), [(1, [0.05]), (32, [0.05]), (64, [0.05, 0.03]), (72, [0.05, 0.04]), (96, [0.05, 0.05])]
+)
+async def test_deltas_of_many_jobs_are_stored_less_often(
+    jobs: Jobs, pauses: list[float], count: int, seconds: list[float]
+) -> None:
+    jobs.shared = SharedCommits(jobs.store, 0.05)
+    writers = [await jobs.writing(f"resp_{number}") for number in range(count)]
+    assert await jobs.join(*writers) == [False] * count
+    assert sum(map(len, jobs.store.commits)) == count
+    groups = len(jobs.store.commits)
+    assert pauses[: groups * len(seconds)] == pytest.approx([each for each in seconds for _ in range(groups)])
+
+
+async def test_other_events_of_many_jobs_do_not_wait_longer(jobs: Jobs, pauses: list[float]) -> None:
+    jobs.shared = SharedCommits(jobs.store, 0.05)
+    writers = [await jobs.writing(f"resp_{number}") for number in range(63)]
+    urgent = await jobs.writer("urgent", events=[{"type": "response.output_item.added", "sequence_number": 0}])
+    assert await jobs.join(urgent, *writers) == [False] * 64
+    assert jobs.store.commits[0] == ["urgent"]
+    assert sorted(map(len, jobs.store.commits[1:])) == [31, 32]
 
 
 async def test_each_owner_has_a_commit_without_current_user(jobs: Jobs) -> None:
