@@ -19,12 +19,16 @@ from .headers import has_large_body, known
 
 logger = get_logger(__name__)
 
-FAILED: Final = "request failed: %s %r"
 _KEY: Final = "llama_stack_responses.request_cycle"
 """Key of the cycle in the scope of its request."""
 
 _CHECKS_PER_LIMIT: Final = 4
 """Checks per `unread_seconds` for whether the client reads."""
+
+
+def log_failure(scope: Scope, error: Exception) -> None:
+    """Log that a request failed with an unexpected error."""
+    logger.error("request failed: %s %r", scope["method"], scope["path"], exc_info=error, stacklevel=2)
 
 
 class RequestCycle:
@@ -157,7 +161,7 @@ class RequestCycle:
     def fail(self, error: Exception) -> None:
         """Log why the rest of the answer cannot be sent, and break it off."""
         with known(self._scope, self._request_id):
-            logger.error(FAILED, self._scope["method"], self._scope["path"], exc_info=error)
+            log_failure(self._scope, error)
         self.abort_connection()
 
     def take_answer(self) -> ASGIApp | None:

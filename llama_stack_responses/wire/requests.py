@@ -22,7 +22,7 @@ from llama_stack_responses.logs import get_logger
 
 from .headers import known, request_id
 from .openapi import ERROR
-from .request_cycle import FAILED, RequestCycle, cycle_of
+from .request_cycle import RequestCycle, cycle_of, log_failure
 from .responses import JsonResponse, failure
 from .route_admission import RouteAdmission
 
@@ -74,9 +74,9 @@ class JsonErrorRoute(APIRoute):
                 # Starlette's 405 for a method outside of `METHODS`. Nothing is sent yet.
                 refusal = _not_allowed(scope["method"], scope["path"], self.methods or ())
                 await refusal(scope, cycle.receive, cycle.send)
-            except Exception:
+            except Exception as error:  # noqa: BLE001 - it is logged
                 # If it went on to the web server, that would format the whole traceback.
-                logger.exception(FAILED, scope["method"], scope["path"])
+                log_failure(scope, error)
                 await _end(scope, cycle)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -119,8 +119,8 @@ async def _answer(request: Request, answer: Callable[[Request], Coroutine[Any, A
     except ClientDisconnect:
         _client_left(request.scope)
         return Response(status_code=_CLIENT_LEFT)
-    except Exception:
-        logger.exception(FAILED, request.method, request.url.path)
+    except Exception as error:  # noqa: BLE001 - it is logged
+        log_failure(request.scope, error)
         return _failure()
 
 
