@@ -40,9 +40,8 @@ class SharedCommits:
         self._jobs = 0
         self._group: _Group | None = None
 
-    @property
     def _more_seconds(self) -> float:
-        """How much longer than other events deltas of an open text may wait."""
+        """Return how much longer than other events deltas of an open text may wait."""
         seconds = min(self._jobs * _SECONDS_PER_JOB, _MAX_FACTOR * self._seconds)
         return max(0.0, seconds - self._seconds)
 
@@ -53,7 +52,7 @@ class SharedCommits:
         """
         group = self._group
         if group is None or not group.has_room:
-            self._group = group = _Group(self._records, self._seconds, lambda: self._more_seconds)
+            self._group = group = _Group(self._records, self._seconds, self._more_seconds)
         self._jobs += 1
         try:
             return await group.join(writer)

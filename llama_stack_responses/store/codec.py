@@ -146,7 +146,7 @@ def pack_text(text: JsonText, head: bytes = b"", *, pack: bool = True) -> bytes:
 def head(data: bytes) -> bytes:
     """Return the head that `data` was encoded with."""
     _check(data)
-    return data[3 : 3 + int.from_bytes(data[1:3])] if data[0] & _HEAD else b""
+    return data[3 : _body(data)] if data[0] & _HEAD else b""
 
 
 def decode(data: bytes, max_bytes: int = MAX_VALUE_BYTES) -> Any:

@@ -21,6 +21,8 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.logs import get_logger, leave_out
 
+from .http_protocol import http_protocol
+
 logger = get_logger(__name__)
 
 MAX_HEAD_BYTES: Final = 131_072
@@ -59,12 +61,11 @@ _TOO_LONG: Final = ApiError(
 
 def bound_http_parsing() -> None:
     """Make uvicorn's protocol for httptools parse within these bounds. With another protocol, nothing changes."""
-    try:
-        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-    except ImportError:
+    protocol = http_protocol()
+    if protocol is None:
         logger.debug("httptools is not installed: h11 bounds the heads of requests")
         return
-    bound(HttpToolsProtocol)
+    bound(protocol)
     leave_out("uvicorn.error", _INVALID)
 
 

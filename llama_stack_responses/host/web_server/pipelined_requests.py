@@ -10,6 +10,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Final
 
+from .http_protocol import http_protocol
+
 _ANSWERED: Final = "_llama_stack_responses_answered"
 """The attribute for the state of the request that is being answered. Only a connection with waiting requests has one
 of its own: with one more, the attributes of each connection would take 1.5 kB."""
@@ -17,11 +19,8 @@ of its own: with one more, the attributes of each connection would take 1.5 kB."
 
 def disconnect_answered_requests() -> None:
     """Extend uvicorn's protocol for httptools. With another protocol, nothing changes."""
-    try:
-        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-    except ImportError:
-        return
-    extend(HttpToolsProtocol)
+    if protocol := http_protocol():
+        extend(protocol)
 
 
 def extend(protocol: Any) -> None:

@@ -11,16 +11,15 @@ from typing import Any, Final
 
 from llama_stack_responses.concurrency import SmallEvent
 
+from .http_protocol import http_protocol
+
 _SMALL: Final = "_llama_stack_responses_small"
 
 
 def shrink_connections() -> None:
     """Extend uvicorn's protocol for httptools. With another protocol, nothing changes."""
-    try:
-        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-    except ImportError:
-        return
-    shrink(HttpToolsProtocol)
+    if protocol := http_protocol():
+        shrink(protocol)
 
 
 def shrink(protocol: Any) -> None:
