@@ -18,6 +18,7 @@ from tests.support.loop_holds import LoopHolds
 from tests.support.mcp_server import McpServers
 from tests.support.otlp import Collector
 from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
+from tests.support.tracebacks import assert_no_traceback
 from tests.support.upstream import Upstream, UpstreamProcess
 from tests.support.variants import (
     add_containers,
@@ -172,11 +173,9 @@ def wire(stack: LiveStack, upstream: Upstream) -> Iterator[Wire]:
 @pytest.fixture
 def calm(stack: LiveStack) -> Iterator[None]:
     """For tests of errors: check that the server logs no traceback during the test."""
-    with stack.log.open(errors="replace") as log:
-        log.seek(0, os.SEEK_END)
-        yield
-        output = log.read()
-    assert "Traceback" not in output, output
+    before = stack.log.stat().st_size
+    yield
+    assert_no_traceback(stack.log, before)
 
 
 @pytest.fixture

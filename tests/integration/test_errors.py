@@ -18,6 +18,7 @@ from openai.types.responses.response_create_params import ResponseCreateParamsBa
 from tests.support.reader import Reader
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.strict import check_stream, iter_sse, read_sse
+from tests.support.tracebacks import assert_no_traceback
 from tests.support.upstream import Reply, Upstream, UpstreamProcess, error, raw, reasoning, reply, text, tool_call
 from tests.support.variants import add_host_provider, responses_config, variant
 from tests.support.wire import Json, Wire, error_of, final, output_text
@@ -560,7 +561,7 @@ def frail(
         config = variant(STARTER, folder / "config.yaml", weaken)
         with LiveStack(config, env, folder / "state", host=host) as live:
             yield live
-        assert "Traceback" not in live.log.read_text(errors="replace")
+        assert_no_traceback(live.log)
 
 
 @pytest.fixture

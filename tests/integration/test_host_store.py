@@ -11,6 +11,7 @@ from tests.support.database import DatabaseServer
 from tests.support.postgres import Postgres
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.strict import check_stream
+from tests.support.tracebacks import assert_no_traceback
 from tests.support.upstream import Upstream, UpstreamProcess
 from tests.support.valkey import Valkey
 from tests.support.variants import responses_config, variant
@@ -105,7 +106,7 @@ def test_host_backend_keeps_responses_after_a_kill(stack: LiveStack, upstream: U
     contents = [content for _, content in roles_and_texts(upstream.requests("echo")[-1].body["messages"])]
     questions = [f"turn {turn}" for turn in (0, 1, 2, 3, 0, 1)]
     assert contents == [each for each in questions for _ in ("asked", "echoed")][:-1]
-    assert "Traceback" not in stack.log.read_text(errors="replace")
+    assert_no_traceback(stack.log)
 
 
 def test_host_backend_deletion_keeps_successors(stack: LiveStack, upstream: Upstream) -> None:

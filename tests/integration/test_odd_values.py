@@ -14,6 +14,7 @@ import pytest
 from tests.support.hostile.words import FIELDS
 from tests.support.stack import REPOSITORY, Host, LiveStack
 from tests.support.stores import serving
+from tests.support.tracebacks import assert_no_traceback
 from tests.support.upstream import UpstreamProcess
 from tests.support.variants import add_containers, variant
 from tests.support.wire import Json, Wire, error_of
@@ -55,7 +56,7 @@ def wire(request: pytest.FixtureRequest, stacks: dict[str, LiveStack]) -> Iterat
     before = stack.log.stat().st_size
     with Wire(stack, idle_seconds=2.0) as wire:
         yield wire
-    assert b"Traceback" not in stack.log.read_bytes()[before:], stack.tail()
+    assert_no_traceback(stack.log, before)
 
 
 class ProblemCollector:

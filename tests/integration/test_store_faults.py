@@ -15,6 +15,7 @@ import pytest
 from tests.support.reader import Reader
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.strict import check_stream
+from tests.support.tracebacks import assert_no_traceback
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
 from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire, checked, error_of, output_text
@@ -181,4 +182,4 @@ def test_locked_database_file_is_503_and_loses_no_responses(server: LiveStack, w
     assert ended(wire, failed["id"], "failed")["error"] == failed["error"]
     assert [each["id"] for each in wire.listed(limit=3)] == [after["id"], failed["id"], kept["id"]]
     assert output_text(after) == "after"
-    assert "Traceback" not in server.log.read_text(errors="replace")
+    assert_no_traceback(server.log)

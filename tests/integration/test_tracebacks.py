@@ -3,6 +3,7 @@
 import pytest
 
 from tests.support.stack import LiveStack
+from tests.support.tracebacks import assert_no_traceback
 from tests.support.upstream import Upstream
 from tests.support.websocket_client import WebSocketClient
 from tests.support.wire import output_text
@@ -19,8 +20,4 @@ def test_websocket_message_with_invalid_utf8_closes_it_without_a_traceback(
         assert websocket.closed()[0] == 1007
         other.ask(model="local/echo", input="x")
         assert output_text(other.response())
-    with stack.log.open("rb") as log:
-        log.seek(before)
-        output = log.read().decode()
-    assert "Traceback" not in output
-    assert "╭" not in output
+    assert_no_traceback(stack.log, before)
