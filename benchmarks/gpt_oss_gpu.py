@@ -30,7 +30,7 @@ if "--tiny" in sys.argv:
 import torch
 import triton
 
-from benchmarks.gpt_oss import kernels, steps, sweeps, transformers_baseline
+from benchmarks.gpt_oss import kernels, step_profile, steps, sweeps, transformers_baseline
 from benchmarks.gpt_oss.measures import Row, copy_bandwidth, failure
 from benchmarks.gpt_oss.plans import REAL, SMALL, Plan
 
@@ -47,17 +47,18 @@ def machine(plan: Plan, device: torch.device) -> Iterator[Row]:
 # Sections of a GPU, most informative first. The seconds add up to ten minutes.
 SECTIONS: dict[str, tuple[Section, float]] = {
     "machine": (machine, 10),
-    "correctness": (kernels.correctness, 80),
+    "correctness": (kernels.correctness, 70),
     "agreement": (steps.agreement, 35),
     "decode": (steps.decode, 75),
     "kernels": (kernels.timings, 50),
+    "profile": (step_profile.profile, 20),
     "sampling": (steps.sampling, 35),
     "drafts": (steps.drafts, 35),
     "draft-head": (steps.draft_head, 35),
     "prefill": (steps.prefill, 30),
     "start": (steps.start, 60),
     "host": (steps.host, 20),
-    "sweep": (sweeps.sweep, 40),
+    "sweep": (sweeps.sweep, 30),
     "projections": (sweeps.projections, 25),
     "decode-120b": (steps.decode_120b, 40),
     "transformers": (transformers_baseline.transformers, 30),

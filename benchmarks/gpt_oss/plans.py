@@ -49,9 +49,9 @@ class Plan:
     that are timed. decoded: rows up to which a step has decodes, and not a prompt. attended: sequences, and of each the
     computed tokens and the tokens to compute, for the time of attention. batches: pairs of answers and tokens of
     context. independent: those without programmatic dependent launch. eight: those with an FP8 KV cache. large: batches
-    of the 120b. sampled: answers with each way of sampling. drafts: tokens drafted for an answer of `answer` tokens.
-    host: answers, tokens of context and steps without kernels. repeats: timed launches of a kernel. copied: bytes of a
-    copy. multiplied: rows and columns of a product.
+    of the 120b. profiled: those whose kernels are timed. sampled: answers with each way of sampling. drafts: tokens
+    drafted for an answer of `answer` tokens. host: answers, tokens of context and steps without kernels. repeats: timed
+    launches of a kernel. copied: bytes of a copy. multiplied: rows and columns of a product.
     """
 
     config: ModelConfig
@@ -64,6 +64,7 @@ class Plan:
     independent: Sequence[tuple[int, int]]
     eight: Sequence[tuple[int, int]]
     large: Sequence[tuple[int, int]]
+    profiled: Sequence[tuple[int, int]]
     sampled: Sequence[int]
     drafts: Sequence[int]
     answer: int
@@ -89,6 +90,7 @@ REAL = Plan(
     independent=((1, 1024), (64, 1024)),
     eight=((64, 8192), (1, 131000)),
     large=((1, 1024), (8, 1024), (64, 1024)),
+    profiled=((1, 1024), (64, 1024)),
     sampled=(1, 64),
     drafts=(0, 1, 3, 7),
     answer=100,
@@ -112,6 +114,7 @@ SMALL = Plan(
     independent=((1, 100),),
     eight=((1, 100),),
     large=((1, 100),),
+    profiled=((1, 100),),
     sampled=(2,),
     drafts=(0, 3),
     answer=20,

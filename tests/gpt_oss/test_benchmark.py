@@ -34,6 +34,7 @@ SECTIONS = [
     "agreement",
     "decode",
     "kernels",
+    "profile",
     "sampling",
     "drafts",
     "draft-head",
