@@ -220,7 +220,7 @@ class _MeasuredChunks:
 
 def _empty(chunk: Any) -> None:
     """Take the values out of a chunk, its choices and their deltas; the dicts themselves may still be read."""
-    for choice in chunk.choices:
+    for choice in chunk.choices or ():  # JSON may have null instead of a list
         if choice.delta is not None:
             _take_values(choice.delta)
         _take_values(choice)

@@ -23,8 +23,9 @@ def assert_no_traceback(log: Path, since: int = 0) -> None:
     begin = next((number for number, line in enumerate(lines) if "Traceback" in line), None)
     if begin is None:
         return
-    frames = list(takewhile(lambda line: line.startswith(_CONTINUED), lines[begin + 1 :]))
+    margin = len(lines[begin]) - len(lines[begin].lstrip(" "))
+    frames = list(takewhile(lambda line: line[margin:].startswith(_CONTINUED), lines[begin + 1 :]))
     end = begin + 1 + len(frames)
     exception = lines[end : end + 1]
     shown = [*lines[max(begin - BEFORE, 0) : begin + 1], *frames[-MAX_LINES:], *exception]
-    raise AssertionError("\n".join([f"a traceback was logged: {''.join(exception)}", *shown]))
+    raise AssertionError("\n".join([f"a traceback was logged: {''.join(exception).strip()}", *shown]))

@@ -118,18 +118,23 @@ class Pushed(AsyncGenerator[Any, None]):
 
 
 class PushingProvider(Provider):
-    """A provider that pushes chunks of text, reasoning and usage."""
+    """A provider that pushes chunks of text, reasoning and usage; the last one has no choices, or null for them."""
+
+    def __init__(self, *, null_choices: bool = False) -> None:
+        super().__init__()
+        self._last = usage(None if null_choices else [])
 
     async def openai_chat_completion(self, params: Any) -> AsyncGenerator[Any]:
         self.requests.append(params)
-        self.chunks = [reasoning("Hm"), reasoning("m"), text("Hel"), text("l"), text("o"), finish(), usage()]
+        texts = [text("Hel"), text("l"), text("o")]
+        self.chunks = [reasoning("Hm"), reasoning("m"), *texts, finish(), self._last]
         return Pushed(*self.chunks)
 
 
-def usage() -> Any:
-    """Return the chunk after the last text."""
+def usage(choices: Any) -> Any:
+    """Return the chunk after the last text, which has no choices."""
     reported = chunk({}, usage={"prompt_tokens": 1, "completion_tokens": 7})
-    reported.choices = []
+    reported.choices = choices
     return reported
 
 
@@ -173,6 +178,14 @@ async def test_router_holds_nothing_of_a_chunk_while_it_waits_for_the_next() -> 
     assert [vars(each) for each in (first, choice[0])] == [{}, {}]
     assert not any(each.model_fields_set or each.model_extra for each in (first, choice[0]))
     assert delta[0]["content"] == "Hel"  # what the reader of the chunk still has
+
+
+async def test_chunk_that_has_null_instead_of_choices_does_not_end_the_stream() -> None:
+    provider = PushingProvider(null_choices=True)
+    inference = HostInference(host.InferenceRouter(Table(provider)), store_chat_completions=False)
+    read = [each async for each in await inference.open_stream(CHAT, lambda _: True)]
+    assert [vars(each) for each in read] == [{}] * 3
+    assert read[-1] is provider.chunks[-1]
 
 
 async def test_router_holds_no_messages_while_chunks_are_pushed() -> None:

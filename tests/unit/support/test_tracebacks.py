@@ -1,6 +1,7 @@
 """The check that a server has logged no traceback."""
 
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -9,9 +10,11 @@ from tests.support.tracebacks import BEFORE, MAX_LINES, assert_no_traceback
 FRAME = '  File "a.py", line {}, in run\n'
 OF_PYTHON = f"Traceback (most recent call last):\n{FRAME.format(1)}ValueError: no\n"
 IN_BOX = "╭──── Traceback (most recent call last) ────╮\n│ a.py:1 in run │\n╰──────╯\nValueError: no\n"
+OF_RECORD = indent(OF_PYTHON, " " * 9)
+"""As the lines after the first one of a record."""
 
 
-@pytest.mark.parametrize("traceback", [OF_PYTHON, IN_BOX])
+@pytest.mark.parametrize("traceback", [OF_PYTHON, IN_BOX, OF_RECORD])
 def test_error_begins_with_the_exception_and_shows_its_traceback(tmp_path: Path, traceback: str) -> None:
     (tmp_path / "log").write_text("early\n" + "before\n" * BEFORE + traceback + "after\n")
     with pytest.raises(AssertionError) as caught:
