@@ -100,6 +100,22 @@ def test_client_disconnect_with_a_pipelined_request_ends_generation(
     assert stored(wire, "local/pipelined")["status"] == "cancelled"
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_websocket_that_is_opened_behind_an_unanswered_request_ends_the_connection(
+    stack: LiveStack, wire: Wire, upstream: Upstream, stream: bool
+) -> None:
+    """The answer does not reach the WebSocket, and the generation ends with the connection."""
+    model = f"upgraded-{stream}"
+    upstream.script(model, reply(text("Half an ", "answer", "never"), hold=2))
+    with SocketClient(stack, {"model": f"local/{model}", "input": "x", "stream": stream}) as client:
+        upstream.wait_for(model, chunks=2)
+        sent_at = time.monotonic()
+        client.send(handshake({}))
+        check_generation_ended(upstream, model, sent_at)
+        assert b"101 Switching" not in client.read_to_end()
+    assert stored(wire, f"local/{model}")["status"] == "cancelled"
+
+
 def test_client_disconnect_before_model_server_answers_ends_generation(
     stack: LiveStack, wire: Wire, upstream: Upstream
 ) -> None:

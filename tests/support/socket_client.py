@@ -11,7 +11,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, Self
 
 from tests.support.stack import LiveStack
@@ -87,6 +87,13 @@ class SocketClient:
             assert piece, "the stack closed the connection"
             received += piece
         return bytes(received)
+
+    def read_to_end(self) -> bytes:
+        """Read until the stack closes the connection; return all that has arrived on it."""
+        with suppress(ConnectionError):
+            while piece := self._socket.recv(65_536):
+                self._received += piece
+        return self._received
 
     def disconnect(self) -> float:
         """Close the connection and return the time."""

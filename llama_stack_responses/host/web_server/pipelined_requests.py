@@ -2,6 +2,9 @@
 
 uvicorn's protocol for httptools keeps the newest request of a connection only, and marks that one as disconnected. An
 earlier request, whose answer is under way, would run to its end for a client that is gone.
+
+A WebSocket that is opened behind a request without a complete answer would get the rest of that answer, and its end
+would not reach the request. So such a connection is closed.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ def extend(protocol: Any) -> None:
         protocol.on_headers_complete = _noting_first(protocol.on_headers_complete)
         protocol.on_response_complete = _noting_next(protocol.on_response_complete)
         protocol.connection_lost = _disconnecting(protocol.connection_lost)
+        protocol.handle_websocket_upgrade = _after_answers(protocol.handle_websocket_upgrade)
         setattr(protocol, _ANSWERED, None)
 
 
@@ -65,5 +69,16 @@ def _disconnecting(
             answered.disconnected = True
             answered.message_event.set()
         connection_lost(self, error)
+
+    return called
+
+
+def _after_answers(handle_websocket_upgrade: Callable[[Any], None]) -> Callable[[Any], None]:
+    @wraps(handle_websocket_upgrade)
+    def called(self: Any) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            handle_websocket_upgrade(self)
+        else:
+            self.transport.abort()
 
     return called
