@@ -18,6 +18,7 @@ from ..core.stream.fragments import LARGE_CHARACTERS
 from ..telemetry.telemetry import RoundOperation
 from .delta_filter import DeltaFilter, apply_filters
 from .event_buffer import EventBuffer
+from .held_output import HeldOutput
 from .watchdog import Watchdog
 
 Take = Callable[[Delta], Finish | None]
@@ -47,9 +48,11 @@ class Round:
         filters: the filters of the deltas, in order.
         take: receives the deltas.
         operation: records the request and the first chunk.
-        full: returns whether the response has reached its output limit.
+        is_full: returns whether the response is as large as it may be.
         assembler: has the text that chunks may extend; None if each chunk is taken as deltas.
         preparation: returns the work on a large item that a delta may close; None if there is none.
+        output: counts the output of the model; None if that does not count.
+        earlier: the characters of the rounds before.
     """
 
     reader: ChunkReader
@@ -57,9 +60,17 @@ class Round:
     filters: Sequence[DeltaFilter]
     take: Take
     operation: RoundOperation
-    full: Callable[[], bool]
+    is_full: Callable[[], bool]
     assembler: Assembler | None = None
     preparation: Preparation = nothing_to_prepare
+    output: HeldOutput | None = None
+    earlier: int = 0
+
+    def full(self) -> bool:
+        """Return whether the response has reached its output limit."""
+        if self.is_full():
+            return True
+        return self.output is not None and not self.output.holds_model_output(self.earlier + self.reader.characters)
 
     @property
     def is_long(self) -> bool:

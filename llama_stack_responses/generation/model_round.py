@@ -144,14 +144,18 @@ class ModelRound:
             ApiError: the model server failed; `TooLongError` if the request is too long for it. The deltas so far were
                 taken.
         """
-        reader = ChunkReader(self._profile, self._left, summaries=self._request.reasoning_summary is not None)
-        citation_extractor = self._toolset.citation_extractor()
-        earlier = self._max_characters - self._left
-
-        def is_full() -> bool:
-            return full() or not self._output.holds_model_output(earlier + reader.characters)
-
-        round_ = Round(reader, citation_extractor, self._filters, take, operation, is_full, assembler, preparation)
+        round_ = Round(
+            ChunkReader(self._profile, self._left, summaries=self._request.reasoning_summary is not None),
+            self._toolset.citation_extractor(),
+            self._filters,
+            take,
+            operation,
+            full,
+            assembler,
+            preparation,
+            self._output,
+            self._max_characters - self._left,
+        )
         return self._run_round(chat, round_)
 
     async def summarise(

@@ -63,7 +63,6 @@ class ToolExecution:
         self._assembler = assembler
         self._event_buffer = event_buffer
         self._seconds = seconds
-        self._slots = asyncio.Semaphore(_MAX_CONCURRENT_CALLS)
         self._left = _RESULT_BYTES
         self._telemetry = telemetry
         self._held = output
@@ -77,15 +76,16 @@ class ToolExecution:
             answered: awaited with each answer, in the order in which the calls finish.
             again: whether an earlier try may have run these calls already.
         """
-        await gather_or_cancel(self._answer(call, answered, again) for call in calls)
+        slots = asyncio.Semaphore(_MAX_CONCURRENT_CALLS)
+        await gather_or_cancel(self._answer(call, answered, again, slots) for call in calls)
 
-    async def _answer(self, call: ServerCall, answered: Answered, again: bool) -> None:
+    async def _answer(self, call: ServerCall, answered: Answered, again: bool, slots: asyncio.Semaphore) -> None:
         if call.index is None:
             await answered(call, await self._toolset.refusal(call))
             return
         output: Output
         try:
-            outcome = await self._run(call, call.index, again)
+            outcome = await self._run(call, call.index, again, slots)
         except ToolError as error:
             output, fields, failed = str(error), error.fields or self._failure(call, str(error)), True
         else:
@@ -113,7 +113,7 @@ class ToolExecution:
         form = FORMS[self._assembler.response["output"][call.index]["type"]]
         return form.failure(message) if form.failure else {}
 
-    async def _run(self, call: ServerCall, index: int, again: bool) -> Outcome:
+    async def _run(self, call: ServerCall, index: int, again: bool, slots: asyncio.Semaphore) -> Outcome:
         function = self._toolset.function(call.name)
         assert function.run
         if argument_error := await self._toolset.argument_error(call):
@@ -126,7 +126,7 @@ class ToolExecution:
         invocation = Invocation(call, item, self)
         telemetry = self._telemetry.tool(call, item["type"])
         with telemetry as operation, self._timeline.tool(operation, item, call.name) as record:
-            async with self._slots:
+            async with slots:
                 outcome = await self._bounded(call, function.run(invocation))
             record.failed = outcome.failed
             operation.ended(outcome.output)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from itertools import batched
 from typing import Any, Final, Protocol, Self, runtime_checkable
 
@@ -88,11 +88,7 @@ class ChatRouting:
         direct_receiver = (
             _DirectReceiver(receive, extender) if receive and getattr(router, "store", None) is None else None
         )
-
-        def wrap(provider: Any, more: Json) -> _Provider:
-            return _Provider(provider, tools | more, self._streams, direct_receiver)
-
-        router.routing_table = _Table(router.routing_table, wrap, self._lookups)
+        router.routing_table = _Table(router.routing_table, self._lookups, tools, self._streams, direct_receiver)
         fields = {name: value for name, value in request.items() if name not in _TOOLS}
         fields["messages"] = messages = list[JsonModel]()
         for some in batched(request["messages"], _MESSAGES_PER_BATCH):
@@ -104,6 +100,8 @@ class ChatRouting:
 
 class _Proxy:
     """A proxy for an object of the host, for one request."""
+
+    __slots__ = ("_inner",)
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -117,14 +115,25 @@ class _Table(_Proxy):
 
     Args:
         inner: the host's routing table.
-        wrap: wraps a provider for the request, with fields that the router does not get.
         lookups: as for `ChatRouting`.
+        fields, streams, direct_receiver: as for `_Provider`, for all providers.
     """
 
-    def __init__(self, inner: Any, wrap: Callable[[Any, Json], Any], lookups: ModelLookups | None) -> None:
+    __slots__ = ("_direct_receiver", "_fields", "_lookups", "_streams")
+
+    def __init__(
+        self,
+        inner: Any,
+        lookups: ModelLookups | None,
+        fields: Json,
+        streams: ChatStreams,
+        direct_receiver: _DirectReceiver | None,
+    ) -> None:
         super().__init__(inner)
-        self._wrap = wrap
         self._lookups = lookups
+        self._fields = fields
+        self._streams = streams
+        self._direct_receiver = direct_receiver
 
     async def get_object_by_identifier(self, kind: str, name: str) -> Any:
         find = self._inner.get_object_by_identifier
@@ -139,9 +148,14 @@ class _Table(_Proxy):
         looks_up_names = hasattr(provider, "_get_provider_model_id")
         return self._wrap(provider, {"model": model} if looks_up_names else {})
 
+    def _wrap(self, provider: Any, more: Json) -> _Provider:
+        return _Provider(provider, self._fields | more, self._streams, self._direct_receiver)
+
 
 class _Provider(_Proxy):
     """A proxy for an inference provider that adds `fields` to the request and passes chunks by the router."""
+
+    __slots__ = ("_direct_receiver", "_fields", "_streams")
 
     def __init__(self, inner: Any, fields: Json, streams: ChatStreams, direct_receiver: _DirectReceiver | None) -> None:
         super().__init__(inner)

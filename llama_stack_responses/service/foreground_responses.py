@@ -88,7 +88,7 @@ class ForegroundResponses:
                 await self._leases.acquire(response, **stored)
             unless_begun.pop_all()
         keeper = _Keeper(
-            self._writer, self._leases, response, start, connection, context.timeline, generation, transcript
+            self._writer, self._leases, response["id"], start, connection, context.timeline, generation, transcript
         )
         run = ForegroundRun(
             generation,
@@ -115,7 +115,7 @@ class _Keeper:
     Args:
         writer: stores it.
         leases: has its lease.
-        response: the response.
+        response_id: the id of the response.
         start: what it started from.
         connection: the connection that it is sent on, if that has options.
         timeline: records its course.
@@ -123,13 +123,13 @@ class _Keeper:
         transcript: records its events, if a client that reads them may come back for them.
     """
 
-    __slots__ = ("_connection", "_generation", "_leases", "_response", "_start", "_timeline", "_transcript", "_writer")
+    __slots__ = ("_connection", "_generation", "_id", "_leases", "_start", "_timeline", "_transcript", "_writer")
 
     def __init__(
         self,
         writer: ResponseWriter,
         leases: ForegroundLeases,
-        response: Json,
+        response_id: str,
         start: ResolvedInput,
         connection: ConnectionOptions | None,
         timeline: Timeline,
@@ -138,7 +138,7 @@ class _Keeper:
     ) -> None:
         self._writer = writer
         self._leases = leases
-        self._response = response
+        self._id = response_id
         self._start = start
         self._connection = connection
         self._timeline = timeline
@@ -159,7 +159,7 @@ class _Keeper:
     async def drop(self) -> None:
         """End the lease of a response that is not stored."""
         if self._transcript:
-            await self._leases.withdraw(self._response["id"])
+            await self._leases.withdraw(self._id)
 
     async def _save_items_only(self, final: Json, exchanges: Mapping[str, Json]) -> None:
         """Keep the items of a response that is not stored: in its conversation, and in its connection's memory."""

@@ -11,6 +11,7 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Final
@@ -61,8 +62,7 @@ class Operation:
         wants_content: whether messages are recorded on the span.
     """
 
-    _has_output = False
-    """Whether a model has begun to answer."""
+    __slots__ = ("_began", "_has_output", "_instruments", "_labels", "_span", "_wants_content")
 
     def __init__(self, span: Span, labels: Labels, instruments: Instruments, *, wants_content: bool) -> None:
         self._span = span
@@ -70,6 +70,7 @@ class Operation:
         self._instruments = instruments
         self._wants_content = wants_content
         self._began = perf_counter()
+        self._has_output = False  # whether a model has begun to answer
 
     def failed(self, error: BaseException) -> None:
         """Record that it ended with an error; cancellation does not set the span's error status."""
@@ -97,6 +98,8 @@ class Operation:
 class ResponseOperation(Operation):
     """A response, from the server's first work on it to its last item."""
 
+    __slots__ = ()
+
     def observe(self) -> None:
         """Record that a model has begun to answer."""
         if not self._has_output:
@@ -123,10 +126,14 @@ class RoundOperation(Operation):
         extensions: the number of chunks of which only the text was read, since all else was as before.
     """
 
-    whole: ResponseOperation
-    first_chunk: float | None = None
-    usage: Usage | None = None
-    extensions: int = 0
+    __slots__ = ("extensions", "first_chunk", "usage", "whole")
+
+    def __init__(self, span: Span, labels: Labels, instruments: Instruments, *, wants_content: bool) -> None:
+        super().__init__(span, labels, instruments, wants_content=wants_content)
+        self.whole: ResponseOperation
+        self.first_chunk: float | None = None
+        self.usage: Usage | None = None
+        self.extensions = 0
 
     def set_request(self, request: Json) -> None:
         """Record the request to the model."""
@@ -170,6 +177,8 @@ class RoundOperation(Operation):
 
 class ToolOperation(Operation):
     """A call of a tool."""
+
+    __slots__ = ()
 
     def set_arguments(self, arguments: str) -> None:
         """Record the arguments."""
@@ -324,7 +333,9 @@ class _StoreCall:
         self._measured.record(perf_counter() - self._began, self._labels)
 
 
-def _labels(operation: str, model: str) -> dict[str, AttributeValue]:
+@lru_cache(maxsize=256)
+def _labels(operation: str, model: str) -> Labels:
+    """Return the labels of an operation, which all those with this model share."""
     provider, slash, _ = model.partition("/")
     return {
         "gen_ai.operation.name": operation,

@@ -26,6 +26,8 @@ class FunctionNames:
         names: names for the model, by namespace (if any) and the name that the client uses.
     """
 
+    __slots__ = ("_name_of", "_numbers", "_tools", "functions", "names")
+
     def __init__(self, tools: Sequence[Tool]) -> None:
         self.functions: dict[str, Function] = {}
         self.names: dict[tuple[str | None, str], str] = {}
@@ -67,6 +69,10 @@ class FunctionNames:
         self._name_of[number, function.name] = name
         if function.origin:
             self.names[function.origin] = name
+
+
+NO_FUNCTIONS: Final = FunctionNames(())
+"""Those of a response without tools. They never change."""
 
 
 def _is_named_by_client(function: Function) -> bool:

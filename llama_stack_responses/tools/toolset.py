@@ -29,8 +29,8 @@ from ..core.types import Json
 from ..core.unavailable_tools import OmittedTool, Unavailable, UnavailableTool
 from ..logs import get_logger
 from ..store.read_allowance import computed
-from .function_names import FunctionNames
-from .mcp.list_budget import ListBudget, ServerBounds
+from .function_names import NO_FUNCTIONS, FunctionNames
+from .mcp.list_budget import HasList, ListBudget, ServerBounds
 from .tool import Cites, DueCall, FindsTools, HasDueCalls, HoldsResources, NeedsPreparation, Tool
 from .tool_function import Function, ItemReporter
 from .tool_history import ToolHistory
@@ -81,6 +81,7 @@ class Toolset:
         self._request = request
         self._makers = makers
         self._unavailable = unavailable
+        self._servers = servers
         self._tools: list[Tool] = []
         self._entries: list[Json] = []
         self._known: dict[Identity, None] = {}  # a set: an empty dict takes less memory
@@ -88,8 +89,7 @@ class Toolset:
         for number, entry in enumerate(request.tools):
             self._room.take(entry)
             self._add(entry, self._tool_of(entry, f"tools[{number}].type"))
-        self._budget = ListBudget(servers)
-        self._budget.assign_to(self._tools)
+        self._share_budget()
         self._searches = any(isinstance(tool, FindsTools) for tool in self._tools)
         self._loaded = _NOTHING
         self._choice = choice = request.tool_choice
@@ -251,8 +251,18 @@ class Toolset:
         for entry in selection.added:
             self._add(entry, self._carried_tool(entry))
         if selection.added:
-            self._budget.assign_to(self._tools)
+            self._share_budget()
             self._index()
+
+    def _share_budget(self) -> None:
+        """Let the MCP servers among the tools share one budget for their lists."""
+        for tool in self._tools:
+            if isinstance(tool, HasList):
+                tool.budget = self._budget
+
+    @cached_property
+    def _budget(self) -> ListBudget:
+        return ListBudget(self._servers)
 
     def _add(self, entry: Json, tool: Tool) -> None:
         self._known |= dict.fromkeys(identities(entry))
@@ -288,7 +298,7 @@ class Toolset:
         return make(entry, self._request)
 
     def _index(self) -> None:
-        self._function_names = FunctionNames(self._tools)
+        self._function_names = FunctionNames(self._tools) if self._tools else NO_FUNCTIONS
         self._functions = self._function_names.functions
         self._allowed = self._chosen()
 

@@ -6,7 +6,6 @@ continuable, so tools over a limit are left out. Only those that one new request
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -28,10 +27,11 @@ Identity = Origin | bytes
 CARRIERS: Final = ("tool_search_output", "additional_tools")
 """The items that contain tools."""
 
-_TOOLS: Final = "tools"
-_UNNAMED: Final = "unnamed"
-_SERVERS: Final = "mcp"
-_SEARCHES: Final = "tool_search"
+_SERVER: Final = "mcp"
+_SEARCH: Final = "tool_search"
+
+_TOOLS, _UNNAMED, _SERVERS, _SEARCHES = range(4)
+"""The limits, by their index in a `ToolRoom`."""
 
 
 class ToolRoom:
@@ -42,14 +42,19 @@ class ToolRoom:
         servers: maximum number of MCP servers.
     """
 
+    __slots__ = ("_left",)
+
     def __init__(self, tools: int, servers: int) -> None:
-        unnamed = DEFAULT_LIMITS.max_unnamed_tools
-        self._left = Counter({_TOOLS: tools, _UNNAMED: unnamed, _SERVERS: servers, _SEARCHES: 1})
+        self._left = [tools, DEFAULT_LIMITS.max_unnamed_tools, servers, 1]
 
     def take(self, entry: Json) -> None:
         """Count a declared tool, whether there is room or not."""
         for _ in identities(entry):
-            self._left.subtract(_counts(entry["type"]))
+            self._subtract(_counts(entry["type"]))
+
+    def _subtract(self, counts: Iterable[int]) -> None:
+        for each in counts:
+            self._left[each] -= 1
 
     def exceeded(self, entries: Iterable[Json], known: Collection[Identity]) -> bool:
         """Return whether different tools of these entries are over a limit, and count them until then.
@@ -66,7 +71,7 @@ class ToolRoom:
             for name in identities(entry):
                 if name not in added and _SEARCHES not in counts:
                     added.add(name)
-                    self._left.subtract(counts)
+                    self._subtract(counts)
                     if any(self._left[each] < 0 for each in counts):
                         return True
         return False
@@ -86,7 +91,7 @@ class ToolRoom:
                 if name in known:
                     named.add(name)
                 elif self._left[_TOOLS] > 0 and name not in selected and all(self._left[each] > 0 for each in counts):
-                    self._left.subtract(counts)
+                    self._subtract(counts)
                     selected.add(name)
         return Selection(named | selected, _first_entries(entries, selected))
 
@@ -132,11 +137,11 @@ def identities(entry: Json) -> Sequence[Identity]:
     return [(None, entry["name"]) if "name" in entry else orjson.dumps(entry, option=orjson.OPT_SORT_KEYS)]
 
 
-def _counts(kind: str) -> Sequence[str]:
+def _counts(kind: str) -> Sequence[int]:
     """Return the limits that apply to a tool of this type."""
     if kind in NAMED_TOOLS:
-        return (_TOOLS, _SERVERS) if kind == _SERVERS else (_TOOLS,)
-    return (_TOOLS, _UNNAMED, _SEARCHES) if kind == _SEARCHES else (_TOOLS, _UNNAMED)
+        return (_TOOLS, _SERVERS) if kind == _SERVER else (_TOOLS,)
+    return (_TOOLS, _UNNAMED, _SEARCHES) if kind == _SEARCH else (_TOOLS, _UNNAMED)
 
 
 def check_carried(items: Sequence[Json], declared: Sequence[Json], limits: RequestLimits) -> None:
@@ -157,7 +162,7 @@ def check_carried(items: Sequence[Json], declared: Sequence[Json], limits: Reque
             f"at most {limits.max_mcp_servers} MCP servers, and {limits.max_unnamed_tools} without a name of their own."
         )
         raise bad_request(message, "input", "array_above_max_length")
-    labels = {tool["server_label"] for tool in (*declared, *entries) if tool["type"] == _SERVERS}
+    labels = {tool["server_label"] for tool in (*declared, *entries) if tool["type"] == _SERVER}
     lists = {item["server_label"]: item["tools"] for item in items if item["type"] == "mcp_list_tools"}
     if sum(len(tools) for label, tools in lists.items() if label in labels) > limits.max_listed_tools:
         message = (

@@ -35,6 +35,8 @@ _JSON_BEGINS: Final = frozenset('{["-0123456789')
 _SIGNATURE_CHARACTERS: Final = 64
 """Characters counted for a signature in addition to its own: each is sealed with a part of the reasoning."""
 _TEXT_KINDS: Final = (REASONING_TEXT, SUMMARY_TEXT)
+_UNDECIDED: Final[Json] = {"completed_at": None, "incomplete_details": None, "error": None}
+"""The fields of a response that `set_outcome` adds, as events show them before."""
 
 
 @dataclass(slots=True)
@@ -117,8 +119,7 @@ class Assembler:
     """Builds one response.
 
     Args:
-        response: the response object with status `in_progress` and an empty `output`; the assembler owns it from here
-            on.
+        response: the response object with status `in_progress` and an empty `output`, which the assembler copies.
         kind_of: returns how a call of the function with this name appears to the client; None if it is hidden.
         show_logprobs: whether the client asked for the logprobs of the text.
         structured: whether the client asked for JSON.
@@ -126,6 +127,8 @@ class Assembler:
         whole_of: as `ToolCalls` takes it.
 
     Attributes:
+        response: the response so far. It has the fields of its outcome only from `set_outcome` on: with a few fields
+            less, the dict of a response that is streamed takes half the memory.
         calls: the tool calls.
         open_text: the text to which the last delta was appended; None if the next delta needs more than that.
     """
@@ -140,7 +143,8 @@ class Assembler:
         seal: Callable[[Sequence[ReasoningSegment]], str] | None = None,
         whole_of: Callable[[str], Whole | None] = lambda _: None,
     ) -> None:
-        self.response = response
+        self.response = {name: value for name, value in response.items() if name not in _UNDECIDED}
+        self._outcome = _UNDECIDED
         self._output = Output(response)
         self._next = self._output.next
         self.calls = ToolCalls(self._output, kind_of, whole_of)
@@ -281,17 +285,17 @@ class Assembler:
         error: ApiError | None = None,
     ) -> None:
         """Set the last fields of the closed response. Until `end`, a later call replaces them."""
-        self.response |= {
-            "status": status,
+        self._outcome = {
             "completed_at": completed_at,
             "incomplete_details": {"reason": incomplete_reason} if incomplete_reason else None,
             "error": error.response_error() if error else None,
         }
+        self.response |= {"status": status, **self._outcome}
 
     def end(self) -> list[Event]:
         """Return the terminal event, after an `error` event if there was an error."""
         out: list[Event] = []
-        if error := self.response["error"]:
+        if error := self._outcome["error"]:
             out.append(events.error(self._next(), error["code"], error["message"], error.get("param")))
         out.append(terminal_event(self._next(), self._snapshot()))
         return out
@@ -471,7 +475,7 @@ class Assembler:
         return _OpenItem(item["id"], index, item)
 
     def _snapshot(self) -> dict[str, Any]:
-        return self.response | {"output": list(self._output.items)}
+        return self.response | self._outcome | {"output": list(self._output.items)}
 
 
 def _position_fields(kind: str, end: int, length: int) -> dict[str, int]:

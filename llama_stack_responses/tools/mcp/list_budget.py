@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,12 +37,6 @@ class ListBudget:
         self.slots = asyncio.Semaphore(_MAX_CONCURRENT_LISTS)
         self._bytes = bounds.list_bytes
         self._tools = DEFAULT_LIMITS.max_listed_tools
-
-    def assign_to(self, tools: Iterable[object]) -> None:
-        """Let the servers among the tools of a response use this budget."""
-        for tool in tools:
-            if isinstance(tool, HasList):
-                tool.budget = self
 
     def take(self, tools: int) -> int:
         """Count tools of a list in the conversation, as far as there is room; return how many were counted."""
