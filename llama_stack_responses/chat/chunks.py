@@ -184,6 +184,28 @@ class ChunkReader:
         max_characters: the argument.
     """
 
+    __slots__ = (
+        "_as_summary",
+        "_begun",
+        "_calls",
+        "_custom",
+        "_extended",
+        "_finish",
+        "_half_tokens",
+        "_joiner",
+        "_last",
+        "_own_summaries",
+        "_seen",
+        "_splitter",
+        "_stalls",
+        "_summaries",
+        "_usage",
+        "characters",
+        "extensions",
+        "max_characters",
+        "service_tier",
+    )
+
     def __init__(self, profile: Profile, max_characters: int, *, summaries: bool = False) -> None:
         self.service_tier: str | None = None
         self.characters = 0

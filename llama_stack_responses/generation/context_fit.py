@@ -43,6 +43,19 @@ class ContextFit:
         large_work: builds large requests.
     """
 
+    __slots__ = (
+        "_counts",
+        "_is_calibrated",
+        "_large_work",
+        "_last",
+        "_lengths",
+        "_max_estimate",
+        "_model",
+        "_profile",
+        "_scale",
+        "_shortest",
+    )
+
     def __init__(
         self, model: str, profile: Profile, counts: TokenCounts, lengths: ContextLengths, large_work: LargeWork
     ) -> None:

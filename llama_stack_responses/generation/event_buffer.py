@@ -46,6 +46,27 @@ class EventBuffer:
         passed: how often events were passed on without waking the reader.
     """
 
+    __slots__ = (
+        "_ended",
+        "_events",
+        "_form",
+        "_last",
+        "_limit",
+        "_loop",
+        "_passed_at",
+        "_planned",
+        "_reader",
+        "_run",
+        "_timer",
+        "_transcript",
+        "_wanted",
+        "_write",
+        "_writer",
+        "event_times",
+        "order",
+        "passed",
+    )
+
     def __init__(
         self,
         *,

@@ -137,6 +137,24 @@ class Intake:
         waits: whether it is another stream's turn now.
     """
 
+    __slots__ = (
+        "_assembler",
+        "_began",
+        "_error",
+        "_event_buffer",
+        "_loop",
+        "_over",
+        "_pause",
+        "_read",
+        "_reader",
+        "_round",
+        "_taken",
+        "_watchdog",
+        "deltas",
+        "end",
+        "waits",
+    )
+
     def __init__(self, round_: Round, watchdog: Watchdog, event_buffer: EventBuffer) -> None:
         self._round = round_
         self._watchdog = watchdog

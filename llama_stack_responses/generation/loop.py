@@ -118,6 +118,30 @@ class Generation:
         after_step: receives the progress after compactions, rounds with calls to run, and answered calls.
     """
 
+    __slots__ = (
+        "_after_step",
+        "_assembler",
+        "_auto_compaction",
+        "_ends",
+        "_event_buffer",
+        "_held",
+        "_items",
+        "_limits",
+        "_model_items",
+        "_model_round",
+        "_moderation_filter",
+        "_new_items",
+        "_operation",
+        "_output_said",
+        "_request",
+        "_rounds",
+        "_stop_point",
+        "_telemetry",
+        "_tool_execution",
+        "_toolset",
+        "_waiting",
+    )
+
     def __init__(
         self,
         request: CreateRequest,

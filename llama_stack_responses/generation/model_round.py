@@ -84,6 +84,26 @@ class ModelRound:
         accepted: a future that is done once the model server has accepted the first request.
     """
 
+    __slots__ = (
+        "_context_fit",
+        "_event_buffer",
+        "_fair_yield",
+        "_filters",
+        "_idle_seconds",
+        "_inference",
+        "_instructions",
+        "_left",
+        "_max_characters",
+        "_output",
+        "_profile",
+        "_read_reasoning",
+        "_read_summary",
+        "_request",
+        "_toolset",
+        "accepted",
+        "timeline",
+    )
+
     def __init__(
         self,
         request: CreateRequest,

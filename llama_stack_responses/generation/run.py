@@ -55,6 +55,23 @@ class ForegroundRun:
         refused: whether the model server refused the request, so that there is no response.
     """
 
+    __slots__ = (
+        "_assembler",
+        "_begun",
+        "_created",
+        "_driver",
+        "_drop",
+        "_ending",
+        "_generation",
+        "_keep",
+        "_refusal_seconds",
+        "_shutting_down",
+        "_task",
+        "error",
+        "event_buffer",
+        "refused",
+    )
+
     def __init__(
         self,
         generation: ForegroundGeneration,

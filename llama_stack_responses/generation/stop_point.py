@@ -21,6 +21,8 @@ class StopPoint:
         wanted: whether to end at the next stop point.
     """
 
+    __slots__ = ("_kind", "wanted")
+
     def __init__(self) -> None:
         self.wanted = False
         self._kind: type | None = None

@@ -116,6 +116,23 @@ class Timeline:
         event_times: notes when events were ready.
     """
 
+    __slots__ = (
+        "_activity",
+        "_began",
+        "_keeps_requests",
+        "_left",
+        "_owner",
+        "_queue_ms",
+        "_requests",
+        "_rounds",
+        "_stored_requests",
+        "_tools",
+        "_tries",
+        "_truncated",
+        "counts",
+        "event_times",
+    )
+
     def __init__(
         self, activity: Activity | None = None, owner: Owner = ANONYMOUS, *, keeps_requests: bool = False
     ) -> None:

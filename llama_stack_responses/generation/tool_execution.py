@@ -49,6 +49,8 @@ class ToolExecution:
         timeline: records when they were run.
     """
 
+    __slots__ = ("_assembler", "_event_buffer", "_held", "_left", "_seconds", "_telemetry", "_timeline", "_toolset")
+
     def __init__(
         self,
         toolset: Toolset,

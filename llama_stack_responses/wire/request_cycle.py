@@ -51,6 +51,29 @@ class RequestCycle:
         answer: what sends the answer, until it is sent.
     """
 
+    __slots__ = (
+        "_abandon",
+        "_abort_connection",
+        "_answer_reservation",
+        "_began",
+        "_body_is_incomplete",
+        "_body_reservation",
+        "_loop",
+        "_receive",
+        "_request_id",
+        "_reservations",
+        "_reserve_answer",
+        "_rest",
+        "_scope",
+        "_send",
+        "_sending_since",
+        "_timer",
+        "_unread_seconds",
+        "_watch",
+        "answer",
+        "started",
+    )
+
     def __init__(
         self,
         scope: Scope,

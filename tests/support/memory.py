@@ -1,5 +1,6 @@
-"""The peak memory of a server and its descendants."""
+"""The peak memory of a server and its descendants, and the objects that a test's process holds."""
 
+import gc
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,6 +31,11 @@ class PeakMemory:
         """Return the sum of the peak growth of the server and its current descendants, in megabytes."""
         grown = (_megabytes(each, "VmHWM") - self._before.get(each, 0.0) for each in descendants(self._pid))
         return sum(max(each, 0.0) for each in grown)
+
+
+def count_of(kind: type) -> int:
+    """Return how many objects of a class exist, also of one without weak references."""
+    return sum(type(each) is kind for each in gc.get_objects())
 
 
 def _megabytes(pid: int, name: str) -> float:

@@ -133,6 +133,23 @@ class Assembler:
         open_text: the text to which the last delta was appended; None if the next delta needs more than that.
     """
 
+    __slots__ = (
+        "_blanks",
+        "_buffered",
+        "_message",
+        "_next",
+        "_outcome",
+        "_output",
+        "_reasoning",
+        "_seal",
+        "_show_logprobs",
+        "_structured",
+        "_used",
+        "calls",
+        "open_text",
+        "response",
+    )
+
     def __init__(
         self,
         response: Json,

@@ -11,10 +11,10 @@ LARGE_CHARACTERS: Final = 65_536
 _FRAGMENTS_PER_JOIN: Final = 1_024
 """Fragments that are joined at once."""
 
-FRAGMENTS_PER_GROUP: Final = 32
-"""Fragments that become one string, a power of two: each string takes more memory than the characters of a token."""
+FRAGMENTS_PER_GROUP: Final = 8
+"""Fragments that are added to a group, a power of two: each string takes more memory than the characters of a token."""
 _GROUPED_CHARACTERS: Final = 1_024
-"""Maximum characters of a fragment that `append` copies into a group."""
+"""Characters from which no more are added to a group, and maximum characters of a fragment that `append` adds to it."""
 
 
 class Fragments:
@@ -35,7 +35,7 @@ class Fragments:
         self._text = ""
 
     def append(self, text: str) -> None:
-        """Append a fragment, and make the last ones a single piece if they are small and enough for a group."""
+        """Append a fragment, and add the last ones to a group if they are small and enough for that."""
         self.pieces.append(text)
         if len(text) > _GROUPED_CHARACTERS:
             self.keep_pieces()
@@ -47,15 +47,14 @@ class Fragments:
         self._grouped = len(self.pieces)
 
     def group(self) -> None:
-        """Make the last fragments a single piece."""
+        """Make the last fragments a single piece, together with the group before them if that is small."""
         pieces, begin = self.pieces, max(self._grouped, self._joined)
-        group = "".join(pieces[begin:])
-        if self._counted == begin:
-            self._length += len(group)
-        else:
+        if self._counted > begin:
             self.length()
+            self._counted = begin + 1
+        group = "".join(pieces[begin:])
         pieces[begin:] = (group,)
-        self._counted = self._grouped = begin + 1
+        self._grouped = begin + (len(group) >= _GROUPED_CHARACTERS)
 
     def length(self) -> int:
         """Return the number of characters; each fragment is counted once, however often this is called."""

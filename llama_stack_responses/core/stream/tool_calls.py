@@ -98,6 +98,19 @@ class ToolCalls:
         client_calls: how many calls of this round the client has to run.
     """
 
+    __slots__ = (
+        "_call_ids",
+        "_emitted",
+        "_kind_of",
+        "_line",
+        "_output",
+        "_running",
+        "_whole_of",
+        "_writing",
+        "client_calls",
+        "server_calls",
+    )
+
     def __init__(
         self, output: Output, kind_of: Callable[[str], CallKind | None], whole_of: Callable[[str], Whole | None]
     ) -> None:

@@ -163,6 +163,19 @@ class _Parsing:
         receive: parses bytes, as a method of the protocol.
     """
 
+    __slots__ = (
+        "_flow",
+        "_loop",
+        "_parts",
+        "_planned",
+        "_protocol",
+        "_receive",
+        "_since_progress",
+        "_slice",
+        "_transport",
+        "_waiting",
+    )
+
     def __init__(self, protocol: Any, transport: asyncio.Transport, receive: Callable[[Any, bytes], None]) -> None:
         self._protocol = protocol
         self._flow = protocol.flow

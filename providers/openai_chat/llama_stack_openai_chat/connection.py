@@ -10,9 +10,8 @@ import asyncio
 import ssl
 import zlib
 from collections.abc import Callable
-from contextvars import copy_context
+from contextvars import Context
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final, cast
 
 import httptools
@@ -40,6 +39,10 @@ class Head:
         """Return the first header of this lower-case name; empty if there is none."""
         return next((value for each, value in self.headers if each.lower() == name), b"")
 
+    def drop_headers(self) -> None:
+        """Drop the headers, which a long stream would hold although nothing reads them any more."""
+        self.headers.clear()
+
 
 def _why(error: Exception) -> str:
     """Return why an answer cannot be read. The parser wraps what its callbacks raise."""
@@ -66,6 +69,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_complete",
+        "_context",
         "_error",
         "_framing_size",
         "_incoming",
@@ -79,6 +83,7 @@ class Connection(asyncio.Protocol):
         "_reusable",
         "_seconds",
         "_size",
+        "_sized",
         "_stopped",
         "_timer",
         "_transport",
@@ -111,7 +116,9 @@ class Connection(asyncio.Protocol):
         self._reusable = False
         self._error: Exception | None = None
         self._inflater: Any = None
+        self._sized = False
         self._push: Callable[[bytes], bool] | None = None
+        self._context: Context
         self._stopped = False
 
     async def ask(self, request: bytes, body: bytes | bytearray = b"") -> Head:
@@ -152,20 +159,22 @@ class Connection(asyncio.Protocol):
         """Pass the body to `push` as it arrives, until that returns False; return whether the body has ended.
 
         What arrives while this waits is passed on in the call that receives it, without a task switch. `push` runs in
-        the caller's context, and must not raise.
+        the context of the calling task, and must not raise.
 
         Raises:
             TimeoutError, OSError: as for `ask`.
         """
-        pushed: Callable[[bytes], bool] = partial(copy_context().run, push)  # type: ignore[call-arg]  # mypy takes `push` for all
+        task = asyncio.current_task()
+        assert task
+        self._context = task.get_context()
         while True:
             if self._pieces:
-                if not pushed(self._buffered()):
+                if not push(self._buffered()):
                     return False
             elif self._complete:
                 return True
             else:
-                self._push = pushed
+                self._push = push
                 try:
                     await self._more()
                 finally:
@@ -286,7 +295,7 @@ class Connection(asyncio.Protocol):
             return
         if (push := self._push) and not self._stopped:
             self._received_at = self._loop.time()
-            if self._pieces and not push(self._buffered()):
+            if self._pieces and not self._context.run(push, self._buffered()):
                 self._stopped = True
             elif not self._complete:
                 return
@@ -295,8 +304,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Handle the end of the connection."""
         self.closed = True
-        sized = self.head and (self.head.header(b"content-length") or self.head.header(b"transfer-encoding"))
-        if self.head and not (sized or exc or self._error):
+        if self.head and not (self._sized or exc or self._error):
             # A body without a length ends with its connection.
             self._complete = True
             self._wake()
@@ -323,6 +331,7 @@ class Connection(asyncio.Protocol):
             self._incoming = Head()
             return
         self.head = self._incoming
+        self._sized = bool(self.head.header(b"content-length") or self.head.header(b"transfer-encoding"))
         encoding = self.head.header(b"content-encoding").lower()
         if encoding in (b"gzip", b"x-gzip", b"deflate"):
             self._inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)

@@ -20,6 +20,20 @@ class RepeatedEvent:
     An event with the same bytes, and any JSON string between them, has the same members except that string.
     """
 
+    __slots__ = (
+        "_before",
+        "_behind",
+        "_frame_before",
+        "_frame_behind",
+        "_frame_end",
+        "_frame_start",
+        "_misses",
+        "_one_line",
+        "_rest",
+        "_size",
+        "_start",
+    )
+
     def __init__(self) -> None:
         self._before = self._behind = b""
         self._frame_before = self._frame_behind = b""

@@ -118,17 +118,17 @@ class Delivery:
         if self.receive is None or not self.receive(event):
             self._left = event
 
-    def left(self) -> list[Any]:
-        """Return the event that has to be read, in a list; an empty list if there is none.
+    def left(self) -> tuple[Any, ...]:
+        """Return the event that has to be read, in a tuple; an empty tuple if there is none.
 
         Raises:
             Exception: the error, after all events before it.
         """
         if self._left is not _NOTHING:
-            return [self._left]
+            return (self._left,)
         if self.error:
             raise self.error
-        return []
+        return ()
 
 
 class EventStream(AsyncGenerator[Any, None]):

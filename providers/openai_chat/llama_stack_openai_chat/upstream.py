@@ -123,6 +123,7 @@ class Upstream:
             answer = _object(await self._rest(connection, request), request)
             _refuse_error(answer, request)
             raise errors.no_answer(request.without_key(), "it answers with JSON instead of a stream")
+        connection.head.drop_headers()
         reader = EventReader(build, request.without_key)
         delivery = Delivery(reader)
         return EventStream(self._events(connection, request, reader, delivery), delivery, connection)

@@ -43,7 +43,7 @@ def test_many_small_fragments_are_held_as_few_strings() -> None:
             fragments.join()
         if number == 20:
             assert fragments.length() == 32
-    assert len(fragments.pieces) < 250
+    assert len(fragments.pieces) < 40
     assert (fragments.text(), fragments.length()) == (expected, len(expected))
 
 

@@ -335,13 +335,13 @@ class BufferedInference(FakeInference):
         await asyncio.Event().wait()
 
 
-async def test_chunks_at_hand_after_end_are_dropped() -> None:
+async def test_chunks_at_hand_after_end_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     stop_point = StopPoint()
     chunks = [text("a"), call("f", "1"), text("never"), *(reasoning("never") for _ in range(40))]
     setting = Harness(
         stop_point=stop_point, tools=FUNCTIONS, inference=BufferedInference([text("a"), reasoning("b"), *chunks])
     )
-    stop_point.begin_round = lambda: setattr(stop_point, "wanted", True)  # type: ignore[method-assign]
+    monkeypatch.setattr(StopPoint, "begin_round", lambda self: setattr(self, "wanted", True))
     stop_point._kind = Text
     assert await setting.generation.run() == STEERED
     assert setting.output == ["a"]

@@ -17,7 +17,7 @@ from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.fragments import Fragments
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.generation.event_buffer import EventBuffer
-from llama_stack_responses.generation.loop import GenerationLimits
+from llama_stack_responses.generation.loop import Generation, GenerationLimits
 from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
@@ -281,7 +281,7 @@ async def test_internal_error_fails_response(monkeypatch: pytest.MonkeyPatch, ca
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(harness.run._generation, "_add_output", broken)
+    monkeypatch.setattr(Generation, "_add_output", broken)
     await harness.run.begin()
     final = await harness.read()
     assert final["error"]["message"] == "The server failed while it generated the response (ZeroDivisionError)."

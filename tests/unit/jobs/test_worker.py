@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,12 +14,14 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.generation.loop import Generation
 from llama_stack_responses.intervals import DEFAULT, Intervals
 from llama_stack_responses.jobs import queue as jobs
 from llama_stack_responses.jobs import runner
 from llama_stack_responses.jobs.queue import QUEUE
 from llama_stack_responses.store.records import Condition, Op, Put
 from tests.support.inference import Round, finish, text
+from tests.support.memory import count_of
 from tests.support.records import WatchedRecords
 from tests.support.waiting import turns, until
 from tests.support.wire import output_text
@@ -187,16 +188,16 @@ async def test_job_whose_input_alone_exceeds_the_limit_runs(start: Start) -> Non
 
 
 async def test_input_of_cancelled_job_is_released_without_garbage_collection(start: Start) -> None:
+    gc.collect()
     gc.disable()
+    before = count_of(Generation)
     try:
         here = start([text("a"), asyncio.Event(), finish()])
         await here.submit(here.background)
         await until(lambda: here.inference.streaming == 1)
-        [runner_of_job] = here.background.worker._runners.values()
-        generation = weakref.ref(runner_of_job._generation)
-        del runner_of_job
+        assert count_of(Generation) == before + 1
         await here.background.cancel(ID)
-        await until(lambda: generation() is None)
+        await until(lambda: count_of(Generation) == before)
     finally:
         gc.enable()
 

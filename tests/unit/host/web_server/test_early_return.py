@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-import weakref
 from collections.abc import Awaitable, Callable
 from inspect import currentframe
 from traceback import walk_stack
@@ -21,6 +20,7 @@ from llama_stack_responses.host.platform import SERVER
 from llama_stack_responses.host.web_server.early_return import return_early
 from llama_stack_responses.wire.request_cycle import RequestCycle, cycle_of
 from tests.support.asgi import App, Body, scope_of
+from tests.support.memory import count_of
 from tests.support.waiting import until
 
 type Json = dict[str, Any]
@@ -204,17 +204,19 @@ async def test_unknown_middleware_has_the_route_send_the_rest(served: Served) ->
 
 
 async def test_request_is_freed_without_garbage_collection(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    ends: list[weakref.ref[object]] = []
+    counts: list[int] = []
     send_later = RequestCycle.send_later
 
     def noted(cycle: RequestCycle, rest: Callable[[], Awaitable[None]]) -> bool:
-        ends.append(weakref.ref(cycle))
+        counts.append(count_of(RequestCycle))
         return send_later(cycle, rest)
 
     monkeypatch.setattr(RequestCycle, "send_later", noted)
+    gc.collect()
     gc.disable()
+    before = count_of(RequestCycle)
     try:
         await served.run()
-        assert [freed() for freed in ends] == [None]
+        assert [*counts, count_of(RequestCycle)] == [before + 1, before]
     finally:
         gc.enable()
