@@ -67,7 +67,7 @@ class ContextFit:
         self._scale: float | None = None  # tokens per estimated token
         self._is_calibrated = False
         self._max_estimate: float | None = None  # maximum number of estimated tokens of the next request
-        self._last: Json = {"messages": []}
+        self._last: Json | None = None
         self._shortest = False
 
     async def fit(self, items: Sequence[Json], make: Make, max_tokens: int | None, *, to_answer: bool = True) -> Json:
@@ -88,13 +88,17 @@ class ContextFit:
             def shortened() -> Json:
                 return self._shortened(items, droppable(items, to_answer=to_answer), make, max_estimate)
 
-            self._last = await self._large_work.run(shortened, items)
-        return self._last
+            self._last = chat = await self._large_work.run(shortened, items)
+        return chat
 
     async def whole(self, items: Sequence[Json], make: Make) -> Json:
         """Build the request from all items, and record it as the one that is sent next."""
-        self._last = await self._large_work.run(partial(make, items), items)
-        return self._last
+        self._last = chat = await self._large_work.run(partial(make, items), items)
+        return chat
+
+    def drop_request(self) -> None:
+        """Drop the request that was sent last: the model answers it, and it would be held until the end of the answer."""
+        self._last = None
 
     async def room(self, max_tokens: int | None) -> float | None:
         """Return the tokens that a request may have without the answer; None if no bound is known."""
@@ -116,7 +120,7 @@ class ContextFit:
         """Adjust the bounds after the last request was refused; return whether the next one can be shorter."""
         if refusal.length:
             self._lengths.learn(self._model, refusal.length)
-        if self._shortest:
+        if self._shortest or self._last is None:
             return False
         sent = estimated_tokens(self._last)
         if refusal.length and refusal.tokens and not self._is_calibrated:

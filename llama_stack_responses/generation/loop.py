@@ -352,6 +352,7 @@ class Generation:
             self._event_buffer.put(self._assembler.close("completed"))
             return Finish("steered")
         self._event_buffer.put(self._assembler.feed(delta))
+        self._model_round.note_output()
         return None
 
     def _full(self) -> bool:

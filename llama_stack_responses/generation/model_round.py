@@ -235,11 +235,20 @@ class ModelRound:
         if not self.accepted.done():
             self.accepted.set_result(None)
 
+    def note_output(self) -> None:
+        """Note that the model has written something: its request will not be sent again."""
+        self._context_fit.drop_request()
+
     async def _run_round(self, chat: Json, round_: Round, kind: str = "answer") -> RoundResult:
         round_.operation.set_request(chat)
         await self.timeline.requested(chat, kind)
         try:
-            end = await self._read(chat, round_)
+            with Watchdog(self._idle_seconds) as watchdog:
+                intake = Intake(round_, watchdog, self._event_buffer)
+                stream = await self._inference.open_stream(chat, intake.take, intake)
+                del chat  # It would be held for as long as the model answers.
+                self.accept()
+                end = await self._read(stream, round_, intake, watchdog)
         except OutputLimitReached:
             end = None
         except ApiError:
@@ -253,35 +262,27 @@ class ModelRound:
         assert end, "a round ends with its Finish"
         return RoundResult(end, round_.reader.service_tier)
 
-    async def _read(self, chat: Json, round_: Round) -> Finish | None:
-        """Take the deltas of the stream; return how the round ended, if it ended before the stream."""
-        with Watchdog(self._idle_seconds) as watchdog:
-            intake = Intake(round_, watchdog, self._event_buffer)
-            stream = await self._inference.open_stream(chat, intake.take, intake)
-            self.accept()
-            async with ClosedStream(stream) as chunks:
-                with intake:
-                    return await self._take(round_, chunks, intake, watchdog)
-
-    async def _take(
-        self, round_: Round, chunks: AsyncGenerator[Any], intake: Intake, watchdog: Watchdog
+    async def _read(
+        self, stream: AsyncGenerator[Any], round_: Round, intake: Intake, watchdog: Watchdog
     ) -> Finish | None:
         """Do what the intake cannot do without waiting; return how the round ended, if it ended before the stream."""
-        async for chunk in chunks:
-            intake.take_unless_pushed(chunk)
-            if intake.deltas:
-                if end := await self._take_in_batches(round_, watchdog, intake.deltas):
-                    return end
-                intake.count_taken(chunk)
-            if intake.end:
-                return intake.end
-            if self._event_buffer.full:
-                with watchdog.paused():
-                    await self._event_buffer.drained()
-            if intake.waits:
-                await self._fair_yield.wait_turn()
-                intake.begin_burst()
-            del chunk  # It would be held while others are pushed.
+        async with ClosedStream(stream) as chunks:
+            with intake:
+                async for chunk in chunks:
+                    intake.take_unless_pushed(chunk)
+                    if intake.deltas:
+                        if end := await self._take_in_batches(round_, watchdog, intake.deltas):
+                            return end
+                        intake.count_taken(chunk)
+                    if intake.end:
+                        return intake.end
+                    if self._event_buffer.full:
+                        with watchdog.paused():
+                            await self._event_buffer.drained()
+                    if intake.waits:
+                        await self._fair_yield.wait_turn()
+                        intake.begin_burst()
+                    del chunk  # It would be held while others are pushed.
         return None
 
     async def _take_in_batches(self, round_: Round, watchdog: Watchdog, deltas: Deltas) -> Finish | None:

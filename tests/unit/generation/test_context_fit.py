@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +16,7 @@ from llama_stack_responses.core.errors import ApiError, TooLongError
 from llama_stack_responses.generation.context_lengths import ContextLengths
 from tests.support.generation_harness import COMPLETED, GenerationHarness
 from tests.support.inference import FakeInference, Round, Step, call, chunk, finish, text
+from tests.support.waiting import until
 
 Json = dict[str, Any]
 
@@ -133,6 +136,32 @@ async def test_every_round_of_long_turn_fits_context() -> None:
         assert "And now?" in [message["content"] for message in request["messages"]]
     assert harness.seen[0][1] == "user 0"
     assert harness.seen[-1][1] == "And now?"
+
+
+async def test_refusal_after_chunk_without_output_is_retried() -> None:
+    harness = Conversation([chunk({"role": "assistant"}), too_long(DEAR.format(2_000, 3_600))], ANSWER)
+    assert await harness.generation.run() == COMPLETED
+    assert len(harness.seen[1]) < len(harness.seen[0])
+
+
+def held_requests() -> int:
+    """Return how many chat requests this process holds."""
+    return sum(type(each) is dict and "messages" in each and "model" in each for each in gc.get_objects())
+
+
+async def test_request_is_held_until_the_answer_begins() -> None:
+    gc.collect()
+    before, begins, goes_on = held_requests(), asyncio.Event(), asyncio.Event()
+    harness = Conversation([chunk({"role": "assistant"}), begins, text("Hel"), goes_on, *ANSWER])
+    work = asyncio.create_task(harness.generation.run())
+    await until(lambda: harness.inference.sent == 1)
+    harness.inference.requests.clear()
+    assert held_requests() == before + 1
+    begins.set()
+    await until(lambda: harness.inference.sent == 2)
+    assert held_requests() == before
+    goes_on.set()
+    assert await work == COMPLETED
 
 
 async def test_refusal_after_first_delta_is_not_retried() -> None:
