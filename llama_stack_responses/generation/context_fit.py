@@ -97,7 +97,7 @@ class ContextFit:
         return chat
 
     def drop_request(self) -> None:
-        """Drop the request that was sent last: the model answers it, and it would be held until the end of the answer."""
+        """Drop the request that was sent last, which would be held until the end of its answer."""
         self._last = None
 
     async def room(self, max_tokens: int | None) -> float | None:
