@@ -11,7 +11,6 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import lru_cache
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Final
@@ -26,6 +25,7 @@ from llama_stack_responses.core.stream.calls import ServerCall
 from llama_stack_responses.core.stream.deltas import Finish
 from llama_stack_responses.core.stream.usage import Usage
 
+from ..core.lru_cache import LruCache
 from ..core.types import Json
 from ..logs import Attached
 from . import content
@@ -39,6 +39,8 @@ _SCOPE: Final = "llama_stack_responses"
 _SCHEMA: Final = "https://opentelemetry.io/schemas/1.37.0"
 
 _ANY_PROVIDER: Final = "_OTHER"
+_MAX_LABELS: Final = 256
+"""Maximum number of labels that are kept for further operations with the same model."""
 
 _SETTINGS: Final[Mapping[str, str]] = {
     "frequency_penalty": "gen_ai.request.frequency_penalty",
@@ -243,10 +245,11 @@ class Telemetry:
         self._meter = metrics.get_meter(_SCOPE, meter_provider=meters, schema_url=_SCHEMA)
         self._instruments = Instruments(self._meter)
         self._wants_content = content.is_wanted(environment)
+        self._labels = LruCache[tuple[str, str], Labels](_MAX_LABELS)
 
     def response(self, response: Json) -> AbstractContextManager[ResponseOperation]:
         """Trace a response that runs within the block."""
-        labels = _labels("invoke_agent", response["model"])
+        labels = self._labels_of("invoke_agent", response["model"])
         more: dict[str, AttributeValue] = {
             "gen_ai.response.id": response["id"],
             "openai.api.type": "responses",
@@ -259,7 +262,7 @@ class Telemetry:
 
     def round(self, model: str, whole: ResponseOperation) -> AbstractContextManager[RoundOperation]:
         """Trace a model round of this response that runs within the block."""
-        name, labels, measured = f"chat {model}", _labels("chat", model), self._instruments.operation
+        name, labels, measured = f"chat {model}", self._labels_of("chat", model), self._instruments.operation
         doing = self._doing(RoundOperation, name, SpanKind.CLIENT, labels, {}, measured)
         doing.operation.whole = whole
         return doing
@@ -303,6 +306,14 @@ class Telemetry:
         monitor.start()
         return monitor
 
+    def _labels_of(self, operation: str, model: str) -> Labels:
+        """Return the labels of an operation, which open ones with the same model share."""
+        labels = self._labels.get((operation, model))
+        if labels is None:
+            labels = _labels(operation, model)
+            self._labels.set((operation, model), labels)
+        return labels
+
     def _doing[Kind: Operation](
         self, kind: type[Kind], name: str, span_kind: SpanKind, labels: Labels, more: Labels, measured: Histogram
     ) -> _Doing[Kind]:
@@ -333,9 +344,7 @@ class _StoreCall:
         self._measured.record(perf_counter() - self._began, self._labels)
 
 
-@lru_cache(maxsize=256)
 def _labels(operation: str, model: str) -> Labels:
-    """Return the labels of an operation, which all those with this model share."""
     provider, slash, _ = model.partition("/")
     return {
         "gen_ai.operation.name": operation,
