@@ -11,6 +11,7 @@ from ..core.stream.item_order import ItemOrder
 from ..core.stream.output import OpenText
 from ..core.stream.transcript import Transcript
 from .event_times import EventTimes
+from .shared_timer import SharedTimer, Timeout
 
 
 class EventWriter(Protocol):
@@ -38,6 +39,7 @@ class EventBuffer:
         wanted: whether there is a reader; if not, events are dropped.
         transcript: records all events, wanted or not.
         event_times: the initial value of the attribute.
+        timer: has the timeouts of other streams too; by default, the buffer has its own.
         limit: number of buffered events from which `full` is true.
 
     Attributes:
@@ -57,6 +59,8 @@ class EventBuffer:
         "_planned",
         "_reader",
         "_run",
+        "_silence",
+        "_timeout",
         "_timer",
         "_transcript",
         "_wanted",
@@ -73,6 +77,7 @@ class EventBuffer:
         wanted: bool,
         transcript: Transcript | None = None,
         event_times: EventTimes | None = None,
+        timer: SharedTimer | None = None,
         limit: int = 256,
     ) -> None:
         self.order = ItemOrder()
@@ -93,7 +98,9 @@ class EventBuffer:
         self._loop = asyncio.get_running_loop()
         self._planned = False
         self._passed_at = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = timer
+        self._silence = 0.0
+        self._timeout: Timeout | None = None
 
     @property
     def full(self) -> bool:
@@ -209,13 +216,15 @@ class EventBuffer:
         if not self._count() and not self._ended:
             loop = self._loop
             self._reader, self._write, self._passed_at = loop.create_future(), write, loop.time()
-            self._timer = loop.call_later(silence, self._end_silence, silence) if silence else None
+            if silence:
+                self._silence = silence
+                self._plan_timeout()
             try:
                 await self._reader
             finally:
                 self._write = None
-                if self._timer:
-                    self._timer.cancel()
+                if self._timeout:
+                    self._timeout.cancel()
         return bool(self._count()) or not self._ended
 
     def ready(self) -> list[Event]:
@@ -262,11 +271,14 @@ class EventBuffer:
         else:
             _wake(self._reader)
 
-    def _end_silence(self, silence: float) -> None:
-        """Wake the reader, unless events were passed on meanwhile."""
-        loop = self._loop
-        if (left := self._passed_at + silence - loop.time()) > 0:
-            self._timer = loop.call_later(left, self._end_silence, silence)
+    def _plan_timeout(self) -> None:
+        self._timer = self._timer or SharedTimer()
+        self._timeout = self._timer.plan(self._passed_at + self._silence, self)
+
+    def expire(self) -> None:
+        """Wake the reader after a silence, or wait for the rest of the time if events were passed on meanwhile."""
+        if self._passed_at + self._silence > self._loop.time():
+            self._plan_timeout()
         else:
             _wake(self._reader)
 

@@ -47,6 +47,7 @@ from .held_output import HeldOutput
 from .loop import NOTHING_DONE, Generation, GenerationLimits, GenerationProgress
 from .model_round import ModelRound
 from .reasoning_summary import ReasoningSummarizer
+from .shared_timer import SharedTimer
 from .stop_point import StopPoint
 from .timeline import Timeline
 from .token_counts import TokenCounts
@@ -70,6 +71,7 @@ class GenerationFactory:
         checks: moderates texts.
         large_work: does the work on large conversations.
         fair_yield: schedules concurrent streams.
+        timer: has the timeouts of concurrent streams.
         telemetry: records spans and metrics.
         unavailable: how requests for unavailable tools are handled.
         mcp_approval: default `require_approval` of MCP servers.
@@ -88,6 +90,7 @@ class GenerationFactory:
     checks: Checks
     large_work: LargeWork
     fair_yield: FairYield = field(default_factory=FairYield)
+    timer: SharedTimer = field(default_factory=SharedTimer)
     telemetry: Telemetry = field(default_factory=Telemetry)
     unavailable: Unavailable = field(default_factory=Unavailable)
     mcp_approval: Approval = "always"
@@ -312,6 +315,7 @@ class GenerationContext:
             output_bytes=factory.limits.output_bytes,
             output=HeldOutput(held),
             fair_yield=factory.fair_yield,
+            timer=factory.timer,
             instructions=instructions if isinstance(instructions, str) else None,
             read_reasoning=self.reasoning.read,
             read_summary=self.summaries.read,

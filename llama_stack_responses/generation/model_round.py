@@ -29,6 +29,7 @@ from .delta_filter import DeltaFilter
 from .event_buffer import EventBuffer
 from .held_output import HeldOutput
 from .intake import Deltas, Intake, Preparation, Round, Take, nothing_to_prepare
+from .shared_timer import SharedTimer
 from .stream_close import ClosedStream
 from .timeline import Timeline
 from .watchdog import Watchdog
@@ -73,6 +74,7 @@ class ModelRound:
             incomplete.
         output: counts that output; a round that has no room for it ends as incomplete too.
         fair_yield: schedules concurrent streams.
+        timer: has the timeouts of concurrent streams; by default, each round has its own.
         instructions: the instructions before the conversation; None for none.
         read_reasoning: opens a reasoning item for the model.
         read_summary: opens a compaction item for the model.
@@ -99,6 +101,7 @@ class ModelRound:
         "_read_reasoning",
         "_read_summary",
         "_request",
+        "_timer",
         "_toolset",
         "accepted",
         "timeline",
@@ -117,6 +120,7 @@ class ModelRound:
         output_bytes: int,
         output: HeldOutput,
         fair_yield: FairYield,
+        timer: SharedTimer | None = None,
         instructions: str | None = None,
         read_reasoning: Callable[[Json], Sequence[ReasoningSegment]] = plain_reasoning,
         read_summary: Callable[[Json], Summary | None] = lambda _: None,
@@ -134,6 +138,7 @@ class ModelRound:
         self._max_characters = self._left = output_bytes
         self._output = output
         self._fair_yield = fair_yield
+        self._timer = timer
         self._instructions = instructions
         self._read_reasoning = read_reasoning
         self._read_summary = read_summary
@@ -243,7 +248,7 @@ class ModelRound:
         round_.operation.set_request(chat)
         await self.timeline.requested(chat, kind)
         try:
-            with Watchdog(self._idle_seconds) as watchdog:
+            with Watchdog(self._idle_seconds, self._timer) as watchdog:
                 intake = Intake(round_, watchdog, self._event_buffer)
                 stream = await self._inference.open_stream(chat, intake.take, intake)
                 del chat  # It would be held for as long as the model answers.

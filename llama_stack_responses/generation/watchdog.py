@@ -9,25 +9,31 @@ from types import TracebackType
 from typing import Self
 
 from ..core.errors import ApiError
+from .shared_timer import SharedTimer
 
 
 class Watchdog:
     """Cancels the task that created it after `seconds` without a `reset`; the block then ends with a 504.
 
-    `asyncio.timeout` would need a new timer for every chunk. The watchdog keeps a single timer, which checks when it
-    fires how long ago the last `reset` was.
+    `asyncio.timeout` would need a new timer for every chunk. The watchdog keeps a single timeout. When that ends, it
+    checks how long ago the last `reset` was.
+
+    Args:
+        seconds: the time.
+        timer: has the timeouts of other streams too; by default, the watchdog has its own.
     """
 
-    __slots__ = ("_last", "_loop", "_paused", "_seconds", "_task", "_timed_out", "_timer")
+    __slots__ = ("_last", "_loop", "_paused", "_seconds", "_task", "_timed_out", "_timeout", "_timer")
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, timer: SharedTimer | None = None) -> None:
         self._seconds = seconds
+        self._timer = timer or SharedTimer()
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._last = self._loop.time()
         self._timed_out = False
         self._paused = False
-        self._timer = self._loop.call_later(seconds, self._check)
+        self._timeout = self._timer.plan(self._last + seconds, self)
 
     def reset(self) -> None:
         """Restart the timeout."""
@@ -49,17 +55,19 @@ class Watchdog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._timer.cancel()
+        self._timeout.cancel()
         # Otherwise the traceback of a cancellation, which the task keeps, would be in a cycle with this object.
         task, self._task = self._task, None
         # Undo the cancellation, also if the block turned it into another exception: the timeout was its cause.
         if self._timed_out and task and task.uncancel() == 0 and error is not None:
             raise ApiError(504, f"The inference provider sent nothing for {self._seconds:g} seconds.") from error
 
-    def _check(self) -> None:
-        silent = 0.0 if self._paused else self._loop.time() - self._last
+    def expire(self) -> None:
+        """Cancel the task after too long a silence, or wait for the rest of the time."""
+        now = self._loop.time()
+        silent = 0.0 if self._paused else now - self._last
         if silent < self._seconds:
-            self._timer = self._loop.call_later(self._seconds - silent, self._check)
+            self._timeout = self._timer.plan(now + self._seconds - silent, self)
         elif self._task:
             self._timed_out = True
             self._task.cancel()

@@ -78,7 +78,9 @@ class ForegroundResponses:
         # Only a client that reads the stream knows event numbers, and the response's id before it is stored.
         transcript = Transcript() if request.store and request.stream else None
         event_times = context.timeline.event_times if transcript else None
-        event_buffer = EventBuffer(wanted=request.stream, transcript=transcript, event_times=event_times)
+        event_buffer = EventBuffer(
+            wanted=request.stream, transcript=transcript, event_times=event_times, timer=self._factory.timer
+        )
 
         with ExitStack() as unless_begun:
             slot = unless_begun.enter_context(self._admission.reserve(start.owner).add(1))

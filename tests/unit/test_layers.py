@@ -48,7 +48,7 @@ LAYERS: Final = {
         {"listed_items"},
     ),
     f"{PACKAGE}.generation": (
-        {"activity", "event_times", "shared_events"},
+        {"activity", "event_times", "shared_events", "shared_timer"},
         {
             "delta_filter",
             "dependencies",

@@ -1,0 +1,97 @@
+"""One timer of the event loop for many timeouts: an open stream has several, and a timer takes half a kilobyte."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import Context
+from heapq import heapify, heappop, heappush
+from typing import Final, Protocol
+
+_FEW: Final = 64
+"""Cancelled timeouts that are kept until they are due, however many others there are."""
+
+
+class Expires(Protocol):
+    """An object that has a timeout."""
+
+    def expire(self) -> None:
+        """Act on the end of the time; must not raise."""
+        ...
+
+
+class Timeout:
+    """A timeout that is planned.
+
+    Args:
+        at: the time of the event loop at which it ends.
+        timer: ends it.
+        target: what has the timeout.
+    """
+
+    __slots__ = ("_target", "_timer", "at")
+
+    def __init__(self, at: float, timer: SharedTimer, target: Expires) -> None:
+        self.at = at
+        self._timer = timer
+        self._target: Expires | None = target
+
+    def __lt__(self, other: Timeout) -> bool:
+        return self.at < other.at
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it was cancelled, or has ended."""
+        return self._target is None
+
+    def end(self) -> None:
+        """Tell the target, unless the timeout was cancelled."""
+        target, self._target = self._target, None
+        if target:
+            target.expire()
+
+    def cancel(self) -> None:
+        """Cancel it; this has no effect after its end."""
+        if self._target:
+            self._target = None
+            self._timer.count_cancelled()
+
+
+class SharedTimer:
+    """The timeouts of one event loop."""
+
+    def __init__(self) -> None:
+        self._timeouts: list[Timeout] = []  # a heap
+        self._cancelled = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def plan(self, at: float, target: Expires) -> Timeout:
+        """Have `target` told at this time of the event loop; return the timeout."""
+        timeout = Timeout(at, self, target)
+        heappush(self._timeouts, timeout)
+        if self._timeouts[0] is timeout:
+            self._start()
+        return timeout
+
+    def count_cancelled(self) -> None:
+        """Count a timeout that was cancelled; drop all of these if they are more than the others."""
+        self._cancelled += 1
+        if self._cancelled > max(_FEW, len(self._timeouts) // 2):
+            self._timeouts = [each for each in self._timeouts if not each.is_cancelled]
+            heapify(self._timeouts)
+            self._cancelled = 0
+
+    def _start(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+        # Without a context of its own, the timer would hold that of one of the streams.
+        self._timer = asyncio.get_running_loop().call_at(self._timeouts[0].at, self._check, context=Context())
+
+    def _check(self) -> None:
+        """End the timeouts that are due, and wait for the next one."""
+        self._timer, now = None, asyncio.get_running_loop().time()
+        while self._timeouts and (self._timeouts[0].at <= now or self._timeouts[0].is_cancelled):
+            timeout = heappop(self._timeouts)
+            self._cancelled -= timeout.is_cancelled
+            timeout.end()
+        if self._timeouts:
+            self._start()

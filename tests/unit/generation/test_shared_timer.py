@@ -1,0 +1,97 @@
+"""Many timeouts with one timer of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from llama_stack_responses.generation.shared_timer import SharedTimer, Timeout
+from tests.support.clock import LoopClock
+
+
+class Noted:
+    """A timeout that records its end.
+
+    Args:
+        number: its number.
+        ended: gets the number at its end.
+        then: is called after that.
+    """
+
+    def __init__(self, number: int, ended: list[int], then: Callable[[], object] = lambda: None) -> None:
+        self._number = number
+        self._ended = ended
+        self._then = then
+
+    def expire(self) -> None:
+        self._ended.append(self._number)
+        self._then()
+
+
+def plan(timer: SharedTimer, seconds: float, ended: list[int], then: Callable[[], object] = lambda: None) -> Timeout:
+    """Plan a timeout after so many seconds, whose number these are."""
+    return timer.plan(asyncio.get_running_loop().time() + seconds, Noted(round(seconds), ended, then))
+
+
+async def test_timeouts_end_in_the_order_of_their_times(loop_clock: LoopClock) -> None:
+    timer, ended = SharedTimer(), list[int]()
+    for seconds in (50.0, 20.0, 70.0, 10.0):
+        plan(timer, seconds, ended)
+    await loop_clock.passes(9.0)
+    assert ended == []
+    await loop_clock.passes(12.0)
+    assert ended == [10, 20]
+    await loop_clock.passes(60.0)
+    assert ended == [10, 20, 50, 70]
+
+
+async def test_cancelled_timeout_does_not_end(loop_clock: LoopClock) -> None:
+    timer, ended = SharedTimer(), list[int]()
+    first, second = (plan(timer, seconds, ended) for seconds in (10.0, 20.0))
+    first.cancel()
+    await loop_clock.passes(30.0)
+    assert ended == [20]
+    second.cancel()
+    plan(timer, 10.0, ended)
+    await loop_clock.passes(20.0)
+    assert ended == [20, 10]
+
+
+async def test_timeout_is_planned_at_the_end_of_another(loop_clock: LoopClock) -> None:
+    timer, ended = SharedTimer(), list[int]()
+    plan(timer, 10.0, ended, lambda: plan(timer, 15.0, ended))
+    plan(timer, 40.0, ended)
+    await loop_clock.passes(12.0)
+    await loop_clock.passes(20.0)
+    assert ended == [10, 15]
+    await loop_clock.passes(20.0)
+    assert ended == [10, 15, 40]
+
+
+async def test_timer_has_one_timer_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    timer, loop, planned = SharedTimer(), asyncio.get_running_loop(), list[asyncio.TimerHandle]()
+    call_at = loop.call_at
+
+    def noted(*args: object, **options: object) -> asyncio.TimerHandle:
+        planned.append(call_at(*args, **options))  # type: ignore[arg-type]
+        return planned[-1]
+
+    monkeypatch.setattr(loop, "call_at", noted)
+    for seconds in (100.0, 200.0, 300.0, 50.0):
+        plan(timer, seconds, [])
+    assert [each.cancelled() for each in planned] == [True, False]
+
+
+async def test_cancelled_timeouts_are_dropped_if_they_are_many(loop_clock: LoopClock) -> None:
+    timer, ended = SharedTimer(), list[int]()
+    open_ones = [plan(timer, 100.0 + number, ended) for number in range(100)]
+    for _ in range(10_000):
+        plan(timer, 50.0, ended).cancel()
+    assert len(timer._timeouts) < 250
+    open_ones[0].cancel()
+    await loop_clock.passes(300.0)
+    assert ended == [100 + number for number in range(1, 100)]
+    assert timer._timeouts == []
+    assert timer._cancelled == 0
