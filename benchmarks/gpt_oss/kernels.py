@@ -46,7 +46,7 @@ TOLERANCE = 0.02  # of the norm of a row's error, relative: bf16 has eight bits
 TOLERANCES = {"qkv-keys-fp8": 0.04, "qkv-values-fp8": 0.04}
 MIXED = ((70, 1), (0, 40), (100, 37), (3, 5))  # computed tokens, and tokens to compute; decodes come first
 DRAFTED = ((0, 1), (70, 5), (61, 5), (100, 2))  # computed tokens, and rows of a decode with drafts
-PLAIN = {"SPLIT_ROWS": 0, "FUSED_ROWS": 1 << 30}  # neither splits of inputs nor cuBLAS
+PLAIN = {"MAX_DENSE_SPLITS": 1, "DECODED_ROWS": 1 << 30}  # neither splits of inputs nor cuBLAS after attention
 PARAMS = SamplingParams(max_tokens=1, temperature=1.0)
 RESTRICTED = (
     replace(PARAMS, top_p=0.9),
@@ -62,8 +62,13 @@ Spans = tuple[tuple[int, int], ...]
 def on_device(plan: Plan, device: torch.device) -> TritonOps:
     if device.type == "cpu":
         return TritonOps(plan.config, wide=True)
-    processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return TritonOps(plan.config, processors=processors, dependent=has_dependent_launch(device))
+    gpu = torch.cuda.get_device_properties(device)
+    return TritonOps(
+        plan.config,
+        processors=gpu.multi_processor_count,
+        dependent=has_dependent_launch(device),
+        shared=gpu.shared_memory_per_block_optin,
+    )
 
 
 @contextmanager
@@ -383,7 +388,7 @@ def dense_launches(case: Case, ops: TritonOps, weights: Weights, repeats: int) -
     }
     for name, (weight, each, run) in both.items():
         yield launch(name, weight, rows, each, run)
-        if not triton_ops.SPLIT_ROWS < rows <= triton_ops.FUSED_ROWS:
+        if name != "qkv":
             yield launch(f"{name}-plain", weight, rows, each, under(run, **PLAIN))
     yield launch("qkv-cublas", first.qkv, rows, count, lambda n: functional.linear(x, layer(n).qkv, layer(n).qkv_bias))
     yield launch(

@@ -10,26 +10,28 @@ from llama_stack_gpt_oss.engine.kernels import triton_ops
 from llama_stack_gpt_oss.engine.kernels.triton_ops import Tiles, TritonOps
 from llama_stack_gpt_oss.engine.weights import Weights
 
-from .kernels import Case, attention, dense_launches, launches, on_device, spans_of, under
+from .kernels import Case, attention, launches, on_device, spans_of, under
 from .measures import Row, launched
 from .plans import Plan, random_weights
 
-PROMPT_TILES = ((128, 64, 8, 4), (128, 64, 8, 3), (128, 128, 8, 3), (64, 64, 4, 4))
+PROMPT_TILES = ((128, 128, 4, 3), (128, 128, 8, 3), (256, 128, 8, 3), (128, 64, 8, 4), (64, 64, 4, 4))
 TILES = tuple(product((64, 128), (256, 128), (4, 8), (4, 3)))  # strip, depth, warps, stages
+HEAD_TILES = ((64, 128, 4, 4), (128, 64, 8, 4), (128, 64, 4, 4), (128, 128, 4, 3), (256, 64, 8, 4))
 # Other values of constants: the constant's name, the kernel, its maximum of rows, and the values that are tried.
 CONSTANTS: tuple[tuple[str, str, int, tuple[int, ...]], ...] = (
-    ("STRIP", "head", 1, (32, 64, 128)),
-    ("STRIP", "head", 64, (32, 64, 128)),
+    ("DOWN_SPLITS", "down", 1, (2, 1, 3, 4)),
     ("MIN_SPLITS", "attention", 1, (4, 8, 16, 32)),
     ("MIN_SPLITS", "attention", 64, (4, 8, 16, 32)),
     ("QUERIES", "attention", 2048, (16, 32)),
 )
-# Other parts of the tiles of the projections around attention, which are tried in this order.
-PARTS: dict[str, dict[str, tuple[int, ...]]] = {
-    "qkv": {"strip": (32,), "depth": (32, 128), "warps": (2, 8), "stages": (2, 3, 4, 6, 8)},
-    "out": {"strip": (32, 64), "depth": (64, 256), "warps": (2, 8), "stages": (2, 3, 4, 6, 8)},
+# Other parts of the tile of the projection after attention, which are tried in this order.
+PARTS: dict[str, tuple[int, ...]] = {
+    "strip": (16, 64),
+    "depth": (128, 256),
+    "warps": (2, 8),
+    "stages": (3, 4, 6),
 }
-SPLITS = (1, 2, 4, 8)  # of their inputs, for few rows
+SPLITS = (1, 2, 4, 8)  # of its inputs
 UNBALANCED = 2.0  # for BALANCE: no number of splits is enough, so there are as many as there may be
 
 
@@ -40,14 +42,16 @@ Choice = dict[str, object]  # constants of `triton_ops` and their values
 def sweep(plan: Plan, device: torch.device) -> Iterator[Row]:
     """Yield the time of kernels with each tile or constant with which they launch, and the best of each at the end."""
     ops, weights = _prepared(plan, device)
-    for rows, name, tiles in (
-        (1, "FEW", TILES),
-        (9 if plan.tiny else 64, "MANY", TILES),
-        (max(plan.timed_rows), "PROMPT", PROMPT_TILES),
+    many, some = max(plan.timed_rows), 9 if plan.tiny else 64
+    for rows, kernels, choices in (
+        (1, ("up", "down"), _tiles(plan, "MANY", TILES)),
+        (1, ("head",), _tiles(plan, "HEAD_FEW", HEAD_TILES)),
+        (some, ("up", "down"), _tiles(plan, "MANY", TILES)),
+        (33 if plan.tiny else 64, ("head",), _tiles(plan, "HEAD_MANY", HEAD_TILES)),
+        (many, ("up", "down"), _tiles(plan, "PROMPT", PROMPT_TILES)),
     ):
-        choices: list[Choice] = [{name: Tiles(*each)} for each in _some(plan, tiles)]
         for launch in launches(Case(plan, ops, weights, spans_of(plan, rows)), ops, weights, plan.repeats):
-            if launch.kernel in ("up", "down"):
+            if launch.kernel in kernels:
                 for row in tried(choices, launch.run, plan.repeats, device):
                     yield {"rows": rows, "kernel": launch.kernel, **row}
     for name, kernel, most, values in CONSTANTS:
@@ -59,16 +63,13 @@ def sweep(plan: Plan, device: torch.device) -> Iterator[Row]:
 
 @torch.inference_mode()
 def projections(plan: Plan, device: torch.device) -> Iterator[Row]:
-    """Yield the times of the projections around attention with other splits and tiles; see `improved`."""
+    """Yield the times of the projection after attention with other splits and tiles; see `improved`."""
     ops, weights = _prepared(plan, device)
-    for rows, suffix in ((1, "FEW"), (17 if plan.tiny else 64, "MANY")):
-        case = Case(plan, ops, weights, spans_of(plan, rows))
-        for kernel, parts in PARTS.items():
-            splits = _some(plan, SPLITS) if rows <= triton_ops.SPLIT_ROWS else ()
-            changes = {part: _some(plan, values) for part, values in _some(plan, list(parts.items()))}
-            run = _launch(case, ops, weights, kernel, plan.repeats)
-            for row in improved(f"{kernel.upper()}_{suffix}", splits, changes, run, plan.repeats, device):
-                yield {"rows": rows, "kernel": kernel, **row}
+    for rows in (1, 17 if plan.tiny else 64):
+        changes = {part: _some(plan, values) for part, values in _some(plan, list(PARTS.items()))}
+        run = _launch(Case(plan, ops, weights, spans_of(plan, rows)), ops, weights, "out", plan.repeats)
+        for row in improved("OUT", _some(plan, SPLITS), changes, run, plan.repeats, device):
+            yield {"rows": rows, "kernel": "out", **row}
 
 
 def improved(
@@ -113,6 +114,11 @@ def tried(
     return best
 
 
+def _tiles(plan: Plan, name: str, tiles: Sequence[tuple[int, int, int, int]]) -> list[Choice]:
+    """Return the choices of tiles for a constant."""
+    return [{name: Tiles(*each)} for each in _some(plan, tiles)]
+
+
 def _label(choice: Choice) -> str:
     return " ".join(f"{name}={value}" for name, value in choice.items())
 
@@ -127,6 +133,6 @@ def _prepared(plan: Plan, device: torch.device) -> tuple[TritonOps, Weights]:
 
 
 def _launch(case: Case, ops: TritonOps, weights: Weights, kernel: str, repeats: int) -> Callable[[int], object]:
-    """Return the launches of attention, or of a kernel with dense weights."""
-    found = (attention(case, ops, weights, None, repeats), *dense_launches(case, ops, weights, 1))
+    """Return the launches of a kernel."""
+    found = (attention(case, ops, weights, None, repeats), *launches(case, ops, weights, 1))
     return next(each.run for each in found if each.kernel == kernel)

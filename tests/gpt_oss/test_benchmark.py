@@ -80,16 +80,16 @@ def test_all_sections_run_on_small_shapes(tmp_path: Path) -> None:
     assert all(row["drafted"] > 0 for row in rows if row.get("drafts"))
     assert [row["equal"] for row in rows if row["section"] == "agreement" and "equal" in row] == [16, 16, 16]
     best = [(row["rows"], row["kernel"]) for row in rows if row["section"] == "sweep" and "best" in row]
-    experts = [(1, "up"), (1, "down"), (9, "up"), (9, "down"), (65, "up"), (65, "down")]
-    assert best == [*experts, (1, "head"), (9, "head"), (1, "attention"), (9, "attention"), (9, "attention")]
+    tiles = [(1, "up"), (1, "down"), (1, "head"), (9, "up"), (9, "down"), (33, "head"), (65, "up"), (65, "down")]
+    assert best == [*tiles, (1, "down"), (1, "attention"), (9, "attention"), (9, "attention")]
     swept = [(row["rows"], row["kernel"]) for row in rows if row["section"] == "projections" and "best" in row]
-    assert list(dict.fromkeys(swept)) == [(1, "qkv"), (1, "out"), (17, "qkv"), (17, "out")]
+    assert list(dict.fromkeys(swept)) == [(1, "out"), (17, "out")]
     parts = [row["part"] for row in rows if row["section"] == "start" and "part" in row]
     loaded = ["copy to the device", "load from a file", "repack an expert"]
     assert parts == [*loaded, "warm-up 1", "warm-up 2", "compilation", "capture"]
     assert [row["ok"] for row in compared if row["kernel"] in ("unpack", "write")] == [True] * 8
     timed = {row.get("kernel") for row in rows if row["section"] == "kernels"}
-    assert {f"{kernel}-plain" for kernel in ("qkv", "out", "route", "up", "down")} | {"redraw-top-p"} < timed
+    assert {f"{kernel}-plain" for kernel in ("out", "route", "up", "down")} | {"redraw-top-p"} < timed
     assert [row["dependent"] for row in rows if row["section"] == "decode" and "dependent" in row] == [False]
     attended = [row for row in rows if row["section"] == "kernels" and row.get("kernel") == "attention"]
     found = [(row["rows"], row["keys"], row["window"]) for row in attended]
@@ -260,11 +260,12 @@ def test_launches_on_gpu_are_timed_as_graph_with_cold_cache(monkeypatch: pytest.
     assert events == [*compiled, *recorded, "replay", "overwrite", "record", "replay", "record", "settle"]
 
 
-def test_multiprocessors_and_dependent_launch_are_those_of_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=100))
+def test_multiprocessors_shared_memory_and_dependent_launch_are_those_of_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = SimpleNamespace(multi_processor_count=100, shared_memory_per_block_optin=1 << 17)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
     monkeypatch.setattr(kernels, "has_dependent_launch", lambda _: True)
     ops = kernels.on_device(SMALL, torch.device("cuda"))
-    assert (ops._processors, ops._options["launch_pdl"], ops._wide) == (100, True, False)
+    assert (ops._processors, ops._shared, ops._options["launch_pdl"], ops._wide) == (100, 1 << 17, True, False)
 
 
 def test_host_waits_for_gpu_and_overwrites_its_cache(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,11 +312,11 @@ def test_sweep_ends_with_fastest_tile_that_launches(monkeypatch: pytest.MonkeyPa
     tiles = [Tiles(strip=64, depth=depth, warps=4, stages=4) for depth in (64, 128, 256, 512)]
     seconds = {64: 3.0, 128: 1.0, 256: 2.0}
     monkeypatch.setattr(sweeps, "launched", lambda run, *_: run(0))
-    before = triton_ops.FEW
-    *rows, last = sweeps.tried([{"FEW": tile} for tile in tiles], lambda _: seconds[triton_ops.FEW.depth], 1, CPU)
+    before = triton_ops.MANY
+    *rows, last = sweeps.tried([{"MANY": tile} for tile in tiles], lambda _: seconds[triton_ops.MANY.depth], 1, CPU)
     assert [row.get("microseconds", row.get("failed")) for row in rows] == [3e6, 1e6, 2e6, "KeyError"]
-    assert last == {"best": f"FEW={tiles[1]}", "microseconds": 1e6}
-    assert triton_ops.FEW is before
+    assert last == {"best": f"MANY={tiles[1]}", "microseconds": 1e6}
+    assert triton_ops.MANY is before
 
 
 def test_sweep_without_tile_that_launches_goes_on_with_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,26 +324,25 @@ def test_sweep_without_tile_that_launches_goes_on_with_first(monkeypatch: pytest
         raise RuntimeError
 
     monkeypatch.setattr(sweeps, "launched", lambda run, *_: run(0))
-    rows = list(sweeps.improved("OUT_FEW", (1, 2), {"warps": (2, 8)}, fail, 1, CPU))
+    rows = list(sweeps.improved("OUT", (1, 2), {"warps": (2, 8)}, fail, 1, CPU))
     assert {row.get("failed") for row in rows} == {"RuntimeError"}
     assert len(rows) == 6
 
 
 def test_projection_is_swept_from_best_number_of_splits_and_tile_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     def seconds(_: int) -> float:
-        tile = triton_ops.OUT_FEW
-        found = abs(tile.warps - 8) + abs(tile.depth - 64) + abs(tile.strip - 32)
-        splits = TritonOps(REAL.config).dense_splits(1, 180)
-        return 1.0 + found + (0 if splits == 4 else 1)
+        tile = triton_ops.OUT
+        found = abs(tile.warps - 8) + abs(tile.depth - 128) + abs(tile.strip - 16)
+        splits = TritonOps(REAL.config).dense_splits(90)
+        return 1.0 + found + (0 if splits == 2 else 1)
 
     monkeypatch.setattr(sweeps, "launched", lambda run, *_: run(0))
-    parts = sweeps.PARTS["out"]
-    rows = list(sweeps.improved("OUT_FEW", sweeps.SPLITS, parts, seconds, 1, CPU))
+    rows = list(sweeps.improved("OUT", sweeps.SPLITS, sweeps.PARTS, seconds, 1, CPU))
     assert [row for row in rows if "failed" in row] == []
-    tile = Tiles(strip=32, depth=64, warps=8, stages=6)
-    assert rows[-1] == {"best": f"OUT_FEW={tile} MAX_DENSE_SPLITS=4 BALANCE=2.0", "microseconds": 1e6}
+    tile = Tiles(strip=16, depth=128, warps=8, stages=5)
+    assert rows[-1] == {"best": f"OUT={tile} MAX_DENSE_SPLITS=2 BALANCE=2.0", "microseconds": 1e6}
     tried = [row["tile"] for row in rows if "tile" in row]
-    assert len(set(tried)) == 1 + 4 + sum(map(len, parts.values())) - 1
+    assert len(set(tried)) == 1 + 4 + sum(map(len, sweeps.PARTS.values()))
 
 
 @pytest.mark.parametrize("plan", [REAL, SMALL])

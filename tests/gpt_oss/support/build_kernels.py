@@ -1,6 +1,7 @@
 """Build every kernel as gpt-oss-20b and 120b launch it, and print what the builds have.
 
-The arguments are compute capabilities, such as 90 for 9.0. Only for that one, all kernels are built: see `ELSEWHERE`.
+The arguments are compute capabilities and the KiB of shared memory that a program may have there, such as 90=227 for
+9.0. Only for that one, all kernels are built: see `ELSEWHERE`.
 It runs in a separate process: where kernels are interpreted, there is nothing to build. Another version of Triton may
 be in front of the environment's own on the path.
 """
@@ -26,42 +27,41 @@ from benchmarks.gpt_oss.baselines import STRIP as SCALED_STRIP
 from llama_stack_gpt_oss.engine.kernels import attention, experts, head, inputs, linear, norm, sampling
 from llama_stack_gpt_oss.engine.kernels.triton_ops import (
     CANDIDATES,
-    FEW,
+    DOWN_SPLITS,
+    HEAD_FEW,
+    HEAD_MANY,
+    LARGEST_TILE,
     MANY,
     NUMBERS,
-    OUT_FEW,
-    OUT_MANY,
-    PROMPT,
-    PROMPT_TILE,
-    QKV_FEW,
-    QKV_MANY,
+    OUT,
     QUERIES,
     ROTATED_ROWS,
     ROW_TILE,
     SCORED_EXPERTS,
     SCORED_ROWS,
     SCORES,
-    SMALLEST_TILE,
-    STRIP,
     SUMMED,
+    expert_tiles,
 )
 from llama_stack_gpt_oss.engine.sampler import PARAMETERS
 
 H100 = 90
 DEPENDENT_LAUNCH = 90  # the first compute capability that has it
 # What is built for other compute capabilities than that of an H100: projections, and experts with the most memory.
-ELSEWHERE = ("qkv-16", "out-16", "up-row", "down-row", "up-group-128", "down-group-128")
+ELSEWHERE = tuple(f"{name}-{block}" for name in ("up-group", "down-group") for block in (64, 128))
+ELSEWHERE += ("out-64-splits-4", "head-64", "up-row", "down-row")
 HIDDEN, WIDTH = 2880, 4096  # inputs of all projections, but for the one after attention
 HEADS = {"QUERY_HEADS": 64, "KV_HEADS": 8}
 DEPENDENT = {"DEPENDENT": True}
 COMMON = {"WIDE": False, **DEPENDENT}
 # Kernels that also read or write a KV cache in FP8, and the share of their bytes that remains.
-IN_FP8 = {"qkv-16": 1, "rotate-prompt": 1, "attention-decode-splits-32": 0.5, "attention-prompt": 0.5}
+IN_FP8 = {"rotate-row": 1, "rotate-prompt": 1, "attention-decode-splits-32": 0.5, "attention-prompt": 0.5}
 OPERATION = re.compile(r"^\s*(?:@!?%\w+\s+)?([a-z][\w.:]*)\s*(.*?);", re.MULTILINE)  # of PTX
 INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?!NOP|BRA `)", re.MULTILINE)
 BF16 = {"x", "norm", "weight", "bias", "queries", "keys", "values", "mixed", "out", "normed", "sinks", "inner"}
+BF16 |= {"projected_rows"}
 F32 = {"cos", "sin", "logits", "scores", "partial", "parts", "temperatures", "best_scores", "shares", "warmths"}
-F32 |= {"left", "fractions", "adjustments", "own_values", "partial_squares"}
+F32 |= {"left", "fractions", "adjustments", "own_values"}
 F32 |= {"maxima", "masses", "bounds", "kept", "totals"}
 I64 = {"positions", "slots", "seeds", "tokens", "drawn", "unpacked", "chosen"}
 PACKED = {"starts", "lengths", "entries", "addresses", "contents", "packed_tokens", "packed_positions", "row_entries"}
@@ -104,8 +104,6 @@ def kinds(kernel: Any, constants: Mapping[str, Any], fp8: bool) -> dict[str, str
         found["scales"] = "*u8"
     if kernel is scaled_kernel:
         found["out"] = "*fp32"
-    if kernel.__name__ == "rotate_kernel" and constants["SPLITS"] == 1:
-        found |= {"partial": "*bf16", "partial_squares": "*bf16"}  # a product of cuBLAS
     if fp8:
         found |= {"keys": "*fp8e4nv", "values": "*fp8e4nv"}
     return found
@@ -122,9 +120,12 @@ class Variant(NamedTuple):
     read: float
 
 
-def variants() -> dict[str, Variant]:
-    """Return each kernel as it is launched for a decode step of one row, for one of many rows, and for a prompt."""
-    found = {**dense(), **of_experts(), **attending(), **sampling_and_inputs(), **baselines()}
+def variants(shared: int) -> dict[str, Variant]:
+    """Return each kernel as it is launched for a decode step of one row, for one of many rows, and for a prompt.
+
+    shared: bytes of shared memory that a program may have.
+    """
+    found = {**dense(), **of_experts(shared), **attending(), **sampling_and_inputs(), **baselines()}
     for name, share in IN_FP8.items():
         kernel, constants, read = found[name]
         found[f"{name}-fp8"] = Variant(kernel, constants | {"fp8": True}, read * share)
@@ -132,34 +133,27 @@ def variants() -> dict[str, Variant]:
 
 
 def dense() -> dict[str, Variant]:
-    """Return the kernels with dense weights. For prompts, cuBLAS multiplies those of the layers."""
+    """Return the kernels with dense weights. cuBLAS does the product before attention, and for prompts the one after."""
     found: dict[str, Variant] = {}
     for block in (16, 32, 64):
-        paired, plain = (QKV_FEW, OUT_FEW) if block == SMALLEST_TILE else (QKV_MANY, OUT_MANY)
-        pairs = {**HEADS, **COMMON, "HALF": 32, **paired.options(block)}
-        strips = {**COMMON, **plain.options(block)}
-        for splits in (1, 4) if block == 16 else (1,):
-            name = f"{block}-splits-{splits}" if splits > 1 else f"{block}"
-            qkv = Variant(
-                linear.qkv_kernel, {**pairs, "SPLITS": splits}, loaded(2 * paired.strip, HIDDEN, paired.depth, splits)
+        for splits in (1, 4):
+            strips = {**COMMON, **OUT.options(block), "SPLITS": splits}
+            found[f"out-{block}-splits-{splits}"] = Variant(
+                linear.out_kernel, strips, loaded(OUT.strip, WIDTH, OUT.depth, splits)
             )
-            out = Variant(
-                linear.out_kernel, {**strips, "SPLITS": splits}, loaded(plain.strip, WIDTH, plain.depth, splits)
-            )
-            found |= {f"qkv-{name}": qkv, f"out-{name}": out}
-        strips = {**COMMON, "BLOCK_M": block, "BLOCK_N": STRIP, "BLOCK_K": 64, "enable_fp_fusion": False}
-        found[f"head-{block}"] = Variant(head.head_kernel, {**strips, "KEEP": False}, loaded(STRIP, HIDDEN, 64))
-    found["head-kept-64"] = Variant(head.head_kernel, {**strips, "KEEP": True}, loaded(STRIP, HIDDEN, 64))
+        tiles = HEAD_MANY if block == LARGEST_TILE else HEAD_FEW
+        strips = {**COMMON, **tiles.options(block), "enable_fp_fusion": False}
+        read = loaded(tiles.strip, HIDDEN, tiles.depth)
+        found[f"head-{block}"] = Variant(head.head_kernel, {**strips, "KEEP": False}, read)
+        found[f"head-kept-{block}"] = Variant(head.head_kernel, {**strips, "KEEP": True}, read)
     pairs = {**HEADS, **DEPENDENT, "HALF": 32, "num_warps": 1}
-    added = {**pairs, "SPLITS": 4, "BLOCK_M": 1}
-    found["rotate-splits-4"] = Variant(linear.rotate_kernel, added, 4 * 64 * 4)
-    rotated = {**pairs, "SPLITS": 1, "BLOCK_M": ROTATED_ROWS}
-    found["rotate-prompt"] = Variant(linear.rotate_kernel, rotated, ROTATED_ROWS * 64 * 2)
+    for name, block in (("row", 1), ("prompt", ROTATED_ROWS)):
+        found[f"rotate-{name}"] = Variant(linear.rotate_kernel, {**pairs, "BLOCK_M": block}, block * 64 * 2)
     found["norm"] = Variant(norm.norm_kernel, {**DEPENDENT, "BLOCK": 4096}, HIDDEN * 2)
     found["route-row"] = Variant(norm.route_row_kernel, {**DEPENDENT, "BLOCK": 4096}, HIDDEN * 2)
     scored = {**COMMON, "BLOCK_M": SCORED_ROWS, "BLOCK_N": SCORED_EXPERTS, "BLOCK_K": 128}
     found["route-prompt"] = Variant(norm.route_kernel, scored, loaded(SCORED_EXPERTS, HIDDEN, 128))
-    for parts in (2, 4):
+    for parts in (4, 8):
         added = {**DEPENDENT, "PARTS": parts, "BLOCK_N": SUMMED}
         found[f"sum-{parts}"] = Variant(linear.sum_kernel, added, parts * SUMMED * 4)
     return found
@@ -173,17 +167,18 @@ def loaded(rows: int, inputs: int, depth: int, splits: int = 1, size: float = 2)
     return rows * size * inputs / splits / -(-inputs // (depth * splits))
 
 
-def of_experts() -> dict[str, Variant]:
+def of_experts(shared: int) -> dict[str, Variant]:
     """Return the kernels of the experts, of which the 120b has more."""
     found = {}
     for size, count, blocks in (("", 32, (16, 32, 64, 128)), ("-120b", 128, (16, 128))):
         choice = {"EXPERTS": count, "CHOSEN": 4}
-        rows = {**choice, **COMMON, **FEW.options(ROW_TILE)}
-        read = loaded(FEW.strip, HIDDEN, FEW.depth, size=0.5)
+        rows = {**choice, **COMMON, **MANY.options(ROW_TILE)}
+        read = loaded(MANY.strip, HIDDEN, MANY.depth, size=0.5)
         found[f"up-row{size}"] = Variant(experts.up_row_kernel, rows, read)
-        found[f"down-row{size}"] = Variant(experts.down_row_kernel, rows, read)
+        read = loaded(MANY.strip, HIDDEN, MANY.depth, DOWN_SPLITS, size=0.5)
+        found[f"down-row{size}"] = Variant(experts.down_row_kernel, {**rows, "SPLITS": DOWN_SPLITS}, read)
         for block in blocks:
-            tiles = PROMPT if block == PROMPT_TILE else MANY
+            _, tiles = expert_tiles(block * count // 8, count, 4, shared)
             tile = {"EXPERTS": count, **COMMON, **tiles.options(block)}
             read = loaded(tiles.strip, HIDDEN, tiles.depth, size=0.5)
             found[f"up-group-{block}{size}"] = Variant(experts.up_group_kernel, {**tile, "CHOSEN": 4}, read)
@@ -206,6 +201,7 @@ def attending() -> dict[str, Variant]:
         ("prompt-window", 128, QUERIES, 128, 1),
     ):
         cut = {"WINDOW": window, "BLOCK_Q": queries, "BLOCK_M": block, "SPLITS": splits}
+        cut["num_warps"] = max(4, block // 16)
         found[f"attention-{name}"] = Variant(attention.attention_kernel, {**constants, **cut}, 2 * 64 * 64 * 2)
     for splits in (8, 32):
         merged = {**DEPENDENT, "QUERY_HEADS": 64, "SIZE": 64, "SPLITS": splits}
@@ -307,27 +303,26 @@ def instructions(compiled: Any, code: str) -> float:
 
 
 def read_before_wait(ptx: str, arguments: Sequence[str]) -> list[str] | None:
-    """Return the arguments that a kernel reads or prefetches before it waits for the one before it; None: no wait.
+    """Return the arguments that a kernel reads before it waits for the one before it; None: no wait.
 
     arguments: the names of pointers, and nothing for the others.
 
-    Raises ValueError if it writes or branches before, or does not let the next one start at first.
+    Raises ValueError if it writes or branches before, or does not let the next one start after the wait.
     """
-    before, wait, _ = ptx.partition("griddepcontrol.wait")
+    before, wait, after = ptx.partition("griddepcontrol.wait")
     if not wait:
         return None
+    if "launch_dependents" in before or "launch_dependents" not in after:
+        raise ValueError("the next kernel starts too early or late")
     sources: dict[str, set[str]] = {}
     read: set[str] = set()
-    started = False
     for operation, operands in OPERATION.findall(before.partition("{")[2]):
         registers = re.findall(r"%\w+", operands)
         parameter = re.search(r"_param_(\d+)\]", operands)
         found = set().union(*(sources.get(register, set()) for register in registers))
-        started |= "launch_dependents" in operation
-        reads = operation.startswith(("ld.global", "cp.async", "prefetch"))
-        if operation.startswith(("st.global", "bra", "atom", "red")) or (reads and not started):
+        if operation.startswith(("st.global", "bra", "atom", "red")):
             raise ValueError(f"{operation} {operands}")
-        if reads:
+        if operation.startswith(("ld.global", "cp.async")):
             read |= found
         elif parameter and arguments[int(parameter[1]) :][:1] not in ([], [""]):
             sources[registers[0]] = {arguments[int(parameter[1])]}
@@ -373,8 +368,10 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         knobs.cache.dir = folder  # a build that is found in the cache has no report
         found: dict[str, dict[str, Any]] = {}
-        for capability in map(int, sys.argv[1:]):
-            wanted = {name: each for name, each in variants().items() if capability == H100 or name in ELSEWHERE}
+        for argument in sys.argv[1:]:
+            capability, kib = map(int, argument.split("="))
+            each_kernel = variants(kib * 1024).items()
+            wanted = {name: each for name, each in each_kernel if capability == H100 or name in ELSEWHERE}
             found[str(capability)] = {
                 name: measured(each) if capability == H100 else build(each, capability).used()
                 for name, each in wanted.items()

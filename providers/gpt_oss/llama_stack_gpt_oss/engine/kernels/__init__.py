@@ -19,8 +19,14 @@ def choose(config: ModelConfig, device: torch.device, dtype: torch.dtype, depend
         return TorchOps(config)
     from .triton_ops import TritonOps
 
-    processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return TritonOps(config, dtype == torch.float32, processors, dependent and has_dependent_launch(device))
+    gpu = torch.cuda.get_device_properties(device)
+    return TritonOps(
+        config,
+        wide=dtype == torch.float32,
+        processors=gpu.multi_processor_count,
+        dependent=dependent and has_dependent_launch(device),
+        shared=gpu.shared_memory_per_block_optin,
+    )
 
 
 def has_dependent_launch(device: torch.device) -> bool:

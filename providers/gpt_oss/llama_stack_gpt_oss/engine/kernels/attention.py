@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from .dependent import start_next, wait_for_previous
+from .dependent import wait_for_previous
 from .linear import product
 
 
@@ -90,7 +90,6 @@ def attention_kernel(
     the result. Otherwise each split writes to `partial` [rows, heads, SPLITS, SIZE + 2] (weighted sum, highest score,
     sum of weights), to be merged as in Flash-Decoding. WINDOW 0 sees all keys.
     """
-    start_next(DEPENDENT)
     wait_for_previous(DEPENDENT)
     GROUP: tl.constexpr = QUERY_HEADS // KV_HEADS  # noqa: N806
     sequence, kv_head = first_sequence + tl.program_id(0), tl.program_id(1)
@@ -149,7 +148,6 @@ def merge_kernel(
     DEPENDENT: tl.constexpr,  # noqa: N803
 ):
     """Merge the results of the splits, and the sink. Grid (rows, query heads)."""
-    start_next(DEPENDENT)
     row, head = tl.program_id(0), tl.program_id(1)
     splits, dims = tl.arange(0, SPLITS), tl.arange(0, SIZE)
     base = partial + ((row * QUERY_HEADS + head) * SPLITS + splits) * (SIZE + 2)

@@ -1,15 +1,16 @@
 """The experts' projections, computed directly from MXFP4 weights.
 
-For few rows there is a program for each row and chosen expert, which selects the expert from the router's scores. Its
-product fills one row of a tile: what counts is the time to read the weights. For many rows, a kernel groups them by
-expert first.
+For one row there is a program for each chosen expert, which selects the expert from the router's scores. Its product
+fills one row of a tile: what counts is the time to read the weights. For more rows, a kernel groups them by expert
+first.
 """
 
 import triton
 import triton.language as tl
 
 from .decoding import SHRUNK, decoded
-from .dependent import start_next, wait_for_previous
+from .dependent import wait_for_previous
+from .linear import columns_of_split
 
 
 @triton.jit
@@ -46,7 +47,6 @@ def group_kernel(
     order [experts, count] begins with row * CHOSEN + rank of each expert's rows, counts [experts] is their number, and
     shares [rows, CHOSEN] f32 gets the expert's weight in each row.
     """
-    start_next(DEPENDENT)
     expert = tl.program_id(0)
     numbers = tl.arange(0, EXPERTS)
     members = 0
@@ -86,12 +86,16 @@ def _product(
     outputs,
     strip,
     inputs,
+    begin,
+    end,
     BLOCK_M: tl.constexpr,  # noqa: N803
     BLOCK_N: tl.constexpr,  # noqa: N803
     BLOCK_K: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
 ):
     """Multiply the rows `sources` of x by the matrix rows first + outputs: [BLOCK_M, BLOCK_N] in f32.
+
+    Only the inputs from begin, a multiple of BLOCK_K, to end.
 
     The weights are the left operand of a transposed product, as tensor cores read only this one from registers.
     """
@@ -100,7 +104,7 @@ def _product(
     row_scales = 4 * tl.cdiv(inputs, 128)
     packed += first * row_words
     scales += first * row_scales
-    for start in range(0, inputs, BLOCK_K):
+    for start in range(begin, end, BLOCK_K):
         columns = start + tl.arange(0, BLOCK_K)
         word_offsets = start // 8 + tl.arange(0, BLOCK_K // 8)
         groups = start // 32 + tl.arange(0, BLOCK_K // 32)
@@ -154,7 +158,9 @@ def _gate_and_up(
     outputs = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     strip = outputs < 2 * intermediate
     first = expert.to(tl.int64) * 2 * intermediate
-    both = _product(x, sources, alive, packed, scales, first, outputs, strip, hidden, BLOCK_M, BLOCK_N, BLOCK_K, WIDE)
+    both = _product(
+        x, sources, alive, packed, scales, first, outputs, strip, hidden, 0, hidden, BLOCK_M, BLOCK_N, BLOCK_K, WIDE
+    )
     both += tl.load(bias + first + outputs, mask=strip, other=0.0).to(tl.float32)[None, :]
     gate, up = tl.split(tl.reshape(both, (BLOCK_M, BLOCK_N // 2, 2)))
     columns = tl.program_id(0) * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
@@ -183,7 +189,6 @@ def up_row_kernel(
     DEPENDENT: tl.constexpr,  # noqa: N803
 ):
     """Compute gate, up and SwiGLU. Grid (strips of the outputs, rows * CHOSEN). Only one row of a tile is used."""
-    start_next(DEPENDENT)
     wait_for_previous(DEPENDENT)
     row, rank = tl.program_id(1) // CHOSEN, tl.program_id(1) % CHOSEN
     expert, _ = _chosen(scores, row, rank, EXPERTS, CHOSEN)
@@ -254,7 +259,6 @@ def up_group_kernel(
     DEPENDENT: tl.constexpr,  # noqa: N803
 ):
     """Compute gate, up and SwiGLU of `count` grouped rows. Grid (strips of the outputs, tiles)."""
-    start_next(DEPENDENT)
     wait_for_previous(DEPENDENT)
     expert, begin, end = _tile(counts, tl.program_id(1), EXPERTS, BLOCK_M)
     if begin < end:
@@ -292,20 +296,42 @@ def _down(
     parts,
     hidden,
     intermediate,
+    split,
+    SPLITS: tl.constexpr,  # noqa: N803
     BLOCK_M: tl.constexpr,  # noqa: N803
     BLOCK_N: tl.constexpr,  # noqa: N803
     BLOCK_K: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
 ):
-    """Compute parts [pair, strip of BLOCK_N] f32: an expert's output for its rows, times the expert's weight."""
+    """Compute parts [pair, split, strip of BLOCK_N] f32: an expert's output for its rows, times the expert's weight.
+
+    It is the sum of the splits, each of which has a part of the inputs.
+    """
     outputs = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     strip = outputs < hidden
     first = expert.to(tl.int64) * hidden
+    begin, end = columns_of_split(intermediate, split, SPLITS, BLOCK_K)
     total = _product(
-        inner, pair, alive, packed, scales, first, outputs, strip, intermediate, BLOCK_M, BLOCK_N, BLOCK_K, WIDE
+        inner,
+        pair,
+        alive,
+        packed,
+        scales,
+        first,
+        outputs,
+        strip,
+        intermediate,
+        begin,
+        end,
+        BLOCK_M,
+        BLOCK_N,
+        BLOCK_K,
+        WIDE,
     )
-    total += tl.load(bias + first + outputs, mask=strip, other=0.0).to(tl.float32)[None, :]
-    tl.store(parts + pair[:, None] * hidden + outputs[None, :], total * share, mask=alive[:, None] & strip[None, :])
+    offset = tl.load(bias + first + outputs, mask=strip, other=0.0).to(tl.float32)
+    total += tl.where(split == 0, offset, 0.0)[None, :]
+    target = parts + (pair * SPLITS + split)[:, None] * hidden + outputs[None, :]
+    tl.store(target, total * share, mask=alive[:, None] & strip[None, :])
 
 
 @triton.jit
@@ -318,6 +344,7 @@ def down_row_kernel(
     parts,
     hidden,
     intermediate,
+    SPLITS: tl.constexpr,  # noqa: N803
     EXPERTS: tl.constexpr,  # noqa: N803
     CHOSEN: tl.constexpr,  # noqa: N803
     BLOCK_M: tl.constexpr,  # noqa: N803
@@ -326,8 +353,7 @@ def down_row_kernel(
     WIDE: tl.constexpr,  # noqa: N803
     DEPENDENT: tl.constexpr,  # noqa: N803
 ):
-    """Compute parts [row * CHOSEN + rank, hidden] f32. Grid (strips of the output, rows * CHOSEN)."""
-    start_next(DEPENDENT)
+    """Compute parts [row * CHOSEN + rank, SPLITS, hidden] f32. Grid (strips of the output, rows * CHOSEN, SPLITS)."""
     wait_for_previous(DEPENDENT)
     row, rank = tl.program_id(1) // CHOSEN, tl.program_id(1) % CHOSEN
     expert, share = _chosen(scores, row, rank, EXPERTS, CHOSEN)
@@ -344,6 +370,8 @@ def down_row_kernel(
         parts,
         hidden,
         intermediate,
+        tl.program_id(2),
+        SPLITS,
         BLOCK_M,
         BLOCK_N,
         BLOCK_K,
@@ -372,7 +400,6 @@ def down_group_kernel(
     DEPENDENT: tl.constexpr,  # noqa: N803
 ):
     """Compute parts [row * CHOSEN + rank, hidden] f32 of grouped rows. Grid (strips of the output, tiles)."""
-    start_next(DEPENDENT)
     wait_for_previous(DEPENDENT)
     expert, begin, end = _tile(counts, tl.program_id(1), EXPERTS, BLOCK_M)
     if begin < end:
@@ -390,6 +417,8 @@ def down_group_kernel(
             parts,
             hidden,
             intermediate,
+            0,
+            1,
             BLOCK_M,
             BLOCK_N,
             BLOCK_K,

@@ -1,4 +1,4 @@
-"""The end of a step: norm, logits and sampling in one pass over the unembedding.
+"""The end of a step: logits and sampling in one pass over the unembedding.
 
 Each program keeps the best token of its strip; a second kernel picks the best strip, the first of ties. The sampling
 noise is computed together with the logit, from the row's seed and the token id alone: the same random bits as in
@@ -8,8 +8,8 @@ noise is computed together with the logit, from the row's seed and the token id 
 import triton
 import triton.language as tl
 
-from .dependent import prefetch, start_next, wait_for_previous
-from .linear import gained_part, product
+from .dependent import wait_for_previous
+from .linear import projected
 
 
 @triton.jit
@@ -29,42 +29,9 @@ def _gumbel(tokens, seeds):
     return -tl.log(tl.where(share < 1.0 / 32, near, -tl.log(1.0 - share)))
 
 
-@triton.jit
-def _logits(
-    x,
-    norm,
-    weight,
-    outputs,
-    rows,
-    row_mask,
-    strip,
-    hidden,
-    epsilon,
-    BLOCK_M: tl.constexpr,  # noqa: N803
-    BLOCK_N: tl.constexpr,  # noqa: N803
-    BLOCK_K: tl.constexpr,  # noqa: N803
-    WIDE: tl.constexpr,  # noqa: N803
-):
-    """Return the logits of a strip of the vocabulary, [rows, outputs] in f32. The rows are read once, as for qkv."""
-    squares = tl.zeros([BLOCK_M], tl.float32)
-    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for start in range(0, hidden, BLOCK_K):
-        columns = start + tl.arange(0, BLOCK_K)
-        part, gained = gained_part(x, norm, rows, row_mask, columns, hidden)
-        squares += tl.sum(part * part, axis=1)
-        block = tl.load(
-            weight + outputs[:, None].to(tl.int64) * hidden + columns[None, :],
-            mask=strip[:, None] & (columns < hidden)[None, :],
-            other=0.0,
-        )
-        total += product(gained, block, WIDE)
-    return total * tl.rsqrt(squares / hidden + epsilon)[:, None]
-
-
 @triton.jit(do_not_specialize=["count", "first_token"])
 def head_kernel(
-    x,
-    norm,
+    normed,
     weight,
     temperatures,
     seeds,
@@ -75,7 +42,6 @@ def head_kernel(
     first_token,
     hidden,
     width,
-    epsilon,
     coldest,
     KEEP: tl.constexpr,  # noqa: N803
     BLOCK_M: tl.constexpr,  # noqa: N803
@@ -84,17 +50,17 @@ def head_kernel(
     WIDE: tl.constexpr,  # noqa: N803
     DEPENDENT: tl.constexpr,  # noqa: N803
 ):
-    """Write the best token of each row and strip, [rows, strips]. Grid (strips of the vocabulary, row blocks).
+    """Write the best token of each normed row and strip, [rows, strips]. Grid (strips of the vocabulary, row blocks).
 
     first_token is the token of the first row of the weight. With KEEP, also write the logits [rows, width] in f32.
     """
-    start_next(DEPENDENT)
     outputs = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     row_mask, strip = rows < count, outputs < width
-    prefetch(weight, tl.minimum(outputs, width - 1), hidden, 0, DEPENDENT)
     wait_for_previous(DEPENDENT)
-    total = _logits(x, norm, weight, outputs, rows, row_mask, strip, hidden, epsilon, BLOCK_M, BLOCK_N, BLOCK_K, WIDE)
+    total = projected(
+        normed, weight, rows, outputs.to(tl.int64), row_mask, strip, hidden, 0, hidden, BLOCK_M, BLOCK_N, BLOCK_K, WIDE
+    )
     if KEEP:
         offsets = rows[:, None].to(tl.int64) * width + outputs[None, :]
         tl.store(logits + offsets, total, mask=row_mask[:, None] & strip[None, :])
@@ -122,7 +88,6 @@ def pick_kernel(
     DEPENDENT: tl.constexpr,  # noqa: N803
 ):
     """Pick the best of a row's strips, of which there are at most BLOCK, and its score. Grid (rows)."""
-    start_next(DEPENDENT)
     wait_for_previous(DEPENDENT)
     row, numbers = tl.program_id(0), tl.arange(0, BLOCK)
     strip_scores = tl.load(best_scores + row * strips + numbers, mask=numbers < strips, other=float("-inf"))

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from .dependent import start_next, wait_for_previous
+from .dependent import wait_for_previous
 from .linear import projected
 
 
@@ -25,7 +25,6 @@ def norm_kernel(
     DEPENDENT: tl.constexpr,  # noqa: N803
 ):
     """Write the normed rows. Grid (rows). BLOCK holds a whole row."""
-    start_next(DEPENDENT)
     row, columns = tl.program_id(0), tl.arange(0, BLOCK)
     inside = columns < hidden
     gain = tl.load(norm + columns, mask=inside, other=0.0).to(tl.float32)
@@ -52,7 +51,6 @@ def route_row_kernel(
 
     For decodes: a program reads one row of the weight, so that all of them are read at once.
     """
-    start_next(DEPENDENT)
     expert, row, columns = tl.program_id(0), tl.program_id(1), tl.arange(0, BLOCK)
     inside = columns < hidden
     gain = tl.load(norm + columns, mask=inside, other=0.0).to(tl.float32)
@@ -81,7 +79,6 @@ def route_kernel(
     DEPENDENT: tl.constexpr,  # noqa: N803
 ):
     """Write the scores of normed rows, [rows, width] in f32. Grid (row blocks, strips of the experts). For prompts."""
-    start_next(DEPENDENT)
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     outputs = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     row_mask, strip = rows < count, outputs < width

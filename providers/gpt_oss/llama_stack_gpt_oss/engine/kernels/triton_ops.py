@@ -1,6 +1,6 @@
 """The operations as Triton kernels: their grids and block sizes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,23 +19,21 @@ from .attention import attention_kernel, merge_kernel
 from .experts import down_group_kernel, down_row_kernel, group_kernel, up_group_kernel, up_row_kernel
 from .head import head_kernel, pick_kernel
 from .inputs import unpack_kernel, write_kernel
-from .linear import out_kernel, qkv_kernel, rotate_kernel, sum_kernel
+from .linear import out_kernel, rotate_kernel, sum_kernel
 from .norm import norm_kernel, route_kernel, route_row_kernel
 from .sampling import BOUNDS, adjust_kernel, gather_kernel, redraw_kernel, weigh_kernel
 
-FEW_ROWS = 8  # up to this number, each row reads its own experts' weights
-FUSED_ROWS = 64  # up to this number, norms are a part of the kernels after them, and cuBLAS multiplies nothing
-SMALLEST_TILE = 16  # rows per program of a projection: the minimum for tensor cores
-SPLIT_ROWS = 16  # up to this number, the projections around attention split their inputs
-MAX_DENSE_SPLITS = 8  # of these inputs
+FEW_ROWS = 1  # up to this number, each row reads its own experts' weights
+DECODED_ROWS = 64  # up to this number, the router norms its rows, and cuBLAS does not project what attention made
+SMALLEST_TILE, LARGEST_TILE = 16, 64  # rows per program of a projection; the minimum is that of tensor cores
+MAX_DENSE_SPLITS = 8  # of the inputs of the projection after attention
 BALANCE = 0.9  # with that share of the multiprocessors' time used, there are enough splits
 MIN_SPLITS, MAX_SPLITS = 8, 32  # of the keys in a decode
 QUERIES = 16  # queries of a prompt per program
 SCORES = 4096  # router scores that a program loads at a time
-STRIP = 64  # tokens of the vocabulary per program
 FUSION = True  # of products and sums: stated, since Triton's default changes from version to version
 SUMMED = 512  # outputs per program that adds parts
-ROTATED_ROWS = 16  # rows of a head per program that rotates them
+ROTATED_ROWS = 16  # rows of a head per program that rotates them, if there are more than the smallest tile
 SCORED_ROWS, SCORED_EXPERTS = 16, 32  # of a prompt, per program of the router
 ALIGNED = 16  # numbers: each row of a tensor of them begins at a multiple, so that kernels see one alignment
 NUMBERS = 128  # numbers of a step's input per program
@@ -62,41 +60,52 @@ class Tiles:
         }
 
 
-# Of the projections around attention; a program of qkv has `strip` pairs of rows. A program with few rows reads further
-# ahead.
-QKV_FEW = Tiles(strip=16, depth=64, warps=4, stages=6)  # with the smallest tile of rows
-QKV_MANY = Tiles(strip=16, depth=64, warps=4, stages=3)
-OUT_FEW = Tiles(strip=16, depth=128, warps=4, stages=6)
-OUT_MANY = Tiles(strip=16, depth=128, warps=4, stages=3)
+OUT = Tiles(strip=32, depth=64, warps=4, stages=5)  # of the projection after attention
+# Of the head: with few rows per program, and with the most.
+HEAD_FEW = Tiles(strip=64, depth=128, warps=4, stages=4)
+HEAD_MANY = Tiles(strip=128, depth=64, warps=8, stages=4)
 # Of the experts. Four warps are the minimum for products that read weights from registers. Larger tiles need fewer
 # instructions a byte, but more shared memory; and few rows need many programs.
-FEW = Tiles(strip=64, depth=256, warps=4, stages=4)
-MANY = Tiles(strip=128, depth=128, warps=4, stages=3)
-PROMPT = Tiles(strip=128, depth=64, warps=8, stages=4)  # with the largest tiles of rows
-ROW_TILE = 16  # rows of a product with one row: with the minimum of 8, the assembler puts a wait behind each product
+MANY = Tiles(strip=64, depth=256, warps=4, stages=3)
+PROMPT = Tiles(strip=128, depth=128, warps=4, stages=3)  # with the largest tiles of rows
 PROMPT_TILE = 128  # rows of a prompt's tile
+SHARED = 227 * 1024  # bytes of shared memory that a program may have on an H100
+AMPLE_SHARED = 128 * 1024  # of these, the largest tiles of the experts need nearly as many
+ROW_TILE = 16  # rows of a product with one row: with the minimum of 8, the assembler puts a wait behind each product
+DOWN_SPLITS = 2  # of the inputs of the second projection with one row: otherwise there are too few programs
 
 
-def expert_tiles(rows: int, experts: int, chosen: int) -> tuple[int, Tiles]:
+def expert_tiles(rows: int, experts: int, chosen: int, shared: int = SHARED) -> tuple[int, Tiles]:
     """Return the rows per tile of the grouped experts, and the launch: twice the rows that an expert has in the mean.
 
     A larger tile would be mostly empty, and a smaller one would decode the weights more than once.
+    shared: bytes of shared memory that a program may have; with little, it reads less far ahead.
     """
     block = min(PROMPT_TILE, max(16, triton.next_power_of_2(triton.cdiv(2 * rows * chosen, experts))))
-    return block, PROMPT if block == PROMPT_TILE else MANY
+    tiles = PROMPT if block == PROMPT_TILE else MANY
+    return block, replace(tiles, stages=2) if block >= LARGEST_TILE and shared < AMPLE_SHARED else tiles
 
 
 class TritonOps:
     """The kernels for a model's dimensions.
 
-    wide: convert the operands of products to f32, for f32 weights. processors: number of the GPU's multiprocessors.
-    dependent: begin each kernel of the layers before the one before it has ended; see `dependent`.
+    wide: convert the operands of products to f32, for f32 weights. processors, shared: number of the GPU's
+    multiprocessors, and bytes of shared memory that a program may have. dependent: begin each kernel of the layers
+    before the one before it has ended; see `dependent`.
     """
 
-    def __init__(self, config: ModelConfig, wide: bool = False, processors: int = 132, dependent: bool = False) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        wide: bool = False,
+        processors: int = 132,
+        dependent: bool = False,
+        shared: int = SHARED,
+    ) -> None:
         self.config = config
         self._wide = wide
         self._processors = processors
+        self._shared = shared
         self._logits = LogitsMemory()
         self._options: dict[str, Any] = {"DEPENDENT": dependent, "enable_fp_fusion": FUSION}
         if dependent:
@@ -155,53 +164,33 @@ class TritonOps:
     ) -> torch.Tensor:
         config, rows = self.config, len(x)
         queries = x.new_empty(rows, config.query_heads, config.head_size)
-        targets = (*rope, batch.positions, batch.slots[kv_cache.kv_group], queries, kv_cache.keys, kv_cache.values)
-        if rows > FUSED_ROWS:
-            sums = functional.linear(self._normed(x, layer.attention_norm), layer.qkv)
-            self._rotate(sums, sums, layer, targets, splits=1)
-        else:
-            self._project(x, layer, targets)
-        return queries
-
-    def _project(self, x: torch.Tensor, layer: Layer, targets: tuple[torch.Tensor, ...]) -> None:
-        """Do what `qkv` does, for few rows."""
-        config, rows = self.config, len(x)
-        block = rows_block(rows)
-        launch = QKV_FEW if block == SMALLEST_TILE else QKV_MANY
-        strips = (config.query_heads + 2 * config.kv_heads, config.head_size // 2 // launch.strip)
-        splits = self.dense_splits(rows, strips[0] * strips[1])
-        sums = x.new_empty((rows, splits, len(layer.qkv)) if splits > 1 else (1,), dtype=torch.float32)
-        squares = x.new_empty(rows, splits, dtype=torch.float32)
-        qkv_kernel[(*strips, splits * triton.cdiv(rows, block))](
-            x,
-            layer.attention_norm,
-            layer.qkv,
+        projected = functional.linear(self._normed(x, layer.attention_norm), layer.qkv)
+        block = 1 if rows <= SMALLEST_TILE else ROTATED_ROWS
+        rotate_kernel[(config.query_heads + 2 * config.kv_heads, triton.cdiv(rows, block))](
+            projected,
             layer.qkv_bias,
-            *targets,
-            sums,
-            squares,
+            *rope,
+            batch.positions,
+            batch.slots[kv_cache.kv_group],
+            queries,
+            kv_cache.keys,
+            kv_cache.values,
             rows,
-            config.hidden,
-            config.norm_epsilon,
             QUERY_HEADS=config.query_heads,
             KV_HEADS=config.kv_heads,
             HALF=config.head_size // 2,
-            SPLITS=splits,
-            WIDE=self._wide,
-            **launch.options(block),
+            BLOCK_M=block,
+            num_warps=1,
             **self._options,
         )
-        if splits > 1:
-            self._rotate(sums, squares, layer, targets, splits)
+        return queries
 
-    def dense_splits(self, rows: int, strips: int) -> int:
+    def dense_splits(self, strips: int) -> int:
         """Return into how many parts, a power of two, so many strips of a projection split their inputs.
 
         Each multiprocessor gets about as many programs as the others: the fewest splits that keep them all busy for
         the share BALANCE of the time, or as many as there may be.
         """
-        if rows > SPLIT_ROWS:
-            return 1
         splits = 1
         while splits < MAX_DENSE_SPLITS and self._balance(strips * splits) < BALANCE:
             splits *= 2
@@ -210,34 +199,6 @@ class TritonOps:
     def _balance(self, programs: int) -> float:
         """Return the mean number of programs on a multiprocessor, as a share of the highest."""
         return programs / (self._processors * triton.cdiv(programs, self._processors))
-
-    def _rotate(
-        self,
-        sums: torch.Tensor,
-        squares: torch.Tensor,
-        layer: Layer,
-        targets: tuple[torch.Tensor, ...],
-        splits: int,
-    ) -> None:
-        """Add the splits of the sums [rows, splits, width], rotate them, and store them in the targets of `qkv`."""
-        config, rows = self.config, len(sums)
-        block = 1 if rows <= SPLIT_ROWS else ROTATED_ROWS
-        rotate_kernel[(config.query_heads + 2 * config.kv_heads, triton.cdiv(rows, block))](
-            sums,
-            squares,
-            layer.qkv_bias,
-            *targets,
-            rows,
-            config.hidden,
-            config.norm_epsilon,
-            QUERY_HEADS=config.query_heads,
-            KV_HEADS=config.kv_heads,
-            HALF=config.head_size // 2,
-            SPLITS=splits,
-            BLOCK_M=block,
-            num_warps=1,
-            **self._options,
-        )
 
     def _normed(self, x: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
         normed, hidden = torch.empty_like(x), self.config.hidden
@@ -294,6 +255,7 @@ class TritonOps:
     ) -> None:
         """Launch for the sequences from the first one on; only the decodes, which come first, are split."""
         config = self.config
+        block = max(16, triton.next_power_of_2(block_q * config.query_heads // config.kv_heads))
         shape = (batch.decode_rows, config.query_heads, splits, config.head_size + 2) if splits > 1 else (1,)
         partial = queries.new_empty(shape, dtype=torch.float32)
         attention_kernel[(*grid[:2], grid[2] * splits)](
@@ -316,9 +278,10 @@ class TritonOps:
             SIZE=config.head_size,
             BLOCK_TOKENS=BLOCK_TOKENS,
             BLOCK_Q=block_q,
-            BLOCK_M=max(16, triton.next_power_of_2(block_q * config.query_heads // config.kv_heads)),
+            BLOCK_M=block,
             SPLITS=splits,
             WIDE=self._wide,
+            num_warps=max(4, block // 16),  # eight for a prompt
             **self._options,
         )
         if splits > 1:
@@ -339,11 +302,10 @@ class TritonOps:
 
     def out(self, mixed: torch.Tensor, x: torch.Tensor, layer: Layer) -> torch.Tensor:
         rows, hidden, block = len(x), self.config.hidden, rows_block(len(x))
-        if rows > FUSED_ROWS:
+        if rows > DECODED_ROWS:
             return functional.linear(mixed, layer.out, layer.out_bias).add_(x)
-        launch = OUT_FEW if block == SMALLEST_TILE else OUT_MANY
-        strips = triton.cdiv(hidden, launch.strip)
-        splits, made = self.dense_splits(rows, strips), torch.empty_like(x)
+        strips = triton.cdiv(hidden, OUT.strip)
+        splits, made = self.dense_splits(strips), torch.empty_like(x)
         parts = x.new_empty((rows, splits, hidden) if splits > 1 else (1,), dtype=torch.float32)
         out_kernel[(strips, splits * triton.cdiv(rows, block))](
             mixed,
@@ -357,7 +319,7 @@ class TritonOps:
             self.config.query_width,
             SPLITS=splits,
             WIDE=self._wide,
-            **launch.options(block),
+            **OUT.options(block),
             **self._options,
         )
         return self._added(x, parts, made) if splits > 1 else made
@@ -373,7 +335,7 @@ class TritonOps:
     def route(self, x: torch.Tensor, layer: Layer) -> Routed:
         config, rows = self.config, len(x)
         scores = x.new_empty(rows, config.experts, dtype=torch.float32)
-        if rows <= FUSED_ROWS:
+        if rows <= DECODED_ROWS:
             normed = torch.empty_like(x)
             route_row_kernel[(config.experts, rows)](
                 x,
@@ -412,7 +374,7 @@ class TritonOps:
         sizes = (config.hidden, config.intermediate, config.swiglu_limit)
         weights = (layer.up.words, layer.up.scales, layer.up.bias)
         if groups is None:
-            up_row_kernel[(triton.cdiv(2 * config.intermediate, FEW.strip), rows * config.experts_per_token)](
+            up_row_kernel[(triton.cdiv(2 * config.intermediate, MANY.strip), rows * config.experts_per_token)](
                 routed.normed,
                 routed.scores,
                 *weights,
@@ -421,7 +383,7 @@ class TritonOps:
                 EXPERTS=config.experts,
                 CHOSEN=config.experts_per_token,
                 WIDE=self._wide,
-                **FEW.options(ROW_TILE),
+                **MANY.options(ROW_TILE),
                 **self._options,
             )
             return inner
@@ -443,7 +405,7 @@ class TritonOps:
         return inner
 
     def _expert_tiles(self, rows: int) -> tuple[int, Tiles]:
-        return expert_tiles(rows, self.config.experts, self.config.experts_per_token)
+        return expert_tiles(rows, self.config.experts, self.config.experts_per_token, self._shared)
 
     def _tiles(self, rows: int, block: int) -> int:
         """Return the maximum number of tiles of grouped rows: each expert may have one that is not full."""
@@ -453,20 +415,23 @@ class TritonOps:
 
     def down(self, inner: torch.Tensor, routed: Routed, x: torch.Tensor, layer: Layer) -> torch.Tensor:
         config, rows, groups = self.config, len(x), routed.groups
-        parts = x.new_empty(rows, config.experts_per_token, config.hidden, dtype=torch.float32)
+        splits = DOWN_SPLITS if groups is None else 1
+        parts = x.new_empty(rows, config.experts_per_token * splits, config.hidden, dtype=torch.float32)
         weights = (layer.down.words, layer.down.scales, layer.down.bias)
         if groups is None:
-            down_row_kernel[(triton.cdiv(config.hidden, FEW.strip), rows * config.experts_per_token)](
+            grid = (triton.cdiv(config.hidden, MANY.strip), rows * config.experts_per_token, splits)
+            down_row_kernel[grid](
                 inner,
                 routed.scores,
                 *weights,
                 parts,
                 config.hidden,
                 config.intermediate,
+                SPLITS=splits,
                 EXPERTS=config.experts,
                 CHOSEN=config.experts_per_token,
                 WIDE=self._wide,
-                **FEW.options(ROW_TILE),
+                **MANY.options(ROW_TILE),
                 **self._options,
             )
         else:
@@ -490,14 +455,14 @@ class TritonOps:
 
     def head(self, x: torch.Tensor, weights: Weights, batch: Batch) -> HeadOutput:
         rows, width, block = len(x), len(weights.unembedding), rows_block(len(x))
-        strips = triton.cdiv(width, STRIP)
+        launch = HEAD_MANY if block == LARGEST_TILE else HEAD_FEW
+        strips = triton.cdiv(width, launch.strip)
         logits = self._logits.room(rows, width, x.device) if batch.kept else x.new_empty(1, dtype=torch.float32)
         scores = x.new_empty(rows, strips, dtype=torch.float32)
         candidates = torch.empty_like(scores, dtype=torch.int32)
         tokens, picked = torch.empty_like(batch.seeds), x.new_empty(rows, dtype=torch.float32)
         head_kernel[(strips, triton.cdiv(rows, block))](
-            x,
-            weights.norm,
+            self._normed(x, weights.norm),
             weights.unembedding,
             batch.temperatures,
             batch.seeds,
@@ -508,13 +473,10 @@ class TritonOps:
             weights.first_token,
             self.config.hidden,
             width,
-            self.config.norm_epsilon,
             COLDEST,
             KEEP=batch.kept,
-            BLOCK_M=block,
-            BLOCK_N=STRIP,
-            BLOCK_K=64,
             WIDE=self._wide,
+            **launch.options(block),
             # The noise is that of `sampler.gumbel`, whose products and sums are rounded apart.
             **self._options | {"enable_fp_fusion": False},
         )
@@ -600,7 +562,7 @@ class TritonOps:
 
 def rows_block(rows: int) -> int:
     """Return the rows per program."""
-    return min(64, max(SMALLEST_TILE, triton.next_power_of_2(rows)))
+    return min(LARGEST_TILE, max(SMALLEST_TILE, triton.next_power_of_2(rows)))
 
 
 def _write_cells(cells: torch.Tensor, addresses: torch.Tensor, values: torch.Tensor) -> None:
