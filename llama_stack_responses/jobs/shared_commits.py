@@ -17,7 +17,7 @@ logger = get_logger(__name__)
 _JOBS: Final = 32
 """Maximum number of jobs of one group: each takes a part of a millisecond."""
 
-_SECONDS_PER_JOB: Final = 0.00125
+_SECONDS_PER_JOB: Final = 0.0015
 """Seconds for each job between two commits of a job. A row of events costs a tenth of that, however many it has."""
 
 _MAX_FACTOR: Final = 2

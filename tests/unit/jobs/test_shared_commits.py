@@ -170,7 +170,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("count", "seconds"), [(1, [0.05]), (32, [0.05]), (64, [0.05, 0.03]), (72, [0.05, 0.04]), (96, [0.05, 0.05])]
+    ("count", "seconds"), [(1, [0.05]), (32, [0.05]), (48, [0.05, 0.022]), (64, [0.05, 0.046]), (96, [0.05, 0.05])]
 )
 async def test_deltas_of_many_jobs_are_stored_less_often(
     jobs: Jobs, pauses: list[float], count: int, seconds: list[float]
