@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -81,7 +81,7 @@ class CreateRequest:
     previous_response_id: str | None = None
     conversation: str | None = None
     prompt: dict[str, Any] | None = None
-    context_management: list[dict[str, Any]] = field(default_factory=list)
+    context_management: Sequence[dict[str, Any]] = ()
     truncation: Literal["auto", "disabled"] = "disabled"
     image: dict[str, Any] | None = None
 
@@ -98,7 +98,7 @@ class CreateRequest:
     top_logprobs: int | None = None
     text: dict[str, Any] | None = None
     reasoning: dict[str, Any] | None = None
-    include: list[str] = field(default_factory=list)
+    include: Sequence[str] = ()
 
     stream: bool = False
     stream_options: dict[str, Any] | None = None
@@ -112,7 +112,7 @@ class CreateRequest:
     prompt_cache_retention: str | None = None
     access_programs: dict[str, Any] | None = None
     moderation: dict[str, Any] | None = None
-    guardrails: list[str | None] = field(default_factory=list)
+    guardrails: Sequence[str | None] = ()
     safety_identifier: str | None = None
     user: str | None = None
 

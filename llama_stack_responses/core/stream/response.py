@@ -12,6 +12,11 @@ from . import events
 from .events import Event
 
 _BILLING: Final = {"payer": "developer"}
+_TEXT: Final = {"format": {"type": "text"}, "verbosity": "medium"}
+_REASONING: Final = {
+    context: {"effort": None, "summary": None, "context": context} for context in ("current_turn", "all_turns")
+}
+"""Settings of reasoning, by what of it the model sees again. Like `_TEXT`, responses without their own share them."""
 
 ADDED_FIELDS: Final[Mapping[str, Any]] = {
     "billing": _BILLING,
@@ -88,18 +93,23 @@ def _echo(request: CreateRequest, reasoning_context: str) -> dict[str, Any]:
         "prompt_cache_key": request.prompt_cache_key,
         "prompt_cache_options": _cache_options(request),
         "prompt_cache_retention": request.prompt_cache_retention,
-        "reasoning": {"effort": None, "summary": None, **(request.reasoning or {}), "context": reasoning_context},
+        "reasoning": _reasoning(request, reasoning_context),
         "safety_identifier": request.safety_identifier,
         "service_tier": _service_tier(request),
         "store": request.store,
         "temperature": 1.0 if request.temperature is None else request.temperature,
-        "text": {"format": {"type": "text"}, "verbosity": "medium", **(request.text or {})},
+        "text": _TEXT | request.text if request.text else _TEXT,
         "tool_choice": request.tool_choice or "auto",
         "top_logprobs": request.top_logprobs or 0,
         "top_p": 1.0 if request.top_p is None else request.top_p,
         "truncation": request.truncation,
         "user": request.user,
     }
+
+
+def _reasoning(request: CreateRequest, context: str) -> dict[str, Any]:
+    blank = _REASONING[context]
+    return blank | request.reasoning | {"context": context} if request.reasoning else blank
 
 
 def _image(request: CreateRequest) -> dict[str, Any] | None:

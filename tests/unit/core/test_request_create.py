@@ -128,7 +128,7 @@ def test_null_fields_equal_missing_fields() -> None:
 def test_missing_fields_have_defaults() -> None:
     request = parse()
     assert (request.store, request.stream, request.background, request.truncation) == (True, False, False, "disabled")
-    assert (request.tools, request.include, request.metadata, request.passthrough) == ([], [], {}, {})
+    assert (request.tools, request.include, request.metadata, request.passthrough) == ([], (), {}, {})
     assert (request.tool_choice, request.temperature, request.top_p, request.parallel_tool_calls) == (None,) * 4
 
 
@@ -401,7 +401,7 @@ def test_invalid_value_is_refused_with_its_position(changes: Json, param: str, c
     ],
 )
 def test_guardrails_are_parsed(given: Any, names: list[str | None]) -> None:
-    assert parse(guardrails=given).guardrails == names
+    assert list(parse(guardrails=given).guardrails) == names
 
 
 @pytest.mark.parametrize(
