@@ -27,7 +27,6 @@ from .support.stacks import (
     STREAMED,
     TOOL,
     continued_with,
-    health,
     reasoning_of,
     streamed,
     trained_stack,
@@ -64,10 +63,6 @@ def engine_pid(stack: LiveStack) -> int:
 
 def test_model_has_name_of_checkpoint(client: openai.OpenAI) -> None:
     assert MODEL in [model.id for model in client.models.list()]
-
-
-def test_host_lists_provider_as_healthy(stack: LiveStack) -> None:
-    assert health(stack) == {"status": "OK"}
 
 
 def test_response_has_reasoning_and_answer(client: openai.OpenAI) -> None:

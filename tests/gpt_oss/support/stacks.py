@@ -54,8 +54,8 @@ def streamed(client: openai.OpenAI) -> dict[str, str]:
 
 
 def wait_for_engine(stack: LiveStack) -> None:
-    """Wait until the engine is ready: the host serves before."""
-    wait_for(lambda: "starting" not in str(health(stack)))
+    """Wait until the engine is ready and healthy: the host serves before, and a busy machine delays the answer."""
+    wait_for(lambda: health(stack) == {"status": "OK"})
 
 
 def health(stack: LiveStack) -> dict[str, Any]:
