@@ -94,9 +94,10 @@ def under(run: Callable[[int], object], **values: object) -> Callable[[int], obj
     return changed
 
 
-def plain_tiles(rows: int, *_: int) -> tuple[int, Tiles]:
+def plain_tiles(rows: int, _experts: int, _chosen: int, shared: int) -> tuple[int, Tiles]:
     """Return a tile for the experts as large as the step, without one of 128 rows, in place of `expert_tiles`."""
-    return triton_ops.rows_block(rows), triton_ops.MANY
+    block = triton_ops.rows_block(rows)
+    return block, triton_ops.fitting(triton_ops.MANY, block, shared)
 
 
 def wide(layer: Layer) -> Layer:
@@ -152,7 +153,7 @@ class Case:
 def correctness(plan: Plan, device: torch.device) -> Iterator[Row]:
     """Yield the error of each kernel, relative to plain torch in f32, for each number of rows; the rarest first.
 
-    plain: with neither split inputs, cuBLAS nor the tiles that fit the rows.
+    plain: with neither split inputs, cuBLAS after attention nor the tiles that fit the rows.
     """
     large = replace(plan.config, experts=LARGER * plan.config.experts)
     yield from _correctness(plan, plan.config, (MIXED, DRAFTED), device)
@@ -388,7 +389,7 @@ def dense_launches(case: Case, ops: TritonOps, weights: Weights, repeats: int) -
     }
     for name, (weight, each, run) in both.items():
         yield launch(name, weight, rows, each, run)
-        if name != "qkv":
+        if name == "out" or (name == "route" and rows > triton_ops.DECODED_ROWS):
             yield launch(f"{name}-plain", weight, rows, each, under(run, **PLAIN))
     yield launch("qkv-cublas", first.qkv, rows, count, lambda n: functional.linear(x, layer(n).qkv, layer(n).qkv_bias))
     yield launch(

@@ -14,6 +14,7 @@ import torch
 import triton
 from triton.runtime import interpreter
 
+from benchmarks.gpt_oss.kernels import plain_tiles
 from llama_stack_gpt_oss.config import GptOssConfig
 from llama_stack_gpt_oss.engine import mxfp4, reference, rope
 from llama_stack_gpt_oss.engine.adjustments import Adjustments
@@ -116,7 +117,7 @@ MIXED = ((0, 40), (70, 1), (100, 37), (3, 5))
 
 
 @pytest.mark.parametrize(("spans", "kv_group"), [(DECODE[:1], 0), (DECODE, 1), (MIXED, 0)])
-def test_qkv_kernel_matches_torch(
+def test_queries_keys_and_values_match_torch(
     config: ModelConfig,
     weights: Weights,
     torch_ops: TorchOps,
@@ -445,10 +446,13 @@ def test_tile_of_experts_has_room_for_twice_the_mean(rows: int, experts: int, bl
     assert launch == (triton_ops.PROMPT if block == 128 else triton_ops.MANY)
 
 
-def test_largest_tiles_read_less_far_ahead_with_little_shared_memory() -> None:
-    """An RTX 4090 has 99 KiB for a program."""
+def test_largest_tiles_read_less_far_ahead_with_little_shared_memory(config: ModelConfig) -> None:
+    """An RTX 4090 has 99 KiB for a program, and f32 takes twice as many."""
     stages = [[expert_tiles(rows, 32, 4, kib * 1024)[1].stages for rows in (128, 256, 512)] for kib in (99, 227)]
     assert stages == [[3, 2, 2], [3, 3, 3]]
+    tiles = [plain_tiles(256, 32, 4, kib * 1024) for kib in (99, 227)]
+    assert [(block, launch.stages) for block, launch in tiles] == [(64, 2), (64, 3)]
+    assert [TritonOps(config, wide=wide)._expert_tiles(256)[1].stages for wide in (False, True)] == [3, 2]
 
 
 @pytest.mark.parametrize("block", [16, 32, 64, 128])

@@ -25,7 +25,7 @@ from .sampling import BOUNDS, adjust_kernel, gather_kernel, redraw_kernel, weigh
 
 FEW_ROWS = 1  # up to this number, each row reads its own experts' weights
 DECODED_ROWS = 64  # up to this number, the router norms its rows, and cuBLAS does not project what attention made
-SMALLEST_TILE, LARGEST_TILE = 16, 64  # rows per program of a projection; the minimum is that of tensor cores
+SMALLEST_TILE, LARGEST_TILE = 16, 64  # rows per program, but for prompts' experts; the minimum is of tensor cores
 MAX_DENSE_SPLITS = 8  # of the inputs of the projection after attention
 BALANCE = 0.9  # with that share of the multiprocessors' time used, there are enough splits
 MIN_SPLITS, MAX_SPLITS = 8, 32  # of the keys in a decode
@@ -70,7 +70,7 @@ MANY = Tiles(strip=64, depth=256, warps=4, stages=3)
 PROMPT = Tiles(strip=128, depth=128, warps=4, stages=3)  # with the largest tiles of rows
 PROMPT_TILE = 128  # rows of a prompt's tile
 SHARED = 227 * 1024  # bytes of shared memory that a program may have on an H100
-AMPLE_SHARED = 128 * 1024  # of these, the largest tiles of the experts need nearly as many
+AMPLE_SHARED = 128 * 1024  # with as many, the experts' tiles of 64 and 128 rows fit, which take 113 KiB
 ROW_TILE = 16  # rows of a product with one row: with the minimum of 8, the assembler puts a wait behind each product
 DOWN_SPLITS = 2  # of the inputs of the second projection with one row: otherwise there are too few programs
 
@@ -82,8 +82,12 @@ def expert_tiles(rows: int, experts: int, chosen: int, shared: int = SHARED) -> 
     shared: bytes of shared memory that a program may have; with little, it reads less far ahead.
     """
     block = min(PROMPT_TILE, max(16, triton.next_power_of_2(triton.cdiv(2 * rows * chosen, experts))))
-    tiles = PROMPT if block == PROMPT_TILE else MANY
-    return block, replace(tiles, stages=2) if block >= LARGEST_TILE and shared < AMPLE_SHARED else tiles
+    return block, fitting(PROMPT if block == PROMPT_TILE else MANY, block, shared)
+
+
+def fitting(tiles: Tiles, block: int, shared: int) -> Tiles:
+    """Return a launch of the experts with `block` rows per tile that fits in the shared memory of a program."""
+    return replace(tiles, stages=2) if block >= LARGEST_TILE and shared < AMPLE_SHARED else tiles
 
 
 class TritonOps:
@@ -105,7 +109,7 @@ class TritonOps:
         self.config = config
         self._wide = wide
         self._processors = processors
-        self._shared = shared
+        self._shared = shared // 2 if wide else shared  # operands in f32 take twice as many
         self._logits = LogitsMemory()
         self._options: dict[str, Any] = {"DEPENDENT": dependent, "enable_fp_fusion": FUSION}
         if dependent:
