@@ -167,21 +167,25 @@ class Connection(asyncio.Protocol):
         task = asyncio.current_task()
         assert task
         self._context = task.get_context()
-        while True:
-            if self._pieces:
-                if not push(self._buffered()):
-                    return False
-            elif self._complete:
-                return True
-            else:
-                self._push = push
-                try:
-                    await self._more()
-                finally:
-                    self._push = None
-                    stopped, self._stopped = self._stopped, False
-                if stopped:
-                    return False
+        try:
+            while True:
+                if self._pieces:
+                    if not push(self._buffered()):
+                        return False
+                elif self._complete:
+                    return True
+                else:
+                    self._push = push
+                    try:
+                        await self._more()
+                    finally:
+                        self._push = None
+                        stopped, self._stopped = self._stopped, False
+                    if stopped:
+                        return False
+        finally:
+            # An idle connection would hold the data of a request's user.
+            del self._context
 
     def _buffered(self) -> bytes:
         """Take the buffered body bytes."""
@@ -191,7 +195,8 @@ class Connection(asyncio.Protocol):
         self._size = 0
         if self._paused:
             self._paused = False
-            self._transport.resume_reading()
+            # Like the timer of `_more`, the transport's reader would hold the context.
+            Context().run(self._transport.resume_reading)
         return data
 
     async def read_all(self, max_bytes: int) -> bytes:
@@ -242,7 +247,8 @@ class Connection(asyncio.Protocol):
             raise self._error
         self._waiter = self._loop.create_future()
         self._received_at = self._loop.time()
-        self._timer = self._loop.call_later(self._seconds, self._check_silence)
+        # A cancelled timer stays until it is due, and would hold the context of this task.
+        self._timer = self._loop.call_later(self._seconds, self._check_silence, context=Context())
         try:
             await self._waiter
         finally:

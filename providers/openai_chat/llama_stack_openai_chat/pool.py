@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
+from contextvars import Context
 from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -63,7 +64,7 @@ class Pool:
             return
         self._idle.append((connection, loop.time() + self._network.idle_seconds))
         if len(self._idle) == 1:
-            loop.call_later(self._network.idle_seconds, self._sweep)
+            loop.call_later(self._network.idle_seconds, self._sweep, context=Context())
 
     async def connect(self) -> Connection:
         """Open a new connection.
@@ -72,11 +73,14 @@ class Pool:
             TimeoutError: it took too long.
             OSError: it failed.
         """
-        async with asyncio.timeout(self._network.timeout.connect):
-            if self._proxy and self._tls:
-                return await self._through_tunnel(self._proxy)
-            nearest = self._proxy or self._server
-            return await self._to(nearest, self._tls)
+        # The transport holds the context that it is opened in, and a request's context has the data of its user.
+        opening = asyncio.create_task(self._open(), context=Context())
+        try:
+            return await opening
+        except asyncio.CancelledError:
+            if opening.done() and not opening.cancelled() and not opening.exception():
+                opening.result().close()
+            raise
 
     def close(self) -> None:
         """Close the idle connections."""
@@ -93,6 +97,13 @@ class Pool:
             self._idle.pop(0)[0].close()
         if self._idle:
             loop.call_later(self._idle[0][1] - now, self._sweep)
+
+    async def _open(self) -> Connection:
+        async with asyncio.timeout(self._network.timeout.connect):
+            if self._proxy and self._tls:
+                return await self._through_tunnel(self._proxy)
+            nearest = self._proxy or self._server
+            return await self._to(nearest, self._tls)
 
     async def _to(self, address: SplitResult, tls: ssl.SSLContext | None) -> Connection:
         _, connection = await asyncio.get_running_loop().create_connection(

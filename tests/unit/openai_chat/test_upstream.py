@@ -6,6 +6,7 @@ import gzip
 import socket
 import ssl
 import struct
+import weakref
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -489,6 +490,54 @@ async def test_event_is_pushed_in_context_of_reader() -> None:
     Context().run(connection.data_received, numbered(1) + DONE + END)
     await reading
     assert seen == ["reader"]
+
+
+class User:
+    """What a context variable holds for one request."""
+
+
+@pytest.mark.parametrize("count", [2, 20_000])
+async def test_idle_connection_holds_no_context_of_request(count: int) -> None:
+    user = ContextVar[User]("user")
+
+    async def streams_many(peer: Peer) -> None:
+        while True:
+            await peer.request()
+            await peer.send(OPENING + event({"text": "x" * 20}) * count + DONE + END)
+
+    async def read_as_user(client: Upstream) -> weakref.ref[User]:
+        user.set(User())
+        stream = await opened(client)
+        await asyncio.sleep(0.1)  # Then reading is paused if there is much to read.
+        assert len([each async for each in stream]) == count
+        return weakref.ref(user.get())
+
+    async with serving(streams_many) as server, upstream(server) as client:
+        opener, next_one = [await asyncio.create_task(read_as_user(client)) for _ in range(2)]
+        assert server.connections == 1
+        await asyncio.sleep(0.3)  # The cancelled timer of the drain has a context until it is due.
+        gc.collect()
+        assert (opener(), next_one()) == (None, None)
+
+
+async def test_connect_cancelled_after_opening_closes_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def waits(peer: Peer) -> None:
+        await peer.left()
+
+    async with serving(waits) as server:
+        pool = Pool(OpenAIChatConfig(base_url=server.url))
+        open_ = pool._open
+
+        async def noted() -> Connection:
+            connection = await open_()
+            asyncio.get_running_loop().call_soon(connecting.cancel)
+            return connection
+
+        monkeypatch.setattr(pool, "_open", noted)
+        connecting = asyncio.create_task(pool.connect())
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+        await over(server)
 
 
 @pytest.mark.parametrize("bad", [event({"error": {"message": "broke"}}), b"5\r\ndata:\r\n9\r\n {]\n\n\n\n\n\r\n"])
