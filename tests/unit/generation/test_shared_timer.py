@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable
+from contextvars import ContextVar
 
 import pytest
+import uvloop
 
 from llama_stack_responses.generation.shared_timer import SharedTimer, Timeout
 from tests.support.clock import LoopClock
@@ -95,3 +99,80 @@ async def test_cancelled_timeouts_are_dropped_if_they_are_many(loop_clock: LoopC
     assert ended == [100 + number for number in range(1, 100)]
     assert timer._timeouts == []
     assert timer._cancelled == 0
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_timeouts_end_after_change_of_event_loop(cancelled: bool) -> None:
+    timer, ended = SharedTimer(), list[int]()
+
+    async def plan_first() -> None:
+        timeout = plan(timer, 0.5, ended)
+        if cancelled:
+            timeout.cancel()
+
+    async def plan_second() -> None:
+        done = asyncio.Event()
+        plan(timer, 1.0, ended, done.set)
+        async with asyncio.timeout(30):
+            await done.wait()
+
+    asyncio.run(plan_first())
+    asyncio.run(plan_second())
+    assert ended == [1]
+
+
+class User:
+    """What a context variable holds for one stream."""
+
+
+async def test_timer_holds_no_context() -> None:
+    user, timer = ContextVar[User]("user"), SharedTimer()
+
+    async def stream() -> weakref.ref[User]:
+        user.set(User())
+        plan(timer, 300.0, []).cancel()
+        return weakref.ref(user.get())
+
+    held = await asyncio.create_task(stream())
+    await asyncio.sleep(0.01)  # The event loop has the context of the step that ran last.
+    gc.collect()
+    assert held() is None
+
+
+def test_uvloop_checks_seldom_for_one_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = 0
+    check = SharedTimer._check
+
+    def counted(timer: SharedTimer) -> None:
+        nonlocal checks
+        checks += 1
+        check(timer)
+
+    async def work() -> None:
+        timer, loop = SharedTimer(), asyncio.get_running_loop()
+        for number in range(20):
+            done = asyncio.Event()
+            timer.plan(loop.time() + 0.01 + 0.00049 * (number % 3), Noted(number, [], done.set))
+            await done.wait()
+
+    monkeypatch.setattr(SharedTimer, "_check", counted)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(work())
+    assert checks <= 40
+
+
+class Empty(Noted):
+    """An object with a timeout and without a content."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+async def test_timeout_of_empty_object_ends_or_is_cancelled(loop_clock: LoopClock) -> None:
+    timer, ended = SharedTimer(), list[int]()
+    at = asyncio.get_running_loop().time() + 10.0
+    timer.plan(at, Empty(1, ended))
+    timer.plan(at, Empty(2, ended)).cancel()
+    assert timer._cancelled == 1
+    await loop_clock.passes(20.0)
+    assert ended == [1]
