@@ -13,8 +13,11 @@ from benchmarks.stream_memory import measure, owners
 pytestmark = [pytest.mark.live, pytest.mark.one_host]
 
 STREAMS: Final = 40
-MAX_BYTES: Final = 40_000
-"""40 streams took 38,400 each. What the server allocates once counts too, so each of 150 streams takes less."""
+MAX_BYTES: Final = 42_000
+"""40 streams took 38,400 each. What the server allocates once counts too, so each of 150 streams takes less.
+
+The sizes of objects differ between versions of Python.
+"""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the benchmark runs on Linux only")
