@@ -26,7 +26,14 @@ from llama_stack_gpt_oss.engine.kernels import choose, sampling, triton_ops
 from llama_stack_gpt_oss.engine.kernels.decoding import PAIRS, SHRUNK
 from llama_stack_gpt_oss.engine.kernels.norm import route_row_kernel
 from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
-from llama_stack_gpt_oss.engine.kernels.triton_ops import FEW_ROWS, Tiles, TritonOps, expert_tiles, rows_block
+from llama_stack_gpt_oss.engine.kernels.triton_ops import (
+    FEW_ROWS,
+    Tiles,
+    TritonOps,
+    expert_tiles,
+    padded_rows,
+    rows_block,
+)
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.mxfp4 import GROUP, LARGEST_SCALE
 from llama_stack_gpt_oss.engine.ops import HeadOutput, LayerKVCache, Routed
@@ -844,7 +851,7 @@ def test_warm_up_has_a_step_for_each_build_of_a_kernel(config: ModelConfig, expe
 
     def builds(rows: int) -> tuple[object, ...]:
         block, launch = expert_tiles(rows, experts, chosen=4)
-        grouped = rows > FEW_ROWS and (block, launch, min(triton.next_power_of_2(rows), triton_ops.SCORES // experts))
+        grouped = rows > FEW_ROWS and (block, launch, min(padded_rows(rows), triton_ops.SCORES // experts))
         dense = rows <= triton_ops.DECODED_ROWS and (rows_block(rows), ops.dense_splits(90))
         return rows <= triton_ops.SMALLEST_TILE, dense, grouped
 

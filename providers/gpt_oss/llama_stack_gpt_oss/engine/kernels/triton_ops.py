@@ -557,16 +557,21 @@ class TritonOps:
         order = torch.empty(experts, rows, dtype=torch.int32, device=scores.device)
         counts = torch.empty(experts, dtype=torch.int32, device=scores.device)
         shares = scores.new_empty(rows, chosen)
-        block = min(triton.next_power_of_2(rows), max(1, SCORES // experts))
+        block = min(padded_rows(rows), max(1, SCORES // experts))
         group_kernel[(experts,)](
             scores, order, counts, shares, rows, EXPERTS=experts, CHOSEN=chosen, BLOCK_M=block, **self._options
         )
         return Groups(order, counts, shares)
 
 
+def padded_rows(rows: int) -> int:
+    """Return the next power of two, at least the smallest tile: the warm-up has a step for each of them."""
+    return max(SMALLEST_TILE, triton.next_power_of_2(rows))
+
+
 def rows_block(rows: int) -> int:
     """Return the rows per program."""
-    return min(LARGEST_TILE, max(SMALLEST_TILE, triton.next_power_of_2(rows)))
+    return min(LARGEST_TILE, padded_rows(rows))
 
 
 def _write_cells(cells: torch.Tensor, addresses: torch.Tensor, values: torch.Tensor) -> None:
