@@ -14,7 +14,7 @@ from llama_stack_gpt_oss.engine.adjustments import Adjustments
 from llama_stack_gpt_oss.engine.batch import Batch, Fields, pack
 from llama_stack_gpt_oss.engine.cache import BLOCK_TOKENS
 from llama_stack_gpt_oss.engine.config import ModelConfig
-from llama_stack_gpt_oss.engine.kernels import has_dependent_launch, has_fp8, triton_ops
+from llama_stack_gpt_oss.engine.kernels import choose, has_fp8, triton_ops
 from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
 from llama_stack_gpt_oss.engine.kernels.triton_ops import FEW_ROWS, Tiles, TritonOps
 from llama_stack_gpt_oss.engine.ops import HeadOutput, LayerKVCache, Ops, Routed
@@ -62,13 +62,9 @@ Spans = tuple[tuple[int, int], ...]
 def on_device(plan: Plan, device: torch.device) -> TritonOps:
     if device.type == "cpu":
         return TritonOps(plan.config, wide=True)
-    gpu = torch.cuda.get_device_properties(device)
-    return TritonOps(
-        plan.config,
-        processors=gpu.multi_processor_count,
-        dependent=has_dependent_launch(device),
-        shared=gpu.shared_memory_per_block_optin,
-    )
+    ops = choose(plan.config, device, torch.bfloat16, dependent=True)
+    assert isinstance(ops, TritonOps)
+    return ops
 
 
 @contextmanager

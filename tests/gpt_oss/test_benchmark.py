@@ -263,7 +263,7 @@ def test_launches_on_gpu_are_timed_as_graph_with_cold_cache(monkeypatch: pytest.
 def test_multiprocessors_shared_memory_and_dependent_launch_are_those_of_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = SimpleNamespace(multi_processor_count=100, shared_memory_per_block_optin=1 << 17)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
-    monkeypatch.setattr(kernels, "has_dependent_launch", lambda _: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     ops = kernels.on_device(SMALL, torch.device("cuda"))
     assert (ops._processors, ops._shared, ops._options["launch_pdl"], ops._wide) == (100, 1 << 17, True, False)
 

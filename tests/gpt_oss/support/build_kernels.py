@@ -41,6 +41,7 @@ from llama_stack_gpt_oss.engine.kernels.triton_ops import (
     SCORED_ROWS,
     SCORES,
     SUMMED,
+    attention_warps,
     expert_tiles,
 )
 from llama_stack_gpt_oss.engine.sampler import PARAMETERS
@@ -201,7 +202,7 @@ def attending() -> dict[str, Variant]:
         ("prompt-window", 128, QUERIES, 128, 1),
     ):
         cut = {"WINDOW": window, "BLOCK_Q": queries, "BLOCK_M": block, "SPLITS": splits}
-        cut["num_warps"] = max(4, block // 16)
+        cut["num_warps"] = attention_warps(block)
         found[f"attention-{name}"] = Variant(attention.attention_kernel, {**constants, **cut}, 2 * 64 * 64 * 2)
     for splits in (8, 32):
         merged = {**DEPENDENT, "QUERY_HEADS": 64, "SIZE": 64, "SPLITS": splits}

@@ -285,7 +285,7 @@ class TritonOps:
             BLOCK_M=block,
             SPLITS=splits,
             WIDE=self._wide,
-            num_warps=max(4, block // 16),  # eight for a prompt
+            num_warps=attention_warps(block),
             **self._options,
         )
         if splits > 1:
@@ -562,6 +562,11 @@ class TritonOps:
             scores, order, counts, shares, rows, EXPERTS=experts, CHOSEN=chosen, BLOCK_M=block, **self._options
         )
         return Groups(order, counts, shares)
+
+
+def attention_warps(block: int) -> int:
+    """Return the warps of attention for so many rows of queries per program: eight for a prompt."""
+    return max(4, block // 16)
 
 
 def padded_rows(rows: int) -> int:
