@@ -357,4 +357,4 @@ class GenerationContext:
         factory = self.factory
         profile = profile_for(model, factory.profiles)
         request = partial(summary_request, model, profile, detail=detail)
-        return ReasoningSummarizer(factory.inference, request, profile, factory.limits.idle_seconds)
+        return ReasoningSummarizer(factory.inference, request, profile, factory.limits.idle_seconds, factory.timer)

@@ -74,7 +74,7 @@ class ModelRound:
             incomplete.
         output: counts that output; a round that has no room for it ends as incomplete too.
         fair_yield: schedules concurrent streams.
-        timer: has the timeouts of concurrent streams; by default, each round has its own.
+        timer: has the timeouts of concurrent streams.
         instructions: the instructions before the conversation; None for none.
         read_reasoning: opens a reasoning item for the model.
         read_summary: opens a compaction item for the model.
@@ -120,7 +120,7 @@ class ModelRound:
         output_bytes: int,
         output: HeldOutput,
         fair_yield: FairYield,
-        timer: SharedTimer | None = None,
+        timer: SharedTimer,
         instructions: str | None = None,
         read_reasoning: Callable[[Json], Sequence[ReasoningSegment]] = plain_reasoning,
         read_summary: Callable[[Json], Summary | None] = lambda _: None,

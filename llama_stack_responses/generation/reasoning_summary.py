@@ -14,6 +14,7 @@ from ..core.stream.deltas import Delta, Finish, Reasoning, Text
 from ..core.stream.usage import Usage
 from ..core.types import Json
 from ..logs import get_logger
+from .shared_timer import SharedTimer
 from .stream_close import ClosedStream
 from .watchdog import Watchdog
 
@@ -33,15 +34,22 @@ class ReasoningSummarizer:
         request: builds the chat request for a summary of a text.
         profile: the profile of the model that writes the summary.
         idle_seconds: timeout for the model server's next data.
+        timer: has the timeouts of concurrent streams.
     """
 
     def __init__(
-        self, inference: Inference, request: Callable[[str], Json], profile: Profile, idle_seconds: float
+        self,
+        inference: Inference,
+        request: Callable[[str], Json],
+        profile: Profile,
+        idle_seconds: float,
+        timer: SharedTimer,
     ) -> None:
         self._inference = inference
         self._request = request
         self._profile = profile
         self._idle_seconds = idle_seconds
+        self._timer = timer
         self._text: list[str] = []
         self._has_own = False
         self._used = Usage()
@@ -66,7 +74,7 @@ class ReasoningSummarizer:
 
     async def _summary(self, text: str) -> AsyncGenerator[Delta]:
         try:
-            with Watchdog(self._idle_seconds) as watchdog:
+            with Watchdog(self._idle_seconds, self._timer) as watchdog:
                 reader = ChunkReader(self._profile, _MAX_CHARACTERS)
                 async with ClosedStream(await self._inference.open_stream(self._request(text))) as chunks:
                     with suppress(OutputLimitReached):

@@ -20,14 +20,14 @@ class Watchdog:
 
     Args:
         seconds: the time.
-        timer: has the timeouts of other streams too; by default, the watchdog has its own.
+        timer: has the timeouts of other streams too.
     """
 
     __slots__ = ("_last", "_loop", "_paused", "_seconds", "_task", "_timed_out", "_timeout", "_timer")
 
-    def __init__(self, seconds: float, timer: SharedTimer | None = None) -> None:
+    def __init__(self, seconds: float, timer: SharedTimer) -> None:
         self._seconds = seconds
-        self._timer = timer or SharedTimer()
+        self._timer = timer
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._last = self._loop.time()

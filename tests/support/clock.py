@@ -1,7 +1,7 @@
 """A simulated clock of the running event loop: long timeouts take no time, and a busy machine has no effect.
 
 clock = LoopClock(monkeypatch)
-with Watchdog(60.0):
+with Watchdog(60.0, SharedTimer()):
     await clock.passes(50.0)                   # everything due by then has happened
 await clock.passes_until(task.done)
 """

@@ -19,6 +19,7 @@ from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.held_output import HeldOutput
 from llama_stack_responses.generation.loop import NOTHING_DONE, Generation, GenerationLimits, GenerationProgress
 from llama_stack_responses.generation.model_round import ModelRound
+from llama_stack_responses.generation.shared_timer import SharedTimer
 from llama_stack_responses.generation.stop_point import StopPoint
 from llama_stack_responses.generation.token_counts import TokenCounts
 from llama_stack_responses.inputs.large_work import LargeWork
@@ -67,6 +68,7 @@ def make_generation(
         output_bytes=limits.output_bytes,
         output=HeldOutput(held),
         fair_yield=fair_yield or FairYield(),
+        timer=SharedTimer(),
         instructions=assembler.response["instructions"],
         read_summary=summaries.read,
     )

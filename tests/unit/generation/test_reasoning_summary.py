@@ -14,6 +14,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.stream.deltas import Delta, Finish, Reasoning, Text, ToolCall
 from llama_stack_responses.core.stream.usage import Usage
 from llama_stack_responses.generation.reasoning_summary import ReasoningSummarizer
+from llama_stack_responses.generation.shared_timer import SharedTimer
 from tests.support.clock import LoopClock
 from tests.support.inference import FakeInference, Round, finish, reasoning, text
 from tests.support.waiting import until
@@ -29,7 +30,8 @@ class Harness:
     def __init__(self, *rounds: Round, idle_seconds: float = 30.0) -> None:
         self.inference = FakeInference(*rounds)
         request = partial(summary_request, "small", Profile(), detail="concise")
-        self.gate = ReasoningSummarizer(self.inference, request, Profile(), idle_seconds)
+        self.timer = SharedTimer()
+        self.gate = ReasoningSummarizer(self.inference, request, Profile(), idle_seconds, self.timer)
 
     async def shown(self, *deltas: Delta) -> list[Delta]:
         """Return the deltas that come out for `deltas`."""
@@ -51,6 +53,7 @@ async def test_summary_follows_reasoning(behind: Delta) -> None:
     assert request["model"] == "small"
     assert request["messages"][1] == {"role": "user", "content": "Let me see."}
     assert request["max_completion_tokens"] == 1024
+    assert len(harness.timer._timeouts) == 1, "the timeout is one of the shared timer"
     assert harness.inference.closed == 1
 
 

@@ -8,6 +8,7 @@ import contextlib
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.generation.shared_timer import SharedTimer
 from llama_stack_responses.generation.watchdog import Watchdog
 from tests.support.clock import LoopClock
 
@@ -25,7 +26,7 @@ async def silent(watchdog: Watchdog, clock: LoopClock) -> int:
 
 
 async def test_silence_raises_504() -> None:
-    with pytest.raises(ApiError, match=r"sent nothing for 0\.02 seconds") as caught, Watchdog(0.02):
+    with pytest.raises(ApiError, match=r"sent nothing for 0\.02 seconds") as caught, Watchdog(0.02, SharedTimer()):
         await asyncio.sleep(30)
     assert caught.value.status == 504
     await asyncio.sleep(0)  # the cancellation was consumed: this task continues
@@ -35,40 +36,40 @@ async def test_silence_raises_504() -> None:
 
 
 async def test_pats_postpone_timeout(loop_clock: LoopClock) -> None:
-    with Watchdog(100.0) as watchdog:
+    with Watchdog(100.0, SharedTimer()) as watchdog:
         for _ in range(8):
             await loop_clock.passes(30.0)
             watchdog.reset()
 
 
 async def test_timeout_counts_from_last_pat(loop_clock: LoopClock) -> None:
-    watchdog = Watchdog(100.0)
+    watchdog = Watchdog(100.0, SharedTimer())
     await loop_clock.passes(60.0)
     watchdog.reset()
     assert await silent(watchdog, loop_clock) == 100
 
 
 async def test_sleeping_watchdog_does_not_expire_and_restarts(loop_clock: LoopClock) -> None:
-    watchdog = Watchdog(100.0)
+    watchdog = Watchdog(100.0, SharedTimer())
     with watchdog.paused():
         await loop_clock.passes(300.0)
     assert await silent(watchdog, loop_clock) == 100
 
 
 async def test_watchdog_does_not_expire_after_block(loop_clock: LoopClock) -> None:
-    with Watchdog(100.0):
+    with Watchdog(100.0, SharedTimer()):
         pass
     await loop_clock.passes(300.0)
 
 
 async def test_errors_of_block_pass_through() -> None:
-    with pytest.raises(ValueError, match="mine"), Watchdog(30):
+    with pytest.raises(ValueError, match="mine"), Watchdog(30, SharedTimer()):
         raise ValueError("mine")
 
 
 async def test_external_cancellation_passes_through() -> None:
     async def work() -> None:
-        with Watchdog(30):
+        with Watchdog(30, SharedTimer()):
             await asyncio.sleep(30)
 
     task = asyncio.create_task(work())
@@ -80,7 +81,7 @@ async def test_external_cancellation_passes_through() -> None:
 
 async def test_external_cancellation_wins_over_timeout() -> None:
     async def work() -> None:
-        with Watchdog(0.01):
+        with Watchdog(0.01, SharedTimer()):
             try:
                 await asyncio.sleep(30)
             finally:
@@ -100,7 +101,7 @@ async def test_error_caused_by_timeout_becomes_504() -> None:
 
     task = asyncio.current_task()
     assert task
-    with pytest.raises(ApiError, match="sent nothing"), Watchdog(0.01):
+    with pytest.raises(ApiError, match="sent nothing"), Watchdog(0.01, SharedTimer()):
         await provider()
     assert task.cancelling() == 0
 
@@ -108,6 +109,6 @@ async def test_error_caused_by_timeout_becomes_504() -> None:
 async def test_swallowed_timeout_leaves_no_pending_cancellation() -> None:
     task = asyncio.current_task()
     assert task
-    with Watchdog(0.01), contextlib.suppress(asyncio.CancelledError):
+    with Watchdog(0.01, SharedTimer()), contextlib.suppress(asyncio.CancelledError):
         await asyncio.sleep(30)
     assert task.cancelling() == 0
