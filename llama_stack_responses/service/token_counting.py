@@ -14,6 +14,7 @@ from ..inputs.resolver import RequestResolver
 NOT_COUNTED: Final = frozenset(
     {
         "background",
+        "background_options",
         "guardrails",
         "include",
         "max_output_tokens",

@@ -31,6 +31,12 @@ def test_input_token_count_equals_the_prompt_of_the_model_server(client: openai.
     assert counted.input_tokens == tokens(sent(upstream, "echo"))
 
 
+def test_input_token_count_accepts_the_fields_of_a_background_response(client: openai.OpenAI) -> None:
+    fields = {"background": True, "background_options": {"completion_window": "2h"}}
+    counted = client.responses.input_tokens.count(model=MODEL, input="Hello", extra_body=fields)
+    assert counted == client.responses.input_tokens.count(model=MODEL, input="Hello")
+
+
 def test_input_token_count_includes_the_history(client: openai.OpenAI, upstream: Upstream) -> None:
     before = create(client, model=MODEL, input="Hello there")["id"]
     upstream.reset()

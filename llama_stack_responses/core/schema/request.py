@@ -103,6 +103,7 @@ class CreateRequest:
     stream: bool = False
     stream_options: dict[str, Any] | None = None
     background: bool = False
+    background_options: dict[str, Any] | None = None
     store: bool = True
     metadata: dict[str, str] = field(default_factory=dict)
 
@@ -301,6 +302,10 @@ _CACHE_OPTIONS: Final = object_of(
     }
 )
 
+_BACKGROUND_OPTIONS: Final = object_of(
+    {"completion_window": one_of("soonest", "2h", "8h"), "continuation_id": string(1, 512)}
+)
+
 _CONTEXT_ENTRY: Final = object_of({"type": one_of("compaction"), "compact_threshold": integer(1)}, "type")
 
 INCLUDABLE: Final = (
@@ -321,6 +326,7 @@ INCLUDABLE: Final = (
 _FIELDS: Final[Mapping[str, Check]] = {
     "access_programs": object_of({"cyber": one_of("standard", "daybreak_blue", "daybreak_red")}),
     "background": boolean,
+    "background_options": _BACKGROUND_OPTIONS,
     "context_management": array(_CONTEXT_ENTRY),
     "conversation": _conversation,
     "frequency_penalty": number(-2, 2),
@@ -454,6 +460,12 @@ def _check_together(fields: Mapping[str, Any]) -> None:
         )
     if fields.get("background") and not fields.get("store", True):
         raise bad_request("Background responses are stored: 'background' needs 'store' to be true.", "store")
+    window = fields.get("background_options", {}).get("completion_window", "soonest")
+    if window != "soonest" and (fields.get("stream") or not fields.get("background")):
+        raise bad_request(
+            f"A 'completion_window' of '{window}' needs 'background' to be true, and no 'stream'.",
+            "background_options.completion_window",
+        )
     if fields.get("guardrails") and fields.get("moderation"):
         raise bad_request(
             "Mutually exclusive parameters: only one of 'guardrails' and 'moderation' can be given.",

@@ -19,6 +19,7 @@ from openai.types.shared_params import Reasoning
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.schema.request import DEFAULT_PASSTHROUGH, CreateRequest, parse_create
 from llama_stack_responses.core.schema.shapes import RequestLimits
+from tests.support.features import NEWER_FIELDS
 
 Json = dict[str, Any]
 
@@ -31,6 +32,7 @@ FULL: Json = {
     "input": [{"role": "user", "content": "hi"}],
     "access_programs": {"cyber": "standard"},
     "background": False,
+    "background_options": {"completion_window": "soonest", "continuation_id": "c"},
     "context_management": [],
     "image": {"context_compression": "disabled"},
     "include": ["reasoning.encrypted_content", "message.output_text.logprobs"],
@@ -92,7 +94,7 @@ def refused(value: Any, **limits: Any) -> ApiError:
 
 def declared_fields() -> set[str]:
     kinds = (ResponseCreateParamsBase, ResponseCreateParamsNonStreaming, ResponseCreateParamsStreaming)
-    return {name for kind in kinds for name in get_type_hints(kind)}
+    return {name for kind in kinds for name in get_type_hints(kind)} | NEWER_FIELDS
 
 
 def test_fields_are_openais() -> None:
@@ -118,6 +120,11 @@ def test_every_field_is_parsed() -> None:
 @pytest.mark.parametrize("conversation", ["conv_1", {"id": "conv_1"}, {"id": "conv_1", "object": "conversation"}])
 def test_conversation_is_parsed_to_id(conversation: Any) -> None:
     assert parse_create({"model": MODEL, "conversation": conversation}).conversation == "conv_1"
+
+
+def test_long_completion_window_is_allowed_for_background_responses() -> None:
+    options = {"completion_window": "8h", "continuation_id": "c"}
+    assert parse(background=True, background_options=options).background_options == options
 
 
 def test_null_fields_equal_missing_fields() -> None:
@@ -348,6 +355,14 @@ def test_body_must_be_object(value: Any) -> None:
         ({"prompt_cache_options": {"ttl": "1h"}}, "prompt_cache_options.ttl", "invalid_value"),
         ({"prompt_cache_retention": "1h"}, "prompt_cache_retention", "invalid_value"),
         ({"user": 7}, "user", "invalid_type"),
+        ({"background_options": {"completion_window": "1h"}}, "background_options.completion_window", "invalid_value"),
+        ({"background_options": {"completion_window": "2h"}}, "background_options.completion_window", None),
+        (
+            {"background": True, "stream": True, "background_options": {"completion_window": "8h"}},
+            "background_options.completion_window",
+            None,
+        ),
+        ({"background_options": {"continuation_id": ""}}, "background_options.continuation_id", "empty_string"),
         ({"image": {"context_compression": "on"}}, "image.context_compression", "invalid_value"),
         ({"access_programs": {"cyber": "x"}}, "access_programs.cyber", "invalid_value"),
         ({"conversation": 1}, "conversation", "invalid_type"),
