@@ -32,15 +32,15 @@ def timed(run: Callable[[], object], device: torch.device) -> float:
 
 
 def launched(run: Callable[[int], object], repeats: int, device: torch.device) -> float:
-    """Return the seconds of a call on the device, as the mean of several after one that compiles.
+    """Return the seconds of a call on the device, as the mean of several.
 
-    On a GPU, the calls are one CUDA graph: launches from Python would take longer than a small kernel. The graph is
-    replayed once before, with the L2 cache overwritten after it, so that the host is ahead of the device.
-    The argument counts up, so that calls can read tensors in turn: see `copies_for`.
+    On a GPU, they follow one that compiles, and are one CUDA graph: launches from Python would take longer than a small
+    kernel. The graph is replayed once before, with the L2 cache overwritten after it, so that the host is ahead of the
+    device. The argument counts up, so that calls can read tensors in turn: see `copies_for`.
     """
-    run(0)
     if device.type != "cuda":
         return timed(lambda: [run(number) for number in range(repeats)], device) / repeats
+    run(0)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for number in range(repeats):

@@ -22,7 +22,10 @@ hypothesis.settings.load_profile("ci")
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Print failures as they happen. Last, since pytest's own reporter has to be there."""
+    """Print failures as they happen, last, since pytest's own reporter has to be there; speed up the interpreter."""
+    from benchmarks.gpt_oss import interpreter  # after TRITON_INTERPRET is set
+
+    interpreter.speed_up()
     print_failures(config)
 
 
