@@ -30,7 +30,7 @@ if "--tiny" in sys.argv:
 import torch
 import triton
 
-from benchmarks.gpt_oss import interpreter, kernels, step_profile, steps, sweeps, transformers_baseline
+from benchmarks.gpt_oss import candidates, interpreter, kernels, step_profile, steps, sweeps, transformers_baseline
 from benchmarks.gpt_oss.measures import Row, copy_bandwidth, failure
 from benchmarks.gpt_oss.plans import REAL, SMALL, Plan
 
@@ -49,9 +49,10 @@ SECTIONS: dict[str, tuple[Section, float]] = {
     "machine": (machine, 10),
     "correctness": (kernels.correctness, 70),
     "agreement": (steps.agreement, 35),
-    "decode": (steps.decode, 75),
-    "kernels": (kernels.timings, 50),
+    "decode": (steps.decode, 55),
+    "kernels": (kernels.timings, 30),
     "profile": (step_profile.profile, 20),
+    "candidates": (candidates.candidates, 40),
     "sampling": (steps.sampling, 35),
     "drafts": (steps.drafts, 35),
     "draft-head": (steps.draft_head, 35),

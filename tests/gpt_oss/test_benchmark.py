@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from benchmarks import gpt_oss_gpu
-from benchmarks.gpt_oss import kernels, measures, steps, sweeps
+from benchmarks.gpt_oss import candidates, kernels, measures, steps, sweeps
 from benchmarks.gpt_oss.kernels import spans_of
 from benchmarks.gpt_oss.measures import Row
 from benchmarks.gpt_oss.plans import REAL, SMALL, Plan, random_weights
@@ -35,6 +35,7 @@ SECTIONS = [
     "decode",
     "kernels",
     "profile",
+    "candidates",
     "sampling",
     "drafts",
     "draft-head",
@@ -77,6 +78,9 @@ def test_all_sections_run_on_small_shapes(tmp_path: Path) -> None:
     ]
     for kernel in ("pick", "redraw"):
         assert [row["tokens"] for row in compared if row["kernel"] == kernel] == [4, 13, 2, 1]
+    (candidate,) = (row for row in rows if row["section"] == "candidates" and "error" in row)
+    assert candidate["candidate"] == "together"
+    assert candidate["error"] < 1e-5
     assert all(row["drafted"] > 0 for row in rows if row.get("drafts"))
     assert [row["equal"] for row in rows if row["section"] == "agreement" and "equal" in row] == [16, 16, 16]
     best = [(row["rows"], row["kernel"]) for row in rows if row["section"] == "sweep" and "best" in row]
@@ -95,6 +99,25 @@ def test_all_sections_run_on_small_shapes(tmp_path: Path) -> None:
     found = [(row["rows"], row["keys"], row["window"]) for row in attended]
     assert found == [(1, 100, 16), (1, 100, 0), (32, 96, 16), (32, 96, 0)]
     assert {row["cold"] for row in attended} == {False}  # a CPU says nothing of a GPU's cache
+
+
+@pytest.mark.parametrize("keys", [3, 16, 100])
+def test_candidate_attention_reads_the_keys_of_its_window(keys: int) -> None:
+    config, weights = SMALL.config, random_weights(SMALL.config, CPU)
+    ops, exact, window = candidates.ops_of(candidates.TOGETHER, weights, SMALL, CPU), TorchOps(config), 16
+    case = kernels.Case(SMALL, ops, weights, ((keys - 1, 1),))
+    queries, kv_cache = torch.randn(1, config.query_heads, config.head_size), case.kv_cache(0, torch.float32)
+    arguments = (queries, weights.layers[0], window, case.batch, kv_cache)
+    assert kernels.checked(ops.attention(*arguments), exact.attention(*arguments), 1e-5)["ok"]
+
+
+def test_candidate_that_fails_leaves_the_others_to_be_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> torch.Tensor:
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(candidates, "logits_of", lambda *_: torch.ones(1, 2))
+    monkeypatch.setattr(candidates.CandidateOps, "route", fail)
+    assert list(candidates.candidates(SMALL, CPU)) == [{"candidate": "together", "failed": "RuntimeError: no room"}]
 
 
 def test_wrong_tokens_fail_comparison(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,12 @@ BOUNDS = {
     "unpack": Bounds(24, 0, 0.225),
     "scaled-16": Bounds(126, 21, 0.602, "HGMMA.64x16x16", 8),
     "scaled-64": Bounds(137, 57, 0.614, "HGMMA.64x64x16", 8),
+    "candidate-rotate": Bounds(19, 0, 1.5),
+    "candidate-norm": Bounds(99, 1, 0.046),
+    "candidate-route": Bounds(77, 1, 0.095),
+    "candidate-window": Bounds(80, 20, 0.087, "HMMA.16816", 32),
+    "candidate-up": Bounds(77, 21, 0.264, "HGMMA.64x16x16", 8),
+    "candidate-down": Bounds(85, 21, 0.264, "HGMMA.64x16x16", 8),
     "rotate-row-fp8": Bounds(18, 0, 1.0),
     "rotate-prompt-fp8": Bounds(64, 1, 0.29),
     "attention-decode-splits-32-fp8": Bounds(102, 13, 0.241, "HMMA.16816", 16),
@@ -105,6 +111,9 @@ EARLY = {
     "norm": ["norm"],
     "route-row": ["bias", "norm", "weight"],
     "merge": ["sinks"],
+    "candidate-rotate": ["bias"],
+    "candidate-norm": ["norm"],
+    "candidate-route": ["bias", "norm", "weight"],
 }
 
 

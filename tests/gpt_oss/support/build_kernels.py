@@ -22,8 +22,10 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from benchmarks.gpt_oss import candidate_kernels
 from benchmarks.gpt_oss.baselines import DEPTH, scaled_kernel
 from benchmarks.gpt_oss.baselines import STRIP as SCALED_STRIP
+from benchmarks.gpt_oss.candidates import TOGETHER
 from llama_stack_gpt_oss.engine.kernels import attention, experts, head, inputs, linear, norm, sampling
 from llama_stack_gpt_oss.engine.kernels.triton_ops import (
     CANDIDATES,
@@ -60,7 +62,7 @@ IN_FP8 = {"rotate-row": 1, "rotate-prompt": 1, "attention-decode-splits-32": 0.5
 OPERATION = re.compile(r"^\s*(?:@!?%\w+\s+)?([a-z][\w.:]*)\s*(.*?);", re.MULTILINE)  # of PTX
 INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?!NOP|BRA `)", re.MULTILINE)
 BF16 = {"x", "norm", "weight", "bias", "queries", "keys", "values", "mixed", "out", "normed", "sinks", "inner"}
-BF16 |= {"projected_rows"}
+BF16 |= {"projected_rows", "following"}
 F32 = {"cos", "sin", "logits", "scores", "partial", "parts", "temperatures", "best_scores", "shares", "warmths"}
 F32 |= {"left", "fractions", "adjustments", "own_values"}
 F32 |= {"maxima", "masses", "bounds", "kept", "totals"}
@@ -78,11 +80,20 @@ I32 = {
     "packed",
     "kept_tokens",
     "sizes",
+    "arrived",
 } | PACKED
 U8 = {"scales", "blocks"}
 FLOATS = {"epsilon", "softmax_scale", "limit", "coldest"}
 OPTIONS = {"num_warps", "num_stages", "enable_fp_fusion"}
-SIZES = {"hidden", "intermediate", "width", "strips", "inputs", "outputs"}  # integers that are constant for a model
+SIZES = {
+    "hidden",
+    "intermediate",
+    "width",
+    "strips",
+    "inputs",
+    "outputs",
+    "size",
+}  # integers that are constant for a model
 FIXED = {"entry_count", "widest", "words", "part_count", "row_scales"}  # also constant, and no multiples of 16
 SLICED = {"slots", "own_values"} | PACKED  # pointers into a step's tensors at an offset, so with any alignment
 
@@ -103,6 +114,8 @@ def kinds(kernel: Any, constants: Mapping[str, Any], fp8: bool) -> dict[str, str
             found[name] = next((kind for kind, names in groups.items() if name in names), "i32")
     if kernel.__name__.startswith(("up_", "down_")):
         found["scales"] = "*u8"
+    if kernel is candidate_kernels.up_kernel:
+        found["following"] = "*i32"
     if kernel is scaled_kernel:
         found["out"] = "*fp32"
     if fp8:
@@ -126,7 +139,7 @@ def variants(shared: int) -> dict[str, Variant]:
 
     shared: bytes of shared memory that a program may have.
     """
-    found = {**dense(), **of_experts(shared), **attending(), **sampling_and_inputs(), **baselines()}
+    found = {**dense(), **of_experts(shared), **attending(), **sampling_and_inputs(), **baselines(), **candidates()}
     for name, share in IN_FP8.items():
         kernel, constants, read = found[name]
         found[f"{name}-fp8"] = Variant(kernel, constants | {"fp8": True}, read * share)
@@ -231,6 +244,25 @@ def baselines() -> dict[str, Variant]:
     for block in (16, 64):
         tile = {"BLOCK_M": block, "BLOCK_N": SCALED_STRIP, "BLOCK_K": DEPTH, "num_warps": 4}
         found[f"scaled-{block}"] = Variant(scaled_kernel, tile, loaded(SCALED_STRIP, HIDDEN, DEPTH, size=0.5))
+    return found
+
+
+def candidates() -> dict[str, Variant]:
+    """Return the kernels that the benchmark times as candidates."""
+    pairs = {**HEADS, **DEPENDENT, "HALF": 32, "BLOCK_M": 1, "num_warps": 1}
+    summed = {**DEPENDENT, "BLOCK": 4096, "num_warps": 8}
+    window = {**HEADS, **COMMON, "SIZE": 64, "BLOCK_TOKENS": 64, "WINDOW": 128, "BLOCK_M": 16}
+    choice = {"EXPERTS": 32, "CHOSEN": 4, "RANKED": True, "AHEAD": True}
+    rows = {**choice, **COMMON, **TOGETHER.tiles.options(ROW_TILE)}
+    found = {
+        "candidate-rotate": Variant(candidate_kernels.rotate_ahead_kernel, pairs, 64 * 2),
+        "candidate-norm": Variant(candidate_kernels.sum_norm_kernel, {**summed, "PARTS": 8}, 8 * HIDDEN * 4),
+        "candidate-route": Variant(candidate_kernels.sum_route_kernel, {**summed, "PARTS": 4}, 4 * HIDDEN * 4),
+        "candidate-window": Variant(candidate_kernels.window_kernel, window, 2 * 128 * 64 * 2),
+    }
+    for name, kernel, splits in (("up", candidate_kernels.up_kernel, 2), ("down", candidate_kernels.down_kernel, 4)):
+        read = loaded(MANY.strip, HIDDEN, TOGETHER.depth, splits, size=0.5)
+        found[f"candidate-{name}"] = Variant(kernel, {**rows, "SPLITS": splits}, read)
     return found
 
 

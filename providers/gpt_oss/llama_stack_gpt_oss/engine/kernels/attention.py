@@ -32,7 +32,7 @@ def _blocks_of_split(
 
 
 @triton.jit
-def _add_block(scores, v, highest, weights, total, WIDE: tl.constexpr):  # noqa: N803
+def add_block(scores, v, highest, weights, total, WIDE: tl.constexpr):  # noqa: N803
     """Add a KV block's values to the weighted sum, as Flash-Attention does; return highest, weights and total.
 
     The weights are those of the softmax, divided by exp(highest), so that they do not overflow.
@@ -50,7 +50,7 @@ def _add_block(scores, v, highest, weights, total, WIDE: tl.constexpr):  # noqa:
 
 
 @triton.jit
-def _with_sink(highest, weights, total, sink):
+def with_sink(highest, weights, total, sink):
     """Return the weighted mean of the values; the sink is a score without a value."""
     top = tl.maximum(highest, sink)
     shrink = tl.exp(highest - top)
@@ -123,11 +123,11 @@ def attention_kernel(
         if WINDOW > 0:
             seen = seen & (key_positions[None, :] > position[:, None] - WINDOW)
         scores = tl.where(seen, product(q, k, WIDE) * softmax_scale, float("-inf"))
-        highest, weights, total = _add_block(scores, v, highest, weights, total, WIDE)
+        highest, weights, total = add_block(scores, v, highest, weights, total, WIDE)
 
     if SPLITS == 1:
         sink = tl.load(sinks + head, mask=alive, other=0.0).to(tl.float32)
-        result = _with_sink(highest, weights, total, sink)
+        result = with_sink(highest, weights, total, sink)
         target = mixed + (row * QUERY_HEADS + head)[:, None] * SIZE + dims[None, :]
         tl.store(target, result.to(mixed.dtype.element_ty), mask=alive[:, None])
     else:

@@ -14,7 +14,7 @@ from .linear import columns_of_split
 
 
 @triton.jit
-def _chosen(scores, row, rank, EXPERTS: tl.constexpr, CHOSEN: tl.constexpr):  # noqa: N803
+def chosen_expert(scores, row, rank, EXPERTS: tl.constexpr, CHOSEN: tl.constexpr):  # noqa: N803
     """Return the expert of that rank in a row, and its softmax weight among the top CHOSEN. Ties go to the first."""
     numbers = tl.arange(0, EXPERTS)
     left = tl.load(scores + row * EXPERTS + numbers)
@@ -42,7 +42,7 @@ def group_kernel(
     BLOCK_M: tl.constexpr,  # noqa: N803
     DEPENDENT: tl.constexpr,  # noqa: N803
 ):
-    """Group the rows by chosen expert, with the same choice as `_chosen`. Grid (experts).
+    """Group the rows by chosen expert, with the same choice as `chosen_expert`. Grid (experts).
 
     order [experts, count] begins with row * CHOSEN + rank of each expert's rows, counts [experts] is their number, and
     shares [rows, CHOSEN] f32 gets the expert's weight in each row.
@@ -76,7 +76,7 @@ def group_kernel(
 
 
 @triton.jit
-def _product(
+def expert_product(
     x,
     sources,
     alive,
@@ -129,14 +129,14 @@ def _product(
 
 
 @triton.jit
-def _swiglu(gate, up, limit):
+def swiglu(gate, up, limit):
     gate = tl.minimum(gate, limit)
     up = tl.minimum(tl.maximum(up, -limit), limit)
     return gate / (1.0 + tl.exp(gate * -1.702)) * (up + 1.0)
 
 
 @triton.jit
-def _gate_and_up(
+def gate_and_up(
     x,
     sources,
     alive,
@@ -158,7 +158,7 @@ def _gate_and_up(
     outputs = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     strip = outputs < 2 * intermediate
     first = expert.to(tl.int64) * 2 * intermediate
-    both = _product(
+    both = expert_product(
         x, sources, alive, packed, scales, first, outputs, strip, hidden, 0, hidden, BLOCK_M, BLOCK_N, BLOCK_K, WIDE
     )
     both += tl.load(bias + first + outputs, mask=strip, other=0.0).to(tl.float32)[None, :]
@@ -166,7 +166,7 @@ def _gate_and_up(
     columns = tl.program_id(0) * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
     target = inner + pair[:, None] * intermediate + columns[None, :]
     mask = alive[:, None] & (columns < intermediate)[None, :]
-    tl.store(target, _swiglu(gate, up, limit).to(inner.dtype.element_ty), mask=mask)
+    tl.store(target, swiglu(gate, up, limit).to(inner.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -191,9 +191,9 @@ def up_row_kernel(
     """Compute gate, up and SwiGLU. Grid (strips of the outputs, rows * CHOSEN). Only one row of a tile is used."""
     wait_for_previous(DEPENDENT)
     row, rank = tl.program_id(1) // CHOSEN, tl.program_id(1) % CHOSEN
-    expert, _ = _chosen(scores, row, rank, EXPERTS, CHOSEN)
+    expert, _ = chosen_expert(scores, row, rank, EXPERTS, CHOSEN)
     member = tl.arange(0, BLOCK_M)
-    _gate_and_up(
+    gate_and_up(
         normed,
         row + member,
         member < 1,
@@ -263,7 +263,7 @@ def up_group_kernel(
     expert, begin, end = _tile(counts, tl.program_id(1), EXPERTS, BLOCK_M)
     if begin < end:
         pair, alive = _members(order + expert * count, begin, end, BLOCK_M)
-        _gate_and_up(
+        gate_and_up(
             normed,
             pair // CHOSEN,
             alive,
@@ -284,7 +284,7 @@ def up_group_kernel(
 
 
 @triton.jit
-def _down(
+def down_product(
     inner,
     pair,
     alive,
@@ -311,7 +311,7 @@ def _down(
     strip = outputs < hidden
     first = expert.to(tl.int64) * hidden
     begin, end = columns_of_split(intermediate, split, SPLITS, BLOCK_K)
-    total = _product(
+    total = expert_product(
         inner,
         pair,
         alive,
@@ -356,9 +356,9 @@ def down_row_kernel(
     """Compute parts [row * CHOSEN + rank, SPLITS, hidden] f32. Grid (strips of the output, rows * CHOSEN, SPLITS)."""
     wait_for_previous(DEPENDENT)
     row, rank = tl.program_id(1) // CHOSEN, tl.program_id(1) % CHOSEN
-    expert, share = _chosen(scores, row, rank, EXPERTS, CHOSEN)
+    expert, share = chosen_expert(scores, row, rank, EXPERTS, CHOSEN)
     member = tl.arange(0, BLOCK_M)
-    _down(
+    down_product(
         inner,
         tl.program_id(1) + member,
         member < 1,
@@ -405,7 +405,7 @@ def down_group_kernel(
     if begin < end:
         pair, alive = _members(order + expert * count, begin, end, BLOCK_M)
         share = tl.load(shares + pair, mask=alive, other=0.0)[:, None]
-        _down(
+        down_product(
             inner,
             pair,
             alive,
