@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +14,6 @@ from llama_stack_gpt_oss.engine.kernels import has_dependent_launch
 from llama_stack_gpt_oss.engine.kernels.triton_ops import DOWN_SPLITS, MANY, ROW_TILE, Tiles, TritonOps
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.ops import LayerKVCache, Routed
-from llama_stack_gpt_oss.engine.runner import ModelRunner
 from llama_stack_gpt_oss.engine.weights import Layer, Weights
 
 from .candidate_kernels import (
@@ -27,10 +25,10 @@ from .candidate_kernels import (
     window_kernel,
 )
 from .kernels import Case, checked, on_device, spans_of
-from .measures import Row, blocks_of, copy_bandwidth, failure, step_bytes, timed
+from .measures import Row, blocks_of, copy_bandwidth, failure, step_bytes
 from .plans import Plan, random_weights
 from .step_profile import kernels_of
-from .steps import GREEDY, Replays, repeated, running
+from .steps import Decoded
 
 MEGABYTE = 1 << 20
 # Of the logits of one step, relative: both sum in other orders, and bf16 rounds between all layers.
@@ -328,15 +326,13 @@ def candidates(plan: Plan, device: torch.device) -> Iterator[Row]:
         return Model(plan.config, weights, ops_of(candidate, weights, plan, device), blocks, longest)
 
     def measured(candidate: Candidate) -> Iterator[Row]:
-        model, replays = model_of(candidate), Replays(device)
+        model = model_of(candidate)
         compared = checked(logits_of(model, batch), engine, TOLERANCE)
-        runner = ModelRunner(model, device, longest, 1, replays)
-        found = running(plan, runner, 1, context, GREEDY).measured(plan)
-        seconds = timed(partial(repeated, replays.last, plan.steps), device) / plan.steps
-        share = floor * float(found["tokens_per_second"])
-        yield {**asdict(candidate), **found, "replay_milliseconds": seconds * 1000, "share": share, **compared}
+        decoded = Decoded(plan, model, longest, 1, context)
+        share = floor * float(decoded.times["tokens_per_second"])
+        yield {**asdict(candidate), **decoded.times, "share": share, **compared}
         if candidate is TOGETHER:
-            for kernel, launches, microseconds in kernels_of(replays, plan.warm, device):
+            for kernel, launches, microseconds in kernels_of(decoded.replays, plan.warm, device):
                 yield {"kernel": kernel, "launches": launches, "microseconds": microseconds}
 
     engine = logits_of(model_of(Candidate()), batch)

@@ -1,17 +1,14 @@
 """The kernels inside a decode step: how often each runs, how long, and what the step takes beside them."""
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Protocol
 
 import torch
 from torch.profiler import ProfilerActivity
 
-from llama_stack_gpt_oss.engine.runner import ModelRunner
-
-from .measures import Row, settle, timed
+from .measures import Row, settle
 from .plans import Plan, random_weights
-from .steps import GREEDY, Replays, model_of, repeated, running
+from .steps import Decoded, Replays, model_of, repeated
 
 
 class Counted(Protocol):
@@ -33,17 +30,14 @@ def profile(plan: Plan, device: torch.device) -> Iterator[Row]:
     weights = random_weights(plan.config, device)
     for (batch, context), dependent in ((case, each) for case in plan.profiled for each in (False, True)):
         model, longest = model_of(plan, weights, device, [(batch, context)], dependent=dependent)
-        replays = Replays(device)
-        runner = ModelRunner(model, device, longest, batch, replays)
-        running(plan, runner, batch, context, GREEDY).steps(plan.warm)
+        decoded = Decoded(plan, model, longest, batch, context)
         step: Row = {"batch": batch, "context": context, "dependent": dependent}
-        seconds = timed(partial(repeated, replays.last, plan.steps), device) / plan.steps
-        found = kernels_of(replays, plan.warm, device)
+        found = kernels_of(decoded.replays, plan.warm, device)
         for name, count, microseconds in found:
             yield {**step, "kernel": name, "launches": count, "microseconds": microseconds}
         busy = sum(microseconds for *_, microseconds in found)
-        yield {**step, "step_microseconds": seconds * 1e6, "kernel_microseconds": busy}
-        del model, runner, replays
+        yield {**step, "step_microseconds": decoded.seconds * 1e6, "kernel_microseconds": busy}
+        del model, decoded
 
 
 def kernels_of(replays: Replays, steps: int, device: torch.device) -> list[tuple[str, float, float]]:

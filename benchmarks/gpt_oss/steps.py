@@ -173,21 +173,24 @@ def _decode(
     weights, bandwidth = random_weights(plan.config, device), copy_bandwidth(device, plan.copied)
     for batch, context, kv_dtype in cases:
         model, longest = model_of(plan, weights, device, [(batch, context)], kv_dtype, dependent=dependent)
-        replays = Replays(device)
-        runner = ModelRunner(model, device, longest, batch, replays)
-        found = running(plan, runner, batch, context, GREEDY).measured(plan)
-        step = batch / float(found["tokens_per_second"])
+        decoded = Decoded(plan, model, longest, batch, context)
+        step = batch / float(decoded.times["tokens_per_second"])
         floor = step_bytes(plan.config, weights, batch, context, kv_dtype.itemsize) / bandwidth
-        row: Row = {
-            "batch": batch,
-            "context": context,
-            "kv": str(kv_dtype),
-            **found,
-            "floor_milliseconds": floor * 1000,
-        }
-        seconds = timed(partial(repeated, replays.last, plan.steps), device) / plan.steps
-        yield row | {"share": floor / step, "replay_milliseconds": seconds * 1000}
-        del model, runner, replays
+        row: Row = {"batch": batch, "context": context, "kv": str(kv_dtype), **decoded.times}
+        yield row | {"floor_milliseconds": floor * 1000, "share": floor / step}
+        del model, decoded
+
+
+class Decoded:
+    """Decode steps that a model has run. times: of a step, of the host's part, and of the replayed graph alone."""
+
+    def __init__(self, plan: Plan, model: Model, longest: int, batch: int, context: int) -> None:
+        device = model.weights.embedding.device
+        self.replays = Replays(device)
+        self._runner = ModelRunner(model, device, longest, batch, self.replays)  # the graph reads its tensors
+        self.times = running(plan, self._runner, batch, context, GREEDY).measured(plan)
+        self.seconds = timed(partial(repeated, self.replays.last, plan.steps), device) / plan.steps
+        self.times["replay_milliseconds"] = self.seconds * 1000
 
 
 def repeated(run: Callable[[], None], times: int) -> None:
