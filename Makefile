@@ -149,8 +149,14 @@ format: $(READY) ## Repair style and formatting
 	.venv/bin/ruff format .
 
 .PHONY: types
-types: $(READY) $(READY_GPT_OSS) ## Check types
+types: types-llama-stack types-gpt-oss ## Check types
+
+.PHONY: types-llama-stack
+types-llama-stack: $(READY)
 	.venv/bin/mypy
+
+.PHONY: types-gpt-oss
+types-gpt-oss: $(READY_GPT_OSS)
 	.venv-gpt-oss/bin/mypy --config-file providers/gpt_oss/pyproject.toml
 
 .PHONY: constraints
