@@ -1,4 +1,4 @@
-"""A user who sends small requests continuously while the test loads the server.
+"""A user who sends small requests again and again while the test loads the server.
 
 with OtherUser(stack, "token-of-bob", clock) as other_user:
     with other_user.watched():
@@ -20,6 +20,8 @@ from tests.support.wire import Wire, final, output_text
 
 SECONDS: Final = 1.0
 """Time limit for one request on the machine's clock, without the time that its threads wait for a processor."""
+PAUSE: Final = 0.1
+"""Seconds between two rounds: far less than the limit, and the user does not take a processor while a test waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ class OtherUser:
                 while not self._ended.is_set():
                     self._round(wire, websocket)
                     self._rounds += 1
+                    self._ended.wait(PAUSE)
         except BaseException as failure:  # noqa: BLE001 - the test's thread raises it
             self._failure = failure
 
