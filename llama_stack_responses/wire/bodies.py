@@ -17,6 +17,7 @@ from llama_stack_responses.core import json_decoding
 from llama_stack_responses.core.errors import ApiError, bad_request, too_many_open
 from llama_stack_responses.core.json_values import VALUE_BYTES, count_values
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
+from llama_stack_responses.core.schema.shapes import excerpt
 from llama_stack_responses.process_pool.fair_queue import FairQueue, QueueFull
 
 from .headers import body_length
@@ -85,13 +86,19 @@ class Bodies:
         """Return the body, decoded as a JSON object. An empty body is allowed if `optional`.
 
         Raises:
-            ApiError: as from `read`; 400 if the body is not a JSON object or holds too many values.
+            ApiError: as from `read`; 400 if the body is not a JSON object, holds too many values or is compressed.
             ClientDisconnect: the client disconnected.
         """
         body = await self.read(request)
         if optional and not body:
             return {}
-        return await self.decode(body, cycle_of(request.scope).body_reservation(self.reserve))
+        try:
+            return await self.decode(body, cycle_of(request.scope).body_reservation(self.reserve))
+        except ApiError as error:
+            encoding = request.headers.get("content-encoding", "identity")
+            if error.status == 400 and encoding.lower() != "identity":
+                raise _encoded(encoding) from error
+            raise
 
     async def pieces(self, request: Request, limit: int) -> AsyncIterator[bytes]:
         """Yield the body in pieces as it arrives, up to `limit` bytes.
@@ -184,6 +191,15 @@ def too_large(limit: int) -> ApiError:
     return ApiError(413, f"The request's body is larger than {limit} bytes.", code="request_too_large")
 
 
+def _encoded(encoding: str) -> ApiError:
+    """Return the error for a body with a `content-encoding` that neither the host nor this server decodes."""
+    message = (
+        f"This server cannot read a request's body with the content-encoding '{excerpt(encoding)}'. Send it "
+        "uncompressed and without the header 'content-encoding'."
+    )
+    return bad_request(message, code="invalid_content_encoding")
+
+
 def decode(body: bytes | bytearray, loads: Callable[[bytes | bytearray], Any] = orjson.loads) -> dict[str, Any]:
     """Decode a JSON object with `loads`.
 
@@ -194,7 +210,7 @@ def decode(body: bytes | bytearray, loads: Callable[[bytes | bytearray], Any] = 
         value = loads(body)
     except ValueError as error:
         raise bad_request(
-            f"We could not parse the JSON body of your request: {error}. The body must be a JSON object."
+            f"We could not parse the JSON body of your request: {error}. The body must be a JSON object in UTF-8."
         ) from error
     if not isinstance(value, dict):
         raise bad_request("The request's body must be a JSON object.")

@@ -695,7 +695,7 @@ def test_compressed_body_past_the_limit_is_refused(frail: LiveStack, host: Host,
             if host == "ogx":
                 assert error_of(answer, 413)["message"] == "The request's body is larger than 20000 bytes."
             else:
-                assert "could not parse the JSON body" in error_of(answer, 400)["message"]
+                assert error_of(answer, 400)["code"] == "invalid_content_encoding"
 
 
 @pytest.mark.parametrize("path", OURS + THEIRS)
@@ -715,11 +715,11 @@ def test_compressed_request_is_answered_where_the_host_takes_it(frail: LiveStack
     if host == "ogx":
         assert answer.status_code == 200, answer.text
     else:
-        assert "could not parse the JSON body" in error_of(answer, 400)["message"]
+        assert "with the content-encoding 'zstd'" in error_of(answer, 400)["message"]
 
 
 def test_body_that_contradicts_its_content_encoding_is_refused(frail: LiveStack, host: Host) -> None:
     with Wire(frail) as wire:
         for path in OURS + THEIRS if host == "ogx" else OURS:
             error = error_of(wire.http.post(path, content=b"{", headers=HEADER), 400)
-            assert host != "ogx" or error["code"] == "invalid_content_encoding"
+            assert error["code"] == "invalid_content_encoding"

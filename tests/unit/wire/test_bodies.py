@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import logging
 import threading
 from typing import Any
@@ -125,6 +126,16 @@ async def test_json_with_too_many_values_is_refused_before_decoding() -> None:
         answer.error["message"]
         == "The JSON body of your request contains more than 50000 values. Send fewer at a time."
     )
+
+
+async def test_body_that_stays_encoded_is_refused_with_its_encoding() -> None:
+    app = App(LIMITS)
+    answer = await ask(app.echo(), Body([gzip.compress(b"{}")]), {"content-encoding": "gzip"})
+    assert (answer.status, answer.error["code"]) == (400, "invalid_content_encoding")
+    assert "content-encoding 'gzip'. Send it uncompressed" in answer.error["message"]
+    answer = await ask(app.echo(), Body([b"{"]), {"content-encoding": "Identity"})
+    assert (answer.status, answer.error["code"]) == (400, None)
+    assert (await ask(app.echo(), Body([b"{}"]), {"content-encoding": "gzip"})).status == 200
 
 
 async def test_brackets_in_json_string_do_not_count_as_values() -> None:
