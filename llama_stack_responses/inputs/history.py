@@ -255,7 +255,7 @@ def for_model(items: list[Json]) -> list[Json]:
 def _without_cut_calls(items: list[Json]) -> list[Json]:
     """Return the items without calls whose arguments are incomplete and that have no output: no client can run them."""
     answered = {item["call_id"] for item in items if item["type"] in ANSWERS.values() and "call_id" in item}
-    return [item for item in items if not _is_cut_call(item) or item["call_id"] in answered]
+    return [item for item in items if not _is_cut_call(item) or item.get("call_id") in answered]
 
 
 def _is_cut_call(item: Json) -> bool:

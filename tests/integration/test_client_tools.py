@@ -129,6 +129,16 @@ def calls_of(response: Json) -> list[Json]:
     return [item for item in response["output"] if "call_id" in item]
 
 
+def test_incomplete_tool_search_without_call_id_is_left_out(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, SAID)
+    question = {"role": "user", "content": "Hi"}
+    cut = {"type": "tool_search_call", "arguments": {}, "status": "incomplete"}
+    first = create(client, model=MODEL, input=[cut, question])
+    assert messages(upstream) == [question]
+    create(client, model=MODEL, input="Go on.", previous_response_id=first["id"])
+    assert [message["role"] for message in messages(upstream)] == ["user", "assistant", "user"]
+
+
 def test_tool_search_of_server_loads_deferred_function(client: openai.OpenAI, upstream: Upstream) -> None:
     tools: list[Any] = [function("weather", "city", defer_loading=True), {"type": "tool_search"}]
     upstream.script(

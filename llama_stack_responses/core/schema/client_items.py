@@ -18,7 +18,9 @@ from .shapes import (
     missing,
     object_of,
     one_of,
+    schema_of,
     tagged,
+    takes,
 )
 
 _COORDINATE: Final = integer(-MAX_INTEGER)
@@ -206,16 +208,34 @@ _COMPUTER_CALL_OUTPUT: Final = object_of(
 
 _EXECUTION: Final = one_of("server", "client")
 
-_TOOL_SEARCH_CALL: Final = object_of(
-    {"id": OWN_ID, "call_id": ID, "execution": _EXECUTION, "arguments": anything, "status": STATUS},
-    "arguments",
-    defaults={"execution": "server"},
+
+def _tool_search(check: Check) -> Check:
+    """Return the check for an item of tool search: a client's call and its output are joined by a `call_id`."""
+
+    @takes(schema_of(check))
+    def check_it(value: Any, at: Location) -> dict[str, Any]:
+        checked: dict[str, Any] = check(value, at)
+        if checked["execution"] == "client" and "call_id" not in checked:
+            raise missing(at.key("call_id"))
+        return checked
+
+    return check_it
+
+
+_TOOL_SEARCH_CALL: Final = _tool_search(
+    object_of(
+        {"id": OWN_ID, "call_id": ID, "execution": _EXECUTION, "arguments": anything, "status": STATUS},
+        "arguments",
+        defaults={"execution": "server"},
+    )
 )
 
-_TOOL_SEARCH_OUTPUT: Final = object_of(
-    {"id": OWN_ID, "call_id": ID, "execution": _EXECUTION, "tools": carried_tools, "status": STATUS},
-    "tools",
-    defaults={"execution": "server"},
+_TOOL_SEARCH_OUTPUT: Final = _tool_search(
+    object_of(
+        {"id": OWN_ID, "call_id": ID, "execution": _EXECUTION, "tools": carried_tools, "status": STATUS},
+        "tools",
+        defaults={"execution": "server"},
+    )
 )
 
 _ADDITIONAL_TOOLS: Final = object_of(

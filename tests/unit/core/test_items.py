@@ -582,6 +582,8 @@ def test_input_must_be_string_or_array(value: Any) -> None:
         ({"type": "item_reference"}, ".id", "missing_required_parameter"),
         ({**CALL, "caller": {"type": "program"}}, ".caller.caller_id", "missing_required_parameter"),
         ({"type": "local_shell_call_output", "output": ""}, ".call_id", "missing_required_parameter"),
+        ({**SEARCH_CALL, "call_id": None}, ".call_id", "missing_required_parameter"),
+        ({**SEARCH_OUTPUT, "call_id": None}, ".call_id", "missing_required_parameter"),
         ({**LOCAL_SHELL_CALL, "action": {"command": []}}, ".action.command", "empty_array"),
         ({**LOCAL_SHELL_CALL, "action": {"command": ["a"], "env": {"b": 1}}}, ".action.env.b", "invalid_type"),
         ({**SHELL_CALL, "environment": {"type": "container_auto"}}, ".environment.type", "invalid_value"),
