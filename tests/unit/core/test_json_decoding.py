@@ -22,6 +22,8 @@ LARGE: dict[str, Any] = {
     "numbers": {"a": [*NUMBERS, -1.5e-7, 2**63, True, None, ""]},
     "names": {"a": {**NAMES, "": None}, "b": [NAMES]},
     "long text": {"a": WORDS * 20_000, "b": [WORDS * 20_000, "", WORDS * 20_000], "c": 1},
+    "text without escapes": {"a": "wörd 😀 " * 20_000},
+    "few escapes": {"a": ("wörd 😀 " * 5_000 + '"') * 8},
     "long name": {"before": 1, WORDS * 4_000: {"x": [WORDS * 4_000]}, "after": 2},
     "only escapes": {"a": '"' * 100_000, "b": "\\" * 100_000, "c": "😀" * 40_000},
     "brackets in text": {"a": ["[{]},"] * 20_000, "b": '"[{' * 50_000},
@@ -133,6 +135,12 @@ INVALID = {
     "deep": b'{"a":%b%b}' % (b"[" * 2_000 + b"1," * 50_000 + b"1", b"]" * 2_000),
     "deep and small": b'{"a":%b%b}' % (b"[" * 2_000, b"]" * 2_000),
 }
+
+
+def test_text_without_escapes_is_decoded_without_regular_expression(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_decoding, "_CHARACTERS", None)
+    text = "wörd 😀 " * 20_000
+    assert loads(json.dumps({"a": text}, ensure_ascii=False).encode()) == {"a": text}
 
 
 @pytest.mark.parametrize("name", INVALID)
