@@ -114,5 +114,7 @@ def _without_escapes(piece: bytes | bytearray, *, odd: bool) -> tuple[bytes | by
         odd: whether the first character belongs to such an escape.
     """
     piece = piece[odd:]
+    if b"\\" not in piece:  # far faster than the replacements
+        return piece, False
     ends_in_escape = (len(piece) - len(piece.rstrip(b"\\"))) % 2 == 1
     return piece.replace(b"\\\\", b"").replace(b'\\"', b""), ends_in_escape
