@@ -92,6 +92,7 @@ class DetachedResponses:
             await self._factory.inference.check_model(request.model)
             response |= {"status": "queued"}
             context = self._factory.context(request, response, start.owner, start.opened)
+            await context.toolset.check_services()
             # The worker reads the files again. Reading them now refuses the request if one cannot be read.
             with context.held() as held:
                 await context.model_items(start.items, held)

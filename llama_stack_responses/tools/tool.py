@@ -43,6 +43,18 @@ class NeedsPreparation(ABC):
         """
 
 
+class NeedsService(ABC):
+    """A tool that needs a service which the stack may lack."""
+
+    @abstractmethod
+    def check_service(self) -> Coroutine[Any, Any, None]:
+        """Check that the stack has the service. `prepare` of the tool checks it too.
+
+        Raises:
+            ApiError: the response cannot be created without the service.
+        """
+
+
 class FindsTools(ABC):
     """A tool that finds other tools, which the model does not see before."""
 

@@ -31,7 +31,7 @@ from ..logs import get_logger
 from ..store.read_allowance import computed
 from .function_names import NO_FUNCTIONS, FunctionNames
 from .mcp.list_budget import HasList, ListBudget, ServerBounds
-from .tool import Cites, DueCall, FindsTools, HasDueCalls, HoldsResources, NeedsPreparation, Tool
+from .tool import Cites, DueCall, FindsTools, HasDueCalls, HoldsResources, NeedsPreparation, NeedsService, Tool
 from .tool_function import Function, ItemReporter
 from .tool_history import ToolHistory
 
@@ -119,6 +119,15 @@ class Toolset:
             self._index()
         if self._must_call and not self._allowed:
             raise bad_request(_NONE_TO_CALL, "tool_choice")
+
+    async def check_services(self) -> None:
+        """Check that the stack has the services of the request's tools, before the response is queued.
+
+        Raises:
+            ApiError: the response cannot be created with these tools.
+        """
+        declared = self._tools[: len(self._request.tools)]
+        await gather_or_cancel(tool.check_service() for tool in declared if isinstance(tool, NeedsService))
 
     def _asking(self) -> list[tuple[int, NeedsPreparation]]:
         """Return the tools to prepare: those of the request, and those of items, of which the newest come first."""

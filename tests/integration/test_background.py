@@ -96,6 +96,16 @@ def constant(response: Json) -> Json:
 # -- from the queue to the end -----------------------------------------------------
 
 
+def test_background_response_with_unavailable_web_search_is_refused(small: LiveStack) -> None:
+    with Wire(small) as wire:
+        before = wire.listed(limit=1)
+        body = {"model": MODEL, "input": "Count.", "background": True, "tools": [{"type": "web_search"}]}
+        for stream in (False, True):
+            found = error_of(wire.post({**body, "stream": stream}), 400)
+            assert (found["param"], found["code"]) == ("tools", "unsupported_value")
+        assert wire.listed(limit=1) == before
+
+
 def test_background_response_is_queued_then_in_progress_then_completed(
     client: openai.OpenAI, wire: Wire, upstream: Upstream
 ) -> None:
