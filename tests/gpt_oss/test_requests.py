@@ -13,6 +13,7 @@ from llama_stack_gpt_oss.errors import InvalidRequest
 from llama_stack_gpt_oss.requests import ParsedRequest, RequestParser
 from llama_stack_gpt_oss.stops import StopWatch
 from llama_stack_gpt_oss.vocabulary import Vocabulary
+from llama_stack_gpt_oss.word_lengths import check_words
 
 from .support.lessons import WEATHER
 
@@ -24,6 +25,13 @@ HELLO = [{"role": "user", "content": "Hello"}]
 def parser(vocabulary: Vocabulary) -> RequestParser:
     defaults = GenerationDefaults(stop_ids=frozenset([200002, 200012]), temperature=0.7, top_p=0.9)
     return RequestParser(vocabulary, defaults, context=1000)
+
+
+def nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
 
 
 def chat(parser: RequestParser, **fields: Any) -> ParsedRequest:
@@ -102,6 +110,7 @@ def test_tool_choice_none_hides_tools_from_model(parser: RequestParser) -> None:
         ({"logit_bias": [1]}, "logit_bias"),
         ({"reasoning_effort": "huge"}, "reasoning_effort"),
         ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"tools": [{"function": {"name": "f", "parameters": ["x"]}}]}, "tools[0].function.parameters"),
     ],
 )
 def test_invalid_value_is_refused_with_its_field(parser: RequestParser, fields: dict[str, Any], param: str) -> None:
@@ -128,6 +137,32 @@ def test_too_long_prompt_is_refused_with_token_counts(parser: RequestParser) -> 
     with pytest.raises(InvalidRequest, match=r"The prompt has 1,\d\d\d tokens, and the context of 1,000") as refusal:
         chat(parser, messages=[{"role": "user", "content": "word " * 1100}])
     assert refusal.value.code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("broken", ["half a pair: \ud83d", nested(200), nested(5000)])
+def test_text_that_cannot_be_rendered_is_refused(parser: RequestParser, broken: Any) -> None:
+    schema = {"properties": {"a": {"description": broken}}} if isinstance(broken, str) else broken
+    with pytest.raises(InvalidRequest, match=r"cannot be written as a gpt-oss prompt|nested too deeply"):
+        chat(parser, tools=[{"function": {"name": "f", "parameters": schema}}])
+
+
+@pytest.mark.parametrize(
+    "text", ["a" * 1_000_000, "\u3042" * 8000, " " * 25_000, "-" * 25_000, "_\x1c" * 13_000, "e\u0301" * 9000]
+)
+def test_text_that_takes_the_tokenizer_long_is_refused(parser: RequestParser, text: str) -> None:
+    """A million letters overflow the tokenizer's stack. The parts of a message are one text."""
+    with pytest.raises(InvalidRequest, match="too many characters without a break"):
+        chat(parser, messages=[{"role": "user", "content": text}])
+    parts = [{"type": "text", "text": text[start : start + 1000]} for start in range(0, len(text), 1000)]
+    with pytest.raises(InvalidRequest, match="too many characters without a break"):
+        chat(parser, messages=[{"role": "user", "content": parts}])
+    with pytest.raises(InvalidRequest, match="too many characters without a break"):
+        parser.completion(SimpleNamespace(prompt=text))
+
+
+@pytest.mark.parametrize("text", ["word " * 200_000, "a1+" * 200_000, "\u3042\u3042\u3002" * 100_000, "-" * 20_000])
+def test_long_text_of_short_words_is_read(text: str) -> None:
+    check_words(text, "messages")
 
 
 @pytest.mark.parametrize("prompt", ["Hi there", ["Hi there"], [13347, 1354], [[13347, 1354]]])

@@ -23,6 +23,7 @@ from openai_harmony import (
 
 from .errors import InvalidRequest
 from .tools import BROWSER, PYTHON, SchemaBudget, Tool, from_arguments, reduced
+from .word_lengths import check_words
 
 ANALYSIS, COMMENTARY, FINAL = "analysis", "commentary", "final"
 EFFORTS = {
@@ -92,11 +93,12 @@ def read_response_format(raw: Json | None) -> ResponseFormat | None:
 def render(encoding: HarmonyEncoding, chat: Chat) -> list[int]:
     """Return the prompt, up to and including `<|start|>assistant`."""
     messages = [_system(chat), *_Transcript(chat).messages()]
+    check_words([message.to_dict() for message in messages], "messages")
     try:
         return encoding.render_conversation_for_completion(
             Conversation.from_messages(messages), Role.ASSISTANT, RenderConversationConfig(auto_drop_analysis=False)
         )
-    except HarmonyError as error:
+    except (HarmonyError, ValueError) as error:  # ValueError: half a surrogate pair, or deep nesting
         raise InvalidRequest(f"The messages or tools cannot be written as a gpt-oss prompt: {error}") from error
 
 

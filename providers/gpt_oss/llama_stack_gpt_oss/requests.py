@@ -14,6 +14,7 @@ from .grammar import read_tool_choice, turn_grammar
 from .harmony import Chat, read_effort, read_response_format, render
 from .tools import Tool, read_tools
 from .vocabulary import Vocabulary
+from .word_lengths import check_words
 
 MAX_STOPS, MAX_CHOICES, MAX_LOGPROBS = 4, 128, 20
 MAX_BIASES, MAX_BIAS, MAX_PENALTY = 300, 100, 2
@@ -46,6 +47,12 @@ class RequestParser:
 
     def chat(self, params: Any, today: date) -> ParsedRequest:
         """Parse a chat request. InvalidRequest names the invalid field."""
+        try:
+            return self._chat(params, today)
+        except RecursionError:
+            raise InvalidRequest("The tools, response_format or messages are nested too deeply") from None
+
+    def _chat(self, params: Any, today: date) -> ParsedRequest:
         tools = read_tools(_plain(_get(params, "tools")))
         choice = read_tool_choice(_plain(_get(params, "tool_choice")), tools)
         form = read_response_format(_plain(_get(params, "response_format")))
@@ -76,6 +83,7 @@ class RequestParser:
         if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
             prompt = prompt[0]
         if isinstance(prompt, str):
+            check_words(prompt, "prompt")
             return self._vocabulary.encode(prompt)
         if not isinstance(prompt, list) or not all(isinstance(token, int) for token in prompt):
             raise InvalidRequest("A completion takes one prompt: a text, or a list of tokens", param="prompt")

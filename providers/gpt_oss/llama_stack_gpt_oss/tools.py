@@ -55,10 +55,13 @@ def _tool(entry: Json, number: int) -> Tool:
     function = entry.get("function")
     if entry.get("type", "function") != "function" or not isinstance(function, Mapping) or not function.get("name"):
         raise InvalidRequest("gpt-oss takes tools of type function with a name", param=f"tools[{number}]")
+    parameters = function.get("parameters") or None
+    if not isinstance(parameters, Mapping | None):
+        raise InvalidRequest("The parameters of a function are an object", param=f"tools[{number}].function.parameters")
     return Tool(
         name=str(function["name"]),
         description=str(function.get("description") or ""),
-        parameters=function.get("parameters") or None,
+        parameters=parameters,
         strict=bool(function.get("strict")),
     )
 

@@ -1,0 +1,54 @@
+"""A bound on the long words of a prompt: the tokenizer's time grows with the square of a word's length.
+
+It holds Python's lock meanwhile, and so the whole server. A run of a million letters overflows its stack.
+"""
+
+import re
+import sys
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, Final
+
+from .errors import InvalidRequest
+
+MAX_SQUARES: Final = 1 << 29
+"""Maximum sum of the squares of the words' lengths in bytes: about half a second."""
+_SHORT: Final = 64  # characters; the time for words that are not longer is that for reading the text
+
+
+def check_words(value: Any, param: str) -> None:
+    """Raise InvalidRequest if the words of all texts in JSON take the tokenizer too long."""
+    squares = 0
+    for text in _texts(value):
+        for match in _runs().finditer(text):
+            if match.end() - match.start() > _SHORT:
+                squares += len(match[0].encode(errors="replace")) ** 2
+                if squares > MAX_SQUARES:
+                    raise InvalidRequest(
+                        f"The text has too many characters without a break, such as {match[0][:20]!r}: insert spaces",
+                        param=param,
+                    )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _texts(key)
+            yield from _texts(each)
+    elif isinstance(value, Sequence):
+        for each in value:
+            yield from _texts(each)
+
+
+@cache
+def _runs() -> re.Pattern[str]:
+    """Return a pattern of what the tokenizer takes as one word at most; digits are split into threes.
+
+    Separators of Python's `str` that are not white space in Unicode count as punctuation, as in the tokenizer.
+    """
+    marks = "".join(chr(code) for code in range(sys.maxunicode) if unicodedata.category(chr(code)).startswith("M"))
+    letters = rf"(?:[^\W\d_]|[{marks}])+"
+    return re.compile(rf"{letters}|(?:[^\w\s]|[_\x1c-\x1f])+[\r\n/]*|[^\S\x1c-\x1f]+")
