@@ -454,7 +454,8 @@ def _check_together(fields: Mapping[str, Any]) -> None:
         )
     if not fields.get("input") and fields.keys().isdisjoint({"previous_response_id", "conversation", "prompt"}):
         raise bad_request(
-            "Missing required parameter: 'input'. Without it, 'previous_response_id' or 'prompt' must be given.",
+            "Missing required parameter: 'input'. Without it, 'previous_response_id', 'conversation' or 'prompt' must "
+            "be given.",
             "input",
             "missing_required_parameter",
         )

@@ -122,6 +122,14 @@ def test_conversation_is_parsed_to_id(conversation: Any) -> None:
     assert parse_create({"model": MODEL, "conversation": conversation}).conversation == "conv_1"
 
 
+def test_error_of_a_missing_input_names_every_field_that_replaces_it() -> None:
+    others = {"previous_response_id": PREVIOUS, "conversation": "conv_1", "prompt": {"id": "p"}}
+    message = refused({"model": MODEL}).message
+    for name, value in others.items():
+        assert parse_create({"model": MODEL, name: value}).input is None
+        assert f"'{name}'" in message
+
+
 def test_long_completion_window_is_allowed_for_background_responses() -> None:
     options = {"completion_window": "8h", "continuation_id": "c"}
     assert parse(background=True, background_options=options).background_options == options
