@@ -17,7 +17,7 @@ from .shared_timer import SharedTimer, Timeout
 class EventWriter(Protocol):
     """Passes events on to the client without waiting."""
 
-    def write(self, events: list[Event]) -> bool:
+    def write(self, events: list[Event] | DeltaRun) -> bool:
         """Pass events on; return False if that is not possible."""
         ...
 
@@ -88,7 +88,7 @@ class EventBuffer:
         self.passed = 0
         self._events: list[Event] = []
         self._run: DeltaRun | None = None
-        """Deltas that follow `_events`. They become event objects only if `ready` or `put` needs these."""
+        """Deltas that follow `_events`. They become event objects only for `ready`, or beside other events."""
         self._form: DeltaForm | None = None
         self._last: Event | None = None
         self._ended = False
@@ -261,11 +261,11 @@ class EventBuffer:
         if self._write is None or self._reader is None or self._reader.done() or not self._count():
             return
         try:
-            passed = self._write.write(self._all())
+            passed = self._write.write(self.waiting)
         except Exception:  # noqa: BLE001 - the reader finds the same
             passed = False
         if passed:
-            self.ready()
+            self.take()
             self.passed += 1
             self._passed_at = self._loop.time()
         else:

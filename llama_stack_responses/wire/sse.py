@@ -79,13 +79,17 @@ def deltas(events: Sequence[dict[str, Any]], texts: Iterable[bytes] | None = Non
     return whole if len(whole) <= 2 * BLOCK_BYTES else None
 
 
+def small(frames: bytes) -> bytes | None:
+    """Return frames without line separators; None if they are large."""
+    if len(frames) > 2 * BLOCK_BYTES:
+        return None
+    return frames if frames.isascii() else without_line_separators(frames)
+
+
 def run(kind: str, texts: Sequence[bytes]) -> bytes | None:
     """Return the frames of deltas of one type, given each as JSON; None if they are large."""
     head = b"event: %b\ndata: " % kind.encode()
-    whole = b"%b%b\n\n" % (head, (b"\n\n%b" % head).join(texts))
-    if len(whole) > 2 * BLOCK_BYTES:
-        return None
-    return whole if whole.isascii() else without_line_separators(whole)
+    return small(b"%b%b\n\n" % (head, (b"\n\n%b" % head).join(texts)))
 
 
 def _blocks(events: Iterable[dict[str, Any]]) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.json_blocks import BLOCK_BYTES, blocks, dumps
 from llama_stack_responses.core.json_values import is_large
-from llama_stack_responses.core.stream.delta_forms import delta_form
+from llama_stack_responses.core.stream.delta_forms import DeltaRun, delta_form, have_same_form
 from llama_stack_responses.core.stream.events import Event
 from llama_stack_responses.core.stream.socket_events import refused
 from llama_stack_responses.generation.event_buffer import EventWriter
@@ -289,16 +289,25 @@ class _DirectMessages:
         self._like: Event | None = None
         self._form = b""
 
-    def write(self, events: list[Event]) -> bool:
-        named = self._named
-        messages = [dumps(event | named if named else event) for event in events if "delta" in event]
-        whole = len(messages) == len(events) and max(map(len, messages)) <= BLOCK_BYTES
-        return whole and self._incoming.write(messages)
+    def write(self, events: list[Event] | DeltaRun) -> bool:
+        if isinstance(events, DeltaRun):
+            messages = events.filled(self._form_of(events.form.like))
+        elif all("delta" in event for event in events):
+            messages = [dumps(event | self._named if self._named else event) for event in events]
+        else:
+            return False
+        return max(map(len, messages)) <= BLOCK_BYTES and self._incoming.write(messages)
 
     def extend(self, like: Event, number: int, text: str) -> bool:
+        return self._incoming.write((self._form_of(like) % (number, orjson.dumps(text)),))
+
+    def _form_of(self, like: Event) -> bytes:
+        """Return the message of the delta as a format; see `delta_form`."""
         if like is not self._like:
-            self._like, self._form = like, delta_form(like | self._named)
-        return self._incoming.write((self._form % (number, orjson.dumps(text)),))
+            if not have_same_form(like, self._like):
+                self._form = delta_form(like | self._named)
+            self._like = like
+        return self._form
 
 
 async def encoded(event: Event) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +16,11 @@ _FILLED_IN: Final = {"sequence_number": b"%d", "delta": b"%b"}
 def delta_form(event: Event) -> bytes:
     """Return the JSON of an event as a format of its number and of its text as JSON, in this order."""
     return b"{%b}" % b",".join([b"%b:%b" % (literal(dumps(name)), _value(name, event[name])) for name in event])
+
+
+def have_same_form(one: Event, other: Event | None) -> bool:
+    """Return whether two deltas differ at most in their number and their text."""
+    return other is not None and one | _FILLED_IN == other | _FILLED_IN
 
 
 def literal(data: bytes) -> bytes:
@@ -76,11 +80,14 @@ class DeltaRun:
         like = self.form.like
         return [{**like, "sequence_number": each, "delta": text} for each, text in enumerate(self.texts, self.first)]
 
-    def json(self) -> Sequence[bytes]:
-        """Return each delta as JSON.
+    def json(self) -> list[bytes]:
+        """Return each delta as JSON; raise as `filled`."""
+        return self.filled(self.form.json)
+
+    def filled(self, form: bytes) -> list[bytes]:
+        """Return a format of a number and of a text as JSON, filled in for each delta.
 
         Raises:
             TypeError: a text has half of a surrogate pair.
         """
-        form = self.form.json
         return [form % (number, orjson.dumps(text)) for number, text in enumerate(self.texts, self.first)]

@@ -173,7 +173,7 @@ async def test_concurrent_writer_keeps_order_and_limit() -> None:
 class Failing:
     """A client whose connection breaks."""
 
-    def write(self, _: list[Json]) -> bool:
+    def write(self, _: list[Json] | DeltaRun) -> bool:
         raise ValueError
 
     def extend(self, _: Json, __: int, ___: str) -> bool:
@@ -185,11 +185,13 @@ class Client:
 
     def __init__(self) -> None:
         self.batches: list[list[Json]] = []
+        self.runs = 0
         self.accepts = True
 
-    def write(self, batch: list[Json]) -> bool:
+    def write(self, batch: list[Json] | DeltaRun) -> bool:
         if self.accepts:
-            self.batches.append(list(batch))
+            self.runs += isinstance(batch, DeltaRun)
+            self.batches.append(batch.events() if isinstance(batch, DeltaRun) else list(batch))
         return self.accepts
 
     def extend(self, like: Json, number: int, text: str) -> bool:
@@ -277,6 +279,7 @@ async def test_token_that_arrived_alone_is_passed_on_in_same_call() -> None:
     assert len(client.batches) == 1, "another event is before it"
     await turns(5)
     assert client.batches == [[delta(1, "a")], [delta(2, "b"), delta(3, "c")]]
+    assert client.runs == 1, "tokens that arrive together are no objects of their own"
     assert event_buffer.passed == 2
     assert open_text.fragments.text() == "abc"
     assert not reader.done()

@@ -9,7 +9,7 @@ import pytest
 
 from llama_stack_responses.core.json_blocks import BLOCK_BYTES
 from llama_stack_responses.core.stream import events
-from llama_stack_responses.core.stream.delta_forms import DeltaForm, DeltaRun
+from llama_stack_responses.core.stream.delta_forms import DeltaForm, DeltaRun, have_same_form
 from llama_stack_responses.wire import sse
 
 
@@ -46,7 +46,16 @@ def test_filled_in_form_is_encoded_event(event: dict[str, object], text: str) ->
 @pytest.mark.parametrize("event", DELTAS)
 def test_frames_of_run_are_those_of_its_events(event: dict[str, object]) -> None:
     run = DeltaRun(DeltaForm(event), 9, ["a%", "é\u2028", '"\\'])
-    assert sse.run(str(event["type"]), run.json()) == sse.encode(run.events())
+    frames = sse.encode(run.events())
+    assert sse.run(str(event["type"]), run.json()) == frames
+    assert sse.small(b"".join(run.filled(sse.frame_form(event)))) == frames
+
+
+def test_deltas_have_the_same_form_if_only_number_and_text_differ() -> None:
+    event = DELTAS[0]
+    assert have_same_form(event, {**event, "sequence_number": 8, "delta": "b"})
+    assert not have_same_form(event, {**event, "item_id": "msg_2"})
+    assert not have_same_form(event, None)
 
 
 def test_large_run_has_no_frames() -> None:
