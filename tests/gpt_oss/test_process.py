@@ -368,6 +368,19 @@ async def test_hanging_engine_is_killed(served: EngineSettings) -> None:
         assert not is_running(pid)
 
 
+async def test_engine_that_is_busy_with_answers_of_others_is_not_killed(tmp_path: Path, checkpoint: Path) -> None:
+    created = settings(tmp_path, checkpoint, sequences=1)
+    async with client_of(created) as patient, client_of(created, stall_seconds=2) as hasty:
+        running = patient.generate(replace(request("one", LONG), ids=("one", "two")))
+        await anext(running)
+        waiting, begun = asyncio.create_task(tokens(hasty, request("after"))), time.monotonic()
+        async for _ in running:
+            if time.monotonic() - begun > 3:
+                break
+        await running.aclose()
+        assert len(await waiting) == 20
+
+
 async def test_unused_engine_exits(tmp_path: Path, checkpoint: Path) -> None:
     created = settings(tmp_path, checkpoint)
     async with client_of(created) as client:

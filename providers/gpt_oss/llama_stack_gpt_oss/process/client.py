@@ -21,6 +21,8 @@ from .settings import EngineSettings
 LINE_BYTES: Final = 1 << 26
 PATIENCE_SECONDS: Final = 30.0
 """Seconds for which a request waits for an engine that is starting."""
+ASKED_AFTER: Final = 0.1
+"""Part of the time limit for a hung engine after which a silent one with work is asked for its metrics."""
 
 
 class EngineDiedError(EngineError):
@@ -93,7 +95,7 @@ class _Connection:
 class EngineClient:
     """Call launch() or start() first, from any thread; all other methods belong to one event loop.
 
-    stall_seconds: an engine with work that is silent for this long is considered hung, and killed.
+    stall_seconds: an engine with work that does not answer a question for this long is considered hung, and killed.
     patience_seconds: for so long a call waits for an engine that is starting.
     clock: of the waits after failed starts.
     """
@@ -273,15 +275,22 @@ class EngineClient:
             self._start_connecting()
 
     async def _next_line(self, connection: _Connection) -> bytes:
-        """Return the next line; b"" at the end."""
+        """Return the next line; b"" at the end.
+
+        An engine may have nothing to send while it reads a prompt, or serves other clients. So a silent one is asked.
+        """
+        seconds, asked = self._stall_seconds * ASKED_AFTER, False
         while True:
             try:
-                async with asyncio.timeout(self._stall_seconds):
+                async with asyncio.timeout(seconds):
                     return await connection.reader.readline()
             except TimeoutError:
-                if connection.mailboxes or connection.metrics:
+                if asked:
                     self._launcher.kill(connection.ready.pid)
                     return b""
+                if connection.mailboxes or connection.metrics:
+                    connection.writer.write(line({"metrics": next(self._tags)}))
+                    seconds, asked = self._stall_seconds, True
 
 
 def _retrieve_exception(task: asyncio.Task[_Connection]) -> None:
