@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from llama_stack_gpt_oss.engine.config import GenerationDefaults
 from llama_stack_gpt_oss.errors import InvalidRequest
+from llama_stack_gpt_oss.process.grammars import GRAMMAR_CHARACTERS
 from llama_stack_gpt_oss.requests import ParsedRequest, RequestParser
 from llama_stack_gpt_oss.stops import StopWatch
 from llama_stack_gpt_oss.vocabulary import Vocabulary
@@ -18,6 +19,10 @@ from llama_stack_gpt_oss.word_lengths import check_words
 from .support.lessons import WEATHER
 
 TODAY = date(2026, 1, 1)
+LONG_SCHEMA = {
+    "type": "json_schema",
+    "json_schema": {"schema": {"type": "object", "description": "word " * (GRAMMAR_CHARACTERS // 5)}},
+}
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
@@ -109,6 +114,8 @@ def test_tool_choice_none_hides_tools_from_model(parser: RequestParser) -> None:
         ({"logit_bias": {str(token): 1 for token in range(301)}}, "logit_bias"),
         ({"logit_bias": [1]}, "logit_bias"),
         ({"reasoning_effort": "huge"}, "reasoning_effort"),
+        ({"cache_salt": "x" * 1025}, "cache_salt"),
+        ({"response_format": LONG_SCHEMA}, "response_format"),
         ({"tools": [{"type": "web_search"}]}, "tools[0]"),
         ({"tools": [{"function": {"name": "f", "parameters": ["x"]}}]}, "tools[0].function.parameters"),
     ],

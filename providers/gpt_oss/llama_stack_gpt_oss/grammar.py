@@ -12,6 +12,7 @@ from llguidance import LLMatcher, LLParserLimits
 
 from .errors import InvalidRequest
 from .harmony import ResponseFormat
+from .process.grammars import GRAMMAR_CHARACTERS
 from .tools import Tool
 
 Json = Mapping[str, Any]
@@ -67,8 +68,10 @@ def turn_grammar(choice: ToolChoice, offered: Sequence[Tool], answer: ResponseFo
         endings.append("final")
         rules.append(_final(answer))
     grammar = "\n".join((f"start: analysis* ({' | '.join(endings)})", RULES, *rules))
+    field = "response_format" if answer else "tools"
+    if len(grammar) > GRAMMAR_CHARACTERS:  # a frame to the engine is bounded too
+        raise InvalidRequest(f"The schemas are too long: at most {GRAMMAR_CHARACTERS:,} characters", param=field)
     if problem := LLMatcher.validate_grammar(grammar, limits=LIMITS):
-        field = "response_format" if answer else "tools"
         raise InvalidRequest(f"The schema cannot be enforced: {' '.join(problem.split())[:300]}", param=field)
     return grammar
 

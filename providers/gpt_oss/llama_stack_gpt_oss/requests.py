@@ -17,6 +17,7 @@ from .vocabulary import Vocabulary
 from .word_lengths import check_words
 
 MAX_STOPS, MAX_CHOICES, MAX_LOGPROBS = 4, 128, 20
+MAX_SALT = 1024  # characters
 MAX_BIASES, MAX_BIAS, MAX_PENALTY = 300, 100, 2
 TOKEN_DIGITS = 9  # of an id
 SHOWN = 40  # characters of an invalid id in an error
@@ -113,7 +114,7 @@ class RequestParser:
             top_logprobs=logprobs,
             stop_ids=self._defaults.stop_ids,
             priority=_integer(params, "priority", 0),
-            cache_salt=str(_get(params, "cache_salt") or ""),
+            cache_salt=_salt(params),
             **self._adjustments(params),
         )
         name, choices = secrets.token_hex(12), _integer(params, "n", 1)
@@ -185,6 +186,13 @@ def _stops(params: Any) -> tuple[str, ...]:
     if len(stops) > MAX_STOPS or not all(isinstance(stop, str) and stop for stop in stops):
         raise InvalidRequest(f"stop takes up to {MAX_STOPS} texts that are not empty", param="stop")
     return stops
+
+
+def _salt(params: Any) -> str:
+    salt = str(_get(params, "cache_salt") or "")
+    if len(salt) > MAX_SALT:
+        raise InvalidRequest(f"cache_salt has at most {MAX_SALT} characters", param="cache_salt")
+    return salt
 
 
 def _refuse_repetition_penalty(params: Any) -> None:
