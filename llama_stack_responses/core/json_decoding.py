@@ -17,24 +17,25 @@ import orjson
 _PIECE_BYTES: Final = 32_768
 """Bytes from which members are decoded together, and from which a value is decoded apart."""
 
+_BLOCK_BYTES: Final = 1_024
+"""Bytes before a quotation mark that are searched for backslashes together."""
+
 _MAX_DEPTH: Final = 1_024
 """Maximum levels of nesting, as in `orjson`."""
 
 _RUN: Final = re.compile(rb'(?:[^"\[\]{}]{0,1024}+"[^"\\]{0,256}+"){0,32}+([^"\[\]{}]{0,1024}+)')
 """Text of bounded length without brackets, escapes and long strings; the group is its end, outside strings."""
 
-_CHARACTERS: Final = re.compile(
-    rb'(?:[^"\\]{1,256}+'
-    rb"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"  # a pair of surrogates is one character
-    rb"|\\u(?![dD][89a-fA-F])[0-9a-fA-F]{4}"
-    rb"|\\[^u]){0,256}+",
-    re.DOTALL,
-)
-"""Characters of a string, of bounded length; it ends between two of them."""
+_FIRST_OF_PAIR: Final = re.compile(rb"\\u[dD][89abAB]")
+"""The begin of the escape of the first half of a surrogate pair, which is one character with the second."""
+
+_UNICODE: Final = b"\\u"
+_UNICODE_BYTES: Final = 6
+"""Bytes of an escape with four hexadecimal digits."""
 
 _CLOSING: Final = {ord("["): b"]", ord("{"): b"}"}
 _QUOTE: Final = b'"'
-_BACKSLASH: Final = ord("\\")
+_BACKSLASH: Final = b"\\"
 _BLANK: Final = b" \t\r\n"
 
 
@@ -170,13 +171,10 @@ class _Decoding:
         return text
 
     def _end_of_characters(self, start: int, end: int) -> int:
-        """Return where a piece of the text may end: not within an escape."""
-        document, until = self._document, min(start + _PIECE_BYTES, end)
-        if document.find(_BACKSLASH, start, until) < 0:  # far faster than the expression
-            return until
-        run = _CHARACTERS.match(document, start, end)
-        assert run
-        return run.end()
+        """Return where a piece of the text may end: not within an escape or a pair of surrogates."""
+        if start + _PIECE_BYTES >= end:
+            return end
+        return start + _whole_escapes(self._document[start : start + _PIECE_BYTES])
 
     def _put(self, start: int, value: Any) -> None:
         """Replace a value that begins at `start` and ends here."""
@@ -255,9 +253,28 @@ class _Large:
         return {values.get(name, name): values.get(v, v) if isinstance(v, str) else v for name, v in pairs}
 
 
+def _whole_escapes(text: bytes | bytearray) -> int:
+    """Return the bytes of a string's text without an escape or a pair of surrogates that is cut off."""
+    end = len(text) - _backslashes_before(text, len(text)) % 2
+    escape = text.rfind(_UNICODE, max(0, end - _UNICODE_BYTES + 1), end)
+    if escape >= 0 and _backslashes_before(text, escape) % 2 == 0:
+        end = escape
+    escape = end - _UNICODE_BYTES
+    if escape >= 0 and _FIRST_OF_PAIR.match(text, escape) and _backslashes_before(text, escape) % 2 == 0:
+        end = escape
+    return end
+
+
+def _backslashes_before(text: bytes | bytearray, place: int) -> int:
+    return place - len(text[:place].rstrip(_BACKSLASH))
+
+
 def _is_escaped(document: bytes | bytearray, quote: int) -> bool:
     """Return whether the number of backslashes before a quotation mark of a string is odd."""
-    before = quote - 1
-    while document[before] == _BACKSLASH:
-        before -= 1
-    return (quote - before) % 2 == 0
+    end = quote
+    while block := document[max(0, end - _BLOCK_BYTES) : end]:
+        text = len(block.rstrip(_BACKSLASH))
+        end -= len(block) - text
+        if text:
+            break
+    return (quote - end) % 2 == 1

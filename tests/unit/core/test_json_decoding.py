@@ -137,10 +137,15 @@ INVALID = {
 }
 
 
-def test_text_without_escapes_is_decoded_without_regular_expression(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_decoding, "_CHARACTERS", None)
-    text = "wörd 😀 " * 20_000
-    assert loads(json.dumps({"a": text}, ensure_ascii=False).encode()) == {"a": text}
+@pytest.mark.parametrize("before", range(14))
+@pytest.mark.parametrize(
+    "part", ["\\n", "\\\\", '\\"', "\\u00e9", "\\ud83d\\ude00", "\\\\u00e9", "\\uD83D\\uDE00\\\\", "é", "😀\\t"]
+)
+def test_text_is_cut_between_characters(part: str, before: int) -> None:
+    """Each place of an escape is at the end of a piece once."""
+    text = "x" * before + part * 20_000
+    document = f'{{"a":"{text}"}}'.encode()
+    assert loads(document) == orjson.loads(document)
 
 
 @pytest.mark.parametrize("name", INVALID)
