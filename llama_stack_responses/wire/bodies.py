@@ -95,8 +95,8 @@ class Bodies:
         try:
             return await self.decode(body, cycle_of(request.scope).body_reservation(self.reserve))
         except ApiError as error:
-            encoding = request.headers.get("content-encoding", "identity")
-            if error.status == 400 and encoding.lower() != "identity":
+            encoding = request.headers.get("content-encoding", "").strip()
+            if error.status == 400 and error.code is None and encoding.lower() not in ("", "identity"):
                 raise _encoded(encoding) from error
             raise
 

@@ -244,12 +244,13 @@ def test_last_token_is_always_recomputed() -> None:
     assert cache.allocate([*tokens, 7], "")[1] == 2 * BLOCK_TOKENS
 
 
-def test_different_salts_share_no_blocks() -> None:
+@pytest.mark.parametrize(("one", "two"), [("one", "two"), ("half a pair: \ud83d", "half a pair: \ud83e")])
+def test_different_salts_share_no_blocks(one: str, two: str) -> None:
     cache = Cache(8, KV_GROUPS)
     tokens = list(range(BLOCK_TOKENS + 1))
-    computed(cache, tokens, "one")
-    assert cache.allocate(tokens, "two")[1] == 0
-    assert cache.allocate(tokens, "one")[1] == BLOCK_TOKENS
+    computed(cache, tokens, one)
+    assert cache.allocate(tokens, two)[1] == 0
+    assert cache.allocate(tokens, one)[1] == BLOCK_TOKENS
 
 
 def test_taking_block_from_empty_pool_raises_error() -> None:

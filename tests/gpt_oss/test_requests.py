@@ -1,5 +1,6 @@
 """The parameters of a request, and values that are refused by field before generation."""
 
+import tracemalloc
 from datetime import date
 from types import SimpleNamespace
 from typing import Any
@@ -170,6 +171,17 @@ def test_text_that_takes_the_tokenizer_long_is_refused(parser: RequestParser, te
 @pytest.mark.parametrize("text", ["word " * 200_000, "a1+" * 200_000, "\u3042\u3042\u3002" * 100_000, "-" * 20_000])
 def test_long_text_of_short_words_is_read(text: str) -> None:
     check_words(text, "messages")
+
+
+def test_long_word_is_refused_without_memory_for_each_character() -> None:
+    check_words("", "messages")
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest):
+            check_words("a" * 4_000_000, "messages")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("prompt", ["Hi there", ["Hi there"], [13347, 1354], [[13347, 1354]]])

@@ -15,20 +15,42 @@ from .errors import InvalidRequest
 MAX_SQUARES: Final = 1 << 29
 """Maximum sum of the squares of the words' lengths in bytes: about half a second."""
 _SHORT: Final = 64  # characters; the time for words that are not longer is that for reading the text
+_PIECE: Final = 1 << 16
+"""Characters that are searched together, since each search holds the lock. A word that is cut counts as two."""
+_LONG: Final = f"{{{_SHORT + 1},}}"
+_BLANKS: Final = re.compile(rf"[\s/]{_LONG}")
+_LONG_ASCII: Final = re.compile(rf"[A-Za-z]{_LONG}|[^A-Za-z0-9 \t-\r]{_LONG}|{_BLANKS.pattern}")
+_SEPARATORS: Final = re.compile(r"[\x1c-\x1f]")  # white space in Python, and not in the tokenizer
+
+
+def prepare_words() -> None:
+    """Make the table of Unicode's marks, which takes half a second, before the first request needs it."""
+    _runs()
 
 
 def check_words(value: Any, param: str) -> None:
     """Raise InvalidRequest if the words of all texts in JSON take the tokenizer too long."""
     squares = 0
     for text in _texts(value):
-        for match in _runs().finditer(text):
-            if match.end() - match.start() > _SHORT:
-                squares += len(match[0].encode(errors="replace")) ** 2
+        for start in range(0, len(text), _PIECE):
+            for word in _long_words(text[start : start + _PIECE]):
+                squares += len(word.encode(errors="replace")) ** 2
                 if squares > MAX_SQUARES:
                     raise InvalidRequest(
-                        f"The text has too many characters without a break, such as {match[0][:20]!r}: insert spaces",
+                        f"The text has too many characters without a break, such as {word[:20]!r}: insert spaces",
                         param=param,
                     )
+
+
+def _long_words(text: str) -> Iterator[str]:
+    """Yield the words that are not short. Most texts have none, and are not searched for words one by one."""
+    if _SEPARATORS.search(text):
+        parts = [text]
+    else:
+        parts = [part for part in text.split() if len(part) > _SHORT] + _BLANKS.findall(text)
+    for part in parts:
+        if not part.isascii() or _LONG_ASCII.search(part):
+            yield from (word for word in _runs().findall(part) if len(word) > _SHORT)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -50,5 +72,5 @@ def _runs() -> re.Pattern[str]:
     Separators of Python's `str` that are not white space in Unicode count as punctuation, as in the tokenizer.
     """
     marks = "".join(chr(code) for code in range(sys.maxunicode) if unicodedata.category(chr(code)).startswith("M"))
-    letters = rf"(?:[^\W\d_]|[{marks}])+"
-    return re.compile(rf"{letters}|(?:[^\w\s]|[_\x1c-\x1f])+[\r\n/]*|[^\S\x1c-\x1f]+")
+    letters = rf"(?:[^\W\d_]|[{marks}])++"  # possessive: no memory for each character
+    return re.compile(rf"{letters}|(?:[^\w\s]|[_\x1c-\x1f])++[\r\n/]*|[^\S\x1c-\x1f]+")

@@ -133,8 +133,13 @@ async def test_body_that_stays_encoded_is_refused_with_its_encoding() -> None:
     answer = await ask(app.echo(), Body([gzip.compress(b"{}")]), {"content-encoding": "gzip"})
     assert (answer.status, answer.error["code"]) == (400, "invalid_content_encoding")
     assert "content-encoding 'gzip'. Send it uncompressed" in answer.error["message"]
-    answer = await ask(app.echo(), Body([b"{"]), {"content-encoding": "Identity"})
-    assert (answer.status, answer.error["code"]) == (400, None)
+    for encoding in ("Identity", " identity", ""):
+        answer = await ask(app.echo(), Body([b"{"]), {"content-encoding": encoding})
+        assert (answer.status, answer.error["code"]) == (400, None)
+    values = b'{"a":[' + b"[]," * 100_000 + b"[]]}"
+    app = App({"bodies": {"json_values": 50_000}})
+    answer = await ask(app.echo(), Body([values]), {"content-encoding": "gzip"})
+    assert (answer.status, answer.error["code"]) == (400, "request_too_large")
     assert (await ask(app.echo(), Body([b"{}"]), {"content-encoding": "gzip"})).status == 200
 
 

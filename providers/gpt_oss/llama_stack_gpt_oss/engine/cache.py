@@ -158,7 +158,7 @@ class Cache:
         A prefix is cached if all blocks that the next token attends to are. The prefix never includes the last token,
         whose logits are needed.
         """
-        root = hashlib.blake2b(salt.encode(), digest_size=16).digest()
+        root = hashlib.blake2b(salt.encode(errors="surrogatepass"), digest_size=16).digest()
         keys = self._known_prefix(tokens, root)
         blocks = KVCacheBlocks(root, tuple(self._shared(kv_group, keys) for kv_group in range(len(self.windows))), keys)
         return blocks, len(keys) * BLOCK_TOKENS

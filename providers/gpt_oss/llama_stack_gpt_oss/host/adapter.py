@@ -19,6 +19,7 @@ from llama_stack_gpt_oss.process.client import EngineClient
 from llama_stack_gpt_oss.requests import ParsedRequest, RequestParser
 from llama_stack_gpt_oss.telemetry import EngineTelemetry
 from llama_stack_gpt_oss.vocabulary import Vocabulary, read_vocabulary
+from llama_stack_gpt_oss.word_lengths import prepare_words
 
 from .errors import broken_off, refused
 from .platform import (
@@ -193,6 +194,7 @@ def _vocabulary(checkpoint: str) -> Vocabulary:
     """Load the vocabulary and use it once, so that the first request need not wait for it."""
     vocabulary = read_vocabulary(local_folder(checkpoint))
     vocabulary.encode("")
+    prepare_words()
     return vocabulary
 
 
