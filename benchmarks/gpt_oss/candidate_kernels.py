@@ -200,6 +200,7 @@ def up_kernel(
     SPLITS: tl.constexpr,  # noqa: N803
     RANKED: tl.constexpr,  # noqa: N803
     AHEAD: tl.constexpr,  # noqa: N803
+    WARPS: tl.constexpr,  # noqa: N803
     EXPERTS: tl.constexpr,  # noqa: N803
     CHOSEN: tl.constexpr,  # noqa: N803
     BLOCK_M: tl.constexpr,  # noqa: N803
@@ -225,7 +226,7 @@ def up_kernel(
             split * strips + strip_number,
             strips * SPLITS,
             LANES=4,
-            WARPS=4,
+            WARPS=WARPS,
         )
     member = tl.arange(0, BLOCK_M)
     if SPLITS == 1:
@@ -300,6 +301,7 @@ def down_kernel(
     intermediate,
     RANKED: tl.constexpr,  # noqa: N803
     AHEAD: tl.constexpr,  # noqa: N803
+    WARPS: tl.constexpr,  # noqa: N803
     SPLITS: tl.constexpr,  # noqa: N803
     EXPERTS: tl.constexpr,  # noqa: N803
     CHOSEN: tl.constexpr,  # noqa: N803
@@ -314,7 +316,7 @@ def down_kernel(
     if AHEAD:
         strips = tl.num_programs(0)
         number = (rank * SPLITS + split) * strips + tl.program_id(0)
-        read_ahead(following, size, number, strips * CHOSEN * SPLITS, LANES=4, WARPS=4)
+        read_ahead(following, size, number, strips * CHOSEN * SPLITS, LANES=4, WARPS=WARPS)
     wait_for_previous(DEPENDENT)
     expert, share = _selected(scores, 0, rank, EXPERTS, CHOSEN, RANKED)
     member = tl.arange(0, BLOCK_M)

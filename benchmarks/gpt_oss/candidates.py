@@ -58,6 +58,11 @@ class Candidate:
         """The launch of the experts."""
         return replace(MANY, depth=self.depth)
 
+    @property
+    def experts(self) -> bool:
+        """Whether the experts' kernels are others."""
+        return replace(self, fused=False, window=False) != Candidate()
+
 
 TOGETHER = Candidate(ahead=32 * MEGABYTE, fused=True, ranked=True, window=True, splits=2, down_splits=4, depth=128)
 CANDIDATES = {
@@ -234,7 +239,7 @@ class CandidateOps(TritonOps):
 
     def up(self, routed: Routed, layer: Layer) -> torch.Tensor:
         candidate, config = self._candidate, self.config
-        if len(routed.normed) > 1:
+        if len(routed.normed) > 1 or not candidate.experts:
             return super().up(routed, layer)
         inner = routed.normed.new_empty(1, config.experts_per_token, config.intermediate)
         words = layer.down.words
@@ -256,6 +261,7 @@ class CandidateOps(TritonOps):
             SPLITS=candidate.splits,
             RANKED=candidate.ranked,
             AHEAD=candidate.ahead > 0,
+            WARPS=candidate.tiles.warps,
             EXPERTS=config.experts,
             CHOSEN=config.experts_per_token,
             WIDE=self._wide,
@@ -267,7 +273,7 @@ class CandidateOps(TritonOps):
     def down(self, inner: torch.Tensor, routed: Routed, x: torch.Tensor, layer: Layer) -> torch.Tensor:
         candidate, config = self._candidate, self.config
         self._fusing = candidate.fused and len(x) == 1 and layer is not self._last
-        if len(x) > 1:
+        if len(x) > 1 or not candidate.experts:
             return super().down(inner, routed, x, layer)
         parts = x.new_empty(1, config.experts_per_token * candidate.down_splits, config.hidden, dtype=torch.float32)
         following = self._following[id(layer)]
@@ -284,6 +290,7 @@ class CandidateOps(TritonOps):
             config.intermediate,
             RANKED=candidate.ranked,
             AHEAD=candidate.ahead > 0,
+            WARPS=candidate.tiles.warps,
             SPLITS=candidate.down_splits,
             EXPERTS=config.experts,
             CHOSEN=config.experts_per_token,

@@ -252,7 +252,7 @@ def candidates() -> dict[str, Variant]:
     pairs = {**HEADS, **DEPENDENT, "HALF": 32, "BLOCK_M": 1, "num_warps": 1}
     summed = {**DEPENDENT, "BLOCK": 4096, "num_warps": 8}
     window = {**HEADS, **COMMON, "SIZE": 64, "BLOCK_TOKENS": 64, "WINDOW": 128, "BLOCK_M": 16}
-    choice = {"EXPERTS": 32, "CHOSEN": 4, "RANKED": True, "AHEAD": True}
+    choice = {"EXPERTS": 32, "CHOSEN": 4, "RANKED": True, "AHEAD": True, "WARPS": TOGETHER.tiles.warps}
     rows = {**choice, **COMMON, **TOGETHER.tiles.options(ROW_TILE)}
     found = {
         "candidate-rotate": Variant(candidate_kernels.rotate_ahead_kernel, pairs, 64 * 2),
