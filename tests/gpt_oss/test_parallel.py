@@ -28,10 +28,11 @@ from llama_stack_gpt_oss.process.assembly import assemble
 from llama_stack_gpt_oss.process.client import EngineClient, EngineDiedError
 from llama_stack_gpt_oss.process.rank_processes import RankProcesses, rendezvous
 from llama_stack_gpt_oss.process.settings import EngineSettings
+from tests.support.proc import children_of, has_ended
 
 from .support.checkpoints import Size, random_tensors, write_hugging_face
 from .support.engines import CPU, drain
-from .support.processes import is_running, kill, settings, wait_for
+from .support.processes import kill, settings, wait_for
 from .support.vocabulary import write_tokenizer
 from .test_draft_head import write_head
 from .test_kernels import close, draws, normal
@@ -296,7 +297,7 @@ async def test_four_ranks_answer_as_one_until_one_is_killed(four: EngineSettings
         with pytest.raises(EngineDiedError, match=r"Rank \d of the gpt-oss engine's 4 "):
             async for _ in running:
                 pass
-        await asyncio.to_thread(wait_for, lambda: not any(map(is_running, [pid, *ranks])))
+        await asyncio.to_thread(wait_for, lambda: all(map(has_ended, [pid, *ranks])))
     finally:
         await client.close()
 
@@ -318,10 +319,7 @@ async def test_two_ranks_with_draft_head_answer_as_one(two: EngineSettings, tmp_
 
 def ranks_of(pid: int) -> list[int]:
     """Return the processes of an engine's other ranks."""
-    children = [
-        int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()
-    ]
-    return [child for child in children if b"process.follower" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return children_of(pid, "process.follower")
 
 
 @pytest.fixture
@@ -346,14 +344,14 @@ async def test_killed_rank_fails_requests_with_sentence_and_engine_is_restarted(
     found = await updates(client, REQUESTS[0])
     assert len(found["greedy"]) == 20
     assert (await client.ready()).pid != pid
-    assert not is_running(pid)
+    assert has_ended(pid)
 
 
 async def test_killed_rank_ends_an_idle_engine(client: EngineClient) -> None:
     """No step would notice it."""
     pid = (await client.ready()).pid
     kill(ranks_of(pid)[0])
-    await asyncio.to_thread(wait_for, lambda: not is_running(pid))
+    await asyncio.to_thread(wait_for, lambda: has_ended(pid))
 
 
 async def test_stopped_rank_is_killed_with_its_engine(two: EngineSettings) -> None:
@@ -365,7 +363,7 @@ async def test_stopped_rank_is_killed_with_its_engine(two: EngineSettings) -> No
         os.kill(rank, signal.SIGSTOP)
         with pytest.raises(EngineDiedError):
             await updates(hasty, REQUESTS[0])
-        await asyncio.to_thread(wait_for, lambda: not is_running(rank) and not is_running(pid))
+        await asyncio.to_thread(wait_for, lambda: has_ended(rank) and has_ended(pid))
     finally:
         await hasty.close()
 
@@ -376,7 +374,7 @@ async def test_ranks_end_with_unused_engine(two: EngineSettings) -> None:
     pid = (await client.ready()).pid
     [rank] = ranks_of(pid)
     await client.close()
-    await asyncio.to_thread(wait_for, lambda: not is_running(pid) and not is_running(rank))
+    await asyncio.to_thread(wait_for, lambda: has_ended(pid) and has_ended(rank))
     assert not rendezvous(two).exists()
 
 

@@ -27,9 +27,10 @@ from llama_stack_gpt_oss.process.grammars import GRAMMAR_CHARACTERS, MAX_SECONDS
 from llama_stack_gpt_oss.process.hub import Hub, Peer
 from llama_stack_gpt_oss.process.server import POLL_SECONDS, EngineServer
 from llama_stack_gpt_oss.process.settings import ADDRESS_BYTES, EngineSettings, address
+from tests.support.proc import has_ended
 
 from .support.engines import WIDE, CountingRunner, engine_over
-from .support.processes import is_running, kill, settings, wait_for
+from .support.processes import kill, settings, wait_for
 
 GREEDY = SamplingParams(max_tokens=20, temperature=0.0)
 LONG = SamplingParams(max_tokens=1500, temperature=0.0)
@@ -365,7 +366,7 @@ async def test_hanging_engine_is_killed(served: EngineSettings) -> None:
         async with client_of(served) as patient:
             assert len(await tokens(patient, request("after"))) == 20
             assert await patient.ready() == await hasty.ready()
-        assert not is_running(pid)
+        assert has_ended(pid)
 
 
 async def test_engine_that_is_busy_with_answers_of_others_is_not_killed(tmp_path: Path, checkpoint: Path) -> None:
@@ -385,7 +386,7 @@ async def test_unused_engine_exits(tmp_path: Path, checkpoint: Path) -> None:
     created = settings(tmp_path, checkpoint)
     async with client_of(created) as client:
         pid = (await client.ready()).pid
-    await asyncio.to_thread(wait_for, lambda: not is_running(pid))
+    await asyncio.to_thread(wait_for, lambda: has_ended(pid))
     assert not created.socket.exists()
 
 

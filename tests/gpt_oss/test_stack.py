@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,10 +13,11 @@ import pytest
 from openai.types.responses import Response
 
 from llama_stack_gpt_oss.process.status import read_metrics
+from tests.support.proc import children_of, has_ended
 from tests.support.stack import LiveStack
 
 from .support.lessons import FACTS, report, weather
-from .support.processes import is_running, kill, wait_for
+from .support.processes import kill, wait_for
 from .support.stacks import (
     ANSWER,
     GREEDY,
@@ -55,10 +55,7 @@ def metrics(stack: LiveStack) -> dict[str, Any]:
 
 def engine_pid(stack: LiveStack) -> int:
     """Return the process id of the engine, which is a child of one of the server's threads."""
-    threads = Path(f"/proc/{stack.pid}/task").glob("*/children")
-    children = [pid for thread in threads for pid in thread.read_text().split()]
-    found = [pid for pid in children if b"process.server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    return int(found[-1])
+    return children_of(stack.pid, "process.server")[-1]
 
 
 def test_model_has_name_of_checkpoint(client: openai.OpenAI) -> None:
@@ -209,8 +206,8 @@ def test_killed_engine_fails_response_and_restarts(stack: LiveStack, client: ope
         pid = engine_pid(stack)
         last = killed_at_its_first_word(client, pid)
         assert client.responses.create(input=QUESTION, **GREEDY).output_text == ANSWER
-        assert not is_running(pid)
-        assert is_running(engine_pid(stack))
+        assert has_ended(pid)
+        assert not has_ended(engine_pid(stack))
         if last.status != "completed":
             break  # on a busy machine, the whole answer may have been sent before the engine is killed
     assert last.status == "failed"

@@ -9,6 +9,7 @@ from typing import Self
 
 import httpx
 
+from tests.support.proc import read
 from tests.support.process import Child, free_port
 from tests.support.waiting import wait_until
 
@@ -76,12 +77,10 @@ class Nginx:
 
 
 def _children(pid: int) -> set[int]:
-    return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    return set(map(int, read(Path(f"/proc/{pid}/task/{pid}/children")).split()))
 
 
 def _is_leaving(worker: int) -> bool:
     """Return whether a worker has ended, or only finishes its requests."""
-    try:
-        return b"shutting down" in Path(f"/proc/{worker}/cmdline").read_bytes()
-    except FileNotFoundError:
-        return True
+    command = read(Path(f"/proc/{worker}/cmdline"))
+    return not command or "shutting down" in command

@@ -22,14 +22,6 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def is_running(pid: int) -> bool:
-    """Return whether the process runs. A zombie does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def wait_for(true: Callable[[], bool], seconds: float = 60.0) -> None:
     """Poll until `true()` is true. Raise TimeoutError after `seconds`."""
     deadline = time.monotonic() + seconds

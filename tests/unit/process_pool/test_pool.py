@@ -19,6 +19,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.process_pool.fork_server import ForkServer
 from llama_stack_responses.process_pool.pool import PoolLimits, Task, WorkerPool
 from llama_stack_responses.process_pool.time_budget import TimeBudget
+from tests.support.proc import has_ended
 from tests.support.waiting import until, wait_until
 
 TASKS = f"{__package__}.tasks"
@@ -46,13 +47,6 @@ def children(pid: int) -> list[int]:
         if int(parent) == pid and state != "Z":
             found.append(int(status.parent.name))
     return found
-
-
-def runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 class SlowSocket(socket.socket):
@@ -162,7 +156,7 @@ async def test_killed_template_is_replaced(pool: WorkerPool) -> None:
     assert pool.fork_server
     killed = pool.fork_server.pid
     os.kill(killed, signal.SIGKILL)
-    await until(lambda: not runs(killed))
+    await until(lambda: has_ended(killed))
     with pytest.raises(ApiError) as refused:
         await pool.run(task(), 1)
     assert refused.value.status == 503
@@ -190,7 +184,7 @@ async def test_closed_pool_leaves_no_process(pool: WorkerPool) -> None:
     assert pool.fork_server
     pids = [pool.fork_server.pid, *workers_of(pool)]
     await pool.close()
-    assert not any(map(runs, pids))
+    assert all(map(has_ended, pids))
     running.cancel()
 
 
@@ -203,4 +197,4 @@ def test_killed_server_leaves_no_process() -> None:
         pids = [fork_server, *children(fork_server)]
         assert len(pids) > 1
         process.kill()
-    wait_until(lambda: not any(map(runs, pids)))
+    wait_until(lambda: all(map(has_ended, pids)))

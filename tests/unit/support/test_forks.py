@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 
 from tests.support.forks import Forks
+from tests.support.proc import has_ended
 from tests.support.process import Child, StartError
 from tests.support.stack import REPOSITORY
 from tests.support.waiting import wait_until
@@ -192,4 +193,4 @@ def test_forked_process_dies_with_killed_test_run(script: Path, tmp_path: Path) 
         pid = int(run.stdout.readline())
         wait_until(lambda: log.exists() and "up" in log.read_text().splitlines())
         run.kill()
-    wait_until(lambda: not Path(f"/proc/{pid}").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text())
+    wait_until(lambda: has_ended(pid))

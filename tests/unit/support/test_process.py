@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.proc import has_ended
 from tests.support.process import Child, StartError, free_port
 from tests.support.stack import LiveStack
 from tests.support.waiting import wait_until
@@ -27,14 +28,6 @@ def started(command: list[str], log: Path) -> Child:
     child = Child(command, log=log)
     child.wait_ready(lambda: "up" in log.read_text() or None, seconds=60, every=0.01)
     return child
-
-
-def gone(pid: int) -> bool:
-    """Return whether the process has ended: it is missing or a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def test_stop_terminates_child(tmp_path: Path) -> None:
@@ -77,10 +70,10 @@ def test_child_dies_with_killed_parent(tmp_path: Path) -> None:
         pid = int(parent.stdout.readline())
     while "up" not in log.read_text():
         time.sleep(0.01)
-    assert not gone(pid)
+    assert not has_ended(pid)
     parent.kill()
     parent.wait()
-    wait_until(lambda: gone(pid))
+    wait_until(lambda: has_ended(pid))
 
 
 def test_free_port_is_reserved_for_caller() -> None:
