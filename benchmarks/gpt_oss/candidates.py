@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from llama_stack_gpt_oss.engine.batch import Batch
 from llama_stack_gpt_oss.engine.cache import BLOCK_TOKENS
-from llama_stack_gpt_oss.engine.kernels import has_dependent_launch
+from llama_stack_gpt_oss.engine.kernels import gpu_options
 from llama_stack_gpt_oss.engine.kernels.triton_ops import DOWN_SPLITS, MANY, ROW_TILE, Tiles, TritonOps
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.ops import LayerKVCache, Routed
@@ -25,10 +25,10 @@ from .candidate_kernels import (
     window_kernel,
 )
 from .kernels import Case, checked, on_device, spans_of
-from .measures import Row, blocks_of, copy_bandwidth, failure, step_bytes
+from .measures import Row, copy_bandwidth, failure, step_bytes
 from .plans import Plan, random_weights
 from .step_profile import kernels_of
-from .steps import Decoded
+from .steps import Decoded, model_of
 
 MEGABYTE = 1 << 20
 # Of the logits of one step, relative: both sum in other orders, and bf16 rounds between all layers.
@@ -305,15 +305,8 @@ def ops_of(candidate: Candidate, weights: Weights, plan: Plan, device: torch.dev
     """Return the operations of a candidate, as the engine's are for a device."""
     if device.type == "cpu":
         return CandidateOps(candidate, weights, plan.config, wide=True)
-    gpu = torch.cuda.get_device_properties(device)
-    return CandidateOps(
-        candidate,
-        weights,
-        plan.config,
-        processors=gpu.multi_processor_count,
-        dependent=has_dependent_launch(device),
-        shared=gpu.shared_memory_per_block_optin,
-    )
+    options = gpu_options(device, weights.embedding.dtype, dependent=True)
+    return CandidateOps(candidate, weights, plan.config, **options)
 
 
 @torch.inference_mode()
@@ -324,16 +317,14 @@ def candidates(plan: Plan, device: torch.device) -> Iterator[Row]:
     """
     weights, bandwidth = random_weights(plan.config, device), copy_bandwidth(device, plan.copied)
     _, context = plan.independent[0]
-    room = plan.warm + plan.steps + 1 + BLOCK_TOKENS
-    longest, blocks = context + room, blocks_of(plan.config, 1, context + room)
     floor = step_bytes(plan.config, weights, 1, context, weights.embedding.itemsize) / bandwidth
     batch = replace(Case(plan, on_device(plan, device), weights, spans_of(plan, 1)).batch, kept=True)
 
-    def model_of(candidate: Candidate) -> Model:
-        return Model(plan.config, weights, ops_of(candidate, weights, plan, device), blocks, longest)
+    def model_with(candidate: Candidate) -> tuple[Model, int]:
+        return model_of(plan, weights, device, [(1, context)], ops=ops_of(candidate, weights, plan, device))
 
     def measured(candidate: Candidate) -> Iterator[Row]:
-        model = model_of(candidate)
+        model, longest = model_with(candidate)
         compared = checked(logits_of(model, batch), engine, TOLERANCE)
         decoded = Decoded(plan, model, longest, 1, context)
         share = floor * float(decoded.times["tokens_per_second"])
@@ -342,7 +333,7 @@ def candidates(plan: Plan, device: torch.device) -> Iterator[Row]:
             for kernel, launches, microseconds in kernels_of(decoded.replays, plan.warm, device):
                 yield {"kernel": kernel, "launches": launches, "microseconds": microseconds}
 
-    engine = logits_of(model_of(Candidate()), batch)
+    engine = logits_of(model_with(Candidate())[0], batch)
     for name in ("together",) if plan.tiny else CANDIDATES:
         try:
             for row in measured(CANDIDATES[name]):

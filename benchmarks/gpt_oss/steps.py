@@ -22,7 +22,7 @@ from llama_stack_gpt_oss.engine.head_drafter import HeadDrafter
 from llama_stack_gpt_oss.engine.kernels import choose, has_fp8
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.mxfp4 import words_of
-from llama_stack_gpt_oss.engine.ops import HeadOutput
+from llama_stack_gpt_oss.engine.ops import HeadOutput, Ops
 from llama_stack_gpt_oss.engine.runner import ModelRunner, Step
 from llama_stack_gpt_oss.engine.sampling_params import SamplingParams
 from llama_stack_gpt_oss.engine.scheduler import Limits, ScheduledTokens
@@ -136,15 +136,17 @@ def model_of(
     kv_dtype: torch.dtype | None = None,
     features: tuple[int, ...] = (),
     dependent: bool = True,
+    ops: Ops | None = None,
 ) -> tuple[Model, int]:
     """Return a model with a KV cache for any of the batches, and the longest of their contexts.
 
-    features: the layers whose inputs each step returns. dependent: use programmatic dependent launch.
+    features: the layers whose inputs each step returns. dependent: use programmatic dependent launch. ops: by default,
+    those that the engine chooses.
     """
     room = plan.warm + plan.steps + 1 + BLOCK_TOKENS
     context = max(tokens for _, tokens in batches) + room
     blocks = max(blocks_of(plan.config, batch, tokens + room) for batch, tokens in batches)
-    ops = choose(plan.config, device, weights.embedding.dtype, dependent)
+    ops = ops or choose(plan.config, device, weights.embedding.dtype, dependent)
     return Model(plan.config, weights, ops, blocks, context, kv_dtype, features), context
 
 

@@ -18,7 +18,7 @@ _PIECE_BYTES: Final = 32_768
 """Bytes from which members are decoded together, and from which a value is decoded apart."""
 
 _BLOCK_BYTES: Final = 1_024
-"""Bytes before a quotation mark that are searched for backslashes together."""
+"""Bytes before a place that are searched for backslashes together."""
 
 _MAX_DEPTH: Final = 1_024
 """Maximum levels of nesting, as in `orjson`."""
@@ -255,26 +255,22 @@ class _Large:
 
 def _whole_escapes(text: bytes | bytearray) -> int:
     """Return the bytes of a string's text without an escape or a pair of surrogates that is cut off."""
-    end = len(text) - _backslashes_before(text, len(text)) % 2
+    end = len(text) - _is_escaped(text, len(text))
     escape = text.rfind(_UNICODE, max(0, end - _UNICODE_BYTES + 1), end)
-    if escape >= 0 and _backslashes_before(text, escape) % 2 == 0:
+    if escape >= 0 and not _is_escaped(text, escape):
         end = escape
     escape = end - _UNICODE_BYTES
-    if escape >= 0 and _FIRST_OF_PAIR.match(text, escape) and _backslashes_before(text, escape) % 2 == 0:
+    if escape >= 0 and _FIRST_OF_PAIR.match(text, escape) and not _is_escaped(text, escape):
         end = escape
     return end
 
 
-def _backslashes_before(text: bytes | bytearray, place: int) -> int:
-    return place - len(text[:place].rstrip(_BACKSLASH))
-
-
-def _is_escaped(document: bytes | bytearray, quote: int) -> bool:
-    """Return whether the number of backslashes before a quotation mark of a string is odd."""
-    end = quote
+def _is_escaped(document: bytes | bytearray, place: int) -> bool:
+    """Return whether the number of backslashes before a place in a string is odd."""
+    end = place
     while block := document[max(0, end - _BLOCK_BYTES) : end]:
         text = len(block.rstrip(_BACKSLASH))
         end -= len(block) - text
         if text:
             break
-    return (quote - end) % 2 == 1
+    return (place - end) % 2 == 1

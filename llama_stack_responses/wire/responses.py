@@ -17,7 +17,7 @@ from llama_stack_responses.admission import Reservation
 from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
 from llama_stack_responses.core.json_blocks import BLOCK_BYTES, blocks, dumps
 from llama_stack_responses.core.json_values import is_large
-from llama_stack_responses.core.stream.delta_forms import DeltaRun, have_same_form
+from llama_stack_responses.core.stream.delta_forms import DeltaRun, LastForm
 from llama_stack_responses.core.stream.events import Event
 from llama_stack_responses.generation.event_buffer import EventWriter
 from llama_stack_responses.generation.response_log import log_refused
@@ -300,31 +300,22 @@ class _DirectEvents:
         direct: the client.
     """
 
-    __slots__ = ("_direct", "_form", "_like")
+    __slots__ = ("_direct", "_last")
 
     def __init__(self, direct: DirectWriter) -> None:
         self._direct = direct
-        self._like: Event | None = None
-        self._form = b""
+        self._last = LastForm(sse.frame_form)
 
     def write(self, events: list[Event] | DeltaRun) -> bool:
         if isinstance(events, DeltaRun):
-            frames = sse.small(b"".join(events.filled(self._form_of(events.form.like))))
+            frames = sse.small(b"".join(events.filled(self._last.of(events.form.like))))
         else:
             frames = sse.deltas(events)
         return frames is not None and self._direct.write(frames)
 
     def extend(self, like: Event, number: int, text: str) -> bool:
-        frame = self._form_of(like) % (number, orjson.dumps(text))
+        frame = self._last.of(like) % (number, orjson.dumps(text))
         return self._direct.write(frame if text.isascii() else sse.without_line_separators(frame))
-
-    def _form_of(self, like: Event) -> bytes:
-        """Return `sse.frame_form` of the delta."""
-        if like is not self._like:
-            if not have_same_form(like, self._like):
-                self._form = sse.frame_form(like)
-            self._like = like
-        return self._form
 
 
 def _frames(events: list[Event]) -> Iterable[bytes]:

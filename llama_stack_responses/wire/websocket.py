@@ -16,7 +16,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.json_blocks import BLOCK_BYTES, blocks, dumps
 from llama_stack_responses.core.json_values import is_large
-from llama_stack_responses.core.stream.delta_forms import DeltaRun, delta_form, have_same_form
+from llama_stack_responses.core.stream.delta_forms import DeltaRun, LastForm, delta_form
 from llama_stack_responses.core.stream.events import Event
 from llama_stack_responses.core.stream.socket_events import refused
 from llama_stack_responses.generation.event_buffer import EventWriter
@@ -281,17 +281,16 @@ class _DirectMessages:
         named: additional members of each event.
     """
 
-    __slots__ = ("_form", "_incoming", "_like", "_named")
+    __slots__ = ("_incoming", "_last", "_named")
 
     def __init__(self, incoming: Incoming, named: Event) -> None:
         self._incoming = incoming
         self._named = named
-        self._like: Event | None = None
-        self._form = b""
+        self._last = LastForm(lambda like: delta_form(like | named))
 
     def write(self, events: list[Event] | DeltaRun) -> bool:
         if isinstance(events, DeltaRun):
-            messages = events.filled(self._form_of(events.form.like))
+            messages = events.filled(self._last.of(events.form.like))
         elif all("delta" in event for event in events):
             messages = [dumps(event | self._named if self._named else event) for event in events]
         else:
@@ -299,15 +298,7 @@ class _DirectMessages:
         return max(map(len, messages)) <= BLOCK_BYTES and self._incoming.write(messages)
 
     def extend(self, like: Event, number: int, text: str) -> bool:
-        return self._incoming.write((self._form_of(like) % (number, orjson.dumps(text)),))
-
-    def _form_of(self, like: Event) -> bytes:
-        """Return the message of the delta as a format; see `delta_form`."""
-        if like is not self._like:
-            if not have_same_form(like, self._like):
-                self._form = delta_form(like | self._named)
-            self._like = like
-        return self._form
+        return self._incoming.write((self._last.of(like) % (number, orjson.dumps(text)),))
 
 
 async def encoded(event: Event) -> str:

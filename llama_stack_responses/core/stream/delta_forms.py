@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,11 +19,6 @@ def delta_form(event: Event) -> bytes:
     return b"{%b}" % b",".join([b"%b:%b" % (literal(dumps(name)), _value(name, event[name])) for name in event])
 
 
-def have_same_form(one: Event, other: Event | None) -> bool:
-    """Return whether two deltas differ at most in their number and their text."""
-    return other is not None and one | _FILLED_IN == other | _FILLED_IN
-
-
 def literal(data: bytes) -> bytes:
     """Return a format that results in these bytes."""
     return data.replace(b"%", b"%%")
@@ -30,6 +26,29 @@ def literal(data: bytes) -> bytes:
 
 def _value(name: str, value: Any) -> bytes:
     return _FILLED_IN[name] if name in _FILLED_IN else literal(dumps(value))
+
+
+class LastForm:
+    """The format of the last delta: a burst of the same text uses it again.
+
+    Args:
+        make: returns the format of a delta.
+    """
+
+    __slots__ = ("_form", "_like", "_make")
+
+    def __init__(self, make: Callable[[Event], bytes]) -> None:
+        self._make = make
+        self._like: Event | None = None
+        self._form = b""
+
+    def of(self, like: Event) -> bytes:
+        """Return the format of a delta."""
+        if like is not self._like:
+            if self._like is None or like | _FILLED_IN != self._like | _FILLED_IN:
+                self._form = self._make(like)
+            self._like = like
+        return self._form
 
 
 class DeltaForm:

@@ -9,7 +9,7 @@ import pytest
 
 from llama_stack_responses.core.json_blocks import BLOCK_BYTES
 from llama_stack_responses.core.stream import events
-from llama_stack_responses.core.stream.delta_forms import DeltaForm, DeltaRun, have_same_form
+from llama_stack_responses.core.stream.delta_forms import DeltaForm, DeltaRun, LastForm
 from llama_stack_responses.wire import sse
 
 
@@ -51,11 +51,17 @@ def test_frames_of_run_are_those_of_its_events(event: dict[str, object]) -> None
     assert sse.small(b"".join(run.filled(sse.frame_form(event)))) == frames
 
 
-def test_deltas_have_the_same_form_if_only_number_and_text_differ() -> None:
-    event = DELTAS[0]
-    assert have_same_form(event, {**event, "sequence_number": 8, "delta": "b"})
-    assert not have_same_form(event, {**event, "item_id": "msg_2"})
-    assert not have_same_form(event, None)
+def test_last_form_is_made_again_unless_only_number_and_text_differ() -> None:
+    event, made = DELTAS[0], list[events.Event]()
+
+    def make(like: events.Event) -> bytes:
+        made.append(like)
+        return sse.frame_form(like)
+
+    last, other = LastForm(make), {**event, "item_id": "msg_2"}
+    for like in (event, event, {**event, "sequence_number": 8, "delta": "b"}, other, event):
+        assert last.of(like) == sse.frame_form(like)
+    assert made == [event, other, event]
 
 
 def test_large_run_has_no_frames() -> None:

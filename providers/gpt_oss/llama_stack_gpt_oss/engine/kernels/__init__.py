@@ -1,5 +1,7 @@
 """The implementations of the engine's operations, and the choice between them."""
 
+from typing import Any
+
 import torch
 
 from ..config import ModelConfig
@@ -19,14 +21,18 @@ def choose(config: ModelConfig, device: torch.device, dtype: torch.dtype, depend
         return TorchOps(config)
     from .triton_ops import TritonOps
 
+    return TritonOps(config, **gpu_options(device, dtype, dependent))
+
+
+def gpu_options(device: torch.device, dtype: torch.dtype, dependent: bool) -> dict[str, Any]:
+    """Return the keyword arguments of the Triton kernels for a GPU."""
     gpu = torch.cuda.get_device_properties(device)
-    return TritonOps(
-        config,
-        wide=dtype == torch.float32,
-        processors=gpu.multi_processor_count,
-        dependent=dependent and has_dependent_launch(device),
-        shared=gpu.shared_memory_per_block_optin,
-    )
+    return {
+        "wide": dtype == torch.float32,
+        "processors": gpu.multi_processor_count,
+        "dependent": dependent and has_dependent_launch(device),
+        "shared": gpu.shared_memory_per_block_optin,
+    }
 
 
 def has_dependent_launch(device: torch.device) -> bool:
