@@ -163,7 +163,7 @@ FIELDS: Final[dict[str, tuple[Json, Json, Json]]] = {
     "max_tool_calls": ({"max_tool_calls": 3}, {}, {"max_tool_calls": 3}),
     "truncation": ({"truncation": "disabled"}, {}, {}),
     "background": ({"background": False}, {}, {}),
-    "background_options": ({"extra_body": {"background_options": {"continuation_id": "c"}}}, {}, {}),
+    "background_options": ({"background_options": {"continuation_id": "c"}}, {}, {}),
     "store": ({"store": True}, {}, {}),
     "not stored": ({"store": False}, {}, {"store": False}),
     "include logprobs": ({"include": ["message.output_text.logprobs"]}, {"logprobs": True}, {}),

@@ -8,9 +8,6 @@ from tests.support.stack import REPOSITORY
 
 STATES: Final = ("yes", "partly", "accepted", "no")
 
-NEWER_FIELDS: Final = frozenset({"background_options"})
-"""Fields of requests that newer versions of the `openai` package than the pinned one have."""
-
 
 @dataclass(frozen=True, slots=True)
 class Feature:

@@ -16,7 +16,7 @@ from llama_stack_responses.core.schema import request
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream import transcript
 from llama_stack_responses.core.stream.events import TERMINAL
-from tests.support.features import NEWER_FIELDS, features, refused
+from tests.support.features import features, refused
 
 type Json = dict[str, Any]
 
@@ -58,7 +58,7 @@ def is_unknown(error: ApiError | None) -> bool:
 
 def test_request_fields_table_matches_code() -> None:
     table = features("Fields of a request")
-    assert table.keys() == get_type_hints(ResponseCreateParamsNonStreaming).keys() | {"stream"} | NEWER_FIELDS
+    assert table.keys() == get_type_hints(ResponseCreateParamsNonStreaming).keys() | {"stream"}
     assert refused(table) == set()
     assert {name for name, each in table.items() if each.state == "partly"} == request._UNSUPPORTED.keys()
 

@@ -16,7 +16,6 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.schema.items import parse_input
 from llama_stack_responses.core.schema.request import CreateRequest, parse_create, request_schema
 from llama_stack_responses.core.stream.response import new_response
-from tests.support.features import NEWER_FIELDS
 
 Json = dict[str, Any]
 
@@ -151,7 +150,7 @@ def test_schema_rejects_only_refused_values(field: str) -> None:
 
 def test_schema_has_every_field() -> None:
     Draft202012Validator.check_schema(request_schema())
-    declared = set(get_type_hints(ResponseCreateParamsNonStreaming)) | {"stream"} | NEWER_FIELDS
+    declared = set(get_type_hints(ResponseCreateParamsNonStreaming)) | {"stream"}
     assert set(request_schema()["properties"]) == declared | {"guardrails", "frequency_penalty", "presence_penalty"}
     assert SCHEMA.is_valid(OTHER_BODY)
 
