@@ -32,7 +32,9 @@ help: ## Show this list
 .PHONY: install
 install: $(READY) ## Set up .venv: llama-stack, this package, and what tests and demo need
 
-$(READY): pyproject.toml constraints/llama-stack.txt constraints/standalone.txt scripts/install scripts/find-python
+INSTALL_SCRIPTS := $(addprefix scripts/,install install-into make-venv find-python)
+
+$(READY): pyproject.toml constraints/llama-stack.txt constraints/standalone.txt $(INSTALL_SCRIPTS)
 	@scripts/install .venv constraints/llama-stack.txt llama-stack,test,test-starter,test-fuzz,dev constraints/standalone.txt
 	@touch $@
 
@@ -50,20 +52,20 @@ $(READY_RUN_MODEL): $(READY_RUN)
 	@scripts/install-run .venv-run model
 	@touch $@
 
-$(READY_OGX): pyproject.toml constraints/ogx.txt constraints/standalone.txt scripts/install scripts/find-python
+$(READY_OGX): pyproject.toml constraints/ogx.txt constraints/standalone.txt $(INSTALL_SCRIPTS) | $(READY)
 	@scripts/install .venv-ogx constraints/ogx.txt ogx,test,test-starter constraints/standalone.txt
 	@touch $@
 
 GPT_OSS_PINS := constraints/gpt-oss.txt constraints/standalone-gpt-oss.txt constraints/triton-3.6.txt
 
 # The earlier Triton lies apart: tests build the kernels with both.
-$(READY_GPT_OSS): pyproject.toml providers/gpt_oss/pyproject.toml $(GPT_OSS_PINS) scripts/install scripts/find-python
+$(READY_GPT_OSS): pyproject.toml providers/gpt_oss/pyproject.toml $(GPT_OSS_PINS) $(INSTALL_SCRIPTS) | $(READY)
 	@scripts/install .venv-gpt-oss constraints/gpt-oss.txt llama-stack constraints/standalone-gpt-oss.txt './providers/gpt_oss[test,dev]'
 	@.venv-gpt-oss/bin/uv pip install --quiet --no-deps --target .venv-gpt-oss/triton-3.6 --requirement constraints/triton-3.6.txt
 	@touch $@
 
-$(READY_CLIENTS): constraints/clients/*.txt scripts/install-clients scripts/find-python | $(READY)
-	@scripts/install-clients .venv/bin/uv
+$(READY_CLIENTS): constraints/clients/*.txt scripts/install-clients $(INSTALL_SCRIPTS) | $(READY)
+	@scripts/install-clients
 	@touch $@
 
 # Without INFERENCE_URL, a small model is installed and served. Web search needs additional packages.
@@ -129,9 +131,10 @@ bench-stores: $(READY) ## Measure each store: responses a second, latencies, byt
 bench-notifications: $(READY) ## Measure the delay of notifications between servers, and the store calls of waiting
 	@$(PYTHON) -m benchmarks.notifications $(BENCH)
 
-$(READY_DOCS): constraints/docs.txt scripts/find-python
-	@base=$$(scripts/find-python) && "$$base" -m venv --clear .venv-docs
-	@.venv-docs/bin/python -m pip install --quiet --no-deps --requirement constraints/docs.txt
+$(READY_DOCS): constraints/docs.txt $(INSTALL_SCRIPTS) | $(READY)
+	@rm -rf .venv-docs
+	@scripts/make-venv .venv-docs
+	@scripts/install-into .venv-docs --quiet --no-deps --requirement constraints/docs.txt
 	@touch $@
 
 .PHONY: docs
