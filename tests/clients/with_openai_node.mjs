@@ -1,8 +1,13 @@
-// The OpenAI SDK for Node: `with_openai_node.mjs SCENARIO MODEL` prints what came of it as JSON.
+// The OpenAI SDK for Node: `with_openai_node.mjs SCENARIO MODEL HOW` prints what came of it as JSON.
 
 import OpenAI from 'openai';
+import { ResponsesToolRunner } from 'openai/helpers/responses-tool-runner';
+import { zodTextFormat } from 'openai/helpers/zod';
+import { ResponsesWebSocketSession } from 'openai/lib/responses/responses-websocket-session';
+import { ResponsesWS } from 'openai/resources/responses/ws';
+import { z } from 'zod';
 
-const [scenario, model] = process.argv.slice(2);
+const [scenario, model, how] = process.argv.slice(2);
 const client = new OpenAI({ baseURL: process.env.BASE_URL, apiKey: process.env.OPENAI_API_KEY, maxRetries: 0 });
 const parameters = { type: 'object', properties: { city: { type: 'string' } }, required: ['city'], additionalProperties: false };
 const tools = [{ type: 'function', name: 'weather', parameters, strict: true }];
@@ -43,6 +48,52 @@ const scenarios = {
     const response = await client.responses.parse({ model, input: 'Hi', text: { format } });
     return JSON.parse(response.output_text);
   },
+  async zod() {
+    const format = zodTextFormat(z.object({ age: z.number() }), 'person');
+    const whole = await client.responses.parse({ model, input: 'Hi', text: { format } });
+    const streamed = await client.responses.stream({ model, input: 'Hi', text: { format } }).finalResponse();
+    return [whole.output_parsed, streamed.output_parsed];
+  },
+  async runner(how) {
+    const cities = [];
+    const execute = ({ city }) => (cities.push(city), `Snow in ${city}.`);
+    const runner = new ResponsesToolRunner({ functions: [{ tool: tools[0], execute }] });
+    const final = await runner.run(client, { model, input: 'Hi' }, { stream: how !== 'whole', eager: how === 'eager' });
+    return [cities, final.output_text];
+  },
+  async resumed() {
+    const begun = await client.responses.create({ model, input: 'Hi', background: true });
+    const whole = await client.responses.stream({ response_id: begun.id }).finalResponse();
+    const rest = client.responses.stream({ response_id: begun.id, starting_after: 3 });
+    const numbers = [];
+    rest.on('event', (event) => numbers.push(event.sequence_number));
+    return [whole.output_text, (await rest.finalResponse()).output_text, numbers[0]];
+  },
+  async conversation() {
+    const { id } = await client.conversations.create({ metadata: { topic: 'snow' } });
+    await client.responses.create({ model, input: 'Hi', conversation: id });
+    const items = [];
+    for await (const item of client.conversations.items.list(id, { order: 'asc' })) items.push(item.role);
+    const { deleted } = await client.conversations.delete(id);
+    return [items, deleted];
+  },
+  async lanes() {
+    const socket = new ResponsesWS(client);
+    for await (const { type } of socket.stream()) if (type === 'open') break;
+    const session = new ResponsesWebSocketSession(socket, { maxLanes: 4, maxBufferedEvents: 99, maxBufferedBytes: 1e6 });
+    const [one, other] = [session.lane(), session.lane('other')];
+    one.create({ model, input: 'Hi', store: false, generate: false });
+    const prepared = await one.finalResponse();
+    one.create({ model, input: 'Well?', store: false, previous_response_id: prepared.id });
+    const first = await one.finalResponse();
+    one.create({ model, input: 'And?', store: false, previous_response_id: first.id });
+    other.create({ model: `${model}-other`, input: 'Hi', store: false });
+    const answers = (await Promise.all([one.finalResponse(), other.finalResponse()])).map((each) => each.output_text);
+    one.create({ model, input: 'Hi', temperature: 9 });
+    const { type, status, error } = await one.receive();
+    socket.close();
+    return [prepared.output.length, first.output_text, ...answers, [type, status, error.param]];
+  },
   async refused() {
     try {
       await client.responses.create({ model, input: 'Hi', temperature: 9 });
@@ -52,4 +103,4 @@ const scenarios = {
   },
 };
 
-console.log(JSON.stringify(await scenarios[scenario]()));
+console.log(JSON.stringify(await scenarios[scenario](how)));

@@ -23,9 +23,9 @@ SAID: Final = reply(text("It ", "snows."))
 def node(stack: LiveStack, upstream: Upstream, tmp_path: Path) -> Node:
     """Run a scenario against a model with these replies."""
 
-    def run(scenario: str, *replies: Reply) -> Any:
+    def run(scenario: str, *replies: Reply, how: str = "") -> Any:
         upstream.script(NAME, replies)
-        return node_client("openai-node", "with_openai_node.mjs", stack, tmp_path, scenario, MODEL).result
+        return node_client("openai-node", "with_openai_node.mjs", stack, tmp_path, scenario, MODEL, how).result
 
     return run
 
@@ -52,6 +52,32 @@ def test_node_sdk_follows_a_background_response(node: Node) -> None:
 
 def test_node_sdk_structured_output_is_parsed(node: Node) -> None:
     assert node("parsed", reply(text('{"age":', "36}"))) == {"age": 36}
+
+
+def test_node_sdk_zod_schema_is_parsed_streamed_or_not(node: Node) -> None:
+    assert node("zod", reply(text('{"age":', "36}")), reply(text('{"age":', "37}"))) == [{"age": 36}, {"age": 37}]
+
+
+@pytest.mark.parametrize("how", ["whole", "streamed", "eager"])
+def test_node_sdk_tool_runner_runs_calls_until_the_answer(node: Node, how: str) -> None:
+    both = interleaved_calls(("c1", "weather", '{"city":', '"Oslo"}'), ("c2", "weather", '{"city":', '"Rome"}'))
+    assert node("runner", reply(reasoning("Hm."), both), SAID, how=how) == [["Oslo", "Rome"], "It snows."]
+
+
+def test_node_sdk_resumes_the_stream_of_a_background_response(node: Node) -> None:
+    assert node("resumed", SAID) == ["It snows.", "It snows.", 4]
+
+
+def test_node_sdk_conversation_has_the_turn(node: Node) -> None:
+    assert node("conversation", SAID) == [["user", "assistant"], True]
+
+
+def test_node_sdk_websocket_lanes_have_their_own_responses(node: Node, upstream: Upstream) -> None:
+    upstream.script(f"{NAME}-other", reply(text("Elsewhere.")))
+    refused = ["error", 400, "temperature"]
+    assert node("lanes", SAID, reply(text("Still."))) == [0, "It snows.", "Still.", "Elsewhere.", refused]
+    messages = upstream.requests(NAME)[-1].body["messages"]
+    assert [message["content"] for message in messages] == ["Hi", "Well?", "It snows.", "And?"]
 
 
 def test_node_sdk_raises_the_api_error(node: Node) -> None:
