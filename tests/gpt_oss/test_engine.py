@@ -100,7 +100,7 @@ def test_trained_model_says_same_with_fp8_kv_cache(tmp_path: Path, vocabulary: V
     models = [tiny_model(folder, kv_dtype=dtype) for dtype in (torch.bfloat16, torch.float8_e4m3fn)]
     differences = []
     for number in range(4):
-        start = render(vocabulary.harmony, draw(random.Random(number)).chat)
+        start = render(vocabulary, draw(random.Random(number)).chat, 4096)
         params = SamplingParams(max_tokens=25, temperature=0.0, top_logprobs=0, stop_ids=frozenset({200002, 200012}))
         plain, eight = (generate(model_engine(each)[0], start, params) for each in models)
         assert tokens_of(eight, "one") == tokens_of(plain, "one")

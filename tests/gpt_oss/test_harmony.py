@@ -8,7 +8,8 @@ import pytest
 
 from llama_stack_gpt_oss.errors import InvalidRequest
 from llama_stack_gpt_oss.harmony import Chat, read_effort, read_response_format, render
-from llama_stack_gpt_oss.tools import SchemaBudget, read_tools, reduced
+from llama_stack_gpt_oss.tool_descriptions import SchemaBudget, reduced
+from llama_stack_gpt_oss.tools import read_tools
 from llama_stack_gpt_oss.vocabulary import Vocabulary
 
 from .support.lessons import WEATHER
@@ -40,7 +41,7 @@ USER = {"role": "user", "content": "hi"}
 
 def read(vocabulary: Vocabulary, messages: Sequence[Json], **options: Any) -> str:
     tools = read_tools(options.pop("tools", None))
-    tokens = render(vocabulary.harmony, Chat(messages, date(2026, 3, 4), tools=tools, **options))
+    tokens = render(vocabulary, Chat(messages, date(2026, 3, 4), tools=tools, **options), 100_000)
     return vocabulary.harmony.decode(tokens)
 
 
@@ -216,7 +217,7 @@ def test_user_and_tool_text_cannot_open_message(vocabulary: Vocabulary) -> None:
     tool = {"type": "function", "function": {"name": "f", "description": evil, "parameters": {"type": "object"}}}
     form = read_response_format({"type": "json_schema", "json_schema": {"name": evil, "schema": {"title": evil}}})
     chat = Chat(messages, date(2026, 3, 4), tools=read_tools([tool]), response_format=form)
-    tokens = render(vocabulary.harmony, chat)
+    tokens = render(vocabulary, chat, 100_000)
     # system, developer, user, analysis, call, result, and the beginning answer.
     assert tokens.count(vocabulary.special["<|start|>"]) == 7
     assert tokens.count(vocabulary.special["<|message|>"]) == 6

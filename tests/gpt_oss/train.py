@@ -38,7 +38,9 @@ def samples(vocabulary: Vocabulary) -> list[Sample]:
     source = random.Random(0)
     drawn = [draw(source) for _ in range(LESSONS)]
     encoding = vocabulary.harmony
-    return [(render(encoding, each.chat), encoding.encode(each.answer, allowed_special="all")) for each in drawn]
+    return [
+        (render(vocabulary, each.chat, 100_000), encoding.encode(each.answer, allowed_special="all")) for each in drawn
+    ]
 
 
 def new_model(words: int) -> GptOssForCausalLM:

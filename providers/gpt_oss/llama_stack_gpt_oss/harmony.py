@@ -1,29 +1,28 @@
 """Rendering of chat messages to Harmony tokens, the model's prompt format."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Any
+from typing import Any, NamedTuple
 
 from openai_harmony import (
     Author,
-    Conversation,
-    DeveloperContent,
     HarmonyEncoding,
     HarmonyError,
     Message,
     ReasoningEffort,
-    RenderConversationConfig,
+    RenderOptions,
     Role,
     SystemContent,
     TextContent,
-    ToolDescription,
 )
 
 from .errors import InvalidRequest
-from .tools import BROWSER, PYTHON, SchemaBudget, Tool, from_arguments, reduced
-from .word_lengths import check_words
+from .prompt import Prompt
+from .tool_descriptions import described
+from .tools import BROWSER, PYTHON, Tool, check_name, from_arguments
+from .vocabulary import Vocabulary
 
 ANALYSIS, COMMENTARY, FINAL = "analysis", "commentary", "final"
 EFFORTS = {
@@ -90,16 +89,63 @@ def read_response_format(raw: Json | None) -> ResponseFormat | None:
     )
 
 
-def render(encoding: HarmonyEncoding, chat: Chat) -> list[int]:
-    """Return the prompt, up to and including `<|start|>assistant`."""
-    messages = [_system(chat), *_Transcript(chat).messages()]
-    check_words([message.to_dict() for message in messages], "messages")
+class _Header(NamedTuple):
+    """All of a message but its text."""
+
+    role: Role
+    name: str | None = None
+    channel: str | None = None
+    recipient: str | None = None
+    content_type: str | None = None
+
+
+class _Part(NamedTuple):
+    """A message: its header and its texts, which are tokenised one by one."""
+
+    header: _Header
+    texts: tuple[str, ...]
+
+
+def render(vocabulary: Vocabulary, chat: Chat, context: int) -> list[int]:
+    """Return the prompt, up to and including `<|start|>assistant`.
+
+    The renderer holds Python's lock, so it writes only headers and tools, in small parts. InvalidRequest as soon as the
+    prompt does not fit in the context.
+    """
+    prompt = Prompt(vocabulary, context, "messages")
+    headers = _Headers(vocabulary.harmony)
+    functions = any(not tool.built_in for tool in chat.tools)
     try:
-        return encoding.render_conversation_for_completion(
-            Conversation.from_messages(messages), Role.ASSISTANT, RenderConversationConfig(auto_drop_analysis=False)
-        )
-    except (HarmonyError, ValueError) as error:  # ValueError: half a surrogate pair, or deep nesting
+        system = RenderOptions(conversation_has_function_tools=functions)
+        prompt.add(vocabulary.harmony.render(_system(chat), system))
+        for header, texts in _Transcript(chat, vocabulary.harmony).messages():
+            opening, closing = headers.around(header)
+            prompt.add(opening)
+            for text in texts:
+                prompt.add_text(text)
+            prompt.add(closing)
+    except HarmonyError as error:
         raise InvalidRequest(f"The messages or tools cannot be written as a gpt-oss prompt: {error}") from error
+    prompt.add(vocabulary.answer_start)
+    return prompt.tokens
+
+
+class _Headers:
+    """The tokens before and after the text of messages. Most messages of a conversation have the same few headers."""
+
+    def __init__(self, encoding: HarmonyEncoding) -> None:
+        self._encoding = encoding
+        self._known: dict[_Header, tuple[list[int], list[int]]] = {}
+
+    def around(self, header: _Header) -> tuple[list[int], list[int]]:
+        if header not in self._known:
+            author = Author(role=header.role, name=header.name)
+            message = Message.from_author_and_content(author, TextContent(text=""))
+            message.channel, message.recipient = header.channel, header.recipient
+            message.content_type = header.content_type
+            tokens = self._encoding.render(message)
+            self._known[header] = tokens[:-1], tokens[-1:]
+        return self._known[header]
 
 
 def _system(chat: Chat) -> Message:
@@ -119,56 +165,69 @@ class _Transcript:
     """Converts the chat messages, and tracks which call each tool result answers."""
 
     chat: Chat
+    encoding: HarmonyEncoding
     _calls: dict[str, str] = field(default_factory=dict)
+    _tools: dict[str, Tool] = field(default_factory=dict)
 
-    def messages(self) -> list[Message]:
+    def messages(self) -> Iterator[_Part]:
         given = self.chat.messages
+        self._tools = {tool.name: tool for tool in reversed(self.chat.tools)}
         leading = next((n for n, m in enumerate(given) if m.get("role") not in ("system", "developer")), len(given))
         instructions = "\n\n".join(filter(None, (_text(m, n) for n, m in enumerate(given[:leading]))))
-        made = list(_developer(instructions, self.chat))
+        if texts := self._developer(instructions):
+            yield _Part(_Header(Role.DEVELOPER), texts)
         turn = _turn_start(given)
         for number, message in enumerate(given[leading:], leading):
-            made += self._message(message, number, reasons=number >= turn)
-        return made
+            yield from self._message(message, number, reasons=number >= turn)
 
-    def _message(self, message: Json, number: int, reasons: bool) -> list[Message]:
+    def _developer(self, instructions: str) -> tuple[str, ...]:
+        """Return the texts of the leading developer message."""
+        sections = [_instructions(instructions)] if instructions else []
+        if functions := [tool for tool in self.chat.tools if not tool.built_in]:
+            sections.append(described(functions, self.encoding))
+        texts = ["\n\n".join(sections)] if sections else []
+        if self.chat.response_format:
+            texts.append(("\n\n" if texts else "") + self.chat.response_format.section())
+        return tuple(texts)
+
+    def _message(self, message: Json, number: int, reasons: bool) -> Iterator[_Part]:
         match message.get("role"):
             case "user":
-                return [Message.from_role_and_content(Role.USER, _text(message, number))]
+                yield _Part(_Header(Role.USER), (_text(message, number),))
             case "assistant":
-                return self._assistant(message, number, reasons)
+                yield from self._assistant(message, number, reasons)
             case "tool" | "function":
-                return [self._result(message, number)]
+                yield self._result(message, number)
             case "system" | "developer":
-                content = DeveloperContent.new().with_instructions(_text(message, number))
-                return [Message.from_role_and_content(Role.DEVELOPER, content)]
+                yield _Part(_Header(Role.DEVELOPER), (_instructions(_text(message, number)),))
             case role:
                 raise InvalidRequest(f"gpt-oss does not support the role {role!r}", param=f"messages[{number}].role")
 
-    def _assistant(self, message: Json, number: int, reasons: bool) -> list[Message]:
+    def _assistant(self, message: Json, number: int, reasons: bool) -> Iterator[_Part]:
         reasoning = message.get("reasoning_content") or message.get("reasoning")
         calls = message.get("tool_calls") or ()
-        made = []
         if reasons and isinstance(reasoning, str) and reasoning:
-            made.append(Message.from_role_and_content(Role.ASSISTANT, reasoning).with_channel(ANALYSIS))
+            yield _Part(_Header(Role.ASSISTANT, channel=ANALYSIS), (reasoning,))
         if text := _text(message, number):
             channel = COMMENTARY if calls or message.get("phase") == COMMENTARY else FINAL
-            made.append(Message.from_role_and_content(Role.ASSISTANT, text).with_channel(channel))
-        return made + [self._call(call, f"messages[{number}].tool_calls[{n}]") for n, call in enumerate(calls)]
+            yield _Part(_Header(Role.ASSISTANT, channel=channel), (text,))
+        for n, call in enumerate(calls):
+            yield self._call(call, f"messages[{number}].tool_calls[{n}]")
 
-    def _call(self, call: Json, param: str) -> Message:
+    def _call(self, call: Json, param: str) -> _Part:
         function = call.get("function")
         if not isinstance(function, Mapping) or not function.get("name"):
             raise InvalidRequest("A tool call needs the function's name", param=param)
-        tool = self._tool(str(function["name"]))
+        name = check_name(str(function["name"]), param)
+        # The tool may be one that is no longer offered.
+        tool = self._tools.get(name) or Tool(name, "", None, strict=False)
         self._calls[str(call.get("id"))] = tool.recipient
         text = from_arguments(tool, str(function.get("arguments") or ""))
-        message = Message.from_role_and_content(Role.ASSISTANT, text).with_recipient(tool.recipient)
-        if tool.built_in:
-            return message.with_channel(ANALYSIS).with_content_type("code")
-        return message.with_channel(COMMENTARY).with_content_type("<|constrain|>json")
+        channel, kind = (ANALYSIS, "code") if tool.built_in else (COMMENTARY, "<|constrain|>json")
+        header = _Header(Role.ASSISTANT, channel=channel, recipient=tool.recipient, content_type=kind)
+        return _Part(header, (text,))
 
-    def _result(self, message: Json, number: int) -> Message:
+    def _result(self, message: Json, number: int) -> _Part:
         author = self._calls.get(str(message.get("tool_call_id")))
         if author is None:
             raise InvalidRequest(
@@ -176,35 +235,13 @@ class _Transcript:
                 param=f"messages[{number}].tool_call_id",
             )
         channel = COMMENTARY if author.startswith("functions.") else ANALYSIS
-        made = Message.from_author_and_content(Author.new(Role.TOOL, author), _text(message, number))
-        return made.with_recipient("assistant").with_channel(channel)
-
-    def _tool(self, name: str) -> Tool:
-        """Return the tool of a call, which may be one that is no longer offered."""
-        known = next((tool for tool in self.chat.tools if tool.name == name), None)
-        return known or Tool(name, "", None, strict=False)
+        header = _Header(Role.TOOL, author, channel=channel, recipient="assistant")
+        return _Part(header, (_text(message, number),))
 
 
-def _developer(instructions: str, chat: Chat) -> list[Message]:
-    functions = [tool for tool in chat.tools if not tool.built_in]
-    content = DeveloperContent.new()
-    if instructions:
-        content = content.with_instructions(instructions)
-    if functions:
-        content = content.with_function_tools(_described(functions))
-    parts: list[DeveloperContent | TextContent] = [content] if instructions or functions else []
-    if chat.response_format:
-        parts.append(TextContent(text=("\n\n" if parts else "") + chat.response_format.section()))
-    return [Message.from_role_and_contents(Role.DEVELOPER, parts)] if parts else []
-
-
-def _described(tools: Sequence[Tool]) -> list[ToolDescription]:
-    budget = SchemaBudget()
-    described = []
-    for tool in tools:
-        parameters = reduced(tool.parameters, budget) if tool.parameters and tool.parameters.get("properties") else None
-        described.append(ToolDescription.new(tool.name, tool.description, parameters=parameters))
-    return described
+def _instructions(text: str) -> str:
+    """Return the section of a developer message."""
+    return f"# Instructions\n\n{text}"
 
 
 def _turn_start(messages: Sequence[Json]) -> int:

@@ -1,7 +1,7 @@
 """Parsing of chat and completion requests, from any object with their fields."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
@@ -12,9 +12,9 @@ from .engine.sampling_params import SamplingParams
 from .errors import InvalidRequest
 from .grammar import read_tool_choice, turn_grammar
 from .harmony import Chat, read_effort, read_response_format, render
+from .prompt import Prompt
 from .tools import Tool, read_tools
 from .vocabulary import Vocabulary
-from .word_lengths import check_words
 
 MAX_STOPS, MAX_CHOICES, MAX_LOGPROBS = 4, 128, 20
 MAX_SALT = 1024  # characters
@@ -67,7 +67,7 @@ class RequestParser:
             effort=read_effort(_get(params, "reasoning_effort")),
             response_format=form,
         )
-        prompt = render(self._vocabulary.harmony, chat)
+        prompt = render(self._vocabulary, chat, self.context)
         logprobs = int(_get(params, "top_logprobs") or 0) if _get(params, "logprobs") else None
         most = _get(params, "max_completion_tokens") or _get(params, "max_tokens")
         return self._parsed(params, prompt, most, logprobs, grammar, shown)
@@ -83,15 +83,17 @@ class RequestParser:
     def _tokens(self, prompt: Any) -> list[int]:
         if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
             prompt = prompt[0]
+        made = Prompt(self._vocabulary, self.context, "prompt")
         if isinstance(prompt, str):
-            check_words(prompt, "prompt")
-            return self._vocabulary.encode(prompt)
+            made.add_text(prompt)
+            return made.tokens
         if not isinstance(prompt, list) or not all(isinstance(token, int) for token in prompt):
             raise InvalidRequest("A completion takes one prompt: a text, or a list of tokens", param="prompt")
         for token in prompt:
             if not self._vocabulary.knows(token):
                 raise InvalidRequest(f"{token} is not a token of the model's vocabulary", param="prompt")
-        return list(prompt)
+        made.add(prompt)
+        return made.tokens
 
     def _parsed(
         self,
@@ -103,7 +105,6 @@ class RequestParser:
         tools: tuple[Tool, ...],
     ) -> ParsedRequest:
         _refuse_repetition_penalty(params)
-        self._check_length(prompt)
         sampling = SamplingParams(
             max_tokens=most or self.context,
             temperature=_number(params, "temperature", self._defaults.temperature, 0, 2),
@@ -156,15 +157,6 @@ class RequestParser:
                 f"logit_bias: {name[:SHOWN]!r} is not the id of a token of the model's vocabulary", param="logit_bias"
             )
         return token
-
-    def _check_length(self, prompt: Sequence[int]) -> None:
-        if len(prompt) >= self.context:
-            raise InvalidRequest(
-                f"The prompt has {len(prompt):,} tokens, and the context of {self.context:,} tokens leaves no room for"
-                " an answer",
-                param="messages",
-                code="context_length_exceeded",
-            )
 
 
 def _get(params: Any, name: str) -> Any:

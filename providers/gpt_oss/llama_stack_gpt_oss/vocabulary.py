@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import tiktoken
 from openai_harmony import HarmonyEncoding, HarmonyEncodingName, HarmonyError, load_harmony_encoding
 
 from .engine.errors import CheckpointError
@@ -41,6 +42,10 @@ class Vocabulary:
     words: tuple[bytes, ...]
     special: Mapping[str, int]
 
+    def load(self) -> None:
+        """Build the renderer and the tokenizer, which takes about a second; CheckpointError as for `harmony`."""
+        _ = self.harmony, self.answer_start
+
     @cached_property
     def harmony(self) -> HarmonyEncoding:
         """OpenAI's renderer with this vocabulary; CheckpointError if it is not Harmony's."""
@@ -52,8 +57,18 @@ class Vocabulary:
                 raise CheckpointError(f"{TOKENIZER} does not hold gpt-oss's vocabulary: {error}") from error
 
     def encode(self, text: str) -> list[int]:
-        """Encode text as ordinary tokens only: names of special tokens stay text."""
-        return self.harmony.encode(text, disallowed_special=())
+        """Encode text as ordinary tokens only: names of special tokens stay text. Python's lock is not held."""
+        return self._tokenizer.encode_ordinary(text)
+
+    @cached_property
+    def answer_start(self) -> list[int]:
+        """The end of each prompt: `<|start|>assistant`."""
+        return [self.special["<|start|>"], *self.encode("assistant")]
+
+    @cached_property
+    def _tokenizer(self) -> tiktoken.Encoding:
+        ranks = {word: rank for rank, word in enumerate(self.words)}
+        return tiktoken.Encoding("gpt-oss", pat_str=SPLIT, mergeable_ranks=ranks, special_tokens=dict(self.special))
 
     def decoder(self) -> codecs.IncrementalDecoder:
         """Return an incremental UTF-8 decoder that replaces invalid bytes."""

@@ -1,6 +1,6 @@
-"""A bound on the long words of a prompt: the tokenizer's time grows with the square of a word's length.
+"""A bound on the long words of tools: the time of Harmony's renderer grows with the square of a word's length.
 
-It holds Python's lock meanwhile, and so the whole server. A run of a million letters overflows its stack.
+It holds Python's lock meanwhile, and so the whole server.
 """
 
 import re
@@ -12,11 +12,9 @@ from typing import Any, Final
 
 from .errors import InvalidRequest
 
-MAX_SQUARES: Final = 1 << 29
-"""Maximum sum of the squares of the words' lengths in bytes: about half a second."""
+MAX_SQUARES: Final = 1 << 23
+"""Maximum sum of the squares of the long words' lengths in bytes."""
 _SHORT: Final = 64  # characters; the time for words that are not longer is that for reading the text
-_PIECE: Final = 1 << 16
-"""Characters that are searched together, since each search holds the lock. A word that is cut counts as two."""
 _LONG: Final = f"{{{_SHORT + 1},}}"
 _BLANKS: Final = re.compile(rf"[\s/]{_LONG}")
 _LONG_ASCII: Final = re.compile(rf"[A-Za-z]{_LONG}|[^A-Za-z0-9 \t-\r]{_LONG}|{_BLANKS.pattern}")
@@ -32,14 +30,13 @@ def check_words(value: Any, param: str) -> None:
     """Raise InvalidRequest if the words of all texts in JSON take the tokenizer too long."""
     squares = 0
     for text in _texts(value):
-        for start in range(0, len(text), _PIECE):
-            for word in _long_words(text[start : start + _PIECE]):
-                squares += len(word.encode(errors="replace")) ** 2
-                if squares > MAX_SQUARES:
-                    raise InvalidRequest(
-                        f"The text has too many characters without a break, such as {word[:20]!r}: insert spaces",
-                        param=param,
-                    )
+        for word in _long_words(text):
+            squares += len(word.encode(errors="replace")) ** 2
+            if squares > MAX_SQUARES:
+                raise InvalidRequest(
+                    f"The text has too many characters without a break, such as {word[:20]!r}: insert spaces",
+                    param=param,
+                )
 
 
 def _long_words(text: str) -> Iterator[str]:

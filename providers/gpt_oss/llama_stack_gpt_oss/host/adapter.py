@@ -193,7 +193,7 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
 def _vocabulary(checkpoint: str) -> Vocabulary:
     """Load the vocabulary and use it once, so that the first request need not wait for it."""
     vocabulary = read_vocabulary(local_folder(checkpoint))
-    vocabulary.encode("")
+    vocabulary.load()
     prepare_words()
     return vocabulary
 
