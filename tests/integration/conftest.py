@@ -13,6 +13,7 @@ from typing import Any
 import openai
 import pytest
 
+from tests.support.clients import PythonClients
 from tests.support.forks import Forks
 from tests.support.loop_holds import LoopHolds
 from tests.support.mcp_server import McpServers
@@ -59,6 +60,13 @@ def forks(host: Host, stack_env: dict[str, str], tmp_path_factory: pytest.TempPa
         LiveStack.forks = forks
         yield forks
         LiveStack.forks = None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def python_clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PythonClients]:
+    """The fork servers of the Python clients."""
+    with PythonClients(tmp_path_factory.mktemp("clients")) as clients:
+        yield clients
 
 
 @pytest.fixture(scope="session")

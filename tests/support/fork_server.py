@@ -4,8 +4,10 @@
 
 It imports the modules and then serves one client, which sends a JSON object in a line and gets one:
 
-    {"command": [...], "env": {...}, "cwd": "...", "log": "..."}   run SCRIPT; {"pid": 42}, or {"refused": "..."}
-                                                                   if a fork could differ from a new process
+    {"command": [...], "env": {...}, "cwd": "...", "log": "...", "errors": "..."}
+                                                                   run SCRIPT with its output and errors in these files;
+                                                                   {"pid": 42}, or {"refused": "..."} if a fork could
+                                                                   differ from a new process
     {"poll": 42}                                                   {"status": null}, or how the process ended, once
 
 A forked process runs the script as `__main__` with its own session, environment, folder and output, and ends with this
@@ -139,10 +141,10 @@ def become(request: dict[str, Any], parent: int) -> None:
         os._exit(1)
     os.setsid()
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores it in all processes of the tests
-    log = os.open(request["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-    for each in (1, 2):
-        os.dup2(log, each)
-    os.close(log)
+    for each, path in ((1, request["log"]), (2, request["errors"])):
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        os.dup2(file, each)
+        os.close(file)
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])

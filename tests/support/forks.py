@@ -108,14 +108,23 @@ class Forks:
         imports: what they find imported.
         env: the environment of the imports; servers that need another one are not forked.
         log: a file for the output of the imports.
+        python: the interpreter.
 
     Attributes:
         env: the environment of the imports.
         refusals: why servers were not forked.
     """
 
-    def __init__(self, script: Path, imports: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self,
+        script: Path,
+        imports: Sequence[str],
+        env: Mapping[str, str],
+        log: Path,
+        python: Path = Path(sys.executable),
+    ) -> None:
         self.refusals: list[str] = []
+        self._python = str(python)
         self._script = str(script)
         self._imports = imports
         self.env = dict(env)
@@ -141,12 +150,23 @@ class Forks:
             self._process.wait()
             self._stream.close()
 
-    def start(self, command: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Path) -> ForkedChild | None:
-        """Return the forked command, or None if it has to be started as a new process."""
+    def start(
+        self, command: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Path, errors: Path | None = None
+    ) -> ForkedChild | None:
+        """Return the forked command, or None if it has to be started as a new process.
+
+        Its output goes to `log`, and its errors to `errors` or to `log` too.
+        """
         if command[0] != self._script or not self._ready():
             return None
         log.touch()
-        request = {"command": list(command), "env": dict(env), "cwd": str(cwd.absolute()), "log": str(log.absolute())}
+        request = {
+            "command": list(command),
+            "env": dict(env),
+            "cwd": str(cwd.absolute()),
+            "log": str(log.absolute()),
+            "errors": str((errors or log).absolute()),
+        }
         answer = self.ask(request)
         if "refused" in answer:
             self.refusals.append(answer["refused"])
@@ -176,7 +196,7 @@ class Forks:
     def _launch(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs, self._log.open("ab") as output:
-            command = [sys.executable, str(SERVER), str(theirs.fileno()), self._script, *self._imports]
+            command = [self._python, str(SERVER), str(theirs.fileno()), self._script, *self._imports]
             self._process = subprocess.Popen(
                 killed_with_parent(command),
                 stdin=subprocess.DEVNULL,

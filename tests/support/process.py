@@ -105,6 +105,14 @@ class Child:
             time.sleep(every)
         return answer
 
+    def wait(self, seconds: float) -> int:
+        """Return the exit status; subprocess.TimeoutExpired, and the group is killed, if it still runs after that time."""
+        try:
+            self._process.wait(seconds)
+        finally:
+            status = self.kill()
+        return status
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to this process only."""
         self._process.send_signal(number)
