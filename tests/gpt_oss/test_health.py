@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from llama_stack_gpt_oss.process.client import EngineClient, EngineStartingError
 from llama_stack_gpt_oss.process.frames import line
 from llama_stack_gpt_oss.process.settings import EngineSettings
 
+from .support.engines import WIDE, CountingRunner, engine_over
 from .support.processes import settings, wait_for
 from .support.stacks import ANSWER, GREEDY, QUESTION, health, trained_stack
 
@@ -54,6 +56,10 @@ class FakeEngine:
     def send(self, frame: dict[str, Any]) -> None:
         assert self._client is not None
         self._client.sendall(line(frame))
+
+    def receive(self) -> bytes:
+        assert self._client is not None
+        return self._client.recv(1 << 16)
 
     def end(self) -> None:
         if self._client is not None:
@@ -102,6 +108,24 @@ async def test_health_during_restart_has_reason_and_progress(played: tuple[Engin
     first.join()
     with contextlib.suppress(asyncio.CancelledError):
         await client.close()
+
+
+async def test_engine_that_answers_and_computes_nothing_is_unhealthy(played: tuple[EngineSettings, FakeEngine]) -> None:
+    of, engine = played
+    client = EngineClient(of)
+    await asyncio.gather(asyncio.to_thread(client.start), asyncio.to_thread(engine.accept, READY))
+    provider = GptOssAdapter(GptOssConfig(checkpoint="x", stall_seconds=1), health_seconds=60)
+    provider._client = client
+    busy = asdict(replace(engine_over(CountingRunner(WIDE))[0].metrics(), running=1))
+    for tag in range(2):
+        checking = asyncio.create_task(provider.health())
+        await asyncio.to_thread(engine.receive)
+        engine.send({"metrics": busy, "tag": tag})
+        found = await checking
+        assert found["status"] == ("OK", "Error")[tag]
+        await asyncio.sleep(0.3)
+    assert "has computed nothing for its requests for" in str(found["message"])
+    await client.close()
 
 
 async def test_engine_starts_while_its_client_answers(played: tuple[EngineSettings, FakeEngine]) -> None:

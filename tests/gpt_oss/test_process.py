@@ -27,6 +27,7 @@ from llama_stack_gpt_oss.process.grammars import GRAMMAR_CHARACTERS, MAX_SECONDS
 from llama_stack_gpt_oss.process.hub import Hub, Peer
 from llama_stack_gpt_oss.process.server import POLL_SECONDS, EngineServer
 from llama_stack_gpt_oss.process.settings import ADDRESS_BYTES, EngineSettings, address
+from llama_stack_gpt_oss.process.step_watch import StepWatch
 from tests.support.proc import has_ended
 
 from .support.engines import WIDE, CountingRunner, engine_over
@@ -367,6 +368,63 @@ async def test_hanging_engine_is_killed(served: EngineSettings) -> None:
             assert len(await tokens(patient, request("after"))) == 20
             assert await patient.ready() == await hasty.ready()
         assert has_ended(pid)
+
+
+STUCK = """
+import sys, time
+from llama_stack_gpt_oss.engine.engine import Engine
+from llama_stack_gpt_oss.process.server import main
+from llama_stack_gpt_oss.process.settings import EngineSettings
+
+def step(engine):
+    time.sleep({seconds})
+    return []
+
+Engine.step = step
+sys.exit(main(EngineSettings.from_json(sys.argv[1])))
+"""
+
+
+@contextlib.contextmanager
+def stuck_engine(of: EngineSettings, seconds: float) -> Iterator[subprocess.Popen[bytes]]:
+    """Run an engine each of whose steps takes so long and has no result."""
+    with subprocess.Popen([sys.executable, "-c", STUCK.format(seconds=seconds), of.to_json()]) as process:
+        try:
+            wait_for(of.socket.exists)
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sentence"),
+    [(3600, "has not answered for 2 seconds"), (0.01, "has computed nothing for its requests for 2 seconds")],
+)
+async def test_engine_whose_step_is_stuck_is_killed(
+    tmp_path: Path, checkpoint: Path, seconds: float, sentence: str
+) -> None:
+    """It hangs in a step, or goes on answering questions without a step."""
+    created = settings(tmp_path, checkpoint)
+    with stuck_engine(created, seconds) as stuck:
+        async with client_of(created, stall_seconds=2) as hasty:
+            assert (await hasty.ready()).pid == stuck.pid
+            async with asyncio.timeout(SECONDS):
+                with pytest.raises(EngineDiedError, match=f"{sentence}, and was ended"):
+                    await tokens(hasty, request("during"))
+            assert stuck.wait() == -signal.SIGKILL
+            assert len(await tokens(hasty, request("after"))) == 20
+
+
+def test_step_watch_counts_time_with_work_and_without_steps() -> None:
+    now = 0.0
+    watch = StepWatch(lambda: now)
+    idle_engine = engine_over(CountingRunner(WIDE))[0].metrics()
+    found = []
+    for running, waiting, steps in ((0, 0, 0), (1, 0, 0), (1, 0, 0), (0, 1, 0), (1, 0, 1), (1, 0, 1), (0, 0, 1)):
+        watch.observe(replace(idle_engine, running=running, waiting=waiting, steps=steps))
+        found.append(watch.seconds)
+        now += 10
+    assert found == [0, 0, 10, 20, 0, 10, 0]
 
 
 async def test_engine_that_is_busy_with_answers_of_others_is_not_killed(tmp_path: Path, checkpoint: Path) -> None:

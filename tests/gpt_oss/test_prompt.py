@@ -5,7 +5,7 @@ from datetime import date
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from openai_harmony import (
     Conversation,
@@ -80,6 +80,7 @@ def described(name: str, text: str) -> Mapping[str, Any]:
 
 @pytest.mark.usefixtures("small_pieces")
 @given(st.lists(st.sampled_from(SYLLABLES), max_size=60))
+@example(["It's"])  # one token
 def test_tokens_of_pieces_are_those_of_the_whole(vocabulary: Vocabulary, syllables: list[str]) -> None:
     text = "".join(syllables)
     made = Prompt(vocabulary, CONTEXT, "messages")

@@ -48,7 +48,9 @@ class GptOssConfig(BaseModel):
     dependent_launch: bool = Field(
         True, description="Begin a kernel while the one before it ends, on a GPU of compute capability 9.0 or newer"
     )
-    stall_seconds: float = Field(300, gt=0, description="An engine with work that is silent for this time is killed")
+    stall_seconds: float = Field(
+        300, gt=0, description="An engine with work that does not answer or compute for this time is killed"
+    )
     state_dir: str = Field("~/.llama-stack-gpt-oss", description="Folder of the engine's socket")
 
     @field_validator("context_length", mode="before")

@@ -15,7 +15,7 @@ from llama_stack_gpt_oss.config import GptOssConfig
 from llama_stack_gpt_oss.engine.config import GenerationDefaults, read_generation_defaults
 from llama_stack_gpt_oss.engine.errors import EngineError
 from llama_stack_gpt_oss.errors import InvalidRequest
-from llama_stack_gpt_oss.process.client import EngineClient
+from llama_stack_gpt_oss.process.client import ASKED_AFTER, EngineClient
 from llama_stack_gpt_oss.requests import ParsedRequest, RequestParser
 from llama_stack_gpt_oss.telemetry import EngineTelemetry
 from llama_stack_gpt_oss.vocabulary import Vocabulary, read_vocabulary
@@ -144,7 +144,7 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
         """Do nothing: names are not stored here."""
 
     async def health(self) -> HealthResponse:
-        """Report whether the engine answers, and while it is starting how far it is."""
+        """Report whether the engine answers and computes, and while it is starting how far it is."""
         if (starting := self._client.starting()) is not None:
             return HealthResponse(status=HealthStatus.ERROR, message=starting)
         try:
@@ -155,6 +155,9 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
             return HealthResponse(status=HealthStatus.ERROR, message=self._client.starting() or silent)
         except EngineError as error:
             return HealthResponse(status=HealthStatus.ERROR, message=str(error))
+        if (seconds := self._client.stalled_seconds()) > self._config.stall_seconds * ASKED_AFTER:
+            stalled = f"The gpt-oss engine has computed nothing for its requests for {seconds:.0f} seconds"
+            return HealthResponse(status=HealthStatus.ERROR, message=stalled)
         return HealthResponse(status=HealthStatus.OK)
 
     async def shutdown(self) -> None:

@@ -17,6 +17,7 @@ from .backoff import StartBackoff
 from .frames import BAD_REQUEST, line, pack_request, unpack_metrics, unpack_update
 from .launch import EngineConnection, Launcher, Ready
 from .settings import EngineSettings
+from .step_watch import StepWatch
 
 LINE_BYTES: Final = 1 << 26
 PATIENCE_SECONDS: Final = 30.0
@@ -56,6 +57,7 @@ class _Connection:
         self.writer = writer
         self.mailboxes: dict[str, Mailbox] = {}
         self.metrics: dict[int, asyncio.Future[Metrics]] = {}
+        self.watch = StepWatch()
         self.open = True
         self.death = EngineDiedError()
 
@@ -68,9 +70,11 @@ class _Connection:
                 # All sequences of a request share a mailbox.
                 self.deliver(first, RequestError(message) if kind == BAD_REQUEST else QueueFullError(message))
             case {"metrics": raw, "tag": tag}:
+                metrics = unpack_metrics(raw)
+                self.watch.observe(metrics)
                 future = self.metrics.pop(tag, None)
                 if future is not None and not future.done():
-                    future.set_result(unpack_metrics(raw))
+                    future.set_result(metrics)
             case {"failed": sentence}:
                 self.death = EngineDiedError(sentence)  # it ends, and so does the connection
 
@@ -95,7 +99,8 @@ class _Connection:
 class EngineClient:
     """Call launch() or start() first, from any thread; all other methods belong to one event loop.
 
-    stall_seconds: an engine with work that does not answer a question for this long is considered hung, and killed.
+    stall_seconds: an engine with work that does not answer a question, or computes no step, for this long is considered
+    hung, and killed.
     patience_seconds: for so long a call waits for an engine that is starting.
     clock: of the waits after failed starts.
     """
@@ -172,6 +177,10 @@ class EngineClient:
         if connection is not None and connection.open:
             connection.writer.write(line({"cancel": [name]}))
             connection.deliver(name, Cancelled(name))
+
+    def stalled_seconds(self) -> float:
+        """Return for how long the engine has answered without computing a step for its requests, as far as is known."""
+        return self._connection.watch.seconds if self._connection is not None else 0.0
 
     async def metrics(self) -> Metrics:
         """Return the engine's metrics."""
@@ -267,6 +276,9 @@ class EngineClient:
         try:
             while text := await self._next_line(connection):
                 connection.handle(json.loads(text))
+                if connection.watch.seconds > self._stall_seconds:
+                    self._kill(connection, "computed nothing for its requests")
+                    break
         except (OSError, ValueError):
             pass  # the connection broke, possibly in the middle of a line
         finally:
@@ -286,11 +298,17 @@ class EngineClient:
                     return await connection.reader.readline()
             except TimeoutError:
                 if asked:
-                    self._launcher.kill(connection.ready.pid)
+                    self._kill(connection, "not answered")
                     return b""
                 if connection.mailboxes or connection.metrics:
                     connection.writer.write(line({"metrics": next(self._tags)}))
                     seconds, asked = self._stall_seconds, True
+
+    def _kill(self, connection: _Connection, fault: str) -> None:
+        self._launcher.kill(connection.ready.pid)
+        connection.death = EngineDiedError(
+            f"The gpt-oss engine has {fault} for {self._stall_seconds:g} seconds, and was ended"
+        )
 
 
 def _retrieve_exception(task: asyncio.Task[_Connection]) -> None:
