@@ -9,6 +9,7 @@ from typing import Final, Literal
 from .errors import bad_request
 from .exchanges import without_exchange
 from .ids import Seeded, new_seed
+from .schema.items import CONFIGURATION
 from .stream.calls import FORMS
 from .stream.shell import with_limits
 from .types import Json
@@ -25,12 +26,20 @@ _ID_PREFIXES: Final = {
     "apply_patch_call_output": "apco",
     "computer_call_output": "cuo",
     "additional_tools": "at",
+    CONFIGURATION: "cfg",
     "mcp_approval_response": "mcpa",
     **{form.type: form.id_prefix for form in FORMS.values()},
 }
 
 _WITHOUT_STATUS: Final = frozenset(
-    {"additional_tools", "compaction", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response"}
+    {
+        "additional_tools",
+        "compaction",
+        CONFIGURATION,
+        "mcp_list_tools",
+        "mcp_approval_request",
+        "mcp_approval_response",
+    }
 )
 
 

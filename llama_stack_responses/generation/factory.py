@@ -14,6 +14,7 @@ from ..chat.summary import Detail, summary_request
 from ..concurrency import FairYield
 from ..config import ResponsesConfig
 from ..core.compaction import continued
+from ..core.configuration import configured, without_updates
 from ..core.ids import new_id
 from ..core.mcp_approvals import Approval
 from ..core.moderation_policy import policy_of
@@ -132,7 +133,6 @@ class GenerationFactory:
             response,
             toolset.kind_of,
             show_logprobs=request.wants_logprobs,
-            structured=request.wants_json,
             seal=reasoning.seal,
             whole_of=toolset.whole_of,
         )
@@ -247,7 +247,9 @@ class GenerationContext:
             ApiError: a file that the items refer to cannot be read.
         """
         held = self.held()
-        model_round = self.model_round(event_buffer, held)
+        request = configured(self.request, items)
+        self.assembler.structured = request.wants_json
+        model_round = self.model_round(request, event_buffer, held)
         return Generation(
             self.request,
             items,
@@ -293,19 +295,28 @@ class GenerationContext:
         try:
             await self.factory.sealed.open(unread, self.owner, opened, verify=False)
             whole = [*first, *items]
-            seen = await self.factory.large_work.run(partial(continued, whole, self.summaries.read), whole)
+            seen = await self.factory.large_work.run(partial(self._seen, whole), whole)
             return await self.factory.attachments.resolved(seen, profile, self.request, self.owner, held)
         except BaseException:
             held.release()
             raise
 
-    def model_round(self, event_buffer: EventBuffer, held: Reservation) -> ModelRound:
-        """Return the runner of the model rounds; `held` counts their output."""
-        factory, model = self.factory, self.request.model
+    def _seen(self, items: list[Json]) -> list[Json]:
+        return continued(without_updates(items), self.summaries.read)
+
+    def model_round(self, request: CreateRequest, event_buffer: EventBuffer, held: Reservation) -> ModelRound:
+        """Return the runner of the model rounds; `held` counts their output.
+
+        Args:
+            request: the request, with the updates among its items.
+            event_buffer: receives the events.
+            held: counts the output.
+        """
+        factory, model = self.factory, request.model
         profile = profile_for(model, factory.profiles)
         instructions = self.assembler.response["instructions"]
         return ModelRound(
-            self.request,
+            request,
             profile=profile,
             toolset=self.toolset,
             inference=factory.inference,
@@ -340,8 +351,8 @@ class GenerationContext:
         )
         try:
             await self.toolset.prepare(items, tool_execution)
-            items = await self.model_items(items, held)
-            return await self.model_round(event_buffer, held).chat(items, self.request.max_output_tokens)
+            model_round = self.model_round(configured(self.request, items), event_buffer, held)
+            return await model_round.chat(await self.model_items(items, held), self.request.max_output_tokens)
         finally:
             self.toolset.release()
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from ..admission import Admission
 from ..core.compaction import Summary, check_not_empty, open_message
+from ..core.configuration import without_updates
 from ..core.ids import new_id
 from ..core.listed_items import listed
 from ..core.stream.usage import usage_of
@@ -67,7 +68,8 @@ class Compaction:
         parsed = await self._parser.parse({name: body[name] for name in self._fields & body.keys()})
         start = await self._resolver.resolve(parsed, adds=False, hold=hold)
         request = start.request
-        check_not_empty(start.items)
+        sent = without_updates(start.items)
+        check_not_empty(sent)
         response, telemetry = self._factory.begin(request), self._factory.telemetry
         context = self._factory.context(request, response, start.owner, start.opened)
         with (
@@ -77,15 +79,15 @@ class Compaction:
             telemetry.round(request.model, whole) as operation,
         ):
             items = await context.model_items(start.items, held)
-            written = await context.model_round(EventBuffer(wanted=False), held).summarise(
+            written = await context.model_round(request, EventBuffer(wanted=False), held).summarise(
                 items, None, _ignore, operation
             )
             operation.ended(written.finish, ())
             response |= {"usage": usage_of(written.finish.usage), "status": "completed"}
             whole.ended(response, "completed", 1)
             log_ended(response, whole.seconds, what="compaction")
-        summary = Summary(written.text, open_message(start.items, start.items, context.summaries.read))
-        messages = [item for item in start.items if item.get("role") == "user"]
+        summary = Summary(written.text, open_message(sent, sent, context.summaries.read))
+        messages = [item for item in sent if item.get("role") == "user"]
         item = {"id": new_id("cmp"), "type": "compaction", "encrypted_content": await context.summaries.sealed(summary)}
         return {
             "id": response["id"],

@@ -63,6 +63,9 @@ FEATURES: Final = {
     "docs/guides/reasoning.md, Reasoning, python": Program(
         (reply(reasoning("7 times", " 13."), text("No.")),), ("reasoning: 7 times 13.", "No.")
     ),
+    "docs/guides/reasoning.md, Changes within a conversation, python": Program(
+        (reply(text("No.")), reply(text("Yes."))), ("No. Yes.",)
+    ),
     "docs/guides/images-and-files.md, Images and files, python": Program((SNOW,), ("It snows.",)),
     "docs/guides/conversations.md, Conversations, python": Program(
         (SNOW,), ("developer Be brief.", "user Hi!", "assistant It snows.", "user And?")

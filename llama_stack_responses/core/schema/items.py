@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ..errors import bad_request
 from ..exchanges import EXCHANGE
+from .answer_settings import configuration_update
 from .client_items import CLIENT_ITEMS
 from .hosted_items import HOSTED_ITEMS
 from .item_fields import CALLER, FILE_URL, ID, IMAGE_URL, NAME, OWN_ID, STATUS, TEXT
@@ -52,6 +53,8 @@ ANSWERS: Final[Mapping[str, str]] = {
 """Item types of outputs, by the type of the client-run call that they answer."""
 COMPACTION: Final = "compaction"
 """The type of the item that replaces the conversation before it."""
+CONFIGURATION: Final = "configuration_update"
+"""The type of an item that changes settings of the responses after it."""
 TRIGGER: Final = "compaction_trigger"
 """The type of an input's last item that requests a compaction of the conversation."""
 ANSWERED: Final[Mapping[str, str]] = {output: call for call, output in ANSWERS.items()}
@@ -402,13 +405,13 @@ _ITEMS: Final[Mapping[str, Check]] = {
     **MCP_ITEMS,
     COMPACTION: object_of({"id": OWN_ID, "encrypted_content": data}, "encrypted_content"),
     TRIGGER: object_of({"id": OWN_ID}),
+    CONFIGURATION: configuration_update,
     "item_reference": object_of({"id": ID}, "id"),
 }
 """Checks of the items that this server supports, by type."""
 
 _UNSUPPORTED_ITEMS: Final = frozenset(
     {
-        "configuration_update",
         "image_generation_call",
         "program",
         "program_output",

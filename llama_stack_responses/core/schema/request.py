@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from ..errors import bad_request
 from ..ids import check_conversation_id, check_response_id
+from .answer_settings import EFFORT, FORMAT
 from .declared_tools import check_choice, tool_choice, tools
 from .item_tools import check_carried
 from .items import INPUT_SCHEMA, OUTPUT_PARTS, TRIGGER, check_input
@@ -219,7 +220,7 @@ _SUMMARY: Final = one_of("auto", "concise", "detailed")
 
 _REASONING: Final = object_of(
     {
-        "effort": one_of("none", "minimal", "low", "medium", "high", "xhigh", "max"),
+        "effort": EFFORT,
         "summary": _SUMMARY,
         "generate_summary": _SUMMARY,
         "context": one_of("auto", "current_turn", "all_turns"),
@@ -227,22 +228,7 @@ _REASONING: Final = object_of(
     }
 )
 
-_FORMATS: Final[Mapping[str, Check]] = {
-    "text": object_of({}),
-    "json_object": object_of({}),
-    "json_schema": object_of(
-        {
-            "name": string(1, 64, "[a-zA-Z0-9_-]+"),
-            "description": string(),
-            "schema": an_object,
-            "strict": boolean,
-        },
-        "name",
-        "schema",
-    ),
-}
-
-_TEXT: Final = object_of({"format": tagged("format", _FORMATS), "verbosity": one_of("low", "medium", "high")})
+_TEXT: Final = object_of({"format": FORMAT, "verbosity": one_of("low", "medium", "high")})
 
 _NAME: Final = string(1, 512)
 _MAX_GUARDRAILS: Final = 16

@@ -122,7 +122,6 @@ class Assembler:
         response: the response object with status `in_progress` and an empty `output`, which the assembler copies.
         kind_of: returns how a call of the function with this name appears to the client; None if it is hidden.
         show_logprobs: whether the client asked for the logprobs of the text.
-        structured: whether the client asked for JSON.
         seal: returns the `encrypted_content` of a reasoning item.
         whole_of: as `ToolCalls` takes it.
 
@@ -131,6 +130,7 @@ class Assembler:
             less, the dict of a response that is streamed takes half the memory.
         calls: the tool calls.
         open_text: the text to which the last delta was appended; None if the next delta needs more than that.
+        structured: whether the answer has to be JSON. It is set before the first delta.
     """
 
     __slots__ = (
@@ -143,11 +143,11 @@ class Assembler:
         "_reasoning",
         "_seal",
         "_show_logprobs",
-        "_structured",
         "_used",
         "calls",
         "open_text",
         "response",
+        "structured",
     )
 
     def __init__(
@@ -156,7 +156,6 @@ class Assembler:
         kind_of: Callable[[str], CallKind | None],
         *,
         show_logprobs: bool = False,
-        structured: bool = False,
         seal: Callable[[Sequence[ReasoningSegment]], str] | None = None,
         whole_of: Callable[[str], Whole | None] = lambda _: None,
     ) -> None:
@@ -166,7 +165,7 @@ class Assembler:
         self._next = self._output.next
         self.calls = ToolCalls(self._output, kind_of, whole_of)
         self._show_logprobs = show_logprobs
-        self._structured = structured
+        self.structured = False
         self._seal = seal
         self._used = Usage()
         self._blanks: list[Text] = []
@@ -334,7 +333,7 @@ class Assembler:
 
     def _begins_json(self) -> bool:
         """Return whether a text now would begin a message that may be JSON."""
-        return self._structured and (self._message is None or self._message.overtaken)
+        return self.structured and (self._message is None or self._message.overtaken)
 
     def _say(self, delta: Text, phase: dict[str, Phase]) -> list[Event]:
         item = self._message
@@ -415,7 +414,7 @@ class Assembler:
         OpenAI's stream helper decides by the phase in `output_item.added` whether to parse the finished text, so a
         preamble to JSON must be marked from its first word. Usually only what follows decides.
         """
-        is_preamble = self._structured and text.lstrip()[:1] not in _JSON_BEGINS
+        is_preamble = self.structured and text.lstrip()[:1] not in _JSON_BEGINS
         return {"phase": "commentary"} if is_preamble else {}
 
     def _part(self, out: list[Event], item: _OpenItem, kind: PartKind) -> OpenPart:

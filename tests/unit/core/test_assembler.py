@@ -47,7 +47,8 @@ class AssemblerDriver:
 
     def __init__(self, *, show_logprobs: bool = False, structured: bool = False) -> None:
         response = new_response(parse_create({"model": "m", "input": "hi"}), id="resp_1", created_at=1)
-        self.assembler = Assembler(response, kind_of, show_logprobs=show_logprobs, structured=structured)
+        self.assembler = Assembler(response, kind_of, show_logprobs=show_logprobs)
+        self.assembler.structured = structured
         self.events: list[Json] = []
         self._as_sent: list[Json] = []
         self._take(self.assembler.start())

@@ -9,6 +9,9 @@ from openai.types.responses import ResponseInputItem, ResponseInputItemParam, Re
 from openai.types.responses.response_code_interpreter_tool_call_param import ResponseCodeInterpreterToolCallParam
 from openai.types.responses.response_compaction_item_param_param import ResponseCompactionItemParamParam
 from openai.types.responses.response_computer_tool_call_param import ResponseComputerToolCallParam
+from openai.types.responses.response_configuration_update_item_param_param import (
+    ResponseConfigurationUpdateItemParamParam,
+)
 from openai.types.responses.response_custom_tool_call_output_param import ResponseCustomToolCallOutputParam
 from openai.types.responses.response_custom_tool_call_param import ResponseCustomToolCallParam
 from openai.types.responses.response_file_search_tool_call_param import ResponseFileSearchToolCallParam
@@ -252,6 +255,12 @@ SEARCH_OUTPUT: Json = {
     "tools": [FUNCTION, {"type": "namespace", "name": "n", "description": "d", "tools": [FUNCTION]}],
     "status": "completed",
 }
+CONFIGURATION: Json = {
+    "type": "configuration_update",
+    "id": "cfg_1",
+    "reasoning": {"effort": "high"},
+    "text": {"format": {"type": "json_schema", "name": "n", "description": "d", "schema": {}, "strict": True}},
+}
 ADDITIONAL: Json = {"type": "additional_tools", "id": "at_1", "role": "developer", "tools": [FUNCTION]}
 REFERENCE: Json = {"type": "item_reference", "id": "msg_1"}
 
@@ -338,6 +347,7 @@ WHOLE: list[tuple[Json, Any]] = [
     (SEARCH_CALL, ToolSearchCall),
     (SEARCH_OUTPUT, ResponseToolSearchOutputItemParamParam),
     (ADDITIONAL, AdditionalTools),
+    (CONFIGURATION, ResponseConfigurationUpdateItemParamParam),
     (REFERENCE, ItemReference),
     (WEB_SEARCH_CALL, ResponseFunctionWebSearchParam),
     (FILE_SEARCH_CALL, ResponseFileSearchToolCallParam),
@@ -606,6 +616,14 @@ def test_input_must_be_string_or_array(value: Any) -> None:
         ),
         ({**SEARCH_OUTPUT, "tools": [{"type": "function"}]}, ".tools[0].name", "missing_required_parameter"),
         ({**ADDITIONAL, "role": "user"}, ".role", "invalid_value"),
+        ({"type": "configuration_update", "id": "cfg_1", "text": None}, "", "invalid_value"),
+        ({"type": "configuration_update", "reasoning": {"effort": "huge"}}, ".reasoning.effort", "invalid_value"),
+        ({"type": "configuration_update", "text": {}}, ".text.format", "missing_required_parameter"),
+        (
+            {"type": "configuration_update", "text": {"format": {"type": "json_object"}}},
+            ".text.format.type",
+            "invalid_value",
+        ),
     ],
 )
 def test_invalid_item_is_refused_with_its_position(item: Any, param: str, code: str) -> None:

@@ -31,11 +31,13 @@ OPENING: Final = 3
 """The number of events before the first output: created, queued, in progress."""
 
 
-def fresh(output: list[Json], **fields: Any) -> Assembler:
+def fresh(output: list[Json], *, structured: bool = False, **fields: Any) -> Assembler:
     """Return an assembler of the response, in progress, with this output."""
     request = parse_create({"model": "m", "input": "hi", "background": True})
     response = new_response(request, id="resp_1", created_at=1) | {"output": output}
-    return Assembler(response, kind_of, **fields)
+    assembler = Assembler(response, kind_of, **fields)
+    assembler.structured = structured
+    return assembler
 
 
 def begun(**fields: Any) -> tuple[Assembler, list[Event]]:

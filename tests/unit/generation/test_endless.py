@@ -88,8 +88,8 @@ class Harness:
             new_response(request, id="resp_1", created_at=1),
             toolset.kind_of,
             show_logprobs=request.wants_logprobs,
-            structured=request.wants_json,
         )
+        self.assembler.structured = request.wants_json
         self.generation = make_generation(
             request,
             request.input_items,

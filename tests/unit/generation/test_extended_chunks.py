@@ -134,8 +134,8 @@ async def outcome_of(
         new_response(request, id="resp_1", created_at=1),
         toolset.kind_of,
         show_logprobs=request.wants_logprobs,
-        structured="text" in fields,
     )
+    assembler.structured = "text" in fields
     generation = make_generation(
         request,
         request.input_items,

@@ -285,7 +285,8 @@ def test_reasoning_that_continues_after_its_preparation_is_sealed_again() -> Non
 def test_whitespace_before_json_does_not_let_large_reasoning_be_sealed() -> None:
     """The reasoning may continue: sealing it after each piece of whitespace would take quadratic time."""
     created = new_response(parse_create({"model": "m", "input": "hi"}), id="resp_1", created_at=1)
-    assembler = Assembler(created, lambda _: FUNCTION, structured=True, seal=private().seal)
+    assembler = Assembler(created, lambda _: FUNCTION, seal=private().seal)
+    assembler.structured = True
     assembler.feed(Reasoning("why " * 30_000))
     assert assembler.preparation(Text("\n")) is None
     assert len(assembler.feed(Text("\n"))) == 0
