@@ -117,7 +117,6 @@ def assert_equal(found: dict[str, list[Update]], expected: dict[str, list[Update
             assert [token for token, _ in one.sampled.top] == [token for token, _ in other.sampled.top]
 
 
-@pytest.mark.parametrize("capture", [None, replayed])
 @pytest.mark.parametrize(
     ("params", "grammar"),
     [
@@ -133,24 +132,23 @@ def assert_equal(found: dict[str, list[Update]], expected: dict[str, list[Update
         pytest.param(replace(GREEDY, top_logprobs=1, presence_penalty=0.5), "rising", id="all"),
     ],
 )
-def test_tokens_are_same_with_and_without_drafts(
-    model: Model, params: SamplingParams, grammar: str | None, capture: Capture | None
-) -> None:
+def test_tokens_are_same_with_and_without_drafts(model: Model, params: SamplingParams, grammar: str | None) -> None:
     """All sequences are in one batch, and two of them have no drafts."""
     plain, _ = engine_with(model, None, open_mask=lambda _: WindowMask())
     expected = answers(plain, requests(params, grammar))
-    known = {name: [each.sampled.token for each in expected[name]] for name in ("0", "1", "2")}
-    drafter = ScriptedDrafter(known)
-    engine, cache = engine_with(model, drafter, capture, lambda _: WindowMask())
-    assert_equal(answers(engine, requests(params, grammar)), expected)
-    assert cache.pool.used == 0
-    assert known == {}
-    accepted = Counter(accepted for _, accepted in drafter.accepted)
-    assert {0, DRAFTS} <= accepted.keys()
-    metrics = engine.metrics()
-    assert metrics.accepted_tokens >= sum(accepted for _, accepted in drafter.accepted) > 0
-    assert metrics.drafted_tokens > metrics.accepted_tokens
-    assert metrics.generated_tokens == plain.metrics().generated_tokens
+    for capture in (None, replayed):
+        known = {name: [each.sampled.token for each in expected[name]] for name in ("0", "1", "2")}
+        drafter = ScriptedDrafter(known)
+        engine, cache = engine_with(model, drafter, capture, lambda _: WindowMask())
+        assert_equal(answers(engine, requests(params, grammar)), expected)
+        assert cache.pool.used == 0
+        assert known == {}
+        accepted = Counter(accepted for _, accepted in drafter.accepted)
+        assert {0, DRAFTS} <= accepted.keys()
+        metrics = engine.metrics()
+        assert metrics.accepted_tokens >= sum(accepted for _, accepted in drafter.accepted) > 0
+        assert metrics.drafted_tokens > metrics.accepted_tokens
+        assert metrics.generated_tokens == plain.metrics().generated_tokens
 
 
 def test_right_drafts_save_their_steps(model: Model) -> None:
