@@ -17,7 +17,7 @@ READERS: Final = 60
 MANY_READERS: Final = 120
 INSTRUCTIONS: Final = "word " * 2_000_000
 """Text of which the kernel's buffers, up to 4 MiB for a connection, hold a part only."""
-MANY: Final = 48
+MANY: Final = 36
 """Readers whose answers together are larger than the limit on the growth of the server process."""
 ANSWER_BYTES: Final = 96 * 2**20
 """The limit on large answers to one user of the attacked stack."""
