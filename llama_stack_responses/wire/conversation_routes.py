@@ -45,7 +45,7 @@ def conversations_router(conversations: Conversations, limits: RouteAdmission) -
     put = described(ITEMS, body=NEW_ITEMS, example=example, query=INCLUDE)
     add("POST", items, routes.create_items, "Add items to a conversation", put)
     add("GET", items, routes.list_items, "List a conversation's items", described(ITEMS, query={**PAGING, **INCLUDE}))
-    path = f"{items}/{{item_id:path}}"
+    path = f"{items}/{{item_id:any_path}}"
     add("GET", path, routes.retrieve_item, "Retrieve a conversation's item", described(ITEM, query=INCLUDE))
     add("DELETE", path, routes.delete_item, "Delete a conversation's item", described(CONVERSATION))
     add_fallback(router)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, cast
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
@@ -37,6 +38,15 @@ _MAX_TEXT_CHARACTERS: Final = 512
 _CLIENT_LEFT: Final = 499
 """The status of an answer after the client has disconnected, as nginx logs it."""
 _NUMBER: Final = re.compile("[0-9]{1,15}")
+
+
+class _AnyPathConvertor(PathConvertor):
+    """What starlette's `path` matches, and line breaks."""
+
+    regex = r"[\s\S]*"
+
+
+register_url_convertor("any_path", _AnyPathConvertor())
 
 
 class JsonErrorRoute(APIRoute):
@@ -238,7 +248,7 @@ def add_fallback(router: APIRouter, *others: APIRouter) -> None:
         router: the router.
         others: routers with further routes below the prefix, which match before the others.
     """
-    for path in ("", "/{rest:path}"):
+    for path in ("", "/{rest:any_path}"):
         router.add_api_route(path, nothing(router, *others), methods=METHODS, include_in_schema=False)
 
 
