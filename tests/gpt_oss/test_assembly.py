@@ -37,6 +37,19 @@ def test_named_gpu_is_selected_for_kernels(selected: list[torch.device], name: s
     assert selected == [torch.device("cuda", index)]
 
 
+@pytest.mark.parametrize("name", ["auto", "cpu", "cuda", "cuda:1"])
+def test_device_of_configuration_is_one_that_can_be_selected(name: str) -> None:
+    assert GptOssConfig(checkpoint="x", device=name).device == name
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:1x", "cpu:0", ""])
+def test_unknown_device_is_refused_in_one_sentence(name: str) -> None:
+    with pytest.raises(
+        ValueError, match=f"device is auto, cpu, cuda or a GPU by its number such as cuda:1, and not '{name}'"
+    ):
+        GptOssConfig(checkpoint="x", device=name)
+
+
 def test_gpu_that_does_not_exist_is_error_with_last_one(selected: list[torch.device]) -> None:
     with pytest.raises(EngineError, match="set to cuda:2, and the last GPU that torch finds is cuda:1"):
         select_device("cuda:2")

@@ -199,7 +199,7 @@ def more_chosen_than_there_are(folder: Path) -> None:
         (other_shape, r"has the shape \[8, 96\], where config.json asks for \[16, 96\]"),
         (not_quantised, "experts are in MXFP4, or none of them is"),
         (scale_too_large, r"layers\.3\.mlp\.experts\.down_proj_scales has scales above 159, which no kernel reads"),
-        (another_model, "does not describe a gpt-oss model"),
+        (another_model, r"does not describe a gpt-oss model, as .* shows: use gpt-oss-20b"),
         (config_missing, "is missing: this is not a gpt-oss checkpoint"),
         (config_damaged, "is not valid JSON"),
         (odd_width, "hidden_size is 100"),

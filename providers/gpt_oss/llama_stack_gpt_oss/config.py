@@ -1,12 +1,15 @@
 """The provider's configuration."""
 
 import os
+import re
 from pathlib import Path
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from .process.settings import EngineSettings
+
+DEVICE: Final = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 
 
 class GptOssConfig(BaseModel):
@@ -18,7 +21,7 @@ class GptOssConfig(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     checkpoint: str = Field(min_length=1, description="The checkpoint's folder, or a hub name (openai/gpt-oss-20b)")
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto: a GPU if there is one")
+    device: str = Field("auto", description="auto, cpu, cuda or cuda:N; auto: a GPU if there is one")
     dtype: Literal["auto", "bfloat16", "float32"] = Field(
         "auto", description="auto: bfloat16 on a GPU, float32 on a CPU"
     )
@@ -57,6 +60,13 @@ class GptOssConfig(BaseModel):
     @classmethod
     def _empty_is_default(cls, value: object) -> object:
         return None if value == "" else value
+
+    @field_validator("device")
+    @classmethod
+    def _device_is_known(cls, value: str) -> str:
+        if not DEVICE.fullmatch(value):
+            raise ValueError(f"device is auto, cpu, cuda or a GPU by its number such as cuda:1, and not {value!r}")
+        return value
 
     @model_validator(mode="after")
     def _draft_head_drafts(self) -> Self:

@@ -74,7 +74,8 @@ def read_config(folder: Path) -> ModelConfig:
         config = _from_hugging_face(raw) if "num_local_experts" in raw else _from_original(raw)
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
-            f"{folder / 'config.json'} does not describe a gpt-oss model: {error!r} is wrong"
+            f"{folder / 'config.json'} does not describe a gpt-oss model, as {error!r} shows: use gpt-oss-20b,"
+            " gpt-oss-120b or a fine-tune of them"
         ) from None
     _check(config, folder)
     return config
