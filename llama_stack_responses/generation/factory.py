@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -246,9 +246,9 @@ class GenerationContext:
         Raises:
             ApiError: a file that the items refer to cannot be read.
         """
-        held = self.held()
-        request = configured(self.request, items)
+        request = await self._configured(items)
         self.assembler.structured = request.wants_json
+        held = self.held()
         model_round = self.model_round(request, event_buffer, held)
         return Generation(
             self.request,
@@ -290,16 +290,20 @@ class GenerationContext:
         instructions = self.assembler.response["instructions"]
         # The instructions of a prompt template are messages, filled in when the response was created.
         first = instructions if isinstance(instructions, list) else []
-        opened = self.reasoning.opened
-        unread = [item for item in items if (item["type"], item.get(SEALED)) not in opened.content]
+        opened, large_work = self.reasoning.opened, self.factory.large_work
         try:
+            unread = await large_work.run(partial(_unread, items, opened.content), items)
             await self.factory.sealed.open(unread, self.owner, opened, verify=False)
             whole = [*first, *items]
-            seen = await self.factory.large_work.run(partial(self._seen, whole), whole)
+            seen = await large_work.run(partial(self._seen, whole), whole)
             return await self.factory.attachments.resolved(seen, profile, self.request, self.owner, held)
         except BaseException:
             held.release()
             raise
+
+    async def _configured(self, items: list[Json]) -> CreateRequest:
+        """Return the request with the updates among the items."""
+        return await self.factory.large_work.run(partial(configured, self.request, items), items)
 
     def _seen(self, items: list[Json]) -> list[Json]:
         return continued(without_updates(items), self.summaries.read)
@@ -351,7 +355,7 @@ class GenerationContext:
         )
         try:
             await self.toolset.prepare(items, tool_execution)
-            model_round = self.model_round(configured(self.request, items), event_buffer, held)
+            model_round = self.model_round(await self._configured(items), event_buffer, held)
             return await model_round.chat(await self.model_items(items, held), self.request.max_output_tokens)
         finally:
             self.toolset.release()
@@ -369,3 +373,8 @@ class GenerationContext:
         profile = profile_for(model, factory.profiles)
         request = partial(summary_request, model, profile, detail=detail)
         return ReasoningSummarizer(factory.inference, request, profile, factory.limits.idle_seconds, factory.timer)
+
+
+def _unread(items: Sequence[Json], opened: Container[tuple[str, str | None]]) -> list[Json]:
+    """Return the items that are not opened."""
+    return [item for item in items if (item["type"], item.get(SEALED)) not in opened]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from ..admission import Admission
@@ -68,7 +69,7 @@ class Compaction:
         parsed = await self._parser.parse({name: body[name] for name in self._fields & body.keys()})
         start = await self._resolver.resolve(parsed, adds=False, hold=hold)
         request = start.request
-        sent = without_updates(start.items)
+        sent = await self._factory.large_work.run(partial(without_updates, start.items), start.items)
         check_not_empty(sent)
         response, telemetry = self._factory.begin(request), self._factory.telemetry
         context = self._factory.context(request, response, start.owner, start.opened)
