@@ -12,15 +12,26 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
-from playwright.sync_api import BrowserContext, ConsoleMessage, Dialog, Locator, Page, Playwright, sync_playwright
+from playwright.sync_api import Browser as ChromiumBrowser
+from playwright.sync_api import (
+    BrowserContext,
+    ConsoleMessage,
+    Dialog,
+    Error,
+    Locator,
+    Page,
+    Playwright,
+    sync_playwright,
+)
 
 from tests.support.clients import FOLDER, installed
 
 MODULES: Final = FOLDER / "browser" / "node_modules"
+LAUNCHES: Final = 3  # Chromium sometimes crashes while it starts
 SECONDS: Final = 60.0  # far more than a wait takes on an idle machine
 FLAGS: Final = (
     "--no-sandbox",
@@ -73,6 +84,18 @@ def environment(folder: Path) -> dict[str, str]:
     if not Path("/etc/fonts/fonts.conf").exists():
         env["FONTCONFIG_PATH"] = str(folder)
     return env
+
+
+def _launched(playwright: Playwright, folder: Path) -> ChromiumBrowser:
+    def launch() -> ChromiumBrowser:
+        return playwright.chromium.launch(
+            executable_path=folder / "chromium", args=FLAGS, env=dict(environment(folder))
+        )
+
+    for _ in range(LAUNCHES - 1):
+        with suppress(Error):
+            return launch()
+    return launch()
 
 
 class BrowserPage:
@@ -164,17 +187,17 @@ class Browser:
     def __enter__(self) -> Self:
         """Start it."""
         folder = chromium()
-        self._manager = sync_playwright()
-        self._playwright: Playwright = self._manager.__enter__()
-        self._browser = self._playwright.chromium.launch(
-            executable_path=folder / "chromium", args=[*FLAGS], env=dict(environment(folder))
-        )
+        with ExitStack() as started:
+            playwright = started.enter_context(sync_playwright())
+            self._browser = _launched(playwright, folder)
+            started.callback(self._browser.close)
+            # If the launch fails, playwright's event loop ends: otherwise all async tests of this process would fail.
+            self._open = started.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Stop it."""
-        self._browser.close()
-        self._manager.__exit__(None, None, None)
+        self._open.close()
 
     @contextmanager
     def page(self, root: str, **options: Any) -> Iterator[BrowserPage]:
