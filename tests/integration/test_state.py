@@ -98,7 +98,8 @@ def test_response_list_is_paginated_in_both_orders(wire: Wire, upstream: Upstrea
     whole = [each for page in pages for each in page["data"]]
     assert [each["id"] for each in whole] == of_a[::-1]
     assert {page["object"] for page in pages} == {"list"}
-    assert (pages[0]["first_id"], pages[-1]["last_id"]) == (of_a[-1], of_a[0])
+    filled = [page for page in pages if page["data"]]  # a page that the time limit cuts may be empty
+    assert (filled[0]["first_id"], filled[-1]["data"][-1]["id"]) == (of_a[-1], of_a[0])
     [given] = whole[0].pop("input")
     assert given["content"] == [{"type": "input_text", "text": "5"}]
     assert whole[0] == wire.retrieve(of_a[-1])
