@@ -23,11 +23,15 @@ class Feature:
         return words[-1] if words else None
 
 
+def section(title: str) -> str:
+    """Return what is below this heading."""
+    text = (REPOSITORY / "docs" / "reference" / "features.md").read_text()
+    return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
 def features(title: str) -> dict[str, Feature]:
     """Return the table below this heading, by its first column."""
-    text = (REPOSITORY / "docs" / "reference" / "features.md").read_text()
-    section = text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `([^`]+)` \| (\w+) \|(.*)\|$", section, re.MULTILINE)
+    rows = re.findall(r"^\| `([^`]+)` \| (\w+) \|(.*)\|$", section(title), re.MULTILINE)
     assert rows, f"there is no table '{title}'"
     found = {name: Feature(state, note.strip()) for name, state, note in rows}
     assert len(found) == len(rows), "a line is there twice"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, get_args, get_type_hints
 
 import pytest
-from openai.types.responses import ResponsesClientEvent, ResponsesServerEvent, ResponseStreamEvent
+from openai.types.responses import Response, ResponsesClientEvent, ResponsesServerEvent, ResponseStreamEvent
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming, ToolChoice
 from openai.types.responses.response_includable import ResponseIncludable
 from openai.types.responses.response_input_item_param import ResponseInputItemParam
@@ -16,7 +16,8 @@ from llama_stack_responses.core.schema import request
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream import transcript
 from llama_stack_responses.core.stream.events import TERMINAL
-from tests.support.features import features, refused
+from llama_stack_responses.core.stream.response import new_response
+from tests.support.features import features, refused, section
 
 type Json = dict[str, Any]
 
@@ -85,6 +86,50 @@ def test_tools_table_matches_code() -> None:
     assert all(table[name].code == error.code for name, error in errors.items() if error and is_unknown(error))
 
 
+CONTAINER: Json = {"type": "auto"}
+ENVIRONMENT: Json = {"type": "container_auto"}
+SKILLS: Json = {"skills": [{"type": "skill_reference", "skill_id": "s"}]}
+MCP: Json = {"type": "mcp", "server_label": "a"}
+
+
+@pytest.mark.parametrize(
+    ("tool", "param"),
+    [
+        ({"type": "shell", "environment": ENVIRONMENT | SKILLS}, "tools[0].environment.skills"),
+        ({"type": "code_interpreter", "container": CONTAINER | SKILLS}, "tools[0].container.skills"),
+        (MCP | {"tunnel_id": "t"}, "tools[0].tunnel_id"),
+    ],
+)
+def test_tool_with_refused_field_is_documented_as_partly_supported(tool: Json, param: str) -> None:
+    feature, error = features("Tools")[tool["type"]], error_of(tools=[tool])
+    assert error
+    assert error.param == param
+    assert feature.state == "partly"
+    assert param.rpartition(".")[2] in feature.note
+
+
+FUNCTION: Json = {"type": "function", "name": "f"}
+CUSTOM: Json = {"type": "custom", "name": "c"}
+
+
+@pytest.mark.parametrize(
+    ("tool", "field", "value"),
+    [
+        (FUNCTION, "allowed_callers", ["programmatic"]),
+        (FUNCTION, "async", True),
+        (CUSTOM, "async", True),
+        ({"type": "web_search"}, "search_content_types", ["image"]),
+        ({"type": "web_search"}, "return_token_budget", "unlimited"),
+        (MCP | {"server_url": "https://example.com/mcp"}, "defer_loading", True),
+    ],
+)
+def test_tool_field_without_effect_is_echoed_and_documented(tool: Json, field: str, value: Any) -> None:
+    request = parse_create({"model": "m", "input": "hi", "tools": [tool | {field: value}]})
+    [echoed] = new_response(request, id="resp_1", created_at=0)["tools"]
+    assert echoed[field] == value
+    assert f"`{field}`" in section("Tools")
+
+
 def test_tool_choices_table_matches_code() -> None:
     table = features("Choices of a tool")
     modes = set(get_args(ToolChoiceOptions))
@@ -113,6 +158,18 @@ def test_events_table_matches_code() -> None:
     table = features("Events")
     assert table.keys() == event_types(ResponseStreamEvent)
     assert table.keys() - refused(table) == {*transcript.TYPES, *TERMINAL, "error"}
+
+
+def test_response_fields_table_matches_code() -> None:
+    table = features("Fields of a response")
+    of_request = get_type_hints(ResponseCreateParamsNonStreaming).keys()
+    assert table.keys() == Response.model_fields.keys() - of_request
+    response = new_response(parse_create({"model": "m", "input": "hi"}), id="resp_1", created_at=0)
+    assert table.keys() <= response.keys()
+    assert {name: response[name] for name in refused(table)} == dict.fromkeys(refused(table))
+    not_repeated = [f"`{name}`" for name in sorted(of_request | {"stream"}) if name not in response]
+    sentence = f"except {', '.join(not_repeated[:-1])} and {not_repeated[-1]}."
+    assert sentence in " ".join(section("Fields of a response").split())
 
 
 def test_websocket_events_table_matches_code() -> None:
