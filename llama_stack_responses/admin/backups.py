@@ -53,7 +53,10 @@ def backup(arguments: Namespace) -> None:
 
 
 def restore(arguments: Namespace) -> None:
-    """Run `restore`: write the rows of a backup to an empty store, or with `--merge` those that are missing."""
+    """Run `restore`: write the rows of a backup to an empty store, or with `--merge` those that are missing.
+
+    Expired rows are left out, and counted, so that the counts of both commands add up.
+    """
 
     async def work(records: Records, _: ResponsesConfig) -> None:
         if not arguments.merge and await _has_rows(records):
@@ -69,10 +72,11 @@ def restore(arguments: Namespace) -> None:
             # Also after Ctrl-C, which is silent otherwise.
             print("The backup is only partly restored: repeat the command with --merge.", file=sys.stderr)
             raise
-        print_fields({"file": str(arguments.file), "rows": written}, as_json=arguments.json)
+        fields = {"file": str(arguments.file), "rows": written, "expired": in_file - written}
+        print_fields(fields, as_json=arguments.json)
 
     try:
-        _check(arguments.file)
+        in_file = _checked(arguments.file)
         with_store(arguments.config, work, new=True)
     except OSError as error:
         raise CommandError(f"Cannot read {arguments.file}: {error.strerror or error}.") from error
@@ -89,12 +93,14 @@ async def _write(records: Records, rows: Iterable[Put], *, merge: bool) -> int:
     return written
 
 
-def _check(path: Path) -> None:
-    """Read a backup to its end, so that a damaged one makes no store, and nothing is written from it."""
+def _checked(path: Path) -> int:
+    """Return the number of a backup's rows.
+
+    It is read to its end, so that a damaged one makes no store, and nothing is written from it.
+    """
     try:
         with path.open("rb") as file:
-            for _row in read_backup(file):
-                """Its checksum is that of all rows."""
+            return sum(1 for _ in read_backup(file))
     except ApiError as error:
         raise CommandError(error.message) from error
 

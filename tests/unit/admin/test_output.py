@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, get_args
@@ -319,11 +320,30 @@ def test_export_of_a_store_that_fails_leaves_no_file(
     assert list(tmp_path.iterdir()) == [state]
 
 
-async def add_rows(store: Path, count: int) -> None:
+async def add_rows(store: Path, count: int, expires_at: float | None = None) -> None:
     """Add rows to a store: `restore` writes 200 in a commit."""
     records = SqliteRecords(store)
-    await records.commit([Put(f"x/{number}", b"") for number in range(count)])
+    await records.commit([Put(f"x/{number}", b"", expires_at) for number in range(count)])
     await records.close()
+
+
+def test_restore_counts_the_expired_rows_that_it_leaves_out(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [str(tmp_path / "backup"), "--config", STARTER, "--json"]
+    asyncio.run(add_rows(state / "responses.db", 3, time.time() + 3600))
+    assert main(["backup", *arguments]) == 0
+    saved = json.loads(capsys.readouterr().out)
+    monkeypatch.setattr(SqliteRecords, "now", in_two_hours)
+    monkeypatch.setenv("STATE_DIR", str(tmp_path / "new"))
+    assert main(["restore", *arguments]) == 0
+    restored = json.loads(capsys.readouterr().out)
+    assert restored["expired"] == 3
+    assert restored["rows"] == saved["rows"] - 3
+
+
+async def in_two_hours(_: SqliteRecords) -> float:
+    return time.time() + 7200
 
 
 @pytest.mark.parametrize(
