@@ -60,9 +60,9 @@ DEFAULT_PASSTHROUGH: Final = frozenset(
 class CreateRequest:
     """A checked request: OpenAI's fields by their names.
 
-    A field that the client omitted, or sent as null, has its default from here; None leaves the default to the model or
-    the upstream. The values are the client's own JSON and are shared with the response that echoes them, so they must
-    not be changed.
+    A field that the client omitted, or sent as null, has its default from here; None leaves the default to the model
+    server. The values are the client's own JSON and are shared with the response that echoes them, so they must not be
+    changed.
 
     Attributes:
         input: as the client sent it.

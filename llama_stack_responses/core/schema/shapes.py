@@ -446,8 +446,8 @@ def _of_type(name: str, schema: Schema) -> Schema:
 def check_json(body: Any) -> None:
     """Raise a 400 if `body` cannot be encoded as JSON again.
 
-    A decoder may accept what stores and upstreams refuse: unpaired surrogates, integers over 64 bits, hundreds of
-    levels. Found here, it is the client's error; found when the response is written, it would be a server error. The
+    A decoder may accept what stores and model servers refuse: unpaired surrogates, integers over 64 bits, hundreds
+    of levels. Found here, it is the client's error; found when the response is written, it would be a server error. The
     checks above rely on it.
     """
     try:

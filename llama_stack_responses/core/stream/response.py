@@ -127,6 +127,6 @@ def _cache_options(request: CreateRequest) -> dict[str, Any] | None:
 
 
 def _service_tier(request: CreateRequest) -> str:
-    """Return the tier that serves the request until the upstream reports another one."""
+    """Return the tier that serves the request until the model server reports another one."""
     tier = request.service_tier or "auto"
     return {"auto": "default", "fast": "priority"}.get(tier, tier)
