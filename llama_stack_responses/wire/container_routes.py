@@ -25,7 +25,7 @@ from llama_stack_responses.sandbox.slots import TooManyContainers
 from ..core.listed_items import page_after
 from .file_answers import FileInBlocks
 from .forms import uploaded
-from .openapi import CONTAINER, FILE, NEW_FILE, PAGING, deleted, described, page
+from .openapi import CONTAINER, FILE, NEW_FILE, PAGING, TEXT, deleted, described, page
 from .requests import MAX_PAGE_ROWS, Handler, Query, add_fallback, page_of, routes_within
 from .responses import JsonResponse
 from .route_admission import RouteAdmission
@@ -44,7 +44,7 @@ def containers_router(containers: Containers, current_user: Callable[[], Owner],
     example = {"name": "notebook", "expires_after": {"anchor": "last_active_at", "minutes": 20}}
     created = described(CONTAINER, body=CONTAINER_SCHEMA, example=example)
     add("POST", "", routes.create, "Create a container", created)
-    add("GET", "", routes.list, "List containers", described(page(CONTAINER), query=PAGING))
+    add("GET", "", routes.list, "List containers", described(page(CONTAINER), query={**PAGING, "name": TEXT}))
     add("GET", "/{container_id}", routes.retrieve, "Retrieve a container", described(CONTAINER))
     add("DELETE", "/{container_id}", routes.delete, "Delete a container", described(deleted("container.deleted")))
     _add_files(add, routes)
@@ -78,7 +78,9 @@ class _Routes:
         return JsonResponse(_container(entry))
 
     async def list(self, request: Request) -> Response:
-        return _page(request, [_container(each) for each in self._containers.of(self._current_user())])
+        name = Query(request).text("name")
+        found = [each for each in self._containers.of(self._current_user()) if name in (None, each.name)]
+        return _page(request, [_container(each) for each in found])
 
     async def retrieve(self, container_id: str) -> Response:
         return JsonResponse(_container(self._find(container_id)))

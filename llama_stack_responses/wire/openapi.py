@@ -192,6 +192,7 @@ INCLUDE: Final[Mapping[str, Schema]] = {"include": {"type": "array", "items": on
 
 REPLAY: Final[Mapping[str, Schema]] = {
     "stream": {**YES_OR_NO, "default": False},
+    "include_obfuscation": YES_OR_NO,
     "starting_after": {**WHOLE, "description": "Only the events after this number."},
 }
 

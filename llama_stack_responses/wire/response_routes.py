@@ -148,6 +148,7 @@ def _idempotency_key(request: Request) -> str | None:
 def _retrieve(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> Handler:
     async def retrieve_response(response_id: str, request: Request) -> Response:
         query = query_of_items(request)
+        query.flag("include_obfuscation")  # only validated: no stream of this server has obfuscation
         stream, after = query.flag("stream"), query.integer("starting_after", 0, None)
         if not stream:
             return JsonResponse(await impl.reader.retrieve(response_id, limits.hold_value(request.scope)))

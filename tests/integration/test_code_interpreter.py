@@ -114,6 +114,7 @@ def test_container_and_file_lists_are_paginated(client: openai.OpenAI) -> None:
         assert [each for each in listed if each in responses] == responses[::-1]
         assert len(listed) == len(set(listed))
         assert [each.id for each in client.containers.list(limit=1, order="asc") if each.id in responses] == responses
+        assert [each.id for each in client.containers.list(name="page 1")] == [responses[1]]
         names = [f"{number}.txt" for number in range(3)]
         sent = [client.containers.files.create(responses[0], file=(name, b"a")).id for name in names]
         assert [each.id for each in client.containers.files.list(responses[0], limit=2)] == sent[::-1]

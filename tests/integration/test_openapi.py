@@ -1,11 +1,18 @@
 """The description of this package's routes in the stack's /openapi.json."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final, get_type_hints
 
 import httpx
 import pytest
 from jsonschema import Draft202012Validator
+from openai.types.container_list_params import ContainerListParams
+from openai.types.containers.file_list_params import FileListParams
+from openai.types.conversations.item_create_params import ItemCreateParams
+from openai.types.conversations.item_list_params import ItemListParams
+from openai.types.conversations.item_retrieve_params import ItemRetrieveParams
+from openai.types.responses.input_item_list_params import InputItemListParams
+from openai.types.responses.response_retrieve_params import ResponseRetrieveParamsStreaming
 
 from llama_stack_responses.core.schema.request import parse_create
 from tests.support.features import features, refused
@@ -18,6 +25,16 @@ from tests.support.wire import Json, Wire, error_of
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 ANSWER = reply(text("Hello"))
+IN_QUERIES: Final[dict[str, type]] = {
+    "GET /v1/responses/{response_id}": ResponseRetrieveParamsStreaming,
+    "GET /v1/responses/{response_id}/input_items": InputItemListParams,
+    "POST /v1/conversations/{conversation_id}/items": ItemCreateParams,
+    "GET /v1/conversations/{conversation_id}/items": ItemListParams,
+    "GET /v1/conversations/{conversation_id}/items/{item_id}": ItemRetrieveParams,
+    "GET /v1/containers": ContainerListParams,
+    "GET /v1/containers/{container_id}/files": FileListParams,
+}
+"""OpenAI's types of the routes that have query parameters."""
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +89,12 @@ def test_every_operation_has_schemas_summary_and_path_parameters(operations: dic
         assert all(content["schema"] for content in operation["responses"]["200"]["content"].values()), name
         in_path = {each["name"] for each in operation.get("parameters", []) if each["in"] == "path"}
         assert in_path == {part[1:-1] for part in name.split("/") if part.startswith("{")}, name
+
+
+def test_openapi_has_the_query_parameters_of_openais_types(operations: dict[str, Json]) -> None:
+    for name, params in IN_QUERIES.items():
+        in_query = {each["name"] for each in operations[name]["parameters"] if each["in"] == "query"}
+        assert get_type_hints(params).keys() - {"items", "conversation_id"} <= in_query, name
 
 
 def test_openapi_schemas_are_valid_without_references(operations: dict[str, Json]) -> None:

@@ -85,7 +85,8 @@ def test_replay_starts_after_the_given_sequence_number(client: openai.OpenAI, wi
     for nonsense in ("-1", "x", "1.5", "9" * 5000):
         error = error_of(wire.get(f"/{response['id']}", stream="true", starting_after=nonsense), 400)
         assert error["param"] == "starting_after"
-    assert error_of(wire.get(f"/{response['id']}", stream="maybe"), 400)["param"] == "stream"
+    for flag in ("stream", "include_obfuscation"):
+        assert error_of(wire.get(f"/{response['id']}", **{flag: "maybe"}), 400)["param"] == flag
 
 
 def test_response_list_is_paginated_in_both_orders(wire: Wire, upstream: Upstream) -> None:
