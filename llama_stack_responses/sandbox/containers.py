@@ -18,7 +18,7 @@ from ..core.owner import Owner
 from ..logs import get_logger
 from .container import Bounds, Container
 from .control_group import ControlGroups, GroupLimits
-from .folder import RegularFile, open_regular
+from .folder import RegularFile, open_regular, remove_file
 from .folder_lock import FolderLock
 from .jail import DATA, TEMPORARY, Jail
 from .listing import listed_files
@@ -43,6 +43,8 @@ _MAX_FILES: Final = 10_000
 
 _CONTROLS: Final = {number: chr(number).encode("unicode_escape").decode() for number in (*range(32), 127)}
 """Escapes of control characters. Other unprintable characters are escaped one by one, which is slower."""
+
+_CLOSED: Final = "Code has closed the folder of this container, so"
 
 _REMOVAL_SECONDS: Final = 5.0
 """Seconds for which the end of a container waits for the removal of its files. The removal continues afterwards."""
@@ -316,12 +318,25 @@ async def write_file(entry: ContainerEntry, name: str, content: IO[bytes]) -> Co
     except VolumeFull as error:
         raise bad_request(str(error), "file") from error
     except PermissionError as error:
-        message = "Code has closed the folder of this container, so no file can be added. Use a new container."
-        raise bad_request(message, "file") from error
+        raise bad_request(f"{_CLOSED} no file can be added. Use a new container.", "file") from error
     except IsADirectoryError as error:
         raise _bad_name(f"a folder of this name is in the container already: '{base}'") from error
     entry.given.add(f"{DATA}/{base}")
     return _file(entry, RegularFile(base, size, size, time.time_ns()))
+
+
+async def delete_file(entry: ContainerEntry, file: ContainerFile) -> bool:
+    """Remove a file from a container. Return whether it was still there.
+
+    Raises:
+        ApiError: 400, code has closed its folder.
+    """
+    try:
+        removed = await asyncio.to_thread(remove_file, entry.container.volume.data, file.stored_path)
+    except PermissionError as error:
+        raise bad_request(f"{_CLOSED} its files cannot be deleted. Delete the container.", "file_id") from error
+    entry.given.discard(file.path)
+    return removed
 
 
 def _file_name(name: str) -> str:

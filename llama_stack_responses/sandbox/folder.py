@@ -48,6 +48,26 @@ def open_regular(folder: Path, path: str) -> tuple[IO[bytes], int] | None:
     return None
 
 
+def remove_file(folder: Path, path: str) -> bool:
+    """Remove a file by its path relative to the folder. Return whether it was still there.
+
+    Raises:
+        PermissionError: its folder is closed, and belongs to another user.
+    """
+    *parents, name = PurePosixPath(path).parts
+    try:
+        with opened(folder, parents) as descriptor:
+            try:
+                os.unlink(name, dir_fd=descriptor)
+            except PermissionError:
+                # Untrusted code may have made the folder read-only.
+                os.fchmod(descriptor, 0o700)
+                os.unlink(name, dir_fd=descriptor)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return False
+    return True
+
+
 def write_regular(folder: Path, name: str, content: IO[bytes]) -> int:
     """Write a file at the top level of the folder, replacing any file of that name. It gets the folder's owner.
 

@@ -86,7 +86,7 @@ class OpenAIResponsesImpl:
         self.config = config
         self.intervals, self.access = intervals, access
         self.streams, self.sockets = Admission(config.limits.stream_quota), InFlightCounter()
-        self._dependencies, self.containers = dependencies, dependencies.tool_services.containers
+        self._dependencies, self.containers = dependencies, dependencies.tool_services.access
         self.archive = archive = _archive(records, config, intervals)
         history = HistoryReader(archive, access, _history_bounds(config.limits))
         sealer, limits = Sealer(config.secret_bytes), config.request_limits

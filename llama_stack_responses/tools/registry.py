@@ -10,6 +10,7 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.schema.search_tools import WEB_SEARCH_TYPES
 from llama_stack_responses.fetch.pages import WebPages
+from llama_stack_responses.sandbox.container_access import ContainerAccess, Uploaded
 from llama_stack_responses.sandbox.containers import Containers
 
 from ..core.types import Json
@@ -23,7 +24,6 @@ from .client.shell import local_shell_tool, shell_tool
 from .client.tool_search import tool_search_tool
 from .hosted.browser import Browser
 from .hosted.code_interpreter import CodeInterpreterTool
-from .hosted.container_choice import ContainerAccess, Uploaded
 from .hosted.file_search import FileSearch
 from .hosted.hosted_shell import HostedShellTool
 from .hosted.runtime import NoToolRuntime, ToolRuntime

@@ -7,15 +7,21 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
+from python_multipart.multipart import parse_options_header
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.core.schema.new_container import CONTAINER_SCHEMA, new_container
+from llama_stack_responses.core.schema.new_container import (
+    CONTAINER_SCHEMA,
+    COPY_SCHEMA,
+    copied_file,
+    new_container,
+)
+from llama_stack_responses.sandbox.container_access import ContainerAccess, FileNotCopied
 from llama_stack_responses.sandbox.containers import (
     ContainerEntry,
     ContainerFile,
-    Containers,
     NoContainer,
+    delete_file,
     files,
     open_file,
     write_file,
@@ -33,9 +39,9 @@ from .route_admission import RouteAdmission
 _MINUTE_SECONDS: Final = 60.0
 
 
-def containers_router(containers: Containers, current_user: Callable[[], Owner], limits: RouteAdmission) -> APIRouter:
-    """Return the routes for these containers; `current_user` returns the user of the current request."""
-    routes = _Routes(containers, current_user, limits)
+def containers_router(access: ContainerAccess, limits: RouteAdmission) -> APIRouter:
+    """Return the routes for the containers of the user of a request."""
+    routes = _Routes(access, limits)
     router = APIRouter(prefix="/v1/containers", tags=["Containers"], route_class=routes_within(limits))
 
     def add(method: str, path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
@@ -54,45 +60,54 @@ def containers_router(containers: Containers, current_user: Callable[[], Owner],
 
 def _add_files(add: Callable[[str, str, Handler, str, dict[str, Any]], None], routes: _Routes) -> None:
     files, file = "/{container_id}/files", "/{container_id}/files/{file_id}"
-    put = described(FILE, body=NEW_FILE, form=True)
+    put = described(FILE, body=COPY_SCHEMA, example={"file_id": "file-6F2ksmvXxt4VdoqmHRw6kL"}, form=NEW_FILE)
     add("POST", files, routes.create_file, "Put a file into a container", put)
     add("GET", files, routes.list_files, "List a container's files", described(page(FILE), query=PAGING))
     add("GET", file, routes.retrieve_file, "Retrieve a container's file", described(FILE))
     inside = described({"type": "string", "format": "binary"}, media="application/octet-stream")
+    gone = described(deleted("container.file.deleted"))
+    add("DELETE", file, routes.delete_file, "Delete a container's file", gone)
     add("GET", f"{file}/content", routes.content, "Retrieve the content of a container's file", inside)
 
 
 class _Routes:
-    def __init__(self, containers: Containers, current_user: Callable[[], Owner], limits: RouteAdmission) -> None:
-        self._containers = containers
-        self._current_user = current_user
+    def __init__(self, access: ContainerAccess, limits: RouteAdmission) -> None:
+        self._access = access
         self._limits = limits
 
     async def create(self, request: Request) -> Response:
-        name, minutes = new_container(await self._limits.bodies.json(request))
-        idle_seconds = None if minutes is None else minutes * _MINUTE_SECONDS
+        new = new_container(await self._limits.bodies.json(request))
+        idle_seconds = None if new.minutes is None else new.minutes * _MINUTE_SECONDS
         try:
-            entry = await self._containers.create(self._current_user(), name=name, idle_seconds=idle_seconds)
+            entry = await self._access.create(new.file_ids, name=new.name, idle_seconds=idle_seconds)
         except TooManyContainers as error:
             raise ApiError(429, str(error), code="rate_limit_exceeded", retry_after=60) from error
+        except FileNotCopied as error:
+            param, cause = f"file_ids[{error.number}]", error.cause
+            raise ApiError(
+                cause.status, str(error), code=cause.code, param=param, retry_after=cause.retry_after
+            ) from error
         return JsonResponse(_container(entry))
 
     async def list(self, request: Request) -> Response:
         name = Query(request).text("name")
-        found = [each for each in self._containers.of(self._current_user()) if name in (None, each.name)]
+        found = [each for each in self._access.owned() if name in (None, each.name)]
         return _page(request, [_container(each) for each in found])
 
     async def retrieve(self, container_id: str) -> Response:
         return JsonResponse(_container(self._find(container_id)))
 
     async def delete(self, container_id: str) -> Response:
-        await self._containers.end(self._find(container_id).id)
+        await self._access.containers.end(self._find(container_id).id)
         return JsonResponse({"id": container_id, "object": "container.deleted", "deleted": True})
 
     async def create_file(self, container_id: str, request: Request) -> Response:
         entry = self._find(container_id)
-        async with uploaded(request, self._limits.bodies, self._limits.request_bytes) as upload:
-            file = await write_file(entry, upload.name, upload.content)
+        if _is_json(request):
+            file = await self._access.copy(entry, copied_file(await self._limits.bodies.json(request)))
+        else:
+            async with uploaded(request, self._limits.bodies, self._limits.request_bytes) as upload:
+                file = await write_file(entry, upload.name, upload.content)
         return JsonResponse(_file(entry, file))
 
     async def list_files(self, container_id: str, request: Request) -> Response:
@@ -103,6 +118,12 @@ class _Routes:
     async def retrieve_file(self, container_id: str, file_id: str) -> Response:
         entry = self._find(container_id)
         return JsonResponse(_file(entry, await self._find_file(entry, file_id)))
+
+    async def delete_file(self, container_id: str, file_id: str) -> Response:
+        entry = self._find(container_id)
+        if not await delete_file(entry, await self._find_file(entry, file_id)):
+            raise _no_file(file_id)
+        return JsonResponse({"id": file_id, "object": "container.file.deleted", "deleted": True})
 
     async def content(self, container_id: str, file_id: str, request: Request) -> Response:
         entry = self._find(container_id)
@@ -117,7 +138,7 @@ class _Routes:
 
     def _find(self, container_id: str) -> ContainerEntry:
         try:
-            return self._containers.find(container_id, self._current_user())
+            return self._access.find(container_id)
         except NoContainer as error:
             raise ApiError(404, str(error), param="container_id") from error
 
@@ -126,6 +147,10 @@ class _Routes:
             if file.id == file_id:
                 return file
         raise _no_file(file_id)
+
+
+def _is_json(request: Request) -> bool:
+    return parse_options_header(request.headers.get("content-type", ""))[0] == b"application/json"
 
 
 def _page(request: Request, data: list[dict[str, Any]]) -> Response:

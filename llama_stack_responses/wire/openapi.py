@@ -204,7 +204,7 @@ def described(
     example: Any = None,
     query: Mapping[str, Schema] | None = None,
     media: str = "application/json",
-    form: bool = False,
+    form: Schema | None = None,
     streams: bool = False,
     optional: bool = False,
 ) -> dict[str, Any]:
@@ -212,11 +212,11 @@ def described(
 
     Args:
         answer: schema of the successful answer.
-        body: schema of the request body, if there is one.
+        body: schema of the JSON body, if there is one.
         example: an example of the body.
         query: schemas of the query parameters, by name.
         media: media type of the answer.
-        form: whether the body is a form instead of JSON.
+        form: schema of the form that the body may be.
         streams: whether the answer may be an event stream.
         optional: whether the body may be omitted.
     """
@@ -224,10 +224,11 @@ def described(
     if streams:
         content["text/event-stream"] = {"schema": EVENTS}
     extra: dict[str, Any] = {"responses": {"200": {"description": "It is done.", "content": content}}}
+    sent: dict[str, Any] = {} if form is None else {"multipart/form-data": {"schema": form}}
     if body is not None:
-        sent: dict[str, Any] = {"schema": body} if example is None else {"schema": body, "example": example}
-        kind = "multipart/form-data" if form else "application/json"
-        extra["requestBody"] = {"required": not optional, "content": {kind: sent}}
+        sent["application/json"] = {"schema": body} if example is None else {"schema": body, "example": example}
+    if sent:
+        extra["requestBody"] = {"required": not optional, "content": sent}
     if query:
         extra["parameters"] = [{"name": name, "in": "query", "schema": schema} for name, schema in query.items()]
     # Without a response class, FastAPI would add JSON to the media types of the answer.

@@ -84,7 +84,7 @@ def create_router(impl: OpenAIResponsesImpl, authorizer: ConnectionAuthorizer, p
     router.add_websocket_route(_PREFIX, socket_route(impl, authorizer, limits))
     router.include_router(conversations_router(impl.conversations, limits))
     if impl.containers:
-        router.include_router(containers_router(impl.containers, impl.access.current_user, limits))
+        router.include_router(containers_router(impl.containers, limits))
     return router
 
 

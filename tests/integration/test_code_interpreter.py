@@ -148,6 +148,50 @@ def test_container_files_are_uploaded_and_downloaded(client: openai.OpenAI, upst
         client.containers.retrieve(container.id)
 
 
+def test_uploaded_files_are_copied_into_containers(client: openai.OpenAI) -> None:
+    a, b = (client.files.create(file=(f"{name}.txt", name.encode()), purpose="assistants").id for name in "ab")
+    container = client.containers.create(name="filled", file_ids=[a])
+    copied = client.containers.files.create(container.id, file_id=b)
+    assert (copied.path, copied.bytes, copied.source) == ("/mnt/data/b.txt", 1, "user")
+    assert [each.path for each in client.containers.files.list(container.id, order="asc")] == [
+        "/mnt/data/a.txt",
+        "/mnt/data/b.txt",
+    ]
+    client.containers.delete(container.id)
+
+
+def test_container_is_not_created_without_its_files(client: openai.OpenAI) -> None:
+    before = [each.id for each in client.containers.list()]
+    a = client.files.create(file=("a.txt", b"a"), purpose="assistants").id
+    with pytest.raises(openai.APIStatusError, match="'file-none' cannot be put into the container") as refused:
+        client.containers.create(name="empty", file_ids=[a, "file-none"])
+    assert refused.value.param == "file_ids[1]"
+    assert [each.id for each in client.containers.list()] == before
+    container = client.containers.create(name="kept")
+    with pytest.raises(openai.APIStatusError, match="'file-none'"):
+        client.containers.files.create(container.id, file_id="file-none")
+    with pytest.raises(openai.BadRequestError, match="Missing required parameter: 'file_id'"):
+        client.containers.files.create(container.id)
+    client.containers.delete(container.id)
+
+
+def test_file_of_a_container_is_deleted(client: openai.OpenAI, upstream: Upstream) -> None:
+    container = client.containers.create(name="tidied")
+    for name in ("kept.txt", "left.txt"):
+        client.containers.files.create(container.id, file=(name, b"1"))
+    upstream.script(
+        NAME, [python("import os\nos.makedirs('a/b')\nopen('a/b/c', 'w').close()\nos.chmod('a/b', 0o500)"), SAID]
+    )
+    create(client, model=MODEL, input="Hi", tools=[{"type": "code_interpreter", "container": container.id}])
+    files = {file.path: file.id for file in client.containers.files.list(container.id)}
+    for path in ("/mnt/data/left.txt", "/mnt/data/a/b/c"):
+        client.containers.files.delete(files[path], container_id=container.id)
+        with pytest.raises(openai.NotFoundError, match="No file with id"):
+            client.containers.files.delete(files[path], container_id=container.id)
+    assert [each.path for each in client.containers.files.list(container.id)] == ["/mnt/data/kept.txt"]
+    client.containers.delete(container.id)
+
+
 def test_upload_over_container_size_is_400(client: openai.OpenAI) -> None:
     container = client.containers.create(name="full")
     client.containers.files.create(container.id, file=("a", bytes(20 * 2**20)))

@@ -77,8 +77,10 @@ _SKILL: Final = object_of({"name": TEXT, "description": TEXT, "path": TEXT}, "na
 
 _LOCAL: Final = object_of({"skills": array(_SKILL)})
 
+FILE_ID: Final = string(1, 512)
+
 AUTO_CONTAINER_FIELDS: Final[Mapping[str, Check]] = {
-    "file_ids": array(string(1, 512), high=50),
+    "file_ids": array(FILE_ID, high=50),
     "memory_limit": one_of("1g", "4g", "16g", "64g"),
     "network_policy": tagged("network policy", {"disabled": object_of({}), "allowlist": an_object}),
     "skills": unsupported("Add what they need as files."),

@@ -1,37 +1,58 @@
-"""The request body that creates a container."""
+"""The request bodies that create a container, and copy a file into one."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ..errors import bad_request
-from .client_tools import AUTO_CONTAINER_FIELDS
-from .shapes import Location, Schema, an_object, array, integer, object_of, one_of, schema_of, string
+from .client_tools import AUTO_CONTAINER_FIELDS, FILE_ID
+from .shapes import Location, Schema, integer, object_of, one_of, schema_of, string
 
 _IDLE: Final = object_of({"anchor": one_of("last_active_at"), "minutes": integer(1)}, "minutes")
 
-_CONTAINER: Final = object_of(
-    {**AUTO_CONTAINER_FIELDS, "name": string(), "expires_after": _IDLE, "skills": array(an_object)}, "name"
-)
+_CONTAINER: Final = object_of({**AUTO_CONTAINER_FIELDS, "name": string(), "expires_after": _IDLE}, "name")
+
+_COPY: Final = object_of({"file_id": FILE_ID}, "file_id")
 
 CONTAINER_SCHEMA: Final[Schema] = schema_of(_CONTAINER)
 
+COPY_SCHEMA: Final[Schema] = schema_of(_COPY)
 
-def new_container(body: dict[str, Any]) -> tuple[str, int | None]:
-    """Return the name of the new container, and after how many idle minutes it expires, if given.
+
+@dataclass(frozen=True, slots=True)
+class NewContainer:
+    """A container that a client creates.
+
+    Attributes:
+        minutes: it expires after this number of minutes without use; None for the server's setting.
+        file_ids: uploaded files that are copied into it.
+    """
+
+    name: str
+    minutes: int | None
+    file_ids: tuple[str, ...]
+
+
+def new_container(body: dict[str, Any]) -> NewContainer:
+    """Return the container that the body describes.
 
     Raises:
         ApiError: 400; the body is invalid, or requests what this server's containers do not support.
     """
     checked = _CONTAINER(body, Location(""))
-    for name, instead in (
-        ("file_ids", "Add files with 'POST /v1/containers/{container_id}/files'."),
-        ("skills", "Add what they need as files."),
-    ):
-        if checked.get(name):
-            message = f"Unsupported parameter: '{name}' is not supported by this server. {instead}"
-            raise bad_request(message, name, "unsupported_parameter")
     if checked.get("network_policy", {"type": "disabled"})["type"] != "disabled":
         message = "Containers of this server have no network: omit 'network_policy'."
         raise bad_request(message, "network_policy", "unsupported_value")
-    return checked["name"], checked.get("expires_after", {}).get("minutes")
+    minutes = checked.get("expires_after", {}).get("minutes")
+    return NewContainer(checked["name"], minutes, tuple(checked.get("file_ids", ())))
+
+
+def copied_file(body: dict[str, Any]) -> str:
+    """Return the id of the uploaded file that is copied into a container.
+
+    Raises:
+        ApiError: 400; the body is invalid.
+    """
+    file_id: str = _COPY(body, Location(""))["file_id"]
+    return file_id

@@ -12,6 +12,7 @@ from llama_stack_responses.core.stream.argument_text import ArgumentText
 from llama_stack_responses.core.stream.calls import CODE_INTERPRETER_CALL, CallKind
 from llama_stack_responses.core.stream.citations import Citation
 from llama_stack_responses.sandbox.container import CodeResult
+from llama_stack_responses.sandbox.container_access import ContainerAccess
 from llama_stack_responses.sandbox.containers import file_id, files
 from llama_stack_responses.sandbox.jail import DATA
 
@@ -19,7 +20,7 @@ from ...core.types import Json
 from ..tool import Cites, NeedsPreparation
 from ..tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
 from ..tool_history import ToolHistory
-from .container_choice import ContainerAccess, ContainerChoice
+from .container_choice import ContainerChoice
 from .numbered_files import NumberedFiles
 
 _NAME: Final = "python"

@@ -3,37 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
-from io import BytesIO
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 
-from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.ids import new_id
-from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.sandbox.containers import ContainerEntry, Containers, NoContainer, write_file
+from llama_stack_responses.sandbox.container_access import ContainerAccess, FileNotCopied
+from llama_stack_responses.sandbox.containers import ContainerEntry, NoContainer
 from llama_stack_responses.sandbox.slots import TooManyContainers
 
 from ...core.types import Json
 from ...core.unavailable_tools import UnavailableTool
 from ..tool_function import ToolError
-
-Uploaded = Callable[[str], AbstractAsyncContextManager[tuple[str, bytes]]]
-"""Yields the name and content of an uploaded file by its id. Raises `ApiError` if the user has no access to it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerAccess:
-    """Access to this server's containers.
-
-    Attributes:
-        current_user: returns the current user.
-        uploaded: reads uploaded files, to copy them into a container.
-    """
-
-    containers: Containers
-    current_user: Callable[[], Owner]
-    uploaded: Uploaded
 
 
 class ContainerChoice:
@@ -78,7 +58,7 @@ class ContainerChoice:
     async def _open(self) -> ContainerEntry:
         """Find the container; create a new one, with its files, if it does not exist yet."""
         try:
-            return self._access.containers.find(self.container_id, self._access.current_user())
+            return self._access.find(self.container_id)
         except NoContainer as error:
             if isinstance(self._container, str):
                 raise ToolError(str(error)) from error
@@ -86,20 +66,12 @@ class ContainerChoice:
 
     async def _make(self, settings: Json) -> ContainerEntry:
         try:
-            entry = await self._access.containers.create(self._access.current_user(), container_id=self.container_id)
-        except TooManyContainers as error:
+            return await self._access.create(settings.get("file_ids", ()), container_id=self.container_id)
+        except (TooManyContainers, FileNotCopied) as error:
             raise ToolError(str(error)) from error
-        for file_id in settings.get("file_ids", ()):
-            try:
-                async with self._access.uploaded(file_id) as (name, content):
-                    await write_file(entry, name, BytesIO(content))
-            except ApiError as error:
-                await self._access.containers.end(entry.id)  # it must not be reused without its files
-                raise ToolError(f"The file '{file_id}' cannot be put into the container. {error.message}") from error
-        return entry
 
     def _last(self, used: list[str]) -> str | None:
         try:
-            return self._access.containers.find(used[-1], self._access.current_user()).id if used else None
+            return self._access.find(used[-1]).id if used else None
         except NoContainer:
             return None

@@ -9,6 +9,7 @@ from llama_stack_responses.core.schema.client_items import SHELL_ACTION
 from llama_stack_responses.core.stream.calls import SHELL_CALL, SHELL_CALL_OUTPUT, CallKind
 from llama_stack_responses.core.stream.shell import with_limits
 from llama_stack_responses.sandbox.container import CommandResult
+from llama_stack_responses.sandbox.container_access import ContainerAccess
 from llama_stack_responses.sandbox.jail import DATA
 
 from ...core.types import Json
@@ -17,7 +18,7 @@ from ..client.shell import SHELL_PARAMETERS
 from ..tool import NeedsPreparation
 from ..tool_function import Function, Invocation, ItemReporter, Outcome, chat_function
 from ..tool_history import ToolHistory
-from .container_choice import ContainerAccess, ContainerChoice
+from .container_choice import ContainerChoice
 
 _NAME: Final = "shell"
 _SECONDS: Final = 60.0

@@ -13,7 +13,14 @@ from typing import Any
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
-from llama_stack_responses.sandbox.containers import ContainerEntry, Containers, files, open_file, write_file
+from llama_stack_responses.sandbox.containers import (
+    ContainerEntry,
+    Containers,
+    delete_file,
+    files,
+    open_file,
+    write_file,
+)
 from llama_stack_responses.sandbox.slots import ContainerSlots
 from llama_stack_responses.sandbox.volume import DiskVolume
 from tests.unit.sandbox.test_container import BOUNDS, jail, volumes
@@ -53,6 +60,9 @@ async def used(entry: ContainerEntry) -> dict[str, Any]:
                 contents[file.path] = len(content.read())
     found["contents"] = contents
     found["used"] = container.volume.used()[0] > 100_000
+    [inner] = [each for each in await files(entry) if each.name == "b"]
+    await container.run("import os; os.chmod('d', 0o500)")
+    found["deleted"] = [await delete_file(entry, inner) for _ in range(2)]
     await container.run("import os; os.chmod('/mnt/data', 0)")
     await container.kill()
     found["after"] = (await container.run("print('here')")).printed

@@ -30,6 +30,7 @@ def test_closed_folder_stays_usable_and_counted(tmp_path: Path, in_memory: bool)
         "uploaded": "/mnt/data/new",
         "contents": {"/mnt/data/a": 1_000, "/mnt/data/d/b": 100_000, "/mnt/data/new": 3},
         "used": True,
+        "deleted": [True, False],
         "after": "here\n",
         "left": [],
     }

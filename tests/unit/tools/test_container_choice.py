@@ -13,10 +13,11 @@ from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.documents.document import Document
 from llama_stack_responses.inputs.files import Count, uploaded_with
+from llama_stack_responses.sandbox.container_access import ContainerAccess
 from llama_stack_responses.sandbox.containers import Containers
 from llama_stack_responses.sandbox.containers import files as files_of
 from llama_stack_responses.sandbox.slots import ContainerSlots
-from llama_stack_responses.tools.hosted.container_choice import ContainerAccess, ContainerChoice
+from llama_stack_responses.tools.hosted.container_choice import ContainerChoice
 from llama_stack_responses.tools.tool_function import ToolError
 from tests.unit.sandbox.test_container import BOUNDS, jail, volumes
 
@@ -66,8 +67,10 @@ async def test_files_for_container_count_until_written(tmp_path: Path) -> None:
                 await put("small")
             assert contents.held == 200
         with pytest.raises(ToolError, match="more than 1000 bytes, the maximum"):
-            await put("large")
+            await put("small", "large")
         assert contents.held == 0
+        # A container without all of its files is removed.
+        assert len(access.owned()) == 1
 
 
 async def test_concurrent_calls_share_one_new_container(tmp_path: Path) -> None:
