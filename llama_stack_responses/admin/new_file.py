@@ -39,7 +39,7 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                # That of an earlier attempt may have another mode.
+                # That of an earlier command may have another mode.
                 os.fchmod(file.fileno(), 0o600)
                 yield file
                 file.flush()

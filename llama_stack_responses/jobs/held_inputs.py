@@ -39,7 +39,7 @@ class HeldInputs:
         Args:
             reservation: counts the bytes with which `read` calls its argument, before they are decoded.
             read: reads the input. Other inputs wait until it returns or fails, so it must not retry.
-            poll_seconds: interval of the attempts.
+            poll_seconds: interval at which it is tried again while there is no room.
         """
 
         needed = 0
