@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from .schema.items import CONFIGURATION
@@ -10,16 +10,20 @@ from .schema.request import CreateRequest
 from .types import Json
 
 
-def configured(request: CreateRequest, items: Iterable[Json]) -> CreateRequest:
-    """Return the request with the updates among the items: the last of each setting replaces that of the request."""
+def configured(request: CreateRequest, items: Sequence[Json]) -> tuple[CreateRequest, Sequence[Json]]:
+    """Apply the updates among the items to the request: the last of each setting replaces that of the request.
+
+    Returns:
+        The request and the items without the updates.
+    """
     updates = [item for item in items if item["type"] == CONFIGURATION]
     if not updates:
-        return request
+        return request, items
     reasoning, text = dict(request.reasoning or {}), dict(request.text or {})
     for update in updates:
         reasoning |= update.get("reasoning", {})
         text |= update.get("text", {})
-    return replace(request, reasoning=reasoning or None, text=text or None)
+    return replace(request, reasoning=reasoning or None, text=text or None), without_updates(items)
 
 
 def without_updates(items: Iterable[Json]) -> list[Json]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 from ..core.compaction import (
     Summary,
     as_message,
     before_question,
     check_not_empty,
+    continued,
     has_new_items,
     open_message,
     shown_message,
@@ -19,6 +22,7 @@ from ..core.stream.assembler import Assembler
 from ..core.stream.calls import COMPACTION
 from ..core.stream.deltas import Finish
 from ..core.types import Json
+from ..inputs.large_work import LargeWork
 from ..sealing.sealer import SEALED
 from ..sealing.summaries import PrivateSummaries
 from ..telemetry.telemetry import RoundOperation
@@ -30,8 +34,24 @@ Compact = Callable[[Sequence[Json], int | None, ItemReporter, RoundOperation], A
 """Compacts a conversation, given the maximum tokens of the summary; returns the items that the model continues from."""
 
 
+class _Parts(NamedTuple):
+    """A conversation that is about to be compacted.
+
+    Attributes:
+        settled: its beginning, which the summary replaces.
+        question: the user's messages at its end.
+        open_message: the content of the user's message that is not yet answered, as it was sent; None if there is none.
+        shown_message: the same as the model sees it, if it is not in `question`.
+    """
+
+    settled: list[Json]
+    question: list[Json]
+    open_message: list[Json] | None
+    shown_message: list[Json] | None
+
+
 class AutoCompaction:
-    """Replaces a conversation by a summary.
+    """Replaces a conversation by a summary. Conversations are given as they continue from an earlier summary.
 
     Args:
         request: the client's request.
@@ -40,9 +60,10 @@ class AutoCompaction:
         assembler: builds the response.
         event_buffer: receives the events.
         summaries: seals the summaries.
+        large_work: does the work on large conversations.
     """
 
-    __slots__ = ("_assembler", "_entries", "_event_buffer", "_model_round", "_sent", "_summaries")
+    __slots__ = ("_assembler", "_entries", "_event_buffer", "_large_work", "_model_round", "_sent", "_summaries")
 
     def __init__(
         self,
@@ -53,6 +74,7 @@ class AutoCompaction:
         assembler: Assembler,
         event_buffer: EventBuffer,
         summaries: PrivateSummaries,
+        large_work: LargeWork,
     ) -> None:
         self._entries = request.context_management
         self._sent = sent
@@ -60,6 +82,7 @@ class AutoCompaction:
         self._assembler = assembler
         self._event_buffer = event_buffer
         self._summaries = summaries
+        self._large_work = large_work
 
     async def due(self, items: Sequence[Json], max_tokens: int | None) -> bool:
         """Return whether the conversation can be compacted and exceeds the request's threshold or the model's context.
@@ -67,14 +90,18 @@ class AutoCompaction:
         Args:
             max_tokens: maximum number of tokens of the answer; None for no bound.
         """
-        if not self.possible(items):
+        if not await self.possible(items):
             return False
         thresholds = [entry["compact_threshold"] for entry in self._entries if "compact_threshold" in entry]
         return await self._model_round.passes(items, min(thresholds, default=None), max_tokens)
 
-    def possible(self, items: Sequence[Json]) -> bool:
+    async def possible(self, items: Sequence[Json]) -> bool:
         """Return whether the client asked for compaction and there is something to compact."""
-        return bool(self._entries) and has_new_items(before_question(items)[0], self._summaries.read)
+        return bool(self._entries) and await self._large_work.run(partial(self._has_new_items, items), items)
+
+    async def continued(self, items: Sequence[Json]) -> list[Json]:
+        """Return the items from which the model continues after a compaction item among them."""
+        return await self._large_work.run(partial(continued, items, self._summaries.read), items)
 
     async def before_answer(
         self, items: Sequence[Json], max_tokens: int | None, reporter: ItemReporter, operation: RoundOperation
@@ -86,14 +113,13 @@ class AutoCompaction:
         Raises:
             ApiError: the model wrote no summary.
         """
-        settled, question = before_question(items)
-        open_question = open_message(items, self._sent, self._summaries.read)
-        compaction = await self._compaction(settled, open_question, max_tokens, reporter, operation)
+        parts = await self._large_work.run(partial(self._parts, items), items)
+        compaction = await self._compaction(parts.settled, parts.open_message, max_tokens, reporter, operation)
         summary = self._summaries.read(compaction)
-        if open_question and summary and not question:
+        if parts.shown_message and summary:
             # The sealed item only refers to the message's files and images; here they are already resolved.
-            question = [as_message(replace(summary, message=shown_message(items)))]
-        return [compaction, *question]
+            return [compaction, as_message(replace(summary, message=parts.shown_message))]
+        return [compaction, *parts.question]
 
     async def alone(
         self, items: Sequence[Json], max_tokens: int | None, reporter: ItemReporter, operation: RoundOperation
@@ -104,13 +130,24 @@ class AutoCompaction:
             ApiError: there is nothing to compact, or the model wrote no summary.
         """
         check_not_empty(items)
-        open_question = open_message(items, self._sent, self._summaries.read)
-        return [await self._compaction(items, open_question, max_tokens, reporter, operation)]
+        sent_message = await self._large_work.run(partial(self._open_message, items), self._sent)
+        return [await self._compaction(items, sent_message, max_tokens, reporter, operation)]
+
+    def _has_new_items(self, items: Sequence[Json]) -> bool:
+        return has_new_items(before_question(items)[0], self._summaries.read)
+
+    def _parts(self, items: Sequence[Json]) -> _Parts:
+        settled, question = before_question(items)
+        sent_message = self._open_message(items)
+        return _Parts(settled, question, sent_message, shown_message(items) if sent_message and not question else None)
+
+    def _open_message(self, items: Sequence[Json]) -> list[Json] | None:
+        return open_message(items, self._sent, self._summaries.read)
 
     async def _compaction(
         self,
         items: Sequence[Json],
-        open_question: list[Json] | None,
+        sent_message: list[Json] | None,
         max_tokens: int | None,
         reporter: ItemReporter,
         operation: RoundOperation,
@@ -125,6 +162,6 @@ class AutoCompaction:
         written = await self._model_round.summarise(items, max_tokens, begun, operation)
         operation.ended(written.finish, ())
         self._event_buffer.put(self._assembler.feed(Finish("stop", written.finish.usage)))
-        reporter.conclude(index, {SEALED: await self._summaries.sealed(Summary(written.text, open_question))})
+        reporter.conclude(index, {SEALED: await self._summaries.sealed(Summary(written.text, sent_message))})
         compaction: Json = self._assembler.response["output"][index]
         return compaction

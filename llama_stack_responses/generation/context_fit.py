@@ -96,6 +96,11 @@ class ContextFit:
         self._last = chat = await self._large_work.run(partial(make, items), items)
         return chat
 
+    async def exceeds(self, items: Sequence[Json], make: Make, bound: float) -> bool:
+        """Return whether the request from all items, which is not sent, has more tokens than the bound."""
+        chat = await self._large_work.run(partial(make, items), items)
+        return await self.tokens(chat, bound) > bound
+
     def drop_request(self) -> None:
         """Drop the request that was sent last, which would be held until the end of its answer."""
         self._last = None
@@ -109,25 +114,28 @@ class ContextFit:
         room = length - (length // _ANSWER_DIVISOR if max_tokens is None else min(max_tokens, length // 2))
         return room if max_estimate is None else min(room, max_estimate)
 
-    async def tokens(self, chat: Json, bound: float | None) -> float:
+    async def tokens(self, chat: Json, bound: float) -> float:
         """Return the tokens of a request: estimated, but calibrated by a count if the estimate is near the bound."""
-        estimate = await self._large_work.run(partial(estimated_tokens, chat), chat)
-        if self._scale is None and bound is not None and estimate > bound * _ESTIMATED_FRACTION:
+        estimate = await self._estimated(chat)
+        if self._scale is None and estimate > bound * _ESTIMATED_FRACTION:
             self._scale = await self._counts.of(chat) / estimate
         return estimate * (self._scale or 1)
 
-    def shorten(self, refusal: TooLongError) -> bool:
+    async def shorten(self, refusal: TooLongError) -> bool:
         """Adjust the bounds after the last request was refused; return whether the next one can be shorter."""
         if refusal.length:
             self._lengths.learn(self._model, refusal.length)
         if self._shortest or self._last is None:
             return False
-        sent = estimated_tokens(self._last)
+        sent = await self._estimated(self._last)
         if refusal.length and refusal.tokens and not self._is_calibrated:
             self._is_calibrated, self._scale = True, refusal.tokens / sent
         else:
             self._max_estimate = sent * _RETRY_FRACTION
         return True
+
+    async def _estimated(self, chat: Json) -> int:
+        return await self._large_work.run(partial(estimated_tokens, chat), chat)
 
     def _shortened(self, items: Sequence[Json], parts: list[list[int]], make: Make, max_estimate: float) -> Json:
         """Build the longest request of at most `max_estimate` estimated tokens by leaving out `parts` in order.

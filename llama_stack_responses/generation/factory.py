@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -14,7 +14,7 @@ from ..chat.summary import Detail, summary_request
 from ..concurrency import FairYield
 from ..config import ResponsesConfig
 from ..core.compaction import continued
-from ..core.configuration import configured, without_updates
+from ..core.configuration import configured
 from ..core.ids import new_id
 from ..core.mcp_approvals import Approval
 from ..core.moderation_policy import policy_of
@@ -29,8 +29,8 @@ from ..inputs.large_work import LargeWork
 from ..moderation.checks import Checks
 from ..moderation.filter import ModerationFilter
 from ..sealing.reasoning import PrivateReasoning, reasoning_sealer
-from ..sealing.sealed_items import Opened, SealedItems
-from ..sealing.sealer import SEALED, Sealer
+from ..sealing.sealed_items import Opened, SealedItems, unopened
+from ..sealing.sealer import Sealer
 from ..sealing.summaries import PrivateSummaries
 from ..telemetry.telemetry import Telemetry
 from ..tools.mcp.list_budget import ServerBounds
@@ -246,14 +246,14 @@ class GenerationContext:
         Raises:
             ApiError: a file that the items refer to cannot be read.
         """
-        request = await self._configured(items)
+        request, without_updates = await self._configured(items)
         self.assembler.structured = request.wants_json
         held = self.held()
         model_round = self.model_round(request, event_buffer, held)
         return Generation(
             self.request,
             items,
-            model_items=await self.model_items(items, held),
+            model_items=await self.model_items(without_updates, held),
             held=held,
             model_round=model_round,
             auto_compaction=AutoCompaction(
@@ -263,6 +263,7 @@ class GenerationContext:
                 assembler=self.assembler,
                 event_buffer=event_buffer,
                 summaries=self.summaries,
+                large_work=self.factory.large_work,
             ),
             toolset=self.toolset,
             assembler=self.assembler,
@@ -279,8 +280,12 @@ class GenerationContext:
         """Return a reservation for contents of files and images, and for output; the caller must release it."""
         return self.factory.attachments.contents.reserve(self.owner)
 
-    async def model_items(self, items: list[Json], held: Reservation) -> list[Json]:
+    async def model_items(self, items: Sequence[Json], held: Reservation) -> list[Json]:
         """Return the items for the model, with resolved files and images, which `held` counts.
+
+        Args:
+            items: the history and the input, without the updates among them, which the model would see.
+            held: counts the content of files and images.
 
         Raises:
             ApiError: a file that the items refer to cannot be read, or the model does not accept files of its kind;
@@ -292,21 +297,18 @@ class GenerationContext:
         first = instructions if isinstance(instructions, list) else []
         opened, large_work = self.reasoning.opened, self.factory.large_work
         try:
-            unread = await large_work.run(partial(_unread, items, opened.content), items)
-            await self.factory.sealed.open(unread, self.owner, opened, verify=False)
+            sealed = await large_work.run(partial(unopened, items, opened), items)
+            await self.factory.sealed.open(sealed, self.owner, opened, verify=False)
             whole = [*first, *items]
-            seen = await large_work.run(partial(self._seen, whole), whole)
-            return await self.factory.attachments.resolved(seen, profile, self.request, self.owner, held)
+            shown = await large_work.run(partial(continued, whole, self.summaries.read), whole)
+            return await self.factory.attachments.resolved(shown, profile, self.request, self.owner, held)
         except BaseException:
             held.release()
             raise
 
-    async def _configured(self, items: list[Json]) -> CreateRequest:
-        """Return the request with the updates among the items."""
+    async def _configured(self, items: Sequence[Json]) -> tuple[CreateRequest, Sequence[Json]]:
+        """Return the request with the updates among the items, and the items without them."""
         return await self.factory.large_work.run(partial(configured, self.request, items), items)
-
-    def _seen(self, items: list[Json]) -> list[Json]:
-        return continued(without_updates(items), self.summaries.read)
 
     def model_round(self, request: CreateRequest, event_buffer: EventBuffer, held: Reservation) -> ModelRound:
         """Return the runner of the model rounds; `held` counts their output.
@@ -333,7 +335,6 @@ class GenerationContext:
             timer=factory.timer,
             instructions=instructions if isinstance(instructions, str) else None,
             read_reasoning=self.reasoning.read,
-            read_summary=self.summaries.read,
             filters=self._filters(profile),
             timeline=self.timeline,
         )
@@ -355,8 +356,9 @@ class GenerationContext:
         )
         try:
             await self.toolset.prepare(items, tool_execution)
-            model_round = self.model_round(await self._configured(items), event_buffer, held)
-            return await model_round.chat(await self.model_items(items, held), self.request.max_output_tokens)
+            request, without_updates = await self._configured(items)
+            model_round = self.model_round(request, event_buffer, held)
+            return await model_round.chat(await self.model_items(without_updates, held), request.max_output_tokens)
         finally:
             self.toolset.release()
 
@@ -373,8 +375,3 @@ class GenerationContext:
         profile = profile_for(model, factory.profiles)
         request = partial(summary_request, model, profile, detail=detail)
         return ReasoningSummarizer(factory.inference, request, profile, factory.limits.idle_seconds, factory.timer)
-
-
-def _unread(items: Sequence[Json], opened: Container[tuple[str, str | None]]) -> list[Json]:
-    """Return the items that are not opened."""
-    return [item for item in items if (item["type"], item.get(SEALED)) not in opened]

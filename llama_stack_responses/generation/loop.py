@@ -103,7 +103,8 @@ class Generation:
     Args:
         request: the client's request.
         items: the history and the input, normalised, with references resolved.
-        model_items: these items as the model gets them, with files and images resolved.
+        model_items: these items as the model continues from them, with files and images resolved; what the response
+            adds is appended to them.
         held: counts the memory that `model_items` and the results of tools take, until the generation has ended.
         model_round: runs the model rounds.
         auto_compaction: replaces the conversation by a summary when it is too long.
@@ -127,7 +128,6 @@ class Generation:
         "_held",
         "_items",
         "_limits",
-        "_model_items",
         "_model_round",
         "_moderation_filter",
         "_new_items",
@@ -135,6 +135,7 @@ class Generation:
         "_output_said",
         "_request",
         "_rounds",
+        "_shown",
         "_stop_point",
         "_telemetry",
         "_tool_execution",
@@ -162,7 +163,7 @@ class Generation:
         after_step: Callable[[GenerationProgress], Awaitable[None]] | None = None,
     ) -> None:
         self._request = request
-        self._items, self._model_items, self._held = items, model_items, held
+        self._items, self._held = items, held
         self._model_round = model_round
         self._auto_compaction = auto_compaction
         self._toolset = toolset
@@ -175,10 +176,10 @@ class Generation:
             toolset, assembler, event_buffer, limits.tool_seconds, telemetry, HeldOutput(held), model_round.timeline
         )
         self._tool_execution.limit(limits.tool_output_bytes, _outputs(progress.new_items))
-        self._rounds = progress.rounds
-        self._new_items = list(progress.new_items)
+        self._rounds, self._ends = progress.rounds, progress.ends
+        self._new_items, self._shown = list[Json](), model_items
+        self._add(*progress.new_items)
         self._waiting = {call.call_id: call for call in progress.waiting}
-        self._ends = progress.ends
         self._output_said = len(assembler.response["output"])
         toolset.hosted_calls = sum(item["type"] == "function_call" and "id" in item for item in progress.new_items)
         self._after_step = after_step
@@ -266,11 +267,14 @@ class Generation:
                 self._model_round.accept()
             raise
         self._output_said = len(self._assembler.response["output"])
+        if self._new_items:
+            # An earlier try may have compacted the conversation.
+            self._shown = await self._auto_compaction.continued(self._shown)
 
     async def _make_due_calls(self) -> None:
         """Run the calls of earlier responses that waited for the client."""
         calls = self._assembler.calls
-        for due in self._toolset.due(self._items):
+        for due in await self._toolset.due(self._items):
             self._event_buffer.put(calls.make(due.kind, due.name, due.arguments))
         due_calls, calls.server_calls = calls.server_calls, []
         if due_calls:
@@ -281,7 +285,7 @@ class Generation:
     async def _between_rounds(self) -> Ending | None:
         """Compact the conversation if that is due; return the ending if the generation has to end here."""
         if (ended := self._ended_between_rounds()) is None:
-            if await self._auto_compaction.due(self._conversation, self._tokens_left()):
+            if await self._auto_compaction.due(self._shown, self._tokens_left()):
                 await self._compact(self._auto_compaction.before_answer)
             ended = self._ended_between_rounds()
         return ended
@@ -300,8 +304,8 @@ class Generation:
             try:
                 result = await self._ask()
             except TooLongError as error:
-                compact = self._auto_compaction.possible(self._conversation)
-                if self._assembler.numbered > numbered or not self._model_round.shorten(error, otherwise=compact):
+                compact = await self._auto_compaction.possible(self._shown)
+                if self._assembler.numbered > numbered or not await self._model_round.shorten(error, otherwise=compact):
                     raise
                 if compact:
                     await self._compact(self._auto_compaction.before_answer)
@@ -317,7 +321,7 @@ class Generation:
             self.timeline.round(operation, "answer"),
         ):
             result = await self._model_round.run(
-                await self._model_round.chat(self._conversation, self._tokens_left()),
+                await self._model_round.chat(self._shown, self._tokens_left()),
                 self._take,
                 operation,
                 self._full,
@@ -326,10 +330,6 @@ class Generation:
             )
             operation.ended(result.finish, self._assembler.response["output"][self._output_said :])
         return result
-
-    @property
-    def _conversation(self) -> list[Json]:
-        return [*self._model_items, *self._new_items]
 
     async def _only_compact(self) -> Ending:
         """Answer a request for compaction alone."""
@@ -343,9 +343,16 @@ class Generation:
             self._telemetry.round(self._request.model, self._operation) as operation,
             self.timeline.round(operation, "compaction"),
         ):
-            self._new_items += await compacted(self._conversation, self._tokens_left(), self._tool_execution, operation)
+            added = await compacted(self._shown, self._tokens_left(), self._tool_execution, operation)
+            self._add(*added)
+            self._shown = await self._auto_compaction.continued(self._shown)
         self._output_said = len(self._assembler.response["output"])
         await self._step()
+
+    def _add(self, *items: Json) -> None:
+        """Add items to the conversation."""
+        self._new_items += items
+        self._shown += items
 
     def _take(self, delta: Delta) -> Finish | None:
         if self._stop_point.reached(delta):
@@ -374,9 +381,8 @@ class Generation:
         self._ends, calls.client_calls = calls.client_calls > 0, 0
         output = self._assembler.response["output"]
         hosted = {call.index for call in server_calls}
-        self._new_items += [
-            item for index, item in enumerate(output) if index >= self._output_said and index not in hosted
-        ]
+        unsaid = enumerate(output[self._output_said :], self._output_said)
+        self._add(*(item for index, item in unsaid if index not in hosted))
         self._output_said = len(output)
         self._rounds += 1
         if self._ends and hosted <= {None}:
@@ -394,7 +400,7 @@ class Generation:
                 "name": call.name,
                 "arguments": call.arguments,
             }
-            self._new_items.append(shown_as | called)
+            self._add(shown_as | called)
         self._waiting = {call.call_id: call for call in server_calls}
 
     async def _answer(self, *, again: bool) -> None:
@@ -402,7 +408,7 @@ class Generation:
         self._output_said = len(self._assembler.response["output"])
 
     async def _answered(self, call: ServerCall, output: Output) -> None:
-        self._new_items.append(tool_output(call.call_id, output))
+        self._add(tool_output(call.call_id, output))
         del self._waiting[call.call_id]
         if call.index is not None or not self._waiting:
             await self._step()

@@ -15,7 +15,6 @@ from ..chat.messages import chat_messages
 from ..chat.profile import Profile
 from ..chat.request import chat_request
 from ..concurrency import FairYield
-from ..core.compaction import Summary, continued
 from ..core.errors import ApiError, TooLongError
 from ..core.reasoning_segments import ReasoningSegment, plain_reasoning
 from ..core.schema.request import CreateRequest
@@ -77,7 +76,6 @@ class ModelRound:
         timer: has the timeouts of concurrent streams.
         instructions: the instructions before the conversation; None for none.
         read_reasoning: opens a reasoning item for the model.
-        read_summary: opens a compaction item for the model.
         filters: the filters of the deltas, in order.
         timeline: the initial value of the attribute.
 
@@ -99,7 +97,6 @@ class ModelRound:
         "_output",
         "_profile",
         "_read_reasoning",
-        "_read_summary",
         "_request",
         "_timer",
         "_toolset",
@@ -123,7 +120,6 @@ class ModelRound:
         timer: SharedTimer,
         instructions: str | None = None,
         read_reasoning: Callable[[Json], Sequence[ReasoningSegment]] = plain_reasoning,
-        read_summary: Callable[[Json], Summary | None] = lambda _: None,
         filters: Sequence[DeltaFilter] = (),
         timeline: Timeline | None = None,
     ) -> None:
@@ -141,7 +137,6 @@ class ModelRound:
         self._timer = timer
         self._instructions = instructions
         self._read_reasoning = read_reasoning
-        self._read_summary = read_summary
         self._filters = filters
         self.timeline = timeline or Timeline()
 
@@ -201,38 +196,34 @@ class ModelRound:
         """
         while True:
             make = self._auto_compaction(max_tokens)
-            chat = await self._context_fit.fit(self._continued(items), make, max_tokens, to_answer=False)
+            chat = await self._context_fit.fit(items, make, max_tokens, to_answer=False)
             try:
                 return await self._written(chat, begun, operation)
             except TooLongError as refusal:
-                if not self._context_fit.shorten(refusal):
+                if not await self._context_fit.shorten(refusal):
                     raise
 
     async def passes(self, items: Sequence[Json], threshold: int | None, max_tokens: int | None) -> bool:
         """Return whether a request with these items has more tokens than the threshold or than the context allows."""
         room = await self._context_fit.room(max_tokens)
         bounds = [bound for bound in (threshold, room) if bound is not None]
-        if not bounds:
-            return False
-        return await self._context_fit.tokens(self._chatting(max_tokens)(self._continued(items)), min(bounds)) > min(
-            bounds
-        )
+        return bool(bounds) and await self._context_fit.exceeds(items, self._chatting(max_tokens), min(bounds))
 
     async def chat(self, items: Sequence[Json], max_tokens: int | None) -> Json:
         """Return the chat request of the next round on `items`; with `truncation: auto`, it is cut to the context."""
-        shown, make = self._continued(items), self._chatting(max_tokens)
+        make = self._chatting(max_tokens)
         if self._request.truncation == "auto":
-            return await self._context_fit.fit(shown, make, max_tokens)
-        return await self._context_fit.whole(shown, make)
+            return await self._context_fit.fit(items, make, max_tokens)
+        return await self._context_fit.whole(items, make)
 
-    def shorten(self, refusal: TooLongError, *, otherwise: bool) -> bool:
+    async def shorten(self, refusal: TooLongError, *, otherwise: bool) -> bool:
         """Return whether a request that was refused as too long may be sent again, shorter.
 
         Args:
             refusal: the model server's error.
             otherwise: whether the caller will shorten the conversation itself.
         """
-        shorter = self._context_fit.shorten(refusal)
+        shorter = await self._context_fit.shorten(refusal)
         return otherwise or (shorter and self._request.truncation == "auto")
 
     def accept(self) -> None:
@@ -335,15 +326,12 @@ class ModelRound:
             )
         return Written(text, finish)
 
-    def _continued(self, items: Sequence[Json]) -> list[Json]:
-        return continued(items, self._read_summary)
-
     def _chatting(self, max_tokens: int | None) -> Make:
         offer = self._toolset.offer()
-        return lambda shown: chat_request(self._request, self._profile, self._messages(shown), offer, max_tokens)
+        return lambda items: chat_request(self._request, self._profile, self._messages(items), offer, max_tokens)
 
     def _auto_compaction(self, max_tokens: int | None) -> Make:
-        return lambda shown: compaction_request(self._request, self._profile, self._messages(shown), max_tokens)
+        return lambda items: compaction_request(self._request, self._profile, self._messages(items), max_tokens)
 
     def _messages(self, items: Sequence[Json]) -> list[Json]:
         return chat_messages(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from ..chat.estimate import estimated_tokens
 from ..chat.inference import Inference
 from ..chat.profile import Profile, profile_for
 from ..chat.tokenizer import open_tokenizer
+from ..store.read_allowance import computed
 
 _LONG_TOKENS: Final = 250
 """Estimated tokens (a kilobyte of text) above which a tokenizer runs in a thread: it would block the event loop for
@@ -37,7 +39,7 @@ class TokenCounts:
         counted = await self._inference.count_tokens(chat)
         if counted is not None:
             return counted
-        estimate = estimated_tokens(chat)
+        estimate = await computed(partial(estimated_tokens, chat), chat)
         name = profile_for(chat["model"], self._profiles).tokenizer
         if name is None or estimate > _MAX_TOKENS:
             return estimate

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -29,14 +30,12 @@ from ..fetch.address_policy import AddressPolicy, UrlRefused
 from ..fetch.fetcher import CONNECTION_BYTES, Fetcher, FetchLimits
 from ..process_pool.pool import WorkerPool
 from ..process_pool.time_budget import TimeBudget
+from ..store.read_allowance import computed
 from .files import Files
 from .large_base64 import decoded, decoded_bytes, encoded, encoded_bytes
 
 _MAX_CONCURRENT_READS: Final = 4
 """Maximum files of one response that are read at the same time."""
-
-_PARTS_PER_BATCH: Final = 500
-"""Parts that are examined in one iteration of the event loop: about a millisecond."""
 
 _IMAGES: Final = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
 """Image formats that all vision models accept, by their first bytes. WebP is detected separately."""
@@ -81,14 +80,11 @@ class Attachments:
         """
         budget = TimeBudget(self.limits.request_seconds)
         reading = _RequestFiles(self, profile, request, owner, ReadContext(owner.identity, budget, request.store), held)
-        for number, part in enumerate(part for item in items for _, part in _parts(item)):
-            reading.register(part)
-            if number % _PARTS_PER_BATCH == _PARTS_PER_BATCH - 1:
-                await asyncio.sleep(0)
+        await computed(partial(reading.register, items), items)
         if not reading.sources:
             return items
         await reading.read()
-        return [reading.applied(item) for item in items]
+        return await computed(lambda: [reading.applied(item) for item in items], items)
 
 
 def open_attachments(
@@ -141,16 +137,17 @@ class _RequestFiles:
     converted: dict[_Source, Json] = field(default_factory=dict)
     size: int = 0
 
-    def register(self, part: Json) -> None:
-        """Register the source of a part to be read.
+    def register(self, items: Sequence[Json]) -> None:
+        """Register the sources of the items' parts to be read.
 
         Raises:
-            ApiError: the model does not accept the part.
+            ApiError: the model does not accept a part.
         """
-        self._check(part)
-        if source := self._source(part):
-            self.sources.setdefault(source, part)
-            self.counts[source] += 1
+        for part in (part for item in items for _, part in _parts(item)):
+            self._check(part)
+            if source := self._source(part):
+                self.sources.setdefault(source, part)
+                self.counts[source] += 1
 
     async def read(self) -> None:
         """Read all registered sources.

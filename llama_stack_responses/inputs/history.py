@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -185,16 +185,11 @@ class HistoryReader:
             ApiError: 404 for an item that is unknown, was not stored, or is another user's; 400 if one is named twice,
                 or if they are too large together.
         """
-        references = [item for item in items if item["type"] == "item_reference"]
-        if not references:
+        item_ids = await computed(partial(_references, items, param), items)
+        if not item_ids:
             return items
-        # Duplicates are refused first: a thousand references to one item would load as many copies.
-        check_ids((), references, param)
-        referenced = await self._referenced(owner, [item["id"] for item in references], param, hold)
-        for item in references:
-            if item["id"] not in referenced:
-                raise _no_item(item["id"], param)
-        return [referenced[item["id"]] if item["type"] == "item_reference" else item for item in items]
+        referenced = await self._referenced(owner, item_ids, param, hold)
+        return await computed(partial(_dereferenced, items, referenced, param), items)
 
     async def input_of(self, stored: StoredResponse, hold: Hold | None = None) -> list[Json]:
         """Return all input items of a stored response, oldest first.
@@ -224,6 +219,27 @@ class HistoryReader:
         except TooLarge as error:
             raise _too_many(param, self._bounds.history_bytes) from error
         return items
+
+
+def _references(items: list[Json], param: str) -> list[str]:
+    """Return the ids of the items that are referred to; raise a 400 if one is named twice."""
+    references = [item for item in items if item["type"] == "item_reference"]
+    # A thousand references to one item would load as many copies.
+    check_ids((), references, param)
+    return [item["id"] for item in references]
+
+
+def _dereferenced(items: list[Json], referenced: Mapping[str, Json], param: str) -> list[Json]:
+    """Return the items with each reference replaced; raise a 404 if `referenced` does not have an item."""
+
+    def found(item: Json) -> Json:
+        if item["type"] != "item_reference":
+            return item
+        if item["id"] not in referenced:
+            raise _no_item(item["id"], param)
+        return referenced[item["id"]]
+
+    return [found(item) for item in items]
 
 
 def _size(item: Json) -> int:

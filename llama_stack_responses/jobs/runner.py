@@ -194,7 +194,7 @@ class JobRunner:
             if error.status == UNAVAILABLE:
                 raise
             return stored, error
-        return stored, for_model(items)
+        return stored, await computed(partial(for_model, items), items)
 
     async def _answer(self, stored: StoredResponse, items: list[Json] | ApiError, checkpoint: Checkpoint) -> None:
         """Run the response, and store how it ended."""

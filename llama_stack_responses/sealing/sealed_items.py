@@ -15,7 +15,7 @@ from typing import Final
 
 from ..core.compaction import Summary
 from ..core.errors import bad_request
-from ..core.json_values import decoded_bytes
+from ..core.json_values import decoded_bytes, is_large
 from ..core.owner import Owner
 from ..core.reasoning_segments import ReasoningSegment, segments_of
 from ..core.schema.items import COMPACTION
@@ -30,6 +30,9 @@ _KINDS: Final = (_REASONING, COMPACTION)
 
 _INLINE_CHARACTERS: Final = 2_048
 """Characters of all seals up to which the first step is done in the event loop."""
+
+_INLINE_BYTES: Final = 32_768
+"""Bytes, as JSON, of items among which the event loop looks for sealed ones."""
 
 _PIECE_BYTES: Final = 65_536
 """Bytes that are decompressed at a time."""
@@ -89,7 +92,7 @@ class SealedItems:
         Raises:
             ApiError: 400, they hold too much, or one was not sealed for `owner`; or what `hold` raises.
         """
-        sealed = [item for item in items if item["type"] in _KINDS and item.get(SEALED)]
+        sealed = await asyncio.to_thread(_sealed, items) if is_large(items, _INLINE_BYTES) else _sealed(items)
         if not sealed:
             return
         steps = _in_steps(_sizes(sealed, self.sealer, owner, opened, verify=verify))
@@ -111,6 +114,15 @@ class SealedItems:
             param,
             "context_length_exceeded",
         )
+
+
+def unopened(items: Sequence[Json], opened: Opened) -> list[Json]:
+    """Return the sealed items whose content `opened` does not have."""
+    return [item for item in _sealed(items) if (item["type"], item[SEALED]) not in opened.content]
+
+
+def _sealed(items: Sequence[Json]) -> list[Json]:
+    return [item for item in items if item["type"] in _KINDS and item.get(SEALED)]
 
 
 def _in_steps(sizes: Iterator[int]) -> Iterator[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -69,7 +70,8 @@ class Compaction:
         parsed = await self._parser.parse({name: body[name] for name in self._fields & body.keys()})
         start = await self._resolver.resolve(parsed, adds=False, hold=hold)
         request = start.request
-        sent = await self._factory.large_work.run(partial(without_updates, start.items), start.items)
+        large_work = self._factory.large_work
+        sent = await large_work.run(partial(without_updates, start.items), start.items)
         check_not_empty(sent)
         response, telemetry = self._factory.begin(request), self._factory.telemetry
         context = self._factory.context(request, response, start.owner, start.opened)
@@ -79,7 +81,7 @@ class Compaction:
             telemetry.response(response) as whole,
             telemetry.round(request.model, whole) as operation,
         ):
-            items = await context.model_items(start.items, held)
+            items = await context.model_items(sent, held)
             written = await context.model_round(request, EventBuffer(wanted=False), held).summarise(
                 items, None, _ignore, operation
             )
@@ -87,16 +89,23 @@ class Compaction:
             response |= {"usage": usage_of(written.finish.usage), "status": "completed"}
             whole.ended(response, "completed", 1)
             log_ended(response, whole.seconds, what="compaction")
-        summary = Summary(written.text, open_message(sent, sent, context.summaries.read))
-        messages = [item for item in sent if item.get("role") == "user"]
-        item = {"id": new_id("cmp"), "type": "compaction", "encrypted_content": await context.summaries.sealed(summary)}
+        kept, question = await large_work.run(partial(_kept, sent, context.summaries.read), sent)
+        seal = await context.summaries.sealed(Summary(written.text, question))
         return {
             "id": response["id"],
             "object": "response.compaction",
             "created_at": response["created_at"],
-            "output": [*listed(messages), item],
+            "output": [*kept, {"id": new_id("cmp"), "type": "compaction", "encrypted_content": seal}],
             "usage": response["usage"],
         }
+
+
+def _kept(
+    items: Sequence[Json], read_summary: Callable[[Json], Summary | None]
+) -> tuple[list[Json], list[Json] | None]:
+    """Return the user's messages as clients see them, and the content of the one that is not yet answered, if any."""
+    messages = listed([item for item in items if item.get("role") == "user"])
+    return messages, open_message(items, items, read_summary)
 
 
 def _ignore() -> None:

@@ -93,7 +93,8 @@ class DetachedResponses:
             response |= {"status": "queued"}
             context = self._factory.context(request, response, start.owner, start.opened)
             await context.toolset.check_services()
-            # The worker reads the files again. Reading them now refuses the request if one cannot be read.
+            # The worker reads the files again. Reading them now refuses the request if one cannot be read. The updates
+            # among the items have none.
             with context.held() as held:
                 await context.model_items(start.items, held)
             events = context.assembler.enqueue()

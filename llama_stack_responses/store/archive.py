@@ -307,4 +307,4 @@ class Archive:
             return None
         own = without_stand_in([*(await self._histories.stored_items(base) or []), *input_items])
         items = [*own, *with_exchanges(response["output"], exchanges)]
-        return ConversationAppend(response["conversation"]["id"], owner, items)
+        return await computed(partial(ConversationAppend, response["conversation"]["id"], owner, items), items)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from ..core.errors import ApiError, bad_request
 from ..core.types import Json
@@ -11,8 +12,8 @@ from .codec import TooLarge
 from .conversation_store import ConversationStore
 from .decoder import Decoder
 from .layout import split_name
-from .nodes import read_chain
-from .read_allowance import ReadAllowance
+from .nodes import Node, read_chain
+from .read_allowance import ReadAllowance, computed
 from .recent_history import RecentHistory
 from .records import Records
 
@@ -99,8 +100,14 @@ class Histories:
         own_id_chain = await read_chain(self._records, self._decoder, ids, allowance) if ids else ()
         if chain is None or own_id_chain is None:
             return None
-        items = [item for _, node in chain for item in node.items]
-        return own_ids.with_own_ids(items[: len(items) - behind], [node for _, node in own_id_chain])
+        join = partial(_joined, chain, behind, own_id_chain)
+        return await computed(join, [node.items for _, node in chain])
+
+
+def _joined(chain: Sequence[tuple[str, Node]], behind: int, own_id_chain: Sequence[tuple[str, Node]]) -> list[Json]:
+    """Return the items of the nodes without the last `behind`, with the ids that other nodes give them."""
+    items = [item for _, node in chain for item in node.items]
+    return own_ids.with_own_ids(items[: len(items) - behind], [node for _, node in own_id_chain])
 
 
 def _history_gone() -> ApiError:

@@ -111,10 +111,9 @@ class Toolset:
         Raises:
             ApiError: the response cannot be created with these tools.
         """
-        tools = [item["tools"] for item in items if item["type"] in CARRIERS]
-        self._load(await computed(partial(self._select, tools), tools))
+        self._load(await computed(partial(self._select, items), items))
         if asking := self._asking():
-            history = ToolHistory(items)
+            history = await computed(partial(ToolHistory, items), items)
             await gather_or_cancel(self._prepare(number, tool, history, reporter) for number, tool in asking)
             self._index()
         if self._must_call and not self._allowed:
@@ -143,14 +142,16 @@ class Toolset:
                 raise
             self._tools[number] = self._omitted(self._entries[number], error)
 
-    def due(self, items: Sequence[Json]) -> list[DueCall]:
+    async def due(self, items: Sequence[Json]) -> list[DueCall]:
         """Return the calls of earlier responses that must run before the model continues.
 
         Raises:
             ApiError: 400, a call cannot be run.
         """
         calling = [(number, tool) for number, tool in enumerate(self._tools) if isinstance(tool, HasDueCalls)]
-        approved = {each["id"]: each for each in Approvals(items).to_make()} if calling else {}
+        if not calling:
+            return []
+        approved = {each["id"]: each for each in await computed(lambda: Approvals(items).to_make(), items)}
         calls: list[DueCall] = []
         for number, tool in calling:
             for call in tool.due(list(approved.values())):
@@ -250,8 +251,9 @@ class Toolset:
             return function.name in self._allowed
         return not (self._searches and function.deferred) or function.origin in self._loaded
 
-    def _select(self, tools: Iterable[Iterable[Json]]) -> Selection:
-        return self._room.select([*chain.from_iterable(tools)], self._known)
+    def _select(self, items: Iterable[Json]) -> Selection:
+        tools = chain.from_iterable(item["tools"] for item in items if item["type"] in CARRIERS)
+        return self._room.select([*tools], self._known)
 
     def _load(self, selection: Selection) -> None:
         """Make tools visible that were found, whether declared before or not."""

@@ -51,6 +51,7 @@ def make_generation(
     profile = profile or Profile()
     held = held or unlimited()
     summaries = PrivateSummaries(Sealer([bytes(SECRET_BYTES)]), ANONYMOUS)
+    large_work = LargeWork(lambda: ANONYMOUS)
     model_round = ModelRound(
         request,
         profile=profile,
@@ -61,7 +62,7 @@ def make_generation(
             profile,
             TokenCounts(inference, [profile]),
             ContextLengths(inference),
-            LargeWork(lambda: ANONYMOUS),
+            large_work,
         ),
         event_buffer=event_buffer,
         idle_seconds=limits.idle_seconds,
@@ -70,7 +71,6 @@ def make_generation(
         fair_yield=fair_yield or FairYield(),
         timer=SharedTimer(),
         instructions=assembler.response["instructions"],
-        read_summary=summaries.read,
     )
     return Generation(
         request,
@@ -85,6 +85,7 @@ def make_generation(
             assembler=assembler,
             event_buffer=event_buffer,
             summaries=summaries,
+            large_work=large_work,
         ),
         toolset=toolset,
         assembler=assembler,

@@ -30,7 +30,10 @@ def answer_format(value: Json) -> Json:
 
 def test_request_without_updates_is_unchanged() -> None:
     bare = request()
-    assert configured(bare, [MESSAGE]) is bare
+    items = [MESSAGE]
+    request_of_response, shown = configured(bare, items)
+    assert request_of_response is bare
+    assert shown is items
 
 
 @pytest.mark.parametrize(
@@ -57,13 +60,14 @@ def test_request_without_updates_is_unchanged() -> None:
 )
 def test_last_update_of_each_setting_replaces_the_request_s_own(items: list[Json], reasoning: Json, text: Json) -> None:
     base = request(reasoning={"effort": "low", "summary": "auto"}, text={"verbosity": "low"})
-    changed = configured(base, items)
+    changed, shown = configured(base, items)
     assert (changed.reasoning, changed.text) == (reasoning, text)
+    assert shown == [item for item in items if item == MESSAGE]
     assert base.reasoning == {"effort": "low", "summary": "auto"}
 
 
 def test_update_of_one_setting_leaves_the_other_absent() -> None:
-    changed = configured(request(), [effort("high")])
+    changed, _ = configured(request(), [effort("high")])
     assert (changed.reasoning, changed.text) == ({"effort": "high"}, None)
 
 
