@@ -25,6 +25,9 @@ from .platform import ChatRequest, ModelNotFoundError, ModelTypeError, Unsupport
 
 logger = get_logger(__name__)
 
+_INVALID_ANSWER: Final = "invalid_answer"
+"""The code with which `remote::openai-chat` reports an answer of another kind than it asked for."""
+
 _RETRY_AFTER_CHARACTERS: Final = 64
 """Characters of a retry-after header that are read."""
 
@@ -219,6 +222,8 @@ def _from_status(error: openai.APIStatusError) -> ApiError:
             return ApiError(504, f"The inference provider timed out: {message}")
         case 429:
             return ApiError(429, message, code=_code(error) or "rate_limit_exceeded", retry_after=_retry_after(error))
+        case status if status >= 500 and error.code == _INVALID_ANSWER:
+            return ApiError(502, message)
         case status if status >= 500:
             return ApiError(
                 502, f"The inference provider failed ({status}): {message}", retry_after=_retry_after(error)

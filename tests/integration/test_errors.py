@@ -384,6 +384,16 @@ def test_model_server_error_is_mapped_to_an_api_error(wire: Wire, upstream: Upst
     assert wire.listed(model=model) == []  # there was no output, so nothing is stored
 
 
+def test_page_instead_of_a_stream_is_named_in_the_error(wire: Wire, upstream: Upstream) -> None:
+    upstream.script("page", Reply(body="<html>Hello</html>", headers={"content-type": "text/html; charset=utf-8"}))
+    for stream in (False, True):
+        found = error_of(wire.post({"model": "local/page", "input": "hello", "stream": stream}), 502)
+        assert found["message"] == (
+            "The model server answered with status 200 and content type 'text/html; charset=utf-8' instead of an event "
+            "stream: check 'base_url'."
+        )
+
+
 def test_retry_after_http_date_is_converted_to_seconds(wire: Wire, upstream: Upstream) -> None:
     moment = formatdate(time.time() + 100, usegmt=True)
     upstream.script("busy", error(429, "queue is full", headers=QUICK | {"retry-after": moment}))
@@ -489,7 +499,7 @@ def test_model_server_json_instead_of_a_stream_is_502(wire: Wire, upstream: Upst
     """The bundled provider detects it before the stream starts. The host's reads it as a stream without events."""
     upstream.script("mute", [Reply(body={"hello": "world"}), Reply(body={"error": {"message": "no stream today"}})])
     request = {"model": "local/mute", "input": "hello", "stream": True}
-    assert "JSON" in error_of(wire.post(request), 502)["message"]
+    assert "'application/json' instead of an event stream" in error_of(wire.post(request), 502)["message"]
     assert "no stream today" in error_of(wire.post(request), 502)["message"]
     failed = final(wire.stream(model="vllm/mute", input="hello"))
     assert (failed["status"], failed["output"]) == ("failed", [])

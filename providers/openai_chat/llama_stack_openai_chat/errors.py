@@ -34,13 +34,31 @@ def from_status(request: httpx2.Request, head: Head, content: bytes) -> openai.A
     return _from_response(response, str(message or body), inner)
 
 
+_INVALID_ANSWER: Final = "invalid_answer"
+"""The code of errors whose status is not the server's."""
+
+_KIND_CHARACTERS: Final = 100
+"""Characters of a content type that an error quotes."""
+
+
 class NoAnswerError(openai.InternalServerError):
     """The server has accepted the request, but its response is not a valid answer."""
 
 
 def no_answer(request: httpx2.Request, why: str) -> NoAnswerError:
-    """Create the error for an invalid answer."""
-    return NoAnswerError(f"Error code: 502 - {why}", response=httpx2.Response(502, request=request), body=why)
+    """Create the error for an invalid answer; `why` is a sentence."""
+    body = {"message": why, "code": _INVALID_ANSWER}
+    return NoAnswerError(why, response=httpx2.Response(502, request=request), body=body)
+
+
+def unexpected(request: httpx2.Request, head: Head, expected: str) -> NoAnswerError:
+    """Create the error for an answer of another kind than `expected`."""
+    kind = head.header(b"content-type").decode(errors="replace")[:_KIND_CHARACTERS]
+    came = f"content type '{kind}'" if kind else "no content type"
+    return no_answer(
+        request,
+        f"The model server answered with status {head.status} and {came} instead of {expected}: check 'base_url'.",
+    )
 
 
 def from_answer(request: httpx2.Request, error: Any) -> openai.APIStatusError:
@@ -73,6 +91,8 @@ def why_unlisted(error: Exception) -> str:
     """Return a message for the operator about a server that does not list its models."""
     if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
         return f"The model server refuses the key (status {error.status_code}): check 'api_key'."
+    if isinstance(error, NoAnswerError):
+        return error.message
     if isinstance(error, openai.APIStatusError):
         return f"The model server answers with status {error.status_code}: check 'base_url'."
     if isinstance(error, openai.APIConnectionError):

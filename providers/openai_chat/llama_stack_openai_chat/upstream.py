@@ -96,13 +96,19 @@ class Upstream:
             openai.APIError: the request was refused, failed, or has an invalid answer.
         """
         request, data = self._request("POST", path, key, body)
-        content = await self._rest(await self._answer(request, data), request, max_bytes)
-        answer = _object(content, request, _MAX_VALUES if max_bytes <= _ANSWER_BYTES else VECTORS_BYTES)
+        connection = await self._answer(request, data)
+        head = connection.head
+        assert head
+        content = await self._rest(connection, request, max_bytes)
+        answer = _object(content, _MAX_VALUES if max_bytes <= _ANSWER_BYTES else VECTORS_BYTES)
+        if answer is None:
+            raise errors.unexpected(request.without_key(), head, "a JSON object")
         _refuse_error(answer, request)
         try:
             return build(answer)
         except (KeyError, TypeError, ValueError) as error:
-            raise errors.no_answer(request.without_key(), "its answer has an unexpected content type") from error
+            message = f"The model server's answer to {request.url} has other fields than it should: check 'base_url'."
+            raise errors.no_answer(request.without_key(), message) from error
 
     async def open_stream(
         self, path: str, body: bytes | bytearray, build: Callable[[Any], Any], key: str | None = None
@@ -117,13 +123,12 @@ class Upstream:
         """
         request, data = self._request("POST", path, key, body)
         connection = await self._answer(request, data)
-        assert connection.head
-        kind = connection.head.header(b"content-type").lower()
-        if kind.startswith((b"application/json", b"text/html")):
-            answer = _object(await self._rest(connection, request), request)
-            _refuse_error(answer, request)
-            raise errors.no_answer(request.without_key(), "it answers with JSON instead of a stream")
-        connection.head.drop_headers()
+        head = connection.head
+        assert head
+        if head.header(b"content-type").lower().startswith((b"application/json", b"text/html")):
+            _refuse_error(_object(await self._rest(connection, request)) or {}, request)
+            raise errors.unexpected(request.without_key(), head, "an event stream")
+        head.drop_headers()
         reader = EventReader(build, request.without_key)
         delivery = Delivery(reader)
         return EventStream(self._events(connection, request, reader, delivery), delivery, connection)
@@ -142,15 +147,15 @@ class Upstream:
             try:
                 await connection.ask(*data)
                 await self._check(connection, request)
-                answer = _object(await connection.read_all(_ANSWER_BYTES), request)
+                answer = _object(await connection.read_all(_ANSWER_BYTES)) or {}
             finally:
                 connection.close()
             return {str(model["id"]): _context_length(model) for model in answer["data"]}
         except OSError as error:
             raise errors.from_connection(error, request.without_key()) from error
         except (AttributeError, KeyError, TypeError) as error:
-            message = f"the answer of {request.url} is not a list of models"
-            raise errors.no_answer(request.without_key(), message) from error
+            assert connection.head
+            raise errors.unexpected(request.without_key(), connection.head, "a list of models") from error
 
     async def close(self) -> None:
         """Close the idle connections."""
@@ -219,7 +224,8 @@ class Upstream:
         if 300 <= head.status < 400:
             self._pool.release(connection)
             to = head.header(b"location").decode(errors="replace").partition("?")[0] or "another address"
-            raise errors.no_answer(request.without_key(), f"it redirects to {to}; set 'base_url' to the final address")
+            message = f"The model server redirects to {to}: set 'base_url' to the final address."
+            raise errors.no_answer(request.without_key(), message)
         if head.status >= 300:
             raise errors.from_status(request.without_key(), head, await self._rest(connection, request, _REFUSAL_BYTES))
 
@@ -270,15 +276,13 @@ async def _drain(connection: Connection, seconds: float) -> None:
         return
 
 
-def _object(content: bytes, request: _Request, values: int = _MAX_VALUES) -> dict[str, Any]:
-    """Decode a body that must be a JSON object of at most this many values."""
+def _object(content: bytes, values: int = _MAX_VALUES) -> dict[str, Any] | None:
+    """Decode a body; return None if it is not a JSON object of at most this many values."""
     try:
         answer = loads_few(content, values)
     except ValueError:
-        answer = None
-    if not isinstance(answer, dict):
-        raise errors.no_answer(request.without_key(), "its answer is not a JSON object")
-    return answer
+        return None
+    return answer if isinstance(answer, dict) else None
 
 
 def _refuse_error(answer: dict[str, Any], request: _Request) -> None:

@@ -797,11 +797,15 @@ async def test_connection_reset_before_body_raises_error() -> None:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 6\r\n\r\n<html>", "not a JSON object"),
-        (whole(200, [1]), "not a JSON object"),
+        (
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 6\r\n\r\n<html>",
+            "^The model server answered with status 200 and content type 'text/html' instead of an? (event stream|JSON "
+            "object): check 'base_url'.$",
+        ),
+        (whole(200, [1]), "status 200 and content type 'application/json' instead of"),
         (whole(200, {"error": {"message": "Not now."}}), "502 - Not now."),
         (whole(200, {"error": "Not now."}), "502 - Not now."),
-        (whole(307, {}, "location: https://elsewhere/v1?key=secret"), "redirects to https://elsewhere/v1;"),
+        (whole(307, {}, "location: https://elsewhere/v1?key=secret"), "redirects to https://elsewhere/v1: set"),
     ],
     ids=["a page", "a list", "an error", "a word", "a redirect"],
 )
@@ -836,7 +840,7 @@ async def test_json_instead_of_stream_raises_error() -> None:
             await peer.send(whole(200, {"object": "chat.completion"}))
 
     async with serving(answers) as server, upstream(server) as client:
-        with pytest.raises(openai.APIError, match="JSON"):
+        with pytest.raises(openai.APIError, match="'application/json' instead of an event stream"):
             await opened(client)
 
 
@@ -924,7 +928,7 @@ async def test_malformed_list_of_models_raises_error(answer: Any) -> None:
         await peer.send(whole(200, answer))
 
     async with serving(answers) as server, upstream(server) as client:
-        with pytest.raises(openai.InternalServerError, match=r"not a list of models|not a JSON object"):
+        with pytest.raises(openai.InternalServerError, match=r"instead of a list of models"):
             await client.models()
 
 
