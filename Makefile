@@ -40,15 +40,20 @@ $(READY): pyproject.toml constraints/llama-stack.txt constraints/standalone.txt 
 
 RUN_NEEDS := pyproject.toml constraints/llama-stack.txt constraints/standalone.txt scripts/install-run scripts/find-python
 
-$(READY_RUN): $(RUN_NEEDS)
+# Refuses variables that the demo's server would not accept, before packages are installed.
+.PHONY: check-environment
+check-environment:
+	@python=$$(scripts/find-python) && "$$python" demo/environment.py
+
+$(READY_RUN): $(RUN_NEEDS) | check-environment
 	@scripts/install-run .venv-run server
 	@touch $@
 
-$(READY_RUN_SEARCH): $(READY_RUN)
+$(READY_RUN_SEARCH): $(READY_RUN) | check-environment
 	@scripts/install-run .venv-run search
 	@touch $@
 
-$(READY_RUN_MODEL): $(READY_RUN)
+$(READY_RUN_MODEL): $(READY_RUN) | check-environment
 	@scripts/install-run .venv-run model
 	@touch $@
 

@@ -22,6 +22,7 @@ from environment import check_environment
 from processes import ServerError, bypass_proxies, exit_on_signals
 from stack import Stack, first_model, running_stack
 from terminal import bold, dim, error
+from tools import check_searxng
 
 
 class Person(BaseModel):
@@ -130,6 +131,7 @@ def main() -> int:
     bypass_proxies()
     try:
         check_environment()
+        check_searxng()
     except ValueError as problem:
         error(f"\n{problem}")
         return 1

@@ -1,13 +1,15 @@
-"""Checks of the environment variables that the demo's server reads, before anything is started."""
+"""Checks of the environment variables that the demo's server reads, before anything is started.
+
+`make` runs this module before it installs packages, so it imports only the standard library.
+"""
 
 import os
+import sys
 import tempfile
 from base64 import b64decode, b64encode
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from llama_stack_responses.host.searxng import SearxngConfig
+from terminal import error
 
 SECRET_BYTES = 32
 SECRETS = ("RESPONSES_SECRET", "RESPONSES_SECRET_2")
@@ -21,7 +23,6 @@ def check_environment() -> None:
         _check_secret(name)
     for name, values in CHOICES.items():
         _check_choice(name, values)
-    _check_searxng()
     _check_seconds("FINISH_SECONDS")
     if folder := os.environ.get("CONTAINERS_DIR"):
         writable("CONTAINERS_DIR", Path(folder))
@@ -59,14 +60,6 @@ def _check_choice(name: str, values: list[str]) -> None:
         raise ValueError(f"{name} is {chosen!r}; it can be {listed}, or be left out.")
 
 
-def _check_searxng() -> None:
-    if url := os.environ.get("SEARXNG_URL"):
-        try:
-            SearxngConfig(url=url)
-        except ValidationError as problem:
-            raise ValueError(f"SEARXNG_URL is {url!r}; it must be of the form http://HOST:PORT.") from problem
-
-
 def _check_seconds(name: str) -> None:
     seconds = os.environ.get(name) or "0"
     try:
@@ -75,3 +68,17 @@ def _check_seconds(name: str) -> None:
         valid = False
     if not valid:
         raise ValueError(f"{name} is {seconds!r}; it must be a number of seconds, 0 or more.")
+
+
+def main() -> int:
+    """Check the variables; return 1 after an error."""
+    try:
+        check_environment()
+    except ValueError as problem:
+        error(f"\n{problem}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -26,7 +26,7 @@ from llama_stack_openai_chat.config import OpenAIChatConfig
 from processes import ServerError, bypass_proxies, exit_on_signals
 from stack import ROOT, Stack, running_stack
 from terminal import bold, error
-from tools import described, why_no_sandbox
+from tools import check_searxng, described, why_no_sandbox
 
 DEFAULT_PORT = "8321"
 CHECK_URL = "check INFERENCE_URL, which mostly ends with /v1"
@@ -122,6 +122,7 @@ def introduce(stack: Stack, state: Path, no_sandbox: str | None) -> None:
 def serve() -> None:
     """Serve until a signal arrives."""
     check_environment()
+    check_searxng()
     url, port, state = chosen_model_server(), chosen_port(), chosen_folder()
     no_sandbox = why_no_sandbox()
     if not no_sandbox:

@@ -5,8 +5,11 @@ import os
 import tempfile
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from llama_stack_responses.config.services import CodeInterpreter
 from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.host.searxng import SearxngConfig
 from llama_stack_responses.sandbox.factory import open_containers
 
 SERVICES = {
@@ -16,6 +19,15 @@ SERVICES = {
     "BRAVE_SEARCH_API_KEY": "Brave",
 }
 """Web search services, by the environment variable that enables them."""
+
+
+def check_searxng() -> None:
+    """Raise `ValueError` with a sentence for the user if the address of SearXNG is invalid."""
+    if url := os.environ.get("SEARXNG_URL"):
+        try:
+            SearxngConfig(url=url)
+        except ValidationError as problem:
+            raise ValueError(f"SEARXNG_URL is {url!r}; it must be of the form http://HOST:PORT.") from problem
 
 
 async def _try(folder: Path) -> str | None:

@@ -14,13 +14,13 @@ TESTS: Final = ROOT / "tests"
 LIVE: Final = "tests/integration"
 WHEELS: Final = TESTS / "wheels" / "try_wheels.py"
 """Tests that need a package index; the file's name excludes them from runs that do not name it."""
+ENV: Final = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
 
 
 def commands(target: str) -> dict[str, list[str]]:
     """Return the arguments of pytest in each command of a target, by the name of the report."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     printed = subprocess.run(
-        ["make", "--dry-run", "--directory", ROOT, target], env=env, capture_output=True, text=True, check=True
+        ["make", "--dry-run", "--directory", ROOT, target], env=ENV, capture_output=True, text=True, check=True
     ).stdout
     found = {}
     for line in printed.splitlines():
@@ -91,3 +91,20 @@ def test_both_hosts_marker_is_only_used_in_live_tests() -> None:
 
 def test_ci_runs_every_test() -> None:
     assert "test-all" in (ROOT / ".ci" / "run").read_text().split()
+
+
+@pytest.mark.parametrize("target", ["demo", "serve"])
+def test_unknown_web_search_is_refused_before_packages_are_installed(target: str, tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    for each in (*ROOT.iterdir(), *(ROOT / "scripts").iterdir()):
+        if not each.name.startswith(".") and each.name not in ("scripts", "install-run"):
+            (tmp_path / each.relative_to(ROOT)).symlink_to(each)
+    installer = tmp_path / "scripts" / "install-run"
+    installer.write_text("#!/bin/sh\necho installing\nexit 1\n")
+    installer.chmod(0o755)
+    ran = subprocess.run(
+        ["make", target], cwd=tmp_path, env=ENV | {"WEB_SEARCH": "google"}, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 2
+    assert "WEB_SEARCH is 'google'; it can be 'ddgs', or be left out." in ran.stderr
+    assert "installing" not in ran.stdout
