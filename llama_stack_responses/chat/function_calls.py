@@ -42,7 +42,7 @@ def as_functions(items: Iterable[Json], names: Names) -> Iterator[Json]:
             yield tool_output(call_id, exchange["output"])
         elif call := as_call(item, names):
             yield call
-        elif item.get("execution") == "server" or item.get("call_id") in answered:
+        elif _is_servers(item) or item.get("call_id") in answered:
             continue  # the output of a hosted call, which was yielded with the call
         else:
             yield item if item.get(HOSTED) else as_output(item, names) or item
@@ -58,7 +58,16 @@ def _exchange_of(item: Json, approvals: Approvals) -> Json | None:
     if item["type"] == "mcp_approval_request":
         refusal = approvals.refusal(item)
         return _mcp(item, refusal) if refusal else None
-    return _REBUILD[item["type"]](item) if item["type"] in _REBUILD and item.get("execution") != "client" else None
+    ran_here = "execution" not in item or _is_servers(item)
+    return _REBUILD[item["type"]](item) if item["type"] in _REBUILD and ran_here else None
+
+
+def _is_servers(item: Json) -> bool:
+    """Return whether an item belongs to a tool search by the server.
+
+    Earlier versions stored items of a client's search without the `call_id` that would join its call and its output.
+    """
+    return "execution" in item and (item["execution"] == "server" or item.get("call_id") is None)
 
 
 def _exchange(name: str, arguments: Json, output: str) -> Json:
