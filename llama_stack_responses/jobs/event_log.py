@@ -81,11 +81,14 @@ class EventLog:
 
     async def batch(self, response_id: str, events: Sequence[Event]) -> list[Op]:
         """Return the ops that append `events` and notify readers."""
-        if not events:
-            return []
-        if not are_large(events):
-            return self.small_batch(response_id, SharedEvents(events))
-        return [*await asyncio.to_thread(list_yielding_lock, _rows(response_id, events)), Notify(response_id)]
+        return await self.shared_batch(response_id, SharedEvents(events)) if events else []
+
+    async def shared_batch(self, response_id: str, events: SharedEvents) -> list[Op]:
+        """Return the ops of `batch` for events that readers in this process may get too."""
+        if not are_large(events.run or events.events):
+            return self.small_batch(response_id, events)
+        rows = _rows(response_id, events.events)
+        return [*await asyncio.to_thread(list_yielding_lock, rows), Notify(response_id)]
 
     def small_batch(self, response_id: str, events: SharedEvents) -> list[Op]:
         """Return the ops of `batch` for events that are not large."""

@@ -70,11 +70,11 @@ class JobWriter:
     async def write(self) -> None:
         """Store the buffered events and the due checkpoint in one commit, so that they always match."""
         async with self._alone():
-            events, due = self._take(), self.due
-            self._waiting = SharedEvents(events) if events else None
-            if not (due or events):
+            self._waiting, due = self._taken(), self.due
+            if not (due or self._waiting):
                 return
-            ops = [*await self._event_log.batch(self._response_id, events), *self._requests.ops()]
+            ops = await self._event_log.shared_batch(self._response_id, self._waiting) if self._waiting else []
+            ops += self._requests.ops()
             if due:
                 ops.append(Put(f"k/{self._response_id}", await due.encode()))
             await self._retry(lambda: self._records.commit(ops, [self.fence]))
@@ -90,7 +90,8 @@ class JobWriter:
             store: stores all of them, with further ops.
         """
         async with self._alone():
-            last, requests = [*self._take(), *end], self._requests.ops()
+            taken, requests = self._taken(), self._requests.ops()
+            last = [*taken.events, *end] if taken else end
             self.transcript.note(last)
             self._waiting = None
             try:
@@ -134,9 +135,12 @@ class JobWriter:
         else:
             self.transcript.note_run(stored.run)
 
-    def _take(self) -> list[Event]:
-        """Return the events that are not stored yet, and take the buffered ones among them."""
-        return [*(self._waiting.events if self._waiting else ()), *self._event_buffer.ready()]
+    def _taken(self) -> SharedEvents | None:
+        """Return the events that are not stored yet, and take the buffered ones among them; None if there are none."""
+        if self._waiting is None:
+            taken = self._event_buffer.take()
+            return SharedEvents(taken) if taken else None
+        return SharedEvents([*self._waiting.events, *self._event_buffer.ready()])
 
     @asynccontextmanager
     async def _alone(self) -> AsyncGenerator[None]:

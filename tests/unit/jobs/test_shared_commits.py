@@ -17,6 +17,8 @@ from llama_stack_responses.core.stream.fragments import Fragments
 from llama_stack_responses.core.stream.output import OpenText, Output
 from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.generation.event_buffer import EventBuffer
+from llama_stack_responses.generation.shared_events import SharedEvents
+from llama_stack_responses.jobs.direct_delivery import DirectClient, Reader
 from llama_stack_responses.jobs.event_log import EventLog
 from llama_stack_responses.jobs.job import Checkpoint, Job, JobState
 from llama_stack_responses.jobs.job_writer import JobWriter
@@ -67,7 +69,8 @@ class Jobs:
     store: Store = field(default_factory=Store)
 
     def __post_init__(self) -> None:
-        self.event_log = EventLog(self.store, Notifier())
+        self.notifier = Notifier()
+        self.event_log = EventLog(self.store, self.notifier)
         self.shared = SharedCommits(self.store, 0)
         self.buffers: dict[str, EventBuffer] = {}
 
@@ -360,3 +363,34 @@ async def test_jobs_write_by_themselves_after_an_unexpected_error(jobs: Jobs, mo
             await writer.write()
     assert await jobs.stored("resp_1") == [event()]
     assert await jobs.join(*writers) == [False] * 2
+
+
+@pytest.mark.parametrize("text", [None, "more "])
+async def test_events_that_a_job_writes_by_itself_are_encoded_once_for_the_store_and_its_readers(
+    jobs: Jobs, text: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = await jobs.writing("resp_0", text) if text else await jobs.writer("resp_0", events=[event(), event(2)])
+    encoded: list[Sequence[bytes]] = []
+    encode = SharedEvents._encoded
+
+    def count(events: SharedEvents) -> Sequence[bytes]:
+        encoded.append(encode(events))
+        return encoded[-1]
+
+    monkeypatch.setattr(SharedEvents, "_encoded", count)
+    passed_on: list[SharedEvents] = []
+
+    def write(events: SharedEvents) -> bool:
+        passed_on.append(events)
+        return bool(list(events.encoded()))
+
+    client = DirectClient(lambda: write)
+    client.connect()
+    first = SharedEvents(jobs.buffers["resp_0"].waiting).first
+    with jobs.notifier.subscribe("resp_0") as subscription:
+        reader = Reader(subscription, first - 1, client)
+        reader.waits = True
+        with jobs.event_log.readers.joined("resp_0", reader):
+            await writer.write()
+    assert [list(each.events) for each in passed_on] == [await jobs.stored("resp_0")]
+    assert len(encoded) == 1
