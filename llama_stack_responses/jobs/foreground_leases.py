@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from ..core.errors import ApiError
-from ..core.json_blocks import dumps
+from ..core.json_values import is_large
 from ..core.owner import Owner
 from ..core.types import Json
 from ..intervals import DEFAULT, Intervals
@@ -234,19 +234,16 @@ class StoredLeases:
 
 def _encoded(response: Json, owner: Owner, base: str | None, input_items: Sequence[Json]) -> bytes:
     """Return the value of a `v/` row."""
-    sizes = {name: _size(response[name]) for name in _EMPTY}
-    stored = response | {name: empty for name, empty in _EMPTY.items() if sizes[name] > _LARGE_FIELD_BYTES}
+    # Nothing is encoded to be measured: one call would hold the interpreter lock for the whole input.
+    left_out = {name: empty for name, empty in _EMPTY.items() if is_large(response[name], _LARGE_FIELD_BYTES)}
+    stored = response | left_out
     known = {
         "response": stored,
         "owner": owner.encode(),
         "base": base,
-        "input_items": [] if _size(input_items) > _LARGE_BYTES else input_items,
+        "input_items": [] if is_large(input_items, _LARGE_BYTES) else input_items,
     }
-    return codec.encode(known, pack=sum(sizes.values()) <= _LARGE_BYTES)
-
-
-def _size(value: Any) -> int:
-    return len(dumps(value))
+    return codec.encode(known, pack=not is_large([response[name] for name in _EMPTY], _LARGE_BYTES))
 
 
 def _gone(worker: str, response_id: str) -> list[Op]:

@@ -10,6 +10,7 @@ from typing import Final
 from ..core.exchanges import with_exchanges
 from ..core.ids import seeded
 from ..core.json_blocks import dumps
+from ..core.json_values import is_large
 from ..core.owner import Owner
 from ..core.stream.transcript import Mark
 from ..core.types import Json
@@ -30,7 +31,7 @@ from .layout import (
     unsettled,
 )
 from .list_rows import first_words, list_row
-from .read_allowance import Computation, computed
+from .read_allowance import INLINE_BYTES, Computation, computed
 from .records import Condition, Conflict, Delete, Ensure, Op, Put, Record, Records, VersionIs
 
 _FIELDS: Final = ("tools", "instructions", "text")
@@ -270,7 +271,7 @@ class Saving:
         another response to the same input finds it stored.
         """
         continues = self._base is not None or begins_with_stand_in(self._items)
-        return continues and len(dumps(list(rest))) <= _SHORT_BYTES
+        return continues and not is_large(rest, INLINE_BYTES) and len(dumps(list(rest))) <= _SHORT_BYTES
 
     def _list_ops(self, old: Entry | None, new: Entry) -> list[Op]:
         """Return the ops that write the row in the owner's list, and the recorded chat requests."""
