@@ -6,10 +6,9 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-STATUSES: Final = ("queued", "in_progress", "completed", "incomplete", "failed", "cancelled")
-"""All statuses of responses."""
+from ..core.statuses import STATUSES
 
 type Add = Callable[..., ArgumentParser]
 

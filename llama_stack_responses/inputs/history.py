@@ -15,6 +15,7 @@ from ..core.owner import Owner
 from ..core.schema.conversation_bodies import no_conversation
 from ..core.schema.items import ANSWERS, check_ids
 from ..core.schema.request import CreateRequest
+from ..core.statuses import UNFINISHED
 from ..core.types import Json
 from ..store.archive import Archive
 from ..store.codec import TooLarge
@@ -168,7 +169,7 @@ class HistoryReader:
                 "previous_response_id",
                 "previous_response_not_found",
             )
-        if entry is None or entry.response["status"] in ("queued", "in_progress"):
+        if entry is None or entry.response["status"] in UNFINISHED:
             raise bad_request(
                 f"Previous response '{previous_response_id}' is still in progress. Continue it after it has ended.",
                 "previous_response_id",

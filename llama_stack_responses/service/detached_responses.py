@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..core.access import Access
 from ..core.errors import ApiError
+from ..core.statuses import UNFINISHED
 from ..core.types import Json
 from ..generation.factory import GenerationFactory
 from ..inputs.history import Hold
@@ -16,7 +17,7 @@ from ..jobs.background import BackgroundJobs
 from ..store.archive import Archive
 from ..store.records import Put, VersionIs
 from .idempotency import IdempotencyClaim, IdempotencyKeys
-from .response_reader import RUNNING, ResponseReader
+from .response_reader import ResponseReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ class DetachedResponses:
         """
         await self._jobs.events.ended(response_id)
         response = await self._reader.retrieve(response_id, hold)
-        if response["status"] in RUNNING:
+        if response["status"] in UNFINISHED:
             raise ApiError(
                 503,
                 "The server is shutting down, and another server continues the response. Send the request again.",

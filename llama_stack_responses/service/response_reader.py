@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Final
 
 from ..admission import Reservation
 from ..core.access import Access, Action
@@ -14,6 +13,7 @@ from ..core.errors import ApiError, bad_request, not_found
 from ..core.ids import check_response_id
 from ..core.listed_items import Order, Page, listed, page_after
 from ..core.owner import Owner
+from ..core.statuses import UNFINISHED
 from ..core.stream.events import TERMINAL, Event
 from ..core.types import Json
 from ..inputs.history import HistoryReader, Hold
@@ -23,8 +23,6 @@ from ..store.archive import Archive
 from ..store.running_response import RunningResponse
 from ..store.stored_response import StoredResponse
 from .replays import Replays
-
-RUNNING: Final = ("queued", "in_progress")
 
 
 class ServerClosing(Exception):  # noqa: N818 (nothing went wrong)
@@ -86,7 +84,7 @@ class ResponseReader:
                 still runs; 429 or 503, the reservation is refused.
         """
         status, version = await self._status_and_version(response_id)
-        if status in RUNNING:
+        if status in UNFINISHED:
             with reserve().add(1):
                 pass  # refuses the request while this user's other readers hold all that they may
             return self._follow(response_id, after, silence, reserve, client)
@@ -107,7 +105,7 @@ class ResponseReader:
                     return
                 after = events[-1]["sequence_number"] if events else after
         status, version = await self._status_and_version(response_id)
-        if status in RUNNING:
+        if status in UNFINISHED:
             raise ServerClosing
         after = max(after, client.last) if client else after
         async with aclosing(await self._replay(response_id, version, after, reserve)) as replayed:

@@ -13,6 +13,7 @@ from ..core.access import Access
 from ..core.errors import ApiError, OutcomeUnknown, bad_request
 from ..core.json_values import VALUE_BYTES
 from ..core.schema.request import CreateRequest
+from ..core.statuses import UNFINISHED
 from ..core.types import Json
 from ..generation.activity import Activity
 from ..generation.connection_options import ConnectionOptions
@@ -46,7 +47,7 @@ from .gauge_values import GaugeValues
 from .health import Health
 from .idempotency import IdempotencyClaim, IdempotencyKeys
 from .readiness import Readiness, ReadinessCheck, ReadinessReport
-from .response_reader import RUNNING, ResponseReader
+from .response_reader import ResponseReader
 from .response_writer import ResponseWriter
 from .server_lifecycle import ServerLifecycle
 from .token_counting import TokenCounting
@@ -266,7 +267,7 @@ class OpenAIResponsesImpl:
         if isinstance(response, RunningResponse):
             if await self.jobs.foreground.delete(response):
                 return
-        elif response.response["status"] in RUNNING:
+        elif response.response["status"] in UNFINISHED:
             await self.jobs.cancel(response_id)
         await until_known(
             lambda _: self.archive.delete(response_id),
@@ -289,7 +290,7 @@ class OpenAIResponsesImpl:
         stored = await self.reader.find(response_id, "update")
         if not stored.response["background"]:
             raise bad_request("Cannot cancel a synchronous response.")
-        if stored.response["status"] in RUNNING:
+        if stored.response["status"] in UNFINISHED:
             await self.jobs.cancel(response_id)
         return await self.reader.retrieve(response_id, hold)
 

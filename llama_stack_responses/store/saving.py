@@ -12,6 +12,7 @@ from ..core.ids import seeded
 from ..core.json_blocks import dumps
 from ..core.json_values import is_large
 from ..core.owner import Owner
+from ..core.statuses import UNFINISHED
 from ..core.stream.transcript import Mark
 from ..core.types import Json
 from . import codec, nodes, own_ids
@@ -38,7 +39,6 @@ _FIELDS: Final = ("tools", "instructions", "text")
 _BIG_BYTES: Final = 256
 _SHORT_BYTES: Final = 2048
 _RECENT_ITEMS: Final = 32
-_UNFINISHED: Final = ("queued", "in_progress")
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +281,7 @@ class Saving:
         return [Put(new.listed, list_row(self._response, words, new.timing)), *requests]
 
     def _entry(self, known: Mapping[str, Record], old: Entry | None, order: str, *, joined: bool) -> Entry:
-        unfinished = self._response["status"] in _UNFINISHED
+        unfinished = self._response["status"] in UNFINISHED
         found = known.get(f"n/{self._history}") if self._output else None
         own = found is not None and list(nodes.decode(found.value).items[-len(self._output) :]) != self._output
         response = {**self._response, **dict.fromkeys(self._field_names), "output": self._output if own else []}

@@ -10,6 +10,7 @@ from typing import Any, Final
 from ..core.errors import bad_request
 from ..core.listed_items import Order
 from ..core.owner import Owner
+from ..core.statuses import UNFINISHED
 from ..core.types import Json
 from ..jobs.background import BackgroundJobs
 from ..store.archive import Archive
@@ -18,8 +19,6 @@ from ..store.records import Record
 from ..store.row_list import Span
 
 _CURSOR: Final = re.compile("([0-9a-f]{14})-(resp_[0-9a-zA-Z_-]{1,64})")
-WAITING: Final = frozenset({"queued", "in_progress"})
-"""Statuses of a job; the row of a response says `queued` for both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class ListFilter:
 
     def may_match(self, row: Row) -> bool:
         """Return whether a row matches, as far as its own fields show it: a queued one may have started."""
-        statuses = self.statuses | WAITING if self.statuses & WAITING else self.statuses
+        statuses = self.statuses if self.statuses.isdisjoint(UNFINISHED) else self.statuses.union(UNFINISHED)
         return (
             (not statuses or row["status"] in statuses)
             and (self.model is None or self.model in (row["model"], row["model"].partition("/")[2]))
@@ -122,7 +121,7 @@ class Lists:
 
     async def current(self, rows: Sequence[Row]) -> list[Row]:
         """Return the rows with the current status of those that were queued."""
-        queued = [row["id"] for row in rows if row["status"] in WAITING]
+        queued = [row["id"] for row in rows if row["status"] in UNFINISHED]
         jobs = await self._jobs.find_many(queued)
         running = {each for each, job in jobs.items() if job.state.worker}
         return [row | {"status": "in_progress"} if row["id"] in running else row for row in rows]

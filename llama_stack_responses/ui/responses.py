@@ -12,10 +12,10 @@ from typing import Final
 from ..core.errors import bad_request
 from ..core.json_blocks import dumps
 from ..core.listed_items import Order
+from ..core.statuses import UNFINISHED
 from ..core.stream.replay import replay
 from ..core.types import Json
 from ..inputs.history import Hold
-from ..service.response_reader import RUNNING
 from ..service.responses import OpenAIResponsesImpl
 from ..store.layout import chat_request
 from ..store.read_allowance import ReadAllowance
@@ -128,7 +128,7 @@ class Views:
 
     async def _ended(self, response_id: str, hold: Hold | None) -> StoredResponse:
         response = await self._impl.reader.find(response_id, "read", hold)
-        if isinstance(response, RunningResponse) or response.response["status"] in RUNNING:
+        if isinstance(response, RunningResponse) or response.response["status"] in UNFINISHED:
             raise bad_request(f"Response '{response_id}' is still in progress.", code="response_not_ready")
         return response
 

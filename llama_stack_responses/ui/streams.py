@@ -9,13 +9,14 @@ from typing import Final
 
 from ..core.errors import ApiError
 from ..core.owner import Owner
+from ..core.statuses import UNFINISHED
 from ..core.types import Json
 from ..jobs.overview import JobNow
 from ..service.responses import OpenAIResponsesImpl
 from ..store.hashing import Hasher
 from ..store.list_rows import Row
 from ..store.records import Record
-from .lists import WAITING, ListFilter, Lists
+from .lists import ListFilter, Lists
 from .shared_values import SharedValues
 
 type NamedEvent = tuple[str, Json]
@@ -171,7 +172,7 @@ class _Changes:
     def _remember(self, rows: Sequence[Row], started: Sequence[Row], gone: Sequence[str]) -> None:
         for row in (*rows, *started):
             self._waiting.pop(row["id"], None)
-            if row["status"] in WAITING:
+            if row["status"] in UNFINISHED:
                 self._waiting[row["id"]] = row
         for response_id in gone:
             self._waiting.pop(response_id, None)

@@ -13,6 +13,7 @@ from fastapi import Response
 from llama_stack_responses.core.schema.items import ITEMS_SCHEMA
 from llama_stack_responses.core.schema.request import INCLUDABLE
 from llama_stack_responses.core.schema.shapes import Schema, any_of, metadata, or_null, schema_of
+from llama_stack_responses.core.statuses import STATUSES
 
 TEXT: Final[Schema] = {"type": "string"}
 WHOLE: Final[Schema] = {"type": "integer", "minimum": 0}
@@ -85,7 +86,7 @@ RESPONSE: Final = whole(
     id=an_id("resp"),
     object=constant("response"),
     created_at=_TIME,
-    status=one_of("queued", "in_progress", "completed", "incomplete", "failed", "cancelled"),
+    status=one_of(*STATUSES),
     background=YES_OR_NO,
     completed_at=or_null(_TIME),
     error=or_null(whole(code=TEXT, message=TEXT)),

@@ -13,6 +13,7 @@ from llama_stack_responses.core.errors import bad_request
 from llama_stack_responses.core.ids import check_response_id
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.schema.shapes import Schema
+from llama_stack_responses.core.statuses import STATUSES
 from llama_stack_responses.installed_host import own_version
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.ui.chains import ChainViews
@@ -26,7 +27,6 @@ from .requests import Handler, Query, add_fallback, routes_within
 from .responses import JsonResponse, stream_headers
 from .route_admission import RouteAdmission
 
-STATUSES: Final = ("queued", "in_progress", "completed", "incomplete", "failed", "cancelled")
 _NUMBER: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 _MAX_PAIRS: Final = 16
 

@@ -39,7 +39,7 @@ LAYERS: Final = {
         {"console"},
     ),
     f"{PACKAGE}.core": (
-        {"charsets", "errors", "json_decoding", "json_values", "lru_cache", "owner", "surrogates", "types"},
+        {"charsets", "errors", "json_decoding", "json_values", "lru_cache", "owner", "statuses", "surrogates", "types"},
         {"access", "arguments", "exchanges", "ids", "json_blocks", "mcp_approvals", "mcp_calls", "moderation_results"},
         {"mcp_secrets"},
         {"schema"},

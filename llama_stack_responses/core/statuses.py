@@ -1,0 +1,11 @@
+"""The statuses of a response."""
+
+from __future__ import annotations
+
+from typing import Final
+
+UNFINISHED: Final = ("queued", "in_progress")
+"""Statuses of a response that waits or runs."""
+
+STATUSES: Final = (*UNFINISHED, "completed", "incomplete", "failed", "cancelled")
+"""All statuses, as OpenAI's type has them."""
