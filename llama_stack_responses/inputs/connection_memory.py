@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Final
 
 from ..admission import Reservation
@@ -47,7 +48,7 @@ class RememberedTurn:
         while turn:
             parts.append(turn.items)
             turn = turn.before
-        return [item for part in reversed(parts) for item in part]
+        return [*chain.from_iterable(reversed(parts))]
 
 
 class ConnectionMemory:

@@ -142,8 +142,7 @@ class Saving:
             return await self.read(records, decoder, compared_bytes)
         earlier = self._inputs[:-_RECENT_ITEMS]
         if earlier and not any(f"n/{name}" in known for name in self._inputs[-_RECENT_ITEMS:]):
-            pointers_of_earlier = await computed(lambda: self._pointers(self._items[:-_RECENT_ITEMS]), self._items)
-            known |= await records.get_many([*(f"n/{name}" for name in earlier), *pointers_of_earlier])
+            known |= await records.get_many(await computed(partial(self._earlier_keys, earlier), self._items))
         return known | await self._read_ids(records, decoder, known, compared_bytes)
 
     async def _read_ids(
@@ -152,7 +151,7 @@ class Saving:
         """Find out which items are stored with other ids; return the node with theirs if it is stored."""
         self._own_ids, self._ids = (), self._base_ids
         names, items = [*self._inputs, *self._outputs], [*self._items, *self._output]
-        shared = max((index + 1 for index, name in enumerate(names) if self._is_end(index, name, known)), default=0)
+        shared = await computed(partial(self._shared, names, known), items)
         names, items = names[:shared], items[:shared]
         computation = Computation(items)
         others = await own_ids.indices_with_other_ids(records, self._hasher, names, items, computation)
@@ -174,6 +173,14 @@ class Saving:
             return {}
         self._ids = self._hasher.own_ids(self._base_ids, self._own_ids)
         return await records.get_many([f"n/{self._ids}", *self._pointers(self._own_ids)])
+
+    def _earlier_keys(self, names: Sequence[str]) -> list[str]:
+        """Return the keys of all but the recent input items: of the nodes of these names, and of the pointers."""
+        return [*(f"n/{name}" for name in names), *self._pointers(self._items[:-_RECENT_ITEMS])]
+
+    def _shared(self, names: Sequence[str], known: Mapping[str, Record]) -> int:
+        """Return how many items the longest history has that the save takes as it is stored."""
+        return max((index + 1 for index, name in enumerate(names) if self._is_end(index, name, known)), default=0)
 
     def _pointers(self, items: Sequence[Json]) -> list[str]:
         """Return the keys of the pointers to these items, which lead to another node if the client sent them again."""
