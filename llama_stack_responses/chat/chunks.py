@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import orjson
 
-from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.stream.calls import CUSTOM_INPUT
-from llama_stack_responses.core.stream.deltas import (
+from ..core.errors import ApiError
+from ..core.stream.calls import CUSTOM_INPUT
+from ..core.stream.deltas import (
     Annotation,
     Delta,
     Finish,
@@ -21,10 +21,9 @@ from llama_stack_responses.core.stream.deltas import (
     Text,
     ToolCall,
 )
-from llama_stack_responses.core.stream.usage import Usage
-from llama_stack_responses.core.surrogates import without_surrogates
-from llama_stack_responses.logs import get_logger
-
+from ..core.stream.usage import Usage
+from ..core.surrogates import without_surrogates
+from ..logs import get_logger
 from .pieces import (
     FEW,
     PIECE_CHARACTERS,

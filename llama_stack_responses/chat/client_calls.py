@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import orjson
 
-from llama_stack_responses.core.stream.calls import CUSTOM_INPUT
-from llama_stack_responses.core.types import Json
+from ..core.stream.calls import CUSTOM_INPUT
+from ..core.types import Json
 
 Names = Mapping[tuple[str | None, str], str]
 """The model's names for the client's functions, by namespace (or None) and name."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from llama_stack_responses.core.schema.request import CreateRequest
-
+from ..core.schema.request import CreateRequest
 from ..core.types import Json
 from .profile import Profile
 from .request import chat_request

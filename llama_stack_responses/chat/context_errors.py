@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from llama_stack_responses.core.errors import TooLongError
+from ..core.errors import TooLongError
 
 _READ_CHARACTERS: Final = 10_000
 """Maximum characters of a message that are searched: a server may repeat the request in it."""

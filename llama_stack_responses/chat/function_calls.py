@@ -7,10 +7,9 @@ from typing import Final
 
 import orjson
 
-from llama_stack_responses.core.exchanges import EXCHANGE
-from llama_stack_responses.core.mcp_approvals import Approvals
-from llama_stack_responses.core.mcp_calls import error_text, qualified_name
-
+from ..core.exchanges import EXCHANGE
+from ..core.mcp_approvals import Approvals
+from ..core.mcp_calls import error_text, qualified_name
 from ..core.types import Json
 from .client_calls import Names, as_call, as_output
 

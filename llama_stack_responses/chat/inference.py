@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Protocol
 
-from llama_stack_responses.core.errors import ApiError
+from ..core.errors import ApiError
 
 type Receive = Callable[[Any], bool]
 """Takes a chunk as soon as it has arrived; returns False to have it read, and nothing passed on until it was read."""

@@ -10,9 +10,8 @@ from typing import Any, Final
 
 import orjson
 
-from llama_stack_responses.core.reasoning_segments import ReasoningSegment, plain_reasoning
-from llama_stack_responses.core.truncation import PINNED
-
+from ..core.reasoning_segments import ReasoningSegment, plain_reasoning
+from ..core.truncation import PINNED
 from ..core.types import Json
 from .client_calls import Names
 from .function_calls import HOSTED, as_functions

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import batched, islice
 from typing import Any, Final
 
-from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.stream.deltas import Delta, ToolCall
-from llama_stack_responses.core.surrogates import without_surrogates
+from ..core.errors import ApiError
+from ..core.stream.deltas import Delta, ToolCall
+from ..core.surrogates import without_surrogates
 
 PIECE_CHARACTERS: Final = 4_096
 """Maximum characters of one delta's text or arguments."""

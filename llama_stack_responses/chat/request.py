@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from llama_stack_responses.core.schema.request import CreateRequest
-from llama_stack_responses.core.stream.calls import CUSTOM_INPUT
-
+from ..core.schema.request import CreateRequest
+from ..core.stream.calls import CUSTOM_INPUT
 from ..core.types import Json
 from .profile import Profile
 

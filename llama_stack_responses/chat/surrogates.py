@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from llama_stack_responses.core.surrogates import without_surrogates
+from ..core.surrogates import without_surrogates
 
 
 class SurrogateJoiner:

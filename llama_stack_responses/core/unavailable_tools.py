@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.schema.search_tools import WEB_SEARCH_TYPES
-from llama_stack_responses.core.types import Json
+from .errors import ApiError
+from .schema.search_tools import WEB_SEARCH_TYPES
+from .types import Json
 
 Policy = Literal["refuse", "omit"]
 HostedTool = Literal[

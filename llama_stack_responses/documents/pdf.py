@@ -6,9 +6,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
 
-from llama_stack_responses.process_pool.pool import Task, WorkerPool
-from llama_stack_responses.process_pool.time_budget import TimeBudget
-
+from ..process_pool.pool import Task, WorkerPool
+from ..process_pool.time_budget import TimeBudget
 from .document import Unreadable
 
 _TASK: Final = "llama_stack_responses.documents.pdf_task"

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from llama_stack_responses.core.charsets import codec_of, codec_of_mark
-from llama_stack_responses.core.types import Json
+from ..core.charsets import codec_of, codec_of_mark
+from ..core.types import Json
 
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 """Control characters that text does not contain; white space and the terminal escape are allowed."""

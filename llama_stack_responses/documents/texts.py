@@ -8,11 +8,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
 
-from llama_stack_responses.core.lru_cache import LruCache
-from llama_stack_responses.core.surrogates import without_surrogates
-from llama_stack_responses.process_pool.pool import Task, WorkerPool
-from llama_stack_responses.process_pool.time_budget import TimeBudget
-
+from ..core.lru_cache import LruCache
+from ..core.surrogates import without_surrogates
+from ..process_pool.pool import Task, WorkerPool
+from ..process_pool.time_budget import TimeBudget
 from .document import Document, Processor, Unreadable
 from .pdf import Pdfs, over_budget
 from .text_task import decoded

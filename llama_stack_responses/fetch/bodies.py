@@ -8,8 +8,8 @@ from typing import Any, Final
 import httpx
 import orjson
 
-from llama_stack_responses.core import json_decoding
-from llama_stack_responses.core.json_values import fits
+from ..core import json_decoding
+from ..core.json_values import fits
 
 UNCOMPRESSED: Final = {"accept-encoding": "identity"}
 """Request headers that forbid compression, so that the size on the wire is the size of the body."""

@@ -14,8 +14,7 @@ from typing import Any, Final
 
 import httpx
 
-from llama_stack_responses.concurrency import FairYield
-
+from ..concurrency import FairYield
 from .address_policy import AddressPolicy, UrlRefused
 from .slices import receive_in_slices
 from .transport import SOCKET_OPTIONS, GuardedTransport

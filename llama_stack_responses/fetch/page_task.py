@@ -7,8 +7,8 @@ from typing import Final
 
 import trafilatura
 
-from llama_stack_responses.core.charsets import codec_of, codec_of_mark
-from llama_stack_responses.core.types import Json
+from ..core.charsets import codec_of, codec_of_mark
+from ..core.types import Json
 
 _BLANK_LINES: Final = re.compile(r"\n{3,}")
 _TITLE_CHARACTERS: Final = 1_000

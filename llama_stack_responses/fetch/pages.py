@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from llama_stack_responses.admission import Admission, Reservation
-from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.process_pool.pool import Task, WorkerPool
-
+from ..admission import Admission, Reservation
+from ..core.errors import ApiError
+from ..core.owner import Owner
+from ..process_pool.pool import Task, WorkerPool
 from .address_policy import UrlRefused
 from .fetcher import CONNECTION_BYTES, Fetched, Fetcher
 

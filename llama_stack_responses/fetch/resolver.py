@@ -13,10 +13,9 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from llama_stack_responses.concurrency import in_own_thread
-from llama_stack_responses.core.owner import ANONYMOUS, Owner
-from llama_stack_responses.process_pool.fair_queue import FairQueue, QueueFull
-
+from ..concurrency import in_own_thread
+from ..core.owner import ANONYMOUS, Owner
+from ..process_pool.fair_queue import FairQueue, QueueFull
 from .address_policy import UrlRefused
 
 LookUp = Callable[[str, int], Sequence[str]]

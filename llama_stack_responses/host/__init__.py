@@ -6,33 +6,32 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
-from llama_stack_responses.admission import Admission, Reservation
-from llama_stack_responses.chat.profile import profile_for
-from llama_stack_responses.config import ResponsesConfig
-from llama_stack_responses.config.services import Fetching
-from llama_stack_responses.config.stores import HostStore
-from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.core.unavailable_tools import Unavailable
-from llama_stack_responses.fetch.address_policy import AddressPolicy
-from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
-from llama_stack_responses.fetch.pages import WebPages
-from llama_stack_responses.fetch.resolver import LookupLimits, Resolver
-from llama_stack_responses.generation.dependencies import Dependencies
-from llama_stack_responses.inputs.attachments import open_attachments
-from llama_stack_responses.inputs.files import NoFiles, uploaded_with
-from llama_stack_responses.logs import ENDED, bound_tracebacks, plain_lines
-from llama_stack_responses.moderation.endpoint import Endpoint
-from llama_stack_responses.moderation.moderator import Moderator, NoModerator
-from llama_stack_responses.process_pool.pool import WorkerPool
-from llama_stack_responses.sandbox.factory import open_containers
-from llama_stack_responses.store.factory import open_records
-from llama_stack_responses.store.instrumented import MeasuredRecords
-from llama_stack_responses.telemetry.telemetry import Telemetry
-from llama_stack_responses.tools.hosted.runtime import NoToolRuntime, ToolRuntime
-from llama_stack_responses.tools.mcp.incoming_messages import IncomingLimits
-from llama_stack_responses.tools.mcp.sessions import McpClient, SessionLimits
-from llama_stack_responses.tools.registry import HostedToolServices
-
+from ..admission import Admission, Reservation
+from ..chat.profile import profile_for
+from ..config import ResponsesConfig
+from ..config.services import Fetching
+from ..config.stores import HostStore
+from ..core.owner import Owner
+from ..core.unavailable_tools import Unavailable
+from ..fetch.address_policy import AddressPolicy
+from ..fetch.fetcher import Fetcher, FetchLimits
+from ..fetch.pages import WebPages
+from ..fetch.resolver import LookupLimits, Resolver
+from ..generation.dependencies import Dependencies
+from ..inputs.attachments import open_attachments
+from ..inputs.files import NoFiles, uploaded_with
+from ..logs import ENDED, bound_tracebacks, plain_lines
+from ..moderation.endpoint import Endpoint
+from ..moderation.moderator import Moderator, NoModerator
+from ..process_pool.pool import WorkerPool
+from ..sandbox.factory import open_containers
+from ..store.factory import open_records
+from ..store.instrumented import MeasuredRecords
+from ..telemetry.telemetry import Telemetry
+from ..tools.hosted.runtime import NoToolRuntime, ToolRuntime
+from ..tools.mcp.incoming_messages import IncomingLimits
+from ..tools.mcp.sessions import McpClient, SessionLimits
+from ..tools.registry import HostedToolServices
 from .connectors import HostConnectors
 from .disabled_levels import skip_disabled_levels
 from .file_processors import file_processor

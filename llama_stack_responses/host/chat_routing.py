@@ -23,8 +23,7 @@ from collections.abc import Awaitable
 from itertools import batched
 from typing import Any, Final, Protocol, Self, runtime_checkable
 
-from llama_stack_responses.chat.inference import Extender, Receive
-
+from ..chat.inference import Extender, Receive
 from ..core.types import Json
 from .chat_streams import ChatStreams
 from .json_model import JsonModel

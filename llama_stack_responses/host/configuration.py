@@ -7,11 +7,10 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from llama_stack_responses.config import ResponsesConfig
-from llama_stack_responses.config.stores import HostStore, MemoryStore
-from llama_stack_responses.store.factory import open_records
-from llama_stack_responses.store.records import Records
-
+from ..config import ResponsesConfig
+from ..config.stores import HostStore, MemoryStore
+from ..store.factory import open_records
+from ..store.records import Records
 from .keyvalue import backend
 from .platform import EnvVarError, StackConfig, initialize_storage, parse_and_maybe_upgrade_config
 

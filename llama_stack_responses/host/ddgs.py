@@ -11,12 +11,11 @@ from urllib.request import getproxies_environment
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
 
-from llama_stack_responses.config.addresses import address
-from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.owner import ANONYMOUS
-from llama_stack_responses.fetch.bodies import decoded
-from llama_stack_responses.process_pool.pool import PoolLimits, Task, WorkerPool
-
+from ..config.addresses import address
+from ..core.errors import ApiError
+from ..core.owner import ANONYMOUS
+from ..fetch.bodies import decoded
+from ..process_pool.pool import PoolLimits, Task, WorkerPool
 from .search_provider import SearchFailed, SearchProvider
 
 _TASK: Final = "llama_stack_responses.tools.hosted.ddgs_task"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.logs import get_logger
-
+from ..core.errors import ApiError
+from ..logs import get_logger
 from .platform import AccessDeniedError, InvalidParameterError, ResourceNotFoundError
 
 logger = get_logger(__name__)

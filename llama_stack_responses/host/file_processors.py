@@ -9,10 +9,9 @@ from typing import Any, Final
 from fastapi import HTTPException, UploadFile
 from starlette.datastructures import Headers
 
-from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.documents.document import Document, Processor, Unreadable
-from llama_stack_responses.logs import get_logger
-
+from ..core.errors import ApiError
+from ..documents.document import Document, Processor, Unreadable
+from ..logs import get_logger
 from .own_threads import OwnThreads
 from .platform import ProcessFileRequest
 

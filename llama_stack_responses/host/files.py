@@ -5,10 +5,9 @@ from __future__ import annotations
 import mimetypes
 from typing import Any
 
-from llama_stack_responses.core.errors import ApiError, bad_request
-from llama_stack_responses.documents.document import Document
-from llama_stack_responses.inputs.files import Count
-
+from ..core.errors import ApiError, bad_request
+from ..documents.document import Document
+from ..inputs.files import Count
 from .failures import failed, is_missing
 from .platform import RetrieveFileContentRequest, RetrieveFileRequest
 

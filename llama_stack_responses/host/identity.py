@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
 
-from llama_stack_responses.core.access import Action, Kind
-from llama_stack_responses.core.json_blocks import ordered_dumps
-from llama_stack_responses.core.owner import ANONYMOUS, Owner
-
+from ..core.access import Action, Kind
+from ..core.json_blocks import ordered_dumps
+from ..core.owner import ANONYMOUS, Owner
 from .platform import (
     PROVIDER_DATA_VAR,
     AccessRule,

@@ -11,12 +11,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from llama_stack_responses.config import ResponsesConfig
-from llama_stack_responses.service.conversation_import import ImportImpossible, ImportReport, import_conversations
-from llama_stack_responses.service.response_import import import_responses
-from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.factory import open_records
-
+from ..config import ResponsesConfig
+from ..service.conversation_import import ImportImpossible, ImportReport, import_conversations
+from ..service.response_import import import_responses
+from ..store.archive import Archive
+from ..store.factory import open_records
 from .configuration import WrongConfiguration, first, read_stack, responses_config
 from .keyvalue import backend
 from .platform import ResponsesStoreReference, StackConfig, initialize_storage

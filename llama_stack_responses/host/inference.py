@@ -13,11 +13,10 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 import openai
 
-from llama_stack_responses.chat.context_errors import says_too_long, too_long
-from llama_stack_responses.chat.inference import Extender, Receive
-from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.logs import get_logger
-
+from ..chat.context_errors import says_too_long, too_long
+from ..chat.inference import Extender, Receive
+from ..core.errors import ApiError
+from ..logs import get_logger
 from .chat_routing import ChatRouting
 from .chat_store import unstored
 from .model_lookups import ModelLookups

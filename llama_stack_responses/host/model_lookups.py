@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from llama_stack_responses.core.lru_cache import LruCache
+from ..core.lru_cache import LruCache
 
 _SECONDS: Final = 5.0
 """Seconds after which the host is asked again. Its own cache of what other processes register is as old."""

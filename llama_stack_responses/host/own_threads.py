@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from llama_stack_responses.concurrency import in_own_thread
-from llama_stack_responses.core.errors import ApiError
+from ..concurrency import in_own_thread
+from ..core.errors import ApiError
 
 
 class OwnThreads:

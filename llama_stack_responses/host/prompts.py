@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from llama_stack_responses.inputs.prompts import PromptVersion
-
+from ..inputs.prompts import PromptVersion
 from .failures import failed, is_missing
 from .platform import GetPromptRequest
 

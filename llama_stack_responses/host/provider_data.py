@@ -16,8 +16,7 @@ from typing import Any, Final
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from llama_stack_responses.core.errors import ApiError, bad_request
-
+from ..core.errors import ApiError, bad_request
 from .platform import PROVIDER_DATA_HEADER, SERVER
 from .refusals import refuse
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import orjson
 from starlette.types import Scope, Send
 
-from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.wire.headers import has_large_body, request_id
+from ..core.errors import ApiError
+from ..wire.headers import has_large_body, request_id
 
 
 async def refuse(error: ApiError, scope: Scope, send: Send) -> None:

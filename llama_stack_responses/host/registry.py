@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llama_stack_responses.logs import get_logger
+from ..logs import get_logger
 
 logger = get_logger(__name__)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 from typing import Any, Final
 
-from llama_stack_responses.service.responses import OpenAIResponsesImpl
-
+from ..service.responses import OpenAIResponsesImpl
 from .platform import Api
 
 GARBAGE: Final = (4_000, 10, 10)

@@ -14,9 +14,8 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from llama_stack_responses.service.responses import OpenAIResponsesImpl
-from llama_stack_responses.wire.response_routes import create_router
-
+from ..service.responses import OpenAIResponsesImpl
+from ..wire.response_routes import create_router
 from .platform import PUBLIC_ROUTE_KEY, fastapi_router_registry
 from .provider_data import guard_provider_data
 from .web_server.early_return import return_early

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from llama_stack_responses.core.errors import ApiError, bad_request
-from llama_stack_responses.core.moderation_policy import Kind
-from llama_stack_responses.core.moderation_results import Side, result
-from llama_stack_responses.logs import get_logger
-
+from ..core.errors import ApiError, bad_request
+from ..core.moderation_policy import Kind
+from ..core.moderation_results import Side, result
 from ..core.types import Json
+from ..logs import get_logger
 from .chat_store import unstored_guards
 from .platform import OpenAIAssistantMessageParam, OpenAIUserMessageParam, RunModerationRequest, RunShieldRequest
 

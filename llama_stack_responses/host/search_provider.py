@@ -9,8 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from llama_stack_responses.tools.hosted.search_results import is_within
-
+from ..tools.hosted.search_results import is_within
 from .platform import ListToolDefsResponse, ToolDef, ToolInvocationResult
 
 _READ_RESULTS: Final = 500

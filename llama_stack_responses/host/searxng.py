@@ -7,9 +7,8 @@ from typing import Annotated, Any, Final
 import httpx
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from llama_stack_responses.config.addresses import address
-from llama_stack_responses.fetch.bodies import UNCOMPRESSED, BodyTooLarge, decoded, read_body
-
+from ..config.addresses import address
+from ..fetch.bodies import UNCOMPRESSED, BodyTooLarge, decoded, read_body
 from .search_provider import SearchFailed, SearchProvider
 
 _MAX_BYTES: Final = 2 << 20

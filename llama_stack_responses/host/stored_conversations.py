@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable
 from typing import Any, Final
 
-from llama_stack_responses.core.owner import ANONYMOUS, Owner
-from llama_stack_responses.service.conversation_import import FoundConversation, ImportImpossible
-
+from ..core.owner import ANONYMOUS, Owner
+from ..service.conversation_import import FoundConversation, ImportImpossible
 from .platform import ConversationServiceConfig, ConversationServiceImpl, StackConfig
 
 _CONVERSATIONS_PER_QUERY: Final = 500

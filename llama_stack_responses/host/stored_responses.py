@@ -6,8 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from llama_stack_responses.service.response_import import FoundResponse
-
+from ..service.response_import import FoundResponse
 from .platform import ResponsesStore, ResponsesStoreReference
 from .stored_conversations import owner_of, unreadable
 

@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from llama_stack_responses.logs import get_logger
-from llama_stack_responses.tools.tool_function import ToolError
-
 from ..core.lru_cache import LruCache
 from ..core.types import Json
+from ..logs import get_logger
+from ..tools.tool_function import ToolError
 from .failures import failed
 from .platform import AuthenticationRequiredError
 

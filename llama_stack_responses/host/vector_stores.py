@@ -5,12 +5,11 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any, Final
 
-from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.logs import get_logger
-from llama_stack_responses.tools.hosted.vector_stores import Passage
-from llama_stack_responses.tools.tool_function import ToolError
-
+from ..core.errors import ApiError
 from ..core.types import Json
+from ..logs import get_logger
+from ..tools.hosted.vector_stores import Passage
+from ..tools.tool_function import ToolError
 from .failures import failed, is_missing
 from .platform import OpenAISearchVectorStoreRequest, SearchRankingOptions
 

@@ -18,10 +18,10 @@ import orjson
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from llama_stack_responses.core.access import Access
-from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.websocket.session import Caller
-from llama_stack_responses.wire.websocket import HandshakeRefused
+from ..core.access import Access
+from ..core.errors import ApiError
+from ..websocket.session import Caller
+from ..wire.websocket import HandshakeRefused
 
 _ADMITTED: Final = "llama_stack_responses.admitted"
 """Key in a request's scope of the list that receives its caller once all middleware has let it pass."""

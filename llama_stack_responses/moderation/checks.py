@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from itertools import batched
 from typing import Final
 
-from llama_stack_responses.concurrency import gather_or_cancel
-from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.moderation_policy import Policy
-from llama_stack_responses.core.moderation_results import NO_OUTPUT, NOT_YET, Side, failure, merged, result
-from llama_stack_responses.logs import get_logger
-
+from ..concurrency import gather_or_cancel
+from ..core.errors import ApiError
+from ..core.moderation_policy import Policy
+from ..core.moderation_results import NO_OUTPUT, NOT_YET, Side, failure, merged, result
 from ..core.types import Json
+from ..logs import get_logger
 from .moderator import Moderator
 
 logger = get_logger(__name__)

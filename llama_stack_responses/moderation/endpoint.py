@@ -6,11 +6,11 @@ from typing import Final
 
 import httpx
 
-from llama_stack_responses.core.errors import ApiError, bad_request
-from llama_stack_responses.core.moderation_policy import Kind
-from llama_stack_responses.core.moderation_results import Side, result
-from llama_stack_responses.core.types import Json
-from llama_stack_responses.fetch.bodies import UNCOMPRESSED, decoded, read_body
+from ..core.errors import ApiError, bad_request
+from ..core.moderation_policy import Kind
+from ..core.moderation_results import Side, result
+from ..core.types import Json
+from ..fetch.bodies import UNCOMPRESSED, decoded, read_body
 
 _AWAY: Final = "The moderation server cannot be reached ({}), so the check did not finish. Try again later."
 _MAX_BYTES: Final = 1 << 16

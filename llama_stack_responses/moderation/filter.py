@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
-from llama_stack_responses.core.json_values import is_large
-from llama_stack_responses.core.moderated_texts import output_texts
-from llama_stack_responses.core.moderation_policy import Policy
-from llama_stack_responses.core.moderation_results import NO_OUTPUT, merged, refusal
-from llama_stack_responses.core.stream.deltas import Delta, Finish, Reasoning, Refusal, Text, ToolCall
-from llama_stack_responses.core.stream.fragments import LARGE_CHARACTERS
-from llama_stack_responses.core.stream.usage import Usage
-
+from ..core.json_values import is_large
+from ..core.moderated_texts import output_texts
+from ..core.moderation_policy import Policy
+from ..core.moderation_results import NO_OUTPUT, merged, refusal
+from ..core.stream.deltas import Delta, Finish, Reasoning, Refusal, Text, ToolCall
+from ..core.stream.fragments import LARGE_CHARACTERS
+from ..core.stream.usage import Usage
 from ..core.types import Json
 from .checks import Checks
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from llama_stack_responses.core.errors import bad_request
-from llama_stack_responses.core.moderation_policy import Kind
-from llama_stack_responses.core.moderation_results import Side
-from llama_stack_responses.core.types import Json
+from ..core.errors import bad_request
+from ..core.moderation_policy import Kind
+from ..core.moderation_results import Side
+from ..core.types import Json
 
 
 class Moderator(Protocol):

@@ -13,10 +13,9 @@ from typing import Any, Final
 
 import orjson
 
-from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.owner import ANONYMOUS
-from llama_stack_responses.logs import get_logger
-
+from ..core.errors import ApiError
+from ..core.owner import ANONYMOUS
+from ..logs import get_logger
 from .fair_queue import FairQueue, QueueFull
 from .fork_server import ForkServer
 from .program import LENGTH, READY

@@ -22,10 +22,9 @@ from itertools import batched, takewhile
 from string import ascii_lowercase
 from typing import Final, NamedTuple, Protocol
 
-from llama_stack_responses.logs import get_logger
-
 from ..concurrency import Closing, LoopLocal
 from ..core.errors import ApiError
+from ..logs import get_logger
 from .records import (
     CLOSED,
     Condition,

@@ -20,12 +20,11 @@ from opentelemetry.metrics import Histogram
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
-from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.stream.calls import ServerCall
-from llama_stack_responses.core.stream.deltas import Finish
-from llama_stack_responses.core.stream.usage import Usage
-
+from ..core.errors import ApiError
 from ..core.lru_cache import LruCache
+from ..core.stream.calls import ServerCall
+from ..core.stream.deltas import Finish
+from ..core.stream.usage import Usage
 from ..core.types import Json
 from ..logs import Attached
 from . import content

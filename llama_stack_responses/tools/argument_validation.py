@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from llama_stack_responses.core.arguments import decoded_arguments
-from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.schema.shapes import Check, Location
+from ..core.arguments import decoded_arguments
+from ..core.errors import ApiError
+from ..core.schema.shapes import Check, Location
 
 
 def validated_arguments(arguments: str, shape: Check) -> Any | None:

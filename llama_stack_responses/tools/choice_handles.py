@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llama_stack_responses.core.types import Json
+from ..core.types import Json
 
 
 def handle_of(entry: Json) -> str:

@@ -6,15 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.core.schema.request import CreateRequest
-from llama_stack_responses.core.schema.search_tools import WEB_SEARCH_TYPES
-from llama_stack_responses.fetch.pages import WebPages
-from llama_stack_responses.sandbox.container_access import ContainerAccess, Uploaded
-from llama_stack_responses.sandbox.containers import Containers
-
+from ..core.owner import Owner
+from ..core.schema.request import CreateRequest
+from ..core.schema.search_tools import WEB_SEARCH_TYPES
 from ..core.types import Json
 from ..core.unavailable_tools import Unavailable
+from ..fetch.pages import WebPages
+from ..sandbox.container_access import ContainerAccess, Uploaded
+from ..sandbox.containers import Containers
 from .client.apply_patch import apply_patch_tool
 from .client.computer import computer_tool
 from .client.custom import CustomTool

@@ -7,10 +7,9 @@ from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from llama_stack_responses.core.stream.calls import CallKind
-from llama_stack_responses.core.stream.citations import Citation
-from llama_stack_responses.core.types import Json
-
+from ..core.stream.calls import CallKind
+from ..core.stream.citations import Citation
+from ..core.types import Json
 from .tool_function import Function, ItemReporter
 from .tool_history import ToolHistory
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
-from llama_stack_responses.core.arguments import decoded_arguments
-from llama_stack_responses.core.stream.calls import CallKind, ItemForm, ServerCall, Stage
-from llama_stack_responses.core.types import Json
-
+from ..core.arguments import decoded_arguments
+from ..core.stream.calls import CallKind, ItemForm, ServerCall, Stage
+from ..core.types import Json
 from ..store.read_allowance import computed
 
 Output = str | list[Json]

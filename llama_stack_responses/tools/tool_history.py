@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Container, Iterable
 from typing import Final
 
-from llama_stack_responses.core.exchanges import EXCHANGE
-from llama_stack_responses.core.types import Json
+from ..core.exchanges import EXCHANGE
+from ..core.types import Json
 
 _IN_CONTAINERS: Final = ("code_interpreter_call", "shell_call")
 _SHORT_CHARACTERS: Final = 65_536

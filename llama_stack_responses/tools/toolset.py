@@ -9,9 +9,10 @@ from heapq import nsmallest
 from itertools import chain
 from typing import Final
 
-from llama_stack_responses.core.errors import bad_request
-from llama_stack_responses.core.mcp_approvals import Approvals
-from llama_stack_responses.core.schema.item_tools import (
+from ..concurrency import gather_or_cancel
+from ..core.errors import bad_request
+from ..core.mcp_approvals import Approvals
+from ..core.schema.item_tools import (
     CARRIERS,
     Identity,
     Selection,
@@ -19,12 +20,10 @@ from llama_stack_responses.core.schema.item_tools import (
     carried_entries,
     identities,
 )
-from llama_stack_responses.core.schema.request import CreateRequest
-from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS
-from llama_stack_responses.core.stream.calls import CallKind, ServerCall, Whole
-from llama_stack_responses.core.stream.citations import Citation, CitationExtractor
-
-from ..concurrency import gather_or_cancel
+from ..core.schema.request import CreateRequest
+from ..core.schema.shapes import DEFAULT_LIMITS
+from ..core.stream.calls import CallKind, ServerCall, Whole
+from ..core.stream.citations import Citation, CitationExtractor
 from ..core.types import Json
 from ..core.unavailable_tools import OmittedTool, Unavailable, UnavailableTool
 from ..logs import get_logger

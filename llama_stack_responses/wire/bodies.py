@@ -11,15 +11,14 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Scope
 
-from llama_stack_responses.admission import Admission, Quota, Reservation
-from llama_stack_responses.config.limits import Limits
-from llama_stack_responses.core import json_decoding
-from llama_stack_responses.core.errors import ApiError, bad_request, too_many_open
-from llama_stack_responses.core.json_values import VALUE_BYTES, count_values
-from llama_stack_responses.core.owner import ANONYMOUS, Owner
-from llama_stack_responses.core.schema.shapes import excerpt
-from llama_stack_responses.process_pool.fair_queue import FairQueue, QueueFull
-
+from ..admission import Admission, Quota, Reservation
+from ..config.limits import Limits
+from ..core import json_decoding
+from ..core.errors import ApiError, bad_request, too_many_open
+from ..core.json_values import VALUE_BYTES, count_values
+from ..core.owner import ANONYMOUS, Owner
+from ..core.schema.shapes import excerpt
+from ..process_pool.fair_queue import FairQueue, QueueFull
 from .headers import body_length
 from .request_cycle import cycle_of
 

@@ -9,15 +9,16 @@ from typing import Any, Final
 from fastapi import APIRouter, Request, Response
 from python_multipart.multipart import parse_options_header
 
-from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.schema.new_container import (
+from ..core.errors import ApiError
+from ..core.listed_items import page_after
+from ..core.schema.new_container import (
     CONTAINER_SCHEMA,
     COPY_SCHEMA,
     copied_file,
     new_container,
 )
-from llama_stack_responses.sandbox.container_access import ContainerAccess, FileNotCopied
-from llama_stack_responses.sandbox.containers import (
+from ..sandbox.container_access import ContainerAccess, FileNotCopied
+from ..sandbox.containers import (
     ContainerEntry,
     ContainerFile,
     NoContainer,
@@ -26,9 +27,7 @@ from llama_stack_responses.sandbox.containers import (
     open_file,
     write_file,
 )
-from llama_stack_responses.sandbox.slots import TooManyContainers
-
-from ..core.listed_items import page_after
+from ..sandbox.slots import TooManyContainers
 from .file_answers import FileInBlocks
 from .forms import uploaded
 from .openapi import CONTAINER, FILE, NEW_FILE, PAGING, TEXT, deleted, described, page

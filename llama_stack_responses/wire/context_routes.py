@@ -6,10 +6,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from llama_stack_responses.core.schema.request import FIELDS, request_schema
-from llama_stack_responses.service.compaction import COMPACTED, Compaction
-from llama_stack_responses.service.token_counting import NOT_COUNTED, TokenCounting
-
+from ..core.schema.request import FIELDS, request_schema
+from ..service.compaction import COMPACTED, Compaction
+from ..service.token_counting import NOT_COUNTED, TokenCounting
 from .bodies import Bodies
 from .openapi import COMPACTION, TOKENS, described
 from .requests import METHODS, Handler, nothing, routes_within

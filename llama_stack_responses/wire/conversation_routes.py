@@ -6,8 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from llama_stack_responses.service.conversations import Conversations
-
+from ..service.conversations import Conversations
 from .openapi import (
     CONVERSATION,
     INCLUDE,

@@ -12,8 +12,7 @@ from typing import Any, Final, Protocol
 
 from starlette.types import Receive
 
-from llama_stack_responses.concurrency import SmallEvent
-
+from ..concurrency import SmallEvent
 from .server_cycle import server_cycle
 
 _NEEDED: Final = ("disconnected", "flow", "message_event")

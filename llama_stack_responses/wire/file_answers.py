@@ -8,8 +8,7 @@ from typing import IO
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from llama_stack_responses.core.json_blocks import BLOCK_BYTES
-
+from ..core.json_blocks import BLOCK_BYTES
 from .disconnects import gone
 from .request_cycle import cycle_of
 

@@ -13,8 +13,7 @@ from fastapi import Request
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from llama_stack_responses.core.errors import ApiError, bad_request
-
+from ..core.errors import ApiError, bad_request
 from .bodies import Bodies
 
 _MAX_FIELDS: Final = 16

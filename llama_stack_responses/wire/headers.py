@@ -8,9 +8,9 @@ from typing import Final
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from llama_stack_responses.core.ids import new_id
-from llama_stack_responses.logs import Attached, about
-from llama_stack_responses.telemetry.trace_context import is_traced, trace_of
+from ..core.ids import new_id
+from ..logs import Attached, about
+from ..telemetry.trace_context import is_traced, trace_of
 
 _DRAINED_BYTES: Final = 65_536
 """Bytes of an unread body that the server may read and discard to keep the connection open."""

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from fastapi import Response
 
-from llama_stack_responses.core.schema.items import ITEMS_SCHEMA
-from llama_stack_responses.core.schema.request import INCLUDABLE
-from llama_stack_responses.core.schema.shapes import Schema, any_of, metadata, or_null, schema_of
-from llama_stack_responses.core.statuses import STATUSES
+from ..core.schema.items import ITEMS_SCHEMA
+from ..core.schema.request import INCLUDABLE
+from ..core.schema.shapes import Schema, any_of, metadata, or_null, schema_of
+from ..core.statuses import STATUSES
 
 TEXT: Final[Schema] = {"type": "string"}
 WHOLE: Final[Schema] = {"type": "integer", "minimum": 0}

@@ -6,9 +6,8 @@ from typing import Final
 
 from fastapi import APIRouter, Response
 
-from llama_stack_responses.service.readiness import ReadinessReport
-from llama_stack_responses.service.responses import OpenAIResponsesImpl
-
+from ..service.readiness import ReadinessReport
+from ..service.responses import OpenAIResponsesImpl
 from .openapi import READINESS, described
 from .requests import METHODS, Handler, nothing, routes_within
 from .responses import JsonResponse

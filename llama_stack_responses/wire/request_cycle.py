@@ -9,9 +9,8 @@ from typing import Any, Final, Self
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from llama_stack_responses.admission import Reservation
-from llama_stack_responses.logs import get_logger
-
+from ..admission import Reservation
+from ..logs import get_logger
 from .after_routes import after_routes
 from .direct_writer import DirectWriter, direct_writer
 from .disconnects import ClientWatch, watch_client

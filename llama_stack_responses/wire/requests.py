@@ -15,12 +15,11 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
-from llama_stack_responses.core.errors import ApiError, bad_request
-from llama_stack_responses.core.listed_items import Order
-from llama_stack_responses.core.schema.request import INCLUDABLE
-from llama_stack_responses.generation.response_log import log_refused
-from llama_stack_responses.logs import get_logger
-
+from ..core.errors import ApiError, bad_request
+from ..core.listed_items import Order
+from ..core.schema.request import INCLUDABLE
+from ..generation.response_log import log_refused
+from ..logs import get_logger
 from .headers import known, request_id
 from .openapi import ERROR
 from .request_cycle import RequestCycle, cycle_of, log_failure

@@ -11,13 +11,12 @@ from typing import Any, Final
 from fastapi import APIRouter, Request, Response
 from starlette.types import Scope
 
-from llama_stack_responses.core.errors import bad_request
-from llama_stack_responses.core.schema.request import request_schema
-from llama_stack_responses.jobs.direct_delivery import DirectClient
-from llama_stack_responses.service.detached_responses import DetachedResponse
-from llama_stack_responses.service.responses import OpenAIResponsesImpl
-from llama_stack_responses.ui.assets import Assets
-
+from ..core.errors import bad_request
+from ..core.schema.request import request_schema
+from ..jobs.direct_delivery import DirectClient
+from ..service.detached_responses import DetachedResponse
+from ..service.responses import OpenAIResponsesImpl
+from ..ui.assets import Assets
 from .container_routes import containers_router
 from .context_routes import context_router
 from .conversation_routes import conversations_router

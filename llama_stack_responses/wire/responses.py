@@ -13,20 +13,19 @@ import orjson
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from llama_stack_responses.admission import Reservation
-from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
-from llama_stack_responses.core.json_blocks import BLOCK_BYTES, blocks, dumps
-from llama_stack_responses.core.json_values import is_large
-from llama_stack_responses.core.stream.delta_forms import DeltaRun, LastForm
-from llama_stack_responses.core.stream.events import Event
-from llama_stack_responses.generation.event_buffer import EventWriter
-from llama_stack_responses.generation.response_log import log_refused
-from llama_stack_responses.generation.run import ForegroundRun
-from llama_stack_responses.generation.shared_events import SharedEvents
-from llama_stack_responses.jobs.direct_delivery import WriteEvents
-from llama_stack_responses.logs import get_logger
-from llama_stack_responses.service.response_reader import ServerClosing
-
+from ..admission import Reservation
+from ..core.errors import ApiError, OutcomeUnknown
+from ..core.json_blocks import BLOCK_BYTES, blocks, dumps
+from ..core.json_values import is_large
+from ..core.stream.delta_forms import DeltaRun, LastForm
+from ..core.stream.events import Event
+from ..generation.event_buffer import EventWriter
+from ..generation.response_log import log_refused
+from ..generation.run import ForegroundRun
+from ..generation.shared_events import SharedEvents
+from ..jobs.direct_delivery import WriteEvents
+from ..logs import get_logger
+from ..service.response_reader import ServerClosing
 from . import sse
 from .direct_writer import DirectWriter
 from .disconnects import gone

@@ -7,10 +7,9 @@ from typing import Final
 
 from starlette.types import Scope
 
-from llama_stack_responses.admission import Admission, Quota, Reservation
-from llama_stack_responses.config.limits import Limits
-from llama_stack_responses.core.owner import Owner
-
+from ..admission import Admission, Quota, Reservation
+from ..config.limits import Limits
+from ..core.owner import Owner
 from .bodies import Bodies
 from .request_cycle import cycle_of
 

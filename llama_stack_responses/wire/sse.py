@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import methodcaller
 from typing import Any, Final
 
-from llama_stack_responses.core import json_blocks
-from llama_stack_responses.core.json_blocks import BLOCK_BYTES, dumps
-from llama_stack_responses.core.json_values import is_large
-from llama_stack_responses.core.stream.delta_forms import delta_form, literal
+from ..core import json_blocks
+from ..core.json_blocks import BLOCK_BYTES, dumps
+from ..core.json_values import is_large
+from ..core.stream.delta_forms import delta_form, literal
 
 _IS_DELTA: Final = methodcaller("__contains__", "delta")
 DONE: Final = b"data: [DONE]\n\n"

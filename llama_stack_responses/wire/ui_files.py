@@ -6,9 +6,8 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 
-from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.ui.assets import Asset, Assets
-
+from ..core.errors import ApiError
+from ..ui.assets import Asset, Assets
 from .requests import Handler, routes_within
 from .route_admission import RouteAdmission
 

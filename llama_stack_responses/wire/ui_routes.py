@@ -9,18 +9,17 @@ from typing import Any, Final
 from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
 
-from llama_stack_responses.core.errors import bad_request
-from llama_stack_responses.core.ids import check_response_id
-from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.core.schema.shapes import Schema
-from llama_stack_responses.core.statuses import STATUSES
-from llama_stack_responses.installed_host import own_version
-from llama_stack_responses.service.responses import OpenAIResponsesImpl
-from llama_stack_responses.ui.chains import ChainViews
-from llama_stack_responses.ui.lists import ListFilter, Lists
-from llama_stack_responses.ui.responses import Views, settings_of
-from llama_stack_responses.ui.streams import NamedEvent, Streams
-
+from ..core.errors import bad_request
+from ..core.ids import check_response_id
+from ..core.owner import Owner
+from ..core.schema.shapes import Schema
+from ..core.statuses import STATUSES
+from ..installed_host import own_version
+from ..service.responses import OpenAIResponsesImpl
+from ..ui.chains import ChainViews
+from ..ui.lists import ListFilter, Lists
+from ..ui.responses import Views, settings_of
+from ..ui.streams import NamedEvent, Streams
 from . import sse, ui_schemas
 from .openapi import EVENTS, TEXT, WHOLE, described, one_of
 from .requests import Handler, Query, add_fallback, routes_within

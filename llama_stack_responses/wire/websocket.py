@@ -13,18 +13,17 @@ from starlette.responses import Response
 from starlette.types import Scope
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.json_blocks import BLOCK_BYTES, blocks, dumps
-from llama_stack_responses.core.json_values import is_large
-from llama_stack_responses.core.stream.delta_forms import DeltaRun, LastForm, delta_form
-from llama_stack_responses.core.stream.events import Event
-from llama_stack_responses.core.stream.socket_events import refused
-from llama_stack_responses.generation.event_buffer import EventWriter
-from llama_stack_responses.generation.response_log import log_refused
-from llama_stack_responses.logs import get_logger
-from llama_stack_responses.service.responses import OpenAIResponsesImpl
-from llama_stack_responses.websocket.session import Caller, ClientGone, Session
-
+from ..core.errors import ApiError
+from ..core.json_blocks import BLOCK_BYTES, blocks, dumps
+from ..core.json_values import is_large
+from ..core.stream.delta_forms import DeltaRun, LastForm, delta_form
+from ..core.stream.events import Event
+from ..core.stream.socket_events import refused
+from ..generation.event_buffer import EventWriter
+from ..generation.response_log import log_refused
+from ..logs import get_logger
+from ..service.responses import OpenAIResponsesImpl
+from ..websocket.session import Caller, ClientGone, Session
 from .direct_writer import pass_bodies
 from .headers import known, request_id
 from .responses import failure

@@ -7,7 +7,7 @@ from typing import Final, Protocol, cast
 
 from starlette.types import Scope
 
-from llama_stack_responses.admission import Reservation
+from ..admission import Reservation
 
 INCOMING: Final = "llama_stack_responses.incoming"
 """Key of the incoming data in the scope of a WebSocket whose server counts them."""

@@ -244,6 +244,13 @@ def arrows_back(tree: ast.Module, module: str) -> Iterator[str]:
                 yield f"imports {imported}"
 
 
+def absolute_imports(tree: ast.Module, module: str) -> Iterator[str]:
+    """Yield imports of the module's own package that are not relative."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and not node.level and package(node.module or "") == package(module):
+            yield f"imports {node.module} by its full name"
+
+
 def strangers(tree: ast.Module, module: str) -> Iterator[str]:
     inside = f"{module.removeprefix(package(module)).lstrip('.')}."
     for imported in imports(tree, module):
@@ -361,7 +368,7 @@ def awaits_in_core(tree: ast.Module, module: str) -> Iterator[str]:
 
 
 RULES: Final[dict[str, Rule]] = {
-    rule.__name__: rule for rule in (arrows_back, strangers, state, long_functions, awaits_in_core)
+    rule.__name__: rule for rule in (arrows_back, absolute_imports, strangers, state, long_functions, awaits_in_core)
 }
 
 

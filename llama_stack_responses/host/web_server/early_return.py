@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from starlette.types import Receive, Scope, Send
 
-from llama_stack_responses.wire.after_routes import AfterRoutes
-
+from ...wire.after_routes import AfterRoutes
 from ..platform import SERVER
 
 Call = Callable[[Any, Scope, Receive, Send], Awaitable[None]]

@@ -17,10 +17,9 @@ from typing import Any, Final
 
 import orjson
 
-from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.ids import new_id
-from llama_stack_responses.logs import get_logger, leave_out
-
+from ...core.errors import ApiError
+from ...core.ids import new_id
+from ...logs import get_logger, leave_out
 from .http_protocol import http_protocol
 
 logger = get_logger(__name__)

@@ -25,11 +25,10 @@ from typing import Any, Final
 
 from websockets.protocol import State
 
-from llama_stack_responses.admission import Reservation
-from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.logs import get_logger, leave_out
-from llama_stack_responses.wire.websocket_data import INCOMING
-
+from ...admission import Reservation
+from ...core.errors import ApiError
+from ...logs import get_logger, leave_out
+from ...wire.websocket_data import INCOMING
 from .frame_scanner import UNIT, FrameScanner
 
 logger = get_logger(__name__)

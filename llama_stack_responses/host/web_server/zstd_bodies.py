@@ -13,9 +13,8 @@ from typing import Any, Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from llama_stack_responses.core.errors import ApiError, bad_request
-from llama_stack_responses.wire.bodies import check_length, too_large
-
+from ...core.errors import ApiError, bad_request
+from ...wire.bodies import check_length, too_large
 from ..platform import SERVER
 from ..refusals import refuse
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from llama_stack_responses.core.schema.client_items import PATCH_OPERATION
-from llama_stack_responses.core.schema.request import CreateRequest
-from llama_stack_responses.core.stream.calls import APPLY_PATCH_CALL
-
+from ...core.schema.client_items import PATCH_OPERATION
+from ...core.schema.request import CreateRequest
+from ...core.stream.calls import APPLY_PATCH_CALL
 from ...core.types import Json
 from ..tool import Tool
 from .client_tool import ClientTool, an_object

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from llama_stack_responses.core.schema.shapes import Check
-from llama_stack_responses.core.stream.calls import CallKind, ItemForm, by_call_id
-
+from ...core.schema.shapes import Check
+from ...core.stream.calls import CallKind, ItemForm, by_call_id
 from ...core.types import Json
 from ..argument_validation import validated_arguments
 from ..choice_handles import handle

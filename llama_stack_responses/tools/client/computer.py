@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from llama_stack_responses.core.schema.client_items import COMPUTER_ACTION
-from llama_stack_responses.core.schema.client_tools import COMPUTER_TYPES
-from llama_stack_responses.core.schema.request import CreateRequest
-from llama_stack_responses.core.schema.shapes import array, object_of
-from llama_stack_responses.core.stream.calls import COMPUTER_CALL
-
+from ...core.schema.client_items import COMPUTER_ACTION
+from ...core.schema.client_tools import COMPUTER_TYPES
+from ...core.schema.request import CreateRequest
+from ...core.schema.shapes import array, object_of
+from ...core.stream.calls import COMPUTER_CALL
 from ...core.types import Json
 from ..tool import Tool
 from .client_tool import ClientTool, an_object

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from llama_stack_responses.core.schema.request import CreateRequest
-from llama_stack_responses.core.stream.calls import CUSTOM, in_namespace
-
+from ...core.schema.request import CreateRequest
+from ...core.stream.calls import CUSTOM, in_namespace
 from ...core.types import Json
 from ..chat_names import chat_name
 from ..choice_handles import handle

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from llama_stack_responses.core.schema.request import CreateRequest
-
+from ...core.schema.request import CreateRequest
 from ...core.types import Json
 from ..chat_names import free_name
 from ..choice_handles import handle

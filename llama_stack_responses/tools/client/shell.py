@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from llama_stack_responses.core.schema.client_items import LOCAL_SHELL_ACTION, SHELL_ACTION
-from llama_stack_responses.core.schema.request import CreateRequest
-from llama_stack_responses.core.stream.calls import LOCAL_SHELL_CALL, SHELL_CALL
-from llama_stack_responses.core.stream.shell import with_limits
-
+from ...core.schema.client_items import LOCAL_SHELL_ACTION, SHELL_ACTION
+from ...core.schema.request import CreateRequest
+from ...core.stream.calls import LOCAL_SHELL_CALL, SHELL_CALL
+from ...core.stream.shell import with_limits
 from ...core.types import Json
 from ..tool import Tool
 from .client_tool import ClientTool, an_object

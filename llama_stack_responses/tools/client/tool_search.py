@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-from llama_stack_responses.core.schema.request import CreateRequest
-from llama_stack_responses.core.schema.shapes import an_object, array, object_of, string
-from llama_stack_responses.core.stream.calls import TOOL_SEARCH_CALL, TOOL_SEARCH_OUTPUT, CallKind
-
+from ...core.schema.request import CreateRequest
+from ...core.schema.shapes import an_object, array, object_of, string
+from ...core.stream.calls import TOOL_SEARCH_CALL, TOOL_SEARCH_OUTPUT, CallKind
 from ...core.types import Json
 from ..argument_validation import validated_arguments
 from ..tool import FindsTools, Tool

@@ -12,11 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from llama_stack_responses.core.schema.request import CreateRequest
-from llama_stack_responses.core.stream.citations import CLOSES, DAGGER, OPENS, Citation
-from llama_stack_responses.fetch.pages import WebPage
-
+from ...core.schema.request import CreateRequest
+from ...core.stream.citations import CLOSES, DAGGER, OPENS, Citation
 from ...core.types import Json
+from ...fetch.pages import WebPage
 from ..tool_function import Invocation, Outcome, ToolError, chat_function
 from .call_arguments import named_arguments
 from .search_results import Result, web_host

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from llama_stack_responses.core.arguments import decoded_arguments
+from ...core.arguments import decoded_arguments
 
 MAX_QUERIES: Final = 5
 """Maximum queries of one search call."""

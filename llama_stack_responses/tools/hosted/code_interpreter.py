@@ -7,16 +7,15 @@ from functools import partial
 from typing import Final
 from urllib.parse import quote
 
-from llama_stack_responses.core.schema.request import CreateRequest
-from llama_stack_responses.core.stream.argument_text import ArgumentText
-from llama_stack_responses.core.stream.calls import CODE_INTERPRETER_CALL, CallKind
-from llama_stack_responses.core.stream.citations import Citation
-from llama_stack_responses.sandbox.container import CodeResult
-from llama_stack_responses.sandbox.container_access import ContainerAccess
-from llama_stack_responses.sandbox.containers import file_id, files
-from llama_stack_responses.sandbox.jail import DATA
-
+from ...core.schema.request import CreateRequest
+from ...core.stream.argument_text import ArgumentText
+from ...core.stream.calls import CODE_INTERPRETER_CALL, CallKind
+from ...core.stream.citations import Citation
 from ...core.types import Json
+from ...sandbox.container import CodeResult
+from ...sandbox.container_access import ContainerAccess
+from ...sandbox.containers import file_id, files
+from ...sandbox.jail import DATA
 from ..tool import Cites, NeedsPreparation
 from ..tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
 from ..tool_history import ToolHistory

@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
-from llama_stack_responses.core.ids import new_id
-from llama_stack_responses.sandbox.container_access import ContainerAccess, FileNotCopied
-from llama_stack_responses.sandbox.containers import ContainerEntry, NoContainer
-from llama_stack_responses.sandbox.slots import TooManyContainers
-
+from ...core.ids import new_id
 from ...core.types import Json
 from ...core.unavailable_tools import UnavailableTool
+from ...sandbox.container_access import ContainerAccess, FileNotCopied
+from ...sandbox.containers import ContainerEntry, NoContainer
+from ...sandbox.slots import TooManyContainers
 from ..tool_function import ToolError
 
 

@@ -8,10 +8,9 @@ from dataclasses import replace
 from itertools import accumulate, chain, islice
 from typing import Final
 
-from llama_stack_responses.core.schema.request import CreateRequest
-from llama_stack_responses.core.stream.calls import FILE_SEARCH_CALL, CallKind, no_fields
-from llama_stack_responses.core.stream.citations import CLOSES, OPENS, Citation
-
+from ...core.schema.request import CreateRequest
+from ...core.stream.calls import FILE_SEARCH_CALL, CallKind, no_fields
+from ...core.stream.citations import CLOSES, OPENS, Citation
 from ...core.types import Json
 from ...store.read_allowance import computed_each
 from ..tool import Cites, NeedsPreparation

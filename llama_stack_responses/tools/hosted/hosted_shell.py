@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from llama_stack_responses.core.schema.client_items import SHELL_ACTION
-from llama_stack_responses.core.stream.calls import SHELL_CALL, SHELL_CALL_OUTPUT, CallKind
-from llama_stack_responses.core.stream.shell import with_limits
-from llama_stack_responses.sandbox.container import CommandResult
-from llama_stack_responses.sandbox.container_access import ContainerAccess
-from llama_stack_responses.sandbox.jail import DATA
-
+from ...core.schema.client_items import SHELL_ACTION
+from ...core.stream.calls import SHELL_CALL, SHELL_CALL_OUTPUT, CallKind
+from ...core.stream.shell import with_limits
 from ...core.types import Json
+from ...sandbox.container import CommandResult
+from ...sandbox.container_access import ContainerAccess
+from ...sandbox.jail import DATA
 from ..argument_validation import validated_arguments
 from ..client.shell import SHELL_PARAMETERS
 from ..tool import NeedsPreparation

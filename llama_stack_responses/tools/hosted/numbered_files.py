@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from llama_stack_responses.core.stream.citations import CLOSES, OPENS
-from llama_stack_responses.sandbox.jail import DATA
+from ...core.stream.citations import CLOSES, OPENS
+from ...sandbox.jail import DATA
 
 _HEADING: Final = re.compile(rf"^{OPENS}(f\d+){CLOSES} ({DATA}/[^\n]+)$", re.MULTILINE)
 

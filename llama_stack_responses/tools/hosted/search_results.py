@@ -18,9 +18,9 @@ from urllib.parse import quote, urlsplit
 
 import orjson
 
-from llama_stack_responses.core import json_decoding
-from llama_stack_responses.core.json_values import fits
-from llama_stack_responses.core.types import Json
+from ...core import json_decoding
+from ...core.json_values import fits
+from ...core.types import Json
 
 _MAX_RESULTS: Final = 500
 """Maximum number of entries read from one answer."""

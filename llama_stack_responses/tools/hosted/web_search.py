@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import Any, Final
 
-from llama_stack_responses.core.schema.request import CreateRequest
-from llama_stack_responses.core.schema.search_tools import WEB_SEARCH_TYPES
-from llama_stack_responses.core.stream.calls import WEB_SEARCH_CALL, CallKind, no_fields
-from llama_stack_responses.core.stream.citations import CLOSES, DAGGER, OPENS, Citation
-from llama_stack_responses.fetch.address_policy import UrlRefused
-from llama_stack_responses.fetch.pages import OpenPages, WebPage
-
+from ...core.schema.request import CreateRequest
+from ...core.schema.search_tools import WEB_SEARCH_TYPES
+from ...core.stream.calls import WEB_SEARCH_CALL, CallKind, no_fields
+from ...core.stream.citations import CLOSES, DAGGER, OPENS, Citation
 from ...core.types import Json
 from ...core.unavailable_tools import Unavailable
+from ...fetch.address_policy import UrlRefused
+from ...fetch.pages import OpenPages, WebPage
 from ..tool import Cites, HoldsResources, NeedsPreparation, NeedsService
 from ..tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
 from ..tool_history import ToolHistory

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS
-from llama_stack_responses.tools.mcp.servers import McpError
+from ...core.schema.shapes import DEFAULT_LIMITS
+from .servers import McpError
 
 _MAX_CONCURRENT_LISTS: Final = 4
 """Servers whose lists are read at the same time for one response, since a list is in memory before it is counted."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from llama_stack_responses.core.mcp_approvals import Approval
-from llama_stack_responses.core.types import Json
+from ...core.mcp_approvals import Approval
+from ...core.types import Json
 
 
 class McpError(Exception):

@@ -10,20 +10,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
-from llama_stack_responses.admission import Reservation
-from llama_stack_responses.concurrency import FairYield
-from llama_stack_responses.core.mcp_approvals import Approval
-from llama_stack_responses.fetch.address_policy import AddressPolicy
-from llama_stack_responses.fetch.slices import receive_in_slices
-from llama_stack_responses.fetch.transport import SOCKET_OPTIONS, GuardedTransport
-from llama_stack_responses.tools.mcp.servers import Counted, McpAddress, McpError
-
+from ...admission import Reservation
+from ...concurrency import FairYield
 from ...core.json_blocks import blocks
+from ...core.mcp_approvals import Approval
 from ...core.types import Json
+from ...fetch.address_policy import AddressPolicy
+from ...fetch.slices import receive_in_slices
+from ...fetch.transport import SOCKET_OPTIONS, GuardedTransport
 from ...store.read_allowance import computed
 from .failure import REFUSED, Failure
 from .incoming_messages import IncomingLimits, IncomingMessages
 from .large_texts import LargeTexts
+from .servers import Counted, McpAddress, McpError
 from .transport import HTTP_STATUS, McpTransport
 from .versions import RequestFailed, SdkSession, http, over_sse, over_streamable_http
 

@@ -7,12 +7,11 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Final
 
-from llama_stack_responses.core.arguments import decoded_arguments
-from llama_stack_responses.core.errors import ApiError, bad_request
-from llama_stack_responses.core.mcp_calls import qualified_name
-from llama_stack_responses.core.schema.request import CreateRequest
-from llama_stack_responses.core.stream.calls import MCP_APPROVAL_REQUEST, MCP_CALL, MCP_LIST_TOOLS, CallKind
-
+from ...core.arguments import decoded_arguments
+from ...core.errors import ApiError, bad_request
+from ...core.mcp_calls import qualified_name
+from ...core.schema.request import CreateRequest
+from ...core.stream.calls import MCP_APPROVAL_REQUEST, MCP_CALL, MCP_LIST_TOOLS, CallKind
 from ...core.types import Json
 from ...logs import get_logger
 from ...store.read_allowance import computed

@@ -17,10 +17,9 @@ from urllib.parse import urljoin, urlsplit
 
 import orjson
 
-from llama_stack_responses.fetch.address_policy import UrlRefused
-from llama_stack_responses.telemetry.trace_context import trace_headers
-
 from ...core.types import Json
+from ...fetch.address_policy import UrlRefused
+from ...telemetry.trace_context import trace_headers
 from .failure import BAD_GATEWAY, GATEWAY_TIMEOUT, REFUSED, BrokenConnection, Failure, no_protocol, too_large
 from .http_bodies import AnswerEvents, Body, SessionEvents
 from .incoming_messages import IncomingMessages, error_in

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
-from llama_stack_responses.core.types import Json
-from llama_stack_responses.logs import leave_out
-from llama_stack_responses.telemetry.trace_context import trace_headers
+from ...core.types import Json
+from ...logs import leave_out
+from ...telemetry.trace_context import trace_headers
 
 _FIRST: Final = version("mcp").startswith("1.")
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llama_stack_openai_chat.config import OpenAIChatConfig
-
+from ..config import OpenAIChatConfig
 from .adapter import OpenAIChatAdapter
 
 __all__ = ["get_adapter_impl"]

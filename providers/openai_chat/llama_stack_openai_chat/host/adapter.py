@@ -11,16 +11,15 @@ import openai
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from llama_stack_openai_chat.chunks import chat_chunk, whole
-from llama_stack_openai_chat.config import OWN_KEY, OpenAIChatConfig
-from llama_stack_openai_chat.errors import why_unlisted
-from llama_stack_openai_chat.json_encoding import loads
-from llama_stack_openai_chat.pool import Pool
-from llama_stack_openai_chat.ranking import best_first, ranking_body
-from llama_stack_openai_chat.request_body import request_body
-from llama_stack_openai_chat.tokens import count_tokens
-from llama_stack_openai_chat.upstream import VECTORS_BYTES, Upstream
-
+from ..chunks import chat_chunk, whole
+from ..config import OWN_KEY, OpenAIChatConfig
+from ..errors import why_unlisted
+from ..json_encoding import loads
+from ..pool import Pool
+from ..ranking import best_first, ranking_body
+from ..request_body import request_body
+from ..tokens import count_tokens
+from ..upstream import VECTORS_BYTES, Upstream
 from .platform import (
     PROVIDER_DATA_VAR,
     HealthResponse,
