@@ -202,6 +202,8 @@ def test_unknown_parameter_is_refused_and_engine_keeps_running() -> None:
 class AnyToken:
     """A mask that allows every token."""
 
+    failed = False
+
     def allowed(self) -> bytes:
         return b"\xff" * 128
 
@@ -445,6 +447,20 @@ async def test_unused_engine_exits(tmp_path: Path, checkpoint: Path) -> None:
     async with client_of(created) as client:
         pid = (await client.ready()).pid
     await asyncio.to_thread(wait_for, lambda: has_ended(pid))
+    assert not created.socket.exists()
+
+
+def test_engine_that_no_client_waits_for_stops_loading(tmp_path: Path, checkpoint: Path) -> None:
+    """Ctrl-C ends the server while its engine loads."""
+    created = settings(tmp_path, checkpoint)
+    code = (
+        "import sys; from llama_stack_gpt_oss.process import server, settings; server.IDLE_SECONDS = 0;"
+        " sys.exit(server.main(settings.EngineSettings.from_json(sys.argv[1])))"
+    )
+    command = [sys.executable, "-c", code, created.to_json()]
+    ended = subprocess.run(command, check=True, stderr=subprocess.PIPE, text=True)
+    assert "loading has ended, because no server is connected any more" in ended.stderr
+    assert "warming up" not in ended.stderr
     assert not created.socket.exists()
 
 

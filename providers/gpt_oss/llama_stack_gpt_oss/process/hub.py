@@ -5,6 +5,7 @@ import json
 import os
 import selectors
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,7 +37,13 @@ class Hub:
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._selector.register(self._woken, selectors.EVENT_READ)
         self.peers: set[Peer] = set()
+        self._deserted = time.monotonic()  # when the last peer disconnected
         self.greeting: dict[str, Any] | None = None  # first frame for a new peer
+
+    @property
+    def idle_seconds(self) -> float:
+        """For how long no peer has been connected."""
+        return 0.0 if self.peers else time.monotonic() - self._deserted
 
     def poll(self, seconds: float | None) -> Iterator[tuple[Peer, dict[str, Any] | None]]:
         """Yield the received frames; None instead of a frame if the peer has disconnected."""
@@ -128,5 +135,6 @@ class Hub:
 
     def _close(self, peer: Peer) -> None:
         self.peers.discard(peer)
+        self._deserted = time.monotonic()
         self._selector.unregister(peer.socket)
         peer.socket.close()

@@ -33,6 +33,10 @@ REPORT_SECONDS: Final = 10.0
 POLL_SECONDS: Final = 1.0  # of an engine without work, which ends when it is idle
 
 
+class Abandoned(Exception):  # noqa: N818 (a normal end)
+    """No client has been connected for IDLE_SECONDS while the engine was loading."""
+
+
 class EngineServer:
     """Runs the engine's steps, and handles the received frames between them."""
 
@@ -41,12 +45,11 @@ class EngineServer:
         self._engine = engine
         self._grammars = grammars
         self._owners: dict[str, Peer] = {}
-        self._idle_since = time.monotonic()
         self._reported = time.monotonic()
 
     def serve(self) -> None:
         """Serve until no client has been connected for IDLE_SECONDS."""
-        while not self._is_idle():
+        while self._hub.idle_seconds < IDLE_SECONDS:
             for peer, frame in self._hub.poll(self._patience()):
                 self._handle(peer, frame)
             for prepared in self._grammars.prepared():
@@ -119,11 +122,6 @@ class EngineServer:
         for peer, updates in frames.items():
             self._hub.send(peer, {"updates": updates})
 
-    def _is_idle(self) -> bool:
-        if self._hub.peers:
-            self._idle_since = time.monotonic()
-        return time.monotonic() - self._idle_since > IDLE_SECONDS
-
     def _report(self) -> None:
         """Log the metrics every REPORT_SECONDS while there is work."""
         if time.monotonic() - self._reported < REPORT_SECONDS:
@@ -151,17 +149,21 @@ def main(settings: EngineSettings) -> int:
                 engine, grammars = _load(settings, hub, ranks)
             except EngineError as error:
                 return _fail(hub, str(error))
-            _serve(settings, hub, engine, grammars)
+            except Abandoned:
+                _say("loading has ended, because no server is connected any more")
+            else:
+                _serve(hub, engine, grammars)
+        # A client that has just connected is disconnected, and starts the next engine.
+        settings.socket.unlink(missing_ok=True)
     return 0
 
 
-def _serve(settings: EngineSettings, hub: Hub, engine: Engine, grammars: GrammarCompiler) -> None:
+def _serve(hub: Hub, engine: Engine, grammars: GrammarCompiler) -> None:
     hub.greeting = {"ready": {"pid": os.getpid(), "context": engine.context, "pages": engine.metrics().pages}}
     hub.broadcast(hub.greeting)
     # The loaded objects live until the end, and a garbage collection of them takes as long as many steps.
     gc.freeze()
     EngineServer(hub, engine, grammars).serve()
-    settings.socket.unlink(missing_ok=True)
 
 
 def _load(settings: EngineSettings, hub: Hub, ranks: RankProcesses) -> tuple[Engine, GrammarCompiler]:
@@ -176,6 +178,8 @@ def _load(settings: EngineSettings, hub: Hub, ranks: RankProcesses) -> tuple[Eng
         hub.broadcast(hub.greeting)
         for _ in hub.poll(0):
             pass  # requests are not accepted before the engine is ready
+        if hub.idle_seconds > IDLE_SECONDS:
+            raise Abandoned
 
     masks = masks_of(settings)
     grammars = GrammarCompiler(masks.load, masks.compile, hub.wake)  # it reads the vocabulary while the weights load
