@@ -149,6 +149,8 @@ def sequences(config: ModelConfig, count: int, tokens: int, params: SamplingPara
 class EveryThird:
     """A mask that allows every third token, like a grammar whose mask is at hand."""
 
+    failed = False
+
     def __init__(self, vocabulary: int) -> None:
         size = -(-vocabulary // 8)
         self._bits = (bytes((0b01001001, 0b10010010, 0b00100100)) * size)[:size]

@@ -66,6 +66,8 @@ class ScriptedDrafter:
 class WindowMask:
     """Allows 40 tokens from the last accepted one on, so each token counts for the masks of all later ones."""
 
+    failed = False
+
     def __init__(self) -> None:
         self.accepted = [100]
 

@@ -37,10 +37,15 @@ def prompt(length: int, seed: int = 0) -> list[int]:
 
 
 class RecordingMask:
-    """A mask that allows all tokens and records the accepted ones."""
+    """A mask that allows all tokens, records the accepted ones, and fails after a number of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, fails_after: int | None = None) -> None:
         self.received: list[int] = []
+        self._fails_after = fails_after
+
+    @property
+    def failed(self) -> bool:
+        return len(self.received) == self._fails_after
 
     def allowed(self) -> bytes:
         return b"\xff" * 128
@@ -234,6 +239,18 @@ def test_mask_accepts_each_token_before_next_is_drawn() -> None:
     engine.add(Request(("one",), prompt(10), replace(GREEDY, max_tokens=3), grammar="any"))
     assert mask.received == tokens_of(drain(engine), "one")
     assert runner.events == ["start", "sample", "start", "read", "sample", "start", "read", "sample", "read"]
+
+
+def test_sequence_ends_when_its_mask_fails() -> None:
+    """The token with which it failed may be one that ends answers. The other sequence goes on."""
+    tokens = tokens_of(generate(engine_over(CountingRunner(WIDE))[0], prompt(10), GREEDY), "one")
+    engine, cache = engine_over(CountingRunner(WIDE), open_mask=lambda _: RecordingMask(fails_after=3))
+    engine.add(Request(("one",), prompt(10), replace(GREEDY, stop_ids=frozenset([tokens[2]])), grammar="any"))
+    engine.add(Request(("two",), prompt(10), GREEDY))
+    updates = drain(engine)
+    assert [update.finish for update in updates if update.id == "one"] == [None, None, "grammar"]
+    assert tokens_of(updates, "two") == tokens
+    assert cache.pool.used == 0
 
 
 def test_token_drawn_after_stop_is_discarded() -> None:

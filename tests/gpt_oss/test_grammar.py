@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from llama_stack_gpt_oss.errors import InvalidRequest
 from llama_stack_gpt_oss.grammar import read_tool_choice, turn_grammar
 from llama_stack_gpt_oss.harmony import ResponseFormat, read_response_format
 from llama_stack_gpt_oss.masks import GrammarMasks
+from llama_stack_gpt_oss.schema_bounds import MAX_OPTIONAL, MAX_PATTERNS, MAX_PROPERTIES
 from llama_stack_gpt_oss.tools import Tool, read_tools
 from llama_stack_gpt_oss.vocabulary import Vocabulary
 
@@ -47,6 +49,11 @@ def grammar(choice: Any, tools: Sequence[Tool] = TOOLS, form: ResponseFormat | N
     created = turn_grammar(read_tool_choice(choice, tools), tools, form)
     assert created is not None
     return created
+
+
+def optional(count: int, kind: str = "string") -> dict[str, Any]:
+    """Return a schema of an object with so many optional properties."""
+    return {"type": "object", "properties": {f"{kind}{number}": {"type": kind} for number in range(count)}}
 
 
 def allowed_text(masks: GrammarMasks, vocabulary: Vocabulary, rules: str, text: str) -> str:
@@ -211,7 +218,84 @@ def test_grammar_of_many_answers_is_compiled_once(vocabulary: Vocabulary, monkey
     assert len(created) == 3 + KEPT
 
 
-def test_grammar_with_too_many_symbols_is_refused(masks: GrammarMasks) -> None:
-    huge = {"type": "object", "properties": {f"{number:>05}": {"type": "string"} for number in range(60_000)}}
-    with pytest.raises(InvalidRequest, match="cannot be enforced"):
+def test_grammar_with_too_many_symbols_is_refused() -> None:
+    huge = {"type": "array", "prefixItems": [{"type": "integer"}] * 60_000}
+    with pytest.raises(InvalidRequest, match=r"cannot be enforced.*schema too large"):
         grammar("auto", form=ResponseFormat("x", huge))
+
+
+@pytest.mark.parametrize(("kind", "value"), [("string", '"x"'), ("integer", "5"), ("object", '{"a": [null]}')])
+def test_many_optional_properties_are_enforced(
+    masks: GrammarMasks, vocabulary: Vocabulary, kind: str, value: str
+) -> None:
+    schema = {**optional(MAX_OPTIONAL, kind), "additionalProperties": False}
+    rules = grammar("none", form=ResponseFormat("x", schema))
+    text = answer("Hm.", f'{{"{kind}1": {value}, "{kind}2":{value},"{kind}{MAX_OPTIONAL - 1}": {value}}}')
+    assert allowed_text(masks, vocabulary, rules, text) == text
+    unknown = text.replace(f"{kind}2", f"{kind}x")
+    assert allowed_text(masks, vocabulary, rules, unknown) == unknown.partition('x":')[0]
+
+
+def references(count: int) -> dict[str, Any]:
+    """Return a schema with a chain of references."""
+    parts = {f"d{number}": {"type": "array", "items": {"$ref": f"#/$defs/d{number + 1}"}} for number in range(count)}
+    return {"$ref": "#/$defs/d0", "$defs": {**parts, f"d{count}": {"type": "integer"}}}
+
+
+def patterns(count: int) -> dict[str, Any]:
+    return {"type": "object", "patternProperties": {f"^a{number}$": True for number in range(count)}}
+
+
+def required(count: int, named: int = 0) -> dict[str, Any]:
+    """Return a schema with required properties; `named` of them have a schema."""
+    names = [f"p{number}" for number in range(count)]
+    return {"type": "object", "properties": dict.fromkeys(names[:named], True), "required": names}
+
+
+@pytest.mark.parametrize(
+    ("schema", "sentence"),
+    [
+        (optional(5000), "has an object with 5,000 optional properties, and at most 256 can be enforced"),
+        (required(MAX_PROPERTIES + 1), "has 5,001 properties, and at most 5,000 can be enforced"),
+        (required(40_000, 40_000), "has 40,000 properties, and at most 5,000 can be enforced"),
+        (patterns(MAX_PATTERNS + 1), "has 65 patternProperties, and at most 64 can be enforced"),
+        (references(1000), "has 1,001 references and [45] levels of nesting: use fewer"),
+    ],
+)
+def test_schema_that_would_take_too_much_is_refused(schema: dict[str, Any], sentence: str) -> None:
+    """In llguidance, some of them overflow the stack, which ends the process, and others take minutes."""
+    with pytest.raises(InvalidRequest, match=f"The schema {sentence}") as refusal:
+        grammar("auto", form=ResponseFormat("x", {"type": "array", "items": schema}))
+    assert refusal.value.param == "response_format"
+    function = {"name": "f", "strict": True, "parameters": schema}
+    with pytest.raises(InvalidRequest, match=sentence) as refusal:
+        grammar("required", tools=read_tools([{"type": "function", "function": function}]))
+    assert refusal.value.param == "tools"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {**optional(MAX_PROPERTIES), "required": list(optional(MAX_PROPERTIES)["properties"])},
+        required(MAX_PROPERTIES),
+        patterns(MAX_PATTERNS),
+        references(250),
+    ],
+)
+def test_schema_within_bounds_is_compiled_in_a_thread(masks: GrammarMasks, schema: dict[str, Any]) -> None:
+    """The stack of a thread is the smallest one on which schemas are compiled."""
+    with ThreadPoolExecutor(1) as pool:
+        rules = pool.submit(grammar, "none", TOOLS, ResponseFormat("x", schema)).result()
+        assert pool.submit(masks.open, rules).result().failed is False
+
+
+def test_mask_fails_when_schema_allows_too_much(masks: GrammarMasks, vocabulary: Vocabulary) -> None:
+    """The optional properties of the parts add up, which is known only when the object begins."""
+    parts = [optional(MAX_OPTIONAL, kind) for kind in ("string", "integer")]
+    mask = masks.open(grammar("none", form=ResponseFormat("x", {"allOf": parts})))
+    failed = []
+    for token in vocabulary.harmony.encode('<|channel|>final<|message|>{"', allowed_special="all"):
+        mask.allowed()
+        mask.accept(token)
+        failed.append(mask.failed)
+    assert failed == [False, False, False, True]

@@ -519,6 +519,8 @@ def restricted_sequences(rows: int, vocabulary: int) -> list[Sequence]:
     """Return sequences with all combinations of restrictions, a mask for every fifth, and penalties for every third."""
 
     class EveryThird:
+        failed = False
+
         def allowed(self) -> bytes:
             bits = [token % 3 == 0 for token in range(vocabulary)]
             return sum(bit << place for place, bit in enumerate(bits)).to_bytes(-(-vocabulary // 8), "little")

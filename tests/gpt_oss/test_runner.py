@@ -209,6 +209,8 @@ def test_masked_row_is_drawn_after_start_of_its_step(model: Model) -> None:
     class Ascending:
         """Allows the token after the last accepted one."""
 
+        failed = False
+
         def __init__(self) -> None:
             self.token = 10
 

@@ -34,6 +34,8 @@ DRAWS = 4000
 class Mask:
     """A mask that allows the given tokens."""
 
+    failed = False
+
     def __init__(self, *tokens: int) -> None:
         self.bits = bytearray(1)
         for token in tokens:

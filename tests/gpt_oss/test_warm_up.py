@@ -43,6 +43,8 @@ PROMPTS = (1, 2, 7, 16, 17, 33, 64, 65, 130, 299, 301, 700)  # tokens
 class AnyToken:
     """A mask that allows every token."""
 
+    failed = False
+
     def allowed(self) -> bytes:
         return b"\xff" * (CONFIG.vocabulary // 8)
 

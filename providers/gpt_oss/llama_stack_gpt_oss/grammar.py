@@ -13,12 +13,19 @@ from llguidance import LLMatcher, LLParserLimits
 from .errors import InvalidRequest
 from .harmony import ResponseFormat
 from .process.grammars import GRAMMAR_CHARACTERS
+from .schema_bounds import check_schema
 from .tools import Tool
 
 Json = Mapping[str, Any]
 ANY_OBJECT: Json = {"type": "object"}
-LIMITS = LLParserLimits(max_lexer_states=50_000, max_grammar_size=500_000)
-"""Maximum states of a grammar's lexer, of up to 2 kB each, and symbols of its rules."""
+LIMITS = LLParserLimits(
+    max_lexer_states=50_000, max_grammar_size=500_000, max_items_in_row=2_000, step_max_items=100_000
+)
+"""Maximum states of a grammar's lexer, of up to 2 kB each, symbols of its rules, and positions in its rules.
+
+The positions are those that are possible after one byte, and those that the computation of one mask visits: 100,000
+take some milliseconds.
+"""
 WHITE_SPACE = r"[ \t\n]{0,20}"
 
 # Names in capitals are lexer terminals: they never match a special token.
@@ -106,17 +113,18 @@ def _call(number: int, tool: Tool, strict: bool) -> str:
         return f'call{number}: {header} " code"? <|message|> TEXT <|call|>'
     schema = tool.parameters if tool.parameters and (strict or tool.strict) else ANY_OBJECT
     kind = '(" code" | json)?' if tool.built_in else "json?"
-    arguments = f"arguments{number}"
-    return f"call{number}: {header} {kind} <|message|> {arguments} <|call|>\n{arguments}: %json {_json(schema)}"
+    arguments, rule = f"arguments{number}", _json(schema, "tools")
+    return f"call{number}: {header} {kind} <|message|> {arguments} <|call|>\n{arguments}: %json {rule}"
 
 
 def _final(answer: ResponseFormat | None) -> str:
     header = 'final: <|channel|> "final" json? <|message|>'
     if answer is None:
         return f"{header} TEXT <|return|>"
-    return f"{header} answer <|return|>\nanswer: %json {_json(answer.schema)}"
+    return f"{header} answer <|return|>\nanswer: %json {_json(answer.schema, 'response_format')}"
 
 
-def _json(schema: Json) -> str:
+def _json(schema: Json, param: str) -> str:
     """Return the schema with bounded white space: an uncertain model could produce white space forever."""
+    check_schema(schema, param)
     return json.dumps({**schema, "x-guidance": {"whitespace_pattern": WHITE_SPACE}})

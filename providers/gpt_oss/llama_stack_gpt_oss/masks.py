@@ -78,6 +78,11 @@ class GrammarMask:
     def __init__(self, matcher: LLMatcher) -> None:
         self._matcher = matcher
 
+    @property
+    def failed(self) -> bool:
+        """Whether a limit was exceeded. From then on, only the token that ends the turn is allowed."""
+        return self._matcher.is_error()
+
     def allowed(self) -> bytes:
         """Return a bit for each token, the lowest bit of a byte first."""
         return self._matcher.compute_bitmask()

@@ -6,11 +6,16 @@ from typing import Literal, NamedTuple, Protocol
 from .cache import KVCacheBlocks
 from .sampling_params import SamplingParams
 
-Finish = Literal["stop", "length"]
+Finish = Literal["stop", "length", "grammar"]
+"""Why a sequence ended. grammar: its mask failed."""
 
 
 class TokenMask(Protocol):
     """The tokens that may come next in one sequence. Implemented outside the engine."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether a limit was exceeded, so that the last mask, or the next one, does not follow the grammar."""
 
     def allowed(self) -> bytes:
         """Return a bit per token of the vocabulary, the lowest bit of a byte first; at least one is set."""
@@ -78,7 +83,9 @@ class Sequence:
         self.tokens.append(token)
         if self.mask is not None:
             self.mask.accept(token)
-        if token in self.params.stop_ids:
+        if self.mask is not None and self.mask.failed:
+            self.finish = "grammar"
+        elif token in self.params.stop_ids:
             self.finish = "stop"
         elif len(self.tokens) - self.prompt_tokens >= self.params.max_tokens:
             self.finish = "length"

@@ -24,6 +24,10 @@ PATIENCE_SECONDS: Final = 30.0
 """Seconds for which a request waits for an engine that is starting."""
 ASKED_AFTER: Final = 0.1
 """Part of the time limit for a hung engine after which a silent one with work is asked for its metrics."""
+AMBIGUOUS: Final = (
+    "The schema allows too much at once, and the answer was ended: give its objects fewer optional properties, and its"
+    " anyOf, oneOf and allOf fewer parts"
+)
 
 
 class EngineDiedError(EngineError):
@@ -143,8 +147,8 @@ class EngineClient:
     async def generate(self, request: Request) -> AsyncGenerator[Update]:
         """Yield the updates of all sequences of a request as they arrive.
 
-        RequestError, QueueFullError: refused. EngineStartingError: it is not ready yet. EngineDiedError: the engine
-        ended. Closing the iterator cancels.
+        RequestError, QueueFullError: refused, or ended by its grammar. EngineStartingError: it is not ready yet.
+        EngineDiedError: the engine ended. Closing the iterator cancels.
         """
         connection = await self._connected()
         mailbox: Mailbox = asyncio.Queue()
@@ -160,6 +164,8 @@ class EngineClient:
                 if isinstance(news, Cancelled) or news.finish is not None:
                     unfinished.discard(news.id)
                 if isinstance(news, Update):
+                    if news.finish == "grammar":
+                        raise RequestError(AMBIGUOUS)
                     yield news
         finally:
             for name in request.ids:
