@@ -4,9 +4,11 @@ from pathlib import Path
 
 from .support.lessons import report, weather
 from .support.stacks import (
+    ASKED,
     MODEL,
     STREAMED,
     continued_with,
+    leave_before_visible_text,
     streamed,
     trained_stack,
     wait_for_engine,
@@ -23,3 +25,4 @@ def test_ogx_stack_answers_and_calls(tmp_path: Path) -> None:
         assert output.output_text == report(7, "rainy", "Oslo")
         assert output.usage is not None
         assert output.usage.input_tokens_details.cached_tokens >= 64
+        leave_before_visible_text(stack, "/v1/chat/completions", messages=ASKED)

@@ -12,7 +12,6 @@ import openai
 import pytest
 from openai.types.responses import Response
 
-from llama_stack_gpt_oss.process.status import read_metrics
 from tests.support.proc import children_of, has_ended
 from tests.support.stack import LiveStack
 
@@ -20,6 +19,9 @@ from .support.lessons import FACTS, report, weather
 from .support.processes import kill, wait_for
 from .support.stacks import (
     ANSWER,
+    ASKED,
+    CONTEXT,
+    ENDLESS,
     GREEDY,
     MODEL,
     QUESTION,
@@ -27,6 +29,8 @@ from .support.stacks import (
     STREAMED,
     TOOL,
     continued_with,
+    leave_before_visible_text,
+    metrics,
     reasoning_of,
     streamed,
     trained_stack,
@@ -46,11 +50,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveStack]:
 def client(stack: LiveStack) -> Iterator[openai.OpenAI]:
     with stack.client() as created:
         yield created
-
-
-def metrics(stack: LiveStack) -> dict[str, Any]:
-    (path,) = stack.state_dir.glob("engine-*.sock")
-    return read_metrics(path)
 
 
 def engine_pid(stack: LiveStack) -> int:
@@ -190,6 +189,16 @@ def test_client_disconnect_ends_generation(stack: LiveStack) -> None:
     assert metrics(stack)["pages_used"] == 0
 
 
+def test_chat_stream_begins_with_role_and_ends_with_its_client(stack: LiveStack) -> None:
+    (choice,) = leave_before_visible_text(stack, "/v1/chat/completions", messages=ASKED)["choices"]
+    assert (choice["delta"]["role"], choice["delta"]["content"]) == ("assistant", "")
+
+
+def test_stream_of_bare_completion_begins_without_text_and_ends_with_its_client(stack: LiveStack) -> None:
+    (choice,) = leave_before_visible_text(stack, "/v1/completions", prompt="What is")["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("", None)
+
+
 def killed_at_its_first_word(client: openai.OpenAI, engine: int) -> Response:
     """Return the response whose engine is killed at its first delta."""
     events = client.responses.create(model=MODEL, input=FACTS[3][0], stream=True)
@@ -214,3 +223,34 @@ def test_killed_engine_fails_response_and_restarts(stack: LiveStack, client: ope
     assert last.error is not None
     assert "engine ended in the middle of its answer" in last.error.message
     assert "gpt-oss: loading" in stack.log.read_text()
+
+
+def test_schema_that_allows_too_much_is_an_error_and_no_answer(stack: LiveStack, client: openai.OpenAI) -> None:
+    parts = [{"properties": {f"{letter}{number}": True for number in range(256)}} for letter in "ab"]
+    schema = {"name": "x", "schema": {"type": "object", "allOf": parts}}
+    text: Any = {"format": {"type": "json_schema", **schema}}
+    form: Any = {"type": "json_schema", "json_schema": schema}
+    with pytest.raises(openai.BadRequestError, match="The schema allows too much at once"):
+        client.responses.create(input=QUESTION, text=text, **GREEDY)
+    stream = client.chat.completions.create(messages=ASKED, response_format=form, stream=True, **GREEDY)
+    with pytest.raises(openai.APIError, match="The schema allows too much at once"):
+        list(stream)
+    wait_for(lambda: metrics(stack)["running"] == metrics(stack)["pages_used"] == 0)
+
+
+def test_killed_engine_is_named_in_errors_of_other_routes(stack: LiveStack, client: openai.OpenAI) -> None:
+    """An answer that is not streamed has a status; a stream that has begun has an event."""
+    wait_for_engine(stack)
+    endless: Any = {"logit_bias": ENDLESS, "max_tokens": CONTEXT // 2, **GREEDY}
+    with ThreadPoolExecutor(2) as pool:
+        chat = pool.submit(lambda: client.chat.completions.create(messages=ASKED, **endless))
+        bare = pool.submit(lambda: client.completions.create(prompt="a", **endless))
+        stream = client.chat.completions.create(messages=ASKED, stream=True, **endless)
+        wait_for(lambda: metrics(stack)["running"] == 3)
+        kill(engine_pid(stack))
+        with pytest.raises(openai.APIError, match="The gpt-oss engine ended in the middle of its answer"):
+            list(stream)
+        for answer in (chat, bare):
+            with pytest.raises(openai.InternalServerError, match="The gpt-oss engine ended in the middle") as failure:
+                answer.result()
+            assert failure.value.status_code == 503

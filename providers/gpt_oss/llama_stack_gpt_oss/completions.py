@@ -61,7 +61,6 @@ class _Choice:
         self._parser = ChannelParser(vocabulary, parsed.tools)
         self._watch = StopWatch(parsed.stops)
         self._logprobs = _Logprobs(vocabulary) if parsed.logprobs else None
-        self._opened = False
 
     @property
     def tokens(self) -> int:
@@ -72,9 +71,14 @@ class _Choice:
         return self._parser.reasoning_tokens
 
     def feed(self, update: Update) -> Iterator[Json]:
-        """Yield the choices that an update adds; `finish` is set with the last one."""
+        """Yield the choices that an update adds; `finish` is set with the last one.
+
+        The first update always adds one: until a stream has begun, the host does not notice that its client has left.
+        """
         if self.finish is not None:
             return
+        if not self.tokens:
+            yield self._made({"role": "assistant", "content": ""})
         deltas = list(self._parser.feed(update.sampled.token))
         if self._logprobs is not None and self._parser.visible:
             self._logprobs.add(update.sampled)
@@ -111,9 +115,6 @@ class _Choice:
         return self._made({}, finish)
 
     def _made(self, delta: Json, finish: str | None = None) -> Json:
-        if not self._opened:
-            self._opened = True
-            delta = {"role": "assistant", **delta}
         return {"index": self._index, "delta": delta, "finish_reason": finish, "logprobs": None}
 
 
@@ -131,9 +132,10 @@ class _Bare:
         self._watch = StopWatch(parsed.stops)
 
     def feed(self, update: Update) -> Iterator[Json]:
+        """Yield the choice that an update adds. The first update adds one without text, as for a chat completion."""
         if self.finish is not None:
             return
-        self.tokens += 1
+        first, self.tokens = not self.tokens, self.tokens + 1
         ended = update.finish is not None
         word = self._vocabulary.bytes_of(update.sampled.token) or b""
         text = self._watch.feed(self._decoder.decode(word, final=ended))
@@ -142,7 +144,7 @@ class _Bare:
         elif ended:
             text += self._watch.finish()
             self.finish = update.finish
-        if text or self.finish:
+        if first or text or self.finish:
             yield {"index": self._index, "text": text, "finish_reason": self.finish, "logprobs": None}
 
 
@@ -217,7 +219,7 @@ class ChatFold:
             kept["logprobs"] = kept["logprobs"] or {"content": [], "refusal": None}
             kept["logprobs"]["content"] += choice["logprobs"]["content"]
         for field in ("content", "reasoning_content"):
-            if field in delta:
+            if delta.get(field):
                 self._texts.setdefault((index, field), []).append(delta[field])
         for call in delta.get("tool_calls", ()):
             made = self._calls.setdefault((index, call["index"]), {"arguments": []})

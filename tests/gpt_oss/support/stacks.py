@@ -9,18 +9,24 @@ import httpx
 import openai
 from openai.types.responses import Response, ResponseFunctionToolCall
 
+from llama_stack_gpt_oss.process.status import read_metrics
 from tests.support.stack import REPOSITORY, Host, LiveStack
 
 from .lessons import FACTS, WEATHER, call_reasoning
 from .processes import wait_for
 from .trained import write_trained
+from .vocabulary import SPECIAL
 
 TEMPLATE = REPOSITORY / "templates" / "gpt-oss" / "config.yaml"
 MODEL = "gpt-oss/trained"
 QUESTION, REASONING, ANSWER = FACTS[0]
 TOOL: Any = {"type": "function", **WEATHER["function"]}
+ASKED: Any = [{"role": "user", "content": QUESTION}]
+ENDLESS: Any = {str(SPECIAL["<|channel|>"]): 100}
+"""A bias with which the model repeats a special token up to the end of the context, and so writes no visible text."""
 GREEDY: Any = {"model": MODEL, "temperature": 0}
-ENV = {"GPT_OSS_DEVICE": "cpu", "GPT_OSS_CONTEXT": "4096", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+CONTEXT = 4096
+ENV = {"GPT_OSS_DEVICE": "cpu", "GPT_OSS_CONTEXT": str(CONTEXT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 def trained_stack(folder: Path, host: Host = "llama_stack") -> LiveStack:
@@ -40,6 +46,12 @@ def _packages_of_this_python(folder: Path) -> dict[str, str]:
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(f"import site\n\nsite.addsitedir({sysconfig.get_path('purelib')!r})\n")
     return {"PYTHONPATH": str(folder)}
+
+
+def metrics(stack: LiveStack) -> dict[str, Any]:
+    """Return the metrics of the stack's engine."""
+    (path,) = stack.state_dir.glob("engine-*.sock")
+    return read_metrics(path)
 
 
 def streamed(client: openai.OpenAI) -> dict[str, str]:
@@ -63,6 +75,18 @@ def health(stack: LiveStack) -> dict[str, Any]:
     listed = httpx.get(f"{stack.base_url}/v1/providers", timeout=60, trust_env=False).json()["data"]
     (found,) = [each["health"] for each in listed if each["api"] == "inference"]
     return dict(found)
+
+
+def leave_before_visible_text(stack: LiveStack, path: str, **prompt: Any) -> Any:
+    """Return the first chunk of a stream without visible text, whose client leaves then; wait until its request ends."""
+    before = metrics(stack)["generated_tokens"]
+    body = {"model": MODEL, "stream": True, "temperature": 0, "logit_bias": ENDLESS, **prompt}
+    with httpx.Client(base_url=stack.base_url, timeout=60, trust_env=False) as http:
+        with http.stream("POST", path, json=body) as response:
+            first = next(response.iter_lines())
+        wait_for(lambda: metrics(stack)["running"] == 0)
+    assert metrics(stack)["generated_tokens"] - before < CONTEXT // 2
+    return json.loads(first.removeprefix("data: "))
 
 
 STREAMED = {"response.output_text.delta": ANSWER, "response.reasoning_text.delta": REASONING}

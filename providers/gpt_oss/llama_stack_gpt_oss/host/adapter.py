@@ -21,7 +21,7 @@ from llama_stack_gpt_oss.telemetry import EngineTelemetry
 from llama_stack_gpt_oss.vocabulary import Vocabulary, read_vocabulary
 from llama_stack_gpt_oss.word_lengths import prepare_words
 
-from .errors import broken_off, refused
+from .errors import status_error
 from .platform import (
     HealthResponse,
     HealthStatus,
@@ -83,9 +83,9 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
     async def openai_chat_completion(
         self, params: OpenAIChatCompletionRequestWithExtraBody
     ) -> ChatCompletion | AsyncIterator[ChatCompletionChunk]:
-        """Return a chat completion, or the stream of its chunks once the engine has accepted the request."""
+        """Return a chat completion, or the stream of its chunks once the engine has sent its first token."""
         if params.stream:
-            return _each(await self._open_chat(params), ChatCompletionChunk)
+            return _each(await _begun(await self._chat(params)), ChatCompletionChunk)
         return ChatCompletion.construct(**await self._whole(params))
 
     async def openai_chat_completions_with_reasoning(
@@ -93,7 +93,7 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
     ) -> OpenAIChatCompletionWithReasoning | AsyncIterator[OpenAIChatCompletionChunkWithReasoning]:
         """Return the same with the reasoning, as the host's own Responses API requires."""
         if params.stream:
-            return _with_reasoning(await self._open_chat(params))
+            return _with_reasoning(await _begun(await self._chat(params)))
         whole = await self._whole(params)
         reasoning = whole["choices"][0]["message"].get("reasoning_content")
         return OpenAIChatCompletionWithReasoning(
@@ -105,10 +105,10 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
     ) -> Completion | AsyncIterator[Completion]:
         """Return a text completion, or the stream of its chunks."""
         parsed = await self._parse(RequestParser.completion, params, whole=not params.stream)
-        chunks = await _accepted(text_chunks(self._client, parsed, self._vocabulary, self._config.model))
+        chunks = text_chunks(self._client, parsed, self._vocabulary, self._config.model)
         if params.stream:
-            return _each(chunks, Completion)
-        return Completion.construct(**fold_text([chunk async for chunk in chunks]))
+            return _each(await _begun(chunks), Completion)
+        return Completion.construct(**fold_text([chunk async for chunk in _with_statuses(chunks)]))
 
     async def openai_embeddings(self, params: OpenAIEmbeddingsRequestWithExtraBody) -> OpenAIEmbeddingsResponse:
         """Raise NotImplementedError: gpt-oss has no embeddings."""
@@ -176,19 +176,19 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
         try:
             parsed: ParsedRequest = await asyncio.to_thread(parse, await self._ready_parser(), params)
         except (InvalidRequest, EngineError) as error:
-            raise refused(error) from error
+            raise status_error(error) from error
         return parsed.with_usage() if whole else parsed
 
-    async def _open_chat(self, params: Any) -> AsyncGenerator[Json]:
+    async def _chat(self, params: Any) -> AsyncGenerator[Json]:
         def parse(parser: RequestParser, given: Any) -> ParsedRequest:
             return parser.chat(given, date.today())
 
         parsed = await self._parse(parse, params, whole=not params.stream)
-        return await _accepted(chat_chunks(self._client, parsed, self._vocabulary, self._config.model))
+        return chat_chunks(self._client, parsed, self._vocabulary, self._config.model)
 
     async def _whole(self, params: Any) -> Json:
         fold = ChatFold()
-        async for chunk in await self._open_chat(params):
+        async for chunk in _with_statuses(await self._chat(params)):
             fold.add(chunk)
         return fold.whole()
 
@@ -201,22 +201,24 @@ def _vocabulary(checkpoint: str) -> Vocabulary:
     return vocabulary
 
 
-async def _accepted(chunks: AsyncGenerator[Json]) -> AsyncGenerator[Json]:
-    """Wait for the first chunk, so that a refusal comes before the stream begins."""
+async def _begun(chunks: AsyncGenerator[Json]) -> AsyncGenerator[Json]:
+    """Wait for the first chunk, so that an error before it is the status of the answer."""
     try:
         first = await anext(chunks)
     except EngineError as error:
-        raise refused(error) from error
-    return _rest(first, chunks)
+        raise status_error(error) from error
+    return _with_statuses(chunks, first)
 
 
-async def _rest(first: Json, chunks: AsyncGenerator[Json]) -> AsyncGenerator[Json]:
+async def _with_statuses(chunks: AsyncGenerator[Json], *begun: Json) -> AsyncGenerator[Json]:
+    """Yield the chunks after those that were read already; convert an error of the engine."""
     try:
-        yield first
+        for chunk in begun:
+            yield chunk
         async for chunk in chunks:
             yield chunk
     except EngineError as error:
-        raise broken_off(error) from error
+        raise status_error(error) from error
     finally:
         await chunks.aclose()
 

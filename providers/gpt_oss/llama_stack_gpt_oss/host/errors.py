@@ -10,8 +10,11 @@ URL = "http://gpt-oss.invalid/v1"  # the error classes require a request, althou
 RETRY_AFTER = "2"  # seconds
 
 
-def refused(error: InvalidRequest | EngineError) -> openai.APIStatusError:
-    """Convert an error before the first output, with the matching HTTP status."""
+def status_error(error: InvalidRequest | EngineError) -> openai.APIStatusError:
+    """Convert an error to one with the matching HTTP status.
+
+    In the middle of a stream too: there, the hosts report an error without a status as an unexpected one.
+    """
     match error:
         case InvalidRequest():
             kind = "invalid_request_error"
@@ -25,12 +28,6 @@ def refused(error: InvalidRequest | EngineError) -> openai.APIStatusError:
             return openai.RateLimitError(str(error), response=_response(429), body=body)
     body = {"message": str(error), "type": "server_error", "param": None, "code": None}
     return openai.InternalServerError(str(error), response=_response(503), body=body)
-
-
-def broken_off(error: EngineError) -> openai.APIError:
-    """Convert an error in the middle of an answer."""
-    body = {"message": str(error), "type": "server_error", "param": None, "code": None}
-    return openai.APIError(str(error), httpx2.Request("POST", URL), body=body)
 
 
 def _response(status: int) -> httpx2.Response:
