@@ -76,6 +76,8 @@ _FETCHED_ROWS: Final = 64
 
 _COMMITS_PER_GROUP: Final = 256
 _FEW: Final = 32
+_MANY: Final = 1_000
+"""Ops of a commit above which a thread measures them."""
 _ROW_BYTES: Final = 64
 """Bytes whose cost equals that of finding a row."""
 
@@ -130,10 +132,10 @@ class SqliteRecords:
         return dict(await self._read(_GET_MANY, (key_list(unique), self._clock()), len(unique), max_bytes))
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
-        writes = writes_of(ops)
+        writes, keys, size = await asyncio.to_thread(_measured, ops) if len(ops) > _MANY else _measured(ops)
         job = job_of(partial(_commit, writes, conditions, self._clock()))
-        job.size = _size(writes) + _ROW_BYTES * len(conditions)
-        job.keys = [write.key for write in writes]
+        job.size = size + _ROW_BYTES * len(conditions)
+        job.keys = keys
         if self._waits_for_disk:
             self._writer.put(job)
         else:
@@ -208,8 +210,11 @@ def _file_size(connection: sqlite3.Connection) -> int:
     return int(size)
 
 
-def _size(writes: Sequence[Write]) -> int:
-    return sum(_ROW_BYTES if isinstance(write, Delete) else _ROW_BYTES + len(write.value) for write in writes)
+def _measured(ops: Sequence[Op]) -> tuple[list[Write], list[str], int]:
+    """Return the ops of a commit that write, their keys, and about how many bytes they write."""
+    writes = writes_of(ops)
+    size = sum(_ROW_BYTES if isinstance(write, Delete) else _ROW_BYTES + len(write.value) for write in writes)
+    return writes, [write.key for write in writes], size
 
 
 def _select(sql: str, parameters: tuple[Any, ...], connection: sqlite3.Connection) -> list[tuple[Any, ...]]:

@@ -18,6 +18,7 @@ from llama_stack_responses.store.sqlite_file import WAL_BYTES, SqliteFile
 from llama_stack_responses.store.sqlite_inline import Inline
 from llama_stack_responses.store.sqlite_threads import WriteHandler
 from llama_stack_responses.store.thread_pool import ThreadPool, ThreadTask, job_of
+from tests.support.loop_walks import walks_of_event_loop
 from tests.support.waiting import until
 
 LARGE = b"x" * 200_000
@@ -393,3 +394,11 @@ async def test_long_wal_is_checkpointed_without_further_commits(records: SqliteR
         await records.commit([Put(f"k/{n}", b"x" * 100_000)])
     await until(lambda: (tmp_path / "records.db").stat().st_size >= WAL_BYTES // 2)
     assert threads() == {"records-writer"}
+
+
+async def test_commit_of_many_rows_is_not_measured_in_the_event_loop(records: SqliteRecords) -> None:
+    ops = [Put(str(number), b"x") for number in range(5_000)]
+    with walks_of_event_loop(1_000) as walks:
+        await records.commit(ops)
+    assert [name for name in walks if "/store/" in name and "/tests/" not in name] == []
+    assert (await records.get_many(["4999"]))["4999"].value == b"x"
