@@ -246,6 +246,27 @@ def patterns(count: int) -> dict[str, Any]:
     return {"type": "object", "patternProperties": {f"^a{number}$": True for number in range(count)}}
 
 
+def text(number: int) -> dict[str, Any]:
+    return {"type": "string", "pattern": f".*a.{{{number}}}b.*"}
+
+
+def texts_in_references(count: int) -> dict[str, Any]:
+    """Return a schema whose references lead from one pattern for the same text to the next one."""
+    parts = {f"d{number}": {**text(number), "$ref": f"#/$defs/d{number + 1}"} for number in range(count)}
+    return {"$ref": "#/$defs/d0", "$defs": {**parts, f"d{count}": {"type": "string"}}}
+
+
+def texts_in_alternatives(count: int) -> dict[str, Any]:
+    made: dict[str, Any] = {"type": "string"}
+    for number in range(count):
+        made = {**text(number), "anyOf": [made]}
+    return made
+
+
+def texts_of_property(count: int) -> dict[str, Any]:
+    return {"allOf": [{"type": "object", "properties": {"a": text(number)}} for number in range(count)]}
+
+
 def required(count: int, named: int = 0) -> dict[str, Any]:
     """Return a schema with required properties; `named` of them have a schema."""
     names = [f"p{number}" for number in range(count)]
@@ -259,6 +280,9 @@ def required(count: int, named: int = 0) -> dict[str, Any]:
         (required(MAX_PROPERTIES + 1), "has 5,001 properties, and at most 5,000 can be enforced"),
         (required(40_000, 40_000), "has 40,000 properties, and at most 5,000 can be enforced"),
         (patterns(MAX_PATTERNS + 1), "has 65 patternProperties, and at most 64 can be enforced"),
+        (texts_in_references(20), "may combine 20 patterns for one text, and at most 8 can be enforced"),
+        (texts_in_alternatives(20), "may combine 20 patterns"),
+        (texts_of_property(20), "may combine 20 patterns"),
         (references(1000), "has 1,001 references and [45] levels of nesting: use fewer"),
     ],
 )
@@ -280,6 +304,7 @@ def test_schema_that_would_take_too_much_is_refused(schema: dict[str, Any], sent
         required(MAX_PROPERTIES),
         patterns(MAX_PATTERNS),
         references(250),
+        {"type": "object", "properties": {f"p{number}": text(number) for number in range(50)}},
     ],
 )
 def test_schema_within_bounds_is_compiled_in_a_thread(masks: GrammarMasks, schema: dict[str, Any]) -> None:
