@@ -54,6 +54,13 @@ def test_only_host_folder_imports_host(path: Path) -> None:
             assert path.is_relative_to(ROOT / "host") or path.name == "provider.py"
 
 
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_within_the_package_are_relative(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            assert (node.module or "").split(".")[0] != ROOT.name
+
+
 @pytest.mark.parametrize("path", [path for path in MODULES if path.name not in KERNELS], ids=lambda path: path.name)
 def test_functions_are_short(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from llama_stack_gpt_oss.config import GptOssConfig
-
+from ..config import GptOssConfig
 from .adapter import GptOssAdapter
 from .listing import appear_in
 from .platform import Api

@@ -9,18 +9,17 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from opentelemetry import metrics
 
-from llama_stack_gpt_oss.checkpoint import local_folder
-from llama_stack_gpt_oss.completions import ChatFold, chat_chunks, fold_text, text_chunks
-from llama_stack_gpt_oss.config import GptOssConfig
-from llama_stack_gpt_oss.engine.config import GenerationDefaults, read_generation_defaults
-from llama_stack_gpt_oss.engine.errors import EngineError
-from llama_stack_gpt_oss.errors import InvalidRequest
-from llama_stack_gpt_oss.process.client import ASKED_AFTER, EngineClient
-from llama_stack_gpt_oss.requests import ParsedRequest, RequestParser
-from llama_stack_gpt_oss.telemetry import EngineTelemetry
-from llama_stack_gpt_oss.vocabulary import Vocabulary, read_vocabulary
-from llama_stack_gpt_oss.word_lengths import prepare_words
-
+from ..checkpoint import local_folder
+from ..completions import ChatFold, chat_chunks, fold_text, text_chunks
+from ..config import GptOssConfig
+from ..engine.config import GenerationDefaults, read_generation_defaults
+from ..engine.errors import EngineError
+from ..errors import InvalidRequest
+from ..process.client import ASKED_AFTER, EngineClient
+from ..requests import ParsedRequest, RequestParser
+from ..telemetry import EngineTelemetry
+from ..vocabulary import Vocabulary, read_vocabulary
+from ..word_lengths import prepare_words
 from .errors import status_error
 from .platform import (
     HealthResponse,

@@ -3,8 +3,8 @@
 import httpx2
 import openai
 
-from llama_stack_gpt_oss.engine.errors import EngineError, QueueFullError, RequestError
-from llama_stack_gpt_oss.errors import InvalidRequest
+from ..engine.errors import EngineError, QueueFullError, RequestError
+from ..errors import InvalidRequest
 
 URL = "http://gpt-oss.invalid/v1"  # the error classes require a request, although none was made over HTTP
 RETRY_AFTER = "2"  # seconds
