@@ -23,7 +23,13 @@ from llama_stack_gpt_oss.engine.errors import EngineError, QueueFullError, Reque
 from llama_stack_gpt_oss.engine.sampling_params import SamplingParams
 from llama_stack_gpt_oss.process.client import EngineClient, EngineDiedError
 from llama_stack_gpt_oss.process.frames import line, pack_request, unpack_request
-from llama_stack_gpt_oss.process.grammars import GRAMMAR_CHARACTERS, MAX_SECONDS, WAITING, GrammarCompiler
+from llama_stack_gpt_oss.process.grammars import (
+    GRAMMAR_CHARACTERS,
+    MAX_GRAMMARS,
+    MAX_SECONDS,
+    GrammarCompiler,
+    Prepared,
+)
 from llama_stack_gpt_oss.process.hub import Hub, Peer
 from llama_stack_gpt_oss.process.server import POLL_SECONDS, EngineServer
 from llama_stack_gpt_oss.process.settings import ADDRESS_BYTES, EngineSettings, address
@@ -192,7 +198,7 @@ def test_unknown_parameter_is_refused_and_engine_keeps_running() -> None:
     with socket.socket(socket.AF_UNIX) as sender:
         hub = OneClient([{"generate": raw} for raw in packed], sender)
         with pytest.raises(OneClient.ClosedError):
-            EngineServer(hub, engine, GrammarCompiler(lambda: None, lambda _: None, lambda: None)).serve()
+            EngineServer(hub, engine, GrammarCompiler(lambda: None, lambda _: None, lambda: None, 64)).serve()
     refused, *updates = hub.sent
     assert refused["refused"]["ids"] == ("newer",)
     assert "does not know future" in refused["refused"]["message"]
@@ -267,12 +273,15 @@ def serve(
     compilation: ManualCompiler,
     follows: Callable[[ManyFrames], None],
     max_seconds: float = MAX_SECONDS,
+    max_requests: int = 64,
 ) -> tuple[ManyFrames, Metrics]:
     engine, _ = engine_over(CountingRunner(WIDE), open_mask=lambda _: AnyToken())
     with socket.socket(socket.AF_UNIX) as sender:
         hub = ManyFrames(frames, sender, follows)
         with pytest.raises(OneClient.ClosedError):
-            EngineServer(hub, engine, GrammarCompiler(lambda: None, compilation, lambda: None, max_seconds)).serve()
+            EngineServer(
+                hub, engine, GrammarCompiler(lambda: None, compilation, lambda: None, max_requests, max_seconds)
+            ).serve()
     return hub, engine.metrics()
 
 
@@ -320,7 +329,7 @@ def test_compiled_grammar_ends_wait_for_frames(tmp_path: Path) -> None:
         listener.bind(str(tmp_path / "socket"))
         listener.listen()
         hub = Hub(listener)
-        grammars = GrammarCompiler(lambda: None, compilation, hub.wake)
+        grammars = GrammarCompiler(lambda: None, compilation, hub.wake, 64)
         assert grammars.seconds_left() is None
         grammars.submit(Peer(sender), replace(request("one"), grammar="start: TEXT"))
         assert 0 < (grammars.seconds_left() or 0) <= MAX_SECONDS
@@ -334,17 +343,44 @@ def test_compiled_grammar_ends_wait_for_frames(tmp_path: Path) -> None:
 
 def test_grammars_are_bounded_in_length_number_and_time() -> None:
     compilation = ManualCompiler()
-    frames = [bound("long", "x" * (GRAMMAR_CHARACTERS + 1)), *(bound(f"{number}") for number in range(WAITING + 1))]
+    different = [bound(f"{number}", f"start: /{number}/") for number in range(MAX_GRAMMARS + 1)]
+    frames = [bound("long", "x" * (GRAMMAR_CHARACTERS + 1)), *different]
 
     def follows(hub: ManyFrames) -> None:
-        if len(hub.refused()) == WAITING + 2:
+        if len(hub.refused()) == MAX_GRAMMARS + 2:
             compilation.released.set()
 
     hub, metrics = serve(frames, compilation, follows, max_seconds=0.2)
     assert "too long" in hub.refused()[0]
-    assert f"{WAITING} requests wait already" in hub.refused()[1]
-    assert Counter(hub.refused()[2:]) == {"The grammar of the request was not compiled within 0 seconds": WAITING}
+    assert f"{MAX_GRAMMARS} other grammars" in hub.refused()[1]
+    assert Counter(hub.refused()[2:]) == {"The grammar of the request was not compiled within 0 seconds": MAX_GRAMMARS}
     assert metrics.steps == 0
+
+
+def test_more_requests_with_one_grammar_may_wait_than_with_different_ones() -> None:
+    compilation = ManualCompiler()
+    alike = [bound(f"{number}") for number in range(MAX_GRAMMARS + 9)]
+
+    def follows(hub: ManyFrames) -> None:
+        if len(hub.refused()) == 1:
+            compilation.released.set()
+
+    hub, _ = serve(alike, compilation, follows, max_requests=MAX_GRAMMARS + 8)
+    assert hub.refused() == [f"{MAX_GRAMMARS + 8} requests wait already for their grammars to be compiled"]
+    assert hub.finished() == {f"{number}" for number in range(MAX_GRAMMARS + 8)}
+
+
+def test_waiting_requests_hold_an_equal_grammar_once() -> None:
+    compilation = ManualCompiler()
+    grammars = GrammarCompiler(lambda: None, compilation, lambda: None, 64)
+    with socket.socket(socket.AF_UNIX) as sender:
+        for name in ("one", "two"):
+            grammars.submit(Peer(sender), replace(request(name), grammar="".join(["start: ", "TEXT"])))
+        compilation.released.set()
+        prepared: list[Prepared] = []
+        while len(prepared) < 2:
+            prepared += grammars.prepared()
+    assert prepared[0].request.grammar is prepared[1].request.grammar
 
 
 async def test_killed_engine_fails_running_requests_and_is_restarted(served: EngineSettings) -> None:

@@ -21,8 +21,8 @@ class GrammarMasks:
     def __init__(self, read: Callable[[], Vocabulary], size: int, kept: int) -> None:
         """Create the masks of a vocabulary, which is read on first use, for `size` logits.
 
-        kept: number of compiled grammars that are kept; at least that of the requests that may wait for theirs, or one
-        that is compiled is dropped before its request opens its mask.
+        kept: number of compiled grammars that are kept; at least that of the grammars for which requests may wait, or
+        one that is compiled is dropped before its request opens its mask.
         """
         self._kept = kept
         self._read = read

@@ -29,7 +29,7 @@ from ..engine.sharding import WHOLE, Shard
 from ..engine.weights import Weights, find_layout, load
 from ..masks import GrammarMasks
 from ..vocabulary import read_vocabulary
-from .grammars import WAITING
+from .grammars import MAX_GRAMMARS
 from .rank_processes import rendezvous
 from .settings import EngineSettings
 
@@ -215,4 +215,4 @@ def _block_count(settings: EngineSettings, config: ModelConfig, device: torch.de
 def masks_of(settings: EngineSettings) -> GrammarMasks:
     """Return the masks of a checkpoint, whose vocabulary is not read yet. CheckpointError: it has no configuration."""
     folder = find_layout(Path(settings.checkpoint))
-    return GrammarMasks(partial(read_vocabulary, folder), read_config(folder).vocabulary, kept=WAITING)
+    return GrammarMasks(partial(read_vocabulary, folder), read_config(folder).vocabulary, kept=MAX_GRAMMARS)

@@ -4,7 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -13,7 +13,7 @@ from ..engine.errors import EngineError, QueueFullError, RequestError
 from .hub import Peer
 
 GRAMMAR_CHARACTERS: Final = 1 << 21
-WAITING: Final = 16  # requests, and so compiled grammars that are kept
+MAX_GRAMMARS: Final = 16  # of waiting requests, and so compiled grammars that are kept
 MAX_SECONDS: Final = 30.0
 """Time limit for a grammar, with the time that it waits for others."""
 
@@ -37,12 +37,15 @@ class GrammarCompiler:
         load: Callable[[], None],
         compile_grammar: Callable[[str], None],
         notify: Callable[[], None],
+        max_requests: int,
         max_seconds: float = MAX_SECONDS,
     ) -> None:
         """Start the thread. All functions are called there.
 
         load: called first, for what all grammars need; its errors come again later. notify: called after each grammar.
+        max_requests: maximum number of requests that wait.
         """
+        self._max_requests = max_requests
         self._max_seconds = max_seconds
         self._notify = notify
         self._load = load
@@ -61,8 +64,13 @@ class GrammarCompiler:
         """Compile the grammar of a request. RequestError: it is too long. QueueFullError: too many wait."""
         if len(request.grammar or "") > GRAMMAR_CHARACTERS:
             raise RequestError(f"The schemas of the request are too long: at most {GRAMMAR_CHARACTERS:,} characters")
-        if len(self._waiting) >= WAITING:
-            raise QueueFullError(f"{WAITING} requests wait already for their grammars to be compiled")
+        if len(self._waiting) >= self._max_requests:
+            raise QueueFullError(f"{self._max_requests} requests wait already for their grammars to be compiled")
+        grammars = {each.request.grammar: each.request.grammar for each in self._waiting}
+        if request.grammar in grammars:
+            request = replace(request, grammar=grammars[request.grammar])  # equal texts are held once
+        elif len(grammars) >= MAX_GRAMMARS:
+            raise QueueFullError(f"{MAX_GRAMMARS} other grammars of requests wait already to be compiled")
         prepared = Prepared(peer, request, time.monotonic(), set(request.ids))
         self._waiting.append(prepared)
         self._new.put(prepared)

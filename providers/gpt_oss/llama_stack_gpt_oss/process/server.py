@@ -182,7 +182,8 @@ def _load(settings: EngineSettings, hub: Hub, ranks: RankProcesses) -> tuple[Eng
             raise Abandoned
 
     masks = masks_of(settings)
-    grammars = GrammarCompiler(masks.load, masks.compile, hub.wake)  # it reads the vocabulary while the weights load
+    # It reads the vocabulary while the weights load.
+    grammars = GrammarCompiler(masks.load, masks.compile, hub.wake, settings.sequences + settings.waiting)
     return assemble(settings, report, ranks, masks.open), grammars
 
 
