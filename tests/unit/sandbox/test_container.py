@@ -382,13 +382,13 @@ SMALL = replace(BOUNDS, memory_bytes=32 * MIB)
 
 @pytest.mark.parametrize("case", PIPES)
 async def test_data_in_pipes_counts_as_memory(container: Container, case: str) -> None:
-    await container.run(FILL)
+    assert not (filled := await container.run(FILL)).failed, filled
     container._bounds = SMALL
     assert (await container.run(PIPES[case])).stopped == "It used more than 32 MiB of memory."
 
 
 async def test_pipe_shared_by_processes_counts_once(container: Container) -> None:
-    await container.run(FILL)
+    assert not (filled := await container.run(FILL)).failed, filled
     container._bounds = SMALL
     code = """
 held = filled(100)
@@ -419,7 +419,7 @@ async def test_pipes_hidden_by_kernel_count_by_open_files(
     def forbidden(proc: int, process: str) -> list[str]:
         raise PermissionError
 
-    await container.run(FILL)
+    assert not (filled := await container.run(FILL)).failed, filled
     monkeypatch.setattr(pipes, "_descriptors", forbidden)
     container._bounds = SMALL
     assert (await container.run("import os; held = [os.open('.', 0) for _ in range(20)]")).stopped is None
