@@ -14,6 +14,9 @@ _LINE = re.compile(
 GRACE = 0.5
 """Seconds until an ended delay is in the log."""
 
+_SAMPLED_EVERY = 0.1
+"""Seconds; the monitor takes a sample of a blocked loop more often if it runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoopDelay:
@@ -21,6 +24,18 @@ class LoopDelay:
 
     seconds: float
     by: str
+
+    @property
+    def is_of_machine(self) -> bool:
+        """Whether the loop waited for a new thread that got no processor, while other threads ran as usual.
+
+        The hosts open a connection of aiosqlite, which is a thread, for each read of their registries. On a busy
+        machine, a new thread may wait for half a second. If a thread held the interpreter lock meanwhile, samples of
+        the loop's stack would be missing.
+        """
+        samples = re.search(r"in \d+ of (\d+) samples", self.by)
+        is_sampled = samples is not None and int(samples[1]) >= self.seconds / _SAMPLED_EVERY
+        return is_sampled and self.by.startswith("waiting") and "Thread.start" in self.by
 
 
 class LoopHolds:
@@ -41,5 +56,5 @@ class LoopHolds:
 
     def assert_none_above(self, seconds: float) -> None:
         """Fail if a delay was longer, and show its cause."""
-        longer = [each for each in self.read() if each.seconds > seconds]
+        longer = [each for each in self.read() if each.seconds > seconds and not each.is_of_machine]
         assert not longer, longer

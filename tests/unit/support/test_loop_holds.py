@@ -53,3 +53,25 @@ def test_other_lines_are_no_holds(tmp_path: Path) -> None:
     holds = LoopHolds(log)
     log.write_text("response store unavailable, retrying\n")
     holds.assert_none_above(0.0)
+
+
+@pytest.mark.parametrize(
+    ("doing", "samples", "of_machine"),
+    [
+        ("waiting lib/threading.py:355 Condition.wait < lib/threading.py:997 Thread.start", 10, True),
+        ("waiting lib/threading.py:355 Condition.wait < lib/threading.py:997 Thread.start", 2, False),
+        ("running lib/threading.py:355 Condition.wait < lib/threading.py:997 Thread.start", 10, False),
+        ("waiting core/answers.py:20 encode", 10, False),
+    ],
+    ids=["new thread without a processor", "interpreter lock held", "computing", "waiting for something else"],
+)
+def test_wait_for_a_new_thread_is_no_hold(tmp_path: Path, doing: str, samples: int, of_machine: bool) -> None:
+    log = tmp_path / "stack.log"
+    log.touch()
+    holds = LoopHolds(log)
+    log.write_text(f"WARNING event loop was blocked for 0.561 s, {doing} (in {samples} of {samples} samples)\n")
+    if of_machine:
+        holds.assert_none_above(0.2)
+    else:
+        with pytest.raises(AssertionError, match=r"0\.561"):
+            holds.assert_none_above(0.2)
