@@ -122,7 +122,7 @@ export function say(text, { quiet = false } = {}) {
   if (quiet) return;
   const toast = h("div", { class: "toast" }, text);
   document.getElementById("toasts").replaceChildren(toast);
-  setTimeout(() => toast.remove(), 2600);
+  setTimeout(() => toast.remove(), 4000);
 }
 
 /** Remove the notice. */

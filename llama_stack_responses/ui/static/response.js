@@ -234,6 +234,9 @@ export class ResponseView extends View {
     try {
       await request(`/v1/responses/${encodeURIComponent(this.subject)}/cancel`, { method: "POST", signal: this.signal });
       say("Cancelled");
+      // Only the first of this answer and the stream's end shows the whole: the second would close an open menu.
+      if (this.watching.signal.aborted) return;
+      this.watching.abort();
       this.start();
     } catch (error) {
       say(error.message);
@@ -259,6 +262,7 @@ export class ResponseView extends View {
   /** Show a running response as it grows, and the whole when it has ended. */
   watch() {
     const growing = new GrowingConversation();
+    this.watching = new AbortController();
     this.items.append(growing.element);
     if (this.found.facts.background) this.watchEvents(growing);
     else this.watchTail();
@@ -268,7 +272,7 @@ export class ResponseView extends View {
   watchEvents(growing) {
     const state = newState();
     const query = [["stream", true], ["starting_after", null]];
-    const ended = new AbortController();
+    const ended = this.watching;
     this.items.querySelectorAll(":scope > .item").forEach((element, index) => index >= this.found.output_from && element.remove());
     const on = (_, event) => {
       query[1][1] = event.sequence_number;
@@ -292,7 +296,7 @@ export class ResponseView extends View {
     const note = h("p", { class: "dim small", role: "note" });
     this.items.querySelectorAll(":scope > .item").forEach((element, index) => index >= this.found.output_from && element.remove());
     this.items.append(growing.element, note);
-    const ended = new AbortController();
+    const ended = this.watching;
     let seen = false;
     const on = (event, state) => {
       const own = state.responses?.find((one) => one.id === this.subject);

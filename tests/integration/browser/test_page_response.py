@@ -9,6 +9,7 @@ from itertools import batched
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Route
 
 from tests.support.browser import Browser, BrowserPage
 from tests.support.clients import installed
@@ -228,6 +229,31 @@ def test_items_are_moved_through_and_opened_by_keys(page: BrowserPage, showcase:
     page.press("h")
     page.find("h1", "Chain")
     assert page.path == f"/ui/chain/{showcase.trip}"
+
+
+def test_menu_stays_open_if_the_answer_to_cancel_arrives_after_the_end_of_the_stream(
+    page: BrowserPage, page_stack: LiveStack, upstream: Upstream
+) -> None:
+    upstream.script("endless", reply(text("First ", "second"), hold=1))
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.page.route("**/cancel", hold)
+    with Wire(page_stack) as wire:
+        response_id = wire.post({"model": "local/endless", "input": "Count to ten.", "background": True}).json()["id"]
+        page.goto(f"/ui/responses/{response_id}")
+        page.find(".growing .message", "First")
+        page.press("x")
+        answer = wire.http.post(f"/responses/{response_id}/cancel")
+        page.find(".notice", "Cancelled")
+        page.press("y")
+        held[0].fulfill(status=answer.status_code, body=answer.text, content_type="application/json")
+        page.find(".toast", "Cancelled")
+        page.page.wait_for_load_state("networkidle")
+        page.find(".menu[open]")
+        wire.http.delete(f"/responses/{response_id}")
 
 
 def test_everything_on_the_page_of_a_response_is_reached_by_keys(
