@@ -14,7 +14,7 @@ from itertools import batched
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from ..concurrency import gather_or_cancel
+from ..concurrency.tasks import gather_or_cancel
 from ..config import ResponsesConfig
 from ..config.stores import HostStore, PostgresStore, RedisStore, Store
 from ..core.errors import ApiError

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import httpx
 
-from ..concurrency import FairYield
+from ..concurrency.fair_yield import FairYield
 from .address_policy import AddressPolicy, UrlRefused
 from .slices import receive_in_slices
 from .transport import SOCKET_OPTIONS, GuardedTransport

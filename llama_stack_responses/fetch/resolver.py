@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from ..concurrency import in_own_thread
+from ..concurrency.threads import in_own_thread
 from ..core.owner import ANONYMOUS, Owner
 from ..process_pool.fair_queue import FairQueue, QueueFull
 from .address_policy import UrlRefused

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ssl
 from typing import Any, Final
 
-from ..concurrency import FairYield
+from ..concurrency.fair_yield import FairYield
 
 LINES_PER_SLICE: Final = 64
 """Line ends in a slice: 32 chunks."""

@@ -11,7 +11,7 @@ from ..admission import Reservation
 from ..chat.inference import Inference
 from ..chat.profile import Profile, profile_for
 from ..chat.summary import Detail, summary_request
-from ..concurrency import FairYield
+from ..concurrency.fair_yield import FairYield
 from ..config import ResponsesConfig
 from ..core.compaction import continued
 from ..core.configuration import configured

@@ -14,7 +14,7 @@ from ..chat.inference import Inference
 from ..chat.messages import chat_messages
 from ..chat.profile import Profile
 from ..chat.request import chat_request
-from ..concurrency import FairYield
+from ..concurrency.fair_yield import FairYield
 from ..core.errors import ApiError, TooLongError
 from ..core.reasoning_segments import ReasoningSegment, plain_reasoning
 from ..core.schema.request import CreateRequest

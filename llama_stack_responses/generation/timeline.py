@@ -10,13 +10,13 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final, Self
 
+from ..concurrency.offloading import computed
 from ..core.json_blocks import dumps
 from ..core.json_values import is_large
 from ..core.owner import ANONYMOUS, Owner
 from ..core.stream.usage import Usage
 from ..core.types import Json
 from ..store import codec
-from ..store.read_allowance import computed
 from ..store.saving import Recording
 from ..telemetry.telemetry import RoundOperation, ToolOperation
 from .activity import Activity, Counts, Running, RunningEntry

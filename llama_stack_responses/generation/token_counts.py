@@ -11,7 +11,7 @@ from ..chat.estimate import estimated_tokens
 from ..chat.inference import Inference
 from ..chat.profile import Profile, profile_for
 from ..chat.tokenizer import open_tokenizer
-from ..store.read_allowance import computed
+from ..concurrency.offloading import computed
 
 _LONG_TOKENS: Final = 250
 """Estimated tokens (a kilobyte of text) above which a tokenizer runs in a thread: it would block the event loop for

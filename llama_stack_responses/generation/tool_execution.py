@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any, Final
 
-from ..concurrency import gather_or_cancel
+from ..concurrency.tasks import gather_or_cancel
 from ..core.json_values import bytes_left
 from ..core.stream.assembler import Assembler
 from ..core.stream.calls import FORMS, ItemForm, ServerCall, Stage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from ..concurrency import in_own_thread
+from ..concurrency.threads import in_own_thread
 from ..core.errors import ApiError
 
 

@@ -16,7 +16,8 @@ from urllib.parse import unquote, urlsplit
 
 from ..admission import Admission, Reservation
 from ..chat.profile import Profile
-from ..concurrency import gather_or_cancel
+from ..concurrency.offloading import computed
+from ..concurrency.tasks import gather_or_cancel
 from ..config import ResponsesConfig
 from ..config.services import FileInputs
 from ..core.errors import ApiError, bad_request
@@ -30,7 +31,6 @@ from ..fetch.address_policy import AddressPolicy, UrlRefused
 from ..fetch.fetcher import CONNECTION_BYTES, Fetcher, FetchLimits
 from ..process_pool.pool import WorkerPool
 from ..process_pool.time_budget import TimeBudget
-from ..store.read_allowance import computed
 from .files import Files
 from .large_base64 import decoded, decoded_bytes, encoded, encoded_bytes
 

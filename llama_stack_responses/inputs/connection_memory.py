@@ -10,12 +10,12 @@ from itertools import chain
 from typing import Final
 
 from ..admission import Reservation
+from ..concurrency.offloading import computed
 from ..core.errors import ApiError
 from ..core.exchanges import with_exchanges
 from ..core.json_blocks import blocks
 from ..core.json_values import decoded_bytes
 from ..core.types import Json
-from ..store.read_allowance import computed
 
 _MAX_RESPONSES: Final = 256
 """Maximum responses that can be continued; a shared part of their histories is kept once."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from ..concurrency.offloading import computed
 from ..core.access import Access, Action
 from ..core.errors import ApiError, bad_request, import_hint
 from ..core.exchanges import EXCHANGE
@@ -20,7 +21,7 @@ from ..core.types import Json
 from ..store.archive import Archive
 from ..store.codec import TooLarge
 from ..store.conversation_store import Conversation, begins_with_stand_in, stand_in
-from ..store.read_allowance import ReadAllowance, computed
+from ..store.read_allowance import ReadAllowance
 from ..store.stored_response import StoredResponse
 from .connection_memory import ConnectionMemory, RememberedTurn
 

@@ -11,13 +11,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+from ..concurrency.offloading import INLINE_BYTES
 from ..core.errors import too_many_open
 from ..core.json_values import is_large
 from ..core.owner import ANONYMOUS, Owner
 from ..process_pool.fair_queue import FairQueue, QueueFull
-
-_INLINE_BYTES: Final = 32_768
-"""Bytes, as JSON, of a value that is processed in the event loop."""
 
 _MAX_THREADS: Final = 2
 _PER_USER: Final = 1
@@ -43,7 +41,7 @@ class LargeWork:
         Raises:
             ApiError: 429, too many large requests of this user wait; or as from `work`.
         """
-        return await self.run_in_thread(work) if is_large(of, _INLINE_BYTES) else work()
+        return await self.run_in_thread(work) if is_large(of, INLINE_BYTES) else work()
 
     async def run_in_thread[Result](self, work: Callable[[], Result]) -> Result:
         """Return the result of work that takes long for another reason than large values.

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from ..admission import Admission, Quota
+from ..concurrency.offloading import computed
 from ..core.access import Access
 from ..core.errors import bad_request
 from ..core.ids import new_id
@@ -21,7 +22,6 @@ from ..intervals import DEFAULT, Intervals
 from ..sealing.sealer import Sealer
 from ..store.archive import Archive
 from ..store.commit_outcome import until_known
-from ..store.read_allowance import computed
 from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs
 from .acceptance import Acceptance
 from .event_follower import EventFollower

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final
 
 from ..admission import Reservation
+from ..concurrency.offloading import INLINE_BYTES, list_yielding_lock
 from ..core.json_values import is_large
 from ..core.stream.delta_forms import DeltaRun
 from ..core.stream.events import TERMINAL, Event
@@ -24,7 +25,6 @@ from ..generation.shared_events import SharedEvents
 from ..intervals import DEFAULT
 from ..store import codec
 from ..store.decoder import Decoder
-from ..store.read_allowance import INLINE_BYTES, list_yielding_lock
 from ..store.records import Condition, Delete, Ensure, Notify, Op, Put, Records, VersionIs, after_prefix, committed
 from .direct_delivery import DirectClient, Reader, Readers
 from .event_rows import EventRows, ReservationRefused, Row

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
 
+from ..concurrency.offloading import computed
 from ..core.errors import ApiError
 from ..core.json_values import is_large
 from ..core.owner import Owner
@@ -22,7 +23,6 @@ from ..logs import get_logger
 from ..store import codec
 from ..store.archive import Archive
 from ..store.commit_outcome import until_known
-from ..store.read_allowance import computed
 from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs, committed, pages_of
 from ..store.running_response import RunningResponse
 from .heartbeat import Heartbeat

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
-from ..concurrency import LoopTask
+from ..concurrency.tasks import LoopTask
 from ..core.errors import ApiError
 from ..store.records import Put, Record, Records
 

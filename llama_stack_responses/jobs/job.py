@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import Final, Literal
 
+from ..concurrency.offloading import computed
 from ..core.owner import Owner
 from ..core.types import Json
 from ..store import codec
 from ..store.decoder import Decoder
 from ..store.hashing import Hasher
-from ..store.read_allowance import computed
 from ..store.records import Condition, Delete, Notify, Op, Record, VersionIs
 
 type Verdict = Literal["cancelled", "failed"]

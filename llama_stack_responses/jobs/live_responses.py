@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
-from ..concurrency import LoopTask
+from ..concurrency.tasks import LoopTask
 from ..core.errors import ApiError
 from ..core.json_values import is_large
 from ..core.owner import Owner

@@ -10,6 +10,7 @@ from dataclasses import asdict, astuple, replace
 from functools import partial
 from time import perf_counter
 
+from ..concurrency.offloading import computed
 from ..core.access import Access
 from ..core.errors import ApiError
 from ..core.schema.request import CreateRequest
@@ -29,7 +30,6 @@ from ..inputs.history import Hold, for_model
 from ..intervals import DEFAULT, Intervals
 from ..logs import about, get_logger
 from ..store.archive import Archive
-from ..store.read_allowance import computed
 from ..store.records import UNAVAILABLE, Conflict, Op, Records, committed
 from ..store.saving import Recording
 from ..store.stored_response import StoredResponse

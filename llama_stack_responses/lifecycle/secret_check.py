@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from time import monotonic
 
-from ..concurrency import LoopTask
+from ..concurrency.tasks import LoopTask
 from ..core.errors import ApiError
 from ..intervals import Intervals
 from ..logs import Outage, get_logger

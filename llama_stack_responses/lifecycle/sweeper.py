@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from ..concurrency import LoopTask
+from ..concurrency.tasks import LoopTask
 from ..core.errors import ApiError
 from ..logs import get_logger
 from ..store.archive import Archive

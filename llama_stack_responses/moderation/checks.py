@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import batched
 from typing import Final
 
-from ..concurrency import gather_or_cancel
+from ..concurrency.tasks import gather_or_cancel
 from ..core.errors import ApiError
 from ..core.moderation_policy import Policy
 from ..core.moderation_results import NO_OUTPUT, NOT_YET, Side, failure, merged, result

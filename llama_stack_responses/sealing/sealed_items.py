@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from ..concurrency.offloading import computed
 from ..core.compaction import Summary
 from ..core.errors import bad_request
-from ..core.json_values import decoded_bytes, is_large
+from ..core.json_values import decoded_bytes
 from ..core.owner import Owner
 from ..core.reasoning_segments import ReasoningSegment, segments_of
 from ..core.schema.items import COMPACTION
@@ -30,9 +31,6 @@ _KINDS: Final = (_REASONING, COMPACTION)
 
 _INLINE_CHARACTERS: Final = 2_048
 """Characters of all seals up to which the first step is done in the event loop."""
-
-_INLINE_BYTES: Final = 32_768
-"""Bytes, as JSON, of items among which the event loop looks for sealed ones."""
 
 _PIECE_BYTES: Final = 65_536
 """Bytes that are decompressed at a time."""
@@ -92,7 +90,7 @@ class SealedItems:
         Raises:
             ApiError: 400, they hold too much, or one was not sealed for `owner`; or what `hold` raises.
         """
-        sealed = await asyncio.to_thread(_sealed, items) if is_large(items, _INLINE_BYTES) else _sealed(items)
+        sealed = await computed(lambda: _sealed(items), items)
         if not sealed:
             return
         steps = _in_steps(_sizes(sealed, self.sealer, owner, opened, verify=verify))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
-from typing import Final
 
+from ..concurrency.offloading import computed
 from ..core.compaction import Summary
-from ..core.json_values import is_large
 from ..core.owner import Owner
 from ..core.schema.items import COMPACTION
 from ..core.types import Json
@@ -16,9 +14,6 @@ from .sealed_items import Opened
 from .sealer import SEALED, Sealer, Unopened
 
 logger = get_logger(__name__)
-
-_INLINE_BYTES: Final = 32_768
-"""Bytes of a summary up to which it is sealed in the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +32,7 @@ class PrivateSummaries:
 
     async def sealed(self, summary: Summary) -> str:
         """Return an item's `encrypted_content`. A large summary is sealed in a thread."""
-        large = is_large([summary.text, summary.message], _INLINE_BYTES)
-        seal = await asyncio.to_thread(self.seal, summary) if large else self.seal(summary)
+        seal = await computed(lambda: self.seal(summary), summary.text, summary.message)
         self.opened.content[COMPACTION, seal] = summary
         return seal
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..concurrency import LimitedCheck
+from ..concurrency.tasks import LimitedCheck
 from ..core.errors import ApiError
 from ..jobs.worker import Worker
 from ..store.records import Records

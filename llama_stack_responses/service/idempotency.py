@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
+from ..concurrency.offloading import INLINE_BYTES
 from ..core.errors import ApiError
 from ..core.json_blocks import ordered_blocks, ordered_dumps
 from ..core.json_values import is_large
@@ -20,7 +21,6 @@ from ..core.owner import Owner
 from ..core.types import Json
 from ..store import codec
 from ..store.hashing import Hasher
-from ..store.read_allowance import INLINE_BYTES
 from ..store.records import Put, Records, VersionIs
 
 _LIFETIME_SECONDS: Final = 86_400.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Literal
 
-from ..concurrency import LimitedCheck
+from ..concurrency.tasks import LimitedCheck
 from ..core.errors import ApiError
 from ..intervals import Intervals
 from ..logs import get_logger

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from ..admission import Admission, InFlightCounter
+from ..concurrency.offloading import computed
 from ..config import ResponsesConfig
 from ..config.limits import Limits
 from ..core.access import Access
@@ -35,7 +36,6 @@ from ..sealing.sealer import Sealer
 from ..store.archive import Archive
 from ..store.commit_outcome import until_known
 from ..store.decoder import Decoder
-from ..store.read_allowance import computed
 from ..store.records import Conflict, Records
 from ..store.running_response import RunningResponse
 from ..telemetry.gauges import GaugeSources

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from ..concurrency.offloading import Computation, computed
 from ..core.exchanges import with_exchanges
 from ..core.owner import Owner
 from ..core.stream.transcript import Mark
@@ -24,7 +25,7 @@ from .histories import Histories
 from .item_finder import ItemFinder
 from .layout import Entry, imported, unsettled
 from .own_ids import COMPARED_BYTES
-from .read_allowance import PAGE_BYTES, Computation, computed
+from .read_allowance import PAGE_BYTES
 from .records import Condition, Conflict, Delete, Op, Record, Records, VersionIs, committed
 from .response_list import SCANNED_ROWS, ResponseList
 from .response_loader import ResponseLoader

@@ -19,6 +19,7 @@ from itertools import accumulate
 from secrets import token_hex
 from typing import Final
 
+from ..concurrency.offloading import computed
 from ..core.errors import ApiError, bad_request
 from ..core.listed_items import Order
 from ..core.owner import Owner
@@ -29,7 +30,7 @@ from .conflict_retry import ConflictRetry
 from .decoder import Decoder
 from .hashing import Hasher
 from .layout import further_pointer, imported, item_pointer, read_pointer
-from .read_allowance import PAGE_BYTES, ReadAllowance, computed
+from .read_allowance import PAGE_BYTES, ReadAllowance
 from .records import Condition, Delete, Ensure, Op, Put, Record, Records, VersionIs, after_prefix, bytes_of, committed
 
 logger = get_logger(__name__)

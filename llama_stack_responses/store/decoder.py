@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from ..concurrency.offloading import INLINE_BYTES, list_yielding_lock
 from . import codec
 from .byte_budget import ByteBudget
 from .codec import MAX_VALUE_BYTES, TooLarge, UnreadableError
-from .read_allowance import INLINE_BYTES, ReadAllowance, list_yielding_lock
+from .read_allowance import ReadAllowance
 
 DECODING_BYTES: Final = 48 * 2**20
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from ..concurrency.offloading import computed
 from ..core.errors import ApiError, bad_request
 from ..core.types import Json
 from . import own_ids
@@ -13,7 +14,7 @@ from .conversation_store import ConversationStore
 from .decoder import Decoder
 from .layout import split_name
 from .nodes import Node, read_chain
-from .read_allowance import ReadAllowance, computed
+from .read_allowance import ReadAllowance
 from .recent_history import RecentHistory
 from .records import Records
 

@@ -22,7 +22,7 @@ from itertools import batched, takewhile
 from string import ascii_lowercase
 from typing import Final, NamedTuple, Protocol
 
-from ..concurrency import Closing, LoopLocal
+from ..concurrency.loop_local import Closing, LoopLocal
 from ..core.errors import ApiError
 from ..logs import get_logger
 from .records import (

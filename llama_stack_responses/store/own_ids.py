@@ -23,6 +23,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
+from ..concurrency.offloading import Computation
 from ..core.ids import Seeded, seeded
 from ..core.listed_items import id_of_seed
 from ..core.types import Json
@@ -31,7 +32,7 @@ from .decoder import Decoder
 from .hashing import Hasher
 from .layout import read_pointer
 from .nodes import Node, read_chain
-from .read_allowance import Computation, ReadAllowance
+from .read_allowance import ReadAllowance
 from .records import Record, Records
 
 _HEADER: Final = "own_ids"

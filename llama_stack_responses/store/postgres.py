@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from ..concurrency import Closing, LoopLocal
+from ..concurrency.loop_local import Closing, LoopLocal
 from ..core.errors import ApiError
 from .postgres_errors import TimedOut, Unreachable, errors_as_503
 from .postgres_locks import LockBudget, lock_id, locks

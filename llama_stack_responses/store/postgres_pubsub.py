@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from ..concurrency import LoopTask
+from ..concurrency.tasks import LoopTask
 from ..core.errors import ApiError
 from .postgres_errors import errors_as_503
 

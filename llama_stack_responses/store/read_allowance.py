@@ -1,17 +1,11 @@
-"""Limits on reading stored values, and work on large ones outside the event loop."""
+"""Limits on reading stored values."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
-from ..core.json_values import is_large
 from .codec import TooLarge
-
-INLINE_BYTES: Final = 32_768
-"""Bytes that the event loop encodes or decodes at a time; more is left to a thread."""
 
 PAGE_BYTES: Final = 8 * 2**20
 """Bytes with which a page of a list ends, or one step of reading in steps."""
@@ -56,40 +50,3 @@ class ReadAllowance:
             self._encoded = max(0, self._encoded - size)
         if self.left is not None:
             self.left -= size
-
-
-class Computation:
-    """Several calls on the same JSON values, which are measured once.
-
-    Args:
-        of: the values.
-    """
-
-    def __init__(self, *of: Any) -> None:
-        self._large = is_large(of, INLINE_BYTES)
-
-    async def run[Result](self, call: Callable[[], Result]) -> Result:
-        """Return the result of a call on the values; run it in a thread if they are large."""
-        return await asyncio.to_thread(call) if self._large else call()
-
-
-async def computed[Result](call: Callable[[], Result], *of: Any) -> Result:
-    """Return the result of a call on these JSON values; run it in a thread if they are large."""
-    return await Computation(*of).run(call)
-
-
-async def computed_each[Value](values: Iterable[Value], *of: Any) -> list[Value]:
-    """Return the values of an iterable that computes them from these JSON values, as `computed` does."""
-    return await asyncio.to_thread(list_yielding_lock, values) if is_large(of, INLINE_BYTES) else list(values)
-
-
-def list_yielding_lock[Value](values: Iterable[Value]) -> list[Value]:
-    """Return all values, from a thread that yields the interpreter lock after each.
-
-    Otherwise the event loop would repeatedly wait for it, up to the switch interval of five milliseconds.
-    """
-    read = []
-    for value in values:
-        read.append(value)
-        time.sleep(0)
-    return read

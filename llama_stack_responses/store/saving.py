@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from ..concurrency.offloading import INLINE_BYTES, Computation, computed
 from ..core.exchanges import with_exchanges
 from ..core.ids import seeded
 from ..core.json_blocks import dumps
@@ -32,7 +33,6 @@ from .layout import (
     unsettled,
 )
 from .list_rows import first_words, list_row
-from .read_allowance import INLINE_BYTES, Computation, computed
 from .records import Condition, Conflict, Delete, Ensure, Op, Put, Record, Records, VersionIs
 
 _FIELDS: Final = ("tools", "instructions", "text")

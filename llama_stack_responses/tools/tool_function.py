@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
+from ..concurrency.offloading import computed
 from ..core.arguments import decoded_arguments
 from ..core.stream.calls import CallKind, ItemForm, ServerCall, Stage
 from ..core.types import Json
-from ..store.read_allowance import computed
 
 Output = str | list[Json]
 """A tool's output for the model: text, or content parts (`input_text`, `input_image`, `input_file`)."""

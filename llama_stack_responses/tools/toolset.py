@@ -9,7 +9,8 @@ from heapq import nsmallest
 from itertools import chain
 from typing import Final
 
-from ..concurrency import gather_or_cancel
+from ..concurrency.offloading import computed
+from ..concurrency.tasks import gather_or_cancel
 from ..core.errors import bad_request
 from ..core.mcp_approvals import Approvals
 from ..core.schema.item_tools import (
@@ -27,7 +28,6 @@ from ..core.stream.citations import Citation, CitationExtractor
 from ..core.types import Json
 from ..core.unavailable_tools import OmittedTool, Unavailable, UnavailableTool
 from ..logs import get_logger
-from ..store.read_allowance import computed
 from .function_names import NO_FUNCTIONS, FunctionNames
 from .mcp.list_budget import HasList, ListBudget, ServerBounds
 from .tool import Cites, DueCall, FindsTools, HasDueCalls, HoldsResources, NeedsPreparation, NeedsService, Tool

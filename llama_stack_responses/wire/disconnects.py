@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from starlette.types import Receive
 
-from ..concurrency import SmallEvent
+from ..concurrency.small_event import SmallEvent
 from .server_cycle import server_cycle
 
 _NEEDED: Final = ("disconnected", "flow", "message_event")

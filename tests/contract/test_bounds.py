@@ -8,11 +8,12 @@ from typing import Any, Final
 
 import pytest
 
+from llama_stack_responses.concurrency.offloading import INLINE_BYTES
 from llama_stack_responses.store import codec, nodes
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.codec import TooLarge
 from llama_stack_responses.store.conversation_store import Conversation, stand_in
-from llama_stack_responses.store.read_allowance import INLINE_BYTES, ReadAllowance
+from llama_stack_responses.store.read_allowance import ReadAllowance
 from llama_stack_responses.store.records import Record, Records
 from llama_stack_responses.store.stored_response import StoredResponse
 from tests.contract.backends import Clock

@@ -7,7 +7,7 @@ from typing import Any
 
 from llama_stack_responses.admission import Reservation
 from llama_stack_responses.chat.profile import Profile
-from llama_stack_responses.concurrency import FairYield
+from llama_stack_responses.concurrency.fair_yield import FairYield
 from llama_stack_responses.core.compaction import continued
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.schema.request import CreateRequest

@@ -23,7 +23,8 @@ ROOTS: Final = {each.__name__: Path(each.__path__[0]) for each in (llama_stack_r
 
 LAYERS: Final = {
     PACKAGE: (
-        {"concurrency", "core", "installed_host", "intervals", "logs"},
+        {"core", "installed_host", "intervals", "logs"},
+        {"concurrency"},
         {"admission", "chat", "process_pool", "sealing", "telemetry"},
         {"config", "documents", "fetch"},
         {"moderation", "sandbox", "store"},

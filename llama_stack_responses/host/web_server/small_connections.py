@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Final
 
-from ...concurrency import SmallEvent
+from ...concurrency.small_event import SmallEvent
 from .http_protocol import http_protocol
 
 _SMALL: Final = "_llama_stack_responses_small"

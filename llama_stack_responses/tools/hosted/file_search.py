@@ -8,11 +8,11 @@ from dataclasses import replace
 from itertools import accumulate, chain, islice
 from typing import Final
 
+from ...concurrency.offloading import computed_each
 from ...core.schema.request import CreateRequest
 from ...core.stream.calls import FILE_SEARCH_CALL, CallKind, no_fields
 from ...core.stream.citations import CLOSES, OPENS, Citation
 from ...core.types import Json
-from ...store.read_allowance import computed_each
 from ..tool import Cites, NeedsPreparation
 from ..tool_function import Function, Invocation, ItemReporter, Outcome, chat_function
 from ..tool_history import ToolHistory

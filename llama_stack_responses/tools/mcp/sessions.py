@@ -11,14 +11,14 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from ...admission import Reservation
-from ...concurrency import FairYield
+from ...concurrency.fair_yield import FairYield
+from ...concurrency.offloading import computed
 from ...core.json_blocks import blocks
 from ...core.mcp_approvals import Approval
 from ...core.types import Json
 from ...fetch.address_policy import AddressPolicy
 from ...fetch.slices import receive_in_slices
 from ...fetch.transport import SOCKET_OPTIONS, GuardedTransport
-from ...store.read_allowance import computed
 from .failure import REFUSED, Failure
 from .incoming_messages import IncomingLimits, IncomingMessages
 from .large_texts import LargeTexts

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Final
 
+from ...concurrency.offloading import computed
 from ...core.arguments import decoded_arguments
 from ...core.errors import ApiError, bad_request
 from ...core.mcp_calls import qualified_name
@@ -14,7 +15,6 @@ from ...core.schema.request import CreateRequest
 from ...core.stream.calls import MCP_APPROVAL_REQUEST, MCP_CALL, MCP_LIST_TOOLS, CallKind
 from ...core.types import Json
 from ...logs import get_logger
-from ...store.read_allowance import computed
 from ..choice_handles import handle
 from ..tool import DueCall, HasDueCalls, HoldsResources, NeedsPreparation
 from ..tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function

@@ -12,7 +12,7 @@ import httpx
 import httpx2
 import pytest
 
-from llama_stack_responses.concurrency import FairYield
+from llama_stack_responses.concurrency.fair_yield import FairYield
 from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
 from llama_stack_responses.fetch.slices import LINES_PER_SLICE, SlicedStream, receive_in_slices

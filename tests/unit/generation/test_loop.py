@@ -10,7 +10,7 @@ import pytest
 
 from llama_stack_responses.chat.inference import Extender, Receive
 from llama_stack_responses.chat.profile import Profile
-from llama_stack_responses.concurrency import FairYield
+from llama_stack_responses.concurrency.fair_yield import FairYield
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.assembler import Assembler

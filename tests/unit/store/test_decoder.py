@@ -12,10 +12,11 @@ from typing import Final
 
 import pytest
 
+from llama_stack_responses.concurrency.offloading import INLINE_BYTES
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.codec import TooLarge, UnreadableError
 from llama_stack_responses.store.decoder import Decoder
-from llama_stack_responses.store.read_allowance import INLINE_BYTES, ReadAllowance
+from llama_stack_responses.store.read_allowance import ReadAllowance
 
 TOTAL: Final = 4 * 2**20
 DENSE: Final = Random(1).randbytes(2**19).hex()

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from llama_stack_responses.concurrency import FairYield
+from llama_stack_responses.concurrency.fair_yield import FairYield
 
 
 async def stream(fair_yield: FairYield, name: str, bursts: int, done: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Resources and tasks belong to the event loop in which they were opened or started."""
+"""Tasks in the background, and checks with a time limit."""
 
 from __future__ import annotations
 
@@ -6,72 +6,7 @@ import asyncio
 
 import pytest
 
-from llama_stack_responses.concurrency import LimitedCheck, LoopLocal, LoopTask, SmallEvent
-from tests.support.waiting import turns
-
-
-class Opener:
-    """Opens numbered resources, after the given number of failures.
-
-    Attributes:
-        opened: how often it was called.
-        closed: the numbers of the closed resources.
-    """
-
-    def __init__(self, failures: int = 0) -> None:
-        self.failures = failures
-        self.opened = 0
-        self.closed: list[int] = []
-
-    async def __call__(self) -> int:
-        self.opened += 1
-        await asyncio.sleep(0)
-        if self.opened <= self.failures:
-            raise OSError("refused")
-        return self.opened
-
-    async def close(self, number: int) -> None:
-        self.closed.append(number)
-
-
-async def test_concurrent_calls_share_one_resource() -> None:
-    resource = LoopLocal(Opener())
-    first, second = await asyncio.gather(resource.get(), resource.get())
-    assert (first, second) == (1, 1)
-    assert resource.opened == 1
-
-
-async def test_failed_opening_is_repeated() -> None:
-    resource = LoopLocal(Opener(failures=1))
-    with pytest.raises(OSError, match="refused"):
-        await resource.get()
-    assert resource.opened is None
-    assert await resource.get() == 2
-
-
-async def test_cancelled_call_leaves_opening_to_the_others() -> None:
-    resource = LoopLocal(Opener())
-    first, second = asyncio.create_task(resource.get()), asyncio.create_task(resource.get())
-    await asyncio.sleep(0)
-    first.cancel()
-    assert await second == 1
-
-
-def test_resource_of_another_loop_is_opened_again_and_not_closed() -> None:
-    opener = Opener()
-    resource = LoopLocal(opener)
-    assert asyncio.run(resource.get()) == 1
-    assert asyncio.run(resource.get()) == 2
-    asyncio.run(resource.close(opener.close))
-    assert opener.closed == []
-
-
-async def test_closed_resource_is_opened_again() -> None:
-    opener = Opener()
-    resource = LoopLocal(opener)
-    await resource.get()
-    await resource.close(opener.close)
-    assert (opener.closed, await resource.get()) == ([1], 2)
+from llama_stack_responses.concurrency.tasks import LimitedCheck, LoopTask
 
 
 class CountedWork:
@@ -179,26 +114,3 @@ async def test_check_that_ends_in_time_is_repeated() -> None:
     assert [await limited.run(), await limited.run()] == [True, False]
     with pytest.raises(RuntimeError, match="StopIteration"):
         await limited.run()
-
-
-async def test_small_event_wakes_all_that_wait() -> None:
-    event = SmallEvent(is_set=False)
-    waiting = [asyncio.create_task(event.wait()) for _ in range(2)]
-    await turns(2)
-    assert not any(each.done() for each in waiting)
-    event.set()
-    event.clear()
-    assert [await each for each in waiting] == [True, True]
-
-
-async def test_small_event_can_be_waited_for_again() -> None:
-    event = SmallEvent(is_set=True)
-    assert await event.wait()
-    for _ in range(2):
-        event.clear()
-        assert not event.is_set()
-        waiting = asyncio.create_task(event.wait())
-        await turns(2)
-        assert not waiting.done()
-        event.set()
-        assert await waiting

@@ -1,0 +1,1 @@
+"""Tasks, threads and turns of the event loop."""

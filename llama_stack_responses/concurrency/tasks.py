@@ -1,0 +1,95 @@
+"""Tasks of the event loop: several at a time, one in the background, a check with a time limit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+from typing import Any
+
+
+async def gather_or_cancel(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run all coroutines concurrently. On the first error, cancel those that are still running."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        await _end(tasks)
+        # An exception whose traceback includes this frame would otherwise keep the tasks and their data alive until the
+        # cyclic garbage collector runs.
+        tasks.clear()
+
+
+async def _end(tasks: Collection[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+
+
+class LoopTask:
+    """A background task of the running event loop, such as a periodic deletion.
+
+    Args:
+        run: what the task runs until it has ended or is cancelled.
+    """
+
+    def __init__(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._run = run
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start the task, unless it runs in this event loop already. A task of another loop may never end."""
+        if self._running() is None:
+            self._task = asyncio.create_task(self._run())
+
+    async def wait(self) -> None:
+        """Wait until the task has ended, if it runs in this event loop."""
+        if task := self._running():
+            await asyncio.wait([task])
+
+    async def stop(self) -> None:
+        """Cancel the task, and wait until it has ended, if it runs in this event loop."""
+        if task := self._running():
+            task.cancel()
+            await asyncio.wait([task])
+
+    def _running(self) -> asyncio.Task[None] | None:
+        task = self._task
+        return task if task and not task.done() and task.get_loop() is asyncio.get_running_loop() else None
+
+
+class LimitedCheck[Result]:
+    """A check that ends within a time limit, also where its cancellation takes longer.
+
+    A driver that is cancelled asks its server to cancel the query, and waits for that as well.
+
+    Args:
+        check: what is checked. While a cancelled check has not ended, no other one is started.
+        seconds: the limit.
+    """
+
+    def __init__(self, check: Callable[[], Awaitable[Result]], seconds: float) -> None:
+        self._check = check
+        self._seconds = seconds
+        self._task: asyncio.Future[Result] | None = None
+        self._cancelled = False
+
+    async def run(self) -> Result:
+        """Return the result of the check, or raise its error.
+
+        Raises:
+            TimeoutError: it has not ended in time.
+        """
+        task = self._task
+        if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
+            task = self._task = asyncio.ensure_future(self._check())
+            # asyncio would log the error of a check that nothing waits for any more.
+            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            self._cancelled = False
+        await asyncio.wait([task], timeout=self._seconds)
+        if not task.done() or self._cancelled:
+            # Once: a second cancellation would break off the driver's own end.
+            if not self._cancelled:
+                self._cancelled = task.cancel()
+            raise TimeoutError
+        return task.result()
