@@ -39,6 +39,7 @@ from ..store.decoder import Decoder
 from ..store.records import Conflict, Records
 from ..store.running_response import RunningResponse
 from ..telemetry.gauges import GaugeSources
+from ..tools.registry import available_tools
 from .compaction import Compaction
 from .conversations import Conversations
 from .detached_responses import DetachedResponse, DetachedResponses
@@ -131,6 +132,14 @@ class OpenAIResponsesImpl:
     def pool(self) -> WorkerPool:
         """Runs work on foreign content in processes."""
         return self._dependencies.pool
+
+    async def available_tools(self) -> list[str]:
+        """Return the hosted tools that this stack can run for the current user.
+
+        Raises:
+            ApiError: 503, the stack cannot list its own tools.
+        """
+        return await available_tools(self._dependencies.tool_services)
 
     def _background_jobs(self, records: Records, sealer: Sealer) -> BackgroundJobs:
         return BackgroundJobs(

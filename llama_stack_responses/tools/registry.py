@@ -27,11 +27,11 @@ from .hosted.file_search import FileSearch
 from .hosted.hosted_shell import HostedShellTool
 from .hosted.runtime import NoToolRuntime, ToolRuntime
 from .hosted.vector_stores import VectorStores
-from .hosted.web_search import SearchServices, WebSearch
+from .hosted.web_search import SEARCH_SERVICE, SearchServices, WebSearch
 from .mcp.servers import McpSessionFactory
 from .mcp.tool import McpTool
 from .tool import Tool
-from .toolset import Makers
+from .toolset import Maker, Makers
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,21 @@ class HostedToolServices:
             await self.containers.close()
 
 
+async def available_tools(services: HostedToolServices) -> list[str]:
+    """Return the hosted tools that this stack can run for the current user.
+
+    Raises:
+        ApiError: 503, the stack cannot list its own tools.
+    """
+    searches = await services.runtime.has(SEARCH_SERVICE)
+    return [kind for kind in _hosted_tools(services) if searches or kind != "web_search"]
+
+
 def tool_makers(services: HostedToolServices) -> Makers:
     """Return the factories of all tools: client tools, and the hosted tools that this stack can run."""
-    return {**client_tools(), **_hosted_tools(services)}
+    hosted = _hosted_tools(services)
+    web_search = dict.fromkeys(WEB_SEARCH_TYPES, hosted["web_search"])
+    return {**client_tools(), **hosted, **web_search, "shell": _shell_maker(hosted.get("shell"), services.unavailable)}
 
 
 def client_tools() -> Makers:
@@ -91,19 +103,23 @@ def client_tools() -> Makers:
     }
 
 
-def _hosted_tools(services: HostedToolServices) -> Makers:
-    access = services.access
-    hosted: Makers = {"shell": _shell_maker(services), **dict.fromkeys(WEB_SEARCH_TYPES, _web_search_maker(services))}
-    if access:
-        hosted = {**hosted, "code_interpreter": partial(CodeInterpreterTool, access=access)}
+def _hosted_tools(services: HostedToolServices) -> dict[str, Maker]:
+    """Return the factories of the hosted tools that this stack can run.
+
+    The web search is always among them: whether there is a search service is known for each user.
+    """
+    hosted: dict[str, Maker] = {"web_search": _web_search_maker(services)}
     if services.vector_stores:
-        hosted = {**hosted, "file_search": partial(FileSearch, stores=services.vector_stores)}
+        hosted["file_search"] = partial(FileSearch, stores=services.vector_stores)
+    if access := services.access:
+        hosted["code_interpreter"] = partial(CodeInterpreterTool, access=access)
+        hosted["shell"] = partial(_hosted_shell, access=access)
     if services.mcp:
-        hosted = {**hosted, "mcp": partial(McpTool, servers=services.mcp)}
+        hosted["mcp"] = partial(McpTool, servers=services.mcp)
     return hosted
 
 
-def _web_search_maker(services: HostedToolServices) -> Callable[[Json, CreateRequest], Tool]:
+def _web_search_maker(services: HostedToolServices) -> Maker:
     """Return the factory of the web search, in the form that the model knows."""
 
     def make(declared: Json, request: CreateRequest) -> Tool:
@@ -114,15 +130,16 @@ def _web_search_maker(services: HostedToolServices) -> Callable[[Json, CreateReq
     return make
 
 
-def _shell_maker(services: HostedToolServices) -> Callable[[Json, CreateRequest], Tool]:
-    """Return the factory of the shell, which runs on the client's machine or in a container of this server."""
+def _hosted_shell(declared: Json, _: CreateRequest, *, access: ContainerAccess) -> Tool:
+    return HostedShellTool(declared["environment"], access)
+
+
+def _shell_maker(hosted: Maker | None, unavailable: Unavailable) -> Maker:
+    """Return the factory of the shell, which runs on the client's machine, or in a container of this server."""
 
     def make(declared: Json, request: CreateRequest) -> Tool:
-        environment = declared.get("environment") or {"type": "local"}
-        if environment["type"] == "local":
+        if (declared.get("environment") or {"type": "local"})["type"] == "local":
             return shell_tool(declared, request)
-        if services.access is None:
-            return services.unavailable.replacement("shell", "tools")
-        return HostedShellTool(environment, services.access)
+        return hosted(declared, request) if hosted else unavailable.replacement("shell", "tools")
 
     return make

@@ -36,8 +36,11 @@ from .tool_history import ToolHistory
 
 logger = get_logger(__name__)
 
-Makers = Mapping[str, Callable[[Json, CreateRequest], Tool]]
-"""Tool factories by the type of an entry of `tools`; they take the entry and the whole request."""
+Maker = Callable[[Json, CreateRequest], Tool]
+"""A tool factory, which takes an entry of `tools` and the whole request."""
+
+Makers = Mapping[str, Maker]
+"""Tool factories by the type of the entry."""
 
 _NONE_TO_CALL: Final = (
     "'tool_choice' requires a call of a tool, but this stack has none of the allowed tools. Omit 'tool_choice', or "

@@ -54,6 +54,7 @@ def ui_router(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
 
     views, lists = Views(impl), Lists(impl.archive, impl.jobs)
     add("/session", _session(impl), "Describe the server and the user", described(ui_schemas.SESSION))
+    add("/tools", _tools(impl), "List the hosted tools of the server", described(ui_schemas.TOOLS))
     paged = {**_FILTERS, "limit": _limit(100), "after": TEXT, "order": one_of("asc", "desc")}
     add("/responses", _list(impl, lists), "List responses for the page", described(ui_schemas.ROWS, query=paged))
     streams = Streams(impl, lists)
@@ -161,6 +162,13 @@ def _session(impl: OpenAIResponsesImpl) -> Handler:
         return JsonResponse(settings_of(impl, own_version()))
 
     return show_session
+
+
+def _tools(impl: OpenAIResponsesImpl) -> Handler:
+    async def list_tools() -> Response:
+        return JsonResponse({"object": "ui.tools", "available": await impl.available_tools()})
+
+    return list_tools
 
 
 def _list(impl: OpenAIResponsesImpl, lists: Lists) -> Handler:

@@ -21,6 +21,8 @@ SESSION: Final = whole(
     background=YES_OR_NO,
 )
 
+TOOLS: Final = whole(object=constant("ui.tools"), available={"type": "array", "items": TEXT})
+
 ROW: Final = whole(
     id=TEXT,
     status=TEXT,

@@ -103,6 +103,7 @@ def test_documented_answers_have_the_fields_and_types_of_the_answers(
     view = ui(f"responses/{ids[0]}")
     answers = {
         "`GET /v1/ui/session`": ui("session"),
+        "`GET /v1/ui/tools`": ui("tools"),
         "`GET /v1/ui/responses`": ui("responses?limit=2"),
         "`GET /v1/ui/responses/{id}`": view,
         "Timing": view["timing"],

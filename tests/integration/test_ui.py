@@ -98,7 +98,16 @@ def test_files_need_no_token_and_data_does(guarded: LiveStack) -> None:
     assert outside(guarded, "/ui/none.js").status_code == 404
     for path in ("/ui/../../etc/passwd", "/ui/..%2f..%2fconfig.yaml", "/ui/%2e%2e/config.yaml"):
         assert "server" not in outside(guarded, path).text
-    for path in ("session", "responses", "chain/resp_1", "conversations/conv_1", "live", "stats", "responses/stream"):
+    for path in (
+        "session",
+        "tools",
+        "responses",
+        "chain/resp_1",
+        "conversations/conv_1",
+        "live",
+        "stats",
+        "responses/stream",
+    ):
         assert outside(guarded, f"/v1/ui/{path}").status_code == 401
 
 

@@ -172,6 +172,7 @@ UI_ANSWERS: Final = tuple(
     f"docs/reference/ui.md, {section}, json"
     for section in (
         "`GET /v1/ui/session`",
+        "`GET /v1/ui/tools`",
         "`GET /v1/ui/responses`",
         "`GET /v1/ui/responses/{id}`",
         "Timing",

@@ -25,7 +25,8 @@ from .runtime import ToolRuntime
 from .search_results import Result, is_within, results_of, web_host
 from .sources import Sources, sanitized, sanitized_lines, sources_of, url_citation
 
-_SERVICE: Final = "web_search"
+SEARCH_SERVICE: Final = "web_search"
+"""The stack's tool that searches."""
 _MAX_MATCHES: Final = 20
 _CONTEXT_LINES: Final = 2
 """Lines shown before and after a match."""
@@ -93,7 +94,7 @@ class Browsing:
         Raises:
             ApiError: 400, live access is requested, the stack has no search service, and unavailable tools are refused.
         """
-        exists = await self._runtime.has(_SERVICE)
+        exists = await self._runtime.has(SEARCH_SERVICE)
         if self._live and not exists:
             self._unavailable.replacement(str(self._declared["type"]), "tools")
         return exists
@@ -104,7 +105,7 @@ class Browsing:
         Raises:
             ToolError: all searches failed.
         """
-        searches = (self._runtime.invoke(_SERVICE, self._asking(query)) for query in queries)
+        searches = (self._runtime.invoke(SEARCH_SERVICE, self._asking(query)) for query in queries)
         answers = await asyncio.gather(*searches, return_exceptions=True)
         results = [await asyncio.to_thread(results_of, answer) for answer in answers if isinstance(answer, str)]
         if not results:
@@ -353,7 +354,7 @@ def _search_function(browsing: Browsing) -> Json:
     }
     description = f"Searches the web and shows the results, numbered.{browsing.where()}"
     return chat_function(
-        _SERVICE, description, {"type": "object", "properties": {"queries": queries}, "required": ["queries"]}
+        SEARCH_SERVICE, description, {"type": "object", "properties": {"queries": queries}, "required": ["queries"]}
     )
 
 

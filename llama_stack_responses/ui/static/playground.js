@@ -15,6 +15,9 @@ const narrow = matchMedia("(max-width: 980px)");
 const FILE_LIMIT = 20e6; // bytes of one file, which goes into the request
 const TOOL_EXAMPLE = [{ type: "function", name: "get_weather", parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] } }];
 
+/** The field of each hosted tool, by the tool's type in a request. */
+const HOSTED = { web_search: "web_search", code_interpreter: "code_interpreter", file_search: "vector_store_ids", mcp: "mcp_url" };
+
 class BadField extends Error {}
 
 export class PlaygroundView extends View {
@@ -25,7 +28,7 @@ export class PlaygroundView extends View {
     ["a", "Attach files", () => this.picker.click()],
     ["m", "Model", () => this.reach("model")],
     ["i", "Instructions", () => this.reach("instructions")],
-    ["u", "Tools", () => this.reach("web_search")],
+    ["u", "Tools", () => this.reach([...Object.values(HOSTED), "tools"].find((name) => !this.fields.elements[name].disabled))],
     ["s", "Settings", () => this.reach("temperature")],
     ["l", "Next language of the code", () => this.turnLanguage()],
     ["y", "Copy the code", () => this.copyCode()],
@@ -47,6 +50,7 @@ export class PlaygroundView extends View {
     this.restore();
     narrow.addEventListener("change", () => (this.panel.open = !narrow.matches), { signal: this.signal });
     this.takeOver().then(() => this.models());
+    this.markUnavailable();
     this.welcome();
     this.showCode();
   }
@@ -148,7 +152,7 @@ export class PlaygroundView extends View {
         true,
         h("div", { class: "choices" }, check("web_search", "Web search"), check("code_interpreter", "Code interpreter")),
         field("vector_store_ids", "File search in vector stores", { placeholder: "vs_…, vs_…" }),
-        h("div", { class: "two" }, field("mcp_url", "MCP server", { type: "url", placeholder: "https://…/mcp" }), select("mcp_approval", "Approval of its calls", ["never", "always"])),
+        h("div", { class: "two" }, field("mcp_url", "MCP server", { type: "url", placeholder: "https://…/mcp" }), select("mcp_approval", "Approval of its calls", ["always", "never"])),
         area("tools", "Other tools, as JSON", jsonText(TOOL_EXAMPLE), 3),
         select("tool_choice", "Tool choice", ["", "auto", "required", "none"]),
       ),
@@ -177,6 +181,19 @@ export class PlaygroundView extends View {
     const field = this.fields.elements[name];
     for (let fold = field.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
     field.focus();
+  }
+
+  /** Close the fields of the hosted tools that the server cannot run, and say why. */
+  async markUnavailable() {
+    const found = await get("/v1/ui/tools", { signal: this.signal }).catch(() => null);
+    if (!found) return; // then the answer to a request says it
+    for (const [type, name] of Object.entries(HOSTED)) {
+      if (found.available.includes(type)) continue;
+      const field = this.fields.elements[name];
+      field.disabled = true;
+      field.closest("label").append(h("span", { class: "dim small" }, "not available on this server"));
+    }
+    this.changed();
   }
 
   turnLanguage() {

@@ -31,14 +31,14 @@ def browser() -> Iterator[Browser]:
 def page_stack(
     host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LiveStack]:
-    """A stack of the starter template whose page shows recorded chat requests."""
+    """A stack of the starter template whose page shows recorded chat requests, with a web search and no containers."""
 
     def change(config: dict[str, Any]) -> None:
         open_this_machine(config)
         responses_config(config)["ui"] = {"record_requests": True}
 
     folder = tmp_path_factory.mktemp("page")
-    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
+    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url, "SEARXNG_URL": "http://127.0.0.1:9"}
     with LiveStack(variant(STARTER, folder / "config.yaml", change), env, folder / "state", host=host) as live:
         yield live
 

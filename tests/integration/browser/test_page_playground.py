@@ -114,9 +114,24 @@ def test_mcp_server_is_used_and_its_calls_are_shown(page: BrowserPage, upstream:
     choose(page, "local/caller")
     page.page.get_by_label("MCP server").fill(mcp.url("mcp"))
     ask(page, "What is two and three?")
+    page.find(".answer-call", "mcp: add").locator("button").click()
     page.find(".message[data-role=assistant] .md", "Five.")
     page.find("[data-kind=tool]", "add").locator("summary").click()
     page.find(".tool-part", "5")
+
+
+def test_only_hosted_tools_of_the_server_are_offered(page: BrowserPage) -> None:
+    page.goto("/ui/playground")
+    page.find(".options .choice", "not available on this server")
+    closed = "() => [...document.querySelectorAll('.options :disabled')].map((field) => field.name)"
+    assert page.page.evaluate(closed) == ["code_interpreter", "vector_store_ids"]
+    assert page.page.get_by_role("checkbox", name="Web search", exact=True).is_enabled()
+    assert (
+        page.page.get_by_label("File search")
+        .evaluate("field => field.closest('label').innerText")
+        .endswith("not available on this server")
+    )
+    assert page.axe() == []
 
 
 def test_request_stands_there_as_code_and_changes_with_it(page: BrowserPage) -> None:

@@ -28,7 +28,7 @@ def calls(*entries: tuple[str, Json]) -> Round:
 
 
 @asynccontextmanager
-async def _no_file(file_id: str) -> AsyncIterator[tuple[str, bytes]]:
+async def no_file(file_id: str) -> AsyncIterator[tuple[str, bytes]]:
     raise AssertionError(f"there is no file {file_id}")
     yield  # type: ignore[unreachable]
 
@@ -45,7 +45,7 @@ class ToolsHarness(GenerationHarness):
     """
 
     def __init__(self, services: Json, rounds: Sequence[Round], *, history: Sequence[Json] = (), **fields: Any) -> None:
-        makers = tool_makers(HostedToolServices(current_user=lambda: ANONYMOUS, uploaded=_no_file, **services))
+        makers = tool_makers(HostedToolServices(current_user=lambda: ANONYMOUS, uploaded=no_file, **services))
         super().__init__(*rounds, makers=makers, history=history, **fields)
         self.events: list[Json] = []
 

@@ -15,6 +15,7 @@ from tests.unit.ui.test_routes import operations
 REFERENCE: Final = (REPOSITORY / "docs" / "reference" / "ui.md").read_text()
 ROUTES: Final = [
     "session",
+    "tools",
     "responses",
     "responses/{id}",
     "responses/{id}/events",

@@ -1,0 +1,34 @@
+"""Which hosted tools a stack can run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.tools.hosted.runtime import NoToolRuntime
+from llama_stack_responses.tools.registry import HostedToolServices, available_tools
+from tests.unit.tools.tools_harness import no_file
+
+
+class Searching(NoToolRuntime):
+    """A tool runtime with a search service."""
+
+    async def has(self, name: str) -> bool:
+        return name == "web_search"
+
+
+@pytest.mark.parametrize(
+    ("services", "available"),
+    [
+        ({}, []),
+        ({"runtime": Searching()}, ["web_search"]),
+        ({"vector_stores": object()}, ["file_search"]),
+        ({"containers": object()}, ["code_interpreter", "shell"]),
+        ({"mcp": object()}, ["mcp"]),
+    ],
+)
+async def test_tools_with_their_services_are_available(services: Any, available: list[str]) -> None:
+    stack = HostedToolServices(current_user=lambda: ANONYMOUS, uploaded=no_file, **services)
+    assert await available_tools(stack) == available
