@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
 from .errors import ApiError
 from .schema.search_tools import WEB_SEARCH_TYPES
@@ -28,11 +28,17 @@ class UnavailableTool(ApiError):  # noqa: N818 (a kind of 400)
 
     Args:
         message: what is missing, and how to go on.
-        param: the path of its declaration in the request.
+        field: the field of its declaration that is at fault.
     """
 
-    def __init__(self, message: str, param: str) -> None:
-        super().__init__(400, message, code="unsupported_value", param=param)
+    def __init__(self, message: str, field: str = "type") -> None:
+        super().__init__(400, message, code="unsupported_value")
+        self._field = field
+
+    def at(self, path: str) -> Self:
+        """Return the error with the path of the declaration in the request."""
+        self.param = f"{path}.{self._field}"
+        return self
 
 
 class OmittedTool:
@@ -68,11 +74,8 @@ class Unavailable:
             return frozenset(get_args(HostedTool)) if self.policy == "omit" else frozenset()
         return frozenset(kind for kind, policy in self.policy.items() if policy == "omit")
 
-    def replacement(self, kind: str, param: str) -> OmittedTool:
+    def replacement(self, kind: str) -> OmittedTool:
         """Return the replacement for a tool of this type.
-
-        Args:
-            param: the path of the declaration in the request.
 
         Raises:
             UnavailableTool: it is refused.
@@ -84,4 +87,4 @@ class Unavailable:
             f"This stack has no provider for tools of the type '{kind}'. Its operator can configure one, or leave such "
             f"tools out with the setting 'unavailable_tools: {{{name}: omit}}': see docs/guides/tools.md."
         )
-        raise UnavailableTool(message, param)
+        raise UnavailableTool(message)

@@ -140,6 +140,6 @@ def _shell_maker(hosted: Maker | None, unavailable: Unavailable) -> Maker:
     def make(declared: Json, request: CreateRequest) -> Tool:
         if (declared.get("environment") or {"type": "local"})["type"] == "local":
             return shell_tool(declared, request)
-        return hosted(declared, request) if hosted else unavailable.replacement("shell", "tools")
+        return hosted(declared, request) if hosted else unavailable.replacement("shell")
 
     return make

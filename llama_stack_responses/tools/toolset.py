@@ -18,7 +18,6 @@ from ..core.schema.item_tools import (
     Identity,
     Selection,
     ToolRoom,
-    carried_entries,
     identities,
 )
 from ..core.schema.request import CreateRequest
@@ -88,9 +87,9 @@ class Toolset:
         self._entries: list[Json] = []
         self._known: dict[Identity, None] = {}  # a set: an empty dict takes less memory
         self._room = ToolRoom(max_tools, servers.servers)
-        for number, entry in enumerate(request.tools):
+        for entry in request.tools:
             self._room.take(entry)
-            self._add(entry, self._tool_of(entry, f"tools[{number}].type"))
+            self._add(entry)
         self._share_budget()
         self._searches = any(isinstance(tool, FindsTools) for tool in self._tools)
         self._loaded = _NOTHING
@@ -127,8 +126,14 @@ class Toolset:
         Raises:
             ApiError: the response cannot be created with these tools.
         """
-        declared = self._tools[: len(self._request.tools)]
-        await gather_or_cancel(tool.check_service() for tool in declared if isinstance(tool, NeedsService))
+        declared = enumerate(self._tools[: len(self._request.tools)])
+        await gather_or_cancel(self._check(number, tool) for number, tool in declared if isinstance(tool, NeedsService))
+
+    async def _check(self, number: int, tool: NeedsService) -> None:
+        try:
+            await tool.check_service()
+        except UnavailableTool as error:
+            self._omitted(number, error)
 
     def _asking(self) -> list[tuple[int, NeedsPreparation]]:
         """Return the tools to prepare: those of the request, and those of items, of which the newest come first."""
@@ -140,9 +145,7 @@ class Toolset:
         try:
             await tool.prepare(history, reporter)
         except UnavailableTool as error:
-            if number < len(self._request.tools):
-                raise
-            self._tools[number] = self._omitted(self._entries[number], error)
+            self._tools[number] = self._omitted(number, error)
 
     async def due(self, items: Sequence[Json]) -> list[DueCall]:
         """Return the calls of earlier responses that must run before the model continues.
@@ -262,7 +265,7 @@ class Toolset:
         if selection.named:
             self._loaded = self._loaded.union(selection.named)
         for entry in selection.added:
-            self._add(entry, self._carried_tool(entry))
+            self._add(entry)
         if selection.added:
             self._share_budget()
             self._index()
@@ -277,38 +280,46 @@ class Toolset:
     def _budget(self) -> ListBudget:
         return ListBudget(self._servers)
 
-    def _add(self, entry: Json, tool: Tool) -> None:
+    def _add(self, entry: Json) -> None:
         self._known |= dict.fromkeys(identities(entry))
         self._entries.append(entry)
+        try:
+            tool = self._tool_of(entry)
+        except UnavailableTool as error:
+            tool = self._omitted(len(self._tools), error)
         self._tools.append(tool)
 
-    def _carried_tool(self, entry: Json) -> Tool:
-        try:
-            return self._tool_of(entry, "input")
-        except UnavailableTool as error:
-            return self._omitted(entry, error)
+    def _tool_of(self, entry: Json) -> Tool:
+        make = self._makers.get(entry["type"])
+        return make(entry, self._request) if make else self._unavailable.replacement(entry["type"])
 
-    def _omitted(self, entry: Json, error: UnavailableTool) -> OmittedTool:
+    def _omitted(self, number: int, error: UnavailableTool) -> OmittedTool:
         """Return the replacement for an unavailable tool of an earlier request, which the client cannot take back.
 
         Raises:
             UnavailableTool: the new request has it.
         """
-        if not self._new.isdisjoint(identities(entry)):
-            raise error
-        logger.info("omitted an unavailable tool of the conversation: type %s", entry["type"])
+        if path := self._path(number):
+            raise error.at(path)
+        logger.info("omitted an unavailable tool of the conversation: type %s", self._entries[number]["type"])
         return OmittedTool()
 
-    @cached_property
-    def _new(self) -> frozenset[Identity]:
-        """The tools in the items of the request."""
-        return frozenset(name for each in carried_entries(self._request.input_items) for name in identities(each))
+    def _path(self, number: int) -> str | None:
+        """Return the path of a tool in the request; None if only earlier items of the conversation have it."""
+        if number < len(self._request.tools):
+            return f"tools[{number}]"
+        return next((self._new[name] for name in identities(self._entries[number]) if name in self._new), None)
 
-    def _tool_of(self, entry: Json, param: str) -> Tool:
-        make = self._makers.get(entry["type"])
-        if make is None:
-            return self._unavailable.replacement(entry["type"], param)
-        return make(entry, self._request)
+    @cached_property
+    def _new(self) -> Mapping[Identity, str]:
+        """The paths of the tools in the items of the request."""
+        return {
+            name: f"input[{place}].tools[{number}]"
+            for place, item in enumerate(self._request.input_items)
+            if item["type"] in CARRIERS
+            for number, entry in enumerate(item["tools"])
+            for name in identities(entry)
+        }
 
     def _index(self) -> None:
         self._function_names = FunctionNames(self._tools) if self._tools else NO_FUNCTIONS

@@ -102,7 +102,7 @@ def test_background_response_with_unavailable_web_search_is_refused(small: LiveS
         body = {"model": MODEL, "input": "Count.", "background": True, "tools": [{"type": "web_search"}]}
         for stream in (False, True):
             found = error_of(wire.post({**body, "stream": stream}), 400)
-            assert (found["param"], found["code"]) == ("tools", "unsupported_value")
+            assert (found["param"], found["code"]) == ("tools[0].type", "unsupported_value")
         assert wire.listed(limit=1) == before
 
 

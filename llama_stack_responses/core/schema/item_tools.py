@@ -125,7 +125,7 @@ def _first_entries(entries: Sequence[Json], wanted: Collection[Identity]) -> lis
     return first
 
 
-def carried_entries(items: Iterable[Json]) -> list[Json]:
+def _carried_entries(items: Iterable[Json]) -> list[Json]:
     """Return the entries of the tools in these items."""
     return [tool for item in items if item["type"] in CARRIERS for tool in item["tools"]]
 
@@ -152,7 +152,7 @@ def check_carried(items: Sequence[Json], declared: Sequence[Json], limits: Reque
         declared: its `tools`.
         limits: how much a request may hold.
     """
-    entries = carried_entries(items)
+    entries = _carried_entries(items)
     room = ToolRoom(limits.max_tools, limits.max_mcp_servers)
     for entry in declared:
         room.take(entry)

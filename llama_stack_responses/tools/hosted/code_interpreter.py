@@ -47,7 +47,7 @@ class CodeInterpreterTool(NeedsPreparation, Cites):
     """
 
     def __init__(self, declared: Json, request: CreateRequest, *, access: ContainerAccess) -> None:
-        self._choice = ContainerChoice(access, declared["container"])
+        self._choice = ContainerChoice(access, declared["container"], "container")
         self._shows_outputs = "code_interpreter_call.outputs" in request.include
         self._files = NumberedFiles()
 

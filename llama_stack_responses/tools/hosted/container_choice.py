@@ -20,19 +20,20 @@ class ContainerChoice:
 
     Args:
         container: id of a container, or the settings of a new one: `{file_ids, network_policy}`.
+        field: the field of the tool's declaration that has them.
 
     Attributes:
         container_id: its id, once chosen.
     """
 
-    def __init__(self, access: ContainerAccess, container: str | Json) -> None:
+    def __init__(self, access: ContainerAccess, container: str | Json, field: str) -> None:
         self.container_id = container if isinstance(container, str) else ""
         self._access = access
         self._container = container
         self._opening = asyncio.Lock()
         if isinstance(container, dict) and container.get("network_policy", {"type": "disabled"})["type"] != "disabled":
             message = "Containers of this server have no network: omit 'network_policy'."
-            raise UnavailableTool(message, "tools")
+            raise UnavailableTool(message, f"{field}.network_policy")
 
     def choose(self, used: Iterable[str]) -> None:
         """Choose the requested container, the last one that the conversation used, or a new id."""

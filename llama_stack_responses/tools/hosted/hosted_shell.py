@@ -38,7 +38,7 @@ class HostedShellTool(NeedsPreparation):
     """
 
     def __init__(self, environment: Json, access: ContainerAccess) -> None:
-        self._choice = ContainerChoice(access, environment.get("container_id") or environment)
+        self._choice = ContainerChoice(access, environment.get("container_id") or environment, "environment")
 
     async def prepare(self, history: ToolHistory, _: ItemReporter) -> None:
         """Choose the container."""

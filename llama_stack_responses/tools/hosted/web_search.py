@@ -96,7 +96,7 @@ class Browsing:
         """
         exists = await self._runtime.has(SEARCH_SERVICE)
         if self._live and not exists:
-            self._unavailable.replacement(str(self._declared["type"]), "tools")
+            self._unavailable.replacement(str(self._declared["type"]))
         return exists
 
     async def search(self, queries: Sequence[str]) -> list[Result]:

@@ -53,7 +53,7 @@ async def test_files_for_container_count_until_written(tmp_path: Path) -> None:
         access = ContainerAccess(containers, lambda: ANONYMOUS, uploaded)
 
         async def put(*file_ids: str) -> None:
-            choice = ContainerChoice(access, {"file_ids": file_ids})
+            choice = ContainerChoice(access, {"file_ids": file_ids}, "container")
             choice.choose([])
             async with choice.opened() as entry:
                 assert len(await files_of(entry)) == len(set(file_ids))
@@ -76,7 +76,7 @@ async def test_files_for_container_count_until_written(tmp_path: Path) -> None:
 async def test_concurrent_calls_share_one_new_container(tmp_path: Path) -> None:
     uploaded = uploaded_with(FakeFiles(), Admission(Quota("files, pages and running outputs", 0, 0)), lambda: ANONYMOUS)
     async with opened(tmp_path / "containers") as containers:
-        choice = ContainerChoice(ContainerAccess(containers, lambda: ANONYMOUS, uploaded), {})
+        choice = ContainerChoice(ContainerAccess(containers, lambda: ANONYMOUS, uploaded), {}, "container")
         choice.choose([])
 
         async def call() -> str:

@@ -22,7 +22,7 @@ from llama_stack_responses.generation.tool_execution import ToolExecution
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.client.function import FunctionTool
 from llama_stack_responses.tools.registry import client_tools
-from llama_stack_responses.tools.tool import NeedsPreparation
+from llama_stack_responses.tools.tool import NeedsPreparation, NeedsService
 from llama_stack_responses.tools.tool_function import Function, Invocation
 from llama_stack_responses.tools.toolset import Toolset
 from tests.support.reservations import unlimited
@@ -168,11 +168,23 @@ def test_unavailable_tool_is_refused_with_name_of_setting(policy: Any) -> None:
     assert "'unavailable_tools: {file_search: omit}': see docs/guides/tools.md." in caught.value.message
 
 
-class UnavailableFunctionTool(FunctionTool, NeedsPreparation):
-    """A tool that turns out to be unavailable when it is prepared."""
+class UnavailableFunctionTool(FunctionTool, NeedsPreparation, NeedsService):
+    """A tool that turns out to be unavailable when it is prepared, or when its service is checked."""
 
     async def prepare(self, *_: Any) -> None:
-        Unavailable().replacement("web_search", "tools")
+        await self.check_service()
+
+    async def check_service(self) -> None:
+        Unavailable().replacement("web_search")
+
+
+@pytest.mark.parametrize("found_by", ["prepare", "check_services"])
+async def test_refusal_of_declared_tool_names_its_place_whenever_it_is_found(found_by: str) -> None:
+    request = CreateRequest(model="m", tools=[function("f"), {"type": "web_search", "name": "w"}])
+    toolset = Toolset(request, {**client_tools(), "web_search": UnavailableFunctionTool})
+    with pytest.raises(ApiError, match="This stack has no provider for tools of the type 'web_search'") as caught:
+        await (toolset.prepare([], NO_STAGEHAND) if found_by == "prepare" else toolset.check_services())
+    assert caught.value.param == "tools[1].type"
 
 
 async def test_unavailable_tools_of_earlier_items_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
@@ -190,10 +202,13 @@ async def test_unavailable_tools_of_earlier_items_are_left_out(caplog: pytest.Lo
 
 @pytest.mark.parametrize("kind", ["file_search", "web_search"])
 async def test_unavailable_tools_of_new_items_are_refused(kind: str) -> None:
-    items = [additional({"type": kind, "name": "w"})]
-    toolset = Toolset(CreateRequest(model="m", input_items=items), {"web_search": UnavailableFunctionTool})
-    with pytest.raises(ApiError, match="This stack has no provider for tools of the type"):
+    items = [{"type": "message"}, additional(function("f"), {"type": kind, "name": "w"})]
+    toolset = Toolset(
+        CreateRequest(model="m", input_items=items), {**client_tools(), "web_search": UnavailableFunctionTool}
+    )
+    with pytest.raises(ApiError, match="This stack has no provider for tools of the type") as caught:
         await toolset.prepare(items, NO_STAGEHAND)
+    assert caught.value.param == "input[1].tools[1].type"
 
 
 @pytest.mark.parametrize("large", [False, True])
