@@ -140,7 +140,7 @@ function shown(signal) {
 
 /**
  * Follow a stream until `signal` aborts: it is opened again when it ends, and closed while the page is hidden.
- * `on(event, data)` gets the events, `changed(connected)` whether it is open.
+ * `on(event, data)` gets the events, `changed(connected, refusal)` whether it is open, and the error that ends it.
  */
 export async function follow(path, { query, signal, on, changed = () => {} }) {
   let wait = 500;
@@ -157,7 +157,7 @@ export async function follow(path, { query, signal, on, changed = () => {} }) {
       }
     } catch (error) {
       if (error instanceof ApiError && error.status < 500 && error.status !== 429) {
-        changed(false);
+        changed(false, error);
         return;
       }
     } finally {

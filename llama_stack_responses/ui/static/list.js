@@ -286,7 +286,8 @@ export class ListView extends View {
       query: this.query,
       signal: AbortSignal.any([this.signal, this.followed.signal]),
       on: (event, data) => this.changed(event, data),
-      changed: (connected) => {
+      changed: (connected, refusal) => {
+        this.live.hidden = refusal?.status === 400; // a wrong filter, which the list names
         this.live.dataset.state = connected ? "on" : "off";
         this.live.lastChild.textContent = connected ? "Live" : "Not connected";
         if (!connected) this.lost = true;

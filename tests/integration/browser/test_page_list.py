@@ -319,6 +319,16 @@ def test_number_filter_applies_while_typing(page: BrowserPage, showcase: Showcas
     assert page.path == "/ui"
 
 
+def test_invalid_filter_is_named_and_is_no_lost_connection(browser: Browser, page_stack: LiveStack) -> None:
+    with browser.page(page_stack.base_url) as page:
+        with page.page.expect_response(lambda answer: "/responses/stream" in answer.url and answer.status == 400):
+            page.goto("/ui?min_tokens=many")
+        page.find("[role=alert]", "Invalid value for 'min_tokens'")
+        page.page.locator(".connection").wait_for(state="hidden")
+        page.page.get_by_role("link", name="Clear").click()
+        page.find(".connection[data-state=on]", "Live")
+
+
 def test_tab_of_responses_keeps_the_filter_of_the_list(page: BrowserPage, showcase: Showcase) -> None:
     page.goto("/ui")
     page.page.get_by_role("checkbox", name="Failed", exact=True).check()
