@@ -16,8 +16,10 @@ from .shapes import (
     invalid,
     object_of,
     one_of,
+    schema_of,
     string,
     tagged,
+    takes,
     unsupported,
 )
 
@@ -40,6 +42,7 @@ _FUNCTION: Final = object_of(
 )
 
 
+@takes(schema_of(_FUNCTION))
 def _function(value: Any, at: Location) -> dict[str, Any]:
     """Check a function that the client runs. OpenAI's type requires `parameters` and `strict`, which may be null."""
     checked = _FUNCTION(value, at)
@@ -65,6 +68,7 @@ _MEMBERS: Final = array(tagged("tool", {"function": _function, "custom": _CUSTOM
 _NAMESPACE: Final = object_of({"name": _NAME, "description": TEXT, "tools": _MEMBERS}, "name", "description", "tools")
 
 
+@takes(schema_of(_NAMESPACE))
 def _namespace(value: Any, at: Location) -> dict[str, Any]:
     checked: dict[str, Any] = _NAMESPACE(value, at)
     check_names(checked["tools"], at.key("tools"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from .shapes import Check, Location, data, invalid, object_of, one_of, string, tagged
+from .shapes import Check, Location, data, invalid, object_of, one_of, schema_of, string, tagged, takes
 
 
 def _url(*starts: str) -> Check:
@@ -14,6 +14,7 @@ def _url(*starts: str) -> Check:
     URLs with a user or password are refused, since they would be stored.
     """
 
+    @takes(schema_of(data))
     def check(value: Any, at: Location) -> str:
         url = data(value, at)
         start = url[:8].lower()

@@ -22,6 +22,7 @@ from .shapes import (
     Check,
     Location,
     RequestLimits,
+    Schema,
     an_object,
     any_of,
     array,
@@ -154,6 +155,7 @@ def _content(text_kind: str, part: Check) -> Check:
 def _needing(check: Check, *names: str) -> Check:
     """Return a check for an object that needs at least one of these members; error messages name the first."""
 
+    @takes({**schema_of(check), "anyOf": [{"required": [name]} for name in names]})
     def check_it(value: Any, at: Location) -> dict[str, Any]:
         checked: dict[str, Any] = check(value, at)
         if not any(checked.get(name) for name in names):
@@ -245,11 +247,14 @@ _OUTPUT_TEXT: Final = object_of(
     defaults={"annotations": []},
 )
 
-_SPOKEN_PART: Final = tagged(
-    "content", {"output_text": _OUTPUT_TEXT, "refusal": object_of({"refusal": TEXT}, "refusal")}
-)
+_SPOKEN_PARTS: Final[Mapping[str, Check]] = {
+    "output_text": _OUTPUT_TEXT,
+    "refusal": object_of({"refusal": TEXT}, "refusal"),
+}
+_SPOKEN_PART: Final = tagged("content", _SPOKEN_PARTS)
 
 
+@takes(schema_of(tagged("content", {**_SPOKEN_PARTS, "input_text": _OUTPUT_TEXT})))
 def _assistant_part(value: Any, at: Location) -> dict[str, Any]:
     """Check a part of an assistant's message. Many clients send back all text as `input_text`."""
     if isinstance(value, dict) and value.get("type") == "input_text":
@@ -292,7 +297,18 @@ _MESSAGES: Final[Mapping[str, Check]] = {
 _WITH_ROLE: Final = object_of({"role": _ROLE}, "role")
 
 
-@takes({"type": "object", "properties": {"role": schema_of(_ROLE), "content": {}}, "required": ["role", "content"]})
+def _message_schema(check: Check, *roles: str) -> Schema:
+    schema = schema_of(check)
+    return {
+        **schema,
+        "properties": {**schema["properties"], "role": schema_of(one_of(*roles))},
+        "required": ["role", "content"],
+    }
+
+
+@takes(
+    any_of(_message_schema(_MESSAGE, "user", "system", "developer"), _message_schema(_ASSISTANT_MESSAGE, "assistant"))
+)
 def _message(value: Any, at: Location) -> dict[str, Any]:
     role = _WITH_ROLE(value, at)["role"]
     message: dict[str, Any] = _MESSAGES[role](value, at)
@@ -307,12 +323,14 @@ def _reasoning_texts(kind: str) -> Check:
     """
     part = object_of({"type": one_of(kind, "text"), "text": TEXT}, "text")
 
+    @takes(any_of({"type": "string"}, schema_of(part)))
     def check(value: Any, at: Location) -> dict[str, Any]:
         checked = part({"text": value} if isinstance(value, str) else value, at)
         return {"type": kind, "text": checked["text"]}
 
     several = array(check)
 
+    @takes(any_of({"type": "string"}, schema_of(several)))
     def check_all(value: Any, at: Location) -> list[dict[str, Any]]:
         checked: list[dict[str, Any]] = several(list(filter(None, [value])) if isinstance(value, str) else value, at)
         return checked

@@ -12,6 +12,7 @@ from .shapes import (
     Check,
     Location,
     an_object,
+    any_of,
     anything,
     array,
     boolean,
@@ -20,14 +21,19 @@ from .shapes import (
     invalid_type,
     object_of,
     one_of,
+    schema_of,
     string,
     tagged,
+    takes,
 )
 
+_ADDRESS: Final = string(1, 4096, r"[!-~]+")
 
+
+@takes(schema_of(_ADDRESS))
 def _server_url(value: Any, at: Location) -> str:
     """Check the address of an MCP server. It may contain a secret, so no error message repeats it."""
-    url: str = string(1, 4096, r"[!-~]+")(value, at)
+    url: str = _ADDRESS(value, at)
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -50,6 +56,7 @@ _DESCRIPTION_CHARACTERS: Final = 4_096
 _OWN_HEADERS: Final = frozenset({"connection", "content-length", "content-type", "host", "transfer-encoding"})
 
 
+@takes({"type": "object", "maxProperties": _MAX_HEADERS, "additionalProperties": schema_of(_HEADER_VALUE)})
 def _headers(value: Any, at: Location) -> dict[str, str]:
     """Check headers for an MCP server. Their values are secrets, so no error message repeats them."""
     headers = an_object(value, at)
@@ -70,21 +77,29 @@ def _headers(value: Any, at: Location) -> dict[str, str]:
 _FILTER: Final = object_of({"read_only": boolean, "tool_names": array(string(1, 512))})
 
 
+_TOOL_NAMES: Final = array(string(1, 512))
+
+
+@takes(any_of(schema_of(_TOOL_NAMES), schema_of(_FILTER)))
 def _allowed_tools(value: Any, at: Location) -> list[str] | dict[str, Any]:
     """Check a list of names, or a filter."""
     if not isinstance(value, list | dict):
         raise invalid_type(value, at, "one of an array of strings or an object")
     allowed: list[str] | dict[str, Any]
-    allowed = (array(string(1, 512)) if isinstance(value, list) else _FILTER)(value, at)
+    allowed = (_TOOL_NAMES if isinstance(value, list) else _FILTER)(value, at)
     return allowed
 
 
+_APPROVAL: Final = one_of("always", "never")
+_APPROVALS: Final = object_of({"always": _FILTER, "never": _FILTER})
+
+
+@takes(any_of(schema_of(_APPROVAL), schema_of(_APPROVALS)))
 def _require_approval(value: Any, at: Location) -> str | dict[str, Any]:
     """Check a mode for all tools, or an object with a filter for each mode."""
     if not isinstance(value, str | dict):
         raise invalid_type(value, at, "one of a string or an object")
-    word, filters = one_of("always", "never"), object_of({"always": _FILTER, "never": _FILTER})
-    required: str | dict[str, Any] = (word if isinstance(value, str) else filters)(value, at)
+    required: str | dict[str, Any] = (_APPROVAL if isinstance(value, str) else _APPROVALS)(value, at)
     return required
 
 
@@ -108,6 +123,7 @@ _MEMBERS: Final = object_of(
 )
 
 
+@takes(schema_of(_MEMBERS))
 def _tool(value: Any, at: Location) -> dict[str, Any]:
     """Check an MCP server, given by its URL or as a connector that the operator configured."""
     checked: dict[str, Any] = _MEMBERS(value, at)
@@ -163,6 +179,7 @@ _MCP_ERROR: Final = tagged(
 )
 
 
+@takes(any_of(schema_of(TEXT), schema_of(_MCP_ERROR)))
 def _mcp_error(value: Any, at: Location) -> dict[str, Any]:
     """Check a failed call's error. Earlier versions sent a string, which clients may still have."""
     if isinstance(value, str):

@@ -49,7 +49,40 @@ ITEMS: list[Json] = [
     {"type": "reasoning", "id": None, "summary": ["a"], "content": [{"type": "text", "text": "a"}]},
     {"type": "function_call", "call_id": "a", "name": "f", "arguments": "", "caller": {"type": "direct"}},
     {"type": "function_call_output", "call_id": "a", "output": [{"type": "input_text", "text": "a"}]},
+    {"type": "mcp_call", "server_label": "s", "name": "f", "arguments": "{}", "error": "a"},
+    {
+        "type": "mcp_call",
+        "server_label": "s",
+        "name": "f",
+        "arguments": "{}",
+        "error": {"type": "http_error", "code": 1, "message": "a"},
+    },
     {"id": "msg_1"},
+]
+TOOLS: list[Json] = [
+    {"type": "function", "name": "f", "parameters": {"a": [1]}},
+    {"type": "function", "name": "g"},
+    {
+        "type": "namespace",
+        "name": "n",
+        "description": "a",
+        "tools": [{"type": "function", "name": "f", "strict": True}],
+    },
+    {
+        "type": "mcp",
+        "server_label": "s",
+        "server_url": "https://a",
+        "headers": {"a": "b"},
+        "allowed_tools": ["f"],
+        "require_approval": "always",
+    },
+    {
+        "type": "mcp",
+        "server_label": "t",
+        "connector_id": "c",
+        "allowed_tools": {"tool_names": ["f"], "read_only": True},
+        "require_approval": {"never": {"tool_names": ["f"]}},
+    },
 ]
 BODY: Json = {
     "model": "m",
@@ -67,7 +100,7 @@ BODY: Json = {
     "temperature": 0.5,
     "text": {"format": {"type": "json_schema", "name": "n", "schema": {"a": [1]}}},
     "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
-    "tools": [{"type": "function", "name": "f", "parameters": {"a": [1]}}, {"type": "function", "name": "g"}],
+    "tools": TOOLS,
     "top_logprobs": 1,
 }
 OTHER_BODY: Json = {
@@ -146,6 +179,29 @@ def test_schema_rejects_only_refused_values(field: str) -> None:
     for body in ({**BODY, field: wrong} for wrong in wrongs):
         assert SCHEMA.is_valid(body) or isinstance(outcome(body), ApiError)
     assert not SCHEMA.is_valid({**BODY, field: [[]]})
+
+
+@pytest.mark.parametrize(
+    ("change", "described"),
+    [
+        ({"tools": [{"type": "function", "name": 5}]}, "function"),
+        (
+            {"tools": [{"type": "namespace", "name": "n", "description": "a", "tools": [{"type": "function"}]}]},
+            "namespace",
+        ),
+        ({"tools": [{"type": "mcp", "server_url": "https://a"}]}, "mcp"),
+        ({"tools": [{"type": "mcp", "server_label": "s", "require_approval": "sometimes"}]}, "approval"),
+        ({"input": [{"role": "user", "content": 5}]}, "content"),
+        ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "part of content"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "detail": "low"}]}]}, "image"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": 5}]}]}, "URL"),
+        ({"input": [{"role": "assistant", "content": [{"type": "input_image", "image_url": "https://a"}]}]}, "answer"),
+        ({"input": [{"type": "reasoning", "summary": [{"type": "summary_text"}]}]}, "reasoning"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_schema_describes_fields(change: Json, described: str) -> None:
+    assert not SCHEMA.is_valid({**BODY, **change}), described
 
 
 def test_schema_has_every_field() -> None:
