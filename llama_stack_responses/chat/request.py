@@ -49,10 +49,9 @@ def chat_request(
         **request.passthrough,
     }
     chat |= {name: value for name in _FORWARDED if (value := getattr(request, name)) is not None}
-    if request.prompt_cache_options:
-        chat["prompt_cache_options"] = {
-            name: option for name, option in request.prompt_cache_options.items() if name in _CACHE
-        }
+    options = request.prompt_cache_options or {}
+    if cache := {name: option for name, option in options.items() if name in _CACHE}:
+        chat["prompt_cache_options"] = cache
     if max_tokens is not None:
         chat[profile.max_tokens_field] = max_tokens
     if request.reasoning and request.reasoning.get("effort"):

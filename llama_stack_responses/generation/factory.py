@@ -220,7 +220,8 @@ class GenerationContext:
         """
         if connection is None:
             return await self.generation(items, event_buffer)
-        if connection.generate or (self.moderation_filter and self.moderation_filter.input_refusal):
+        asks_model = connection.generate or self.request.prewarms
+        if asks_model or (self.moderation_filter and self.moderation_filter.input_refusal):
             return await self.generation(items, event_buffer, stop_point=connection.stop_point)
         await self.factory.inference.check_model(self.request.model)
         return WarmUp(self.assembler)

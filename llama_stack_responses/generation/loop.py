@@ -18,7 +18,7 @@ from ..core.stream.calls import ServerCall
 from ..core.stream.deltas import Delta, Finish, FinishReason, Refusal
 from ..core.types import Json
 from ..moderation.filter import ModerationFilter
-from ..telemetry.telemetry import Telemetry
+from ..telemetry.telemetry import RoundOperation, Telemetry
 from ..tools.mcp.list_budget import ServerBounds
 from ..tools.tool_function import Output
 from ..tools.toolset import SERVERS, Toolset
@@ -320,15 +320,23 @@ class Generation:
             self._telemetry.round(self._request.model, self._operation) as operation,
             self.timeline.round(operation, "answer"),
         ):
-            result = await self._model_round.run(
-                await self._model_round.chat(self._shown, self._tokens_left()),
-                self._take,
-                operation,
-                self._full,
-                self._assembler,
-                self._assembler.preparation,
-            )
+            result = await (self._prefill(operation) if self._request.prewarms else self._answer_round(operation))
             operation.ended(result.finish, self._assembler.response["output"][self._output_said :])
+        return result
+
+    async def _answer_round(self, operation: RoundOperation) -> RoundResult:
+        return await self._model_round.run(
+            await self._model_round.chat(self._shown, self._tokens_left()),
+            self._take,
+            operation,
+            self._full,
+            self._assembler,
+            self._assembler.preparation,
+        )
+
+    async def _prefill(self, operation: RoundOperation) -> RoundResult:
+        result = await self._model_round.prefill(self._shown, operation)
+        self._assembler.feed(result.finish)
         return result
 
     async def _only_compact(self) -> Ending:

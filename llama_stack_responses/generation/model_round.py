@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import batched
 from typing import Any, Final
 
@@ -35,6 +35,9 @@ from .watchdog import Watchdog
 
 _DELTAS_PER_BATCH: Final = 8
 """Deltas of a large chunk that are taken before the stream yields to others."""
+_PREFILL_TOKENS: Final = 1
+_PREFILL_CHARACTERS: Final = 65_536
+"""The bound on a prefill's output, for model servers that ignore the maximum of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,10 @@ class Written:
 
     text: str
     finish: Finish
+
+
+def _drop(_: Delta) -> None:
+    """Take a delta that nothing needs."""
 
 
 class ModelRound:
@@ -177,6 +184,27 @@ class ModelRound:
             self._max_characters - self._left,
         )
         return self._run_round(chat, round_)
+
+    async def prefill(self, items: Sequence[Json], operation: RoundOperation) -> RoundResult:
+        """Have the model server read the prompt of the next round on `items`, so that its prompt cache has it.
+
+        It is asked for one token, the least that a server accepts; what it writes is dropped.
+
+        Args:
+            items: the conversation.
+            operation: records the request and the first chunk.
+
+        Returns:
+            A round that has stopped, with the usage of the prompt alone.
+
+        Raises:
+            ApiError: as in `run`.
+        """
+        reader = ChunkReader(self._profile, _PREFILL_CHARACTERS)
+        chat = await self.chat(items, _PREFILL_TOKENS)
+        read = await self._run_round(chat, Round(reader, None, (), _drop, operation, lambda: False))
+        used = replace(read.finish.usage, output_tokens=0, reasoning_tokens=0)
+        return RoundResult(Finish("stop", used), read.service_tier)
 
     async def summarise(
         self, items: Sequence[Json], max_tokens: int | None, begun: Callable[[], None], operation: RoundOperation

@@ -368,7 +368,6 @@ def test_all_request_fields_together_reach_the_model_server(client: openai.OpenA
 
 UNSUPPORTED: Final[dict[str, Json]] = {
     "image": {"image": {"context_compression": "enabled"}},
-    "prompt_cache_options": {"prompt_cache_options": {"prewarm": True}},
     "tools[0].type": {"tools": [{"type": "image_generation"}]},
 }
 """Unsupported fields and values by the `param` of the error."""
@@ -381,6 +380,24 @@ def test_unsupported_field_or_value_is_400_with_its_name(client: openai.OpenAI, 
     assert raised.value.param == param
     assert raised.value.code in ("unsupported_parameter", "unsupported_value")
     assert upstream.requests() == []
+
+
+def test_prewarm_has_the_model_server_read_the_prompt_and_answers_without_output(
+    client: openai.OpenAI, upstream: Upstream
+) -> None:
+    options: Any = {"prewarm": True}
+    usage = {"prompt_tokens": 7, "completion_tokens": 1, "total_tokens": 8}
+    upstream.script(NAME, reply(text("H"), finish("length"), usage=usage))
+    streamed = stream(client, model=MODEL, input="Hi", max_output_tokens=50, prompt_cache_options=options)
+    assert sent(upstream) == CHAT | {"max_completion_tokens": 1}
+    assert streamed.types == ["created", "in_progress", "completed"]
+    assert (streamed.response["status"], streamed.response["output"]) == ("completed", [])
+    assert (streamed.response["usage"]["input_tokens"], streamed.response["usage"]["output_tokens"]) == (7, 0)
+    assert streamed.response["prompt_cache_options"] == {"mode": "implicit", "ttl": "30m"}
+    assert stored(client, streamed.response["id"]) == streamed.response
+    upstream.script(NAME, reply(text("Hello.")))
+    create(client, model=MODEL, input="there", previous_response_id=streamed.response["id"])
+    assert [message["content"] for message in upstream.requests(NAME)[-1].body["messages"]] == ["Hi", "there"]
 
 
 def test_every_request_field_of_the_sdk_is_tested() -> None:

@@ -127,6 +127,18 @@ def test_generate_false_prepares_input_for_the_next_response(stack: LiveStack, w
         assert error["code"] == "model_not_found"
 
 
+def test_prewarm_asks_the_model_server_in_spite_of_generate(stack: LiveStack, upstream: Upstream) -> None:
+    with WebSocketClient(stack) as websocket:
+        for generate in (True, False):
+            options = {"prewarm": True}
+            websocket.ask(model="local/echo", input="the code is 1234", generate=generate, prompt_cache_options=options)
+            prepared = websocket.response()
+            assert (prepared["status"], prepared["output"]) == ("completed", [])
+            [chat] = upstream.requests("echo")
+            assert chat.body["max_completion_tokens"] == 1
+            upstream.reset()
+
+
 def test_lanes_run_concurrently_and_each_in_order(stack: LiveStack, upstream: Upstream) -> None:
     """A new lane continues from a response of a lane that is still running."""
     upstream.script("slow", [reply(text("One.")), reply(text("Tw", "o."), hold=1), reply(text("Three."))])

@@ -68,7 +68,6 @@ def test_request_fields_table_matches_code() -> None:
     ("field", "value"),
     [
         ("image", {"context_compression": "enabled"}),
-        ("prompt_cache_options", {"prewarm": True}),
     ],
 )
 def test_refused_field_has_documented_code(field: str, value: Any) -> None:

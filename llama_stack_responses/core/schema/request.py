@@ -137,6 +137,11 @@ class CreateRequest:
         return any(item["type"] == TRIGGER for item in self.input_items[-1:])
 
     @property
+    def prewarms(self) -> bool:
+        """Whether the request only has the model server read the prompt, so that its cache has it."""
+        return bool((self.prompt_cache_options or {}).get("prewarm"))
+
+    @property
     def wants_json(self) -> bool:
         """Whether the answer has to be JSON, with or without a schema."""
         form = (self.text or {}).get("format")
@@ -355,7 +360,6 @@ Null means absent for each field but the model.
 
 _UNSUPPORTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "image": (lambda image: image.get("context_compression") == "enabled", "'image.context_compression': 'enabled'"),
-    "prompt_cache_options": (lambda options: options.get("prewarm", False), "'prompt_cache_options.prewarm': true"),
 }
 """Unsupported values, by field: which values request the feature, and its name in the error message.
 

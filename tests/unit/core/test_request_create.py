@@ -430,7 +430,6 @@ def test_guardrails_are_parsed(given: Any, names: list[str | None]) -> None:
     ("field", "value"),
     [
         ("image", {"context_compression": "enabled"}),
-        ("prompt_cache_options", {"prewarm": True}),
     ],
 )
 def test_unsupported_features_are_refused_by_name(field: str, value: Any) -> None:

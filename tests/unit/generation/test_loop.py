@@ -188,6 +188,29 @@ async def test_no_token_limit_is_sent_if_none_was_given() -> None:
     assert not harness.inference.requests[0].keys() & {"max_tokens", "max_completion_tokens"}
 
 
+PREWARM = {"prewarm": True}
+
+
+@pytest.mark.parametrize("reason", ["length", "stop", "tool_calls", "content_filter"])
+async def test_prewarm_has_the_prompt_read_and_drops_what_the_model_writes(reason: str) -> None:
+    written = [reasoning("r"), text("a"), call("f", "1", "{"), finish(reason, tokens=1)]
+    harness = Harness(written, prompt_cache_options=PREWARM, max_output_tokens=100, tools=FUNCTIONS)
+    assert await harness.generation.run() == COMPLETED
+    [chat] = harness.inference.requests
+    assert (chat["max_completion_tokens"], len(chat["tools"])) == (1, 2)
+    assert harness.output == []
+    assert await harness.types() == []
+    usage = harness.assembler.response["usage"]
+    assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (1, 0, 1)
+
+
+async def test_prewarm_ends_with_a_model_server_that_ignores_the_token_limit() -> None:
+    endless = [text("x" * 1000) for _ in range(1000)]
+    harness = Harness([*endless, finish()], prompt_cache_options=PREWARM)
+    assert await harness.generation.run() == COMPLETED
+    assert harness.inference.sent < 100
+
+
 @pytest.mark.parametrize(
     ("reason", "ending"),
     [
