@@ -23,7 +23,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
-from ..concurrency.offloading import Computation
+from ..concurrency.offloading import Computation, computed
 from ..core.ids import Seeded, seeded
 from ..core.listed_items import id_of_seed
 from ..core.types import Json
@@ -52,13 +52,14 @@ async def indices_with_other_ids(
         computation: computes on `items`.
     """
 
-    def rows_of_items() -> dict[str, int]:
-        return {f"i/{hasher.item(item['id'])}": index for index, item in enumerate(items) if item.get("id")}
+    def rows_of_items() -> tuple[dict[str, int], list[str]]:
+        rows = {f"i/{hasher.item(item['id'])}": index for index, item in enumerate(items) if item.get("id")}
+        return rows, list(rows)
 
-    rows = await computation.run(rows_of_items)
+    rows, keys = await computation.run(rows_of_items)
     if not rows:
         return []
-    stored = await records.get_many(list(rows))
+    stored = await records.get_many(keys)
     return await computation.run(partial(_indices_stored_under_other_ids, names, rows, stored))
 
 
@@ -102,22 +103,38 @@ async def node_items(
         known: records of the history that were read before.
     """
     before = 0
-    sent = [items[index] for index in indices if index < generated]
-    if not is_whole or not await computation.run(lambda: all(map(_seed_of, sent))):
+    if not is_whole or not await computation.run(partial(_are_named_here, items, indices, generated)):
         try:
             chain = await read_chain(records, decoder, names[-1], ReadAllowance(compared_bytes), known)
         except TooLarge:
             return ()
         if chain is None:
             return ()
-        stored = [item for _, node in chain for item in node.items]
-        before = len(stored) - len(items)
-        indices = [index for index in indices if stored[before + index].get("id") != items[index]["id"]]
+        nodes = [node.items for _, node in chain]
+        before, indices = await computed(partial(_differing, nodes, items, indices), nodes)
     if not indices:
         return ()
     header = {"type": _HEADER, "in": names[-1], "end": before + len(items)}
-    numbered = {before + index: items[index] for index in indices}
-    return await computation.run(lambda: [header, *_entries(numbered)])
+    return await computation.run(lambda: [header, *_entries({before + index: items[index] for index in indices})])
+
+
+def _are_named_here(items: Sequence[Json], indices: Iterable[int], generated: int) -> bool:
+    """Return whether this server gave its id to each of the items at `indices`, except those that are generated."""
+    return all(_seed_of(items[index]) for index in indices if index < generated)
+
+
+def _differing(
+    nodes: Iterable[Sequence[Json]], items: Sequence[Json], indices: Iterable[int]
+) -> tuple[int, Sequence[int]]:
+    """Return the position of `items` in the stored history, and the indices of those that have other ids there.
+
+    Args:
+        nodes: the items of the nodes of the history, which ends with `items`.
+        indices: the indices of the items to compare.
+    """
+    stored = [item for node in nodes for item in node]
+    before = len(stored) - len(items)
+    return before, [index for index in indices if stored[before + index].get("id") != items[index]["id"]]
 
 
 def _entries(items: Mapping[int, Json]) -> Iterator[Json]:

@@ -171,8 +171,12 @@ class Saving:
         )
         if not self._own_ids:
             return {}
+        return await records.get_many(await computed(self._keys_of_ids, self._own_ids))
+
+    def _keys_of_ids(self) -> list[str]:
+        """Return the keys of the node that has the items' own ids, and of the pointers to it."""
         self._ids = self._hasher.own_ids(self._base_ids, self._own_ids)
-        return await records.get_many([f"n/{self._ids}", *self._pointers(self._own_ids)])
+        return [f"n/{self._ids}", *self._pointers(self._own_ids)]
 
     def _earlier_keys(self, names: Sequence[str]) -> list[str]:
         """Return the keys of all but the recent input items: of the nodes of these names, and of the pointers."""

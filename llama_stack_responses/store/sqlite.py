@@ -126,6 +126,9 @@ class SqliteRecords:
     async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
         if not keys:
             return {}
+        if len(keys) > _FEW:
+            found: dict[str, Record] = await self._readers.submit(partial(_get_many, keys, self._clock(), max_bytes))
+            return found
         unique = list(dict.fromkeys(keys))
         if len(unique) == 1:
             return dict(await self._read(_GET, (unique[0], self._clock()), 1, max_bytes))
@@ -219,6 +222,13 @@ def _measured(ops: Sequence[Op]) -> tuple[list[Write], list[str], int]:
 
 def _select(sql: str, parameters: tuple[Any, ...], connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
     return connection.execute(sql, parameters).fetchall()
+
+
+def _get_many(
+    keys: Sequence[str], now: float, max_bytes: int | None, connection: sqlite3.Connection
+) -> dict[str, Record]:
+    parameters = (key_list(list(dict.fromkeys(keys))), now)
+    return dict(_select_until(_GET_MANY.format(value=_VALUE), parameters, max_bytes, connection))
 
 
 def _select_until(

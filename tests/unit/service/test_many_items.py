@@ -26,7 +26,7 @@ MORE_THAN: Final = ITEMS // 4
 COMPACTION: Final = {"type": "compaction", "compact_threshold": 1_000}
 FUNCTION: Final = {"type": "function", "name": "f"}
 PACKAGE: Final = str(Path(llama_stack_responses.__file__).parent)
-ROWS: Final = tuple(f"{PACKAGE}/store/{name}.py" for name in ("memory", "own_ids", "records"))
+ROWS: Final = tuple(f"{PACKAGE}/store/{name}.py" for name in ("memory", "records"))
 """What goes through the rows of many items that are written, which is not the subject of these tests."""
 
 
@@ -84,6 +84,24 @@ async def test_response_that_continues_many_items_does_not_go_through_them_in_th
         first = await create(impl, input=items())
         await create(impl, **{"previous_response_id": first["id"], "input": "Go on.", **fields})
     assert_none(walks)
+
+
+@pytest.mark.parametrize("said_before", [False, True])
+async def test_many_items_that_are_stored_with_other_ids_are_not_compared_in_the_event_loop(
+    impl: OpenAIResponsesImpl, said_before: bool
+) -> None:
+    """The second response has the words of the first one, and ids of its own: of all items, or of the last one."""
+    said = [each for each in items() if each["type"] == "message"]
+    first = await create(impl, input=[{**each, "id": f"msg_a{number}"} for number, each in enumerate(said)])
+    with walks_of_event_loop(MORE_THAN) as walks:
+        if said_before:
+            await create(impl, previous_response_id=first["id"], input=[{**said[0], "id": "msg_a"}])
+            again = await create(impl, previous_response_id=first["id"], input=[{**said[0], "id": "msg_b"}])
+        else:
+            again = await create(impl, input=[{**each, "id": f"msg_b{number}"} for number, each in enumerate(said)])
+    assert_none(walks)
+    listed = await impl.reader.input_items(again["id"], limit=2, after=None, order="desc")
+    assert listed.data[0]["id"].startswith("msg_b")
 
 
 async def test_connection_that_remembers_many_items_does_not_go_through_them_in_the_event_loop(

@@ -12,7 +12,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -262,6 +262,21 @@ async def test_files_are_readable_by_owner_only_and_merged_on_close(tmp_path: Pa
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
     await records.close()
     assert [file.name for file in (tmp_path / "new" / "folder").iterdir()] == ["records.db"]
+
+
+async def test_many_keys_are_listed_in_thread(records: SqliteRecords, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [f"k{number}" for number in range(100)]
+    await records.commit([Put(key, key.encode()) for key in keys])
+    threads: set[int] = set()
+
+    def listing(keys: Sequence[str]) -> str:
+        threads.add(threading.get_ident())
+        return sqlite_threads.key_list(keys)
+
+    monkeypatch.setattr(sqlite, "key_list", listing)
+    assert list(await records.get_many([*keys, *keys[:3], "none"])) == keys
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 async def test_close_ends_all_threads(records: SqliteRecords) -> None:
