@@ -48,7 +48,8 @@ def masks(vocabulary: Vocabulary) -> GrammarMasks:
 def grammar(choice: Any, tools: Sequence[Tool] = TOOLS, form: ResponseFormat | None = None) -> str:
     created = turn_grammar(read_tool_choice(choice, tools), tools, form)
     assert created is not None
-    return created
+    created.check()
+    return created.text
 
 
 def optional(count: int, kind: str = "string") -> dict[str, Any]:

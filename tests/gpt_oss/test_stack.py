@@ -225,6 +225,13 @@ def test_killed_engine_fails_response_and_restarts(stack: LiveStack, client: ope
     assert "gpt-oss: loading" in stack.log.read_text()
 
 
+def test_schema_that_cannot_be_enforced_is_400(client: openai.OpenAI) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?=a)b"}}}
+    form: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    with pytest.raises(openai.BadRequestError, match="The schema cannot be enforced"):
+        client.chat.completions.create(messages=ASKED, response_format=form, **GREEDY)
+
+
 def test_schema_that_allows_too_much_is_an_error_and_no_answer(stack: LiveStack, client: openai.OpenAI) -> None:
     parts = [{"properties": {f"{letter}{number}": True for number in range(256)}} for letter in "ab"]
     schema = {"name": "x", "schema": {"type": "object", "allOf": parts}}

@@ -44,6 +44,19 @@ class ToolChoice:
     allowed: tuple[Tool, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class TurnGrammar:
+    """The grammar of a turn in llguidance's Lark, and the field of the request that has its schemas."""
+
+    text: str
+    field: str
+
+    def check(self) -> None:
+        """Raise InvalidRequest for a schema that cannot be enforced. It may take many seconds."""
+        if problem := LLMatcher.validate_grammar(self.text, limits=LIMITS):
+            raise InvalidRequest(f"The schema cannot be enforced: {' '.join(problem.split())[:300]}", param=self.field)
+
+
 def read_tool_choice(raw: str | Json | None, tools: Sequence[Tool]) -> ToolChoice:
     """Parse auto, none, required, a named function, or a list of allowed functions."""
     match raw:
@@ -61,10 +74,10 @@ def read_tool_choice(raw: str | Json | None, tools: Sequence[Tool]) -> ToolChoic
     raise InvalidRequest("tool_choice is auto, none, required, a function or allowed_tools", param="tool_choice")
 
 
-def turn_grammar(choice: ToolChoice, offered: Sequence[Tool], answer: ResponseFormat | None) -> str | None:
-    """Return the grammar of a turn in llguidance's Lark; None if the output is unrestricted.
+def turn_grammar(choice: ToolChoice, offered: Sequence[Tool], answer: ResponseFormat | None) -> TurnGrammar | None:
+    """Return the grammar of a turn, unchecked; None if the output is unrestricted.
 
-    InvalidRequest: a schema that cannot be enforced.
+    InvalidRequest: a schema beyond the bounds.
     """
     fewer = len(choice.allowed) < len(offered)
     if not (choice.required or answer or (fewer and choice.allowed)):
@@ -78,9 +91,7 @@ def turn_grammar(choice: ToolChoice, offered: Sequence[Tool], answer: ResponseFo
     field = "response_format" if answer else "tools"
     if len(grammar) > GRAMMAR_CHARACTERS:  # a frame to the engine is bounded too
         raise InvalidRequest(f"The schemas are too long: at most {GRAMMAR_CHARACTERS:,} characters", param=field)
-    if problem := LLMatcher.validate_grammar(grammar, limits=LIMITS):
-        raise InvalidRequest(f"The schema cannot be enforced: {' '.join(problem.split())[:300]}", param=field)
-    return grammar
+    return TurnGrammar(grammar, field)
 
 
 def _required(tools: tuple[Tool, ...]) -> ToolChoice:

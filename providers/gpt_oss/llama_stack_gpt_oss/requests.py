@@ -10,7 +10,7 @@ from .engine.config import GenerationDefaults
 from .engine.engine import Request
 from .engine.sampling_params import SamplingParams
 from .errors import InvalidRequest
-from .grammar import read_tool_choice, turn_grammar
+from .grammar import TurnGrammar, read_tool_choice, turn_grammar
 from .harmony import Chat, read_effort, read_response_format, render
 from .prompt import Prompt
 from .tools import Tool, read_tools
@@ -25,9 +25,13 @@ SHOWN = 40  # characters of an invalid id in an error
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """A parsed request: the engine's request, and the parameters for the conversion of its tokens."""
+    """A parsed request: the engine's request, and the parameters for the conversion of its tokens.
+
+    grammar: the grammar of the request, unchecked.
+    """
 
     request: Request
+    grammar: TurnGrammar | None
     tools: tuple[Tool, ...]
     stops: tuple[str, ...]
     logprobs: bool
@@ -101,7 +105,7 @@ class RequestParser:
         prompt: list[int],
         most: int | None,
         logprobs: int | None,
-        grammar: str | None,
+        grammar: TurnGrammar | None,
         tools: tuple[Tool, ...],
     ) -> ParsedRequest:
         _refuse_repetition_penalty(params)
@@ -126,7 +130,8 @@ class RequestParser:
         ids = tuple(f"{name}-{number}" for number in range(choices))
         options = _plain(_get(params, "stream_options")) or {}
         return ParsedRequest(
-            request=Request(ids, prompt, sampling, grammar),
+            request=Request(ids, prompt, sampling, grammar.text if grammar else None),
+            grammar=grammar,
             tools=tools,
             stops=_stops(params),
             logprobs=logprobs is not None,

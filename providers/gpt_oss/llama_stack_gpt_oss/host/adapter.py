@@ -15,6 +15,7 @@ from ..config import GptOssConfig
 from ..engine.config import GenerationDefaults, read_generation_defaults
 from ..engine.errors import EngineError
 from ..errors import InvalidRequest
+from ..grammar_checks import GrammarChecks
 from ..process.client import ASKED_AFTER, EngineClient
 from ..requests import ParsedRequest, RequestParser
 from ..telemetry import EngineTelemetry
@@ -53,6 +54,7 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
         self._vocabulary: Vocabulary
         self._defaults: GenerationDefaults
         self._parser: RequestParser | None = None
+        self._checks = GrammarChecks()
         self._listed: int | None = None  # the context in the last list of models
         self._client: EngineClient
         self.__provider_id__: str  # Set by the host, like the next two.
@@ -171,9 +173,11 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
         return self._parser
 
     async def _parse(self, parse: Any, params: Any, whole: bool) -> ParsedRequest:
-        """Parse and render the request in a thread, since long prompts take time."""
+        """Parse and render the request in a thread, since long prompts take time, and check its grammar."""
         try:
             parsed: ParsedRequest = await asyncio.to_thread(parse, await self._ready_parser(), params)
+            if parsed.grammar:
+                await self._checks.check(parsed.grammar)
         except (InvalidRequest, EngineError) as error:
             raise status_error(error) from error
         return parsed.with_usage() if whole else parsed
