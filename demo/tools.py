@@ -50,12 +50,17 @@ def why_no_sandbox() -> str | None:
     return why.splitlines()[0] if why else None
 
 
+def _images() -> str:
+    return "on, with the server of IMAGE_URL" if os.environ.get("IMAGE_URL") else "off; IMAGE_URL=... make serve"
+
+
 def described(no_sandbox: str | None) -> list[str]:
     """Return a line for each hosted tool."""
     service = next((name for variable, name in SERVICES.items() if os.environ.get(variable)), None)
     return [
         f"  web_search        on, {service}" if service else "  web_search        off; WEB_SEARCH=ddgs make serve",
         f"  code_interpreter  off; {no_sandbox}" if no_sandbox else "  code_interpreter  on, in a sandbox",
+        f"  image_generation  {_images()}",
         "  mcp               on, with the MCP servers that a request names",
         "  file_search       off; it needs a vector store and an embedding model: docs/guides/file-search.md",
     ]

@@ -8,8 +8,10 @@ from typing import Final
 import orjson
 
 from ..core.exchanges import EXCHANGE
+from ..core.generated_images import GENERATE, generated
 from ..core.mcp_approvals import Approvals
 from ..core.mcp_calls import error_text, qualified_name
+from ..core.schema.image_tool import IMAGE_CALL
 from ..core.types import Json
 from .client_calls import Names, as_call, as_output
 
@@ -93,6 +95,11 @@ def _code(item: Json) -> Json:
     )
 
 
+def _image(item: Json) -> Json:
+    output = generated(item.get("id", "")) if item.get("result") else "(The image was not generated.)"
+    return _exchange(GENERATE, {"prompt": item.get("revised_prompt") or ""}, output)
+
+
 def _tool_search(item: Json) -> Json:
     return _exchange("tool_search", item["arguments"], "The tools can be called now.")
 
@@ -113,6 +120,7 @@ _REBUILD: Final[Mapping[str, Callable[[Json], Json]]] = {
     "web_search_call": _web_search,
     "file_search_call": _file_search,
     "code_interpreter_call": _code,
+    IMAGE_CALL: _image,
     "tool_search_call": _tool_search,
     "mcp_call": _mcp_call,
 }

@@ -23,7 +23,7 @@ from ..core.schema.request import DEFAULT_PASSTHROUGH
 from ..core.unavailable_tools import HostedTool, Policy, Unavailable
 from ..sealing.sealer import SECRET_BYTES
 from .limits import BackgroundWork, Limits
-from .services import CodeInterpreter, Fetching, FileInputs, McpServers, Moderation
+from .services import CodeInterpreter, Fetching, FileInputs, ImageGeneration, McpServers, Moderation
 from .stores import SqliteStore, Store
 
 _DAY_SECONDS = 86_400.0
@@ -45,9 +45,13 @@ def _secret(secret: SecretStr) -> SecretStr:
     return secret
 
 
-def _with_folder(given: Any) -> Any:
-    """Return the entry, or None if the environment variable that names its folder is not set."""
-    return None if isinstance(given, dict) and "folder" in given and not given["folder"] else given
+def _set_up(name: str) -> BeforeValidator:
+    """Return a validator that takes a part as absent if the environment variable of this setting of it is not set."""
+
+    def check(given: Any) -> Any:
+        return None if isinstance(given, dict) and name in given and not given[name] else given
+
+    return BeforeValidator(check)
 
 
 def _on_or_off(given: Any) -> Any:
@@ -108,6 +112,8 @@ class ResponsesConfig(BaseModel):
         limits: limits of requests.
         code_interpreter: where the tool of this name runs; without it, or with an empty `folder`, that tool is
             unavailable.
+        image_generation: the server that generates images; without it, or with an empty `url`, the tool of this name is
+            unavailable.
         ui: the built-in page; `false` turns it off.
         unavailable_tools: whether a request for a tool that this stack cannot run is refused (`refuse`), or accepted
             without the tool (`omit`); for all tools, or by their types: `{web_search: omit}`.
@@ -137,7 +143,8 @@ class ResponsesConfig(BaseModel):
     mcp: McpServers = Field(default_factory=McpServers)
     moderation: Moderation = Field(default_factory=Moderation)
     limits: Limits = Field(default_factory=Limits)
-    code_interpreter: Annotated[CodeInterpreter | None, BeforeValidator(_with_folder)] = None
+    code_interpreter: Annotated[CodeInterpreter | None, _set_up("folder")] = None
+    image_generation: Annotated[ImageGeneration | None, _set_up("url")] = None
     ui: Annotated[BuiltInPage, BeforeValidator(_on_or_off)] = Field(default_factory=BuiltInPage)
     unavailable_tools: Policy | dict[HostedTool, Policy] = "refuse"
 

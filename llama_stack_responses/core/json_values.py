@@ -66,7 +66,7 @@ def bytes_left(value: Any, max_bytes: int) -> int:
     return left
 
 
-def fits(body: bytes, values: int, depth: int) -> bool:
+def fits(body: bytes | bytearray, values: int, depth: int) -> bool:
     """Return whether a JSON document has at most this many values, nested at most this deep.
 
     An empty array or object counts as two values. Invalid JSON may pass; the decoder rejects it. Takes linear time.
@@ -85,7 +85,7 @@ def count_values(body: bytes | bytearray, limit: int, slice_bytes: int = _SLICE_
     return at_most if at_most <= limit else _count_outside_strings(body, limit, slice_bytes)
 
 
-def _fits_depth(body: bytes, depth: int) -> bool:
+def _fits_depth(body: bytes | bytearray, depth: int) -> bool:
     if body.count(b"[") + body.count(b"{") <= depth:
         return True
     outside_strings = b"".join(_without_escapes(body, odd=False)[0].split(b'"')[::2])

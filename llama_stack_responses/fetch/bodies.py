@@ -48,7 +48,7 @@ async def read_body(response: httpx.Response, size: int) -> bytes:
     return bytes(body)
 
 
-async def decoded(body: bytes) -> Any:
+async def decoded(body: bytes | bytearray) -> Any:
     """Return the JSON value of a body. A large one is decoded in pieces, in a thread.
 
     Raises:
@@ -58,7 +58,7 @@ async def decoded(body: bytes) -> Any:
     return _loads(body) if len(body) <= _INLINE_BYTES else await asyncio.to_thread(_loads, body)
 
 
-def _loads(body: bytes) -> Any:
+def _loads(body: bytes | bytearray) -> Any:
     if not fits(body, _MAX_VALUES, _MAX_DEPTH):
         raise BodyTooLarge("The server's answer contains more JSON values than this server accepts.")
     return orjson.loads(body) if len(body) <= _INLINE_BYTES else json_decoding.loads(body)

@@ -150,6 +150,11 @@ class ToolExecution:
         """Report the stage of an open item."""
         self._event_buffer.put(self._assembler.calls.advance(index, stage))
 
+    def show_partial_image(self, index: int, number: int, image: Json) -> None:
+        """Show an image that an open item has not finished, with the fields of the item; none if there is no room."""
+        if self._held.holds(len(image["result"])):
+            self._event_buffer.put(self._assembler.calls.show_partial_image(index, number, image))
+
     def hold(self, size: int) -> None:
         """Count bytes that a tool keeps until the response ends.
 

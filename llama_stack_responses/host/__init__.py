@@ -18,8 +18,10 @@ from ..fetch.fetcher import Fetcher, FetchLimits
 from ..fetch.pages import WebPages
 from ..fetch.resolver import LookupLimits, Resolver
 from ..generation.dependencies import Dependencies
+from ..image_server.client import ImageServer, ImageServerLimits
 from ..inputs.attachments import open_attachments
-from ..inputs.files import NoFiles, uploaded_with
+from ..inputs.files import Files, NoFiles, uploaded_with
+from ..inputs.image_reader import ImageReader
 from ..logs import ENDED, bound_tracebacks, plain_lines
 from ..moderation.endpoint import Endpoint
 from ..moderation.moderator import Moderator, NoModerator
@@ -28,6 +30,7 @@ from ..sandbox.factory import open_containers
 from ..store.factory import open_records
 from ..store.instrumented import MeasuredRecords
 from ..telemetry.telemetry import Telemetry
+from ..tools.hosted.image_generation import ImageServices, ImageSupport
 from ..tools.hosted.runtime import NoToolRuntime, ToolRuntime
 from ..tools.mcp.incoming_messages import IncomingLimits
 from ..tools.mcp.sessions import McpClient, SessionLimits
@@ -62,7 +65,7 @@ async def get_provider_impl(
         # Connecting now stops the start if the stack has no such backend.
         await backend(config.store.backend)()
     _prepare_host()
-    files = HostFiles(deps[Api.files]) if Api.files in deps else NoFiles()
+    files: Files = HostFiles(deps[Api.files]) if Api.files in deps else NoFiles()
     access = HostAccess(policy)
     pool, address_policy = WorkerPool(config.files.pool_limits), _address_policy(config.fetch, access.current_user)
     contents, telemetry = Admission(config.files.content_quota), Telemetry()
@@ -74,6 +77,7 @@ async def get_provider_impl(
         browses=lambda model: profile_for(model, config.profiles).web_search == "browser",
         vector_stores=HostVectorStores(deps[Api.vector_io]) if Api.vector_io in deps else None,
         containers=open_containers(config.code_interpreter) if config.code_interpreter else None,
+        images=_images(config, files, address_policy, contents, access.current_user),
         mcp=_mcp_servers(config, address_policy, deps.get(Api.connectors), contents, access.current_user),
         unavailable=Unavailable(config.unavailable_tools),
     )
@@ -136,6 +140,33 @@ def _pages(fetching: Fetching, address_policy: AddressPolicy, pool: WorkerPool, 
         return None
     limits = FetchLimits(fetching.max_bytes, fetching.seconds, fetching.redirects)
     return WebPages(Fetcher(address_policy, limits), pool, fetching.seconds, contents)
+
+
+def _images(
+    config: ResponsesConfig,
+    files: Files,
+    address_policy: AddressPolicy,
+    contents: Admission,
+    current_user: Callable[[], Owner],
+) -> ImageServices | None:
+    if (settings := config.image_generation) is None:
+        return None
+    key = settings.api_key.get_secret_value() if settings.api_key else None
+    limits = ImageServerLimits(
+        settings.seconds,
+        settings.image_bytes,
+        settings.concurrency,
+        settings.concurrency_per_user,
+        settings.waiting_per_user,
+    )
+    fetcher = Fetcher(address_policy, FetchLimits(settings.image_bytes, config.fetch.seconds, config.fetch.redirects))
+    return ImageServices(
+        ImageServer(settings.url, key, settings.response_format, limits),
+        ImageSupport(settings.model, settings.models, settings.options, settings.edits, settings.model_sees_images),
+        ImageReader(files, fetcher, settings.image_bytes).read,
+        lambda: contents.reserve(current_user()),
+        current_user,
+    )
 
 
 def _mcp_servers(

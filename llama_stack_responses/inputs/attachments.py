@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from ..admission import Admission, Reservation
 from ..chat.profile import Profile
+from ..concurrency.large_base64 import decoded, decoded_bytes, encoded, encoded_bytes
 from ..concurrency.offloading import computed
 from ..concurrency.tasks import gather_or_cancel
 from ..config import ResponsesConfig
@@ -32,7 +33,6 @@ from ..fetch.fetcher import CONNECTION_BYTES, Fetcher, FetchLimits
 from ..process_pool.pool import WorkerPool
 from ..process_pool.time_budget import TimeBudget
 from .files import Files
-from .large_base64 import decoded, decoded_bytes, encoded, encoded_bytes
 
 _MAX_CONCURRENT_READS: Final = 4
 """Maximum files of one response that are read at the same time."""

@@ -25,6 +25,7 @@ from .hosted.browser import Browser
 from .hosted.code_interpreter import CodeInterpreterTool
 from .hosted.file_search import FileSearch
 from .hosted.hosted_shell import HostedShellTool
+from .hosted.image_generation import ImageGeneration, ImageServices
 from .hosted.runtime import NoToolRuntime, ToolRuntime
 from .hosted.vector_stores import VectorStores
 from .hosted.web_search import SEARCH_SERVICE, SearchServices, WebSearch
@@ -46,6 +47,7 @@ class HostedToolServices:
         browses: whether a model was trained to search with a browser.
         vector_stores: searches files.
         containers: runs code.
+        images: generates images.
         mcp: the MCP client.
         unavailable: how a request for an unavailable tool is handled.
     """
@@ -57,6 +59,7 @@ class HostedToolServices:
     browses: Callable[[str], bool] = lambda _: False
     vector_stores: VectorStores | None = None
     containers: Containers | None = None
+    images: ImageServices | None = None
     mcp: McpSessionFactory | None = None
     unavailable: Unavailable = field(default_factory=Unavailable)
 
@@ -66,9 +69,11 @@ class HostedToolServices:
         return ContainerAccess(self.containers, self.current_user, self.uploaded) if self.containers else None
 
     async def close(self) -> None:
-        """End the containers."""
+        """End the containers, and close the connections to the image server."""
         if self.containers:
             await self.containers.close()
+        if self.images:
+            await self.images.server.close()
 
 
 async def available_tools(services: HostedToolServices) -> list[str]:
@@ -114,6 +119,8 @@ def _hosted_tools(services: HostedToolServices) -> dict[str, Maker]:
     if access := services.access:
         hosted["code_interpreter"] = partial(CodeInterpreterTool, access=access)
         hosted["shell"] = partial(_hosted_shell, access=access)
+    if services.images:
+        hosted["image_generation"] = partial(ImageGeneration, services=services.images)
     if services.mcp:
         hosted["mcp"] = partial(McpTool, servers=services.mcp)
     return hosted

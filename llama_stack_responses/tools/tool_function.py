@@ -51,6 +51,10 @@ class ItemReporter(Protocol):
         """Report the stage of an open item."""
         ...
 
+    def show_partial_image(self, index: int, number: int, image: Json) -> None:
+        """Show an image that an open item has not finished, with the fields of the item; none if there is no room."""
+        ...
+
     def hold(self, size: int) -> None:
         """Count bytes that a tool keeps until the response ends.
 
@@ -94,6 +98,11 @@ class Invocation:
         """Report the stage of the call."""
         assert self.call.index is not None
         self.reporter.advance(self.call.index, stage)
+
+    def show_partial_image(self, number: int, image: Json) -> None:
+        """Show an image that the call has not finished, with the fields of its item."""
+        assert self.call.index is not None
+        self.reporter.show_partial_image(self.call.index, number, image)
 
     async def arguments(self) -> Json:
         """Return the arguments, which must be a JSON object; large ones are decoded in a thread.

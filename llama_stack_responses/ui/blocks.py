@@ -20,6 +20,8 @@ _SHORT_CHARACTERS: Final = 500
 _MAX_LISTED: Final = 200
 _LINK_CHARACTERS: Final = 2048
 _IMAGE_CHARACTERS: Final = 2**20
+_GENERATED_CHARACTERS: Final = 16 * 2**20
+_GENERATED_FORMATS: Final = ("png", "jpeg", "gif", "webp")
 _PICTURE: Final = re.compile("data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]*")
 
 
@@ -29,9 +31,11 @@ class Budget:
 
     Attributes:
         left: characters.
+        generated: characters of generated images, which would take the room of the texts.
     """
 
     left: int = 4_000_000
+    generated: int = 2 * _GENERATED_CHARACTERS
 
     def cut(self, text: str, max_characters: int) -> tuple[str, bool]:
         """Return the text's beginning, and whether it was cut."""
@@ -106,6 +110,15 @@ def image(url: Any, file_id: Any, detail: Any, budget: Budget) -> Json:
         source = None
     budget.left -= len(source or "")
     return {"kind": "image", "url": source, "link": web_link(url), "file_id": short(file_id), "detail": short(detail)}
+
+
+def generated_image(data: Any, image_format: Any, budget: Budget) -> Json:
+    """Return the block of an image that a tool generated, given as base64; without the image if there is no room."""
+    shown = isinstance(data, str) and len(data) <= min(_GENERATED_CHARACTERS, budget.generated)
+    form = image_format if image_format in _GENERATED_FORMATS else _GENERATED_FORMATS[0]
+    budget.generated -= len(data) if shown else 0
+    url = f"data:image/{form};base64,{data}" if shown else None
+    return {"kind": "image", "url": url, "link": None, "file_id": None, "detail": None}
 
 
 def file(part: Mapping[str, Any]) -> Json:

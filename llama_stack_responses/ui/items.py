@@ -181,6 +181,13 @@ def _interpreter(item: Item, budget: Budget) -> Json:
     return {"name": "code_interpreter", "arguments": _of(block), "results": results}
 
 
+def _image(item: Item, budget: Budget) -> Json:
+    result = item.get("result")
+    results = [blocks.generated_image(result, item.get("output_format"), budget)] if result else []
+    block = blocks.code(str(item.get("revised_prompt") or ""), "text", budget)
+    return {"name": "image_generation", "arguments": _of(block), "results": results}
+
+
 def _shell(item: Item, budget: Budget) -> Json:
     action = item.get("action")
     commands = (action.get("commands") or action.get("command")) if isinstance(action, dict) else None
@@ -284,6 +291,7 @@ _CALLS: Final[Mapping[str, Callable[[Item, Budget], Json]]] = {
     "web_search_call": _web_search,
     "file_search_call": _file_search,
     "code_interpreter_call": _interpreter,
+    "image_generation_call": _image,
     "shell_call": _shell,
     "local_shell_call": _shell,
     "apply_patch_call": _patch,

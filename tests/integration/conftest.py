@@ -90,7 +90,7 @@ def site_packages() -> Path:
 
 @pytest.fixture(scope="session")
 def internet() -> Iterator[Web]:
-    """The web server that stands for the internet, with SearXNG below `/searxng`."""
+    """The web server that stands for the internet, with SearXNG and an image server below `/searxng` and `/images`."""
     with Web() as web:
         yield web
 
@@ -121,8 +121,8 @@ def stack(
     """The live stack of the run: the starter template, with its state in a temporary folder.
 
     In addition to the template's own inference provider, `local`, it has the host's, `vllm`, for the same model server,
-    containers to run code in, a SearXNG server to search with, vector stores, models that take other media, and
-    a moderator. It sends its telemetry to a collector.
+    containers to run code in, a SearXNG server to search with, an image server, vector stores, models that take other
+    media, and a moderator. It sends its telemetry to a collector.
     """
 
     def change(config: dict[str, Any]) -> None:
@@ -142,6 +142,8 @@ def stack(
         **collector.env,
         "INFERENCE_URL": upstream_process.client.base_url,
         "SEARXNG_URL": internet.url("/searxng"),
+        "IMAGE_URL": internet.url("/images/v1"),
+        "IMAGE_API_KEY": "image-key-4711",
         # The host counts tokens of files with vocabularies that tiktoken would download; this package has them.
         "TIKTOKEN_CACHE_DIR": str(site_packages() / "llama_index" / "core" / "_static" / "tiktoken_cache"),
     }

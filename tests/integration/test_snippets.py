@@ -26,6 +26,7 @@ from tests.support.certificates import Certificates
 from tests.support.clients import installed
 from tests.support.documented import check_entry, provider_ids, put_in
 from tests.support.forks import Forks
+from tests.support.image_server import ImageServer
 from tests.support.mcp_server import PIXEL, McpServers
 from tests.support.pdf import pdf
 from tests.support.process import GRACE, Child
@@ -116,6 +117,7 @@ def replacements(home: Path, upstream_process: UpstreamProcess, internet: Web, m
         "http://localhost:8080": model_server,
         "https://models.internal": model_server,
         "https://moderator.internal": model_server,
+        "http://localhost:1234": internet.url("/images"),
         "http://localhost:8888": internet.url("/searxng"),
         "https://mcp.deepwiki.com/mcp": mcp.url(),
         "/etc/ssl/internal-ca.pem": str(home / "authority" / "ca.pem"),
@@ -200,6 +202,12 @@ def wikipedia(web: Web) -> None:
     web.answers["/searxng/search"] = found
 
 
+@pytest.fixture
+def image_server(web: Web) -> ImageServer:
+    """An image server that generates images."""
+    return ImageServer(web)
+
+
 def environment(home: Path, *folders: Path) -> dict[str, str]:
     """Return the environment of a program, with these folders first on its path."""
     path = os.pathsep.join([*map(str, folders), os.environ["PATH"]])
@@ -249,7 +257,7 @@ def output_of(program: Child) -> str:
 
 
 @pytest.mark.one_host  # programs of clients; `test_client_hosts.py` has those of the hosts
-@pytest.mark.usefixtures("wikipedia")
+@pytest.mark.usefixtures("wikipedia", "image_server")
 @pytest.mark.parametrize(
     "name",
     [

@@ -106,6 +106,15 @@ HOSTED_TOOLS: Final = {
         (reply(tool_call(0, "c1", "python", '{"code": "print(500 + 41)"}')), reply(text("541."))),
         ("print(500 + 41) [", "541\\n", "541."),
     ),
+    "docs/guides/image-generation.md, Image generation, python": Program(
+        (
+            reply(tool_call(0, "c1", "generate_image", '{"prompt": "An otter that sleeps on a river"}')),
+            reply(text("Here it is.")),
+            reply(tool_call(0, "c2", "generate_image", '{"prompt": "A hat", "images": ["input-1"]}')),
+            reply(text("There is no such image.")),
+        ),
+        ("completed 1024x1024 An otter that sleeps on a river", "None There is no such image."),
+    ),
     "docs/guides/mcp.md, MCP servers, python": Program(
         (reply(tool_call(0, "c1", "deepwiki__echo", '{"text": "sessions"}')), SNOW),
         ("""[('echo', '{"text": "sessions"}')]""", "It snows."),
@@ -132,6 +141,7 @@ CODEX_BY_PROVIDER: Final = (f"{CODEX}, toml 2", f"{CODEX}, python", f"{CODEX}, t
 IN_THE_STACK: Final = (
     "docs/guides/code-interpreter.md, Set it up, yaml",
     "docs/guides/file-search.md, Set up vector stores, yaml",
+    "docs/guides/image-generation.md, Set up an image server, yaml",
     "docs/guides/installation.md, In a stack of your own, yaml",
     "docs/guides/moderation.md, Set up a moderator, yaml",
     "docs/guides/moderation.md, Set up a moderator, yaml 2",

@@ -10,12 +10,12 @@ from pydantic import BaseModel
 from llama_stack_openai_chat.config import OpenAIChatConfig
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.config import ResponsesConfig
-from llama_stack_responses.config.services import CodeInterpreter, Fetching, McpServers
+from llama_stack_responses.config.services import CodeInterpreter, Fetching, ImageGeneration, McpServers
 from llama_stack_responses.config.stores import Store
 from tests.support.stack import REPOSITORY
 
 DOCS: Final = REPOSITORY / "docs"
-OF_GUIDES: Final = ("fetch", "code_interpreter", "mcp")
+OF_GUIDES: Final = ("fetch", "code_interpreter", "image_generation", "mcp")
 """Parts whose tables are in guides, and named in the reference."""
 OF_TABLES: Final = ("store", "profiles")
 """Parts with a separate table."""
@@ -67,6 +67,7 @@ def test_settings_of_provider_are_documented() -> None:
     ("model", "page", "heading"),
     [
         (CodeInterpreter, "guides/code-interpreter.md", "Set it up"),
+        (ImageGeneration, "guides/image-generation.md", "Set up an image server"),
         (McpServers, "guides/mcp.md", "Settings"),
         (Fetching, "guides/web-search.md", "What may be fetched"),
         (Profile, "reference/configuration.md", "Profiles"),

@@ -97,6 +97,8 @@ MCP: Json = {"type": "mcp", "server_label": "a"}
         ({"type": "shell", "environment": ENVIRONMENT | SKILLS}, "tools[0].environment.skills"),
         ({"type": "code_interpreter", "container": CONTAINER | SKILLS}, "tools[0].container.skills"),
         (MCP | {"tunnel_id": "t"}, "tools[0].tunnel_id"),
+        ({"type": "image_generation", "svg": {"model": "m"}}, "tools[0].svg"),
+        ({"type": "image_generation", "output_format": "svg"}, "tools[0].output_format"),
     ],
 )
 def test_tool_with_refused_field_is_documented_as_partly_supported(tool: Json, param: str) -> None:

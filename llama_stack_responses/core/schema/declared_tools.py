@@ -16,6 +16,7 @@ from .client_tools import (
     COMPUTER_TYPES,
     check_names,
 )
+from .image_tool import image_tool
 from .mcp_shapes import MCP_CHOICE, MCP_TOOL, check_labels
 from .search_tools import SEARCH_TOOLS, WEB_SEARCH_TYPES
 from .shapes import (
@@ -51,18 +52,14 @@ _CODE_INTERPRETER: Final = object_of({"container": _container, "allowed_callers"
 
 _TOOLS: Final[Mapping[str, Check]] = {
     "code_interpreter": _CODE_INTERPRETER,
+    "image_generation": image_tool,
     **CLIENT_TOOLS,
     **SEARCH_TOOLS,
     "mcp": MCP_TOOL,
 }
 """Checks of the tools that this server supports, by type."""
 
-_UNSUPPORTED_TOOLS: Final = frozenset(
-    {
-        "image_generation",
-        "programmatic_tool_calling",
-    }
-)
+_UNSUPPORTED_TOOLS: Final = frozenset({"programmatic_tool_calling"})
 """Tools that OpenAI supports and this server does not yet; a tool that becomes supported moves to `_TOOLS`."""
 
 _KNOWN_TOOL: Final = tagged("tool", _TOOLS)
@@ -156,7 +153,7 @@ def carried_tools(value: Any, at: Location) -> list[dict[str, Any]]:
 
 
 _HOSTED_NAMES: Final[Mapping[str, Check]] = {
-    **dict.fromkeys((*SEARCH_TOOLS, "code_interpreter"), object_of({})),
+    **dict.fromkeys((*SEARCH_TOOLS, "code_interpreter", "image_generation"), object_of({})),
     "mcp": MCP_CHOICE,
 }
 """Checks of a `tool_choice` of a tool that the server runs, by the tool's type."""
@@ -195,12 +192,7 @@ _CHOICES: Final[Mapping[str, Check]] = {
 }
 """Checks of the supported objects of `tool_choice`, by type; modes are strings."""
 
-_UNSUPPORTED_CHOICES: Final = frozenset(
-    {
-        "image_generation",
-        "programmatic_tool_calling",
-    }
-)
+_UNSUPPORTED_CHOICES: Final = frozenset({"programmatic_tool_calling"})
 """Choices that OpenAI supports and this server does not yet; one that becomes supported moves to `_CHOICES`."""
 
 _CHOICE: Final = tagged("tool_choice", _CHOICES, _UNSUPPORTED_CHOICES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from .image_tool import IMAGE_CALL, image_item
 from .item_fields import ID, OWN_ID, TEXT
 from .shapes import Check, an_object, array, data, number, object_of, one_of, tagged
 
@@ -42,5 +43,6 @@ HOSTED_ITEMS: Final[Mapping[str, Check]] = {
         },
         "container_id",
     ),
+    IMAGE_CALL: image_item,
 }
 """Checks of items, by type."""

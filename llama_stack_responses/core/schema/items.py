@@ -15,6 +15,7 @@ from ..exchanges import EXCHANGE
 from .answer_settings import configuration_update
 from .client_items import CLIENT_ITEMS
 from .hosted_items import HOSTED_ITEMS
+from .image_tool import IMAGE_CALL, lacks_image
 from .item_fields import CALLER, FILE_URL, ID, IMAGE_URL, NAME, OWN_ID, STATUS, TEXT
 from .mcp_shapes import MCP_ITEMS
 from .shapes import (
@@ -428,13 +429,7 @@ _ITEMS: Final[Mapping[str, Check]] = {
 }
 """Checks of the items that this server supports, by type."""
 
-_UNSUPPORTED_ITEMS: Final = frozenset(
-    {
-        "image_generation_call",
-        "program",
-        "program_output",
-    }
-)
+_UNSUPPORTED_ITEMS: Final = frozenset({"program", "program_output"})
 """Items that OpenAI supports and this server does not yet; one that becomes supported moves to `_ITEMS`."""
 
 _TYPED_ITEM: Final = tagged("item", _ITEMS, _UNSUPPORTED_ITEMS)
@@ -448,6 +443,8 @@ def _item(value: Any, at: Location) -> dict[str, Any]:
     item: dict[str, Any] = _TYPED_ITEM(members, at)
     if item.get("id") == "":
         del item["id"]
+    if item["type"] == IMAGE_CALL and lacks_image(item):
+        return {"type": "item_reference", "id": item["id"]}
     return item
 
 

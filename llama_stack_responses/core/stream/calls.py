@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal, Protocol
 
+from ..schema.image_tool import IMAGE_CALL
 from ..types import Json
 from . import events, shell
 from .argument_text import ArgumentText
@@ -17,7 +18,7 @@ CUSTOM_INPUT: Final = "input"
 _INTERNAL_ERROR: Final = -32603
 """JSON-RPC's code for an internal error."""
 
-Stage = Literal["in_progress", "searching", "interpreting", "compacting", "completed", "failed"]
+Stage = Literal["in_progress", "searching", "interpreting", "generating", "compacting", "completed", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +241,18 @@ CODE_INTERPRETER_CALL: Final = ItemForm(
     },
     results={"outputs": None},
 )
+IMAGE_GENERATION_CALL: Final = ItemForm(
+    IMAGE_CALL,
+    "ig",
+    stages={
+        "in_progress": events.image_generation_call_in_progress,
+        "generating": events.image_generation_call_generating,
+        "completed": events.image_generation_call_completed,
+    },
+    results={"result": None},
+    late=("action", "error", "revised_prompt", *events.IMAGE_SETTINGS),
+    cut={"status": "failed"},  # its types know no incomplete call
+)
 LOCAL_SHELL_CALL: Final = ItemForm("local_shell_call", "lsh")
 SHELL_CALL: Final = ItemForm(
     "shell_call",
@@ -272,6 +285,7 @@ FORMS: Final[Mapping[str, ItemForm]] = {
         WEB_SEARCH_CALL,
         FILE_SEARCH_CALL,
         CODE_INTERPRETER_CALL,
+        IMAGE_GENERATION_CALL,
         LOCAL_SHELL_CALL,
         SHELL_CALL,
         SHELL_CALL_OUTPUT,

@@ -84,6 +84,12 @@ class _Replay:
         moderation = before_round(self._response["moderation"])
         return self._response | {"status": status, "output": [], "moderation": moderation, **nothing}
 
+    def _partial_image(self, mark: Mark) -> Event:
+        """Return the event of a partial image. These are not stored: the final image takes their place."""
+        item = self._output[mark[1]]
+        image = item | {"result": item["result"] or ""}
+        return events.image_generation_call_partial_image(self._next(), item["id"], mark[1], mark[2], image)
+
     def _call(self, name: str, mark: Mark) -> Iterator[Event]:
         item = self._output[mark[1]]
         form = FORMS[item["type"]]
@@ -98,6 +104,9 @@ class _Replay:
             yield form.streamed.delta(self._next(), item["id"], mark[1], text)
 
     def _part(self, name: str, mark: Mark) -> Iterator[Event]:
+        if name == "image_generation_call.partial_image":
+            yield self._partial_image(mark)
+            return
         _, output_index, index, *_ = mark
         item = self._output[output_index]
         holder = "summary" if name.startswith("reasoning_summary") else "content"

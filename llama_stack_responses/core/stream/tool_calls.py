@@ -18,7 +18,7 @@ from ..ids import new_id
 from ..types import Json
 from .calls import FORMS, ArgumentDecoder, CallKind, ItemForm, ServerCall, Stage, Whole
 from .deltas import Annotation, Delta, Finish, ToolCall
-from .events import Event
+from .events import Event, image_generation_call_partial_image
 from .fragments import LARGE_CHARACTERS, Fragments
 from .json_object_end import JsonObjectEnd
 from .output import OpenText, Output
@@ -81,6 +81,9 @@ class _OpenCall:
             text = self.fragments.text()
             self.read = len(text), whole(text)
 
+
+_PARTIAL_IMAGE: Final = "partial_image"
+"""The last word of the type of a partial image's event."""
 
 _NOTHING: Final[Set[tuple[int, str]]] = frozenset()
 
@@ -228,6 +231,13 @@ class ToolCalls:
         item = self._output.items[index]
         constructor = FORMS[item["type"]].stages.get(stage)
         return [constructor(self._output.next(), item["id"], index)] if constructor else []
+
+    def show_partial_image(self, index: int, number: int, image: Json) -> list[Event]:
+        """Show an image that an open call has not finished; a repeated run of the call shows none again."""
+        if (index, _PARTIAL_IMAGE) in self._emitted:
+            return []
+        item_id = self._output.items[index]["id"]
+        return [image_generation_call_partial_image(self._output.next(), item_id, index, number, image)]
 
     def conclude(self, index: int, fields: Json, *, failed: bool = False) -> list[Event]:
         """Close an item whose tool has ended, with its results."""

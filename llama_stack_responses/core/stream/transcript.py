@@ -62,6 +62,10 @@ TYPES: Final = (
     "response.shell_call_output_content.delta",
     "response.shell_call_output_content.done",
     "response.compaction.compacting",
+    "response.image_generation_call.in_progress",
+    "response.image_generation_call.generating",
+    "response.image_generation_call.partial_image",
+    "response.image_generation_call.completed",
 )
 """The events of a transcript; terminal events follow from the response. The order is stored: append new ones."""
 
@@ -155,7 +159,7 @@ def _mark(code: int, event: Event) -> Mark:
 
 def _inner(event: Event) -> Any:
     index = event.get("content_index", event.get("command_index"))
-    return event.get("summary_index", -1) if index is None else index
+    return event.get("summary_index", event.get("partial_image_index", -1)) if index is None else index
 
 
 def _is_run(mark: Mark) -> bool:

@@ -109,10 +109,11 @@ function tool(item, { output, open = false, waits }) {
     section("Arguments", item.arguments && [code(item.arguments.text, item.arguments.language, { truncated: item.arguments.truncated, label: "Arguments" })]),
     section("Results", blocks([...(item.results ?? []), ...(output?.results ?? [])])),
   ];
+  const drawn = item.type === "image_generation_call" && item.results?.length > 0; // the image is the answer
   return h(
     "article",
     { class: "item tool", "data-failed": failed ? "yes" : null, "aria-label": `Tool ${item.name ?? item.type}, ${state}`, tabindex: -1 },
-    fold(head, body, { open }),
+    fold(head, body, { open: open || drawn }),
     failed && item.error && h("p", { class: "error-text under" }, item.error),
   );
 }
@@ -146,6 +147,7 @@ function compaction(item) {
 function tools(item) {
   const line = [icon("list"), h("span", { class: "what" }, item.title), h("span", { class: "hint" }, (item.names ?? []).join(", "))];
   if (item.error) line.push(h("span", { class: "mark", "data-state": "bad" }, icon("alert"), h("span", { class: "hidden-text" }, "failed")));
+  const drawn = item.type === "image_generation_call" && item.results?.length > 0; // the image is the answer
   return h(
     "article",
     { class: "item tool", "data-failed": item.error ? "yes" : null, "aria-label": item.title, tabindex: -1 },

@@ -83,6 +83,7 @@ const APPLY = {
   "response.mcp_call_arguments.delta": grow("arguments"),
   "response.custom_tool_call_input.delta": grow("input"),
   "response.code_interpreter_call_code.delta": grow("code"),
+  "response.image_generation_call.partial_image": (state, event) => Object.assign(item(state, event), { result: event.partial_image_b64, output_format: event.output_format }),
   "response.shell_call_command.added": (state, event) => (commands(state, event)[event.command_index] = event.command),
   "response.shell_call_command.delta": (state, event) => {
     const found = commands(state, event);
@@ -104,7 +105,7 @@ const DONE = {
   "response.code_interpreter_call_code.done": "code",
 };
 
-const STAGE = /^response\.(\w+_call|mcp_list_tools|compaction)\.(in_progress|searching|interpreting|compacting|completed|failed)$/;
+const STAGE = /^response\.(\w+_call|mcp_list_tools|compaction)\.(in_progress|searching|interpreting|generating|compacting|completed|failed)$/;
 
 /** Apply one event. */
 export function apply(state, event) {
@@ -163,9 +164,9 @@ const results = (output) => {
 };
 
 const written = (item) => {
-  const raw = item.arguments ?? item.input ?? item.code ?? (item.action ? jsonText(item.action) : item.queries ? jsonText(item.queries) : null);
+  const raw = item.arguments ?? item.input ?? item.code ?? item.revised_prompt ?? (item.action ? jsonText(item.action) : item.queries ? jsonText(item.queries) : null);
   if (raw === null) return null;
-  return { text: raw, language: item.code !== undefined ? "python" : item.input !== undefined ? "" : "json", truncated: false };
+  return { text: raw, language: item.code !== undefined ? "python" : item.input !== undefined || item.revised_prompt ? "" : "json", truncated: false };
 };
 
 /** Return the words of a call's error; those of a tool of an MCP server are in its content. */
@@ -175,11 +176,13 @@ const trouble = (error) => {
   return error.message ?? (words || jsonText(error));
 };
 
-const SERVER_TOOLS = new Set(["web_search_call", "file_search_call", "code_interpreter_call", "mcp_call"]);
+const generated = (item) => (item.result ? [{ kind: "image", url: `data:image/${item.output_format ?? "png"};base64,${item.result}` }] : []);
+
+const SERVER_TOOLS = new Set(["web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call"]);
 
 const title = (item) => {
   const name = item.name ?? item.type?.replace(/_call$/, "");
-  const detail = item.arguments ?? item.input ?? item.code ?? item.action?.query ?? item.action?.url ?? item.queries?.join(", ") ?? item.action?.commands?.join("; ") ?? "";
+  const detail = item.arguments ?? item.input ?? item.code ?? item.revised_prompt ?? item.action?.query ?? item.action?.url ?? item.queries?.join(", ") ?? item.action?.commands?.join("; ") ?? "";
   return `${name} ${String(detail).replace(/\s+/g, " ").slice(0, 140)}`.trim();
 };
 
@@ -207,7 +210,7 @@ export function shown(item) {
     const problem = trouble(item.error);
     return {
       ...base, kind: "tool", title: title(item), name: item.name ?? item.type, server: item.server_label ?? null, run_by: SERVER_TOOLS.has(item.type) ? "server" : "client",
-      arguments: written(item), results: results(item.output ?? item.outputs ?? item.results), failed: item.status === "failed" || Boolean(problem), error: problem, duration_ms: null, call_id: item.call_id ?? null,
+      arguments: written(item), results: item.type === "image_generation_call" ? generated(item) : results(item.output ?? item.outputs ?? item.results), failed: item.status === "failed" || Boolean(problem), error: problem, duration_ms: null, call_id: item.call_id ?? null,
     };
   }
   return { ...base, kind: "other", json: { text: jsonText(item), language: "json" } };

@@ -11,6 +11,7 @@ from tests.support.showcase import Showcase, make_showcase
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import UpstreamProcess
 from tests.support.variants import open_this_machine, responses_config, variant
+from tests.support.web import Web
 from tests.support.wire import Wire
 
 
@@ -29,16 +30,28 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def page_stack(
-    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
+    host: Host,
+    stack_env: dict[str, str],
+    upstream_process: UpstreamProcess,
+    internet: Web,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[LiveStack]:
-    """A stack of the starter template whose page shows recorded chat requests, with a web search and no containers."""
+    """A stack of the starter template whose page shows recorded chat requests.
+
+    It has a web search and an image server, and no containers.
+    """
 
     def change(config: dict[str, Any]) -> None:
         open_this_machine(config)
         responses_config(config)["ui"] = {"record_requests": True}
 
     folder = tmp_path_factory.mktemp("page")
-    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url, "SEARXNG_URL": "http://127.0.0.1:9"}
+    env = {
+        **stack_env,
+        "INFERENCE_URL": upstream_process.client.base_url,
+        "SEARXNG_URL": "http://127.0.0.1:9",
+        "IMAGE_URL": internet.url("/images/v1"),
+    }
     with LiveStack(variant(STARTER, folder / "config.yaml", change), env, folder / "state", host=host) as live:
         yield live
 

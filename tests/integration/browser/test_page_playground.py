@@ -1,15 +1,18 @@
 """The playground and the live view of the built-in page in a real browser."""
 
 import json
+from threading import Event
 from typing import Final
 
 import pytest
 
 from tests.support.browser import Browser, BrowserPage
+from tests.support.image_server import EVENTS, ImageServer, data_url, frames, png, steps
 from tests.support.mcp_server import McpServers
 from tests.support.showcase import WEATHER, Showcase
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, reply, text, tool_call
+from tests.support.web import Answer, Web
 from tests.support.wire import Json, Wire
 
 pytestmark = pytest.mark.live
@@ -118,6 +121,25 @@ def test_mcp_server_is_used_and_its_calls_are_shown(page: BrowserPage, upstream:
     page.find(".message[data-role=assistant] .md", "Five.")
     page.find("[data-kind=tool]", "add").locator("summary").click()
     page.find(".tool-part", "5")
+
+
+def test_image_is_shown_while_it_is_generated_and_at_the_end(page: BrowserPage, upstream: Upstream, web: Web) -> None:
+    unfinished, finished = frames(*steps(png(1), png(2)))
+    held = Event()
+    ImageServer(web).next = [Answer([unfinished, held, finished], headers=EVENTS)]
+    upstream.script(
+        "painter", [reply(tool_call(0, "c1", "generate_image", '{"prompt": "An otter"}')), reply(text("So."))]
+    )
+    page.goto("/ui/playground")
+    choose(page, "local/painter")
+    page.page.get_by_label("Other tools, as JSON").fill('[{"type": "image_generation", "partial_images": 1}]')
+    ask(page, "Draw an otter.")
+    page.find(f".growing img[src='{data_url(png(1))}']")
+    held.set()
+    page.find(".message[data-role=assistant] .md", "So.")
+    page.find("[data-kind=tool]", "image_generation An otter")
+    page.find(f"img[src='{data_url(png(2))}']")
+    page.until("() => document.querySelector('.image img').naturalWidth === 1")
 
 
 def test_only_hosted_tools_of_the_server_are_offered(page: BrowserPage) -> None:

@@ -30,10 +30,6 @@ NOT_BUILT: Final = {
     "response.audio.done",
     "response.audio.transcript.delta",
     "response.audio.transcript.done",
-    "response.image_generation_call.completed",
-    "response.image_generation_call.generating",
-    "response.image_generation_call.in_progress",
-    "response.image_generation_call.partial_image",
 }
 """Events that this server does not emit yet; remove an entry when its constructor is added."""
 
@@ -80,6 +76,8 @@ ARGUMENTS: Final[Json] = {
     "printed": {"stdout": "a", "stderr": ""},
     "output": [{"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}],
     "input": "a",
+    "partial_image_index": 1,
+    "image": {"result": "AA==", "background": "auto", "output_format": "png", "quality": "low", "size": "auto"},
     "logprobs": events.event_logprobs([LOGPROB]),
     "code": "server_error",
     "message": "It failed.",

@@ -26,6 +26,7 @@ from openai.types.responses.response_input_item_param import (
     ApplyPatchCallOutput,
     ComputerCallOutput,
     FunctionCallOutput,
+    ImageGenerationCall,
     ItemReference,
     LocalShellCall,
     McpApprovalRequest,
@@ -325,6 +326,27 @@ CODE_CALL: Json = {
     "outputs": [{"type": "logs", "logs": "2"}, {"type": "image", "url": "data:image/png;base64,AA=="}],
 }
 
+IMAGE_CALL: Json = {
+    "type": "image_generation_call",
+    "id": "ig_1",
+    "action": "edit",
+    "background": "auto",
+    "error": {
+        "code": "moderation_blocked",
+        "message": "It was blocked.",
+        "param": "prompt",
+        "type": "image_generation_user_error",
+        "moderation_details": {"categories": ["violence"], "moderation_stage": "input"},
+    },
+    "output_format": "png",
+    "quality": "low",
+    "result": "AA==",
+    "revised_prompt": "An otter",
+    "size": "1024x1024",
+    "status": "completed",
+    "svg_usage": {"input_tokens": 1, "model": "m", "output_tokens": 2, "reasoning_tokens": 0, "total_tokens": 3},
+}
+
 COMPACTION: Json = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAA"}
 
 WHOLE: list[tuple[Json, Any]] = [
@@ -332,6 +354,7 @@ WHOLE: list[tuple[Json, Any]] = [
     (ASSISTANT, ResponseOutputMessageParam),
     (REASONING, ResponseReasoningItemParam),
     (COMPACTION, ResponseCompactionItemParamParam),
+    (IMAGE_CALL, ImageGenerationCall),
     (CALL, ResponseFunctionToolCallParam),
     (OUTPUT, FunctionCallOutput),
     (CUSTOM_CALL, ResponseCustomToolCallParam),
@@ -739,6 +762,24 @@ def test_every_openai_item_type_is_accepted_or_refused_by_name(member: Any) -> N
             error = refused([{"type": name}])
             assert (error.param, error.code) == ("input[0].type", "unsupported_value")
             assert name in error.message
+
+
+@pytest.mark.parametrize("more", [{}, {"result": None}, {"result": "", "status": "completed"}])
+def test_image_call_without_its_image_names_a_stored_call(more: Json) -> None:
+    assert parse_input([USER, {"type": "image_generation_call", "id": "ig_1", **more}]) == [
+        USER,
+        {"type": "item_reference", "id": "ig_1"},
+    ]
+
+
+def test_failed_image_call_stays_what_it_is() -> None:
+    failed = {"type": "image_generation_call", "id": "ig_1", "status": "failed"}
+    assert parse_input([{**failed, "result": None}]) == [failed]
+
+
+def test_image_call_without_image_and_id_is_refused() -> None:
+    error = refused([{"type": "image_generation_call", "status": "completed"}])
+    assert (error.param, error.code) == ("input[0].id", "missing_required_parameter")
 
 
 def test_compaction_trigger_must_be_last_item() -> None:

@@ -18,7 +18,7 @@ from openai.types.responses import (
 )
 from openai.types.responses.file_search_tool_param import FileSearchToolParam
 from openai.types.responses.response_create_params import ToolChoice
-from openai.types.responses.tool_param import LocalShell
+from openai.types.responses.tool_param import ImageGeneration, LocalShell
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
@@ -31,7 +31,7 @@ from llama_stack_responses.inputs.parser import RequestParser
 
 Json = dict[str, Any]
 
-TAKEN: Final = {"code_interpreter", "mcp", *CLIENT_TOOL_NAMES, *SEARCH_TOOLS}
+TAKEN: Final = {"code_interpreter", "image_generation", "mcp", *CLIENT_TOOL_NAMES, *SEARCH_TOOLS}
 """The tool types that are accepted; no others are."""
 
 FILE_SEARCH: Final[Json] = {
@@ -52,6 +52,22 @@ FILE_SEARCH: Final[Json] = {
         "hybrid_search": {"embedding_weight": 1.0, "text_weight": 0.5},
     },
 }
+IMAGES: Final[Json] = {
+    "type": "image_generation",
+    "action": "auto",
+    "background": "transparent",
+    "complexity": "low",
+    "input_fidelity": "high",
+    "input_image_mask": {"file_id": "file-1", "image_url": "data:image/png;base64,AA=="},
+    "model": "flux",
+    "moderation": "low",
+    "output_compression": 80,
+    "output_format": "webp",
+    "partial_images": 3,
+    "quality": "xhigh",
+    "size": "1536x864",
+}
+GIF: Final[Json] = {"type": "image_generation", "output_format": "gif", "frame_count": 9, "frame_duration_ms": 200}
 MCP_SERVER: Final[Json] = {"type": "mcp", "server_label": "s", "server_url": "https://example.com"}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 WHOLE: Json = {
@@ -119,7 +135,27 @@ def test_valid_tool_names_are_accepted(name: str) -> None:
         ({}, ".type", "missing_required_parameter"),
         ({"type": None}, ".type", "invalid_type"),
         ({"type": "retrieval"}, ".type", "invalid_value"),
-        ({"type": "image_generation"}, ".type", "unsupported_value"),
+        ({"type": "programmatic_tool_calling"}, ".type", "unsupported_value"),
+        ({**IMAGES, "size": "big"}, ".size", "invalid_value"),
+        ({**IMAGES, "size": "0x512"}, ".size", "invalid_value"),
+        ({**IMAGES, "quality": "hd"}, ".quality", "invalid_value"),
+        ({**IMAGES, "action": "draw"}, ".action", "invalid_value"),
+        ({**IMAGES, "partial_images": 4}, ".partial_images", "integer_above_max_value"),
+        ({**IMAGES, "output_compression": 101}, ".output_compression", "integer_above_max_value"),
+        ({**IMAGES, "output_compression": 50, "output_format": "png"}, ".output_compression", "invalid_value"),
+        ({**IMAGES, "output_format": "svg"}, ".output_format", "unsupported_value"),
+        ({**IMAGES, "svg": {"model": "m"}}, ".svg", "unsupported_parameter"),
+        ({**IMAGES, "output_format": "jpeg"}, ".background", "invalid_value"),
+        ({"type": "image_generation", "frame_count": 2}, ".frame_count", "invalid_value"),
+        (
+            {"type": "image_generation", "frame_count": 1, "output_format": "gif"},
+            ".frame_count",
+            "integer_below_min_value",
+        ),
+        ({"type": "image_generation", "output_format": "gif", "partial_images": 1}, ".partial_images", "invalid_value"),
+        ({**IMAGES, "action": "generate"}, ".input_image_mask", "invalid_value"),
+        ({**IMAGES, "input_image_mask": {}}, ".input_image_mask.image_url", "missing_required_parameter"),
+        ({**IMAGES, "input_image_mask": {"image_url": "abc"}}, ".input_image_mask.image_url", "invalid_value"),
         ({"type": "file_search"}, ".vector_store_ids", "missing_required_parameter"),
         ({**FILE_SEARCH, "vector_store_ids": []}, ".vector_store_ids", "empty_array"),
         ({**FILE_SEARCH, "vector_store_ids": ["vs_1"] * 51}, ".vector_store_ids", "array_above_max_length"),
@@ -150,10 +186,21 @@ def test_invalid_tool_is_refused_with_its_position(tool: Any, param: str, code: 
     assert (error.param, error.code) == (f"tools[1]{param}", code)
 
 
+def test_image_generation_with_every_declared_key_stays_unchanged() -> None:
+    assert tools(IMAGES, GIF) == [IMAGES, GIF]
+    known = get_type_hints(ImageGeneration).keys()
+    assert IMAGES.keys() | GIF.keys() == known - {"svg"}
+
+
+def test_image_format_does_not_restrict_values_that_mean_the_same_as_absent_ones() -> None:
+    plain = {"type": "image_generation", "partial_images": 0, "output_compression": 100}
+    assert tools({**plain, "output_format": "gif"}, plain) == [{**plain, "output_format": "gif"}, plain]
+
+
 def test_tool_errors_are_worded_like_openais() -> None:
-    assert refused([{"type": "image_generation"}]).message == (
-        "Unsupported tool type 'image_generation' on this server. Its operator can leave such tools out with the setting "
-        "'unavailable_tools: {image_generation: omit}': see docs/guides/tools.md."
+    assert refused([{"type": "programmatic_tool_calling"}]).message == (
+        "Unsupported tool type 'programmatic_tool_calling' on this server. Its operator can leave such tools out with the "
+        "setting 'unavailable_tools: {programmatic_tool_calling: omit}': see docs/guides/tools.md."
     )
     assert refused([{"type": "x"}]).message.startswith("Invalid value: 'x'. Supported values are: 'code_interpreter', ")
     assert refused([{"type": "function", "function": {"name": "f"}}]).message == (
@@ -399,7 +446,7 @@ def test_choice_of_allowed_tools_is_accepted(mode: str) -> None:
         ({"type": "allowed_tools", "mode": "auto"}, "tool_choice.tools", "missing_required_parameter"),
         ({"type": "allowed_tools", "mode": "auto", "tools": []}, "tool_choice.tools", "empty_array"),
         (
-            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "image_generation"}]},
+            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "programmatic_tool_calling"}]},
             "tool_choice.tools[0].type",
             "unsupported_value",
         ),
@@ -471,28 +518,33 @@ def test_every_openai_choice_is_accepted_or_refused_by_name(member: Any) -> None
             assert f"'{name}'" in error.message
 
 
-OMITTING = RequestLimits(omitted_tools=frozenset({"image_generation", "file_search"}))
+OMITTING = RequestLimits(omitted_tools=frozenset({"programmatic_tool_calling", "file_search"}))
 
 
 def test_omitted_unknown_tool_is_accepted_unchanged() -> None:
-    tool = {"type": "image_generation", "quality": "low"}
+    tool = {"type": "programmatic_tool_calling", "quality": "low"}
     assert parse_create({"model": "m", "input": "Hi", "tools": [tool]}, limits=OMITTING).tools == [tool]
 
 
 def test_allowed_tools_may_name_an_omitted_tool_next_to_others() -> None:
-    image = {"type": "image_generation"}
-    choice = {"type": "allowed_tools", "mode": "auto", "tools": [image, function("f")]}
-    body = {"model": "m", "input": "Hi", "tools": [{**image, "quality": "low"}, function("f")], "tool_choice": choice}
+    programs = {"type": "programmatic_tool_calling"}
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [programs, function("f")]}
+    body = {
+        "model": "m",
+        "input": "Hi",
+        "tools": [{**programs, "quality": "low"}, function("f")],
+        "tool_choice": choice,
+    }
     assert parse_create(body, limits=OMITTING, refuse_unknown=True).tool_choice == choice
     with pytest.raises(ApiError, match="with the setting 'unavailable_tools: ") as caught:
         parse_create(body | {"tools": [function("f")]})
     assert caught.value.param == "tool_choice.tools[0].type"
-    with pytest.raises(ApiError, match="Tool choice 'image_generation' not found"):
+    with pytest.raises(ApiError, match="Tool choice 'programmatic_tool_calling' not found"):
         parse_create(body | {"tools": [function("f")]}, limits=OMITTING)
 
 
 @pytest.mark.parametrize(
-    "tool", [{"type": "programmatic_tool_calling"}, {"type": "file_search"}, {"type": "image"}, {"type": []}]
+    "tool", [{"type": "image_generation", "size": "big"}, {"type": "file_search"}, {"type": "image"}, {"type": []}]
 )
 def test_other_tools_are_checked_despite_omitted_ones(tool: Any) -> None:
     with pytest.raises(ApiError):

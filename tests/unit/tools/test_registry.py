@@ -26,6 +26,7 @@ class Searching(NoToolRuntime):
         ({"runtime": Searching()}, ["web_search"]),
         ({"vector_stores": object()}, ["file_search"]),
         ({"containers": object()}, ["code_interpreter", "shell"]),
+        ({"images": object()}, ["image_generation"]),
         ({"mcp": object()}, ["mcp"]),
     ],
 )

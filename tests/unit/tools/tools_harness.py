@@ -14,6 +14,7 @@ from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.tools.registry import HostedToolServices, tool_makers
 from tests.support.generation_harness import GenerationHarness
+from tests.support.image_server import as_replayed
 from tests.support.inference import Round, call, finish
 from tests.support.strict import check_stream
 
@@ -55,7 +56,7 @@ class ToolsHarness(GenerationHarness):
         transcript = Transcript()
         transcript.note(self.events)
         final = check_stream(self.events)
-        assert list(replay(final, transcript.marks())) == self.events
+        assert list(replay(final, transcript.marks())) == as_replayed(self.events)
         check_stream(list(replay(final)))
         self.history = [*self.items, *with_exchanges(final["output"], self.generation.exchanges)]
         return final

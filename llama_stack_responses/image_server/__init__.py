@@ -1,0 +1,1 @@
+"""A client of servers with OpenAI's API for images."""
