@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.store.memory import MemoryRecords
-from llama_stack_responses.store.records import Delete, Put, VersionIs
+from llama_stack_responses.store.records import Conflict, Delete, Put, VersionIs
 
 ALICE, BOB = Owner("alice"), Owner("bob")
 
@@ -96,3 +98,24 @@ async def test_deleted_and_expired_records_count_for_no_owner() -> None:
     await shared.put(BOB, "b1", "b2", "b3")
     assert await keys(shared.records) == ["a2", "b2", "b3"]
     assert await shared.records.size() == 6
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_call_waits_for_the_thread_of_a_large_commit(cancelled: bool) -> None:
+    records = MemoryRecords()
+    rows = [Put(f"k{number}", b"") for number in range(5_000)]
+    large = asyncio.create_task(records.commit(rows))
+    await asyncio.sleep(0)
+    if cancelled:
+        large.cancel()
+    await records.commit([Put("later", b"")], [VersionIs(rows[-1].key, 1)])
+    assert len(await records.get_many([each.key for each in rows])) == len(rows)
+    await asyncio.wait([large])
+    assert large.cancelled() == cancelled
+
+
+async def test_conflict_of_a_large_commit_is_raised_and_writes_nothing() -> None:
+    records = MemoryRecords()
+    with pytest.raises(Conflict):
+        await records.commit([Put(f"k{number}", b"") for number in range(5_000)], [VersionIs("k1", 7)])
+    assert await records.range("!", "~", limit=10_000) == []
