@@ -21,7 +21,6 @@ from ..core.stream.deltas import (
     Text,
     ToolCall,
 )
-from ..core.stream.usage import Usage
 from ..core.surrogates import without_surrogates
 from ..logs import get_logger
 from .pieces import (
@@ -38,6 +37,7 @@ from .pieces import (
     text,
 )
 from .profile import Profile
+from .reported_usage import reported_usage
 from .surrogates import SurrogateJoiner, is_whole
 from .think_tags import ThinkTagSplitter
 
@@ -67,7 +67,6 @@ _SIGNATURE_CHARACTERS: Final = 1024
 _NAME_CHARACTERS: Final = 1024
 _MAX_CALLS: Final = 256
 """Maximum calls of one round."""
-_MAX_TOKENS: Final = 2**53
 """Maximum of a reported number of tokens: the largest integer that every JSON decoder reads."""
 _MAX_INDEX: Final = 2**31 - 1
 """Maximum of a position in an annotation."""
@@ -198,6 +197,7 @@ class ChunkReader:
         "_splitter",
         "_stalls",
         "_summaries",
+        "_timings",
         "_usage",
         "characters",
         "extensions",
@@ -218,6 +218,7 @@ class ChunkReader:
         self._splitter = ThinkTagSplitter(profile.inline_thinking) if profile.inline_thinking else None
         self._finish: str | None = None
         self._usage: Any = None
+        self._timings: Any = None
         self._joiner = SurrogateJoiner()
         self._calls: dict[int | str, _CallSoFar] = {}
         self._begun = 0
@@ -239,7 +240,7 @@ class ChunkReader:
         if self.characters > self.max_characters:
             raise self.cut()
         if chunk.usage is not None:
-            self._usage = chunk.usage
+            self._usage, self._timings = chunk.usage, (chunk.__pydantic_extra__ or {}).get("timings")
         if not chunk.choices:
             return []
         choice = chunk.choices[0]
@@ -326,7 +327,7 @@ class ChunkReader:
             logger.warning("unknown finish_reason %.100r treated as 'stop'", self._finish)
         rest = self._pieces(self._splitter.end()) if self._splitter else []
         rest += [ToolCall(key, arguments='"}') for key in sorted(self._custom, key=str)]
-        return [*rest, Finish(reason or "stop", _usage(self._usage))]
+        return [*rest, Finish(reason or "stop", reported_usage(self._usage, self._timings))]
 
     def _deltas(self, fields: dict[str, Any], choice: Any) -> list[Any] | Iterator[Delta]:
         # Each chunk has one of these fields, rarely two, so checking for an absent one must be cheap.
@@ -606,20 +607,3 @@ def _token(entry: Any) -> dict[str, Any]:
         # JSON has no -inf and NaN, which some servers send for an impossible token; others send null.
         "logprob": value if isinstance(value, int | float) and abs(value) <= _MAX_LOGPROB else -_MAX_LOGPROB,
     }
-
-
-def _usage(usage: Any) -> Usage:
-    of_prompt, of_completion = member(usage, "prompt_tokens_details"), member(usage, "completion_tokens_details")
-    return Usage(
-        input_tokens=_tokens(usage, "prompt_tokens"),
-        output_tokens=_tokens(usage, "completion_tokens"),
-        cached_tokens=_tokens(of_prompt, "cached_tokens"),
-        cache_write_tokens=_tokens(of_prompt, "cache_write_tokens"),
-        reasoning_tokens=_tokens(of_completion, "reasoning_tokens"),
-    )
-
-
-def _tokens(usage: Any, name: str) -> int:
-    """Return a reported number; 0 if it is none."""
-    value = member(usage, name)
-    return min(value, _MAX_TOKENS) if isinstance(value, int) and value > 0 else 0

@@ -582,6 +582,21 @@ def test_character_in_several_tokens_keeps_all_logprobs(make: Maker) -> None:
 
 
 @openai_maker
+@pytest.mark.parametrize(
+    ("timings", "cached"),
+    [({"cache_n": 7, "prompt_n": 3}, 7), ({"cache_n": 11}, 10), ({"cache_n": None}, 0), ("odd", 0), (None, 0)],
+)
+def test_cached_tokens_of_llama_cpp_are_read(make: Maker, timings: Any, cached: int) -> None:
+    counted = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+    last = envelope([], usage=counted, timings=timings)
+    assert ended([chunk(finish="stop"), last], make).usage == Usage(10, 5, cached_tokens=cached)
+
+
+def test_cached_tokens_of_the_usage_count_before_those_of_timings() -> None:
+    assert ended([chunk(finish="stop", usage=USAGE, timings={"cache_n": 7})]).usage == COUNTED
+
+
+@openai_maker
 def test_legacy_function_call_is_one_call(make: Maker) -> None:
     begun = chunk({"function_call": {"name": "f", "arguments": ""}})
     deltas = read(make, [begun, chunk({"function_call": {"arguments": "{}"}})], finish="function_call")
