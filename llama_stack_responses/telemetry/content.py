@@ -33,9 +33,11 @@ def output_messages(items: Sequence[Json], finish_reason: str) -> str:
     return _dumps([{"role": "assistant", "parts": parts, "finish_reason": finish_reason}])
 
 
-def plain(value: Any) -> str:
-    """Return text unchanged, and everything else as JSON."""
-    return value if isinstance(value, str) else _dumps(value)
+def tool_result(output: str | Sequence[Json]) -> str:
+    """Return a tool's output: a text unchanged, and content parts as JSON."""
+    if isinstance(output, str):
+        return output
+    return _dumps([part if "text" in part else {"type": part["type"]} for part in output])
 
 
 def _parts_of_message(message: Json) -> list[Json]:

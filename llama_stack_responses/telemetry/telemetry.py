@@ -189,7 +189,7 @@ class ToolOperation(Operation):
     def ended(self, output: Any) -> None:
         """Record the output for the model."""
         if self._wants_content:
-            self._span.set_attribute("gen_ai.tool.call.result", content.plain(output))
+            self._span.set_attribute("gen_ai.tool.call.result", content.tool_result(output))
 
 
 class _Doing[Kind: Operation]:

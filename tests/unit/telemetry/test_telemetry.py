@@ -99,7 +99,7 @@ def one_round(telemetry: Telemetry) -> None:
         round_.ended(Finish("stop", Usage(7, 2, 1, 0, 1)), SAID)
         whole.ended(begun(), "completed", 1)
     with telemetry.tool(CALL, "mcp_call") as called:
-        called.ended([{"type": "text", "text": "an animal"}])
+        called.ended([{"type": "input_text", "text": "an animal"}, {"type": "input_image", "image_url": "data:,otter"}])
 
 
 def test_spans_contain_no_content_by_default() -> None:
@@ -134,7 +134,10 @@ def test_spans_contain_content_if_configured(value: str) -> None:
         "finish_reason": "stop",
     }
     assert called.attributes["gen_ai.tool.call.arguments"] == CALL.arguments
-    assert json.loads(called.attributes["gen_ai.tool.call.result"]) == [{"type": "text", "text": "an animal"}]
+    assert json.loads(called.attributes["gen_ai.tool.call.result"]) == [
+        {"type": "input_text", "text": "an animal"},
+        {"type": "input_image"},
+    ]
 
 
 @pytest.mark.parametrize("stream", [True, False])
