@@ -153,16 +153,23 @@ def _images(
         return None
     key = settings.api_key.get_secret_value() if settings.api_key else None
     limits = ImageServerLimits(
-        settings.seconds,
-        settings.image_bytes,
-        settings.concurrency,
-        settings.concurrency_per_user,
-        settings.waiting_per_user,
+        seconds=settings.seconds,
+        image_bytes=settings.image_bytes,
+        concurrency=settings.concurrency,
+        concurrency_per_user=settings.concurrency_per_user,
+        waiting_per_user=settings.waiting_per_user,
+    )
+    support = ImageSupport(
+        model=settings.model,
+        models=settings.models,
+        options=settings.options,
+        edits=settings.edits,
+        model_sees_images=settings.model_sees_images,
     )
     fetcher = Fetcher(address_policy, FetchLimits(settings.image_bytes, config.fetch.seconds, config.fetch.redirects))
     return ImageServices(
         ImageServer(settings.url, key, settings.response_format, limits),
-        ImageSupport(settings.model, settings.models, settings.options, settings.edits, settings.model_sees_images),
+        support,
         ImageReader(files, fetcher, settings.image_bytes).read,
         lambda: contents.reserve(current_user()),
         current_user,
