@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-from .mcp_approvals import Approval
 from .types import Json
 
 _SECRETS: Final = ("authorization", "headers")
@@ -16,19 +15,12 @@ _PLAIN_PATH: Final = re.compile(r"(/([a-z][a-z_.-]{0,15}|v\d{1,2}))*/?")
 """Words and versions, such as `/api/v1/mcp`. Any other path may contain a secret that gives access to the server."""
 
 
-def echoed(tool: Json, require_approval: Approval = "always") -> Json:
-    """Return a request's tool as the response repeats it.
-
-    A function has a `description`, which may be null. An MCP server has its address without the path, and no secret.
-    """
-    if tool["type"] == "function":
-        return {"description": None, **tool}
-    if tool["type"] != "mcp":
-        return tool
+def without_secrets(tool: Json) -> Json:
+    """Return the declaration of an MCP server as its user may see it again: without secrets and without the path."""
     public = {name: value for name, value in tool.items() if name not in _SECRETS}
     if "server_url" in public:
         public["server_url"] = _without_path(public["server_url"])
-    return {"allowed_tools": None, "headers": None, "require_approval": require_approval, **public}
+    return public
 
 
 def holds_secrets(tool: Json) -> bool:

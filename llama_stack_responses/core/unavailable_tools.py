@@ -29,10 +29,11 @@ class UnavailableTool(ApiError):  # noqa: N818 (a kind of 400)
     Args:
         message: what is missing, and how to go on.
         field: the field of its declaration that is at fault.
+        code: the error's code.
     """
 
-    def __init__(self, message: str, field: str = "type") -> None:
-        super().__init__(400, message, code="unsupported_value")
+    def __init__(self, message: str, field: str = "type", code: str = "unsupported_value") -> None:
+        super().__init__(400, message, code=code)
         self._field = field
 
     def at(self, path: str) -> Self:

@@ -22,6 +22,7 @@ from ..image_server.client import ImageServer, ImageServerLimits
 from ..inputs.attachments import open_attachments
 from ..inputs.files import Files, NoFiles, uploaded_with
 from ..inputs.image_reader import ImageReader
+from ..inputs.skills import archives_with
 from ..logs import ENDED, bound_tracebacks, plain_lines
 from ..moderation.endpoint import Endpoint
 from ..moderation.moderator import Moderator, NoModerator
@@ -72,6 +73,7 @@ async def get_provider_impl(
     services = HostedToolServices(
         current_user=access.current_user,
         uploaded=uploaded_with(files, contents, access.current_user),
+        archives=archives_with(contents, access.current_user),
         runtime=await _tool_runtime(deps.get(Api.tool_runtime), access),
         pages=_pages(config.fetch, address_policy, pool, contents),
         browses=lambda model: profile_for(model, config.profiles).web_search == "browser",

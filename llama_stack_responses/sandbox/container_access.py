@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 
 from ..core.errors import ApiError
 from ..core.owner import Owner
-from .containers import ContainerEntry, ContainerFile, Containers, write_file
+from ..core.schema.skills import MAX_SKILLS
+from ..core.types import Json
+from .containers import ContainerEntry, ContainerFile, Containers, add_skill, write_file
+from .jail import DATA
+from .skill_archive import InvalidSkill, SkillArchive, check_size
+from .skills import OpenArchive, Skill
+from .volume import VolumeFull
 
 Uploaded = Callable[[str], AbstractAsyncContextManager[tuple[str, bytes]]]
 """Yields the name and content of an uploaded file by its id. Raises `ApiError` if the user has no access to it."""
@@ -29,6 +37,18 @@ class FileNotCopied(Exception):  # noqa: N818 (its message is the whole informat
         self.cause = cause
 
 
+class SkillNotAdded(Exception):  # noqa: N818 (its message is the whole information)
+    """A skill cannot be put into a container.
+
+    Attributes:
+        number: its position in the list of skills.
+    """
+
+    def __init__(self, number: int, name: str, why: str) -> None:
+        super().__init__(f"The skill '{name}' cannot be put into the container. {why}")
+        self.number = number
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerAccess:
     """Access to this server's containers.
@@ -36,11 +56,13 @@ class ContainerAccess:
     Attributes:
         current_user: returns the current user.
         uploaded: reads uploaded files, to copy them into a container.
+        archives: opens the archives of skills, to unpack them into a container.
     """
 
     containers: Containers
     current_user: Callable[[], Owner]
     uploaded: Uploaded
+    archives: OpenArchive
 
     def find(self, container_id: str) -> ContainerEntry:
         """Return the user's container and mark it as used.
@@ -57,20 +79,26 @@ class ContainerAccess:
     async def create(
         self,
         file_ids: Sequence[str] = (),
+        skills: Sequence[Json] = (),
         *,
         name: str = "auto",
         container_id: str = "",
         idle_seconds: float | None = None,
     ) -> ContainerEntry:
-        """Create a container of the user with copies of these uploaded files. If one cannot be copied, none is left.
+        """Create a container of the user with copies of these uploaded files, and these skills.
+
+        If one of them cannot be put into it, no container is left.
 
         Args:
+            skills: skills, as a request declares them.
             container_id: its id; a new one by default.
             idle_seconds: it expires after this time without use.
 
         Raises:
             TooManyContainers: the maximum number of containers is reached.
             FileNotCopied: a file does not exist, does not fit, or its name is not valid.
+            SkillNotAdded: a skill is not valid, or does not fit.
+            ApiError: 429 or 503, too much is held for the user, or for all.
         """
         user = self.current_user()
         entry = await self.containers.create(user, name=name, container_id=container_id, idle_seconds=idle_seconds)
@@ -80,6 +108,7 @@ class ContainerAccess:
                     await self.copy(entry, file_id)
                 except ApiError as error:
                     raise FileNotCopied(number, file_id, error) from error
+            await self.add_skills(entry, skills)
         except BaseException:
             await self.containers.end(entry.id)  # it must not be used without its files
             raise
@@ -93,3 +122,47 @@ class ContainerAccess:
         """
         async with self.uploaded(file_id) as (name, content):
             return await write_file(entry, name, BytesIO(content))
+
+    async def check_skills(self, skills: Sequence[Json], entry: ContainerEntry | None) -> None:
+        """Check the skills that `entry` does not contain yet.
+
+        Raises:
+            SkillNotAdded: one is not valid.
+            ApiError: 429 or 503, too much is held for the user, or for all.
+        """
+        await self._open_missing(skills, entry, lambda _, archive: asyncio.to_thread(archive.check))
+
+    async def add_skills(self, entry: ContainerEntry, skills: Sequence[Json]) -> None:
+        """Put the skills into a container that it does not contain yet.
+
+        Raises:
+            SkillNotAdded: one is not valid, or does not fit.
+            ApiError: 429 or 503, too much is held for the user, or for all.
+        """
+        await self._open_missing(skills, entry, partial(add_skill, entry))
+
+    async def _open_missing(
+        self,
+        skills: Sequence[Json],
+        entry: ContainerEntry | None,
+        use: Callable[[Skill, SkillArchive], Awaitable[None]],
+    ) -> None:
+        """Call `use` with each skill that `entry` does not contain."""
+        size, names = 0, set(entry.skills) if entry else set[str]()
+        for number, declared in enumerate(skills):
+            skill = await asyncio.to_thread(Skill.of, declared)
+            if entry and entry.skills.get(skill.name) == skill:
+                continue
+            names.add(skill.name)
+            try:
+                if len(names) > MAX_SKILLS:
+                    raise InvalidSkill(f"It would have more than {MAX_SKILLS} skills. Use a new container.")
+                async with self.archives(declared["source"]["data"]) as archive:
+                    size += archive.bytes
+                    check_size(size)
+                    await use(skill, archive)
+            except (InvalidSkill, VolumeFull) as error:
+                raise SkillNotAdded(number, skill.name, str(error)) from error
+            except OSError as error:
+                why = f"Code has closed or replaced the folder '{DATA}/{skill.folder}'. Use a new container."
+                raise SkillNotAdded(number, skill.name, why) from error

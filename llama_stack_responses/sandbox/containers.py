@@ -23,8 +23,10 @@ from .folder_lock import FolderLock
 from .jail import DATA, TEMPORARY, Jail
 from .listing import listed_files
 from .removal import Removal
+from .skill_archive import SkillArchive
+from .skills import Skill
 from .slots import ContainerSlots
-from .volume import Volume, VolumeFull, Volumes, put
+from .volume import Volume, VolumeFull, Volumes, put, put_skill
 
 logger = get_logger(__name__)
 
@@ -92,7 +94,8 @@ class ContainerEntry:
     Attributes:
         owner: the user that it belongs to.
         idle_seconds: it expires after this time without use.
-        given: paths of the uploaded files.
+        given: paths of the uploaded files, and of those of skills.
+        skills: the skills in it, by name.
         lock: marks the folder as in use for other servers.
     """
 
@@ -105,6 +108,7 @@ class ContainerEntry:
     last_active_at: float
     lock: FolderLock
     given: set[str] = field(default_factory=set)
+    skills: dict[str, Skill] = field(default_factory=dict)
     users: int = 0
 
 
@@ -323,6 +327,22 @@ async def write_file(entry: ContainerEntry, name: str, content: IO[bytes]) -> Co
         raise _bad_name(f"a folder of this name is in the container already: '{base}'") from error
     entry.given.add(f"{DATA}/{base}")
     return _file(entry, RegularFile(base, size, size, time.time_ns()))
+
+
+async def add_skill(entry: ContainerEntry, skill: Skill, archive: SkillArchive) -> None:
+    """Put a skill into a container. Files of an earlier skill of its name are replaced, and further ones stay.
+
+    Raises:
+        InvalidSkill: a file of the archive is damaged.
+        VolumeFull: the skill does not fit.
+        OSError: code has closed or replaced its folder.
+    """
+    await asyncio.to_thread(put_skill, entry.container.volume, skill.folder, archive)
+    folder = f"{DATA}/{skill.folder}/"
+    # Those of the earlier skill would add up: code may delete its files, and requests may add others without end.
+    entry.given = {path for path in entry.given if not path.startswith(folder)}
+    entry.given |= {folder + file.path for file in archive.files}
+    entry.skills[skill.name] = skill
 
 
 async def delete_file(entry: ContainerEntry, file: ContainerFile) -> bool:

@@ -68,11 +68,12 @@ def remove_file(folder: Path, path: str) -> bool:
     return True
 
 
-def write_regular(folder: Path, name: str, content: IO[bytes]) -> int:
-    """Write a file at the top level of the folder, replacing any file of that name. It gets the folder's owner.
+def write_regular(folder: Path, path: str, content: IO[bytes], *, executable: bool = False) -> int:
+    """Write a file by its path relative to the folder, replacing any file there. It gets the folder's owner.
 
     Args:
         content: read to its end, in blocks.
+        executable: whether it may be executed.
 
     Returns:
         The size in bytes.
@@ -81,15 +82,17 @@ def write_regular(folder: Path, name: str, content: IO[bytes]) -> int:
         OSError: it cannot be written; PermissionError if the folder belongs to another user.
     """
     permit(folder)
-    real_path = folder / name
-    with suppress(FileNotFoundError):
-        real_path.unlink()
-    opened = os.open(real_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-    with os.fdopen(opened, "wb") as file:
-        os.fchown(opened, folder.stat().st_uid, -1)
-        try:
-            copyfileobj(content, file, _BLOCK_BYTES)
-        except BaseException:
-            real_path.unlink(missing_ok=True)
-            raise
-        return file.tell()
+    *parents, name = PurePosixPath(path).parts
+    with opened(folder, parents, make=True) as descriptor:
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=descriptor)
+        mode = 0o755 if executable else 0o644
+        written = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode, dir_fd=descriptor)
+        with os.fdopen(written, "wb") as file:
+            os.fchown(written, folder.stat().st_uid, -1)
+            try:
+                copyfileobj(content, file, _BLOCK_BYTES)
+            except BaseException:
+                os.unlink(name, dir_fd=descriptor)
+                raise
+            return file.tell()

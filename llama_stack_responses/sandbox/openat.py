@@ -83,8 +83,11 @@ def _permit(name: str | Path, parent: int | None, mode: int) -> None:
 
 
 @contextmanager
-def opened(folder: Path, parts: Iterable[str]) -> Iterator[int]:
+def opened(folder: Path, parts: Iterable[str], *, make: bool = False) -> Iterator[int]:
     """Open a subfolder level by level: each may have been replaced by a link since it was listed.
+
+    Args:
+        make: whether missing parts are made. They get the owner of `folder`.
 
     Raises:
         PermissionError: a part may not be read, and belongs to another user.
@@ -92,9 +95,22 @@ def opened(folder: Path, parts: Iterable[str]) -> Iterator[int]:
     """
     descriptor = open_foreign(folder)
     try:
+        owner = os.fstat(descriptor).st_uid
         for part in parts:
+            is_new = make and _make(part, descriptor)
             outer, descriptor = descriptor, open_foreign(part, descriptor)
             os.close(outer)
+            if is_new:
+                os.fchown(descriptor, owner, -1)
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _make(name: str, parent: int) -> bool:
+    """Make a folder. Return whether there was nothing of this name."""
+    try:
+        os.mkdir(name, 0o755, dir_fd=parent)
+    except FileExistsError:
+        return False
+    return True

@@ -14,15 +14,18 @@ import subprocess
 import sys
 import threading
 import weakref
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from io import BytesIO
+from pathlib import Path, PurePosixPath
 from typing import IO, Final, Protocol
 
 from ..logs import get_logger
 from .disk_usage import usage
 from .folder import write_regular
 from .jail import Jail
+from .skill_archive import SkillArchive
 
 logger = get_logger(__name__)
 
@@ -213,23 +216,49 @@ def put(volume: Volume, name: str, content: IO[bytes]) -> int:
     """
     size = content.seek(0, os.SEEK_END)
     content.seek(0)
+    with _uploading(volume, f"The file '{name}'", Capacity(size, 1)):
+        return write_regular(volume.data, name, content)
+
+
+def put_skill(volume: Volume, folder: str, archive: SkillArchive) -> None:
+    """Write the files of a skill into a subfolder of the container's folder, replacing files there. Blocks.
+
+    Raises:
+        InvalidSkill: a file of the archive is damaged.
+        VolumeFull: they do not fit.
+        OSError: the code has closed the folder, or has put something else in the place of a folder.
+    """
+    entries = len(archive.files) + archive.folders + len(PurePosixPath(folder).parts)
+    with _uploading(volume, "The skill", Capacity(archive.bytes, entries)):
+        for file in archive.files:
+            content = BytesIO(archive.read(file))
+            write_regular(volume.data, f"{folder}/{file.path}", content, executable=file.executable)
+
+
+@contextmanager
+def _uploading(volume: Volume, what: str, added: Capacity) -> Iterator[None]:
+    """Check that there is free space, and keep it while files are written: concurrent uploads would count the same.
+
+    Raises:
+        VolumeFull: there is no free space.
+    """
+    capacity = volume.capacity
     try:
-        # Two concurrent uploads would both count the same free space.
         with volume.uploading:
             used, files = volume.used()
-            if used + size > volume.capacity.bytes or files >= volume.capacity.files:
-                raise _volume_full(name, volume.capacity)
-            return write_regular(volume.data, name, content)
+            if used + added.bytes > capacity.bytes or files + added.files > capacity.files:
+                raise _volume_full(what, capacity)
+            yield
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise _volume_full(name, volume.capacity) from error
+            raise _volume_full(what, capacity) from error
         raise
 
 
-def _volume_full(name: str, capacity: Capacity) -> VolumeFull:
+def _volume_full(what: str, capacity: Capacity) -> VolumeFull:
     return VolumeFull(
-        f"The file '{name}' does not fit into the container, whose files may take {capacity}. "
-        "Remove files from it, or use a new one."
+        f"{what} does not fit into the container, whose files may take {capacity}. Remove files from it, or use a new "
+        "one."
     )
 
 

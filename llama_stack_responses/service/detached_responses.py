@@ -93,7 +93,7 @@ class DetachedResponses:
             await self._factory.inference.check_model(request.model)
             response |= {"status": "queued"}
             context = self._factory.context(request, response, start.owner, start.opened)
-            await context.toolset.check_services()
+            await context.toolset.check()
             # The worker reads the files again. Reading them now refuses the request if one cannot be read. The updates
             # among the items have none.
             with context.held() as held:

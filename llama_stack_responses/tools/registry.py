@@ -14,6 +14,7 @@ from ..core.unavailable_tools import Unavailable
 from ..fetch.pages import WebPages
 from ..sandbox.container_access import ContainerAccess, Uploaded
 from ..sandbox.containers import Containers
+from ..sandbox.skills import OpenArchive
 from .client.apply_patch import apply_patch_tool
 from .client.computer import computer_tool
 from .client.custom import CustomTool
@@ -42,6 +43,7 @@ class HostedToolServices:
     Attributes:
         current_user: returns the current user.
         uploaded: reads uploaded files.
+        archives: opens the archives of skills.
         runtime: the stack's own tools, such as web search.
         pages: opens web pages.
         browses: whether a model was trained to search with a browser.
@@ -54,6 +56,7 @@ class HostedToolServices:
 
     current_user: Callable[[], Owner]
     uploaded: Uploaded
+    archives: OpenArchive
     runtime: ToolRuntime = field(default_factory=NoToolRuntime)
     pages: WebPages | None = None
     browses: Callable[[str], bool] = lambda _: False
@@ -66,7 +69,9 @@ class HostedToolServices:
     @property
     def access(self) -> ContainerAccess | None:
         """Access to containers, if there are any."""
-        return ContainerAccess(self.containers, self.current_user, self.uploaded) if self.containers else None
+        if self.containers is None:
+            return None
+        return ContainerAccess(self.containers, self.current_user, self.uploaded, self.archives)
 
     async def close(self) -> None:
         """End the containers, and close the connections to the image server."""

@@ -42,15 +42,15 @@ class NeedsPreparation(ABC):
         """
 
 
-class NeedsService(ABC):
-    """A tool that needs a service which the stack may lack."""
+class NeedsCheck(ABC):
+    """A tool that the server can refuse only after some work: it needs a service of the stack, or has large data."""
 
     @abstractmethod
-    def check_service(self) -> Coroutine[Any, Any, None]:
-        """Check that the stack has the service. `prepare` of the tool checks it too.
+    def check(self) -> Coroutine[Any, Any, None]:
+        """Check the tool before the response is queued. `prepare` of the tool checks it too.
 
         Raises:
-            ApiError: the response cannot be created without the service.
+            ApiError: the response cannot be created with the tool.
         """
 
 

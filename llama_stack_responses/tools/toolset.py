@@ -29,7 +29,7 @@ from ..core.unavailable_tools import OmittedTool, Unavailable, UnavailableTool
 from ..logs import get_logger
 from .function_names import NO_FUNCTIONS, FunctionNames
 from .mcp.list_budget import HasList, ListBudget, ServerBounds
-from .tool import Cites, DueCall, FindsTools, HasDueCalls, HoldsResources, NeedsPreparation, NeedsService, Tool
+from .tool import Cites, DueCall, FindsTools, HasDueCalls, HoldsResources, NeedsCheck, NeedsPreparation, Tool
 from .tool_function import Function, ItemReporter
 from .tool_history import ToolHistory
 
@@ -120,18 +120,18 @@ class Toolset:
         if self._must_call and not self._allowed:
             raise bad_request(_NONE_TO_CALL, "tool_choice")
 
-    async def check_services(self) -> None:
-        """Check that the stack has the services of the request's tools, before the response is queued.
+    async def check(self) -> None:
+        """Check the request's tools before the response is queued.
 
         Raises:
             ApiError: the response cannot be created with these tools.
         """
         declared = enumerate(self._tools[: len(self._request.tools)])
-        await gather_or_cancel(self._check(number, tool) for number, tool in declared if isinstance(tool, NeedsService))
+        await gather_or_cancel(self._check(number, tool) for number, tool in declared if isinstance(tool, NeedsCheck))
 
-    async def _check(self, number: int, tool: NeedsService) -> None:
+    async def _check(self, number: int, tool: NeedsCheck) -> None:
         try:
-            await tool.check_service()
+            await tool.check()
         except UnavailableTool as error:
             self._omitted(number, error)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Request, Response
 from python_multipart.multipart import parse_options_header
 
-from ..core.errors import ApiError
+from ..core.errors import ApiError, bad_request
 from ..core.listed_items import page_after
 from ..core.schema.new_container import (
     CONTAINER_SCHEMA,
@@ -17,7 +17,7 @@ from ..core.schema.new_container import (
     copied_file,
     new_container,
 )
-from ..sandbox.container_access import ContainerAccess, FileNotCopied
+from ..sandbox.container_access import ContainerAccess, FileNotCopied, SkillNotAdded
 from ..sandbox.containers import (
     ContainerEntry,
     ContainerFile,
@@ -78,9 +78,11 @@ class _Routes:
         new = new_container(await self._limits.bodies.json(request))
         idle_seconds = None if new.minutes is None else new.minutes * _MINUTE_SECONDS
         try:
-            entry = await self._access.create(new.file_ids, name=new.name, idle_seconds=idle_seconds)
+            entry = await self._access.create(new.file_ids, new.skills, name=new.name, idle_seconds=idle_seconds)
         except TooManyContainers as error:
             raise ApiError(429, str(error), code="rate_limit_exceeded", retry_after=60) from error
+        except SkillNotAdded as error:
+            raise bad_request(str(error), f"skills[{error.number}].source.data", "invalid_value") from error
         except FileNotCopied as error:
             param, cause = f"file_ids[{error.number}]", error.cause
             raise ApiError(

@@ -16,10 +16,11 @@ from websockets.exceptions import InvalidStatus
 from tests.support.auth import auth_server
 from tests.support.prompts import PromptsClient
 from tests.support.reader import Reader
+from tests.support.skills import skill
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.strict import check_stream
-from tests.support.upstream import Upstream, UpstreamProcess, reply, text
-from tests.support.variants import records, responses_config, traces, variant
+from tests.support.upstream import Upstream, UpstreamProcess, reply, text, tool_call
+from tests.support.variants import add_containers, records, responses_config, traces, variant
 from tests.support.websocket_client import WebSocketClient
 from tests.support.wire import Json, Wire, error_of, output_text
 
@@ -82,6 +83,7 @@ def guarded(
             config["server"]["tenancy"] = {"mode": "multi"}
         responses_config(config)["secrets"] = SECRETS
         config["server"]["auth"] = {"provider_config": provider, "access_policy": POLICY, "route_policy": ROUTES}
+        add_containers(config)
 
     folder = tmp_path_factory.mktemp("guarded")
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
@@ -244,6 +246,19 @@ def test_conversation_of_another_user_is_not_found(guarded: LiveStack, users: di
     }
     with Wire(guarded) as anonymous:
         assert anonymous.http.get(path).status_code == 401
+
+
+def test_skills_of_container_are_shown_to_its_owner_only(users: dict[str, Wire], upstream: Upstream) -> None:
+    container = users["ada"].http.post("/containers", json={"name": "mine", "skills": [skill()]}).json()["id"]
+    tool = {"type": "shell", "environment": {"type": "container_reference", "container_id": container}}
+    call = tool_call(0, "c1", "shell", '{"commands": ["cat skills/sums/SKILL.md"]}')
+    for name, listed, item in (("ada", True, "shell_call_output"), ("bob", False, "message")):
+        upstream.script("skilled", [reply(call), reply(text("Done."))])
+        response = users[name].create(model="local/skilled", input="Hi", tools=[tool])
+        [function] = upstream.requests("skilled")[-1].body["tools"]
+        assert ("Skill 'sums'" in function["function"]["description"]) == listed
+        assert response["output"][1]["type"] == item
+    users["ada"].http.delete(f"/containers/{container}")
 
 
 def test_background_response_belongs_to_its_requester(users: dict[str, Wire], upstream: Upstream) -> None:

@@ -7,6 +7,7 @@ import openai
 import pytest
 
 from tests.support.openai_client import MODEL, NAME, Json, create, stored, stream
+from tests.support.skills import MANIFEST, archive, skill
 from tests.support.upstream import Reply, Upstream, reply, text, tool_call
 from tests.support.waiting import wait_until
 
@@ -380,3 +381,99 @@ def test_missing_file_id_of_container_is_named_to_the_model(
     assert [call["status"] for call in code_calls(response)] == ["failed", "failed"]
     assert "The file 'file-none' cannot be put into the container." in last_output(upstream, 1)
     assert "The file 'file-none' cannot be put into the container." in last_output(upstream)
+
+
+# Skills
+
+LISTED: Final = "Skill 'sums', described in /mnt/data/skills/sums/SKILL.md: Adds numbers."
+ADD: Final = "skills/sums/scripts/add.sh 20 22"
+
+
+def with_skills(*skills: Json) -> list[tuple[Json, str]]:
+    """Return both tools with these skills, each with the path of its skills in a request."""
+    return [
+        ({"type": "shell", "environment": {"type": "container_auto", "skills": skills}}, "environment.skills"),
+        ({"type": "code_interpreter", "container": {"type": "auto", "skills": skills}}, "container.skills"),
+    ]
+
+
+def described(upstream: Upstream, request: int = -1) -> str:
+    """Return the description of the only function that the model received."""
+    [tool] = upstream.requests(NAME)[request].body["tools"]
+    description: str = tool["function"]["description"]
+    return description
+
+
+def test_shell_reads_skill_and_runs_its_script(client: openai.OpenAI, upstream: Upstream) -> None:
+    [(tool, _), _] = with_skills(skill())
+    upstream.script(NAME, [commands("cat skills/sums/SKILL.md", ADD), SAID, commands("cat skills/sums/SKILL.md"), SAID])
+    first = stream(client, model=MODEL, input="Hi", tools=[tool]).response
+    assert [each["stdout"] for each in first["output"][1]["output"]] == [MANIFEST.decode(), "42\n"]
+    assert described(upstream, 0).endswith(f"\n{LISTED}")
+    [echoed] = stored(client, first["id"])["tools"]
+    assert echoed == first["tools"][0]
+    assert echoed["environment"]["skills"] == [skill(zipped=b"")]
+    # The container of the chain keeps its skills, also for a request that declares none.
+    second = create(client, model=MODEL, input="On", tools=[SHELL], previous_response_id=first["id"])
+    assert second["output"][1]["output"][0]["stdout"] == MANIFEST.decode()
+    assert LISTED in described(upstream)
+
+
+@pytest.mark.parametrize("more", [{"background": True}, {"store": False}], ids=["background", "not stored"])
+def test_python_runs_script_of_skill(client: openai.OpenAI, upstream: Upstream, more: Json) -> None:
+    [_, (tool, _)] = with_skills(skill())
+    upstream.script(NAME, [python(f"import subprocess\nsubprocess.run({ADD!r}, shell=True)"), SAID])
+    stream(client, model=MODEL, input="Hi", tools=[tool], **more)
+    assert last_output(upstream).startswith("42\n")
+    assert LISTED in described(upstream)
+
+
+def test_container_created_with_skill_shows_it_to_both_tools(client: openai.OpenAI, upstream: Upstream) -> None:
+    container = client.containers.create(name="skilled", skills=[skill()])  # type: ignore[list-item]
+    assert {file.path: file.source for file in client.containers.files.list(container.id)} == {
+        "/mnt/data/skills/sums/SKILL.md": "user",
+        "/mnt/data/skills/sums/scripts/add.sh": "user",
+    }
+    shell = {"type": "shell", "environment": {"type": "container_reference", "container_id": container.id}}
+    for tool, call in (
+        (shell, commands(ADD)),
+        ({"type": "code_interpreter", "container": container.id}, python(f"import os\nos.system({ADD!r})")),
+    ):
+        upstream.script(NAME, [call, SAID])
+        create(client, model=MODEL, input="Hi", tools=[tool])
+        assert LISTED in described(upstream)
+        assert "42" in last_output(upstream)
+    client.containers.delete(container.id)
+
+
+@pytest.mark.parametrize(
+    ("zipped", "why"),
+    [
+        (b"text", "Its data is not a zip archive."),
+        (archive({"../SKILL.md": b""}), "The path '../SKILL.md' in its zip archive is not a relative path"),
+        (archive({"SKILL.md": b"", "bomb": bytes(26 * 2**20)}), "Its file 'bomb' has more than 25 MiB."),
+    ],
+    ids=["no archive", "path", "bomb"],
+)
+def test_skill_with_wrong_archive_is_400(client: openai.OpenAI, upstream: Upstream, zipped: bytes, why: str) -> None:
+    wrong = skill("wrong", zipped)
+    for tool, path in with_skills(skill(), wrong):
+        for more in ({}, {"background": True}, {"stream": True}):
+            request: Any = {"model": MODEL, "input": "Hi", "tools": [tool], **more}
+            with pytest.raises(openai.BadRequestError, match="The skill 'wrong' cannot") as refused:
+                client.responses.create(**request)
+            assert why in str(refused.value)
+            assert (refused.value.param, refused.value.code) == (f"tools[0].{path}[1].source.data", "invalid_value")
+    before = [each.id for each in client.containers.list()]
+    with pytest.raises(openai.BadRequestError, match="The skill 'wrong' cannot be put into the container") as refused:
+        client.containers.create(name="none", skills=[skill(), wrong])  # type: ignore[list-item]
+    assert refused.value.param == "skills[1].source.data"
+    assert [each.id for each in client.containers.list()] == before
+    assert upstream.requests(NAME) == []
+
+
+def test_reference_to_stored_skill_is_400(client: openai.OpenAI) -> None:
+    for tool, path in with_skills({"type": "skill_reference", "skill_id": "skill_1"}):
+        with pytest.raises(openai.BadRequestError, match="Send the skill inline") as refused:
+            create(client, model=MODEL, input="Hi", tools=[tool])
+        assert refused.value.param == f"tools[0].{path}[0].type"

@@ -115,6 +115,13 @@ HOSTED_TOOLS: Final = {
         ),
         ("completed 1024x1024 An otter that sleeps on a river", "None There is no such image."),
     ),
+    "docs/guides/code-interpreter.md, Skills, python": Program(
+        (
+            reply(tool_call(0, "c1", "shell", '{"commands": ["python skills/sums/add.py 20 22"]}')),
+            reply(text("It is 42.")),
+        ),
+        ("It is 42.",),
+    ),
     "docs/guides/mcp.md, MCP servers, python": Program(
         (reply(tool_call(0, "c1", "deepwiki__echo", '{"text": "sessions"}')), SNOW),
         ("""[('echo', '{"text": "sessions"}')]""", "It snows."),

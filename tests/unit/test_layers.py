@@ -53,7 +53,7 @@ LAYERS: Final = {
             "moderation_results",
         },
         {"mcp_secrets"},
-        {"schema"},
+        {"echoed_tools", "schema"},
         {
             "configuration",
             "moderated_texts",

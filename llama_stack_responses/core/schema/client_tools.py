@@ -20,8 +20,8 @@ from .shapes import (
     string,
     tagged,
     takes,
-    unsupported,
 )
+from .skills import skills
 
 _NAME: Final = string(1, 128, "[a-zA-Z0-9_.-]+")
 CALLERS: Final = array(one_of("direct", "programmatic"))
@@ -87,7 +87,7 @@ AUTO_CONTAINER_FIELDS: Final[Mapping[str, Check]] = {
     "file_ids": array(FILE_ID, high=50),
     "memory_limit": one_of("1g", "4g", "16g", "64g"),
     "network_policy": tagged("network policy", {"disabled": object_of({}), "allowlist": an_object}),
-    "skills": unsupported("Add what they need as files."),
+    "skills": skills,
 }
 
 AUTO_CONTAINER: Final = object_of(AUTO_CONTAINER_FIELDS)

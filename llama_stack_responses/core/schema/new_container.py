@@ -27,11 +27,13 @@ class NewContainer:
     Attributes:
         minutes: it expires after this number of minutes without use; None for the server's setting.
         file_ids: uploaded files that are copied into it.
+        skills: skills that are put into it, as the request declares them.
     """
 
     name: str
     minutes: int | None
     file_ids: tuple[str, ...]
+    skills: tuple[dict[str, Any], ...] = ()
 
 
 def new_container(body: dict[str, Any]) -> NewContainer:
@@ -45,7 +47,8 @@ def new_container(body: dict[str, Any]) -> NewContainer:
         message = "Containers of this server have no network: omit 'network_policy'."
         raise bad_request(message, "network_policy", "unsupported_value")
     minutes = checked.get("expires_after", {}).get("minutes")
-    return NewContainer(checked["name"], minutes, tuple(checked.get("file_ids", ())))
+    file_ids, skills = (tuple(checked.get(name, ())) for name in ("file_ids", "skills"))
+    return NewContainer(checked["name"], minutes, file_ids, skills)
 
 
 def copied_file(body: dict[str, Any]) -> str:

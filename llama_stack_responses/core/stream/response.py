@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ..echoed_tools import echoed
 from ..mcp_approvals import Approval
-from ..mcp_secrets import echoed
 from ..schema.request import CreateRequest
 from . import events
 from .events import Event

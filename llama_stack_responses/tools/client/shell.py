@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from ...core.schema.client_items import LOCAL_SHELL_ACTION, SHELL_ACTION
@@ -56,12 +57,17 @@ def shell_tool(declared: Json, _: CreateRequest) -> Tool:
     return ClientTool(
         ["shell"],
         "shell",
-        "\n".join(["Runs commands in a shell and returns what they print.", *map(_skill, skills)]),
+        with_skills("Runs commands in a shell and returns what they print.", skills),
         SHELL_PARAMETERS,
         SHELL_CALL,
         SHELL_ACTION,
         lambda action: {"action": with_limits(action), "environment": {"type": "local"}},
     )
+
+
+def with_skills(description: str, skills: Sequence[Json]) -> str:
+    """Return a function's description, followed by the skills that the model can use, `{name, description, path}`."""
+    return "\n".join([description, *map(_skill, skills)])
 
 
 def _skill(skill: Json) -> str:

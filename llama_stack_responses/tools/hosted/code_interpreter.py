@@ -16,7 +16,8 @@ from ...sandbox.container import CodeResult
 from ...sandbox.container_access import ContainerAccess
 from ...sandbox.containers import file_id, files
 from ...sandbox.jail import DATA
-from ..tool import Cites, NeedsPreparation
+from ..client.shell import with_skills
+from ..tool import Cites, NeedsCheck, NeedsPreparation
 from ..tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
 from ..tool_history import ToolHistory
 from .container_choice import ContainerChoice
@@ -37,7 +38,7 @@ _PARAMETERS: Final = {
 }
 
 
-class CodeInterpreterTool(NeedsPreparation, Cites):
+class CodeInterpreterTool(NeedsPreparation, NeedsCheck, Cites):
     """A `{type: code_interpreter, container}` tool of a request.
 
     Args:
@@ -51,15 +52,20 @@ class CodeInterpreterTool(NeedsPreparation, Cites):
         self._shows_outputs = "code_interpreter_call.outputs" in request.include
         self._files = NumberedFiles()
 
+    async def check(self) -> None:
+        """Check the skills of the container."""
+        await self._choice.check()
+
     async def prepare(self, history: ToolHistory, _: ItemReporter) -> None:
-        """Choose the container, and restore the files that the model knows."""
-        self._choice.choose(item["container_id"] for item in history.calls.get("code_interpreter_call", ()))
+        """Choose the container, check its skills, and restore the files that the model knows."""
+        await self._choice.choose(item["container_id"] for item in history.calls.get("code_interpreter_call", ()))
         await history.learn(["code_interpreter_call"], self._files.learn)
 
     def functions(self) -> Sequence[Function]:
         """Return the single function. It is not repeatable: a call that may have run may have changed files."""
         kind = CallKind(CODE_INTERPRETER_CALL, self._fields, decoder=partial(ArgumentText, "code"), hosted=True)
-        return (Function(chat_function(_NAME, _DESCRIPTION, _PARAMETERS), kind, self._run),)
+        description = with_skills(_DESCRIPTION, self._choice.skills)
+        return (Function(chat_function(_NAME, description, _PARAMETERS), kind, self._run),)
 
     def handles(self) -> Collection[str]:
         """Return the handle of its type."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from ...core.ids import new_id
 from ...core.types import Json
 from ...core.unavailable_tools import UnavailableTool
-from ...sandbox.container_access import ContainerAccess, FileNotCopied
+from ...sandbox.container_access import ContainerAccess, FileNotCopied, SkillNotAdded
 from ...sandbox.containers import ContainerEntry, NoContainer
+from ...sandbox.skills import shown
 from ...sandbox.slots import TooManyContainers
 from ..tool_function import ToolError
 
@@ -19,25 +20,49 @@ class ContainerChoice:
     """The container of one tool.
 
     Args:
-        container: id of a container, or the settings of a new one: `{file_ids, network_policy}`.
+        container: id of a container, or the settings of a new one: `{file_ids, network_policy, skills}`.
         field: the field of the tool's declaration that has them.
 
     Attributes:
         container_id: its id, once chosen.
+        skills: the skills of the container for the model, once chosen: `{name, description, path}`.
     """
 
     def __init__(self, access: ContainerAccess, container: str | Json, field: str) -> None:
         self.container_id = container if isinstance(container, str) else ""
+        self.skills: Sequence[Json] = ()
         self._access = access
         self._container = container
+        self._field = field
+        self._declared_skills: Sequence[Json] = () if isinstance(container, str) else container.get("skills", ())
+        self._complete: ContainerEntry | None = None
         self._opening = asyncio.Lock()
         if isinstance(container, dict) and container.get("network_policy", {"type": "disabled"})["type"] != "disabled":
             message = "Containers of this server have no network: omit 'network_policy'."
             raise UnavailableTool(message, f"{field}.network_policy")
 
-    def choose(self, used: Iterable[str]) -> None:
-        """Choose the requested container, the last one that the conversation used, or a new id."""
+    async def choose(self, used: Iterable[str]) -> None:
+        """Choose the requested container, the last one that the conversation used, or a new id.
+
+        Raises:
+            UnavailableTool: a requested skill is not valid.
+            ApiError: 429 or 503, too much is held for the user, or for all.
+        """
         self.container_id = self.container_id or self._last(list(used)) or new_id("cntr")
+        entry = self._existing(self.container_id)
+        await self._check_skills(entry)
+        known = {name: skill.description for name, skill in entry.skills.items()} if entry else {}
+        known |= {skill["name"]: skill["description"] for skill in self._declared_skills}
+        self.skills = [shown(name, description) for name, description in known.items()]
+
+    async def check(self) -> None:
+        """Check the requested skills.
+
+        Raises:
+            UnavailableTool: one is not valid.
+            ApiError: 429 or 503, too much is held for the user, or for all.
+        """
+        await self._check_skills(None)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[ContainerEntry]:
@@ -58,20 +83,38 @@ class ContainerChoice:
     async def _open(self) -> ContainerEntry:
         """Find the container; create a new one, with its files, if it does not exist yet."""
         try:
-            return self._access.find(self.container_id)
+            entry = self._access.find(self.container_id)
+            if entry is not self._complete:
+                await self._access.add_skills(entry, self._declared_skills)
         except NoContainer as error:
             if isinstance(self._container, str):
                 raise ToolError(str(error)) from error
-            return await self._make(self._container)
+            entry = await self._make(self._container)
+        except SkillNotAdded as error:
+            raise ToolError(str(error)) from error
+        self._complete = entry
+        return entry
 
     async def _make(self, settings: Json) -> ContainerEntry:
+        file_ids = settings.get("file_ids", ())
         try:
-            return await self._access.create(settings.get("file_ids", ()), container_id=self.container_id)
-        except (TooManyContainers, FileNotCopied) as error:
+            return await self._access.create(file_ids, self._declared_skills, container_id=self.container_id)
+        except (TooManyContainers, FileNotCopied, SkillNotAdded) as error:
             raise ToolError(str(error)) from error
 
-    def _last(self, used: list[str]) -> str | None:
+    async def _check_skills(self, entry: ContainerEntry | None) -> None:
         try:
-            return self._access.find(used[-1]).id if used else None
+            await self._access.check_skills(self._declared_skills, entry)
+        except SkillNotAdded as error:
+            field = f"{self._field}.skills[{error.number}].source.data"
+            raise UnavailableTool(str(error), field, "invalid_value") from error
+
+    def _last(self, used: list[str]) -> str | None:
+        entry = self._existing(used[-1]) if used else None
+        return entry.id if entry else None
+
+    def _existing(self, container_id: str) -> ContainerEntry | None:
+        try:
+            return self._access.find(container_id)
         except NoContainer:
             return None

@@ -13,8 +13,8 @@ from ...sandbox.container import CommandResult
 from ...sandbox.container_access import ContainerAccess
 from ...sandbox.jail import DATA
 from ..argument_validation import validated_arguments
-from ..client.shell import SHELL_PARAMETERS
-from ..tool import NeedsPreparation
+from ..client.shell import SHELL_PARAMETERS, with_skills
+from ..tool import NeedsCheck, NeedsPreparation
 from ..tool_function import Function, Invocation, ItemReporter, Outcome, chat_function
 from ..tool_history import ToolHistory
 from .container_choice import ContainerChoice
@@ -29,7 +29,7 @@ _DESCRIPTION: Final = (
 )
 
 
-class HostedShellTool(NeedsPreparation):
+class HostedShellTool(NeedsPreparation, NeedsCheck):
     """A `{type: shell, environment}` tool of a request whose environment is a container.
 
     Args:
@@ -40,17 +40,22 @@ class HostedShellTool(NeedsPreparation):
     def __init__(self, environment: Json, access: ContainerAccess) -> None:
         self._choice = ContainerChoice(access, environment.get("container_id") or environment, "environment")
 
+    async def check(self) -> None:
+        """Check the skills of the container."""
+        await self._choice.check()
+
     async def prepare(self, history: ToolHistory, _: ItemReporter) -> None:
-        """Choose the container."""
+        """Choose the container, and check its skills."""
         environments = [item.get("environment") or {} for item in history.calls.get("shell_call", ())]
-        self._choice.choose(
+        await self._choice.choose(
             environment["container_id"] for environment in environments if "container_id" in environment
         )
 
     def functions(self) -> Sequence[Function]:
         """Return the single function. It is not repeatable: commands that may have run are not run again."""
         kind = CallKind(SHELL_CALL, self._fields, whole=self._whole, hosted=True)
-        return (Function(chat_function(_NAME, _DESCRIPTION, SHELL_PARAMETERS), kind, self._run),)
+        description = with_skills(_DESCRIPTION, self._choice.skills)
+        return (Function(chat_function(_NAME, description, SHELL_PARAMETERS), kind, self._run),)
 
     def handles(self) -> Collection[str]:
         """Return the handle of its type."""

@@ -17,7 +17,7 @@ from ...core.types import Json
 from ...core.unavailable_tools import Unavailable
 from ...fetch.address_policy import UrlRefused
 from ...fetch.pages import OpenPages, WebPage
-from ..tool import Cites, HoldsResources, NeedsPreparation, NeedsService
+from ..tool import Cites, HoldsResources, NeedsCheck, NeedsPreparation
 from ..tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
 from ..tool_history import ToolHistory
 from .call_arguments import MAX_QUERIES, named_arguments, search_queries
@@ -184,7 +184,7 @@ def search_function(
     return Function(chat, kind, run, repeatable=True)
 
 
-class SearchTool(NeedsPreparation, NeedsService, Cites, HoldsResources):
+class SearchTool(NeedsPreparation, NeedsCheck, Cites, HoldsResources):
     """The base of both forms of the tool: a search function and, if pages can be opened, two more functions."""
 
     def __init__(self, browsing: Browsing, search: Function, *on_pages: Function) -> None:
@@ -203,7 +203,7 @@ class SearchTool(NeedsPreparation, NeedsService, Cites, HoldsResources):
         """Return all functions if the choice names one of the tool's types."""
         return [each.name for each in self._functions] if choice["type"] in WEB_SEARCH_TYPES else []
 
-    async def check_service(self) -> None:
+    async def check(self) -> None:
         """Check the search service."""
         await self._browsing.finds()
 

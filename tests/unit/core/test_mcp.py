@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llama_stack_responses.core.echoed_tools import echoed
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.mcp_approvals import Approvals, check_approvals
 from llama_stack_responses.core.mcp_calls import qualified_name
-from llama_stack_responses.core.mcp_secrets import echoed, holds_secrets, join_secrets, split_secrets
+from llama_stack_responses.core.mcp_secrets import holds_secrets, join_secrets, split_secrets
 from llama_stack_responses.core.schema.request import parse_create
 
 Json = dict[str, Any]

@@ -6,6 +6,9 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.schema.new_container import NewContainer, copied_file, new_container
+from tests.support.skills import skill
+
+SKILL = skill()
 
 
 @pytest.mark.parametrize(
@@ -22,6 +25,11 @@ def test_container_request_is_accepted(body: dict[str, Any], minutes: int | None
     assert new_container({"name": "notes", **body}) == NewContainer("notes", minutes, file_ids)
 
 
+def test_container_with_skills_is_accepted() -> None:
+    more = skill("more")
+    assert new_container({"name": "notes", "skills": [SKILL, more]}).skills == (SKILL, more)
+
+
 @pytest.mark.parametrize(
     ("body", "param", "code"),
     [
@@ -31,7 +39,8 @@ def test_container_request_is_accepted(body: dict[str, Any], minutes: int | None
         ({"memory_limit": "3g"}, "memory_limit", "invalid_value"),
         ({"file_ids": ["file-1", 2]}, "file_ids[1]", "invalid_type"),
         ({"file_ids": ["file-1"] * 51}, "file_ids", "array_above_max_length"),
-        ({"skills": [{"type": "skill_reference", "skill_id": "s"}]}, "skills", "unsupported_parameter"),
+        ({"skills": [{"type": "skill_reference", "skill_id": "s"}]}, "skills[0].type", "unsupported_value"),
+        ({"skills": [SKILL, SKILL]}, "skills[1].name", "invalid_value"),
         ({"network_policy": {"type": "allowlist"}}, "network_policy", "unsupported_value"),
     ],
 )

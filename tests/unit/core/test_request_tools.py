@@ -17,6 +17,8 @@ from openai.types.responses import (
     ToolSearchToolParam,
 )
 from openai.types.responses.file_search_tool_param import FileSearchToolParam
+from openai.types.responses.inline_skill_param import InlineSkillParam
+from openai.types.responses.inline_skill_source_param import InlineSkillSourceParam
 from openai.types.responses.response_create_params import ToolChoice
 from openai.types.responses.tool_param import ImageGeneration, LocalShell
 
@@ -28,6 +30,7 @@ from llama_stack_responses.core.schema.search_tools import SEARCH_TOOLS
 from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS, RequestLimits
 from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.inputs.parser import RequestParser
+from tests.support.skills import skill
 
 Json = dict[str, Any]
 
@@ -549,3 +552,38 @@ def test_allowed_tools_may_name_an_omitted_tool_next_to_others() -> None:
 def test_other_tools_are_checked_despite_omitted_ones(tool: Any) -> None:
     with pytest.raises(ApiError):
         parse_create({"model": "m", "input": "Hi", "tools": [tool]}, limits=OMITTING)
+
+
+def container_with(*skills: Any) -> Json:
+    return {"type": "shell", "environment": {"type": "container_auto", "skills": list(skills)}}
+
+
+def test_inline_skill_with_every_declared_key_stays_unchanged() -> None:
+    declared = skill()
+    assert declared.keys() == get_type_hints(InlineSkillParam).keys()
+    assert declared["source"].keys() == get_type_hints(InlineSkillSourceParam).keys()
+    both = [container_with(declared), {"type": "code_interpreter", "container": {"type": "auto", "skills": [declared]}}]
+    assert tools(*both) == both
+
+
+@pytest.mark.parametrize(
+    ("skills", "place", "code"),
+    [
+        ([skill() | {"name": "../a"}], "[0].name", "invalid_value"),
+        ([skill() | {"name": ".."}], "[0].name", "invalid_value"),
+        ([skill() | {"name": "a" * 65}], "[0].name", "string_above_max_length"),
+        ([skill() | {"name": ""}], "[0].name", "empty_string"),
+        ([skill() | {"description": "a" * 1025}], "[0].description", "string_above_max_length"),
+        ([skill("a"), skill("b"), skill("a")], "[2].name", "invalid_value"),
+        ([skill() | {"source": {"type": "url"}}], "[0].source.type", "invalid_value"),
+        ([skill() | {"source": skill()["source"] | {"media_type": "a/b"}}], "[0].source.media_type", "invalid_value"),
+        ([skill() | {"source": {"type": "base64", "media_type": "application/zip"}}], "[0].source.data", None),
+        ([{"type": "skill_reference", "skill_id": "s"}], "[0].type", "unsupported_value"),
+        ([{"type": "other"}], "[0].type", "invalid_value"),
+        ([skill(str(number)) for number in range(33)], "", "array_above_max_length"),
+    ],
+)
+def test_invalid_skill_is_refused_with_its_position(skills: list[Json], place: str, code: str | None) -> None:
+    error = refused([container_with(*skills)])
+    assert error.param == f"tools[0].environment.skills{place}"
+    assert error.code == (code or "missing_required_parameter")

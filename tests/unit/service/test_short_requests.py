@@ -21,6 +21,7 @@ from llama_stack_responses.generation.dependencies import Dependencies
 from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.inputs.attachments import open_attachments
 from llama_stack_responses.inputs.files import NoFiles, uploaded_with
+from llama_stack_responses.inputs.skills import archives_with
 from llama_stack_responses.intervals import DEFAULT, Intervals
 from llama_stack_responses.moderation.moderator import NoModerator
 from llama_stack_responses.process_pool.pool import WorkerPool
@@ -94,7 +95,11 @@ def server(
     """Return a server without HTTP and without a host."""
     config = config or ResponsesConfig()
     contents = Admission(config.files.content_quota)
-    services = HostedToolServices(lambda: ANONYMOUS, uploaded_with(NoFiles(), contents, lambda: ANONYMOUS))
+    services = HostedToolServices(
+        lambda: ANONYMOUS,
+        uploaded_with(NoFiles(), contents, lambda: ANONYMOUS),
+        archives_with(contents, lambda: ANONYMOUS),
+    )
     pool = WorkerPool(config.files.pool_limits)
     attachments = open_attachments(NoFiles(), config, pool, contents, AddressPolicy())
     dependencies = Dependencies(inference, attachments, None, services, NoModerator(), Telemetry(), pool)

@@ -5,20 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
 from llama_stack_responses.admission import Admission, Quota
-from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.owner import ANONYMOUS, Owner
+from llama_stack_responses.core.unavailable_tools import UnavailableTool
 from llama_stack_responses.documents.document import Document
 from llama_stack_responses.inputs.files import Count, uploaded_with
-from llama_stack_responses.sandbox.container_access import ContainerAccess
+from llama_stack_responses.inputs.skills import archives_with
+from llama_stack_responses.sandbox.container_access import ContainerAccess, SkillNotAdded
 from llama_stack_responses.sandbox.containers import Containers
 from llama_stack_responses.sandbox.containers import files as files_of
 from llama_stack_responses.sandbox.slots import ContainerSlots
 from llama_stack_responses.tools.hosted.container_choice import ContainerChoice
 from llama_stack_responses.tools.tool_function import ToolError
+from tests.support.skills import MANIFEST, archive, skill
 from tests.unit.sandbox.test_container import BOUNDS, jail, volumes
 
 
@@ -35,9 +41,9 @@ class FakeFiles:
 
 
 @asynccontextmanager
-async def opened(folder: Path) -> AsyncIterator[Containers]:
+async def opened(folder: Path, *, in_memory: bool = False) -> AsyncIterator[Containers]:
     containers = Containers(
-        jail(), BOUNDS, volumes(in_memory=False), folder, idle_seconds=60, slots=ContainerSlots(2, 2)
+        jail(), BOUNDS, volumes(in_memory=in_memory), folder, idle_seconds=60, slots=ContainerSlots(2, 2)
     )
     try:
         yield containers
@@ -45,16 +51,25 @@ async def opened(folder: Path) -> AsyncIterator[Containers]:
         await containers.close()
 
 
+def room(per_user: int) -> Admission:
+    """Return a count of what users hold."""
+    return Admission(Quota("files, pages and running outputs", 2 * per_user, per_user))
+
+
+def access_to(containers: Containers, contents: Admission, files: FakeFiles) -> ContainerAccess:
+    """Return the access of the one user, whose files and skills count in `contents`."""
+    uploaded, archives = uploaded_with(files, contents, lambda: ANONYMOUS), archives_with(contents, lambda: ANONYMOUS)
+    return ContainerAccess(containers, lambda: ANONYMOUS, uploaded, archives)
+
+
 async def test_files_for_container_count_until_written(tmp_path: Path) -> None:
-    contents = Admission(Quota("files, pages and running outputs", 2_000, 1_000))
-    files = FakeFiles(small=bytes(900), large=bytes(1_001))
-    uploaded = uploaded_with(files, contents, lambda: ANONYMOUS)
+    contents = room(1_000)
     async with opened(tmp_path / "containers") as containers:
-        access = ContainerAccess(containers, lambda: ANONYMOUS, uploaded)
+        access = access_to(containers, contents, FakeFiles(small=bytes(900), large=bytes(1_001)))
 
         async def put(*file_ids: str) -> None:
             choice = ContainerChoice(access, {"file_ids": file_ids}, "container")
-            choice.choose([])
+            await choice.choose([])
             async with choice.opened() as entry:
                 assert len(await files_of(entry)) == len(set(file_ids))
 
@@ -74,13 +89,200 @@ async def test_files_for_container_count_until_written(tmp_path: Path) -> None:
 
 
 async def test_concurrent_calls_share_one_new_container(tmp_path: Path) -> None:
-    uploaded = uploaded_with(FakeFiles(), Admission(Quota("files, pages and running outputs", 0, 0)), lambda: ANONYMOUS)
     async with opened(tmp_path / "containers") as containers:
-        choice = ContainerChoice(ContainerAccess(containers, lambda: ANONYMOUS, uploaded), {}, "container")
-        choice.choose([])
+        choice = ContainerChoice(access_to(containers, room(0), FakeFiles()), {}, "container")
+        await choice.choose([])
 
         async def call() -> str:
             async with choice.opened() as entry:
                 return entry.id
 
         assert await asyncio.gather(*(call() for _ in range(4))) == [choice.container_id] * 4
+
+
+# Skills
+
+MIB: Final = 2**20
+SUMS: Final = {"name": "sums", "description": "Adds numbers.", "path": "/mnt/data/skills/sums/SKILL.md"}
+
+
+async def shell(choice: ContainerChoice, command: str) -> str:
+    """Return what a command prints in the chosen container."""
+    async with choice.opened() as entry:
+        ran = await entry.container.command(command, 10, 2_000)
+        return ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("in_memory", [True, False], ids=["in memory", "on disk"])
+async def test_skill_is_in_new_container_and_listed(tmp_path: Path, in_memory: bool) -> None:
+    contents = room(30 * MIB)
+    async with opened(tmp_path / "containers", in_memory=in_memory) as containers:
+        access = access_to(containers, contents, FakeFiles())
+        choice = ContainerChoice(access, {"skills": [skill()]}, "container")
+        await choice.choose([])
+        assert choice.skills == [SUMS]
+        assert await shell(choice, "cat skills/sums/SKILL.md") == MANIFEST.decode()
+        assert await shell(choice, "skills/sums/scripts/add.sh 20 22; touch skills/sums/own") == "42\n"
+        async with choice.opened() as entry:
+            assert {file.path: file.by_user for file in await files_of(entry)} == {
+                "/mnt/data/skills/sums/SKILL.md": True,
+                "/mnt/data/skills/sums/own": False,
+                "/mnt/data/skills/sums/scripts/add.sh": True,
+            }
+        named = ContainerChoice(access, choice.container_id, "container")
+        await named.choose([])
+        assert named.skills == [SUMS]
+        assert contents.held == 0
+
+
+async def test_used_container_gets_missing_and_changed_skills_only(tmp_path: Path) -> None:
+    async with opened(tmp_path / "containers") as containers:
+        access = access_to(containers, room(MIB), FakeFiles())
+        first = ContainerChoice(access, {"skills": [skill()]}, "container")
+        await first.choose([])
+        await shell(first, "echo edited > skills/sums/SKILL.md; echo kept > skills/sums/own")
+        files = {"SKILL.md": b"second"}
+        second = ContainerChoice(access, {"skills": [skill(), skill("more", archive(files), "More.")]}, "container")
+        await second.choose([first.container_id])
+        assert [each["name"] for each in second.skills] == ["sums", "more"]
+        assert await shell(second, "cat skills/*/SKILL.md") == "secondedited\n"
+        third = ContainerChoice(access, {"skills": [skill("sums", archive(files), "New.")]}, "container")
+        await third.choose([first.container_id])
+        assert [(each["name"], each["description"]) for each in third.skills] == [("sums", "New."), ("more", "More.")]
+        assert await shell(third, "cat skills/sums/SKILL.md skills/sums/own") == "secondkept\n"
+
+
+@pytest.mark.parametrize(
+    ("zipped", "why"),
+    [
+        (b"text", "not a zip archive"),
+        (archive().replace(b"PK\x01\x02", b"PK\x01\x03"), "are damaged"),
+        (archive({"SKILL.md": b"", "bomb": bytes(26 * MIB)}), "more than 25 MiB"),
+        (archive({"SKILL.md": b"", **{f"{number}": bytes(20 * MIB) for number in range(4)}}), "64 MiB"),
+    ],
+)
+async def test_skill_that_is_not_valid_is_refused_before_any_container(tmp_path: Path, zipped: bytes, why: str) -> None:
+    contents = room(64 * MIB)
+    async with opened(tmp_path / "containers") as containers:
+        access = access_to(containers, contents, FakeFiles())
+        choice = ContainerChoice(access, {"skills": [skill(), skill("bad", zipped)]}, "environment")
+        for refusing in (choice.check, partial(choice.choose, [])):
+            with pytest.raises(UnavailableTool, match=f"^The skill 'bad' cannot be .* {why}") as refused:
+                await refusing()
+            error = refused.value.at("tools[0]")
+            assert (error.param, error.code) == ("tools[0].environment.skills[1].source.data", "invalid_value")
+        with pytest.raises(SkillNotAdded, match=why):
+            await access.create((), [skill("bad", zipped)])
+        assert (contents.held, access.owned()) == (0, [])
+
+
+async def test_data_that_is_not_base64_is_refused(tmp_path: Path) -> None:
+    async with opened(tmp_path / "containers") as containers:
+        choice = ContainerChoice(access_to(containers, room(MIB), FakeFiles()), {"skills": [not_base64()]}, "container")
+        with pytest.raises(UnavailableTool, match="Its data is not base64"):
+            await choice.check()
+
+
+def not_base64() -> dict[str, Any]:
+    return skill() | {"source": {"type": "base64", "media_type": "application/zip", "data": "~~~~"}}
+
+
+async def test_skills_count_for_their_user_while_open(tmp_path: Path) -> None:
+    contents = room(2_000)
+    async with opened(tmp_path / "containers") as containers:
+        access = access_to(containers, contents, FakeFiles())
+        await access.check_skills([skill()], None)
+        small = skill("s", archive({"SKILL.md": bytes(1_000)}))
+        for held, each in ((1_900, skill()), (1_000, small)):
+            with contents.reserve(ANONYMOUS).add(held), pytest.raises(ApiError, match="too many files") as refused:
+                await access.check_skills([each], None)
+            assert refused.value.status == 429
+        await access.check_skills([small], None)
+        for zipped in (bytes(2_100), archive({"SKILL.md": bytes(2_100)})):
+            with pytest.raises(SkillNotAdded, match="more than 2000 bytes"):
+                await access.check_skills([skill("s", zipped)], None)
+        assert contents.held == 0
+
+
+async def test_number_of_skills_of_a_container_is_bounded(tmp_path: Path) -> None:
+    small = archive({"SKILL.md": b""})
+    async with opened(tmp_path / "containers") as containers:
+        access = access_to(containers, room(MIB), FakeFiles())
+        entry = await access.create((), [skill(f"s{number}", small) for number in range(30)])
+        await access.add_skills(entry, [skill("s0", small), skill("a", small)])
+        await access.add_skills(entry, [skill("s0", archive({"SKILL.md": b"new"})), skill("b", small)])
+        for use in (partial(access.add_skills, entry), partial(access.check_skills, entry=entry)):
+            with pytest.raises(SkillNotAdded, match="more than 32 skills"):
+                await use([skill("c", small)])
+        await access.add_skills(entry, [skill("a", archive({"SKILL.md": b"", "more": b""}))])
+        assert "/mnt/data/skills/a/more" in entry.given
+        await access.add_skills(entry, [skill("a", small)])
+        assert len(entry.given) == 32
+
+
+async def test_size_of_all_skills_together_is_bounded(tmp_path: Path) -> None:
+    async with opened(tmp_path / "containers") as containers:
+        access = access_to(containers, room(128 * MIB), FakeFiles())
+        large = archive({"SKILL.md": b"", "a": bytes(20 * MIB), "b": bytes(20 * MIB)})
+        await access.check_skills([skill("a", large)], None)
+        with pytest.raises(SkillNotAdded, match=r"The skill 'b' .* 64 MiB") as refused:
+            await access.check_skills([skill("a", large), skill("b", large)], None)
+        assert refused.value.number == 1
+
+
+async def test_skills_of_one_user_are_not_shown_to_another(tmp_path: Path) -> None:
+    user = Owner("ada", {})
+    contents = room(MIB)
+
+    def current_user() -> Owner:
+        return user
+
+    async with opened(tmp_path / "containers") as containers:
+        uploaded, archives = uploaded_with(FakeFiles(), contents, current_user), archives_with(contents, current_user)
+        access = ContainerAccess(containers, current_user, uploaded, archives)
+        entry = await access.create((), [skill()])
+        user = Owner("bob", {})
+        theirs = ContainerChoice(access, entry.id, "container")
+        await theirs.choose([])
+        assert theirs.skills == []
+        with pytest.raises(ToolError, match="was not found"):
+            await shell(theirs, "true")
+        own = ContainerChoice(access, {"skills": [skill("other")]}, "container")
+        await own.choose([entry.id])
+        assert own.container_id != entry.id
+        assert await shell(own, "ls skills") == "other\n"
+
+
+async def test_skill_that_does_not_fit_is_reported(tmp_path: Path) -> None:
+    files = {"SKILL.md": b"", **{f"{number}": b"" for number in range(400)}}
+    async with opened(tmp_path / "containers") as containers:
+        access = access_to(containers, room(MIB), FakeFiles())
+        choice = ContainerChoice(access, {"skills": [skill("s", archive(files))]}, "container")
+        await choice.choose([])
+        with pytest.raises(
+            ToolError, match=r"^The skill 's' cannot be put into the container\. The skill does not fit"
+        ):
+            await shell(choice, "true")
+        assert access.owned() == []
+
+
+@pytest.mark.parametrize("in_memory", [True, False], ids=["in memory", "on disk"])
+@pytest.mark.parametrize(
+    "prepared",
+    ["ln -s {outside} skills", "mkdir skills; ln -s {outside} skills/sums", "touch skills", "mkdir -p {manifest}"],
+)
+async def test_skill_is_not_written_where_code_put_something_else(
+    tmp_path: Path, in_memory: bool, prepared: str
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir(mode=0o777)
+    async with opened(tmp_path / "containers", in_memory=in_memory) as containers:
+        access = access_to(containers, room(MIB), FakeFiles())
+        choice = ContainerChoice(access, {}, "container")
+        await choice.choose([])
+        await shell(choice, prepared.format(outside=outside, manifest="skills/sums/SKILL.md"))
+        later = ContainerChoice(access, {"skills": [skill()]}, "container")
+        await later.choose([choice.container_id])
+        with pytest.raises(ToolError, match="Code has closed or replaced the folder '/mnt/data/skills/sums'"):
+            await shell(later, "true")
+        assert list(outside.iterdir()) == []

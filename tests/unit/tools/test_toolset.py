@@ -22,7 +22,7 @@ from llama_stack_responses.generation.tool_execution import ToolExecution
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.client.function import FunctionTool
 from llama_stack_responses.tools.registry import client_tools
-from llama_stack_responses.tools.tool import NeedsPreparation, NeedsService
+from llama_stack_responses.tools.tool import NeedsCheck, NeedsPreparation
 from llama_stack_responses.tools.tool_function import Function, Invocation
 from llama_stack_responses.tools.toolset import Toolset
 from tests.support.reservations import unlimited
@@ -168,22 +168,22 @@ def test_unavailable_tool_is_refused_with_name_of_setting(policy: Any) -> None:
     assert "'unavailable_tools: {file_search: omit}': see docs/guides/tools.md." in caught.value.message
 
 
-class UnavailableFunctionTool(FunctionTool, NeedsPreparation, NeedsService):
+class UnavailableFunctionTool(FunctionTool, NeedsPreparation, NeedsCheck):
     """A tool that turns out to be unavailable when it is prepared, or when its service is checked."""
 
     async def prepare(self, *_: Any) -> None:
-        await self.check_service()
+        await self.check()
 
-    async def check_service(self) -> None:
+    async def check(self) -> None:
         Unavailable().replacement("web_search")
 
 
-@pytest.mark.parametrize("found_by", ["prepare", "check_services"])
+@pytest.mark.parametrize("found_by", ["prepare", "check"])
 async def test_refusal_of_declared_tool_names_its_place_whenever_it_is_found(found_by: str) -> None:
     request = CreateRequest(model="m", tools=[function("f"), {"type": "web_search", "name": "w"}])
     toolset = Toolset(request, {**client_tools(), "web_search": UnavailableFunctionTool})
     with pytest.raises(ApiError, match="This stack has no provider for tools of the type 'web_search'") as caught:
-        await (toolset.prepare([], NO_STAGEHAND) if found_by == "prepare" else toolset.check_services())
+        await (toolset.prepare([], NO_STAGEHAND) if found_by == "prepare" else toolset.check())
     assert caught.value.param == "tools[1].type"
 
 

@@ -12,6 +12,7 @@ from llama_stack_responses.core.exchanges import with_exchanges
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.transcript import Transcript
+from llama_stack_responses.sandbox.skill_archive import SkillArchive
 from llama_stack_responses.tools.registry import HostedToolServices, tool_makers
 from tests.support.generation_harness import GenerationHarness
 from tests.support.image_server import as_replayed
@@ -34,6 +35,12 @@ async def no_file(file_id: str) -> AsyncIterator[tuple[str, bytes]]:
     yield  # type: ignore[unreachable]
 
 
+@asynccontextmanager
+async def no_archive(_: str) -> AsyncIterator[SkillArchive]:
+    raise AssertionError("there are no skills")
+    yield  # type: ignore[unreachable]
+
+
 class ToolsHarness(GenerationHarness):
     """Run one generation.
 
@@ -46,7 +53,8 @@ class ToolsHarness(GenerationHarness):
     """
 
     def __init__(self, services: Json, rounds: Sequence[Round], *, history: Sequence[Json] = (), **fields: Any) -> None:
-        makers = tool_makers(HostedToolServices(current_user=lambda: ANONYMOUS, uploaded=no_file, **services))
+        stack = HostedToolServices(current_user=lambda: ANONYMOUS, uploaded=no_file, archives=no_archive, **services)
+        makers = tool_makers(stack)
         super().__init__(*rounds, makers=makers, history=history, **fields)
         self.events: list[Json] = []
 
