@@ -105,9 +105,8 @@ class SkillArchive:
         Raises:
             InvalidSkill: it is damaged.
         """
-        content = self._archive[file.begin : file.end]
-        if file.deflated:
-            content = _inflated(content, file)
+        packed = memoryview(self._archive)[file.begin : file.end]
+        content = _inflated(packed, file) if file.deflated else bytes(packed)
         if len(content) != file.bytes or zlib.crc32(content) != file.checksum:
             raise _damaged(file)
         return content
@@ -128,10 +127,10 @@ def check_size(size: int) -> None:
         raise InvalidSkill(f"The files of all skills may have {MAX_SKILL_BYTES // 2**20} MiB.")
 
 
-def _inflated(content: bytes, file: SkillFile) -> bytes:
+def _inflated(packed: memoryview, file: SkillFile) -> bytes:
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
-        inflated = inflater.decompress(content, file.bytes + 1)
+        inflated = inflater.decompress(packed, file.bytes + 1)
     except zlib.error:
         raise _damaged(file) from None
     if not inflater.eof or inflater.unused_data:

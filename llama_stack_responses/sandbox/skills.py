@@ -15,6 +15,8 @@ from .skill_archive import MANIFEST, SkillArchive
 SKILLS: Final = "skills"
 """The folder of all skills in a container's folder. Each has a subfolder of its name."""
 
+_PIECE_CHARACTERS: Final = 2**18
+
 OpenArchive = Callable[[str], AbstractAsyncContextManager[SkillArchive]]
 """Yields the archive of a skill from its base64.
 
@@ -37,14 +39,20 @@ class Skill:
     @classmethod
     def of(cls, declared: Json) -> Skill:
         """Return the skill of an entry of `skills`. Takes long for large ones."""
-        return cls(
-            declared["name"], declared["description"], hashlib.sha256(declared["source"]["data"].encode()).digest()
-        )
+        return cls(declared["name"], declared["description"], _digest(declared["source"]["data"]))
 
     @property
     def folder(self) -> str:
         """The path of its folder, relative to the container's folder."""
         return f"{SKILLS}/{self.name}"
+
+
+def _digest(data: str) -> bytes:
+    """Return the digest of a text, encoded in pieces: each holds the interpreter lock."""
+    digest = hashlib.sha256()
+    for start in range(0, len(data), _PIECE_CHARACTERS):
+        digest.update(data[start : start + _PIECE_CHARACTERS].encode())
+    return digest.digest()
 
 
 def shown(name: str, description: str) -> Json:
