@@ -3,6 +3,9 @@
 It comes from a client and is not trusted. All headers are checked before any content is read, and only files of the
 plain format are accepted: no zip64, no encryption, no links. What a file decompresses to is bounded by its declared
 size, which is bounded itself. The functions block.
+
+The module `zipfile` is not used: it builds an object for each entry, of which there may be a million, before the first
+one can be checked, and it accepts zip64 and data before the archive, so that a check ahead of it may see another list.
 """
 
 from __future__ import annotations
