@@ -240,7 +240,7 @@ class ChunkReader:
         if self.characters > self.max_characters:
             raise self.cut()
         if chunk.usage is not None:
-            self._usage, self._timings = chunk.usage, (chunk.__pydantic_extra__ or {}).get("timings")
+            self._usage, self._timings = chunk.usage, getattr(chunk, "timings", None)
         if not chunk.choices:
             return []
         choice = chunk.choices[0]

@@ -59,6 +59,7 @@ class _Chunk:
     model: str
     choices: list[_Choice]
     usage: Any
+    timings: Any
     service_tier: str | None
 
 
@@ -201,8 +202,8 @@ async def _is_healthy(provider: Any) -> bool | None:
 async def _in_one(completion: Any) -> AsyncGenerator[Any]:
     """Yield a completion as the single chunk of a stream."""
     choices = [_Choice(each.message, each.finish_reason, each.logprobs) for each in completion.choices]
-    tier = getattr(completion, "service_tier", None)
-    yield _Chunk(completion.id, completion.model, choices, completion.usage, tier)
+    timings, tier = (getattr(completion, name, None) for name in ("timings", "service_tier"))
+    yield _Chunk(completion.id, completion.model, choices, completion.usage, timings, tier)
 
 
 def _from_status(error: openai.APIStatusError) -> ApiError:

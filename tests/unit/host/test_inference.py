@@ -9,9 +9,14 @@ import httpx2
 import openai
 import pytest
 from llama_stack.core.routers import inference as host
+from openai.types.chat import ChatCompletion
 
+from llama_stack_responses.chat.chunks import ChunkReader
 from llama_stack_responses.chat.inference import Extender, Receive
+from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.stream.deltas import Finish, Text
+from llama_stack_responses.core.stream.usage import Usage
 from llama_stack_responses.host.inference import HostInference
 from llama_stack_responses.wire.responses import failure
 from tests.support.inference import chunk, finish, reasoning, text
@@ -194,6 +199,25 @@ async def test_router_holds_no_messages_while_chunks_are_pushed() -> None:
     await inference.open_stream(CHAT, lambda _: True)
     assert provider.requests[0].messages == []
     assert CHAT["messages"]
+
+
+class WholeProvider(Provider):
+    """Answers without a stream, as llama.cpp does."""
+
+    async def openai_chat_completion(self, params: Any) -> Any:
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hello"}}
+        usage = {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11}
+        answer = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+        return ChatCompletion.model_validate(answer | {"usage": usage, "timings": {"cache_n": 7}})
+
+
+async def test_usage_of_an_unstreamed_answer_has_the_cached_tokens() -> None:
+    inference = HostInference(host.InferenceRouter(Table(WholeProvider())), store_chat_completions=False)
+    [whole] = [each async for each in await inference.open_stream({**CHAT, "stream": False})]
+    reader = ChunkReader(Profile(), 1000)
+    assert [*reader.read(whole)] == [Text("Hello")]
+    [*_, end] = reader.end()
+    assert end == Finish("stop", Usage(10, 1, cached_tokens=7))
 
 
 async def test_router_that_stores_completions_gets_every_chunk() -> None:
