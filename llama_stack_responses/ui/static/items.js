@@ -147,7 +147,6 @@ function compaction(item) {
 function tools(item) {
   const line = [icon("list"), h("span", { class: "what" }, item.title), h("span", { class: "hint" }, (item.names ?? []).join(", "))];
   if (item.error) line.push(h("span", { class: "mark", "data-state": "bad" }, icon("alert"), h("span", { class: "hidden-text" }, "failed")));
-  const drawn = item.type === "image_generation_call" && item.results?.length > 0; // the image is the answer
   return h(
     "article",
     { class: "item tool", "data-failed": item.error ? "yes" : null, "aria-label": item.title, tabindex: -1 },
