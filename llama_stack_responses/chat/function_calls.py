@@ -96,7 +96,10 @@ def _code(item: Json) -> Json:
 
 
 def _image(item: Json) -> Json:
-    output = generated(item.get("id", "")) if item.get("result") else "(The image was not generated.)"
+    if item.get("result"):
+        output = generated(item.get("id", ""))
+    else:
+        output = (item.get("error") or {}).get("message") or "(The image was not generated.)"
     return _exchange(GENERATE, {"prompt": item.get("revised_prompt") or ""}, output)
 
 

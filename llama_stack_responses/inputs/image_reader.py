@@ -40,15 +40,16 @@ class ImageReader:
             ValueError: the image is too large, or its data is not base64; the message is a sentence.
         """
         count = self._counting(hold)
-        url = image.get("result") or image.get("image_url") or ""
+        url = image.get("image_url") or ""
         if file_id := image.get("file_id"):
             return (await self._files.read(file_id, count)).content
         if url.lower().startswith(("http://", "https://")):
             hold(CONNECTION_BYTES)
             return (await self._fetcher.get(url, count)).body
-        count(decoded_bytes(url))
+        data = image.get("result") or url
+        count(decoded_bytes(data))
         try:
-            return await decoded(url, url.find(",", 0, _HEAD_CHARACTERS) + 1)
+            return await decoded(data, data.find(",", 0, _HEAD_CHARACTERS) + 1)
         except ValueError:
             raise ValueError("its data is not valid base64.") from None
 

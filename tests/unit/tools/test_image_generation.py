@@ -189,6 +189,21 @@ async def test_generated_image_can_be_edited_in_the_same_and_in_a_later_turn(ser
     assert [item["status"] for item in items(second)] == ["completed", "completed", "failed"]
 
 
+async def test_url_in_the_result_of_an_item_is_not_fetched(served: image_server.ImageServer, web: Web) -> None:
+    item: Json = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": web.url("/image")}
+    edit = drawing({"prompt": "A hat", "images": [image_name("ig_1")]})
+    harness = await turn(services(served), edit, input=[item, message()])
+    assert "its data is not valid base64" in outputs(harness)[-1]
+    assert web.seen == []
+
+
+async def test_model_reads_why_an_image_of_a_resent_call_was_blocked(served: image_server.ImageServer) -> None:
+    error = {"type": "image_generation_user_error", "code": "moderation_blocked", "message": "It was refused."}
+    item: Json = {"type": "image_generation_call", "id": "ig_1", "status": "failed", "result": None, "error": error}
+    harness = await turn(services(served), input=[item, message()])
+    assert outputs(harness) == ["It was refused."]
+
+
 async def test_action_edit_edits_the_newest_images(served: image_server.ImageServer) -> None:
     tool = {**TOOL, "action": "edit"}
     history = [message(data_url(png(5))), message(data_url(png(7)), data_url(png(8)))]
