@@ -67,7 +67,6 @@ _SIGNATURE_CHARACTERS: Final = 1024
 _NAME_CHARACTERS: Final = 1024
 _MAX_CALLS: Final = 256
 """Maximum calls of one round."""
-"""Maximum of a reported number of tokens: the largest integer that every JSON decoder reads."""
 _MAX_INDEX: Final = 2**31 - 1
 """Maximum of a position in an annotation."""
 _MAX_TOP_LOGPROBS: Final = 20

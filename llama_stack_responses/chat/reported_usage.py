@@ -8,6 +8,7 @@ from ..core.stream.usage import Usage
 from .pieces import member
 
 _MAX_TOKENS: Final = 2**53
+"""Maximum of a reported number of tokens: the largest integer that every JSON decoder reads."""
 
 
 def reported_usage(usage: Any, timings: Any) -> Usage:
