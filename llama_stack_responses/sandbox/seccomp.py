@@ -10,36 +10,38 @@ can be counted. A thread or call that would separate them (clone(2), close_range
 whose flags a filter cannot read; the C library then uses clone(2). Delayed signals of the kernel (timer_create(2),
 F_SETSIG) are refused: a SIGCONT would resume a stopped process after its call. Locks on files that belong to no process
 (F_OFD_SETLK) are refused, so that those of a container can be counted. The same calls by the numbers of another
-ABI (x32, 32 bits) are refused too. The filter has the format of seccomp(2): eight bytes per instruction.
+ABI (x32, 32 bits) are refused too.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import struct
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-_LOAD: Final = 0x20
-_JUMP_IF_EQUAL: Final = 0x15
-_JUMP_IF_AT_LEAST: Final = 0x35
-_AND: Final = 0x54
-_RETURN: Final = 0x06
+from .filter_assembly import (
+    ALLOW,
+    AND,
+    ARCHITECTURE,
+    ARCHITECTURES,
+    ARGUMENTS,
+    ERROR,
+    JUMP_IF_AT_LEAST,
+    JUMP_IF_EQUAL,
+    KILL,
+    LOAD,
+    NOT_PERMITTED,
+    NUMBER,
+    RETURN,
+    Step,
+    assembled,
+)
 
-_ALLOW: Final = 0x7FFF0000
-_KILL: Final = 0x80000000
-_ERROR: Final = 0x00050000
-_NOT_PERMITTED: Final = _ERROR | 1
-_NO_SUCH_CALL: Final = _ERROR | 38
-_NO_SUCH_FAMILY: Final = _ERROR | 97
-_NOT_SUPPORTED: Final = _ERROR | 95
-"""Actions for a call: the last four fail it with EPERM, ENOSYS, EAFNOSUPPORT and EOPNOTSUPP."""
-
-_NUMBER: Final = 0
-_ARCHITECTURE: Final = 4
-_ARGUMENTS: Final = (16, 24, 32, 40)
-"""Offsets in the filter's input (`struct seccomp_data`). Only the lower half of an argument is read: all are `int`s."""
+_NO_SUCH_CALL: Final = ERROR | 38
+_NO_SUCH_FAMILY: Final = ERROR | 97
+_NOT_SUPPORTED: Final = ERROR | 95
+"""Actions that fail a call with ENOSYS, EAFNOSUPPORT and EOPNOTSUPP."""
 
 _REFUSED_FCNTL: Final = (10, 37, 38, 1024, 1026, 1031)
 _BUFFER_SIZES: Final = (7, 8, 32, 33)
@@ -54,8 +56,6 @@ _OTHER_FILES: Final = 0x2
 
 _OTHER_TABLE: Final = 0x40000000
 """On x86-64, numbers from here on are the x32 ABI's numbers of the same calls."""
-
-_ARCHITECTURES: Final[Mapping[str, int]] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 _REFUSED_EVERYWHERE: Final[dict[str, int]] = {
     "io_uring_setup": 425,
@@ -187,86 +187,68 @@ _EXAMINED: Final[Mapping[str, Mapping[str, Mapping[str, int]]]] = {
 }
 """Calls that fail with another error or depend on arguments, by the label in the filter that decides."""
 
-_Step = tuple[int, int, str]
-"""An instruction: its code, its operand, and the label of a jump's target."""
-
-_DECISIONS: Final[Sequence[str | _Step]] = [
+_DECISIONS: Final[Sequence[str | Step]] = [
     "family",
-    (_LOAD, _ARGUMENTS[0], ""),
-    (_JUMP_IF_EQUAL, socket.AF_UNIX, "allow"),
-    (_RETURN, _NO_SUCH_FAMILY, ""),
+    (LOAD, ARGUMENTS[0], ""),
+    (JUMP_IF_EQUAL, socket.AF_UNIX, "allow"),
+    (RETURN, _NO_SUCH_FAMILY, ""),
     "pipe",
-    (_LOAD, _ARGUMENTS[1], ""),
-    *((_JUMP_IF_EQUAL, each, "forbid") for each in _REFUSED_FCNTL),
-    (_RETURN, _ALLOW, ""),
+    (LOAD, ARGUMENTS[1], ""),
+    *((JUMP_IF_EQUAL, each, "forbid") for each in _REFUSED_FCNTL),
+    (RETURN, ALLOW, ""),
     "option",
-    (_LOAD, _ARGUMENTS[1], ""),
-    (_JUMP_IF_EQUAL, socket.SOL_SOCKET, "option of a socket"),
-    (_RETURN, _ALLOW, ""),
+    (LOAD, ARGUMENTS[1], ""),
+    (JUMP_IF_EQUAL, socket.SOL_SOCKET, "option of a socket"),
+    (RETURN, ALLOW, ""),
     "option of a socket",
-    (_LOAD, _ARGUMENTS[2], ""),
-    *((_JUMP_IF_EQUAL, each, "forbid") for each in _BUFFER_SIZES),
-    (_RETURN, _ALLOW, ""),
+    (LOAD, ARGUMENTS[2], ""),
+    *((JUMP_IF_EQUAL, each, "forbid") for each in _BUFFER_SIZES),
+    (RETURN, ALLOW, ""),
     "memory",
-    (_LOAD, _ARGUMENTS[3], ""),
-    (_AND, _SHARED_WITHOUT_FILE, ""),
-    (_JUMP_IF_EQUAL, _SHARED_WITHOUT_FILE, "forbid"),
-    (_RETURN, _ALLOW, ""),
+    (LOAD, ARGUMENTS[3], ""),
+    (AND, _SHARED_WITHOUT_FILE, ""),
+    (JUMP_IF_EQUAL, _SHARED_WITHOUT_FILE, "forbid"),
+    (RETURN, ALLOW, ""),
     "thread",
-    (_LOAD, _ARGUMENTS[0], ""),
-    (_AND, _THREAD | _SAME_FILES, ""),
-    (_JUMP_IF_EQUAL, _THREAD, "forbid"),
-    (_RETURN, _ALLOW, ""),
+    (LOAD, ARGUMENTS[0], ""),
+    (AND, _THREAD | _SAME_FILES, ""),
+    (JUMP_IF_EQUAL, _THREAD, "forbid"),
+    (RETURN, ALLOW, ""),
     "files",
-    (_LOAD, _ARGUMENTS[2], ""),
-    (_AND, _OTHER_FILES, ""),
-    (_JUMP_IF_EQUAL, _OTHER_FILES, "forbid"),
-    (_RETURN, _ALLOW, ""),
+    (LOAD, ARGUMENTS[2], ""),
+    (AND, _OTHER_FILES, ""),
+    (JUMP_IF_EQUAL, _OTHER_FILES, "forbid"),
+    (RETURN, ALLOW, ""),
     "allow",
-    (_RETURN, _ALLOW, ""),
+    (RETURN, ALLOW, ""),
     "forbid",
-    (_RETURN, _NOT_PERMITTED, ""),
+    (RETURN, NOT_PERMITTED, ""),
     "unsupported",
-    (_RETURN, _NOT_SUPPORTED, ""),
+    (RETURN, _NOT_SUPPORTED, ""),
     "refuse",
-    (_RETURN, _NO_SUCH_CALL, ""),
+    (RETURN, _NO_SUCH_CALL, ""),
 ]
 """The part after the comparison of call numbers: instructions, and the labels to jump to."""
 
 
 def filter_program(machine: str) -> bytes | None:
     """Return the filter for an architecture, by its name in uname(2); None for an unknown one."""
-    if machine not in _ARCHITECTURES:
+    if machine not in ARCHITECTURES:
         return None
     refused = [(number, "refuse") for number in (_REFUSED[machine] | _REFUSED_EVERYWHERE).values()]
     examined = [(number, label) for label, calls in _EXAMINED[machine].items() for number in calls.values()]
-    return _assembled(
+    return assembled(
         [
-            (_LOAD, _ARCHITECTURE, ""),
-            (_JUMP_IF_EQUAL, _ARCHITECTURES[machine], "number"),
-            (_RETURN, _KILL, ""),
+            (LOAD, ARCHITECTURE, ""),
+            (JUMP_IF_EQUAL, ARCHITECTURES[machine], "number"),
+            (RETURN, KILL, ""),
             "number",
-            (_LOAD, _NUMBER, ""),
-            (_JUMP_IF_AT_LEAST, _OTHER_TABLE, "refuse"),
-            *((_JUMP_IF_EQUAL, number, label) for number, label in sorted(refused + examined)),
-            (_RETURN, _ALLOW, ""),
+            (LOAD, NUMBER, ""),
+            (JUMP_IF_AT_LEAST, _OTHER_TABLE, "refuse"),
+            *((JUMP_IF_EQUAL, number, label) for number, label in sorted(refused + examined)),
+            (RETURN, ALLOW, ""),
             *_DECISIONS,
         ]
-    )
-
-
-def _assembled(lines: Sequence[str | _Step]) -> bytes:
-    """Assemble the instructions; a jump is encoded as the number of instructions to skip."""
-    labels: dict[str, int] = {}
-    steps: list[_Step] = []
-    for line in lines:
-        if isinstance(line, str):
-            labels[line] = len(steps)
-        else:
-            steps.append(line)
-    return b"".join(
-        struct.pack("=HBBI", code, labels[target] - here - 1 if target else 0, 0, number)
-        for here, (code, number, target) in enumerate(steps)
     )
 
 
