@@ -99,14 +99,15 @@ def unconfinable() -> str | None:
     return None
 
 
-def confine() -> bool:
-    """Confine this process for the rest of its life; return whether the kernel did."""
+def confine(seconds: int) -> bool:
+    """Confine this process for the rest of its life, which has that processor time; return whether the kernel did."""
     os.environ.clear()
     # Dates of programs are the same on all servers. The C library would read a file for another time zone.
     os.environ["TZ"] = "UTC0"
     time.tzset()
-    for limit in (resource.RLIMIT_NPROC, resource.RLIMIT_NOFILE):
-        resource.setrlimit(limit, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     instructions = filter_program(os.uname().machine)
     program = _Program(len(instructions) // 8, instructions)
     return not _prctl(_NO_NEW_PRIVILEGES, 1, None) and not _prctl(_SECCOMP, _FILTER, ctypes.byref(program))

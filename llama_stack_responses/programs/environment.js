@@ -1,6 +1,6 @@
 /*
  * What a program sees, and how its worker process drives it. An expression: a function that takes the settings as JSON,
- * prepares the global object, and returns the function through which `program_task.py` gives its commands.
+ * prepares the global object, and returns the function that takes the commands of `program_task.py`.
  *
  * It is evaluated as a single line. So an error's place is in the program exactly if its line is not the first, and
  * there are no comments up to the end of a line. The program may replace every global object and method. So this code
@@ -8,7 +8,7 @@
  */
 (settingsText) => {
   "use strict";
-  const { Date, Error, Math, Object, Promise, Proxy, RangeError, RegExp, String, TypeError } = globalThis;
+  const { Date, Error, Math, Object, Promise, Proxy, RangeError, RegExp, String, TypeError, queueMicrotask } = globalThis;
   const { apply, construct, defineProperty, deleteProperty } = Reflect;
   const { parse, stringify } = JSON;
   const { floor, min } = Math;
@@ -47,23 +47,23 @@
 
   /* The end of the program */
 
+  const LINES_BEFORE = 2; /* that AsyncFunction puts before its body */
   let ended = null;
-  let failure = null;
   let aborted = false;
+  let failure = "";
 
-  const lineOf = (error) => {
-    const stack = error.stack;
-    const frame = /<input>:(\d+):\d+/g;
-    for (let found; typeof stack === "string" && (found = apply(exec, frame, [stack])); ) {
-      if (+found[1] > settings.lines_before) return ` (line ${found[1] - settings.lines_before})`;
+  const lineIn = (stack) => {
+    const frame = /<input>:(\d+):/g;
+    for (let found; (found = apply(exec, frame, [stack])); ) {
+      if (+found[1] > LINES_BEFORE) return ` (line ${found[1] - LINES_BEFORE})`;
     }
     return "";
   };
 
   const described = (error) => {
     const what = error instanceof Error ? String(error) : "Error: " + shown(error);
-    const line = typeof error === "object" && error !== null ? lineOf(error) : "";
-    return apply(slice, what, [0, settings.failure_characters]) + line;
+    const stack = typeof error === "object" && error !== null ? error.stack : "";
+    return apply(slice, what, [0, settings.failure_characters]) + (typeof stack === "string" ? lineIn(stack) : "");
   };
 
   const fail = (error) => {
@@ -72,6 +72,16 @@
     try {
       failure = described(error);
     } catch {}
+  };
+
+  /* Call a function of the program that nothing in the program waits for. */
+  const callAlone = (callback, values) => {
+    try {
+      apply(callback, undefined, values);
+    } catch (error) {
+      if (!aborted) fail(error);
+      aborted = true;
+    }
   };
 
   /* Calls of tools */
@@ -84,13 +94,14 @@
 
   const call = (tool, argument) => {
     const json = argument === undefined ? "{}" : stringify(argument);
+    /* It has the line of the call. Its `stack` may run the program, so it comes before the checks. */
+    const error = new Error();
     if (typeof json !== "string") throw new TypeError("The argument of a tool has to be a value of JSON.");
     if (json.length > settings.argument_characters) throw new RangeError(`The argument of a tool has more than ${settings.argument_characters} characters as JSON.`);
     const size = argumentsSize + json.length;
     if (size > settings.all_arguments_characters) throw new RangeError(`The arguments of all calls have more than ${settings.all_arguments_characters} characters as JSON.`);
     if (callCount === settings.calls) throw new RangeError(`A program makes at most ${settings.calls} calls.`);
-    /* Made here, it has the line of the call. */
-    const entry = { __proto__: null, hosted: settings.tools[tool].hosted, open: true, error: new Error() };
+    const entry = { __proto__: null, hosted: settings.tools[tool].hosted, open: true, error };
     const promise = new Promise((resolve, reject) => {
       entry.resolve = resolve;
       entry.reject = reject;
@@ -167,7 +178,7 @@
     const { callback, due, values } = timers[next];
     delete timers[next];
     now = due;
-    apply(callback, undefined, values);
+    callAlone(callback, values);
     return true;
   };
 
@@ -199,7 +210,8 @@
     define(globalThis, "Date", VirtualDate);
     for (const name of ["performance", "Atomics", "SharedArrayBuffer", "WeakRef", "FinalizationRegistry"]) deleteProperty(globalThis, name);
     const console = { log, info: log, warn: log, error: log, debug: log };
-    const added = { text, tools, console, setTimeout, clearTimeout };
+    const microtask = (callback) => queueMicrotask(() => callAlone(callback, []));
+    const added = { text, tools, console, setTimeout, clearTimeout, queueMicrotask: microtask };
     for (const name in added) define(globalThis, name, added[name]);
   };
   prepareGlobals();
@@ -214,14 +226,15 @@
       define(ending, "constructor", Promise);
       const value = await ending;
       if (value !== undefined) text(value);
-      ended = "completed";
+      if (!aborted) ended = "completed";
     } catch (error) {
-      fail(error);
+      if (!aborted) fail(error);
     }
   };
 
   /* Let the program run on after all its jobs are done; false if the step is over. */
   const advance = () => {
+    if (aborted) return false;
     let open = 0;
     let hosted = false;
     for (let i = 0; i < callCount; i++) {
@@ -256,17 +269,17 @@
     return `{"calls":[${callTexts}],"waiting":[${end ? "" : waiting}],"output":${shownOutput},"ended":${stringify(end)}}`;
   };
 
-  const abort = (why) => {
+  const abort = (why, stack) => {
     aborted = true;
     ended = "failed";
-    failure = why;
+    failure = why + lineIn(stack);
   };
 
   return (command, ...values) => {
     if (command === "result") results[values[0]] = { __proto__: null, kind: values[1], value: values[2] };
     else if (command === "run") run();
     else if (command === "advance") return advance();
-    else if (command === "abort") abort(values[0]);
+    else if (command === "abort") abort(values[0], values[1]);
     else return report();
   };
 };

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,63 +24,66 @@ STACK_BYTES: Final = 1 << 20
 _REPORT_SECONDS: Final = 1.0
 _REPORT_BYTES: Final = 64 << 20
 """Time and memory for the report, in addition: a program at its limits still shows what it did."""
-_LINES_BEFORE: Final = 2
-"""Lines that QuickJS puts before the body of a function made from text."""
-_FAILURE_CHARACTERS: Final = 2_048
-
+_PROCESS_SECONDS: Final = 8
+"""Processor time of the process. QuickJS notices its own limit late in some long operations."""
 _TOO_LONG: Final = f"Error: The program took more than {CPU_SECONDS:g} seconds of processor time."
 
 _ENVIRONMENT: Final = Path(__file__).with_name("environment.js").read_text().replace("\n", " ")
-_LINE: Final = re.compile(r"<input>:(\d+):")
 
 
 def read(content: bytes, options: Json) -> dict[str, str]:
-    """Return the report of a step as JSON in `text`, or the reason for failure as `problem`.
+    """Return the report of a step, or the reason for failure as `problem`.
+
+    `report` is JSON: calls as indexes of their tools and lengths of their arguments, the indexes of those that wait,
+    and how the program ended. `text` has the arguments of all calls and then the output.
 
     Args:
-        content: the code in UTF-8, then the values of the results.
-        options: `code_bytes`; `results`, a list of indexes, kinds and sizes in bytes; `settings` for the environment.
+        content: the settings of the environment, and the values of the results.
+        options: `settings_bytes`; `results`, a list of indexes, kinds and bytes.
     """
-    if not confine():
+    if not confine(_PROCESS_SECONDS):
         return {"problem": "unconfined"}
-    program = _Program(options["settings"] | {"code": content[: options["code_bytes"]].decode()})
-    at = options["code_bytes"]
+    at = options["settings_bytes"]
+    program = _Program(content[:at].decode())
     for index, kind, size in options["results"]:
         program.give(index, kind, content[at : at + size].decode())
         at += size
-    return {"text": program.step()}
+    report = json.loads(program.step())
+    texts = [arguments for _, arguments in report["calls"]]
+    report["calls"] = [[tool, len(arguments)] for tool, arguments in report["calls"]]
+    texts.append(report.pop("output"))
+    return {"report": json.dumps(report), "text": "".join(texts)}
 
 
 class _Program:
     """A program in its context.
 
     Args:
-        settings: what its environment needs.
+        settings: the settings of its environment, as JSON.
     """
 
-    def __init__(self, settings: Json) -> None:
+    def __init__(self, settings: str) -> None:
         self._context = Context()
         self._context.set_memory_limit(MEMORY_BYTES)
         self._context.set_max_stack_size(STACK_BYTES)
-        bounds = {"lines_before": _LINES_BEFORE, "failure_characters": _FAILURE_CHARACTERS}
-        self._command = self._context.eval(_ENVIRONMENT)(json.dumps(settings | bounds))
+        self._command = self._context.eval(_ENVIRONMENT)(settings)
 
     def give(self, index: int, kind: str, value: str) -> None:
         """Give the program the result of a call."""
         self._command("result", index, kind, value)
 
     def step(self) -> str:
-        """Run the program until it has ended or waits for calls without results; return the report."""
+        """Run the program until it has ended or waits for calls without results; return what it did, as JSON."""
         failure = self._failure()
         self._context.set_time_limit(_REPORT_SECONDS)
         self._context.set_memory_limit(MEMORY_BYTES + _REPORT_BYTES)
         if failure:
-            self._command("abort", failure)
+            self._command("abort", *failure)
         report: str = self._command("report")
         return report
 
-    def _failure(self) -> str | None:
-        """Run the program as far as possible; return why it was ended."""
+    def _failure(self) -> tuple[str, str] | None:
+        """Run the program as far as possible; return why it could not go on, and where it was."""
         deadline = time.process_time() + CPU_SECONDS
         try:
             self._enter(deadline, self._command, "run")
@@ -92,11 +94,9 @@ class _Program:
                     return None
         except JSException as error:
             what, _, stack = str(error).partition("\n")
-            if time.process_time() >= deadline:
-                what = _TOO_LONG
-            return what[:_FAILURE_CHARACTERS] + _place(stack)
+            return (what if time.process_time() < deadline else _TOO_LONG), stack
         except TimeoutError:
-            return _TOO_LONG
+            return _TOO_LONG, ""
 
     def _enter(self, deadline: float, call: Callable[..., Any], *arguments: str) -> Any:
         """Make one call into the context: its limit on time is for one call.
@@ -109,9 +109,3 @@ class _Program:
             raise TimeoutError
         self._context.set_time_limit(left)
         return call(*arguments)
-
-
-def _place(stack: str) -> str:
-    """Return the line of the program in a stack."""
-    lines = (int(each) - _LINES_BEFORE for each in _LINE.findall(stack))
-    return next((f" (line {each})" for each in lines if each > 0), "")

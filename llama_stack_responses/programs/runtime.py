@@ -12,10 +12,14 @@ the results arrived makes no difference.
 from __future__ import annotations
 
 import hashlib
+import json
+import struct
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Final, Literal
+from importlib.util import find_spec
+from itertools import accumulate, pairwise
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
@@ -23,6 +27,7 @@ from ..concurrency.offloading import computed
 from ..core.program_limits import CODE_CHARACTERS
 from ..core.surrogates import without_surrogates
 from ..process_pool.pool import Task, WorkerPool
+from ..process_pool.time_budget import TimeBudget
 from .confinement import unconfinable
 
 CALLS: Final = 256
@@ -38,18 +43,18 @@ RESULTS_CHARACTERS: Final = 8 << 20
 STEP_SECONDS: Final = 15.0
 """Time of a step, on a busy machine: three times the processor time that a program has."""
 
-_FAILURE_CHARACTERS: Final = 4_096
-"""Characters of the line with the reason for a failure, which follows the output."""
-_Arguments = Annotated[str, Field(max_length=ARGUMENT_CHARACTERS)]
+_FAILURE_CHARACTERS: Final = 2_048
+"""Characters of the reason for a failure, which follows the output."""
 _TASK: Final = "llama_stack_responses.programs.program_task"
 _LISTED_NAMES: Final = 50
 """Names of tools in the error for an unknown one."""
-_ESCAPED_BYTES: Final = 6
-"""Maximum bytes of a character in JSON."""
-_REPORT_BYTES: Final = _ESCAPED_BYTES * (ALL_ARGUMENTS_CHARACTERS + OUTPUT_CHARACTERS) + (1 << 20)
-_BROKEN: Final = "Error: The process of the program ended unexpectedly, perhaps because it used too much memory."
+_BYTES_PER_CHARACTER: Final = 4
+"""Maximum bytes of a character in UTF-8."""
+_REPORT_BYTES: Final = _BYTES_PER_CHARACTER * (ALL_ARGUMENTS_CHARACTERS + OUTPUT_CHARACTERS + _FAILURE_CHARACTERS)
+_BROKEN: Final = "Error: The program's process was ended. It used too much memory or processor time."
 _FAILURES: Final = {
     "seconds": f"Error: The program took more than {STEP_SECONDS:g} seconds.",
+    "budget": "Error: The programs of this response took too much time.",
     "unconfined": "Error: This server cannot run programs.",
 }
 """What the model reads where the worker process did not report, by the problem of its task."""
@@ -134,6 +139,7 @@ class ProgramRuntime:
         seed: str,
         tools: Sequence[ProgramTool],
         results: Mapping[int, CallResult],
+        budget: TimeBudget | None = None,
     ) -> Step:
         """Run a program until it has ended or waits for calls without results.
 
@@ -146,6 +152,7 @@ class ProgramRuntime:
             seed: what its random numbers depend on.
             tools: what it can call; with distinct names.
             results: results of its calls so far, by their indexes.
+            budget: the time for steps that this one shares with others.
 
         Raises:
             ApiError: 429, too many tasks of this owner wait; 503, no worker process can be started.
@@ -154,70 +161,77 @@ class ProgramRuntime:
             return _failed(f"Error: The program is longer than {CODE_CHARACTERS} characters.")
         if sum(len(each.value) for each in results.values()) > RESULTS_CHARACTERS:
             return _failed(f"Error: The results of the calls are longer than {RESULTS_CHARACTERS} characters.")
-        settings = _settings(started_ms, seed, tools)
-        task = await computed(partial(_task, code, settings, results), code, [each.value for each in results.values()])
-        answer = await self._pool.run(task, owner)
-        if "text" not in answer:
-            return _failed(_FAILURES.get(answer.get("problem", ""), _BROKEN))
-        return await computed(partial(_step, answer["text"], tools, results.keys()), answer["text"])
+        settings = partial(_settings, code, started_ms, seed, tools)
+        content = [code, *(each.name for each in tools), *(each.value for each in results.values())]
+        task = await computed(lambda: _task(settings(), results), content)
+        answer = await self._pool.run(task, owner, budget)
+        if "problem" in answer:
+            return _failed(_FAILURES.get(answer["problem"], _BROKEN))
+        return _step(answer, tools, results.keys())
+
+
+_Length = Annotated[int, Field(ge=0, le=ARGUMENT_CHARACTERS)]
 
 
 class _Report(BaseModel):
-    """What a worker process reports of a step: calls as indexes of tools and arguments, and the fields of `Step`."""
+    """The head of what a worker process reports; `program_task.read` describes it."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    calls: Annotated[list[tuple[NonNegativeInt, _Arguments]], Field(max_length=CALLS)]
+    calls: Annotated[list[tuple[NonNegativeInt, _Length]], Field(max_length=CALLS)]
     waiting: Annotated[list[int], Field(max_length=CALLS)]
-    output: Annotated[str, Field(max_length=OUTPUT_CHARACTERS + _FAILURE_CHARACTERS)]
     ended: Literal["completed", "failed"] | None
 
 
 def _engine_missing() -> str | None:
-    try:
-        import _quickjs  # noqa: F401
-    except ImportError:
-        return "the package quickjs-ng is not installed"
-    return None
+    return None if find_spec("_quickjs") else "the package quickjs-ng is not installed"
 
 
-def _settings(started_ms: int, seed: str, tools: Sequence[ProgramTool]) -> dict[str, Any]:
-    """Return what `environment.js` reads."""
+def _settings(code: str, started_ms: int, seed: str, tools: Sequence[ProgramTool]) -> bytes:
+    """Return what `environment.js` reads, as JSON."""
     digest = hashlib.blake2b(seed.encode("utf-8", "replace"), digest_size=16).digest()
-    return {
+    settings = {
+        "code": code,
         "started_ms": started_ms,
-        "seed": [int.from_bytes(digest[at : at + 4], signed=True) for at in range(0, len(digest), 4)],
+        "seed": struct.unpack("=4i", digest),
         "tools": [{"name": each.name, "hosted": each.hosted} for each in tools],
         "listed_names": _LISTED_NAMES,
         "calls": CALLS,
         "argument_characters": ARGUMENT_CHARACTERS,
         "all_arguments_characters": ALL_ARGUMENTS_CHARACTERS,
         "output_characters": OUTPUT_CHARACTERS,
+        "failure_characters": _FAILURE_CHARACTERS,
     }
+    return json.dumps(settings).encode()
 
 
-def _task(code: str, settings: dict[str, Any], results: Mapping[int, CallResult]) -> Task:
-    values = {index: without_surrogates(each.value).encode() for index, each in sorted(results.items())}
-    body = without_surrogates(code).encode()
+def _task(settings: bytes, results: Mapping[int, CallResult]) -> Task:
+    values = {index: without_surrogates(each.value).encode() for index, each in results.items()}
     options = {
-        "code_bytes": len(body),
+        "settings_bytes": len(settings),
         "results": [[index, results[index].kind, len(value)] for index, value in values.items()],
-        "settings": settings,
     }
-    return Task(_TASK, b"".join([body, *values.values()]), STEP_SECONDS, _REPORT_BYTES, options)
+    return Task(_TASK, b"".join([settings, *values.values()]), STEP_SECONDS, _REPORT_BYTES, options)
 
 
-def _step(text: str, tools: Sequence[ProgramTool], known: Collection[int]) -> Step:
+def _step(answer: Mapping[str, str], tools: Sequence[ProgramTool], known: Collection[int]) -> Step:
     """Read a report. A program may have taken control of the process that wrote it."""
     try:
-        report = _Report.model_validate_json(text)
-        calls = [ProgramCall(tools[tool].name, arguments) for tool, arguments in report.calls]
+        report, text = _Report.model_validate_json(answer.get("report", "")), answer["text"]
+        names = [tools[tool].name for tool, _ in report.calls]
     except (ValidationError, IndexError):
         return _failed(_BROKEN)
-    possible = set(range(len(calls))).difference(known)
-    if report.waiting != sorted(possible.intersection(report.waiting)) or bool(report.waiting) == bool(report.ended):
+    ends = list(accumulate((length for _, length in report.calls), initial=0))
+    possible = set(range(len(names))).difference(known)
+    if (
+        report.waiting != sorted(possible.intersection(report.waiting))
+        or bool(report.waiting) == bool(report.ended)
+        or ends[-1] > min(len(text), ALL_ARGUMENTS_CHARACTERS)
+        or len(text) - ends[-1] > OUTPUT_CHARACTERS + 2 * _FAILURE_CHARACTERS
+    ):
         return _failed(_BROKEN)
-    return Step(calls, report.waiting, report.output, report.ended)
+    calls = [ProgramCall(name, text[start:end]) for name, (start, end) in zip(names, pairwise(ends), strict=True)]
+    return Step(calls, report.waiting, text[ends[-1] :], report.ended)
 
 
 def _failed(why: str) -> Step:
