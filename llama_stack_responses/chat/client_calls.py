@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import orjson
 
+from ..core.program_calls import RUN_PROGRAM
+from ..core.schema.program_items import PROGRAM, PROGRAM_OUTPUT
 from ..core.stream.calls import CUSTOM_INPUT
 from ..core.types import Json
 
@@ -66,6 +68,10 @@ def _tool_search(item: Json, _: Names) -> Json:
     return _call("tool_search", item["arguments"])
 
 
+def _program(item: Json, _: Names) -> Json:
+    return _call(RUN_PROGRAM, {"code": item["code"]})
+
+
 def _call(name: str, arguments: Any) -> Json:
     return {"name": name, "arguments": orjson.dumps(arguments).decode()}
 
@@ -82,6 +88,7 @@ _CALLS: Final[Mapping[str, Callable[[Json, Names], Json]]] = {
     "apply_patch_call": _apply_patch,
     "computer_call": _computer,
     "tool_search_call": _tool_search,
+    PROGRAM: _program,
 }
 
 
@@ -108,6 +115,10 @@ def _screenshot(item: Json, _: Names) -> list[Json]:
     return [{**item["output"], "type": "input_image"}]
 
 
+def _program_result(item: Json, _: Names) -> str:
+    return str(item["result"])
+
+
 def _loaded(item: Json, names: Names) -> str:
     loaded = ", ".join(name for tool in item["tools"] for name in _names_of(tool, names))
     return f"Tools that can be called now: {loaded}." if loaded else "No such tools were found."
@@ -127,4 +138,5 @@ _OUTPUTS: Final[Mapping[str, Callable[[Json, Names], Any]]] = {
     "apply_patch_call_output": _patched,
     "computer_call_output": _screenshot,
     "tool_search_output": _loaded,
+    PROGRAM_OUTPUT: _program_result,
 }

@@ -11,6 +11,7 @@ from ..core.exchanges import EXCHANGE
 from ..core.generated_images import GENERATE, generated
 from ..core.mcp_approvals import Approvals
 from ..core.mcp_calls import error_text, qualified_name
+from ..core.program_calls import NOT_CONTINUED, ProgramCalls
 from ..core.schema.image_tool import IMAGE_CALL
 from ..core.types import Json
 from .client_calls import Names, as_call, as_output
@@ -30,7 +31,10 @@ def as_functions(items: Iterable[Json], names: Names) -> Iterator[Json]:
     items = list(items)
     approvals = Approvals(items)
     answered: set[str] = set()
+    of_programs = ProgramCalls(items)
     for item in items:
+        if of_programs.include(item):
+            continue  # only the program sees its calls
         if exchange := item.get(EXCHANGE) or _exchange_of(item, approvals):
             call_id = item.get("call_id") or item["id"]
             answered.add(call_id)
@@ -43,6 +47,8 @@ def as_functions(items: Iterable[Json], names: Names) -> Iterator[Json]:
             yield tool_output(call_id, exchange["output"])
         elif call := as_call(item, names):
             yield call
+            if of_programs.waits(item):
+                yield tool_output(item["call_id"], NOT_CONTINUED)
         elif _is_servers(item) or item.get("call_id") in answered:
             continue  # the output of a hosted call, which was yielded with the call
         else:

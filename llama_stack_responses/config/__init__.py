@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -20,7 +19,7 @@ from pydantic import (
 from ..chat.profile import Profile
 from ..core.schema import shapes
 from ..core.schema.request import DEFAULT_PASSTHROUGH
-from ..core.unavailable_tools import HostedTool, Policy, Unavailable
+from ..core.unavailable_tools import HostedTool, Policy
 from ..sealing.sealer import SECRET_BYTES
 from .limits import BackgroundWork, Limits
 from .services import CodeInterpreter, Fetching, FileInputs, ImageGeneration, McpServers, Moderation
@@ -160,7 +159,7 @@ class ResponsesConfig(BaseModel):
     @property
     def request_limits(self) -> shapes.RequestLimits:
         """The limits that apply while a request is parsed."""
-        return replace(self.limits.request_limits, omitted_tools=Unavailable(self.unavailable_tools).omitted)
+        return self.limits.request_limits
 
     @property
     def retention_seconds(self) -> float | None:

@@ -240,7 +240,7 @@ class Generation:
             self._add_output()
             if not self._waiting:
                 return Ending("completed")
-            if any(call.index is not None for call in self._waiting.values()):
+            if any(not call.refused for call in self._waiting.values()):
                 await self._step()
             await self._answer(again=False)
         return Ending("completed") if self._ends else Ending("incomplete", "max_messages")
@@ -276,11 +276,13 @@ class Generation:
         calls = self._assembler.calls
         for due in await self._toolset.due(self._items):
             self._event_buffer.put(calls.make(due.kind, due.name, due.arguments))
-        due_calls, calls.server_calls = calls.server_calls, []
+        due_calls, calls.server_calls = [*calls.server_calls, *self._toolset.unfinished()], []
         if due_calls:
             self._wait_for(due_calls)
             await self._step()
             await self._answer(again=False)
+        if self._ends:
+            self._model_round.accept()  # a program waits for the client again, before the model is asked
 
     async def _between_rounds(self) -> Ending | None:
         """Compact the conversation if that is due; return the ending if the generation has to end here."""
@@ -400,6 +402,8 @@ class Generation:
     def _wait_for(self, server_calls: Sequence[ServerCall]) -> None:
         """Add calls that the server answers to the conversation."""
         for call in server_calls:
+            if call.closed and call.index is None:
+                continue  # an earlier response has the program
             item = {} if call.index is None else self._assembler.response["output"][call.index]
             shown_as = {name: item[name] for name in ("id", "approval_request_id") if item.get(name)}
             called = {
@@ -412,13 +416,21 @@ class Generation:
         self._waiting = {call.call_id: call for call in server_calls}
 
     async def _answer(self, *, again: bool) -> None:
-        await self._tool_execution.answer(list(self._waiting.values()), self._answered, again=again)
+        await self._tool_execution.answer(list(self._waiting.values()), self._answered, again=again, begun=self._begun)
+        self._assembler.calls.client_calls = 0  # those of programs, which wait for them
         self._output_said = len(self._assembler.response["output"])
 
-    async def _answered(self, call: ServerCall, output: Output) -> None:
-        self._add(tool_output(call.call_id, output))
+    def _begun(self, call: ServerCall) -> None:
+        """Note a call of a program that the server runs."""
+        self._waiting[call.call_id] = call
+
+    async def _answered(self, call: ServerCall, output: Output | None) -> None:
+        if output is None:
+            self._ends = True
+        elif call.program is None:
+            self._add(tool_output(call.call_id, output))
         del self._waiting[call.call_id]
-        if call.index is not None or not self._waiting:
+        if not call.refused or not self._waiting:
             await self._step()
 
     async def _step(self) -> None:

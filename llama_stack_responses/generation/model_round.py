@@ -235,11 +235,11 @@ class ModelRound:
         """Return whether a request with these items has more tokens than the threshold or than the context allows."""
         room = await self._context_fit.room(max_tokens)
         bounds = [bound for bound in (threshold, room) if bound is not None]
-        return bool(bounds) and await self._context_fit.exceeds(items, self._chatting(max_tokens), min(bounds))
+        return bool(bounds) and await self._context_fit.exceeds(items, await self._chatting(max_tokens), min(bounds))
 
     async def chat(self, items: Sequence[Json], max_tokens: int | None) -> Json:
         """Return the chat request of the next round on `items`; with `truncation: auto`, it is cut to the context."""
-        make = self._chatting(max_tokens)
+        make = await self._chatting(max_tokens)
         if self._request.truncation == "auto":
             return await self._context_fit.fit(items, make, max_tokens)
         return await self._context_fit.whole(items, make)
@@ -354,7 +354,8 @@ class ModelRound:
             )
         return Written(text, finish)
 
-    def _chatting(self, max_tokens: int | None) -> Make:
+    async def _chatting(self, max_tokens: int | None) -> Make:
+        await self._toolset.refresh()
         offer = self._toolset.offer()
         return lambda items: chat_request(self._request, self._profile, self._messages(items), offer, max_tokens)
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from ..concurrency.tasks import gather_or_cancel
 from ..core.json_values import bytes_left
+from ..core.schema.program_items import PROGRAM
 from ..core.stream.assembler import Assembler
-from ..core.stream.calls import FORMS, ItemForm, ServerCall, Stage
+from ..core.stream.calls import FORMS, ItemForm, ServerCall, Stage, made_by
 from ..core.types import Json
 from ..logs import get_logger
 from ..telemetry.telemetry import Telemetry
-from ..tools.tool_function import Invocation, Outcome, Output, ToolError
+from ..tools.tool_function import Function, Invocation, Outcome, Output, ToolError
 from ..tools.toolset import Toolset
 from .event_buffer import EventBuffer
 from .held_output import HeldOutput
 from .timeline import Timeline
 
-Answered = Callable[[ServerCall, Output], Awaitable[None]]
+Answered = Callable[[ServerCall, Output | None], Awaitable[None]]
+Begun = Callable[[ServerCall], None]
 
 logger = get_logger(__name__)
 
@@ -36,6 +39,14 @@ _LOST: Final = (
 )
 
 
+def _nothing_begun(_: ServerCall) -> None:
+    pass
+
+
+async def _nothing_answered(_: ServerCall, __: Output | None) -> None:
+    pass
+
+
 class ToolExecution:
     """Answers calls and reports their progress to the client.
 
@@ -49,7 +60,19 @@ class ToolExecution:
         timeline: records when they were run.
     """
 
-    __slots__ = ("_assembler", "_event_buffer", "_held", "_left", "_seconds", "_telemetry", "_timeline", "_toolset")
+    __slots__ = (
+        "_answered",
+        "_assembler",
+        "_begun",
+        "_event_buffer",
+        "_held",
+        "_left",
+        "_seconds",
+        "_slots",
+        "_telemetry",
+        "_timeline",
+        "_toolset",
+    )
 
     def __init__(
         self,
@@ -69,33 +92,67 @@ class ToolExecution:
         self._telemetry = telemetry
         self._held = output
         self._timeline = timeline or Timeline()
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT_CALLS)
+        self._begun: Begun = _nothing_begun
+        self._answered: Answered = _nothing_answered
 
-    async def answer(self, calls: Collection[ServerCall], answered: Answered, *, again: bool) -> None:
-        """Answer all calls, many of them at the same time.
+    async def answer(
+        self, calls: Collection[ServerCall], answered: Answered, *, again: bool, begun: Begun = _nothing_begun
+    ) -> None:
+        """Answer all calls of the model, many of them at the same time.
 
         Args:
-            calls: the calls.
-            answered: awaited with each answer, in the order in which the calls finish.
+            calls: the calls, and after an interruption also those that programs had made.
+            answered: awaited with each answer, also to calls of programs, in the order in which the calls finish. The
+                answer of a program that waits for the client is None.
             again: whether an earlier try may have run these calls already.
+            begun: called with each call of a program that the server runs.
         """
-        slots = asyncio.Semaphore(_MAX_CONCURRENT_CALLS)
-        await gather_or_cancel(self._answer(call, answered, again, slots) for call in calls)
+        self._answered, self._begun = answered, begun
+        await gather_or_cancel(self.answer_call(call, again=again) for call in calls if call.program is not None)
+        await gather_or_cancel(self.answer_call(call, again=again) for call in calls if call.program is None)
 
-    async def _answer(self, call: ServerCall, answered: Answered, again: bool, slots: asyncio.Semaphore) -> None:
-        if call.index is None:
-            await answered(call, await self._toolset.refusal(call))
+    async def answer_call(self, call: ServerCall, *, again: bool = False) -> None:
+        """Answer one call, and close its item."""
+        if call.refused:
+            await self._answered(call, await self._toolset.refusal(call))
             return
         output: Output
         try:
-            outcome = await self._run(call, call.index, again, slots)
+            outcome = await self._run(call, again)
         except ToolError as error:
             output, fields, failed = str(error), error.fields or self._failure(call, str(error)), True
         else:
+            if outcome is None:
+                await self._answered(call, None)
+                return
             output, fields, failed = outcome.output, dict(outcome.fields), False
         if not self._count(output, fields):
             output, fields, failed = _TOO_MUCH, self._failure(call, _TOO_MUCH), True
-        self.conclude(call.index, fields, failed=failed)
-        await answered(call, output)
+        if call.open_index is not None:
+            self.conclude(call.open_index, fields, failed=failed)
+        await self._answered(call, output)
+
+    def make(self, function: Function, arguments: str, program: str) -> ServerCall | None:
+        """Make a call of a program; return it if the server runs it, and None if the client does.
+
+        Raises:
+            ToolError: no more tools may be called.
+        """
+        if function.kind.hosted and not self._toolset.take_hosted_call():
+            raise ToolError("No more tools may be called for this response.")
+        calls = self._assembler.calls
+        self._event_buffer.put(calls.make(made_by(function.kind, program), function.name, arguments))
+        if not function.kind.hosted:
+            return None
+        call = replace(calls.server_calls.pop(), program=program)
+        self._begun(call)
+        return call
+
+    def output(self) -> Sequence[Json]:
+        """Return the items of the response."""
+        output: Sequence[Json] = self._assembler.response["output"]
+        return output
 
     def limit(self, characters: int, earlier: Iterable[Output]) -> None:
         """Set the maximum characters of all results, as the model and the client get them; `earlier` ones count."""
@@ -111,37 +168,49 @@ class ToolExecution:
         return self._held.holds(before - self._left)
 
     def _failure(self, call: ServerCall, message: str) -> Json:
-        assert call.index is not None
-        form = FORMS[self._assembler.response["output"][call.index]["type"]]
+        form = FORMS[self._item(call)["type"]]
         return form.failure(message) if form.failure else {}
 
-    async def _run(self, call: ServerCall, index: int, again: bool, slots: asyncio.Semaphore) -> Outcome:
+    def _item(self, call: ServerCall) -> Json:
+        """Return the item of a call; a program of an earlier response has none in this one."""
+        return {"type": PROGRAM} if call.index is None else self._assembler.response["output"][call.index]
+
+    async def _run(self, call: ServerCall, again: bool) -> Outcome | None:
         function = self._toolset.function(call.name)
         assert function.run
-        if argument_error := await self._toolset.argument_error(call):
+        if call.index is not None and (argument_error := await self._toolset.argument_error(call)):
             raise ToolError(argument_error)
         if again and not function.repeatable:
             raise ToolError(_LOST)
         if self._left < 0:
             raise ToolError(_TOO_MUCH)
-        item = self._assembler.response["output"][index]
-        invocation = Invocation(call, item, self)
+        item = self._item(call)
+        running = function.run(Invocation(call, item, self))
         telemetry = self._telemetry.tool(call, item["type"])
         with telemetry as operation, self._timeline.tool(operation, item, call.name) as record:
-            async with slots:
-                outcome = await self._bounded(call, function.run(invocation))
-            record.failed = outcome.failed
-            operation.ended(outcome.output)
+            if function.composite:
+                # Its calls have their own time limits, and take the places.
+                outcome = await self._reported(call, running)
+            else:
+                async with self._slots:
+                    outcome = await self._bounded(call, running)
+            record.failed = outcome is not None and outcome.failed
+            operation.ended("" if outcome is None else outcome.output)
         return outcome
 
-    async def _bounded(self, call: ServerCall, running: Awaitable[Outcome]) -> Outcome:
+    async def _bounded(self, call: ServerCall, running: Awaitable[Outcome | None]) -> Outcome | None:
         try:
             async with asyncio.timeout(self._seconds):
-                return await running
-        except ToolError:
-            raise
+                return await self._reported(call, running)
         except TimeoutError:
             raise ToolError(f"The tool did not answer within {self._seconds:g} seconds.") from None
+
+    async def _reported(self, call: ServerCall, running: Awaitable[Outcome | None]) -> Outcome | None:
+        """Log a defect of the tool; the model gets its type only."""
+        try:
+            return await running
+        except (ToolError, TimeoutError):
+            raise
         except Exception as error:
             logger.exception("tool failed: %r", call.name)
             raise ToolError(f"The tool failed ({type(error).__name__}).") from error

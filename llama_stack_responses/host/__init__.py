@@ -23,10 +23,11 @@ from ..inputs.attachments import open_attachments
 from ..inputs.files import Files, NoFiles, uploaded_with
 from ..inputs.image_reader import ImageReader
 from ..inputs.skills import archives_with
-from ..logs import ENDED, bound_tracebacks, plain_lines
+from ..logs import ENDED, bound_tracebacks, get_logger, plain_lines
 from ..moderation.endpoint import Endpoint
 from ..moderation.moderator import Moderator, NoModerator
 from ..process_pool.pool import WorkerPool
+from ..programs.runtime import ProgramRuntime
 from ..sandbox.factory import open_containers
 from ..store.factory import open_records
 from ..store.instrumented import MeasuredRecords
@@ -53,6 +54,8 @@ from .tool_runtime import HostToolRuntime
 from .vector_stores import HostVectorStores
 
 __all__ = ["get_provider_impl"]
+
+logger = get_logger(__name__)
 
 
 async def get_provider_impl(
@@ -81,6 +84,7 @@ async def get_provider_impl(
         containers=open_containers(config.code_interpreter) if config.code_interpreter else None,
         images=_images(config, files, address_policy, contents, access.current_user),
         mcp=_mcp_servers(config, address_policy, deps.get(Api.connectors), contents, access.current_user),
+        programs=_programs(pool),
         unavailable=Unavailable(config.unavailable_tools),
     )
     processor = file_processor(deps.get(Api.file_processors))
@@ -98,6 +102,14 @@ async def get_provider_impl(
     provided = ResponsesProvider(config, records, dependencies, access)
     provided.appear_in(deps.get(Api.providers))
     return provided
+
+
+def _programs(pool: WorkerPool) -> ProgramRuntime | None:
+    runtime = ProgramRuntime(pool)
+    if runtime.unavailable is None:
+        return runtime
+    logger.info("programs that call tools are not available: %s", runtime.unavailable)
+    return None
 
 
 def _prepare_host() -> None:

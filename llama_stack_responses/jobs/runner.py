@@ -305,7 +305,7 @@ class JobRunner:
 
     async def _stored_events(self, checkpoint: Checkpoint) -> tuple[Transcript, list[Event]]:
         """Return the transcript of the events that are stored now, and those about calls that are not answered yet."""
-        indices = {call.index for call in _waiting(checkpoint)} - {None}
+        indices = {call.open_index for call in _waiting(checkpoint)} - {None}
         transcript = Transcript()
         emitted: list[Event] = []
         async for events in self._event_log.pages(self.job.response_id, -1):
@@ -383,7 +383,7 @@ class JobRunner:
             output=list(assembler.response["output"]),
             usage=astuple(assembler.used),
             rounds=progress.rounds,
-            waiting=[asdict(call) for call in progress.waiting],
+            waiting=[_stored(call) for call in progress.waiting],
             ends=progress.ends,
             numbered=assembler.numbered - self._event_buffer.order.joined - len(buffered),
             held_events=buffered,
@@ -452,6 +452,11 @@ class JobRunner:
         return not (isinstance(error, ApiError) and error.status == UNAVAILABLE)
 
 
+def _stored(call: ServerCall) -> Json:
+    """Return the fields of a call that have a value: servers of an earlier version do not know all of them."""
+    return {name: value for name, value in asdict(call).items() if value is not None and value is not False}
+
+
 def _waiting(checkpoint: Checkpoint) -> list[ServerCall]:
     return [ServerCall(**call) for call in checkpoint.waiting]
 
@@ -460,6 +465,6 @@ def _still_open(checkpoint: Checkpoint) -> int | None:
     """Return the output index of the open call: the first unanswered one whose events are not held."""
     held = {event["output_index"] for event in checkpoint.held_events}
     return min(
-        (call.index for call in _waiting(checkpoint) if call.index is not None and call.index not in held),
+        (index for call in _waiting(checkpoint) if (index := call.open_index) is not None and index not in held),
         default=None,
     )

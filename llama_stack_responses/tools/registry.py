@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ..core.owner import Owner
+from ..core.schema.program_items import PROGRAMS
 from ..core.schema.request import CreateRequest
 from ..core.schema.search_tools import WEB_SEARCH_TYPES
 from ..core.types import Json
 from ..core.unavailable_tools import Unavailable
 from ..fetch.pages import WebPages
+from ..programs.runtime import ProgramRuntime
 from ..sandbox.container_access import ContainerAccess, Uploaded
 from ..sandbox.containers import Containers
 from ..sandbox.skills import OpenArchive
@@ -27,6 +29,7 @@ from .hosted.code_interpreter import CodeInterpreterTool
 from .hosted.file_search import FileSearch
 from .hosted.hosted_shell import HostedShellTool
 from .hosted.image_generation import ImageGeneration, ImageServices
+from .hosted.programs import ProgramTool
 from .hosted.runtime import NoToolRuntime, ToolRuntime
 from .hosted.vector_stores import VectorStores
 from .hosted.web_search import SEARCH_SERVICE, SearchServices, WebSearch
@@ -51,6 +54,7 @@ class HostedToolServices:
         containers: runs code.
         images: generates images.
         mcp: the MCP client.
+        programs: runs programs of the model.
         unavailable: how a request for an unavailable tool is handled.
     """
 
@@ -64,6 +68,7 @@ class HostedToolServices:
     containers: Containers | None = None
     images: ImageServices | None = None
     mcp: McpSessionFactory | None = None
+    programs: ProgramRuntime | None = None
     unavailable: Unavailable = field(default_factory=Unavailable)
 
     @property
@@ -128,7 +133,16 @@ def _hosted_tools(services: HostedToolServices) -> dict[str, Maker]:
         hosted["image_generation"] = partial(ImageGeneration, services=services.images)
     if services.mcp:
         hosted["mcp"] = partial(McpTool, servers=services.mcp)
+    if services.programs:
+        hosted[PROGRAMS] = _program_maker(services.programs, services.current_user)
     return hosted
+
+
+def _program_maker(runtime: ProgramRuntime, current_user: Callable[[], Owner]) -> Maker:
+    def make(_: Json, __: CreateRequest) -> Tool:
+        return ProgramTool(runtime, current_user().identity)
+
+    return make
 
 
 def _web_search_maker(services: HostedToolServices) -> Maker:
@@ -143,7 +157,7 @@ def _web_search_maker(services: HostedToolServices) -> Maker:
 
 
 def _hosted_shell(declared: Json, _: CreateRequest, *, access: ContainerAccess) -> Tool:
-    return HostedShellTool(declared["environment"], access)
+    return HostedShellTool(declared, access)
 
 
 def _shell_maker(hosted: Maker | None, unavailable: Unavailable) -> Maker:

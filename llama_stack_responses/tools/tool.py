@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -96,6 +96,22 @@ class HasDueCalls(ABC):
         Raises:
             ApiError: 400, the tool cannot run a call.
         """
+
+
+class RunsPrograms(ABC):
+    """A tool whose calls are programs, which make calls of other functions.
+
+    Attributes:
+        functions_of_programs: what programs can call, by the name for the model.
+        unfinished: the `call_id` of each program of earlier responses that waits for outputs of the client.
+    """
+
+    functions_of_programs: Mapping[str, Function]
+    unfinished: Collection[str]
+
+    @abstractmethod
+    def describe(self) -> Coroutine[Any, Any, None]:
+        """Describe to the model what programs can call, after `functions_of_programs` has changed."""
 
 
 class HoldsResources(ABC):

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from ..concurrency.offloading import computed
 from ..core.arguments import decoded_arguments
-from ..core.stream.calls import CallKind, ItemForm, ServerCall, Stage
+from ..core.stream.calls import MCP_APPROVAL_REQUEST, CallKind, ItemForm, ServerCall, Stage
 from ..core.types import Json
 
 Output = str | list[Json]
 """A tool's output for the model: text, or content parts (`input_text`, `input_image`, `input_file`)."""
+
+
+Callers = frozenset[str]
+"""What may call a function: `direct` is the model, `programmatic` a program of the model."""
+DIRECT: Final = frozenset({"direct"})
+
+
+def callers_of(declared: Json) -> Callers:
+    """Return the `allowed_callers` of an entry of `tools`."""
+    return frozenset(declared.get("allowed_callers") or DIRECT)
 
 
 class ToolError(Exception):
@@ -61,6 +71,22 @@ class ItemReporter(Protocol):
         Raises:
             ApiError: 429 or 503, the owner or all owners hold too much.
         """
+        ...
+
+    def make(self, function: Function, arguments: str, program: str) -> ServerCall | None:
+        """Make a call of a program; return it if the server runs it, and None if the client does.
+
+        Raises:
+            ToolError: no more tools may be called.
+        """
+        ...
+
+    async def answer_call(self, call: ServerCall) -> None:
+        """Run a call of a program, and close its item."""
+        ...
+
+    def output(self) -> Sequence[Json]:
+        """Return the items of the response."""
         ...
 
     def begin(self, form: ItemForm, fields: Json) -> int:
@@ -126,18 +152,35 @@ class Function:
     Attributes:
         chat: its entry in a chat request's `tools`, of type `function` or `custom`.
         kind: how its calls appear to the client.
-        run: runs a call on the server and raises `ToolError` if it fails; None if the client runs it.
+        run: runs a call on the server and raises `ToolError` if it fails; None if the client runs it. It returns None
+            if the call waits for the client.
         repeatable: whether a call that may have run may be repeated.
         origin: the namespace (if any) and name that the client uses; None if the client did not name it.
         deferred: whether it is hidden from the model until a tool search, if there is one.
+        callers: what may call it: the model, programs of the model, or both.
+        output_schema: the JSON schema of the value that its output encodes, for programs; None for text.
+        composite: whether its calls make calls of other functions, each of which has its own time limit.
     """
 
     chat: Json
     kind: CallKind
-    run: Callable[[Invocation], Awaitable[Outcome]] | None = None
+    run: Callable[[Invocation], Awaitable[Outcome | None]] | None = None
     repeatable: bool = False
     origin: tuple[str | None, str] | None = None
     deferred: bool = False
+    callers: Callers = DIRECT
+    output_schema: Json | None = None
+    composite: bool = False
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the model may call it."""
+        return "direct" in self.callers
+
+    @property
+    def is_programmatic(self) -> bool:
+        """Whether a program may call it. A call that needs the client's approval is no program's."""
+        return "programmatic" in self.callers and self.kind.form is not MCP_APPROVAL_REQUEST
 
     @property
     def name(self) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterable
 from typing import Final
 
 from ..core.exchanges import EXCHANGE
+from ..core.program_calls import unfinished_programs
 from ..core.schema.image_tool import IMAGE_CALL
 from ..core.types import Json
 
@@ -24,6 +25,7 @@ class ToolHistory:
     Attributes:
         lists: the last `mcp_list_tools` of each server, by its label.
         calls: the items of calls that name a container, by their type.
+        programs: the programs that have not ended, by their `call_id`.
         images: for each item that has images, the parts that are images; the item itself if it is a generated one.
     """
 
@@ -32,6 +34,8 @@ class ToolHistory:
         self.calls: dict[str, list[Json]] = {}
         self.images: list[list[Json]] = []
         self._outputs: list[tuple[str, str, str]] = []
+        items = list(items)
+        self.programs = unfinished_programs(items)
         for item in items:
             kind = item["type"]
             if kind == "mcp_list_tools":

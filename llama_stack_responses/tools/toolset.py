@@ -13,6 +13,7 @@ from ..concurrency.offloading import computed
 from ..concurrency.tasks import gather_or_cancel
 from ..core.errors import bad_request
 from ..core.mcp_approvals import Approvals
+from ..core.program_calls import RUN_PROGRAM
 from ..core.schema.item_tools import (
     CARRIERS,
     Identity,
@@ -29,7 +30,17 @@ from ..core.unavailable_tools import OmittedTool, Unavailable, UnavailableTool
 from ..logs import get_logger
 from .function_names import NO_FUNCTIONS, FunctionNames
 from .mcp.list_budget import HasList, ListBudget, ServerBounds
-from .tool import Cites, DueCall, FindsTools, HasDueCalls, HoldsResources, NeedsCheck, NeedsPreparation, Tool
+from .tool import (
+    Cites,
+    DueCall,
+    FindsTools,
+    HasDueCalls,
+    HoldsResources,
+    NeedsCheck,
+    NeedsPreparation,
+    RunsPrograms,
+    Tool,
+)
 from .tool_function import Function, ItemReporter
 from .tool_history import ToolHistory
 
@@ -117,6 +128,7 @@ class Toolset:
             history = await computed(partial(ToolHistory, items), items)
             await gather_or_cancel(self._prepare(number, tool, history, reporter) for number, tool in asking)
             self._index()
+        await self.refresh()
         if self._must_call and not self._allowed:
             raise bad_request(_NONE_TO_CALL, "tool_choice")
 
@@ -146,6 +158,41 @@ class Toolset:
             await tool.prepare(history, reporter)
         except UnavailableTool as error:
             self._tools[number] = self._omitted(number, error)
+
+    async def refresh(self) -> None:
+        """Load the tools that were found since the last call, and describe to the model what its programs can call."""
+        for tool in self._tools:
+            if isinstance(tool, FindsTools):
+                self._load(self._room.select(tool.found(), self._known))
+        for _, runner in self._runners():
+            functions = {name: each for name, each in self._functions.items() if self._is_of_programs(each)}
+            if runner.functions_of_programs.keys() != functions.keys():
+                runner.functions_of_programs = functions
+                await runner.describe()
+                self._index()
+
+    def _runners(self) -> list[tuple[int, RunsPrograms]]:
+        return [(number, tool) for number, tool in enumerate(self._tools) if isinstance(tool, RunsPrograms)]
+
+    def _is_of_programs(self, function: Function) -> bool:
+        return function.is_programmatic and self._is_loaded(function)
+
+    def unfinished(self) -> list[ServerCall]:
+        """Return the programs of earlier responses that go on in this one."""
+        calls = [
+            ServerCall(self._function_names.name_of(number, RUN_PROGRAM), call_id, "{}", closed=True)
+            for number, runner in self._runners()
+            for call_id in runner.unfinished
+        ]
+        self.hosted_calls += len(calls)
+        return calls
+
+    def take_hosted_call(self) -> bool:
+        """Count a call of a hosted tool by a program; return False if there are too many."""
+        if self._max_calls is not None and self.hosted_calls >= self._max_calls:
+            return False
+        self.hosted_calls += 1
+        return True
 
     async def due(self, items: Sequence[Json]) -> list[DueCall]:
         """Return the calls of earlier responses that must run before the model continues.
@@ -178,11 +225,8 @@ class Toolset:
         return self._function_names.names
 
     def offer(self) -> tuple[list[Json], str | None]:
-        """Return the `tools` and the `tool_choice` of a chat request."""
+        """Return the `tools` and the `tool_choice` of a chat request. Call `refresh` before it."""
         self._in_round = 0
-        for tool in self._tools:
-            if isinstance(tool, FindsTools):
-                self._load(self._room.select(tool.found(), self._known))
         # With `allowed_tools`, all tools stay visible, which keeps the prompt's prefix cached, and other calls are
         # rejected.
         # If a call is required, only the allowed are visible: the model server forces a call of any visible tool.
@@ -208,10 +252,8 @@ class Toolset:
         if name not in self._allowed or (self._in_round and not self._parallel):
             return None
         kind = self._functions[name].kind
-        if kind.hosted:
-            if self._max_calls is not None and self.hosted_calls >= self._max_calls:
-                return None
-            self.hosted_calls += 1
+        if kind.hosted and not self.take_hosted_call():
+            return None
         self._in_round += 1
         return kind
 
@@ -254,6 +296,9 @@ class Toolset:
     def _is_seen(self, function: Function) -> bool:
         if self._must_be_allowed:
             return function.name in self._allowed
+        return function.is_direct and self._is_loaded(function)
+
+    def _is_loaded(self, function: Function) -> bool:
         return not (self._searches and function.deferred) or function.origin in self._loaded
 
     def _select(self, items: Iterable[Json]) -> Selection:
@@ -331,5 +376,6 @@ class Toolset:
         if self._choice == "none":
             return ()
         if not isinstance(self._choice, dict):
-            return self._functions
-        return frozenset(self._function_names.chosen([self._choice] if self._by_name else self._choice["tools"]))
+            return frozenset(name for name, each in self._functions.items() if each.is_direct)
+        chosen = self._function_names.chosen([self._choice] if self._by_name else self._choice["tools"])
+        return frozenset(name for name in chosen if self._functions[name].is_direct)

@@ -116,7 +116,6 @@ CUSTOM: Json = {"type": "custom", "name": "c"}
 @pytest.mark.parametrize(
     ("tool", "field", "value"),
     [
-        (FUNCTION, "allowed_callers", ["programmatic"]),
         (FUNCTION, "async", True),
         (CUSTOM, "async", True),
         ({"type": "web_search"}, "search_content_types", ["image"]),

@@ -17,10 +17,10 @@ _JSON_SCHEMA: Final = object_of(
     "schema",
 )
 
-FORMAT: Final = tagged("format", {"text": _TEXT, "json_object": object_of({}), "json_schema": _JSON_SCHEMA})
+FORMAT: Final = tagged({"text": _TEXT, "json_object": object_of({}), "json_schema": _JSON_SCHEMA})
 """The check of the format of a request's answer."""
 
-_UPDATED_FORMAT: Final = tagged("format", {"text": _TEXT, "json_schema": _JSON_SCHEMA})
+_UPDATED_FORMAT: Final = tagged({"text": _TEXT, "json_schema": _JSON_SCHEMA})
 
 _UPDATE: Final = object_of(
     {

@@ -70,7 +70,6 @@ SHELL_ACTION: Final = object_of(
 )
 
 _SHELL_ENVIRONMENT: Final = tagged(
-    "environment",
     {"local": object_of({}), "container_reference": object_of({"container_id": ID}, "container_id")},
 )
 
@@ -88,7 +87,7 @@ _SHELL_CALL: Final = object_of(
 )
 
 _OUTCOME: Final = tagged(
-    "outcome", {"timeout": object_of({}), "exit": object_of({"exit_code": integer(-MAX_INTEGER)}, "exit_code")}
+    {"timeout": object_of({}), "exit": object_of({"exit_code": integer(-MAX_INTEGER)}, "exit_code")}
 )
 
 _SHELL_CALL_OUTPUT: Final = object_of(
@@ -111,7 +110,6 @@ _SHELL_CALL_OUTPUT: Final = object_of(
 _WITH_DIFF: Final = object_of({"path": TEXT, "diff": TEXT}, "path", "diff")
 
 PATCH_OPERATION: Final = tagged(
-    "operation",
     {"create_file": _WITH_DIFF, "update_file": _WITH_DIFF, "delete_file": object_of({"path": TEXT}, "path")},
 )
 
@@ -139,7 +137,6 @@ _APPLY_PATCH_CALL_OUTPUT: Final = object_of(
 _POINT: Final[Mapping[str, Check]] = {"x": _COORDINATE, "y": _COORDINATE}
 
 COMPUTER_ACTION: Final = tagged(
-    "action",
     {
         "click": object_of(
             {"button": one_of("left", "right", "wheel", "back", "forward"), **_POINT, "keys": _KEYS},
@@ -179,7 +176,7 @@ _COMPUTER_CALL: Final = object_of(
     defaults={"pending_safety_checks": []},
 )
 
-_SCREENSHOT: Final = tagged("output", {"computer_screenshot": object_of({"image_url": IMAGE_URL, "file_id": ID})})
+_SCREENSHOT: Final = tagged({"computer_screenshot": object_of({"image_url": IMAGE_URL, "file_id": ID})})
 
 
 def _screenshot(value: Any, at: Location) -> dict[str, Any]:

@@ -55,7 +55,7 @@ _CUSTOM: Final = object_of(
     {
         "name": _NAME,
         "description": TEXT,
-        "format": tagged("format", {"text": object_of({}), "grammar": _GRAMMAR}),
+        "format": tagged({"text": object_of({}), "grammar": _GRAMMAR}),
         "allowed_callers": CALLERS,
         "async": boolean,
         "defer_loading": boolean,
@@ -63,7 +63,7 @@ _CUSTOM: Final = object_of(
     "name",
 )
 
-_MEMBERS: Final = array(tagged("tool", {"function": _function, "custom": _CUSTOM}))
+_MEMBERS: Final = array(tagged({"function": _function, "custom": _CUSTOM}))
 
 _NAMESPACE: Final = object_of({"name": _NAME, "description": TEXT, "tools": _MEMBERS}, "name", "description", "tools")
 
@@ -86,7 +86,7 @@ FILE_ID: Final = string(1, 512)
 AUTO_CONTAINER_FIELDS: Final[Mapping[str, Check]] = {
     "file_ids": array(FILE_ID, high=50),
     "memory_limit": one_of("1g", "4g", "16g", "64g"),
-    "network_policy": tagged("network policy", {"disabled": object_of({}), "allowlist": an_object}),
+    "network_policy": tagged({"disabled": object_of({}), "allowlist": an_object}),
     "skills": skills,
 }
 
@@ -99,7 +99,7 @@ _ENVIRONMENTS: Final[Mapping[str, Check]] = {
     "container_reference": object_of({"container_id": string(1, 128)}, "container_id"),
 }
 
-_SHELL: Final = object_of({"environment": tagged("environment", _ENVIRONMENTS), "allowed_callers": CALLERS})
+_SHELL: Final = object_of({"environment": tagged(_ENVIRONMENTS), "allowed_callers": CALLERS})
 
 _PIXELS: Final = integer(1)
 

@@ -18,6 +18,7 @@ from .client_tools import (
 )
 from .image_tool import image_tool
 from .mcp_shapes import MCP_CHOICE, MCP_TOOL, check_labels
+from .program_items import PROGRAMS
 from .search_tools import SEARCH_TOOLS, WEB_SEARCH_TYPES
 from .shapes import (
     Check,
@@ -36,7 +37,7 @@ from .shapes import (
     takes,
 )
 
-_NEW_CONTAINER: Final = tagged("container", {"auto": AUTO_CONTAINER})
+_NEW_CONTAINER: Final = tagged({"auto": AUTO_CONTAINER})
 
 
 @takes(any_of({"type": "string"}, schema_of(_NEW_CONTAINER)))
@@ -56,43 +57,11 @@ _TOOLS: Final[Mapping[str, Check]] = {
     **CLIENT_TOOLS,
     **SEARCH_TOOLS,
     "mcp": MCP_TOOL,
+    PROGRAMS: object_of({}),
 }
-"""Checks of the tools that this server supports, by type."""
+"""Checks of tools, by type."""
 
-_UNSUPPORTED_TOOLS: Final = frozenset({"programmatic_tool_calling"})
-"""Tools that OpenAI supports and this server does not yet; a tool that becomes supported moves to `_TOOLS`."""
-
-_KNOWN_TOOL: Final = tagged("tool", _TOOLS)
-
-
-@takes(schema_of(_KNOWN_TOOL))
-def _tool(value: Any, at: Location) -> dict[str, Any]:
-    """Check a tool. One that is left out is echoed as it came."""
-    if omitted := _omitted(value, at):
-        return omitted
-    tool: dict[str, Any] = _KNOWN_TOOL(value, at)
-    return tool
-
-
-def _omitted(value: Any, at: Location) -> dict[str, Any] | None:
-    """Return the tool, or the entry that allows it, if it is unsupported and left out; None if it is supported.
-
-    Raises:
-        ApiError: 400, it is unsupported and not left out.
-    """
-    kind = value.get("type") if isinstance(value, dict) else None
-    if not isinstance(kind, str) or kind not in _UNSUPPORTED_TOOLS:
-        return None
-    if kind in at.limits.omitted_tools:
-        return dict(value)
-    message = (
-        f"Unsupported tool type '{kind}' on this server. Its operator can leave such tools out with the setting "
-        f"'unavailable_tools: {{{kind}: omit}}': see docs/guides/tools.md."
-    )
-    raise bad_request(message, at.key("type").path, "unsupported_value")
-
-
-_TOOL_LIST: Final = array(_tool)
+_TOOL_LIST: Final = array(tagged(_TOOLS))
 
 
 @takes(schema_of(_TOOL_LIST))
@@ -109,7 +78,8 @@ def tools(value: Any, at: Location) -> list[dict[str, Any]]:
 NAMED_TOOLS: Final = frozenset({"function", "custom", "namespace", "mcp"})
 """The types of tools that a request distinguishes by a name or a label."""
 
-_TOOL_SEARCH: Final = "tool_search"
+_SINGLE: Final = ("tool_search", PROGRAMS)
+"""The types of which a request can have one tool."""
 
 
 def _check_number(declared: list[dict[str, Any]], at: Location) -> None:
@@ -125,10 +95,11 @@ def _check_number(declared: list[dict[str, Any]], at: Location) -> None:
         why = f"too many MCP servers. Expected at most {max_servers}, but got {servers} instead."
         raise invalid(at, why, "array_above_max_length")
     unnamed = [number for number, tool in enumerate(declared) if tool["type"] not in NAMED_TOOLS]
-    searches = [number for number in unnamed if declared[number]["type"] == _TOOL_SEARCH]
-    if len(searches) > 1:
-        path = at.index(searches[1]).key("type").path
-        raise bad_request(f"A response can have one tool of the type '{_TOOL_SEARCH}'.", path)
+    for single in _SINGLE:
+        same = [number for number in unnamed if declared[number]["type"] == single]
+        if len(same) > 1:
+            path = at.index(same[1]).key("type").path
+            raise bad_request(f"A response can have one tool of the type '{single}'.", path)
     if len(unnamed) > max_unnamed:
         path = at.index(unnamed[max_unnamed]).key("type").path
         message = f"Too many tools without a name of their own: a response can have {max_unnamed}."
@@ -153,7 +124,7 @@ def carried_tools(value: Any, at: Location) -> list[dict[str, Any]]:
 
 
 _HOSTED_NAMES: Final[Mapping[str, Check]] = {
-    **dict.fromkeys((*SEARCH_TOOLS, "code_interpreter", "image_generation"), object_of({})),
+    **dict.fromkeys((*SEARCH_TOOLS, "code_interpreter", "image_generation", PROGRAMS), object_of({})),
     "mcp": MCP_CHOICE,
 }
 """Checks of a `tool_choice` of a tool that the server runs, by the tool's type."""
@@ -164,18 +135,6 @@ _TOOL_NAMES: Final[Mapping[str, Check]] = {**CLIENT_TOOL_NAMES, **_HOSTED_NAMES}
 _KINDS: Final = {**dict.fromkeys(WEB_SEARCH_TYPES, "web_search"), **dict.fromkeys(COMPUTER_TYPES, "computer")}
 """The common name of tools that have several type names, by type."""
 
-_KNOWN_NAME: Final = tagged("tool", _TOOL_NAMES)
-
-
-@takes(schema_of(_KNOWN_NAME))
-def _allowed(value: Any, at: Location) -> dict[str, Any]:
-    """Check an entry in a list of allowed tools. One that is left out may be there: the others can be called."""
-    if omitted := _omitted(value, at):
-        return omitted
-    allowed: dict[str, Any] = _KNOWN_NAME(value, at)
-    return allowed
-
-
 _CHOICE_MODE: Final = one_of("none", "auto", "required")
 
 _CHOICES: Final[Mapping[str, Check]] = {
@@ -184,18 +143,15 @@ _CHOICES: Final[Mapping[str, Check]] = {
     "allowed_tools": object_of(
         {
             "mode": one_of("auto", "required"),
-            "tools": array(_allowed, low=1),
+            "tools": array(tagged(_TOOL_NAMES), low=1),
         },
         "mode",
         "tools",
     ),
 }
-"""Checks of the supported objects of `tool_choice`, by type; modes are strings."""
+"""Checks of the objects of `tool_choice`, by type; modes are strings."""
 
-_UNSUPPORTED_CHOICES: Final = frozenset({"programmatic_tool_calling"})
-"""Choices that OpenAI supports and this server does not yet; one that becomes supported moves to `_CHOICES`."""
-
-_CHOICE: Final = tagged("tool_choice", _CHOICES, _UNSUPPORTED_CHOICES)
+_CHOICE: Final = tagged(_CHOICES)
 
 
 @takes(any_of(schema_of(_CHOICE_MODE), schema_of(_CHOICE)))

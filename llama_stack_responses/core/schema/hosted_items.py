@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from .image_tool import IMAGE_CALL, image_item
-from .item_fields import ID, OWN_ID, TEXT
+from .item_fields import CALLER, ID, OWN_ID, TEXT
 from .shapes import Check, an_object, array, data, number, object_of, one_of, tagged
 
 _CALL_STATUS: Final = one_of("in_progress", "searching", "interpreting", "completed", "failed", "incomplete")
 
-_SOURCES: Final = array(tagged("source", {"url": object_of({"url": TEXT}, "url")}))
+_SOURCES: Final = array(tagged({"url": object_of({"url": TEXT}, "url")}))
 
 _WEB_SEARCH_ACTIONS: Final[Mapping[str, Check]] = {
     "search": object_of({"query": TEXT, "queries": array(TEXT), "sources": _SOURCES}),
@@ -28,7 +28,7 @@ _PRINTED: Final[Mapping[str, Check]] = {
 
 HOSTED_ITEMS: Final[Mapping[str, Check]] = {
     "web_search_call": object_of(
-        {"id": OWN_ID, "action": tagged("action", _WEB_SEARCH_ACTIONS), "status": _CALL_STATUS}, "action"
+        {"id": OWN_ID, "action": tagged(_WEB_SEARCH_ACTIONS), "status": _CALL_STATUS}, "action"
     ),
     "file_search_call": object_of(
         {"id": OWN_ID, "queries": array(TEXT), "status": _CALL_STATUS, "results": array(_FOUND)}, "queries"
@@ -39,7 +39,8 @@ HOSTED_ITEMS: Final[Mapping[str, Check]] = {
             "code": TEXT,
             "container_id": ID,
             "status": _CALL_STATUS,
-            "outputs": array(tagged("output", _PRINTED)),
+            "outputs": array(tagged(_PRINTED)),
+            "caller": CALLER,
         },
         "container_id",
     ),

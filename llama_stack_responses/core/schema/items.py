@@ -18,6 +18,7 @@ from .hosted_items import HOSTED_ITEMS
 from .image_tool import IMAGE_CALL, lacks_image
 from .item_fields import CALLER, FILE_URL, ID, IMAGE_URL, NAME, OWN_ID, STATUS, TEXT
 from .mcp_shapes import MCP_ITEMS
+from .program_items import PROGRAM_ITEMS
 from .shapes import (
     DEFAULT_LIMITS,
     Check,
@@ -243,7 +244,7 @@ _LOGPROB: Final = object_of(
 )
 
 _OUTPUT_TEXT: Final = object_of(
-    {"text": TEXT, "annotations": array(tagged("annotation", _ANNOTATIONS)), "logprobs": array(_LOGPROB)},
+    {"text": TEXT, "annotations": array(tagged(_ANNOTATIONS)), "logprobs": array(_LOGPROB)},
     "text",
     defaults={"annotations": []},
 )
@@ -252,10 +253,10 @@ _SPOKEN_PARTS: Final[Mapping[str, Check]] = {
     "output_text": _OUTPUT_TEXT,
     "refusal": object_of({"refusal": TEXT}, "refusal"),
 }
-_SPOKEN_PART: Final = tagged("content", _SPOKEN_PARTS)
+_SPOKEN_PART: Final = tagged(_SPOKEN_PARTS)
 
 
-@takes(schema_of(tagged("content", {**_SPOKEN_PARTS, "input_text": _OUTPUT_TEXT})))
+@takes(schema_of(tagged({**_SPOKEN_PARTS, "input_text": _OUTPUT_TEXT})))
 def _assistant_part(value: Any, at: Location) -> dict[str, Any]:
     """Check a part of an assistant's message. Many clients send back all text as `input_text`."""
     if isinstance(value, dict) and value.get("type") == "input_text":
@@ -270,7 +271,7 @@ _MESSAGE: Final = object_of(
     {
         "id": OWN_ID,
         "role": _ROLE,
-        "content": _content("input_text", tagged("content", _INPUT_PARTS)),
+        "content": _content("input_text", tagged(_INPUT_PARTS)),
         "status": STATUS,
     },
     "content",
@@ -366,7 +367,7 @@ _FUNCTION_CALL: Final = object_of(
     "arguments",
 )
 
-_OUTPUT: Final = array(tagged("content", OUTPUT_PARTS))
+_OUTPUT: Final = array(tagged(OUTPUT_PARTS))
 
 
 @takes(any_of(schema_of(TEXT), schema_of(_OUTPUT)))
@@ -422,6 +423,7 @@ _ITEMS: Final[Mapping[str, Check]] = {
     **CLIENT_ITEMS,
     **HOSTED_ITEMS,
     **MCP_ITEMS,
+    **PROGRAM_ITEMS,
     COMPACTION: object_of({"id": OWN_ID, "encrypted_content": data}, "encrypted_content"),
     TRIGGER: object_of({"id": OWN_ID}),
     CONFIGURATION: configuration_update,
@@ -429,10 +431,7 @@ _ITEMS: Final[Mapping[str, Check]] = {
 }
 """Checks of the items that this server supports, by type."""
 
-_UNSUPPORTED_ITEMS: Final = frozenset({"program", "program_output"})
-"""Items that OpenAI supports and this server does not yet; one that becomes supported moves to `_ITEMS`."""
-
-_TYPED_ITEM: Final = tagged("item", _ITEMS, _UNSUPPORTED_ITEMS)
+_TYPED_ITEM: Final = tagged(_ITEMS)
 
 
 @takes(any_of(schema_of(_TYPED_ITEM), schema_of(_message), {"type": "object", "required": ["id"]}))

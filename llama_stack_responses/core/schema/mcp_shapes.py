@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from .item_fields import ID, NAME, OWN_ID, TEXT
+from .item_fields import CALLER, ID, NAME, OWN_ID, TEXT
 from .shapes import (
     MAX_INTEGER,
     Check,
@@ -170,7 +170,6 @@ _MCP_LIST_TOOLS: Final = object_of(
 _NUMBERED: Final = object_of({"code": integer(-MAX_INTEGER), "message": TEXT}, "code", "message")
 
 _MCP_ERROR: Final = tagged(
-    "error",
     {
         "mcp_protocol_error": _NUMBERED,
         "mcp_tool_execution_error": object_of({"content": anything}, "content"),
@@ -195,6 +194,7 @@ _MCP_CALL: Final = object_of(
         "name": NAME,
         "arguments": TEXT,
         "approval_request_id": ID,
+        "caller": CALLER,
         "output": TEXT,
         "error": _mcp_error,
         "status": one_of("in_progress", "completed", "incomplete", "calling", "failed"),

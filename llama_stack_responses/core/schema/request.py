@@ -266,7 +266,7 @@ def _guardrails(value: Any, at: Location) -> list[str | None]:
     return names
 
 
-_VARIABLE: Final = tagged("variable", OUTPUT_PARTS)
+_VARIABLE: Final = tagged(OUTPUT_PARTS)
 
 
 def _variables(value: Any, at: Location) -> dict[str, Any]:

@@ -66,7 +66,6 @@ def _compound(value: Any, at: Location) -> dict[str, Any]:
 
 
 _FILTER: Final = tagged(
-    "filter",
     {
         **dict.fromkeys(("eq", "ne", "gt", "gte", "lt", "lte", "in", "nin"), _COMPARISON),
         **dict.fromkeys(("and", "or"), _compound),

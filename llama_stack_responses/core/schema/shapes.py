@@ -35,7 +35,6 @@ class RequestLimits:
         max_listed_tools: maximum tools of all MCP servers of one response. The model gets each of them.
         max_text_length: maximum characters of one text: an input, an output, instructions, arguments.
         max_data_length: maximum characters of one image, file or sound, in base64 or as a URL.
-        omitted_tools: unsupported types of tools that may be declared; the model does not see them.
         bounded: whether counts and lengths are checked at all. A stored request was accepted with the limits of its
             time, so those of today do not apply to it.
     """
@@ -47,7 +46,6 @@ class RequestLimits:
     max_listed_tools: int = 2_048
     max_text_length: int = 10_485_760
     max_data_length: int = 73_400_320
-    omitted_tools: frozenset[str] = frozenset()
     bounded: bool = True
 
 
@@ -389,13 +387,8 @@ def _object_schema(fields: Mapping[str, Check], required: Collection[str]) -> Sc
     return {"type": "object", "properties": properties, **({"required": list(required)} if required else {})}
 
 
-def tagged(what: str, table: Mapping[str, Check], unsupported: Collection[str] = ()) -> Check:
-    """Return a check for an object whose `type` selects the entry of `table` that checks the rest.
-
-    Args:
-        what: the name of such objects in error messages.
-        unsupported: types that OpenAI supports and this server does not; the error message names them.
-    """
+def tagged(table: Mapping[str, Check]) -> Check:
+    """Return a check for an object whose `type` selects the entry of `table` that checks the rest."""
 
     @takes({"oneOf": [_of_type(name, schema_of(check)) for name, check in table.items()]})
     def check(value: Any, at: Location) -> dict[str, Any]:
@@ -406,8 +399,6 @@ def tagged(what: str, table: Mapping[str, Check], unsupported: Collection[str] =
         name = members["type"]
         if not isinstance(name, str):
             raise invalid_type(name, at_type, "a string")
-        if name in unsupported:
-            raise bad_request(f"Unsupported {what} type '{name}' on this server.", at_type.path, "unsupported_value")
         if name not in table:
             raise invalid_value(name, at_type, table)
         rest = {member: value for member, value in members.items() if member != "type"}

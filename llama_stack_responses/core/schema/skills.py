@@ -16,14 +16,14 @@ _INLINE: Final = object_of(
     {
         "name": string(1, 64, "[a-zA-Z0-9_-]+"),  # a folder of the container has this name
         "description": string(1, 1024),
-        "source": tagged("skill source", {"base64": _ARCHIVE}),
+        "source": tagged({"base64": _ARCHIVE}),
     },
     "name",
     "description",
     "source",
 )
 
-_KNOWN_SKILL: Final = tagged("skill", {"inline": _INLINE})
+_KNOWN_SKILL: Final = tagged({"inline": _INLINE})
 
 
 @takes(schema_of(_KNOWN_SKILL))

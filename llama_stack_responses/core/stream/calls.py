@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal, Protocol
 
+from ..program_calls import caller
 from ..schema.image_tool import IMAGE_CALL
+from ..schema.program_items import PROGRAM, PROGRAM_OUTPUT
 from ..types import Json
 from . import events, shell
 from .argument_text import ArgumentText
@@ -67,6 +69,7 @@ class ItemForm:
         failed: the status of a failed call.
         cut: further fields of an incomplete item.
         failure: returns the fields of an item whose call failed on this server, given the message for the model.
+        closed: whether the item of a call that the server runs is complete before the call is answered.
     """
 
     type: str
@@ -80,6 +83,7 @@ class ItemForm:
     failed: str = "failed"
     cut: Mapping[str, Any] = field(default_factory=dict)
     failure: Callable[[str], Json] | None = None
+    closed: bool = False
 
     def blank(self, item: Json) -> Json:
         """Return the item as it was when it was added, without what is known by now."""
@@ -150,13 +154,27 @@ class ServerCall:
     """A complete call that the server answers, by running the tool or with an error.
 
     Attributes:
-        index: the output index of its item, which stays open until then; None if the client does not see the call.
+        index: the output index of its item; None if the client does not see the call, or an earlier response has it.
+        program: the `call_id` of the program that made the call; None for a call of the model.
+        closed: whether its item is complete already: that of a program, since the items of its calls follow it.
     """
 
     name: str
     call_id: str
     arguments: str
     index: int | None = None
+    program: str | None = None
+    closed: bool = False
+
+    @property
+    def open_index(self) -> int | None:
+        """The output index of its item if that stays open until the call is answered."""
+        return None if self.closed else self.index
+
+    @property
+    def refused(self) -> bool:
+        """Whether it is answered with an error, and the client does not see it."""
+        return self.index is None and not self.closed
 
 
 def _without_sources(action: Json) -> Json:
@@ -265,6 +283,8 @@ SHELL_CALL_OUTPUT: Final = ItemForm(
 )
 APPLY_PATCH_CALL: Final = ItemForm("apply_patch_call", "apc")
 COMPUTER_CALL: Final = ItemForm("computer_call", "cu")
+PROGRAM_FORM: Final = ItemForm(PROGRAM, "prog", has_status=False, closed=True)
+PROGRAM_OUTPUT_FORM: Final = ItemForm(PROGRAM_OUTPUT, "progo", has_status=False)
 TOOL_SEARCH_CALL: Final = ItemForm("tool_search_call", "tsc")
 TOOL_SEARCH_OUTPUT: Final = ItemForm("tool_search_output", "tso")
 COMPACTION: Final = ItemForm(
@@ -291,6 +311,8 @@ FORMS: Final[Mapping[str, ItemForm]] = {
         SHELL_CALL_OUTPUT,
         APPLY_PATCH_CALL,
         COMPUTER_CALL,
+        PROGRAM_FORM,
+        PROGRAM_OUTPUT_FORM,
         TOOL_SEARCH_CALL,
         TOOL_SEARCH_OUTPUT,
         COMPACTION,
@@ -312,6 +334,11 @@ def by_call_id(_: str, call_id: str) -> Json:
 def in_namespace(kind: CallKind, namespace: str, name: str) -> CallKind:
     """Return the kind for a function that the client declared with this name in this namespace."""
     return replace(kind, fields=lambda _, call_id: {"call_id": call_id, "name": name, "namespace": namespace})
+
+
+def made_by(kind: CallKind, program: str) -> CallKind:
+    """Return the kind for a call that the program with this `call_id` makes."""
+    return replace(kind, fields=lambda name, call_id: kind.fields(name, call_id) | {"caller": caller(program)})
 
 
 FUNCTION: Final = CallKind(FUNCTION_CALL, named)

@@ -137,7 +137,7 @@ class ToolCalls:
         items = [*self._output.items, *added]
         self._call_ids = dict.fromkeys(item["call_id"] for item in items if "call_id" in item)
         self._call_ids |= dict.fromkeys(call.call_id for call in waiting)
-        self._running = dict.fromkeys(call.index for call in waiting if call.index is not None)
+        self._running = dict.fromkeys(call.open_index for call in waiting if call.open_index is not None)
 
     @property
     def being_written(self) -> bool:
@@ -262,7 +262,7 @@ class ToolCalls:
         return events
 
     def make(self, kind: CallKind, name: str, arguments: str) -> list[Event]:
-        """Make a call without streaming it: the model wrote it in an earlier response."""
+        """Make a call without streaming it: the model wrote it in an earlier response, or a program makes it."""
         out: list[Event] = []
         call = _OpenCall(name)
         self._begin(out, call, kind)
@@ -376,14 +376,18 @@ class ToolCalls:
                 out += self.show(kind.form, begun)
                 return
             call.index = self._add(out, kind.form, begun)
+            if kind.form.closed:
+                self._output.done(out, call.index, self._output.items[call.index])
+                self._leave(call, closed=True)
+                return
             item = self._output.items[call.index] | begun
             out += self._details(kind.form, item, call.index)
             self._output.items[call.index] = item
         self._leave(call)
 
-    def _leave(self, call: _OpenCall) -> None:
-        """Pass a complete call to the server."""
-        if call.index is not None:
+    def _leave(self, call: _OpenCall, *, closed: bool = False) -> None:
+        """Pass a complete call to the server; `closed` if its item is complete too."""
+        if call.index is not None and not closed:
             self._running[call.index] = None
         arguments = call.fragments.text() or "{}"
-        self.server_calls.append(ServerCall(call.name, call.call_id, arguments, call.index))
+        self.server_calls.append(ServerCall(call.name, call.call_id, arguments, call.index, closed=closed))

@@ -9,6 +9,7 @@ from ...core.schema.request import CreateRequest
 from ...core.stream.calls import APPLY_PATCH_CALL
 from ...core.types import Json
 from ..tool import Tool
+from ..tool_function import callers_of
 from .client_tool import ClientTool, an_object
 
 _DESCRIPTION: Final = """\
@@ -31,7 +32,14 @@ _PARAMETERS: Final = an_object(
 )
 
 
-def apply_patch_tool(_: Json, __: CreateRequest) -> Tool:
+_RESULT: Final[Json] = {
+    "type": "object",
+    "properties": {"status": {"enum": ["completed", "failed"]}, "output": {"type": "string"}},
+}
+"""What a program gets of a call."""
+
+
+def apply_patch_tool(declared: Json, _: CreateRequest) -> Tool:
     """Create the tool of a `{type: apply_patch}` entry."""
     return ClientTool(
         ["apply_patch"],
@@ -41,4 +49,6 @@ def apply_patch_tool(_: Json, __: CreateRequest) -> Tool:
         APPLY_PATCH_CALL,
         PATCH_OPERATION,
         lambda operation: {"operation": operation},
+        callers_of(declared),
+        _RESULT,
     )

@@ -9,7 +9,7 @@ from ...core.stream.calls import CallKind, ItemForm, by_call_id
 from ...core.types import Json
 from ..argument_validation import validated_arguments
 from ..choice_handles import handle
-from ..tool_function import Function, chat_function
+from ..tool_function import DIRECT, Callers, Function, chat_function
 
 
 class ClientTool:
@@ -23,6 +23,8 @@ class ClientTool:
         form: form of its call items.
         shape: check of its arguments.
         fields: converts arguments to the item's fields.
+        callers: what may call it.
+        result: JSON schema of what a program gets of a call; None for text.
     """
 
     def __init__(
@@ -34,6 +36,8 @@ class ClientTool:
         form: ItemForm,
         shape: Check,
         fields: Callable[[Json], Json],
+        callers: Callers = DIRECT,
+        result: Json | None = None,
     ) -> None:
         def whole(arguments: str) -> Json | None:
             value = validated_arguments(arguments, shape)
@@ -41,7 +45,12 @@ class ClientTool:
 
         self._types = types
         self._functions = (
-            Function(chat_function(name, description, parameters), CallKind(form, by_call_id, whole=whole)),
+            Function(
+                chat_function(name, description, parameters),
+                CallKind(form, by_call_id, whole=whole),
+                callers=callers,
+                output_schema=result,
+            ),
         )
 
     def functions(self) -> Sequence[Function]:

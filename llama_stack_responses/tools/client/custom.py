@@ -9,7 +9,7 @@ from ...core.stream.calls import CUSTOM, in_namespace
 from ...core.types import Json
 from ..chat_names import chat_name
 from ..choice_handles import handle
-from ..tool_function import Function
+from ..tool_function import Function, callers_of
 from .function import is_chosen
 
 
@@ -45,4 +45,10 @@ def client_custom(declared: Json, namespace: str | None = None) -> Function:
         custom["format"] = {"type": "grammar", "grammar": grammar}
     kind = in_namespace(CUSTOM, namespace, name) if namespace else CUSTOM
     chat = {"type": "custom", "custom": custom}
-    return Function(chat, kind, origin=(namespace, name), deferred=declared.get("defer_loading", False))
+    return Function(
+        chat,
+        kind,
+        origin=(namespace, name),
+        deferred=declared.get("defer_loading", False),
+        callers=callers_of(declared),
+    )

@@ -9,7 +9,7 @@ from ...core.stream.calls import FUNCTION, in_namespace
 from ...core.types import Json
 from ..chat_names import chat_name
 from ..choice_handles import handle
-from ..tool_function import Function, chat_function
+from ..tool_function import Function, callers_of, chat_function
 
 
 class FunctionTool:
@@ -38,7 +38,14 @@ def client_function(declared: Json, namespace: str | None = None) -> Function:
     strict = {} if declared.get("strict") is None else {"strict": declared["strict"]}
     chat = chat_function(chat_name(namespace, name), declared.get("description"), declared.get("parameters"), **strict)
     kind = in_namespace(FUNCTION, namespace, name) if namespace else FUNCTION
-    return Function(chat, kind, origin=(namespace, name), deferred=declared.get("defer_loading", False))
+    return Function(
+        chat,
+        kind,
+        origin=(namespace, name),
+        deferred=declared.get("defer_loading", False),
+        callers=callers_of(declared),
+        output_schema=declared.get("output_schema"),
+    )
 
 
 def is_chosen(choice: Json, kind: str, name: str, namespace: str | None = None) -> bool:

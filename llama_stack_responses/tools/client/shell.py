@@ -11,9 +11,11 @@ from ...core.stream.calls import LOCAL_SHELL_CALL, SHELL_CALL
 from ...core.stream.shell import with_limits
 from ...core.types import Json
 from ..tool import Tool
+from ..tool_function import callers_of
 from .client_tool import ClientTool, an_object
 
 _TEXT: Final[Json] = {"type": "string"}
+_NUMBER: Final[Json] = {"type": "integer"}
 _TEXTS: Final[Json] = {"type": "array", "items": _TEXT}
 _TIMEOUT: Final[Json] = {"type": "integer", "description": "The longest that it may take, in milliseconds."}
 
@@ -36,6 +38,20 @@ SHELL_PARAMETERS: Final = an_object(
     },
     "commands",
 )
+
+
+SHELL_RESULT: Final[Json] = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {
+            "stdout": _TEXT,
+            "stderr": _TEXT,
+            "outcome": {"type": "object", "properties": {"type": {"enum": ["exit", "timeout"]}, "exit_code": _NUMBER}},
+        },
+    },
+}
+"""What a program gets of a call."""
 
 
 def local_shell_tool(_: Json, __: CreateRequest) -> Tool:
@@ -62,6 +78,8 @@ def shell_tool(declared: Json, _: CreateRequest) -> Tool:
         SHELL_CALL,
         SHELL_ACTION,
         lambda action: {"action": with_limits(action), "environment": {"type": "local"}},
+        callers_of(declared),
+        SHELL_RESULT,
     )
 
 

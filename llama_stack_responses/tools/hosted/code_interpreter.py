@@ -18,7 +18,7 @@ from ...sandbox.containers import file_id, files
 from ...sandbox.jail import DATA
 from ..client.shell import with_skills
 from ..tool import Cites, NeedsCheck, NeedsPreparation
-from ..tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
+from ..tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, callers_of, chat_function
 from ..tool_history import ToolHistory
 from .container_choice import ContainerChoice
 from .numbered_files import NumberedFiles
@@ -50,6 +50,7 @@ class CodeInterpreterTool(NeedsPreparation, NeedsCheck, Cites):
     def __init__(self, declared: Json, request: CreateRequest, *, access: ContainerAccess) -> None:
         self._choice = ContainerChoice(access, declared["container"], "container")
         self._shows_outputs = "code_interpreter_call.outputs" in request.include
+        self._callers = callers_of(declared)
         self._files = NumberedFiles()
 
     async def check(self) -> None:
@@ -65,7 +66,8 @@ class CodeInterpreterTool(NeedsPreparation, NeedsCheck, Cites):
         """Return the single function. It is not repeatable: a call that may have run may have changed files."""
         kind = CallKind(CODE_INTERPRETER_CALL, self._fields, decoder=partial(ArgumentText, "code"), hosted=True)
         description = with_skills(_DESCRIPTION, self._choice.skills)
-        return (Function(chat_function(_NAME, description, _PARAMETERS), kind, self._run),)
+        chat = chat_function(_NAME, description, _PARAMETERS)
+        return (Function(chat, kind, self._run, callers=self._callers),)
 
     def handles(self) -> Collection[str]:
         """Return the handle of its type."""
@@ -93,7 +95,9 @@ class CodeInterpreterTool(NeedsPreparation, NeedsCheck, Cites):
             ran = await entry.container.run(invocation.item["code"])
             after = await files(entry)
         written = [file.path for file in after if (file.path, file.written_at) not in before]
-        fields = {"outputs": _outputs(ran)} if self._shows_outputs else {}
+        # A program gets the outputs of its calls from their items.
+        shows = self._shows_outputs or invocation.call.program is not None
+        fields = {"outputs": _outputs(ran)} if shows else {}
         report = _report(ran, [self._files.heading(path) for path in written[:_SHOWN_FILES]])
         if ran.stopped:
             raise ToolError(report, fields)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from ...core.program_calls import caller
 from ...core.schema.client_items import SHELL_ACTION
 from ...core.stream.calls import SHELL_CALL, SHELL_CALL_OUTPUT, CallKind
 from ...core.stream.shell import with_limits
@@ -13,9 +14,9 @@ from ...sandbox.container import CommandResult
 from ...sandbox.container_access import ContainerAccess
 from ...sandbox.jail import DATA
 from ..argument_validation import validated_arguments
-from ..client.shell import SHELL_PARAMETERS, with_skills
+from ..client.shell import SHELL_PARAMETERS, SHELL_RESULT, with_skills
 from ..tool import NeedsCheck, NeedsPreparation
-from ..tool_function import Function, Invocation, ItemReporter, Outcome, chat_function
+from ..tool_function import Function, Invocation, ItemReporter, Outcome, callers_of, chat_function
 from ..tool_history import ToolHistory
 from .container_choice import ContainerChoice
 
@@ -33,11 +34,14 @@ class HostedShellTool(NeedsPreparation, NeedsCheck):
     """A `{type: shell, environment}` tool of a request whose environment is a container.
 
     Args:
-        environment: `{type: container_auto, ...}` or `{type: container_reference, container_id}`.
+        declared: the tool's entry; its environment is `{type: container_auto, ...}` or `{type: container_reference,
+            container_id}`.
         access: access to containers.
     """
 
-    def __init__(self, environment: Json, access: ContainerAccess) -> None:
+    def __init__(self, declared: Json, access: ContainerAccess) -> None:
+        environment = declared["environment"]
+        self._callers = callers_of(declared)
         self._choice = ContainerChoice(access, environment.get("container_id") or environment, "environment")
 
     async def check(self) -> None:
@@ -55,7 +59,8 @@ class HostedShellTool(NeedsPreparation, NeedsCheck):
         """Return the single function. It is not repeatable: commands that may have run are not run again."""
         kind = CallKind(SHELL_CALL, self._fields, whole=self._whole, hosted=True)
         description = with_skills(_DESCRIPTION, self._choice.skills)
-        return (Function(chat_function(_NAME, description, SHELL_PARAMETERS), kind, self._run),)
+        chat = chat_function(_NAME, description, SHELL_PARAMETERS)
+        return (Function(chat, kind, self._run, callers=self._callers, output_schema=SHELL_RESULT),)
 
     def handles(self) -> Collection[str]:
         """Return the handle of its type."""
@@ -85,6 +90,8 @@ class HostedShellTool(NeedsPreparation, NeedsCheck):
         assert call.index is not None
         reporter.conclude(call.index, {})
         item = {"call_id": call.call_id, "max_output_length": length, "output": output}
+        if call.program is not None:
+            item["caller"] = caller(call.program)
         reporter.show(SHELL_CALL_OUTPUT, item)
         return Outcome("\n".join(map(_report, output)))
 

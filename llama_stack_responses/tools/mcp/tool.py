@@ -17,7 +17,7 @@ from ...core.types import Json
 from ...logs import get_logger
 from ..choice_handles import handle
 from ..tool import DueCall, HasDueCalls, HoldsResources, NeedsPreparation
-from ..tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
+from ..tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, callers_of, chat_function
 from ..tool_history import ToolHistory
 from .filters import ToolFilter, approvals
 from .list_budget import HasList, ListBudget, ServerBounds
@@ -142,6 +142,7 @@ class McpTool(NeedsPreparation, HasDueCalls, HoldsResources, HasList):
             kind,
             run,
             repeatable=self._is_repeatable(tool),
+            callers=callers_of(self._declared),
         )
 
     def _described(self, tool: Json) -> str | None:

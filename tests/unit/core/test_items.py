@@ -747,7 +747,6 @@ def test_item_errors_are_worded_like_openais() -> None:
     assert part_refused({"type": "text", "text": "a"}, "assistant").message == (
         "Invalid value: 'text'. Supported values are: 'output_text' and 'refusal'."
     )
-    assert refused([{"type": "program"}]).message == "Unsupported item type 'program' on this server."
     assert refused([{"role": "user", "content": 1}]).message == (
         "Invalid type for 'input[0].content': expected one of a string or an array of objects, "
         "but got an integer instead."
@@ -755,13 +754,8 @@ def test_item_errors_are_worded_like_openais() -> None:
 
 
 @pytest.mark.parametrize("member", get_args(ResponseInputItemParam), ids=lambda member: member.__name__)
-def test_every_openai_item_type_is_accepted_or_refused_by_name(member: Any) -> None:
-    taken = {item["type"] for item, _ in WHOLE} | {"compaction_trigger"}
-    for name in types_of(member):
-        if name not in taken:
-            error = refused([{"type": name}])
-            assert (error.param, error.code) == ("input[0].type", "unsupported_value")
-            assert name in error.message
+def test_every_openai_item_type_is_known(member: Any) -> None:
+    assert set(types_of(member)) <= {item["type"] for item, _ in WHOLE} | {"compaction_trigger"}
 
 
 @pytest.mark.parametrize("more", [{}, {"result": None}, {"result": "", "status": "completed"}])

@@ -34,7 +34,14 @@ from tests.support.skills import skill
 
 Json = dict[str, Any]
 
-TAKEN: Final = {"code_interpreter", "image_generation", "mcp", *CLIENT_TOOL_NAMES, *SEARCH_TOOLS}
+TAKEN: Final = {
+    "code_interpreter",
+    "image_generation",
+    "mcp",
+    "programmatic_tool_calling",
+    *CLIENT_TOOL_NAMES,
+    *SEARCH_TOOLS,
+}
 """The tool types that are accepted; no others are."""
 
 FILE_SEARCH: Final[Json] = {
@@ -138,7 +145,7 @@ def test_valid_tool_names_are_accepted(name: str) -> None:
         ({}, ".type", "missing_required_parameter"),
         ({"type": None}, ".type", "invalid_type"),
         ({"type": "retrieval"}, ".type", "invalid_value"),
-        ({"type": "programmatic_tool_calling"}, ".type", "unsupported_value"),
+        ({"type": "programmatic_tool_calling", "name": "a"}, ".name", "unknown_parameter"),
         ({**IMAGES, "size": "big"}, ".size", "invalid_value"),
         ({**IMAGES, "size": "0x512"}, ".size", "invalid_value"),
         ({**IMAGES, "quality": "hd"}, ".quality", "invalid_value"),
@@ -201,10 +208,6 @@ def test_image_format_does_not_restrict_values_that_mean_the_same_as_absent_ones
 
 
 def test_tool_errors_are_worded_like_openais() -> None:
-    assert refused([{"type": "programmatic_tool_calling"}]).message == (
-        "Unsupported tool type 'programmatic_tool_calling' on this server. Its operator can leave such tools out with the "
-        "setting 'unavailable_tools: {programmatic_tool_calling: omit}': see docs/guides/tools.md."
-    )
     assert refused([{"type": "x"}]).message.startswith("Invalid value: 'x'. Supported values are: 'code_interpreter', ")
     assert refused([{"type": "function", "function": {"name": "f"}}]).message == (
         "Missing required parameter: 'tools[0].name'."
@@ -402,12 +405,8 @@ def test_too_many_mcp_servers_are_refused() -> None:
 
 
 @pytest.mark.parametrize("member", get_args(ToolParam), ids=lambda member: member.__name__)
-def test_every_openai_tool_is_accepted_or_refused_by_name(member: Any) -> None:
-    for name in types_of(member):
-        if name not in TAKEN:
-            error = refused([{"type": name}])
-            assert (error.param, error.code) == ("tools[0].type", "unsupported_value")
-            assert f"'{name}'" in error.message
+def test_every_openai_tool_is_known(member: Any) -> None:
+    assert set(types_of(member)) <= TAKEN
 
 
 # Tool choice
@@ -450,8 +449,8 @@ def test_choice_of_allowed_tools_is_accepted(mode: str) -> None:
         ({"type": "allowed_tools", "mode": "auto", "tools": []}, "tool_choice.tools", "empty_array"),
         (
             {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "programmatic_tool_calling"}]},
-            "tool_choice.tools[0].type",
-            "unsupported_value",
+            "tool_choice",
+            None,
         ),
         ({"type": "allowed_tools", "mode": "auto", "tools": [function("f"), function("g")]}, "tool_choice", None),
     ],
@@ -513,45 +512,24 @@ CHOICES = [member for member in get_args(ToolChoice) if isinstance(member, type)
 
 
 @pytest.mark.parametrize("member", CHOICES, ids=lambda member: member.__name__)
-def test_every_openai_choice_is_accepted_or_refused_by_name(member: Any) -> None:
-    for name in types_of(member):
-        if name not in {"allowed_tools", *TAKEN}:
-            error = refused([function("f")], {"type": name})
-            assert (error.param, error.code) == ("tool_choice.type", "unsupported_value")
-            assert f"'{name}'" in error.message
+def test_every_openai_choice_is_known(member: Any) -> None:
+    assert set(types_of(member)) <= {"allowed_tools", *TAKEN}
 
 
-OMITTING = RequestLimits(omitted_tools=frozenset({"programmatic_tool_calling", "file_search"}))
+PROGRAMS: Json = {"type": "programmatic_tool_calling"}
 
 
-def test_omitted_unknown_tool_is_accepted_unchanged() -> None:
-    tool = {"type": "programmatic_tool_calling", "quality": "low"}
-    assert parse_create({"model": "m", "input": "Hi", "tools": [tool]}, limits=OMITTING).tools == [tool]
+def test_second_tool_for_programs_is_refused() -> None:
+    assert tools(PROGRAMS, function("f")) == [PROGRAMS, tools(function("f"))[0]]
+    error = refused([PROGRAMS, function("f"), PROGRAMS])
+    assert error.message == "A response can have one tool of the type 'programmatic_tool_calling'."
+    assert error.param == "tools[2].type"
 
 
-def test_allowed_tools_may_name_an_omitted_tool_next_to_others() -> None:
-    programs = {"type": "programmatic_tool_calling"}
-    choice = {"type": "allowed_tools", "mode": "auto", "tools": [programs, function("f")]}
-    body = {
-        "model": "m",
-        "input": "Hi",
-        "tools": [{**programs, "quality": "low"}, function("f")],
-        "tool_choice": choice,
-    }
-    assert parse_create(body, limits=OMITTING, refuse_unknown=True).tool_choice == choice
-    with pytest.raises(ApiError, match="with the setting 'unavailable_tools: ") as caught:
-        parse_create(body | {"tools": [function("f")]})
-    assert caught.value.param == "tool_choice.tools[0].type"
-    with pytest.raises(ApiError, match="Tool choice 'programmatic_tool_calling' not found"):
-        parse_create(body | {"tools": [function("f")]}, limits=OMITTING)
-
-
-@pytest.mark.parametrize(
-    "tool", [{"type": "image_generation", "size": "big"}, {"type": "file_search"}, {"type": "image"}, {"type": []}]
-)
-def test_other_tools_are_checked_despite_omitted_ones(tool: Any) -> None:
-    with pytest.raises(ApiError):
-        parse_create({"model": "m", "input": "Hi", "tools": [tool]}, limits=OMITTING)
+def test_programs_can_be_chosen_and_allowed() -> None:
+    assert choice(PROGRAMS, PROGRAMS) == PROGRAMS
+    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [PROGRAMS]}
+    assert choice(allowed, PROGRAMS) == allowed
 
 
 def container_with(*skills: Any) -> Json:

@@ -1,0 +1,142 @@
+"""The calls of programs that the model writes, as the items of a conversation record them.
+
+A program that waits for the client is continued by a later request: it runs anew from its start, with the outputs of
+its calls from the items. The record of a program is therefore its item and the items of its calls, in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Final
+
+from .exchanges import EXCHANGE
+from .schema.items import ANSWERED
+from .schema.program_items import PROGRAM, PROGRAM_OUTPUT
+from .types import Json
+
+RUN_PROGRAM: Final = "run_program"
+"""The function with which the model runs a program."""
+NOT_CONTINUED: Final = "(The program was not continued.)"
+"""What the model sees of a program that waits for the client in a request without the tool."""
+
+_VERSION: Final = "p1"
+"""The version of the runtime: a program is continued by the version that began it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What a program needs to run the same way again, which clients send back unread.
+
+    Attributes:
+        started_ms: when the program began, in milliseconds since the epoch.
+        digest: a digest of its code; it seeds the program's random numbers.
+    """
+
+    started_ms: int
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{_VERSION}-{self.started_ms}-{self.digest}"
+
+
+def fingerprint(code: str, started_ms: int) -> Fingerprint:
+    """Return the fingerprint of a program that begins now."""
+    digest = sha256(f"{_VERSION}\0{started_ms}\0{code}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return Fingerprint(started_ms, digest)
+
+
+def opened_fingerprint(text: str, code: str) -> Fingerprint | None:
+    """Return the fingerprint that an item has; None unless this server made it for this code."""
+    version, _, rest = text.partition("-")
+    started, _, _ = rest.partition("-")
+    if version != _VERSION or not (started.isascii() and started.isdecimal() and len(started) <= 16):
+        return None
+    made = fingerprint(code, int(started))
+    return made if str(made) == text else None
+
+
+@dataclass(slots=True)
+class ProgramRecord:
+    """A program, and its calls so far.
+
+    Attributes:
+        item: its item.
+        calls: the items of its calls, in the order in which it made them.
+        outputs: the outputs of the calls that have items of their own, by `call_id`.
+    """
+
+    item: Json
+    calls: list[Json] = field(default_factory=list)
+    outputs: dict[str, Json] = field(default_factory=dict)
+
+
+def caller(program: str) -> Json:
+    """Return the `caller` of an item that belongs to a call of the program with this `call_id`."""
+    return {"type": "program", "caller_id": program}
+
+
+def program_of(item: Json) -> str | None:
+    """Return the `call_id` of the program that made the item's call; None for a call of the model."""
+    made_by = item.get("caller")
+    return made_by.get("caller_id") if isinstance(made_by, dict) else None
+
+
+class ProgramCalls:
+    """Which items of a conversation belong to the calls of programs, and which programs have no output.
+
+    Args:
+        items: the conversation, oldest first, also with calls and outputs as the model sees them.
+    """
+
+    def __init__(self, items: Iterable[Json]) -> None:
+        self._outputs = frozenset(
+            item["call_id"] for item in items if item["type"] in (PROGRAM_OUTPUT, "function_call_output")
+        )
+        self._call_ids = set[str]()
+
+    def include(self, item: Json) -> bool:
+        """Return whether the item belongs to a call of a program. Ask for each item, in their order."""
+        call_id = item.get("call_id")
+        if program_of(item) is not None:
+            if call_id is not None:
+                self._call_ids.add(call_id)
+            return True
+        if item["type"] in ANSWERED:
+            # Not every client sends the `caller` back.
+            return call_id in self._call_ids
+        # A model that restarts its numbering in each turn reuses call ids.
+        self._call_ids.discard(call_id or "")
+        return False
+
+    def waits(self, item: Json) -> bool:
+        """Return whether the item is a program without an output."""
+        return item["type"] == PROGRAM and item["call_id"] not in self._outputs
+
+
+def unfinished_programs(items: Iterable[Json]) -> Mapping[str, ProgramRecord]:
+    """Return the programs of a conversation that have not ended, by their `call_id`.
+
+    Args:
+        items: the conversation, oldest first, with the output so far.
+    """
+    records: dict[str, ProgramRecord] = {}
+    callers: dict[str, ProgramRecord] = {}
+    for item in items:
+        kind, call_id = item["type"], item.get("call_id", "")
+        if kind == PROGRAM:
+            # A model that restarts its numbering in each turn reuses call ids.
+            records.pop(call_id, None)
+            if EXCHANGE not in item:
+                records[call_id] = ProgramRecord(item)
+        elif kind == PROGRAM_OUTPUT:
+            records.pop(call_id, None)
+        elif kind in ANSWERED:
+            # Not every client sends the `caller` back.
+            if record := callers.get(call_id):
+                record.outputs[call_id] = item
+        elif record := records.get(program_of(item) or ""):
+            record.calls.append(item)
+            callers[call_id] = record
+    return records

@@ -1,0 +1,239 @@
+"""One run of a program: its steps, and the calls that it makes in them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import orjson
+
+from ...concurrency.offloading import computed
+from ...concurrency.tasks import gather_or_cancel
+from ...core.arguments import decoded_arguments
+from ...core.program_calls import ProgramRecord, unfinished_programs
+from ...core.stream.calls import CUSTOM_INPUT, CUSTOM_TOOL_CALL, ServerCall
+from ...core.types import Json
+from ...programs.runtime import CallResult, ProgramCall, ProgramRuntime, ProgramTool, Step
+from ..tool_function import Function, ItemReporter
+from .program_results import result_of
+
+_DIFFERENT: Final = (
+    "The calls of this program in the conversation are not those that it makes when it runs again: they were changed "
+    "or left out. Write a new program."
+)
+
+
+class ProgramError(Exception):
+    """A program that cannot go on; the message is for the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program, and what it needs to run the same way again.
+
+    Attributes:
+        code: its JavaScript code.
+        started_ms: when it began, in milliseconds since the epoch.
+        seed: seeds its random numbers.
+        functions: what it can call, by name.
+    """
+
+    code: str
+    started_ms: int
+    seed: str
+    functions: Mapping[str, Function]
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A call that a program makes, as the model would make it.
+
+    Attributes:
+        function: the function that it calls.
+        arguments: the arguments.
+        item: what its item says.
+    """
+
+    function: Function
+    arguments: str
+    item: Json
+
+
+class ProgramRun:
+    """Runs a program until it has ended or waits for the client.
+
+    Args:
+        program: the program.
+        call_id: the `call_id` of its item.
+        before: its item, and the items of its calls in earlier responses.
+        reporter: makes its calls, and has their items.
+        runtime: runs its steps.
+        owner: whose share of the worker processes it uses.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        call_id: str,
+        before: Sequence[Json],
+        reporter: ItemReporter,
+        runtime: ProgramRuntime,
+        owner: Hashable,
+    ) -> None:
+        self._program, self._call_id, self._before = program, call_id, before
+        self._reporter, self._runtime, self._owner = reporter, runtime, owner
+        self._tools = [ProgramTool(name, function.kind.hosted) for name, function in program.functions.items()]
+        self._schemas = {each.origin: each.output_schema for each in program.functions.values() if each.origin}
+        self._results: dict[int, CallResult] = {}
+        # For each call that the program has made, the position of its item in its record; None if it was refused.
+        self._positions: list[int | None] = []
+        self._placed = 0
+
+    async def finish(self) -> Step | None:
+        """Return the program's last step; None if it waits for the client.
+
+        Raises:
+            ProgramError: the program cannot go on.
+            ToolError: no more tools may be called.
+            ApiError: too many programs wait, or no worker process can be started.
+        """
+        step = await self._first()
+        while not step.ended:
+            if not await self._answer(step):
+                return None
+            step = await self._step()
+        return step
+
+    async def _first(self) -> Step:
+        """Run the program with all results that are recorded, if its calls are those that are recorded."""
+        record = self._record()
+        self._results = self._recorded(record, range(len(record.calls)), range(len(record.calls)))
+        step = await self._step()
+        calls = step.calls[: len(record.calls)]
+        if self._results and not await self._are_same(calls, record.calls):
+            # A refused call has no item, so the numbers of the calls after it differ: give the results one by one.
+            self._results = {}
+            step = await self._step()
+        return step
+
+    async def _step(self) -> Step:
+        program = self._program
+        return await self._runtime.step(
+            program.code,
+            owner=self._owner,
+            started_ms=program.started_ms,
+            seed=program.seed,
+            tools=self._tools,
+            results=self._results,
+        )
+
+    async def _answer(self, step: Step) -> bool:
+        """Make the new calls of a step, and take the results that there are; return whether there are any."""
+        running = await self._make(step.calls[len(self._positions) :])
+        await gather_or_cancel(self._reporter.answer_call(call) for call in running)
+        record, before = self._record(), len(self._results)
+        numbers = [number for number in step.waiting if self._positions[number] is not None]
+        positions = [position for number in numbers if (position := self._positions[number]) is not None]
+        self._results |= await computed(partial(self._recorded, record, numbers, positions), record.outputs)
+        return len(self._results) > before or any(self._positions[number] is None for number in step.waiting)
+
+    async def _make(self, calls: Sequence[ProgramCall]) -> list[ServerCall]:
+        """Find the items of these calls, or make the calls; return those that the server runs."""
+        reads, recorded = await self._read(calls), self._record().calls
+        running: list[ServerCall] = []
+        for read in reads:
+            number, position = len(self._positions), self._placed
+            if isinstance(read, CallResult):
+                self._positions.append(None)
+                self._results[number] = read
+                continue
+            self._positions.append(position)
+            self._placed += 1
+            if position < len(recorded):
+                if not _is_same(read, recorded[position]):
+                    raise ProgramError(_DIFFERENT)
+            elif call := self._reporter.make(read.function, read.arguments, self._call_id):
+                running.append(call)
+        return running
+
+    def _record(self) -> ProgramRecord:
+        output = self._reporter.output()
+        present = {item["id"] for item in output}
+        before = [item for item in self._before if item.get("id") not in present]
+        return unfinished_programs([*before, *output])[self._call_id]
+
+    def _recorded(
+        self, record: ProgramRecord, numbers: Iterable[int], positions: Iterable[int]
+    ) -> dict[int, CallResult]:
+        """Return the results of calls that there are, by the number of the call; their items are at `positions`."""
+        results: dict[int, CallResult] = {}
+        for number, position in zip(numbers, positions, strict=True):
+            item = record.calls[position]
+            schema = self._schemas.get((item.get("namespace"), item.get("name", "")))
+            if result := result_of(item, record.outputs.get(item.get("call_id", "")), schema):
+                results[number] = result
+        return results
+
+    async def _are_same(self, calls: Sequence[ProgramCall], items: Sequence[Json]) -> bool:
+        reads = await self._read(calls)
+        return all(
+            not isinstance(read, CallResult) and _is_same(read, item)
+            for read, item in zip(reads, items[: len(reads)], strict=True)
+        )
+
+    async def _read(self, calls: Sequence[ProgramCall]) -> list[_Read | CallResult]:
+        """Return the calls as the model would make them, or the errors for those that are refused."""
+        functions = self._program.functions
+        return await computed(lambda: [_read(functions, call) for call in calls], [call.arguments for call in calls])
+
+
+def _read(functions: Mapping[str, Function], call: ProgramCall) -> _Read | CallResult:
+    function = functions.get(call.name)
+    if function is None:
+        raise ProgramError(f"There is no tool named '{call.name}'.")
+    kind = function.kind
+    try:
+        value = decoded_arguments(call.arguments)
+    except ValueError as error:
+        return _refused(call, str(error))
+    streamed = kind.form.streamed
+    if kind.form is CUSTOM_TOOL_CALL and isinstance(value, str):
+        value = {CUSTOM_INPUT: value}
+    if not isinstance(value, dict):
+        return _refused(call, "a string is expected" if kind.form is CUSTOM_TOOL_CALL else "an object is expected")
+    arguments = orjson.dumps(value).decode()
+    said = kind.whole(arguments) if kind.whole else {}
+    if said is None or (kind.decoder and streamed and not isinstance(value.get(streamed.key), str)):
+        return _refused(call, "they do not fit the tool")
+    if streamed:
+        said = {streamed.key: value[streamed.key] if kind.decoder else arguments}
+    return _Read(function, arguments, {"type": kind.form.type, **kind.fields(function.name, ""), **said})
+
+
+def _refused(call: ProgramCall, why: str) -> CallResult:
+    return CallResult("error", f"The arguments of tools.{call.name} are not valid: {why}.")
+
+
+def _is_same(read: _Read, item: Json) -> bool:
+    try:
+        return bool(_said(read.item) == _said(item))
+    except (KeyError, ValueError):
+        return False
+
+
+def _said(item: Json) -> tuple[Any, ...]:
+    """Return what a call says, without what clients leave out or write in another way when they send it back."""
+    match item["type"]:
+        case "function_call" | "mcp_call" as kind:
+            where = item.get("namespace") or item.get("server_label")
+            return kind, where, item["name"], orjson.loads(item["arguments"])
+        case "custom_tool_call" as kind:
+            return kind, item.get("namespace"), item["name"], item["input"]
+        case "shell_call" as kind:
+            return kind, item["action"]["commands"]
+        case "apply_patch_call" as kind:
+            return kind, item["operation"]
+        case kind:
+            return kind, item["code"]

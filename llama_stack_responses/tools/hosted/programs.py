@@ -1,0 +1,153 @@
+"""Programmatic tool calling: the model writes a program that calls tools, and sees only what the program writes.
+
+A program runs until it has ended or waits for calls. The server runs those of hosted tools, and the program goes on.
+When it waits only for the client, the response ends; the request that brings the outputs continues it. Each step runs
+the program anew from its start with the results so far, so nothing but the items of the conversation keeps its state.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from functools import partial
+from typing import Final, Literal
+
+import orjson
+
+from ...concurrency.offloading import computed
+from ...core.errors import ApiError
+from ...core.program_calls import RUN_PROGRAM, ProgramRecord, fingerprint, opened_fingerprint
+from ...core.program_limits import CODE_CHARACTERS
+from ...core.schema.program_items import PROGRAMS
+from ...core.schema.shapes import object_of, string
+from ...core.stream.calls import PROGRAM_FORM, PROGRAM_OUTPUT_FORM, CallKind, ServerCall, by_call_id
+from ...core.types import Json
+from ...programs.runtime import ProgramRuntime
+from ..argument_validation import validated_arguments
+from ..tool import NeedsPreparation, RunsPrograms
+from ..tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
+from ..tool_history import ToolHistory
+from .program_run import Program, ProgramError, ProgramRun
+
+_DESCRIPTION: Final = """\
+Runs a JavaScript program that calls tools, and returns what it writes. Use it for several calls of tools that depend \
+on each other or can run at the same time, and to filter, join or count their results: they stay in the program.
+The code is the body of an async function. `await tools.NAME(arguments)` calls a tool; `tools["NAME"]` where the name \
+is no identifier. Start independent calls together, with `Promise.all`. A call that fails throws. `text(value)` writes \
+a value, and so does `return value`. There is no network, no file system, no module, and no state from one program to \
+the next."""
+
+_PARAMETERS: Final[Json] = {
+    "type": "object",
+    "properties": {"code": {"type": "string", "description": "The JavaScript code."}},
+    "required": ["code"],
+    "additionalProperties": False,
+}
+_ARGUMENTS: Final = object_of({"code": string(0, CODE_CHARACTERS)}, "code")
+
+_FOREIGN: Final = "Error: This server did not make the fingerprint of this program. Write a new program."
+
+
+class ProgramTool(NeedsPreparation, RunsPrograms):
+    """A `{type: programmatic_tool_calling}` tool of a request.
+
+    Args:
+        runtime: runs the programs.
+        owner: whose share of the worker processes they use.
+    """
+
+    def __init__(self, runtime: ProgramRuntime, owner: Hashable) -> None:
+        self._runtime = runtime
+        self._owner = owner
+        self._records: Mapping[str, ProgramRecord] = {}
+        self._description = _DESCRIPTION
+        self.functions_of_programs: Mapping[str, Function] = {}
+        self.unfinished: Collection[str] = ()
+
+    async def prepare(self, history: ToolHistory, _: ItemReporter) -> None:
+        """Restore the programs that wait for the client."""
+        self._records = history.programs
+        # A program waits only for calls that it has made.
+        self.unfinished = [call_id for call_id, record in self._records.items() if record.calls]
+
+    async def describe(self) -> None:
+        """Describe to the model what its programs can call."""
+        functions = self.functions_of_programs
+        of = [(function.chat, function.output_schema) for function in functions.values()]
+        self._description = await computed(partial(_described, functions), of)
+
+    def functions(self) -> Sequence[Function]:
+        """Return the single function. It is repeatable: a program that runs again takes the results of its calls."""
+        chat = chat_function(RUN_PROGRAM, self._description, _PARAMETERS)
+        kind = CallKind(PROGRAM_FORM, by_call_id, whole=_whole, hosted=True)
+        return (Function(chat, kind, self._run, repeatable=True, composite=True),)
+
+    def handles(self) -> Collection[str]:
+        """Return the handle of its type."""
+        return (PROGRAMS,)
+
+    def chosen(self, choice: Json) -> Collection[str]:
+        """Return the function if the choice names the tool's type."""
+        return [RUN_PROGRAM] if choice["type"] == PROGRAMS else []
+
+    async def _run(self, invocation: Invocation) -> Outcome | None:
+        call, reporter = invocation.call, invocation.reporter
+        before = self._before(call)
+        item = before[0] if before else invocation.item
+        began = opened_fingerprint(item["fingerprint"], item["code"])
+        if began is None:
+            return _ended(call.call_id, _FOREIGN, "failed", reporter)
+        program = Program(item["code"], began.started_ms, began.digest, self.functions_of_programs)
+        run = ProgramRun(program, call.call_id, before, reporter, self._runtime, self._owner)
+        try:
+            step = await run.finish()
+        except ApiError as error:
+            return _ended(call.call_id, f"Error: {error.message}", "failed", reporter)
+        except (ProgramError, ToolError) as error:
+            return _ended(call.call_id, f"Error: {error}", "failed", reporter)
+        if step is None:
+            return None
+        assert step.ended
+        return _ended(call.call_id, step.output, step.ended, reporter)
+
+    def _before(self, call: ServerCall) -> Sequence[Json]:
+        """Return the items of a program that an earlier response began."""
+        if call.index is not None:
+            return ()
+        record = self._records[call.call_id]
+        return [record.item, *record.calls, *record.outputs.values()]
+
+
+def _ended(call_id: str, result: str, ended: Literal["completed", "failed"], reporter: ItemReporter) -> Outcome:
+    """Show a program's output to the client, and return it for the model."""
+    failed = ended == "failed"
+    # No await from here on: the client's view of the end and the end itself are stored in one commit.
+    status = "incomplete" if failed else "completed"
+    reporter.show(PROGRAM_OUTPUT_FORM, {"call_id": call_id, "result": result, "status": status})
+    return Outcome(result or "(The program wrote nothing.)", failed=failed)
+
+
+def _whole(arguments: str) -> Json | None:
+    value = validated_arguments(arguments, _ARGUMENTS)
+    if value is None:
+        return None
+    return {"code": value["code"], "fingerprint": str(fingerprint(value["code"], time.time_ns() // 1_000_000))}
+
+
+def _described(functions: Mapping[str, Function]) -> str:
+    """Return the description for the model, with what programs can call."""
+    listed = [_declared(name, function) for name, function in functions.items()]
+    return "\n".join([_DESCRIPTION, "The tools:" if listed else "No tool can be called by a program now.", *listed])
+
+
+def _declared(name: str, function: Function) -> str:
+    """Return the declaration of a function: its name, its arguments, what it returns, and what it does."""
+    form = function.chat[function.chat["type"]]
+    takes = "a string" if function.chat["type"] == "custom" else _json(form["parameters"])
+    returns = "a string" if function.output_schema is None else _json(function.output_schema)
+    described = form.get("description")
+    return "\n".join(filter(None, [f"- {name}", described, f"Takes: {takes}", f"Returns: {returns}"]))
+
+
+def _json(schema: Json) -> str:
+    return orjson.dumps(schema).decode()
