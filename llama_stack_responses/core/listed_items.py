@@ -10,6 +10,7 @@ from .errors import bad_request
 from .exchanges import without_exchange
 from .ids import Seeded, new_seed
 from .schema.items import CONFIGURATION
+from .schema.program_items import PROGRAM
 from .stream.calls import FORMS
 from .stream.shell import with_limits
 from .types import Json
@@ -39,6 +40,7 @@ _WITHOUT_STATUS: Final = frozenset(
         "mcp_list_tools",
         "mcp_approval_request",
         "mcp_approval_response",
+        PROGRAM,
     }
 )
 

@@ -33,6 +33,8 @@ from openai.types.responses.response_input_item_param import (
     McpApprovalResponse,
     McpCall,
     McpListTools,
+    Program,
+    ProgramOutput,
     ShellCall,
     ShellCallOutput,
     ToolSearchCall,
@@ -349,6 +351,15 @@ IMAGE_CALL: Json = {
 
 COMPACTION: Json = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAA"}
 
+PROGRAM: Json = {"type": "program", "id": "prog_1", "call_id": "c", "code": "return 1", "fingerprint": "p1-0-a"}
+PROGRAM_OUTPUT: Json = {
+    "type": "program_output",
+    "id": "progo_1",
+    "call_id": "c",
+    "result": "1",
+    "status": "completed",
+}
+
 WHOLE: list[tuple[Json, Any]] = [
     (USER, None),
     (ASSISTANT, ResponseOutputMessageParam),
@@ -356,6 +367,8 @@ WHOLE: list[tuple[Json, Any]] = [
     (COMPACTION, ResponseCompactionItemParamParam),
     (IMAGE_CALL, ImageGenerationCall),
     (CALL, ResponseFunctionToolCallParam),
+    (PROGRAM, Program),
+    (PROGRAM_OUTPUT, ProgramOutput),
     (OUTPUT, FunctionCallOutput),
     (CUSTOM_CALL, ResponseCustomToolCallParam),
     (CUSTOM_OUTPUT, ResponseCustomToolCallOutputParam),
@@ -574,7 +587,9 @@ def test_input_must_be_string_or_array(value: Any) -> None:
         ({"id": "a", "content": "b"}, ".type", "missing_required_parameter"),
         ({"type": 3}, ".type", "invalid_type"),
         ({"type": "function"}, ".type", "invalid_value"),
-        ({"type": "program"}, ".type", "unsupported_value"),
+        ({"type": "program", "call_id": "a", "code": ""}, ".fingerprint", "missing_required_parameter"),
+        ({**PROGRAM, "code": "a" * 131_073}, ".code", "string_above_max_length"),
+        ({**PROGRAM_OUTPUT, "status": "failed"}, ".status", "invalid_value"),
         ({"type": "compaction"}, ".encrypted_content", "missing_required_parameter"),
         ({"type": "mcp_call"}, ".server_label", "missing_required_parameter"),
         ({**MCP_CALL, "error": {"type": "x"}}, ".error.type", "invalid_value"),

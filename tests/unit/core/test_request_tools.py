@@ -145,7 +145,6 @@ def test_valid_tool_names_are_accepted(name: str) -> None:
         ({}, ".type", "missing_required_parameter"),
         ({"type": None}, ".type", "invalid_type"),
         ({"type": "retrieval"}, ".type", "invalid_value"),
-        ({"type": "programmatic_tool_calling", "name": "a"}, ".name", "unknown_parameter"),
         ({**IMAGES, "size": "big"}, ".size", "invalid_value"),
         ({**IMAGES, "size": "0x512"}, ".size", "invalid_value"),
         ({**IMAGES, "quality": "hd"}, ".quality", "invalid_value"),
