@@ -105,9 +105,10 @@ def confine(seconds: int) -> bool:
     # Dates of programs are the same on all servers. The C library would read a file for another time zone.
     os.environ["TZ"] = "UTC0"
     time.tzset()
-    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    for what, limit in ((resource.RLIMIT_NPROC, 0), (resource.RLIMIT_NOFILE, 0), (resource.RLIMIT_CPU, seconds)):
+        _, most = resource.getrlimit(what)
+        lower = limit if most == resource.RLIM_INFINITY else min(limit, most)
+        resource.setrlimit(what, (lower, lower))
     instructions = filter_program(os.uname().machine)
     program = _Program(len(instructions) // 8, instructions)
     return not _prctl(_NO_NEW_PRIVILEGES, 1, None) and not _prctl(_SECCOMP, _FILTER, ctypes.byref(program))

@@ -48,6 +48,7 @@
   /* The end of the program */
 
   const LINES_BEFORE = 2; /* that AsyncFunction puts before its body */
+  const NULL_THROWN = "Error: The program used too much memory, or threw null."; /* QuickJS may throw null for the first. */
   let ended = null;
   let aborted = false;
   let failure = "";
@@ -61,8 +62,9 @@
   };
 
   const described = (error) => {
+    if (error === null) return NULL_THROWN;
     const what = error instanceof Error ? String(error) : "Error: " + shown(error);
-    const stack = typeof error === "object" && error !== null ? error.stack : "";
+    const stack = typeof error === "object" ? error.stack : "";
     return apply(slice, what, [0, settings.failure_characters]) + (typeof stack === "string" ? lineIn(stack) : "");
   };
 
@@ -265,14 +267,16 @@
     }
     const end = waiting && !aborted ? null : ended;
     if (end === "failed") output = output === null ? failure : output + "\n" + failure;
-    const shownOutput = stringify(apply(toWellFormed, output ?? "", []));
-    return `{"calls":[${callTexts}],"waiting":[${end ? "" : waiting}],"output":${shownOutput},"ended":${stringify(end)}}`;
+    const written = stringify(apply(toWellFormed, output ?? "", []));
+    const text = `{"calls":[${callTexts}],"waiting":[${end ? "" : waiting}],"output":${written},"ended":${stringify(end)}}`;
+    /* A string that was joined is a tree, which the binding to Python does not read. A part of it is not. */
+    return apply(slice, text, [0]);
   };
 
   const abort = (why, stack) => {
     aborted = true;
     ended = "failed";
-    failure = why + lineIn(stack);
+    failure = why === "null" ? NULL_THROWN : why + lineIn(stack);
   };
 
   return (command, ...values) => {
