@@ -119,7 +119,7 @@ class WorkerPool:
             await self._queue.enter(owner)
         except QueueFull:
             limit = self._limits.waiting_per_user
-            message = f"More than {limit} of your files and pages wait to be read. Try again later."
+            message = f"More than {limit} of your files, pages and steps of programs wait. Try again later."
             raise ApiError(429, message, code="rate_limit_exceeded", retry_after=5) from None
         try:
             yield
@@ -197,7 +197,7 @@ class WorkerPool:
 
 def _unavailable(error: Exception) -> ApiError:
     logger.warning("could not start a worker process (%s: %s)", type(error).__name__, error)
-    return ApiError(503, "This server cannot read files and pages at the moment. Try again.", retry_after=5)
+    return ApiError(503, "This server cannot read files or run programs at the moment. Try again.", retry_after=5)
 
 
 async def _begun(worker: socket.socket) -> None:
