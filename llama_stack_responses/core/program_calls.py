@@ -6,6 +6,7 @@ its calls from the items. The record of a program is therefore its item and the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -21,6 +22,7 @@ RUN_PROGRAM: Final = "run_program"
 NOT_CONTINUED: Final = "(The program was not continued.)"
 """What the model sees of a program that waits for the client in a request without the tool."""
 
+_MARKED: Final = re.compile("[a-z]+_(p[0-9a-f]{12})_[0-9a-f]{24}")
 _VERSION: Final = "p1"
 """The version of the runtime: a program is continued by the version that began it."""
 
@@ -77,10 +79,21 @@ def caller(program: str) -> Json:
     return {"type": "program", "caller_id": program}
 
 
-def program_of(item: Json) -> str | None:
-    """Return the `call_id` of the program that made the item's call; None for a call of the model."""
+def mark_of(program: str) -> str:
+    """Return the mark of the program with this `call_id`.
+
+    OpenAI's types of some calls have no `caller`: the ids of their items have the mark between prefix and random bits.
+    """
+    return f"p{sha256(program.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
+
+
+def mark_in(item: Json) -> str | None:
+    """Return the mark of the program that made the item's call; None for a call of the model."""
     made_by = item.get("caller")
-    return made_by.get("caller_id") if isinstance(made_by, dict) else None
+    if isinstance(made_by, dict) and "caller_id" in made_by:
+        return mark_of(made_by["caller_id"])
+    marked = _MARKED.fullmatch(item.get("id", ""))
+    return marked[1] if marked else None
 
 
 class ProgramCalls:
@@ -99,7 +112,7 @@ class ProgramCalls:
     def include(self, item: Json) -> bool:
         """Return whether the item belongs to a call of a program. Ask for each item, in their order."""
         call_id = item.get("call_id")
-        if program_of(item) is not None:
+        if mark_in(item) is not None:
             if call_id is not None:
                 self._call_ids.add(call_id)
             return True
@@ -122,6 +135,7 @@ def unfinished_programs(items: Iterable[Json]) -> Mapping[str, ProgramRecord]:
         items: the conversation, oldest first, with the output so far.
     """
     records: dict[str, ProgramRecord] = {}
+    marked: dict[str, ProgramRecord] = {}
     callers: dict[str, ProgramRecord] = {}
     for item in items:
         kind, call_id = item["type"], item.get("call_id", "")
@@ -129,14 +143,14 @@ def unfinished_programs(items: Iterable[Json]) -> Mapping[str, ProgramRecord]:
             # A model that restarts its numbering in each turn reuses call ids.
             records.pop(call_id, None)
             if EXCHANGE not in item:
-                records[call_id] = ProgramRecord(item)
+                marked[mark_of(call_id)] = records[call_id] = ProgramRecord(item)
         elif kind == PROGRAM_OUTPUT:
             records.pop(call_id, None)
         elif kind in ANSWERED:
             # Not every client sends the `caller` back.
             if record := callers.get(call_id):
                 record.outputs[call_id] = item
-        elif record := records.get(program_of(item) or ""):
+        elif record := marked.get(mark_in(item) or ""):
             record.calls.append(item)
             callers[call_id] = record
     return records

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from .image_tool import IMAGE_CALL, image_item
-from .item_fields import CALLER, ID, OWN_ID, TEXT
+from .item_fields import ID, OWN_ID, TEXT
 from .shapes import Check, an_object, array, data, number, object_of, one_of, tagged
 
 _CALL_STATUS: Final = one_of("in_progress", "searching", "interpreting", "completed", "failed", "incomplete")
@@ -40,7 +40,6 @@ HOSTED_ITEMS: Final[Mapping[str, Check]] = {
             "container_id": ID,
             "status": _CALL_STATUS,
             "outputs": array(tagged(_PRINTED)),
-            "caller": CALLER,
         },
         "container_id",
     ),

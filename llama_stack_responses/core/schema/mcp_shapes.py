@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from .item_fields import CALLER, ID, NAME, OWN_ID, TEXT
+from .item_fields import ID, NAME, OWN_ID, TEXT
 from .shapes import (
     MAX_INTEGER,
     Check,
@@ -194,7 +194,6 @@ _MCP_CALL: Final = object_of(
         "name": NAME,
         "arguments": TEXT,
         "approval_request_id": ID,
-        "caller": CALLER,
         "output": TEXT,
         "error": _mcp_error,
         "status": one_of("in_progress", "completed", "incomplete", "calling", "failed"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal, Protocol
 
-from ..program_calls import caller
+from ..program_calls import caller, mark_of
 from ..schema.image_tool import IMAGE_CALL
 from ..schema.program_items import PROGRAM, PROGRAM_OUTPUT
 from ..types import Json
@@ -69,6 +69,7 @@ class ItemForm:
         failed: the status of a failed call.
         cut: further fields of an incomplete item.
         failure: returns the fields of an item whose call failed on this server, given the message for the model.
+        has_caller: whether an item has the `caller` of a program's call; otherwise its id has the program's mark.
         closed: whether the item of a call that the server runs is complete before the call is answered.
     """
 
@@ -83,6 +84,7 @@ class ItemForm:
     failed: str = "failed"
     cut: Mapping[str, Any] = field(default_factory=dict)
     failure: Callable[[str], Json] | None = None
+    has_caller: bool = True
     closed: bool = False
 
     def blank(self, item: Json) -> Json:
@@ -213,6 +215,7 @@ MCP_CALL: Final = ItemForm(
     },
     results={"output": None, "error": None},
     failure=_protocol_error,
+    has_caller=False,
 )
 MCP_LIST_TOOLS: Final = ItemForm(
     "mcp_list_tools",
@@ -258,6 +261,7 @@ CODE_INTERPRETER_CALL: Final = ItemForm(
         "completed": events.code_interpreter_call_completed,
     },
     results={"outputs": None},
+    has_caller=False,
 )
 IMAGE_GENERATION_CALL: Final = ItemForm(
     IMAGE_CALL,
@@ -338,6 +342,8 @@ def in_namespace(kind: CallKind, namespace: str, name: str) -> CallKind:
 
 def made_by(kind: CallKind, program: str) -> CallKind:
     """Return the kind for a call that the program with this `call_id` makes."""
+    if not kind.form.has_caller:
+        return replace(kind, form=replace(kind.form, id_prefix=f"{kind.form.id_prefix}_{mark_of(program)}"))
     return replace(kind, fields=lambda name, call_id: kind.fields(name, call_id) | {"caller": caller(program)})
 
 
