@@ -88,3 +88,21 @@ def test_program_goes_on_without_stored_responses(client: openai.OpenAI, upstrea
     last = create(client, model=MODEL, input=history, tools=tools, store=False)
     assert last["output"][0]["result"] == '{"units":1}\n2'
     assert len(upstream.requests(NAME)) == 2
+
+
+def test_program_that_fails_ends_when_the_client_has_answered_its_calls(
+    client: openai.OpenAI, upstream: Upstream
+) -> None:
+    code = "tools.stock({sku: 'a'}).catch(() => 0); text('so far'); await tools.stock(1)"
+    upstream.script(NAME, [program(code), SAID])
+    tools = [PROGRAMS, STOCK]
+    first = create(client, model=MODEL, input="How many?", tools=tools)
+    assert kinds(first) == ["program", "function_call"]
+    output = output_of(first["output"][1], "{}")
+    second = create(client, model=MODEL, input=[output], tools=tools, previous_response_id=first["id"])
+    assert kinds(second) == ["program_output", "message"]
+    ended = second["output"][0]
+    assert (ended["status"], ended["result"]) == (
+        "incomplete",
+        "so far\nError: The arguments of tools.stock are not valid: an object is expected. (line 1)",
+    )

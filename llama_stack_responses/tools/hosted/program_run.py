@@ -12,11 +12,12 @@ import orjson
 from ...concurrency.offloading import computed
 from ...concurrency.tasks import gather_or_cancel
 from ...core.arguments import decoded_arguments
+from ...core.errors import ApiError
 from ...core.program_calls import ProgramRecord, unfinished_programs
 from ...core.stream.calls import CUSTOM_INPUT, CUSTOM_TOOL_CALL, ServerCall
 from ...core.types import Json
 from ...programs.runtime import CallResult, ProgramCall, ProgramRuntime, ProgramTool, Step
-from ..tool_function import Function, ItemReporter
+from ..tool_function import Function, ItemReporter, ToolError
 from .program_results import result_of
 
 _DIFFERENT: Final = (
@@ -27,6 +28,18 @@ _DIFFERENT: Final = (
 
 class ProgramError(Exception):
     """A program that cannot go on; the message is for the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a program ended.
+
+    Attributes:
+        output: what it wrote, and the reason if it failed.
+    """
+
+    output: str
+    failed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +104,28 @@ class ProgramRun:
         self._positions: list[int | None] = []
         self._placed = 0
 
-    async def finish(self) -> Step | None:
-        """Return the program's last step; None if it waits for the client.
+    async def finish(self) -> Ending | None:
+        """Run the program to its end; return None if it waits for the client.
 
-        Raises:
-            ProgramError: the program cannot go on.
-            ToolError: no more tools may be called.
-            ApiError: too many programs wait, or no worker process can be started.
+        A program that fails ends when the calls that it has made are answered: the client runs them anyway.
         """
-        step = await self._first()
-        while not step.ended:
-            if not await self._answer(step):
-                return None
-            step = await self._step()
-        return step
+        try:
+            step = await self._first()
+            while not step.ended:
+                if not await self._answer(step):
+                    return None
+                step = await self._step()
+            ending = Ending(step.output, failed=step.ended == "failed")
+        except ApiError as error:
+            ending = Ending(f"Error: {error.message}", failed=True)
+        except (ProgramError, ToolError) as error:
+            ending = Ending(f"Error: {error}", failed=True)
+        return None if self._awaits_client() else ending
+
+    def _awaits_client(self) -> bool:
+        record = self._record()
+        positions = range(len(record.calls))
+        return len(self._recorded(record, positions, positions)) < len(record.calls)
 
     async def _first(self) -> Step:
         """Run the program with all results that are recorded, if its calls are those that are recorded."""
@@ -131,18 +152,25 @@ class ProgramRun:
 
     async def _answer(self, step: Step) -> bool:
         """Make the new calls of a step, and take the results that there are; return whether there are any."""
-        running = await self._make(step.calls[len(self._positions) :])
-        await gather_or_cancel(self._reporter.answer_call(call) for call in running)
+        running: list[ServerCall] = []
+        try:
+            await self._make(step.calls[len(self._positions) :], running)
+        finally:
+            await gather_or_cancel(self._reporter.answer_call(call) for call in running)
         record, before = self._record(), len(self._results)
         numbers = [number for number in step.waiting if self._positions[number] is not None]
         positions = [position for number in numbers if (position := self._positions[number]) is not None]
         self._results |= await computed(partial(self._recorded, record, numbers, positions), record.outputs)
         return len(self._results) > before or any(self._positions[number] is None for number in step.waiting)
 
-    async def _make(self, calls: Sequence[ProgramCall]) -> list[ServerCall]:
-        """Find the items of these calls, or make the calls; return those that the server runs."""
+    async def _make(self, calls: Sequence[ProgramCall], running: list[ServerCall]) -> None:
+        """Find the items of these calls, or make the calls; add those that the server runs to `running`.
+
+        Raises:
+            ProgramError: the calls are not those that are recorded.
+            ToolError: no more tools may be called.
+        """
         reads, recorded = await self._read(calls), self._record().calls
-        running: list[ServerCall] = []
         for read in reads:
             number, position = len(self._positions), self._placed
             if isinstance(read, CallResult):
@@ -156,7 +184,6 @@ class ProgramRun:
                     raise ProgramError(_DIFFERENT)
             elif call := self._reporter.make(read.function, read.arguments, self._call_id):
                 running.append(call)
-        return running
 
     def _record(self) -> ProgramRecord:
         output = self._reporter.output()

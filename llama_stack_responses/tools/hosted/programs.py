@@ -10,12 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from functools import partial
-from typing import Final, Literal
+from typing import Final
 
 import orjson
 
 from ...concurrency.offloading import computed
-from ...core.errors import ApiError
 from ...core.program_calls import RUN_PROGRAM, ProgramRecord, fingerprint, opened_fingerprint
 from ...core.program_limits import CODE_CHARACTERS
 from ...core.schema.program_items import PROGRAMS
@@ -25,9 +24,9 @@ from ...core.types import Json
 from ...programs.runtime import ProgramRuntime
 from ..argument_validation import validated_arguments
 from ..tool import NeedsPreparation, RunsPrograms
-from ..tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
+from ..tool_function import Function, Invocation, ItemReporter, Outcome, chat_function
 from ..tool_history import ToolHistory
-from .program_run import Program, ProgramError, ProgramRun
+from .program_run import Ending, Program, ProgramRun
 
 _DESCRIPTION: Final = """\
 Runs a JavaScript program that calls tools, and returns what it writes. Use it for several calls of tools that depend \
@@ -91,24 +90,16 @@ class ProgramTool(NeedsPreparation, RunsPrograms):
         return [RUN_PROGRAM] if choice["type"] == PROGRAMS else []
 
     async def _run(self, invocation: Invocation) -> Outcome | None:
-        call, reporter = invocation.call, invocation.reporter
+        call = invocation.call
         before = self._before(call)
         item = before[0] if before else invocation.item
         began = opened_fingerprint(item["fingerprint"], item["code"])
         if began is None:
-            return _ended(call.call_id, _FOREIGN, "failed", reporter)
+            return _ended(call.call_id, Ending(_FOREIGN, failed=True), invocation.reporter)
         program = Program(item["code"], began.started_ms, began.digest, self.functions_of_programs)
-        run = ProgramRun(program, call.call_id, before, reporter, self._runtime, self._owner)
-        try:
-            step = await run.finish()
-        except ApiError as error:
-            return _ended(call.call_id, f"Error: {error.message}", "failed", reporter)
-        except (ProgramError, ToolError) as error:
-            return _ended(call.call_id, f"Error: {error}", "failed", reporter)
-        if step is None:
-            return None
-        assert step.ended
-        return _ended(call.call_id, step.output, step.ended, reporter)
+        run = ProgramRun(program, call.call_id, before, invocation.reporter, self._runtime, self._owner)
+        ending = await run.finish()
+        return None if ending is None else _ended(call.call_id, ending, invocation.reporter)
 
     def _before(self, call: ServerCall) -> Sequence[Json]:
         """Return the items of a program that an earlier response began."""
@@ -118,13 +109,12 @@ class ProgramTool(NeedsPreparation, RunsPrograms):
         return [record.item, *record.calls, *record.outputs.values()]
 
 
-def _ended(call_id: str, result: str, ended: Literal["completed", "failed"], reporter: ItemReporter) -> Outcome:
+def _ended(call_id: str, ending: Ending, reporter: ItemReporter) -> Outcome:
     """Show a program's output to the client, and return it for the model."""
-    failed = ended == "failed"
     # No await from here on: the client's view of the end and the end itself are stored in one commit.
-    status = "incomplete" if failed else "completed"
-    reporter.show(PROGRAM_OUTPUT_FORM, {"call_id": call_id, "result": result, "status": status})
-    return Outcome(result or "(The program wrote nothing.)", failed=failed)
+    status = "incomplete" if ending.failed else "completed"
+    reporter.show(PROGRAM_OUTPUT_FORM, {"call_id": call_id, "result": ending.output, "status": status})
+    return Outcome(ending.output or "(The program wrote nothing.)", failed=ending.failed)
 
 
 def _whole(arguments: str) -> Json | None:
