@@ -105,13 +105,18 @@ def confine(seconds: int) -> bool:
     # Dates of programs are the same on all servers. The C library would read a file for another time zone.
     os.environ["TZ"] = "UTC0"
     time.tzset()
+    lower_limits(seconds)
+    instructions = filter_program(os.uname().machine)
+    program = _Program(len(instructions) // 8, instructions)
+    return not _prctl(_NO_NEW_PRIVILEGES, 1, None) and not _prctl(_SECCOMP, _FILTER, ctypes.byref(program))
+
+
+def lower_limits(seconds: int) -> None:
+    """Let this process open and start nothing, and use that processor time: limits of the kernel beside the filter."""
     for what, limit in ((resource.RLIMIT_NPROC, 0), (resource.RLIMIT_NOFILE, 0), (resource.RLIMIT_CPU, seconds)):
         _, most = resource.getrlimit(what)
         lower = limit if most == resource.RLIM_INFINITY else min(limit, most)
         resource.setrlimit(what, (lower, lower))
-    instructions = filter_program(os.uname().machine)
-    program = _Program(len(instructions) // 8, instructions)
-    return not _prctl(_NO_NEW_PRIVILEGES, 1, None) and not _prctl(_SECCOMP, _FILTER, ctypes.byref(program))
 
 
 def filter_program(machine: str) -> bytes:

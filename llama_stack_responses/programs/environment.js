@@ -143,7 +143,6 @@
     if (i < settings.listed_names) names += (i ? ", " : "") + name;
   }
   if (settings.tools.length > settings.listed_names) names += ", ...";
-  Object.freeze(byName);
   const tools = new Proxy(byName, {
     __proto__: null,
     get(target, name) {

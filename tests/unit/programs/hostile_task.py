@@ -12,13 +12,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from llama_stack_responses.programs.confinement import confine
+from llama_stack_responses.programs.confinement import confine, lower_limits
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def read(content: bytes, options: dict[str, Any]) -> dict[str, str]:
     """Return what each deed comes to, confined or not."""
+    if options.get("limits"):
+        lower_limits(5)
+        names = ("RLIMIT_NPROC", "RLIMIT_NOFILE", "RLIMIT_CPU")
+        return {name: str(resource.getrlimit(getattr(resource, name))) for name in names}
     here, there = socket.socketpair()
     page = mmap.mmap(-1, mmap.PAGESIZE)
     os.environ["SECRET"] = "x"

@@ -62,6 +62,14 @@ async def test_memory_of_program_is_bounded(programs: Programs, code: str) -> No
     assert output.startswith(tuple(f"a\n{each}" for each in MEMORY))
 
 
+async def test_program_that_keeps_all_memory_shows_its_output(programs: Programs) -> None:
+    code = "text('é'.repeat(1e6)); globalThis.kept = []; try { for (;;) kept.push({}) } catch {}"
+    fill = (
+        "for (let size = 1e6; size >= 1; size /= 2) try { for (;;) kept.last = [kept.last, 'é'.repeat(size)] } catch {}"
+    )
+    assert len(await programs.output(f"{code} {fill}")) == 10**6
+
+
 async def test_storm_of_promises_is_bounded(programs: Programs) -> None:
     code = "const more = () => { Promise.resolve().then(more); Promise.resolve().then(more) }; more()"
     assert (await programs.failure(code)).startswith((TIME, *MEMORY))
@@ -210,14 +218,16 @@ async def test_changed_globals_do_not_reach_report(programs: Programs, tampering
     assert (step.output, step.ended) == ("a\nx\ny\nd", "completed")
 
 
-async def test_program_that_breaks_its_promises_fails(programs: Programs) -> None:
-    code = "Object.defineProperty(Promise.prototype, 'constructor', {get() { throw 'broken' }}); await tools.ask()"
-    assert await programs.failure(code, text("x")) == "Error: broken"
+async def test_end_of_program_does_not_depend_on_its_promises(programs: Programs) -> None:
+    code = "Object.defineProperty(Promise.prototype, 'constructor', {get() { throw 'broken' }})"
+    assert await programs.output(f"{code}; return 'a'") == "a"
+    assert await programs.failure(f"{code}; await tools.ask()", text("x")) == "Error: broken"
 
 
 async def test_program_cannot_change_its_tools(programs: Programs) -> None:
-    code = "delete tools.search; tools.search = 1; tools.other = 1; Object.setPrototypeOf(tools, null); await tools.search(1)"
-    assert await programs.waiting(f"try {{ {code} }} catch {{}} await tools.search(1)") != []
+    changes = ["delete tools.search", "tools.search = 1", "Object.defineProperty(tools, 'search', {value: 1})"]
+    code = "; ".join(f"try {{ {each} }} catch {{}}" for each in changes)
+    assert await programs.waiting(f"{code}; await tools.search(1)") == ["search 1"]
 
 
 async def test_code_that_closes_its_function_is_only_code(programs: Programs) -> None:

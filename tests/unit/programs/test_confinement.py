@@ -24,9 +24,9 @@ async def pool() -> AsyncIterator[WorkerPool]:
     await pool.close()
 
 
-async def deeds(pool: WorkerPool, *, confined: bool) -> dict[str, str]:
+async def deeds(pool: WorkerPool, seconds: float = 60, **options: bool) -> dict[str, str]:
     """Return the outcomes of the hostile task."""
-    task = Task(f"{__package__}.hostile_task", b"", 60, 1000, {"confined": confined})
+    task = Task(f"{__package__}.hostile_task", b"", seconds, 1000, options)
     answer = dict(await pool.run(task, "ann"))
     assert not answer.pop("text")
     return answer
@@ -37,6 +37,12 @@ async def test_confined_process_can_do_nothing(pool: WorkerPool) -> None:
     assert set(free.values()) == {"done"}
     assert set(confined.values()) == {"EPERM"}
     assert free.keys() == confined.keys()
+
+
+@pytest.mark.parametrize(("seconds", "left"), [(60, 5), (1, 2)])
+async def test_limits_of_process_are_lowered(pool: WorkerPool, seconds: float, left: int) -> None:
+    limits = {"RLIMIT_NPROC": "(0, 0)", "RLIMIT_NOFILE": "(0, 0)", "RLIMIT_CPU": f"({left}, {left})"}
+    assert await deeds(pool, seconds, limits=True) == limits
 
 
 def action(machine: str, architecture: int, number: int, *arguments: int) -> int:
