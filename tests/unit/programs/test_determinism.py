@@ -69,7 +69,7 @@ async def lived(programs: Programs, code: str, chance: random.Random) -> tuple[S
 
 
 @given(code=PROGRAMS, seed=st.integers(0, 2**32))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_steps_and_replay_do_the_same(code: str, seed: int) -> None:
     async def compare() -> None:
         pool = WorkerPool(PoolLimits())
