@@ -9,7 +9,7 @@ import pytest
 from tests.support.openai_client import MODEL, NAME, Json, create, function, messages, sent, stream
 from tests.support.upstream import Upstream, reply, text, tool_call
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 PROGRAMS: Final[Any] = {"type": "programmatic_tool_calling"}
 STOCK: Final[Any] = {

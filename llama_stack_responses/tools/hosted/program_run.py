@@ -16,10 +16,13 @@ from ...core.errors import ApiError
 from ...core.program_calls import ProgramRecord, unfinished_programs
 from ...core.stream.calls import CUSTOM_INPUT, CUSTOM_TOOL_CALL, ServerCall
 from ...core.types import Json
+from ...process_pool.time_budget import TimeBudget
 from ...programs.runtime import CallResult, ProgramCall, ProgramRuntime, ProgramTool, Step
 from ..tool_function import Function, ItemReporter, ToolError
 from .program_results import result_of
 
+_SECONDS: Final = 60.0
+"""Time of all steps of a program in one response, without the time of its calls: each step runs it from its start."""
 _DIFFERENT: Final = (
     "The calls of this program in the conversation are not those that it makes when it runs again: they were changed "
     "or left out. Write a new program."
@@ -99,6 +102,7 @@ class ProgramRun:
         self._reporter, self._runtime, self._owner = reporter, runtime, owner
         self._tools = [ProgramTool(name, function.kind.hosted) for name, function in program.functions.items()]
         self._schemas = {each.origin: each.output_schema for each in program.functions.values() if each.origin}
+        self._budget = TimeBudget(_SECONDS)
         self._results: dict[int, CallResult] = {}
         # For each call that the program has made, the position of its item in its record; None if it was refused.
         self._positions: list[int | None] = []
@@ -148,6 +152,7 @@ class ProgramRun:
             seed=program.seed,
             tools=self._tools,
             results=self._results,
+            budget=self._budget,
         )
 
     async def _answer(self, step: Step) -> bool:

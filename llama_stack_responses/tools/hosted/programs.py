@@ -33,8 +33,8 @@ Runs a JavaScript program that calls tools, and returns what it writes. Use it f
 on each other or can run at the same time, and to filter, join or count their results: they stay in the program.
 The code is the body of an async function. `await tools.NAME(arguments)` calls a tool; `tools["NAME"]` where the name \
 is no identifier. Start independent calls together, with `Promise.all`. A call that fails throws. `text(value)` writes \
-a value, and so does `return value`. There is no network, no file system, no module, and no state from one program to \
-the next."""
+a value, and so does `return value`. Await what you start: an error in a promise that is not awaited is lost. There is \
+no network, no file system, no module, and no state from one program to the next."""
 
 _PARAMETERS: Final[Json] = {
     "type": "object",

@@ -169,19 +169,23 @@ async def test_program_without_the_tool_is_not_continued(runtime: ProgramRuntime
     assert chain.seen() == ["(The program was not continued.)"]
 
 
-async def test_changed_fingerprint_or_output_ends_the_program(runtime: ProgramRuntime) -> None:
-    for change, why in (
-        (lambda items: items[1].update(fingerprint="p1-0-a"), "did not make the fingerprint"),
-        (lambda items: items[2].update(arguments='{"a":2}'), "are not those that it makes"),
-    ):
-        chain = Chain(runtime, FakeMcp())
-        first = await chain.respond(program("return await tools.ask({a: 1})"), tools=[PROGRAMS, ASK])
-        items = [{"type": "message", "role": "user", "content": "hi"}, *first, *outputs_of(first, "x")]
-        change(items)
-        again = Chain(runtime, FakeMcp())
-        output = await again.respond(ANSWER, tools=[PROGRAMS, ASK], input=items)
-        assert why in output[0]["result"]
-        assert output[0]["status"] == "incomplete"
+@pytest.mark.parametrize(
+    ("position", "change", "why"),
+    [
+        (1, {"fingerprint": "p1-0-a"}, "did not make the fingerprint"),
+        (2, {"arguments": '{"a":2}'}, "are not those that it makes"),
+    ],
+)
+async def test_changed_fingerprint_or_call_ends_the_program(
+    runtime: ProgramRuntime, position: int, change: Json, why: str
+) -> None:
+    tools = [PROGRAMS, ASK]
+    first = await Chain(runtime, FakeMcp()).respond(program("return await tools.ask({a: 1})"), tools=tools)
+    items = [{"type": "message", "role": "user", "content": "hi"}, *first, *outputs_of(first, "x")]
+    items[position] |= change
+    output = await Chain(runtime, FakeMcp()).respond(ANSWER, tools=tools, input=items)
+    assert why in output[0]["result"]
+    assert output[0]["status"] == "incomplete"
 
 
 async def test_programs_and_direct_calls_of_one_round_are_all_answered(runtime: ProgramRuntime) -> None:
