@@ -11,6 +11,7 @@ import pytest
 
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.calls import MCP_CALL, CallKind
+from llama_stack_responses.process_pool.time_budget import TimeBudget
 from llama_stack_responses.programs.runtime import CallResult, ProgramCall, ProgramTool, Step
 from llama_stack_responses.store.records import Records
 from llama_stack_responses.tools.hosted.programs import ProgramTool as Programs
@@ -41,6 +42,7 @@ class ScriptedRuntime:
         seed: str,
         tools: Sequence[ProgramTool],
         results: Mapping[int, CallResult],
+        budget: TimeBudget | None = None,
     ) -> Step:
         await asyncio.sleep(0)
         calls: list[ProgramCall] = []
