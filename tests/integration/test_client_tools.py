@@ -160,14 +160,6 @@ def test_tool_search_of_server_loads_deferred_function(client: openai.OpenAI, up
     assert roles == ["user", "assistant", "tool", "assistant", "tool"]
 
 
-def test_unsupported_tool_type_is_400(client: openai.OpenAI, upstream: Upstream) -> None:
-    kind = "programmatic_tool_calling"
-    tool: Any = {"type": kind}
-    with pytest.raises(openai.BadRequestError, match=f"Unsupported tool type '{kind}' on this server") as raised:
-        client.responses.create(model=MODEL, input="Hi", tools=[tool])
-    assert raised.value.param == "tools[0].type"
-
-
 def test_tool_choice_of_a_custom_tool_offers_only_it(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, reply(tool_call(0, "c1", "patch", '{"input":"a"}')))
     choice: Any = {"type": "custom", "name": "patch"}

@@ -368,7 +368,7 @@ def test_all_request_fields_together_reach_the_model_server(client: openai.OpenA
 
 UNSUPPORTED: Final[dict[str, Json]] = {
     "image": {"image": {"context_compression": "enabled"}},
-    "tools[0].type": {"tools": [{"type": "programmatic_tool_calling"}]},
+    "tools[0].svg": {"tools": [{"type": "image_generation", "svg": {"model": "m"}}]},
 }
 """Unsupported fields and values by the `param` of the error."""
 
