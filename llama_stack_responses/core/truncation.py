@@ -8,7 +8,9 @@ from itertools import accumulate
 from typing import Final
 
 from .exchanges import EXCHANGE
+from .program_calls import ProgramCalls
 from .schema.items import ANSWERED, ANSWERS, COMPACTION
+from .schema.program_items import PROGRAM, PROGRAM_OUTPUT
 from .types import Json
 
 PINNED: Final = "pinned"
@@ -17,7 +19,9 @@ PINNED: Final = "pinned"
 INSTRUCTING: Final = ("system", "developer")
 """Roles of messages that are never dropped."""
 
-_OUTPUTS: Final = frozenset(ANSWERED)
+_CALL_OF: Final = {**ANSWERED, PROGRAM_OUTPUT: PROGRAM}
+"""The types of calls with items of their own for their outputs, by the types of these."""
+_CALLS: Final = frozenset(_CALL_OF.values())
 _SAID: Final = frozenset({"message", "reasoning"})
 
 
@@ -35,10 +39,11 @@ def droppable(items: Sequence[Json], *, to_answer: bool = True) -> list[list[int
     newest = _newest_message(items) if to_answer else -1
     parts: list[list[int]] = [[]]
     waiting: Counter[str] = Counter()
+    programs = ProgramCalls(items)
     for number, item in enumerate(items):
         if not waiting.total() and _begins(items, number, newest):
             parts.append([])
-        _follow(item, waiting)
+        _follow(item, waiting, programs)
         if number != newest and not _is_kept(item):
             parts[-1].append(number)
     if newest + 1 < len(items):
@@ -69,7 +74,7 @@ def whole_turns(items: Sequence[Json]) -> list[Json]:
     changes = [0] * (len(items) + 1)
     for number, item in enumerate(items):
         kind = item["type"]
-        if kind in ANSWERS and "call_id" in item:
+        if kind in _CALLS and "call_id" in item:
             calls[kind, item["call_id"]] = number
         elif kind == "mcp_approval_request":
             calls[kind, item["id"]] = number
@@ -85,8 +90,8 @@ def _answered(item: Json) -> tuple[str, str] | None:
     """Return the type and the id of the call or the request that this item answers; None if it answers none."""
     if item["type"] == "mcp_approval_response":
         return "mcp_approval_request", item["approval_request_id"]
-    if item["type"] in _OUTPUTS and item.get("call_id") is not None and item.get("execution") != "server":
-        return ANSWERED[item["type"]], item["call_id"]
+    if item["type"] in _CALL_OF and item.get("call_id") is not None and item.get("execution") != "server":
+        return _CALL_OF[item["type"]], item["call_id"]
     return None
 
 
@@ -104,12 +109,16 @@ def _begins(items: Sequence[Json], number: int, newest: int) -> bool:
     if number <= newest or _is_users(items[number]):
         return _is_users(items[number])
     before = items[number - 1]["type"] if number else ""
-    return number == newest + 1 or (items[number]["type"] not in _OUTPUTS and before not in _SAID)
+    return number == newest + 1 or (items[number]["type"] not in _CALL_OF and before not in _SAID)
 
 
-def _follow(item: Json, waiting: Counter[str]) -> None:
+def _follow(item: Json, waiting: Counter[str], programs: ProgramCalls) -> None:
     """Update the calls that wait for their outputs after this item."""
     call_id = item.get("call_id")
+    if item["type"] == PROGRAM:
+        # The items of its calls follow, and its output if it ended.
+        waiting[item["call_id"]] = int(not programs.waits(item))
+        return
     if call_id is None or EXCHANGE in item or item.get("execution") == "server":
         return
     if item["type"] in ANSWERS:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llama_stack_responses.core.exchanges import EXCHANGE
 from llama_stack_responses.core.schema.items import check_call_pairs
 from llama_stack_responses.core.truncation import PINNED, droppable, whole_turns, without
 
@@ -22,6 +23,17 @@ def call(call_id: str) -> Json:
 
 def output(call_id: str) -> Json:
     return {"type": "function_call_output", "call_id": call_id}
+
+
+def program(call_id: str, **more: Any) -> list[Json]:
+    """A program that calls a function of the client, up to its output."""
+    caller = {"caller": {"type": "program", "caller_id": call_id}}
+    return [
+        {"type": "program", "call_id": call_id, "code": "", **more},
+        call("of it") | caller,
+        output("of it") | caller,
+        {"type": "program_output", "call_id": call_id, "result": ""},
+    ]
 
 
 USER, ANSWER, SYSTEM = message("user"), message("assistant"), message("system")
@@ -59,6 +71,21 @@ def test_droppable_parts_are_whole_turns_and_rounds(items: list[Json], parts: li
 def test_answered_user_message_is_droppable() -> None:
     items = [SYSTEM, USER, ANSWER, USER, call("1"), output("1"), ANSWER]
     assert droppable(items, to_answer=False) == [[1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("exchange", [{}, {EXCHANGE: {"name": "run_program", "arguments": "{}", "output": ""}}])
+def test_program_is_left_out_with_its_calls_and_its_output(exchange: Json) -> None:
+    ended = program("1", **exchange)
+    assert droppable([USER, *ended, *program("2"), ANSWER]) == [[1, 2, 3, 4], [5, 6, 7, 8]]
+    assert whole_turns([*ended[:3], USER, ended[3], USER]) == [USER]
+    assert whole_turns([ended[3], USER]) == [USER]
+
+
+def test_program_that_was_not_continued_is_left_out_like_one_that_ended() -> None:
+    *called, _ = program("1")
+    assert droppable([USER, *called, ANSWER, USER, ANSWER, USER]) == [[0, 1, 2, 3, 4], [5, 6]]
+    as_the_model_sees_it = [*called, output("1")]
+    assert droppable([USER, *as_the_model_sees_it, call("2"), output("2"), THOUGHT]) == [[1, 2, 3, 4], [5, 6]]
 
 
 @st.composite
