@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 from .exchanges import EXCHANGE
 from .schema.items import ANSWERED
@@ -87,12 +87,12 @@ def mark_of(program: str) -> str:
     return f"p{sha256(program.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
 
 
-def mark_in(item: Json) -> str | None:
+def mark_in(item: Mapping[str, Any]) -> str | None:
     """Return the mark of the program that made the item's call; None for a call of the model."""
     made_by = item.get("caller")
     if isinstance(made_by, dict) and "caller_id" in made_by:
-        return mark_of(made_by["caller_id"])
-    marked = _MARKED.fullmatch(item.get("id", ""))
+        return mark_of(str(made_by["caller_id"]))
+    marked = _MARKED.fullmatch(str(item.get("id", "")))
     return marked[1] if marked else None
 
 

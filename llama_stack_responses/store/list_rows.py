@@ -23,7 +23,14 @@ _READ_CHARACTERS: Final = 1024
 """Characters of a text that are read for its first words."""
 
 _NO_CALLS: Final = frozenset(
-    {"compaction", "mcp_approval_request", "mcp_list_tools", "shell_call_output", "tool_search_output"}
+    {
+        "compaction",
+        "mcp_approval_request",
+        "mcp_list_tools",
+        "program_output",
+        "shell_call_output",
+        "tool_search_output",
+    }
 )
 _CALLS: Final = FORMS.keys() - _NO_CALLS
 
@@ -178,7 +185,7 @@ def _failed(call: Mapping[str, Any]) -> bool:
 
 
 def _completed(call: Mapping[str, Any]) -> bool:
-    return call.get("status") == "completed"
+    return bool(call.get("status", "completed") == "completed")  # a program has none
 
 
 def _metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:

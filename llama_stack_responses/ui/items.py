@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ..core.program_calls import mark_in
 from ..core.types import Json
 from ..sealing.sealer import SEALED
 from . import blocks
@@ -110,6 +111,7 @@ def _tool(item: Item, context: ViewContext) -> Json:
         "error": error,
         "duration_ms": context.durations.get(str(item.get("id"))),
         "call_id": blocks.short(item.get("call_id")),
+        "by_program": mark_in(item) is not None,
     }
 
 
@@ -181,6 +183,10 @@ def _interpreter(item: Item, budget: Budget) -> Json:
     return {"name": "code_interpreter", "arguments": _of(block), "results": results}
 
 
+def _program(item: Item, budget: Budget) -> Json:
+    return {"name": "program", "arguments": _of(blocks.code(str(item.get("code") or ""), "javascript", budget))}
+
+
 def _image(item: Item, budget: Budget) -> Json:
     result = item.get("result")
     results = [blocks.generated_image(result, item.get("output_format"), budget)] if result else []
@@ -217,7 +223,17 @@ def _output(item: Item, context: ViewContext) -> Json:
         results = [_part(output, budget, structured=False)]
     else:
         results = [_printed(part, budget) for part in blocks.objects(output)]
-    return {"call_id": blocks.short(item.get("call_id")), "results": results}
+    return {"call_id": blocks.short(item.get("call_id")), "results": results, "failed": False}
+
+
+def _program_output(item: Item, context: ViewContext) -> Json:
+    """Return what a program wrote; its status is incomplete if it failed."""
+    results = [_result(str(item.get("result") or ""), context.budget)]
+    return {
+        "call_id": blocks.short(item.get("call_id")),
+        "results": results,
+        "failed": item.get("status") == "incomplete",
+    }
 
 
 def _printed(part: Item, budget: Budget) -> Json:
@@ -292,6 +308,7 @@ _CALLS: Final[Mapping[str, Callable[[Item, Budget], Json]]] = {
     "file_search_call": _file_search,
     "code_interpreter_call": _interpreter,
     "image_generation_call": _image,
+    "program": _program,
     "shell_call": _shell,
     "local_shell_call": _shell,
     "apply_patch_call": _patch,
@@ -319,5 +336,6 @@ _KINDS: Final[Mapping[str, tuple[str, Callable[[Item, ViewContext], Json]]]] = {
     "mcp_approval_response": ("approval", _approval_answer),
     **dict.fromkeys(_CALLS, ("tool", _tool)),
     **dict.fromkeys(_OUTPUTS, ("tool_output", _output)),
+    "program_output": ("tool_output", _program_output),
 }
 """The kind of an item in a view, and what makes its fields, by the item's type."""

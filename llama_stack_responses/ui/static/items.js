@@ -88,9 +88,10 @@ function reasoning(item, { open = false } = {}) {
 const RAN = { server: "run by this server", client: "run by the client" };
 
 function tool(item, { output, open = false, waits }) {
-  const failed = item.failed;
+  const failed = item.failed || output?.failed;
   const going = item.status && !["completed", "failed", "incomplete"].includes(item.status);
-  const asked = waits && !failed && !going && item.run_by === "client" && !output && !item.results?.length;
+  const client = item.run_by === "client" || item.type === "program"; // a program waits for the client's part of its calls
+  const asked = waits && !failed && !going && client && !output && !item.results?.length;
   const mark = failed ? "alert" : going || asked ? "clock" : "check";
   const state = failed ? "failed" : going ? item.status.replaceAll("_", " ") : asked ? "waits for the client" : "done";
   const hint = failed && item.error ? "" : lastLine([...(item.results ?? []), ...(output?.results ?? [])]);
@@ -104,7 +105,7 @@ function tool(item, { output, open = false, waits }) {
     h("span", { class: "mark", "data-state": failed ? "bad" : going || asked ? "run" : "good" }, icon(mark), h("span", { class: "hidden-text" }, state)),
   ];
   const body = () => [
-    h("p", { class: "dim small" }, [item.type, RAN[item.run_by], item.call_id].filter(Boolean).join(" · ")),
+    h("p", { class: "dim small" }, [item.type, RAN[item.run_by], item.call_id, item.by_program && "called by a program"].filter(Boolean).join(" · ")),
     item.error && h("p", { class: "error-text" }, item.error),
     section("Arguments", item.arguments && [code(item.arguments.text, item.arguments.language, { truncated: item.arguments.truncated, label: "Arguments" })]),
     section("Results", blocks([...(item.results ?? []), ...(output?.results ?? [])])),
@@ -112,7 +113,7 @@ function tool(item, { output, open = false, waits }) {
   const drawn = item.type === "image_generation_call" && item.results?.length > 0; // the image is the answer
   return h(
     "article",
-    { class: "item tool", "data-failed": failed ? "yes" : null, "aria-label": `Tool ${item.name ?? item.type}, ${state}`, tabindex: -1 },
+    { class: "item tool", "data-failed": failed ? "yes" : null, "data-by-program": item.by_program ? "yes" : null, "aria-label": `Tool ${item.name ?? item.type}, ${state}${item.by_program ? ", called by a program" : ""}`, tabindex: -1 },
     fold(head, body, { open: open || drawn }),
     failed && item.error && h("p", { class: "error-text under" }, item.error),
   );
@@ -132,8 +133,12 @@ function section(title, content) {
 }
 
 function toolOutput(item) {
-  const line = [icon("tool"), h("span", { class: "what" }, "Result of a call"), h("code", { class: "dim" }, item.call_id)];
-  return h("article", { class: "item tool", "aria-label": "Tool result", tabindex: -1 }, fold(line, () => blocks(item.results)));
+  const of = item.type === "program_output" ? "program" : "call";
+  const line = [icon("tool"), h("span", { class: "what" }, `Result of a ${of}`), h("code", { class: "dim" }, item.call_id)];
+  const wrote = of === "program" ? lastLine(item.results) : "";
+  if (wrote) line.push(h("span", { class: "hint result" }, `→ ${wrote}`));
+  if (item.failed) line.push(h("span", { class: "mark", "data-state": "bad" }, icon("alert"), h("span", { class: "hidden-text" }, "failed")));
+  return h("article", { class: "item tool", "data-failed": item.failed ? "yes" : null, "aria-label": "Tool result", tabindex: -1 }, fold(line, () => blocks(item.results)));
 }
 
 /** A line across the conversation, which opens the summary that replaced everything above it for the model. */

@@ -16,7 +16,7 @@ const FILE_LIMIT = 20e6; // bytes of one file, which goes into the request
 const TOOL_EXAMPLE = [{ type: "function", name: "get_weather", parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] } }];
 
 /** The field of each hosted tool, by the tool's type in a request. */
-const HOSTED = { web_search: "web_search", code_interpreter: "code_interpreter", image_generation: "image_generation", file_search: "vector_store_ids", mcp: "mcp_url" };
+const HOSTED = { web_search: "web_search", code_interpreter: "code_interpreter", image_generation: "image_generation", programmatic_tool_calling: "programs", file_search: "vector_store_ids", mcp: "mcp_url" };
 
 class BadField extends Error {}
 
@@ -84,7 +84,7 @@ export class PlaygroundView extends View {
       elements.instructions.value = typeof response.instructions === "string" ? response.instructions : "";
       elements.tools.value = response.tools?.length ? jsonText(response.tools) : "";
       elements.vector_store_ids.value = elements.mcp_url.value = "";
-      elements.web_search.checked = elements.code_interpreter.checked = elements.image_generation.checked = false;
+      elements.web_search.checked = elements.code_interpreter.checked = elements.image_generation.checked = elements.programs.checked = false;
       if (found.summary.waits_for) this.askForOutputs(response);
     } catch (error) {
       if (!this.signal.aborted) this.talk.append(h("p", { class: "notice bad", role: "alert" }, icon("alert"), h("span", null, error.message)));
@@ -150,7 +150,7 @@ export class PlaygroundView extends View {
       part(
         "Tools",
         true,
-        h("div", { class: "choices" }, check("web_search", "Web search"), check("code_interpreter", "Code interpreter"), check("image_generation", "Images")),
+        h("div", { class: "choices" }, check("web_search", "Web search"), check("code_interpreter", "Code interpreter"), check("image_generation", "Images"), check("programs", "Programs")),
         field("vector_store_ids", "File search in vector stores", { placeholder: "vs_…, vs_…" }),
         h("div", { class: "two" }, field("mcp_url", "MCP server", { type: "url", placeholder: "https://…/mcp" }), select("mcp_approval", "Approval of its calls", ["always", "never"])),
         area("tools", "Other tools, as JSON", jsonText(TOOL_EXAMPLE), 3),
@@ -299,7 +299,7 @@ export class PlaygroundView extends View {
 
   showChosen() {
     const form = new FormData(this.fields);
-    const tools = ["web_search", "code_interpreter", "image_generation", "vector_store_ids", "mcp_url", "tools"].filter((name) => form.get(name)?.trim()).length;
+    const tools = [...Object.values(HOSTED), "tools"].filter((name) => form.get(name)?.trim()).length;
     const words = [form.get("model"), form.get("instructions")?.trim() && "instructions", tools && `${tools} ${tools === 1 ? "kind" : "kinds"} of tools`];
     this.chosen.textContent = words.filter(Boolean).join(" · ");
   }
@@ -440,6 +440,7 @@ function toolsOf(value) {
   if (value("web_search")) tools.push({ type: "web_search" });
   if (value("code_interpreter")) tools.push({ type: "code_interpreter", container: { type: "auto" } });
   if (value("image_generation")) tools.push({ type: "image_generation" });
+  if (value("programs")) tools.push({ type: "programmatic_tool_calling" });
   const stores = (value("vector_store_ids") ?? "").split(",").map((id) => id.trim()).filter(Boolean);
   if (stores.length) tools.push({ type: "file_search", vector_store_ids: stores });
   if (value("mcp_url")) tools.push({ type: "mcp", server_label: "mcp", server_url: value("mcp_url"), require_approval: value("mcp_approval") });

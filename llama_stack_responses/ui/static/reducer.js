@@ -166,7 +166,7 @@ const results = (output) => {
 const written = (item) => {
   const raw = item.arguments ?? item.input ?? item.code ?? item.revised_prompt ?? (item.action ? jsonText(item.action) : item.queries ? jsonText(item.queries) : null);
   if (raw === null) return null;
-  return { text: raw, language: item.code !== undefined ? "python" : item.input !== undefined || item.revised_prompt ? "" : "json", truncated: false };
+  return { text: raw, language: item.type === "program" ? "javascript" : item.code !== undefined ? "python" : item.input !== undefined || item.revised_prompt ? "" : "json", truncated: false };
 };
 
 /** Return the words of a call's error; those of a tool of an MCP server are in its content. */
@@ -178,7 +178,12 @@ const trouble = (error) => {
 
 const generated = (item) => (item.result ? [{ kind: "image", url: `data:image/${item.output_format ?? "png"};base64,${item.result}` }] : []);
 
-const SERVER_TOOLS = new Set(["web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call"]);
+const SERVER_TOOLS = new Set(["web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call", "program"]);
+
+const MARKED = /^[a-z]+_p[0-9a-f]{12}_[0-9a-f]{24}$/;
+
+/** Return whether a program made a call; that is in the ids of items whose types have no `caller`. */
+const byProgram = (item) => item.caller?.type === "program" || MARKED.test(item.id ?? "");
 
 const title = (item) => {
   const name = item.name ?? item.type?.replace(/_call$/, "");
@@ -205,12 +210,12 @@ export function shown(item) {
   if (item.type === "mcp_approval_request") {
     return { ...base, kind: "approval", title: `Approval requested: ${item.name} ${String(item.arguments ?? "").slice(0, 120)}`, name: item.name, server: item.server_label, arguments: written(item), approve: null };
   }
-  if (/_output$/.test(item.type ?? "")) return { ...base, kind: "tool_output", call_id: item.call_id, results: results(item.output) };
-  if (/_call$/.test(item.type ?? "")) {
+  if (/_output$/.test(item.type ?? "")) return { ...base, kind: "tool_output", call_id: item.call_id, results: results(item.result ?? item.output), failed: item.type === "program_output" && item.status === "incomplete" };
+  if (/(_call|^program)$/.test(item.type ?? "")) {
     const problem = trouble(item.error);
     return {
       ...base, kind: "tool", title: title(item), name: item.name ?? item.type, server: item.server_label ?? null, run_by: SERVER_TOOLS.has(item.type) ? "server" : "client",
-      arguments: written(item), results: item.type === "image_generation_call" ? generated(item) : results(item.output ?? item.outputs ?? item.results), failed: item.status === "failed" || Boolean(problem), error: problem, duration_ms: null, call_id: item.call_id ?? null,
+      arguments: written(item), results: item.type === "image_generation_call" ? generated(item) : results(item.output ?? item.outputs ?? item.results), failed: item.status === "failed" || Boolean(problem), error: problem, duration_ms: null, call_id: item.call_id ?? null, by_program: byProgram(item),
     };
   }
   return { ...base, kind: "other", json: { text: jsonText(item), language: "json" } };

@@ -366,6 +366,49 @@ def test_waiting_response_is_shown_as_answered_when_another_tab_answers_it(
             wire.http.delete(f"/responses/{each}")
 
 
+def test_program_its_calls_and_its_output_read_as_one(
+    page: BrowserPage, page_stack: LiveStack, upstream: Upstream
+) -> None:
+    code = 'const all = await Promise.all(["desk", "lamp"].map(article => tools.stock({article})));\nreturn all.length;'
+    run, fail = (json.dumps({"code": each}) for each in (code, 'throw new Error("No such shelf");'))
+    programs = [reply(tool_call(0, "c1", "run_program", run)), reply(tool_call(0, "c2", "run_program", fail))]
+    upstream.script("programs", [*programs, reply(text("There are two."))])
+    parameters = {"type": "object", "properties": {"article": {"type": "string"}}}
+    stock = {"type": "function", "name": "stock", "parameters": parameters, "allowed_callers": ["programmatic"]}
+    request = {"model": "local/programs", "tools": [{"type": "programmatic_tool_calling"}, stock]}
+    with Wire(page_stack) as wire:
+        asked = wire.create(input="How many are there?", **request)
+        page.goto(f"/ui/responses/{asked['id']}")
+        page.find(".notice.warn", "Answer in the playground")
+        program, *calls = page.page.locator(".items > [data-kind=tool]").all()
+        assert "waits for the client" in program.inner_text()
+        program.locator("summary").click()
+        assert program.locator("pre").inner_text() == code
+        assert program.locator("[data-language=javascript]").count() == 1
+        assert [call.get_attribute("data-by-program") for call in calls] == ["yes", "yes"]
+        calls[0].locator("summary").click()
+        calls[0].get_by_text("called by a program").wait_for()
+        left = [each.evaluate("element => element.getBoundingClientRect().left") for each in (program, calls[0])]
+        assert left[0] < left[1]
+        assert page.axe() == []
+        made = asked["output"][1:]
+        outputs = [{"type": "function_call_output", "call_id": call["call_id"], "output": "7"} for call in made]
+        answered = wire.create(input=outputs, previous_response_id=asked["id"], **request)
+        page.goto(f"/ui/responses/{answered['id']}")
+        page.find("[data-kind=tool_output]", "Result of a program")
+        failed = page.find("[data-kind=tool][data-failed=yes]", "program throw new Error")
+        assert "No such shelf" in failed.locator(".result").inner_text()
+        page.goto(f"/ui/responses/{answered['id']}/replay")
+        page.find(".event")
+        page.press("End", "ArrowLeft")
+        page.find(".growing [data-kind=tool]", "program throw new Error")
+        page.find(".growing [data-kind=tool_output][data-failed=yes]", "No such shelf")
+        [row] = [each for each in wire.http.get("/ui/responses").json()["data"] if each["id"] == answered["id"]]
+        assert (row["tool_calls"], row["failed_tool_calls"], row["waits_for"]) == (1, 1, None)
+        for each in (answered, asked):
+            wire.http.delete(f"/responses/{each['id']}")
+
+
 def test_response_that_was_deleted_elsewhere_leads_back_to_the_list(
     browser: Browser, page_stack: LiveStack, upstream: Upstream
 ) -> None:

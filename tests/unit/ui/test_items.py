@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llama_stack_responses.core.program_calls import mark_of
 from llama_stack_responses.core.stream.calls import FORMS
 from llama_stack_responses.core.types import Json
 from llama_stack_responses.ui.blocks import Budget
@@ -21,8 +22,21 @@ ANY_JSON: Any = st.recursive(
     max_leaves=8,
 )
 FIELDS = (
-    *("action", "actions", "arguments", "approve", "code", "content", "error", "id", "input", "name", "operation"),
-    *("output", "outputs", "queries", "results", "role", "server_label", "status", "summary", "tools"),
+    *(
+        "action",
+        "actions",
+        "arguments",
+        "approve",
+        "caller",
+        "code",
+        "content",
+        "error",
+        "id",
+        "input",
+        "name",
+        "operation",
+    ),
+    *("output", "outputs", "queries", "result", "results", "role", "server_label", "status", "summary", "tools"),
     "approval_request_id",
 )
 
@@ -93,6 +107,23 @@ def test_hosted_call_shows_arguments_result_and_failure() -> None:
         created["run_by"],
         created["duration_ms"],
     ) == expected
+
+
+def test_program_shows_its_code_and_its_calls_are_marked() -> None:
+    created = view({"type": "program", "id": "prog_1", "call_id": "c1", "code": "return 1;", "fingerprint": "p1-1-x"})
+    assert created["arguments"] == {"text": "return 1;", "language": "javascript", "truncated": False}
+    assert (created["kind"], created["title"], created["by_program"]) == ("tool", "program return 1;", False)
+    caller = {"type": "program", "caller_id": "c1"}
+    for of in ({"caller": caller}, {"id": f"ci_{mark_of('c1')}_{'0' * 24}"}):
+        call = view({"type": "function_call", "name": "stock", "call_id": "c2", "arguments": "{}", **of})
+        assert call["by_program"]
+
+
+@pytest.mark.parametrize(("status", "failed"), [("completed", False), ("incomplete", True)])
+def test_output_of_a_program_says_whether_it_failed(status: str, failed: bool) -> None:
+    created = view({"type": "program_output", "call_id": "c1", "result": "18", "status": status})
+    assert (created["kind"], created["call_id"], created["failed"]) == ("tool_output", "c1", failed)
+    assert [block["text"] for block in created["results"]] == ["18"]
 
 
 def test_failed_tool_of_an_mcp_server_shows_its_own_error() -> None:
