@@ -123,6 +123,17 @@ def test_mcp_server_is_used_and_its_calls_are_shown(page: BrowserPage, upstream:
     page.find(".tool-part", "5")
 
 
+def test_programs_can_be_chosen_as_a_tool(page: BrowserPage, upstream: Upstream) -> None:
+    upstream.script("programmer", reply(text("Done.")))
+    page.goto("/ui/playground")
+    choose(page, "local/programmer")
+    page.page.get_by_label("Programs").check()
+    ask(page, "Count.")
+    page.find(".message[data-role=assistant] .md", "Done.")
+    [tool] = upstream.requests("programmer")[-1].body["tools"]
+    assert tool["function"]["name"] == "run_program"
+
+
 def test_image_is_shown_while_it_is_generated_and_at_the_end(page: BrowserPage, upstream: Upstream, web: Web) -> None:
     unfinished, finished = frames(*steps(png(1), png(2)))
     held = Event()
