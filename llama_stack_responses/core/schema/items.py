@@ -18,7 +18,7 @@ from .hosted_items import HOSTED_ITEMS
 from .image_tool import IMAGE_CALL, lacks_image
 from .item_fields import CALLER, FILE_URL, ID, IMAGE_URL, NAME, OWN_ID, STATUS, TEXT
 from .mcp_shapes import MCP_ITEMS
-from .program_items import PROGRAM_ITEMS
+from .program_items import PROGRAM, PROGRAM_ITEMS, PROGRAM_OUTPUT
 from .shapes import (
     DEFAULT_LIMITS,
     Check,
@@ -117,15 +117,16 @@ def check_call_pairs(items: Iterable[Mapping[str, Any]]) -> None:
         kind, call_id = item["type"], item.get("call_id")
         if call_id is None or item.get("execution") == "server":
             continue
-        if kind in ANSWERS:
+        if kind in ANSWERS or kind == PROGRAM:
             seen.add((kind, call_id))
-            if EXCHANGE not in item:  # an item with an exchange was run by this server
+            # An item with an exchange was run by this server. A program without an output goes on.
+            if EXCHANGE not in item and kind != PROGRAM:
                 unanswered[kind, call_id] = None
-        elif kind in ANSWERED:
-            if (ANSWERED[kind], call_id) not in seen:
-                what = ANSWERED[kind].replace("_", " ")
+        elif (answered := PROGRAM if kind == PROGRAM_OUTPUT else ANSWERED.get(kind)) is not None:
+            if (answered, call_id) not in seen:
+                what = answered.replace("_", " ")
                 raise bad_request(f"No tool call found for {what} output with call_id {call_id}.", "input")
-            unanswered.pop((ANSWERED[kind], call_id), None)
+            unanswered.pop((answered, call_id), None)
     for kind, call_id in unanswered:
         raise bad_request(f"No tool output found for {kind.replace('_', ' ')} {call_id}.", "input")
 

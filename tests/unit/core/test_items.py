@@ -851,6 +851,8 @@ def output(call_id: str, kind: str = "function_call_output") -> Json:
         [call("a"), *parse_input("hi"), output("a")],
         *([call("a", kind), output("a", answer)] for kind, answer in ANSWERS.items()),
         [{"type": "tool_search_call", "execution": "server"}],
+        [call("a", "program")],
+        [call("a", "program"), output("a", "program_output")],
         [call("a", "shell_call"), call("a"), output("a"), output("a", "shell_call_output")],
     ],
 )
@@ -868,6 +870,7 @@ def test_matching_calls_and_outputs_are_accepted(items: list[Json]) -> None:
         ([call("a"), call("b"), output("b"), *parse_input("hi")], "No tool output found for function call a."),
         ([call("a", "custom_tool_call"), output("a")], "No tool call found for function call output with call_id a."),
         ([call("a", "custom_tool_call")], "No tool output found for custom tool call a."),
+        ([output("a", "program_output")], "No tool call found for program output with call_id a."),
         ([output("a", "tool_search_output")], "No tool call found for tool search call output with call_id a."),
     ],
 )
