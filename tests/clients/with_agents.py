@@ -16,6 +16,7 @@ from agents import (
     ModelSettings,
     OpenAIConversationsSession,
     OpenAIResponsesModel,
+    ProgrammaticToolCallingTool,
     Runner,
     ShellTool,
     SQLiteSession,
@@ -48,6 +49,18 @@ class Person(BaseModel):
 
     name: str
     age: int
+
+
+class Stock(BaseModel):
+    """How many units there are."""
+
+    units: int
+
+
+@function_tool(allowed_callers=["programmatic"])
+def stock(sku: str) -> Stock:
+    """Tells how many units there are."""
+    return Stock(units={"a": 7, "b": 11}[sku])
 
 
 class Editor:
@@ -185,6 +198,24 @@ async def tool_search() -> Any:
     """Tools of a namespace that the model has to search for."""
     time = tool_namespace(name="time", description="Clocks.", tools=[clock])
     return await answered(agent(tools=[*time, ToolSearchTool()]), "What time is it?")
+
+
+async def programs() -> Any:
+    """A program that calls a function, in each way of keeping the history."""
+    ways: dict[str, tuple[ModelSettings, dict[str, Any]]] = {
+        "plain": (ModelSettings(tool_choice="programmatic_tool_calling"), {}),
+        "stateless": (ModelSettings(store=False, response_include=["reasoning.encrypted_content"]), {}),
+        "chained": (ModelSettings(), {"auto_previous_response_id": True}),
+        "conversation": (ModelSettings(), {"session": OpenAIConversationsSession(openai_client=CLIENT)}),
+    }
+    settings, more = ways[os.environ["WAY"]]
+    helper = agent(tools=[ProgrammaticToolCallingTool(), stock], model_settings=settings)
+    if os.environ["STREAMED"]:
+        ended = Runner.run_streamed(helper, "How many?", **more)
+        _ = [event async for event in ended.stream_events()]
+    else:
+        ended = await Runner.run(helper, "How many?", **more)
+    return [ended.final_output, [item.to_input_item()["type"] for item in ended.new_items]]
 
 
 print(json.dumps(asyncio.run(globals()[sys.argv[1]]())))

@@ -1,5 +1,6 @@
 """The unmodified OpenAI Agents SDK."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -108,3 +109,16 @@ def test_agents_tool_search_loads_namespace_tools(agents: Agents, upstream: Upst
     assert outputs(upstream)[-1] == "Noon in CET."
     offered: list[list[Json]] = [request.body["tools"] for request in upstream.requests(NAME)]
     assert [len(tools) for tools in offered] == [1, 2, 2]
+
+
+@pytest.mark.parametrize("streamed", ["", "1"], ids=["whole", "streamed"])
+@pytest.mark.parametrize("way", ["plain", "stateless", "chained", "conversation"])
+def test_agents_program_calls_functions(agents: Agents, upstream: Upstream, way: str, streamed: str) -> None:
+    code = (
+        "const all = await Promise.all(['a', 'b'].map(sku => tools.stock({sku}))); return all[0].units + all[1].units"
+    )
+    call = reply(tool_call(0, "c1", "run_program", json.dumps({"code": code})))
+    output, kinds = agents("programs", call, SAID, WAY=way, STREAMED=streamed)
+    calls, results = ["function_call"] * 2, ["function_call_output"] * 2
+    assert (output, kinds) == ("It snows.", ["program", *calls, *results, "program_output", "message"])
+    assert outputs(upstream) == ["18"]
