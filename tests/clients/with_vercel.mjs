@@ -19,6 +19,20 @@ const weather = tool({
   inputSchema: z.object({ city: z.string() }),
   execute: async ({ city }) => `Snow in ${city}.`,
 });
+const outputSchema = {
+  type: 'object',
+  properties: { units: { type: 'number' } },
+  required: ['units'],
+  additionalProperties: false,
+};
+const programs = {
+  program: openai.tools.programmaticToolCalling(),
+  stock: tool({
+    inputSchema: z.object({ sku: z.string() }),
+    execute: async ({ sku }) => ({ units: { a: 7, b: 11 }[sku] }),
+    providerOptions: { openai: { allowedCallers: ['programmatic'], outputSchema } },
+  }),
+};
 const asked = { model, prompt: 'Hi', maxRetries: 0, stopWhen: stepCountIs(5) };
 
 const scenarios = {
@@ -39,6 +53,19 @@ const scenarios = {
     const pieces = [];
     for await (const piece of result.textStream) pieces.push(piece);
     return pieces;
+  },
+  async programs() {
+    const { text, steps } = await generateText({ ...asked, tools: programs });
+    return [text, steps.length];
+  },
+  async statelessPrograms() {
+    const providerOptions = { openai: { store: false } };
+    const { text, steps } = await generateText({ ...asked, tools: programs, providerOptions });
+    return [text, steps.length];
+  },
+  async streamedPrograms() {
+    const result = streamText({ ...asked, tools: programs });
+    return [await result.text, (await result.steps).length];
   },
   async summarized() {
     const providerOptions = { openai: { reasoningSummary: 'auto', forceReasoning: true } };

@@ -1,5 +1,6 @@
 """The unmodified Vercel AI SDK with its OpenAI provider, which sends item references, and its open provider."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -79,3 +80,13 @@ def test_vercel_reasoning_summary_is_read(vercel: Vercel) -> None:
 def test_vercel_custom_tool_is_called(vercel: Vercel, upstream: Upstream) -> None:
     assert vercel("custom", "openai", reply(tool_call(0, "c1", "count", '{"input":"abc"}')), SAID) == "It snows."
     assert messages(upstream)[-1]["content"] == "3 characters."
+
+
+@pytest.mark.parametrize("scenario", ["programs", "statelessPrograms", "streamedPrograms"])
+def test_vercel_runs_the_functions_of_a_program(vercel: Vercel, upstream: Upstream, scenario: str) -> None:
+    code = (
+        "const all = await Promise.all(['a', 'b'].map(sku => tools.stock({sku}))); return all[0].units + all[1].units"
+    )
+    program = reply(tool_call(0, "c1", "run_program", json.dumps({"code": code})))
+    assert vercel(scenario, "openai", program, SAID) == ["It snows.", 2]
+    assert messages(upstream)[-1]["content"] == "18"
