@@ -216,3 +216,62 @@ async def test_invalid_arguments_throw_without_an_item(runtime: ProgramRuntime) 
     assert kinds(first) == ["program", "function_call"]
     output = await chain.respond(ANSWER, tools=[PROGRAMS, ASK], input=outputs_of(first, " x"))
     assert output[0]["result"] == "The arguments of tools.ask are not valid: an object is expected. x"
+
+
+PATCH: Final = {"type": "update_file", "path": "a", "diff": "@@"}
+
+
+async def test_program_calls_every_kind_of_client_tool(runtime: ProgramRuntime) -> None:
+    callers = {"allowed_callers": ["programmatic"]}
+    tools = [
+        PROGRAMS,
+        {"type": "custom", "name": "note", **callers},
+        {"type": "namespace", "name": "files", "description": "Files.", "tools": [{**ASK, "name": "read"}]},
+        {"type": "shell", **callers},
+        {"type": "apply_patch", **callers},
+    ]
+    code = """
+        const shell = tools.shell({commands: ["ls"]});
+        const patch = tools.apply_patch({type: "update_file", path: "a", diff: "@@"});
+        const note = tools.note("text");
+        const read = tools.files__read({path: "a"});
+        const [[{stdout, outcome}], {status}] = [await shell, await patch];
+        return [await note, await read, stdout, outcome.exit_code, status].join();
+    """
+    chain = Chain(runtime, FakeMcp())
+    first = await chain.respond(program(code), tools=tools)
+    assert kinds(first) == ["program", "shell_call", "apply_patch_call", "custom_tool_call", "function_call"]
+    _, shell, patch, note, read = first
+    assert (shell["action"]["commands"], patch["operation"], note["input"]) == (["ls"], PATCH, "text")
+    assert (read["namespace"], read["name"], read["arguments"]) == ("files", "read", '{"path":"a"}')
+    assert {item["caller"]["caller_id"] for item in first[1:]} == {"c0"}
+    ran = {"stdout": "o", "stderr": "", "outcome": {"type": "exit", "exit_code": 3}}
+    outputs = [
+        {"type": "custom_tool_call_output", "call_id": note["call_id"], "output": "n"},
+        {"type": "shell_call_output", "call_id": shell["call_id"], "output": [ran]},
+        {"type": "apply_patch_call_output", "call_id": patch["call_id"], "status": "completed"},
+        {"type": "function_call_output", "call_id": read["call_id"], "output": [{"type": "input_text", "text": "r"}]},
+    ]
+    output = await chain.respond(ANSWER, tools=tools, input=outputs)
+    assert output[0]["result"] == "n,r,o,3,completed"
+
+
+async def test_program_calls_a_deferred_tool_after_a_search(runtime: ProgramRuntime) -> None:
+    tools = [PROGRAMS, {"type": "tool_search"}, {**ASK, "defer_loading": True, "description": "Asks."}]
+    chain = Chain(runtime, FakeMcp())
+    search = calls(("tool_search", {"paths": ["ask"]}))
+    code = "return await tools.ask({a: 1})"
+    output = await chain.respond(program(code), search, program(code), tools=tools)
+    assert kinds(output) == [
+        "program",
+        "program_output",
+        "tool_search_call",
+        "tool_search_output",
+        "program",
+        "function_call",
+    ]
+    assert 'There is no tool "ask"' in output[1]["result"]
+    described = [chain.last.offered(number)["run_program"]["description"] for number in range(3)]
+    assert ["- ask" in each for each in described] == [False, False, True]
+    last = await chain.respond(ANSWER, tools=tools, input=outputs_of(output, "x"))
+    assert last[0]["result"] == "x"
