@@ -6,8 +6,13 @@ from typing import Any, Final
 import openai
 import pytest
 
+from tests.support.mcp_server import McpServers
 from tests.support.openai_client import MODEL, NAME, Json, create, function, messages, sent, stream
+from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, reply, text, tool_call
+from tests.support.waiting import wait_until
+from tests.support.websocket_client import WebSocketClient
+from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
@@ -106,3 +111,85 @@ def test_program_that_fails_ends_when_the_client_has_answered_its_calls(
         "incomplete",
         "so far\nError: The arguments of tools.stock are not valid: an object is expected. (line 1)",
     )
+
+
+def test_program_calls_an_mcp_server(client: openai.OpenAI, upstream: Upstream, mcp: McpServers) -> None:
+    code = """
+const sums = await Promise.all([1, 2].map(a => tools.mcp__add({a, b: 3})));
+const failure = await tools.mcp__add({a: "x", b: 0}).catch(error => error instanceof Error);
+return [...sums, failure];
+"""
+    upstream.script(NAME, [program(code), SAID])
+    server = {
+        "type": "mcp",
+        "server_label": "mcp",
+        "server_url": mcp.url("mcp"),
+        "require_approval": "never",
+        "allowed_tools": ["add"],
+        "allowed_callers": ["programmatic"],
+    }
+    response = stream(client, model=MODEL, input="Add.", tools=[PROGRAMS, server]).response
+    assert kinds(response) == ["mcp_list_tools", "program", *["mcp_call"] * 3, "program_output", "message"]
+    assert response["output"][-2]["result"] == '["4","5",true]'
+    assert [tool["function"]["name"] for tool in upstream.requests(NAME)[0].body["tools"]] == ["run_program"]
+
+
+def test_program_runs_code_and_shell_commands_in_containers(client: openai.OpenAI, upstream: Upstream) -> None:
+    code = """
+const printed = await tools.python({code: "print(6 * 7)"});
+const [{stdout, outcome}] = await tools.shell({commands: ["echo hi"]});
+return [printed, stdout, outcome];
+"""
+    upstream.script(NAME, [program(code), SAID])
+    callers = {"allowed_callers": ["programmatic"]}
+    tools: list[Any] = [
+        PROGRAMS,
+        {"type": "code_interpreter", "container": {"type": "auto"}, **callers},
+        {"type": "shell", "environment": {"type": "container_auto"}, **callers},
+    ]
+    response = stream(client, model=MODEL, input="Run.", tools=tools).response
+    assert kinds(response) == [
+        "program",
+        "code_interpreter_call",
+        "shell_call",
+        "shell_call_output",
+        "program_output",
+        "message",
+    ]
+    assert response["output"][-2]["result"] == '["42\\n","hi\\n",{"type":"exit","exit_code":0}]'
+
+
+def test_program_goes_on_over_a_websocket(stack: LiveStack, upstream: Upstream) -> None:
+    upstream.script(NAME, [program(TOTAL), SAID])
+    tools = [PROGRAMS, STOCK]
+    with WebSocketClient(stack) as websocket:
+        websocket.ask(model=MODEL, input="How many?", tools=tools, store=False)
+        first = websocket.response()
+        outputs = [output_of(call, '{"units": 9}') for call in first["output"][1:]]
+        websocket.ask(model=MODEL, input=outputs, tools=tools, store=False, previous_response_id=first["id"])
+        second = websocket.response()
+    assert kinds(second) == ["program_output", "message"]
+    assert second["output"][0]["result"] == "18"
+
+
+def test_background_program_goes_on_in_its_conversation(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
+    upstream.script(NAME, [program(TOTAL), SAID])
+    conversation = client.conversations.create().id
+
+    def run(given: Any) -> Json:
+        body = {"model": MODEL, "input": given, "tools": [PROGRAMS, STOCK], "conversation": conversation}
+        queued = wire.create(**body, background=True)
+        wait_until(lambda: wire.retrieve(queued["id"])["status"] not in ("queued", "in_progress"))
+        return wire.retrieve(queued["id"])
+
+    first = run("How many?")
+    second = run([output_of(call, '{"units": 9}') for call in first["output"][1:]])
+    assert second["output"][0]["result"] == "18"
+    assert [item.type for item in client.conversations.items.list(conversation, order="asc")] == [
+        "message",
+        "program",
+        *["function_call"] * 2,
+        *["function_call_output"] * 2,
+        "program_output",
+        "message",
+    ]
