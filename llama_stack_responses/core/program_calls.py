@@ -67,11 +67,25 @@ class ProgramRecord:
         item: its item.
         calls: the items of its calls, in the order in which it made them.
         outputs: the outputs of the calls that have items of their own, by `call_id`.
+        continues: whether calls were answered since the last one that was cut off. A program whose response was
+            cancelled while a hosted call ran does not go on.
     """
 
     item: Json
     calls: list[Json] = field(default_factory=list)
     outputs: dict[str, Json] = field(default_factory=dict)
+    continues: bool = False
+
+    def add_call(self, item: Json) -> None:
+        """Add the item of a call."""
+        self.calls.append(item)
+        if item.get("status") == "incomplete":
+            self.continues = False
+
+    def add_output(self, item: Json) -> None:
+        """Add the output of a call."""
+        self.outputs[item["call_id"]] = item
+        self.continues = True
 
 
 def caller(program: str) -> Json:
@@ -149,8 +163,8 @@ def unfinished_programs(items: Iterable[Json]) -> Mapping[str, ProgramRecord]:
         elif kind in ANSWERED:
             # Not every client sends the `caller` back.
             if record := callers.get(call_id):
-                record.outputs[call_id] = item
+                record.add_output(item)
         elif record := marked.get(mark_in(item) or ""):
-            record.calls.append(item)
+            record.add_call(item)
             callers[call_id] = record
     return records

@@ -66,8 +66,7 @@ class ProgramTool(NeedsPreparation, RunsPrograms):
     async def prepare(self, history: ToolHistory, _: ItemReporter) -> None:
         """Restore the programs that wait for the client."""
         self._records = history.programs
-        # A program waits only for calls that it has made.
-        self.unfinished = [call_id for call_id, record in self._records.items() if record.calls]
+        self.unfinished = [call_id for call_id, record in self._records.items() if record.continues]
 
     async def describe(self) -> None:
         """Describe to the model what its programs can call."""

@@ -169,6 +169,21 @@ async def test_program_without_the_tool_is_not_continued(runtime: ProgramRuntime
     assert chain.seen() == ["(The program was not continued.)"]
 
 
+async def test_program_of_a_cancelled_response_is_not_continued(runtime: ProgramRuntime) -> None:
+    server = FakeMcp(tool("add"), answers={"add": [text_result("1")] * 3})
+    code = "await tools.s__add({}).catch(() => 0); await tools.ask({}); await tools.s__add({}).catch(() => 0)"
+    first = await Chain(runtime, server).respond(program(code))
+    items: list[Json] = [{"type": "message", "role": "user", "content": "hi"}, *first, *outputs_of(first, "x")]
+    cut = {**first[1], "id": f"{first[1]['id'][:-1]}0", "status": "incomplete", "output": None}
+    ran = len(server.ran)
+    chain = Chain(runtime, server)
+    output = await chain.respond(ANSWER, input=[*items, cut])
+    assert kinds(output) == ["message"]
+    assert chain.seen() == ["(The program was not continued.)"]
+    assert len(server.ran) == ran
+    assert kinds(await Chain(runtime, server).respond(ANSWER, input=items)) == ["mcp_call", "program_output", "message"]
+
+
 @pytest.mark.parametrize(
     ("position", "change", "why"),
     [
