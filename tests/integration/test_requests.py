@@ -344,11 +344,11 @@ WRONG: Final[dict[str, tuple[Any, str, str | None, str]]] = {
     "an output without its call": ([user("a"), OUTPUT], "input", None, "with call_id c1"),
     "an output before its call": ([user("a"), OUTPUT, CALL], "input", None, "with call_id c1"),
     "one of two outputs": ([user("a"), CALL, OTHER_CALL, OUTPUT], "input", None, "function call c2"),
-    "an item that this server does not take": (
-        [{"type": "program"}],
-        "input[0].type",
-        "unsupported_value",
-        "'program'",
+    "an output without its program": (
+        [{"type": "program_output", "call_id": "c1", "result": "", "status": "completed"}],
+        "input",
+        None,
+        "No tool call found for program output with call_id c1",
     ),
     "an empty reference": ([{"type": "item_reference", "id": ""}], "input[0].id", "empty_string", "'input[0].id'"),
 }

@@ -1,5 +1,6 @@
 """The test of each code block of the documentation (`documents`): a program, a configuration, or why none."""
 
+import json
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +12,11 @@ PATCH: Final = "--- a.py\\n+++ a.py\\n"
 SEARCH: Final = reply(tool_call(0, "c1", "web_search", '{"queries": ["otters asleep"]}'))
 OTTERS_FOUND: Final = reply(text("Hand in hand 【1】."))
 WEATHER: Final = reply(tool_call(0, "c1", "get_weather", '{"city": "Oslo"}'))
+SUM_OF_STOCK: Final = """
+const articles = ["desk", "lamp", "chair"];
+const found = await Promise.all(articles.map(article => tools.stock({article})));
+return found.reduce((sum, each) => sum + each.units, 0);
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +120,13 @@ HOSTED_TOOLS: Final = {
             reply(text("There is no such image.")),
         ),
         ("completed 1024x1024 An otter that sleeps on a river", "None There is no such image."),
+    ),
+    "docs/guides/programs.md, Programs that call tools, python": Program(
+        (
+            reply(tool_call(0, "c1", "run_program", json.dumps({"code": SUM_OF_STOCK}))),
+            reply(text("There are 18.")),
+        ),
+        ("There are 18.",),
     ),
     "docs/guides/code-interpreter.md, Skills, python": Program(
         (
@@ -240,6 +253,7 @@ NOT_RUN: Final = {
     "docs/guides/deploying.md, Deploying, console 2": "needs systemd and the unit; test_documented_commands.py runs `list`",
     "docs/guides/deploying.md, Deploying, console 3": "needs Kubernetes; test_documented_commands.py runs `backup`",
     "docs/guides/deploying.md, Deploying, sh": "needs podman; test_deploy_templates.py compares it with the compose file",
+    "docs/guides/programs.md, Programs that call tools, javascript": "the model of the block before it writes it",
     **dict.fromkeys(TEAM, "test_team_guide.py runs the whole page in one shell"),
     "docs/reference/compatibility.md, Run them again, console": "runs the tests of another project",
     "docs/reference/compatibility.md, Open Responses, console": "the same; test_open_responses.py has its cases",
