@@ -7,8 +7,9 @@ its calls from the items. The record of a program is therefore its item and the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import sha256
 from typing import Any, Final
 
@@ -117,11 +118,15 @@ class ProgramCalls:
         items: the conversation, oldest first, also with calls and outputs as the model sees them.
     """
 
-    def __init__(self, items: Iterable[Json]) -> None:
-        self._outputs = frozenset(
-            item["call_id"] for item in items if item["type"] in (PROGRAM_OUTPUT, "function_call_output")
-        )
+    def __init__(self, items: Sequence[Json]) -> None:
+        self._items = items
         self._call_ids = set[str]()
+
+    @cached_property
+    def _outputs(self) -> frozenset[str]:
+        """The `call_id` of all outputs: few conversations have a program that asks for them."""
+        kinds = (PROGRAM_OUTPUT, "function_call_output")
+        return frozenset(item["call_id"] for item in self._items if item["type"] in kinds)
 
     def include(self, item: Json) -> bool:
         """Return whether the item belongs to a call of a program. Ask for each item, in their order."""

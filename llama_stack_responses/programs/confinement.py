@@ -18,16 +18,14 @@ from typing import Final
 from ..sandbox.filter_assembly import (
     ALLOW,
     AND,
-    ARCHITECTURE,
     ARCHITECTURES,
     ARGUMENTS,
     JUMP_IF_EQUAL,
-    KILL,
     LOAD,
     NOT_PERMITTED,
-    NUMBER,
     RETURN,
     assembled,
+    number_of_call,
 )
 
 _NO_NEW_PRIVILEGES: Final = 38
@@ -123,11 +121,7 @@ def filter_program(machine: str) -> bytes:
     """Return the filter for an architecture, by its name in uname(2)."""
     return assembled(
         [
-            (LOAD, ARCHITECTURE, ""),
-            (JUMP_IF_EQUAL, ARCHITECTURES[machine], "number"),
-            (RETURN, KILL, ""),
-            "number",
-            (LOAD, NUMBER, ""),
+            *number_of_call(machine),
             *((JUMP_IF_EQUAL, number, "allow") for number in _ALLOWED[machine].values()),
             *((JUMP_IF_EQUAL, number, "memory") for number in _NOT_EXECUTABLE[machine].values()),
             (RETURN, NOT_PERMITTED, ""),

@@ -30,6 +30,17 @@ Step = tuple[int, int, str]
 """An instruction: its code, its operand, and the label of a jump's target."""
 
 
+def number_of_call(machine: str) -> list[str | Step]:
+    """Return the lines that load the number of a call, and end the process for a call of another architecture."""
+    return [
+        (LOAD, ARCHITECTURE, ""),
+        (JUMP_IF_EQUAL, ARCHITECTURES[machine], "number"),
+        (RETURN, KILL, ""),
+        "number",
+        (LOAD, NUMBER, ""),
+    ]
+
+
 def assembled(lines: Sequence[str | Step]) -> bytes:
     """Assemble instructions and labels; a jump is encoded as the number of instructions to skip."""
     labels: dict[str, int] = {}

@@ -23,19 +23,17 @@ from typing import Final
 from .filter_assembly import (
     ALLOW,
     AND,
-    ARCHITECTURE,
     ARCHITECTURES,
     ARGUMENTS,
     ERROR,
     JUMP_IF_AT_LEAST,
     JUMP_IF_EQUAL,
-    KILL,
     LOAD,
     NOT_PERMITTED,
-    NUMBER,
     RETURN,
     Step,
     assembled,
+    number_of_call,
 )
 
 _NO_SUCH_CALL: Final = ERROR | 38
@@ -239,11 +237,7 @@ def filter_program(machine: str) -> bytes | None:
     examined = [(number, label) for label, calls in _EXAMINED[machine].items() for number in calls.values()]
     return assembled(
         [
-            (LOAD, ARCHITECTURE, ""),
-            (JUMP_IF_EQUAL, ARCHITECTURES[machine], "number"),
-            (RETURN, KILL, ""),
-            "number",
-            (LOAD, NUMBER, ""),
+            *number_of_call(machine),
             (JUMP_IF_AT_LEAST, _OTHER_TABLE, "refuse"),
             *((JUMP_IF_EQUAL, number, label) for number, label in sorted(refused + examined)),
             (RETURN, ALLOW, ""),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ...core.schema.request import CreateRequest
-from ...core.stream.calls import CUSTOM, in_namespace
+from ...core.stream.calls import CUSTOM
 from ...core.types import Json
 from ..chat_names import chat_name
 from ..choice_handles import handle
-from ..tool_function import Function, callers_of
-from .function import is_chosen
+from ..tool_function import Function
+from .function import declared_function, is_chosen
 
 
 class CustomTool:
@@ -43,12 +43,4 @@ def client_custom(declared: Json, namespace: str | None = None) -> Function:
     if form["type"] == "grammar":
         grammar = {"syntax": form["syntax"], "definition": form["definition"]}
         custom["format"] = {"type": "grammar", "grammar": grammar}
-    kind = in_namespace(CUSTOM, namespace, name) if namespace else CUSTOM
-    chat = {"type": "custom", "custom": custom}
-    return Function(
-        chat,
-        kind,
-        origin=(namespace, name),
-        deferred=declared.get("defer_loading", False),
-        callers=callers_of(declared),
-    )
+    return declared_function(declared, {"type": "custom", "custom": custom}, CUSTOM, namespace)

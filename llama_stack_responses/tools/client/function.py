@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ...core.schema.request import CreateRequest
-from ...core.stream.calls import FUNCTION, in_namespace
+from ...core.stream.calls import FUNCTION, CallKind, in_namespace
 from ...core.types import Json
 from ..chat_names import chat_name
 from ..choice_handles import handle
@@ -37,10 +37,15 @@ def client_function(declared: Json, namespace: str | None = None) -> Function:
     name: str = declared["name"]
     strict = {} if declared.get("strict") is None else {"strict": declared["strict"]}
     chat = chat_function(chat_name(namespace, name), declared.get("description"), declared.get("parameters"), **strict)
-    kind = in_namespace(FUNCTION, namespace, name) if namespace else FUNCTION
+    return declared_function(declared, chat, FUNCTION, namespace)
+
+
+def declared_function(declared: Json, chat: Json, kind: CallKind, namespace: str | None) -> Function:
+    """Return a tool that the client declares under a name, with its entry of a chat request's `tools`."""
+    name: str = declared["name"]
     return Function(
         chat,
-        kind,
+        in_namespace(kind, namespace, name) if namespace else kind,
         origin=(namespace, name),
         deferred=declared.get("defer_loading", False),
         callers=callers_of(declared),
