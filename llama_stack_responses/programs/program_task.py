@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,6 @@ from _quickjs import Context, JSException
 from ..core.types import Json
 from .confinement import confine
 
-CPU_SECONDS: Final = 5.0
-"""Processor time of a step. Programs wait for tools and compute little; each step runs the whole program again."""
 MEMORY_BYTES: Final = 64 << 20
 """Memory of a program: eight times the results of its calls."""
 STACK_BYTES: Final = 1 << 20
@@ -24,9 +23,8 @@ STACK_BYTES: Final = 1 << 20
 _REPORT_SECONDS: Final = 1.0
 _REPORT_BYTES: Final = 64 << 20
 """Time and memory for the report, in addition: a program at its limits still shows what it did."""
-_PROCESS_SECONDS: Final = 8
-"""Processor time of the process. QuickJS notices its own limit late in some long operations."""
-_TOO_LONG: Final = f"Error: The program took more than {CPU_SECONDS:g} seconds of processor time."
+_PROCESS_SECONDS: Final = 3
+"""Processor time of the process, in addition. QuickJS notices its own limit late in some long operations."""
 
 _ENVIRONMENT: Final = Path(__file__).with_name("environment.js").read_text().replace("\n", " ")
 
@@ -39,12 +37,13 @@ def read(content: bytes, options: Json) -> dict[str, str]:
 
     Args:
         content: the settings of the environment, and the values of the results.
-        options: `settings_bytes`; `results`, a list of indexes, kinds and bytes.
+        options: `settings_bytes`; `cpu_seconds` of the program; `results`, a list of indexes, kinds and bytes.
     """
-    if not confine(_PROCESS_SECONDS):
+    seconds = options["cpu_seconds"]
+    if not confine(math.ceil(seconds) + _PROCESS_SECONDS):
         return {"problem": "unconfined"}
     at = options["settings_bytes"]
-    program = _Program(content[:at].decode())
+    program = _Program(content[:at].decode(), seconds)
     for index, kind, size in options["results"]:
         program.give(index, kind, content[at : at + size].decode())
         at += size
@@ -60,9 +59,11 @@ class _Program:
 
     Args:
         settings: the settings of its environment, as JSON.
+        seconds: its processor time.
     """
 
-    def __init__(self, settings: str) -> None:
+    def __init__(self, settings: str, seconds: float) -> None:
+        self._seconds = seconds
         self._context = Context()
         self._context.set_memory_limit(MEMORY_BYTES)
         self._context.set_max_stack_size(STACK_BYTES)
@@ -84,7 +85,8 @@ class _Program:
 
     def _failure(self) -> tuple[str, str] | None:
         """Run the program as far as possible; return why it could not go on, and where it was."""
-        deadline = time.process_time() + CPU_SECONDS
+        deadline = time.process_time() + self._seconds
+        too_long = f"Error: The program took more than {self._seconds:g} seconds of processor time."
         try:
             self._enter(deadline, self._command, "run")
             while True:
@@ -94,9 +96,9 @@ class _Program:
                     return None
         except JSException as error:
             what, _, stack = str(error).partition("\n")
-            return (what if time.process_time() < deadline else _TOO_LONG), stack
+            return (what if time.process_time() < deadline else too_long), stack
         except TimeoutError:
-            return _TOO_LONG, ""
+            return too_long, ""
 
     def _enter(self, deadline: float, call: Callable[..., Any], *arguments: str) -> Any:
         """Make one call into the context: its limit on time is for one call.

@@ -40,6 +40,8 @@ OUTPUT_CHARACTERS: Final = 1 << 20
 """Characters of a program's output, more than any model reads."""
 RESULTS_CHARACTERS: Final = 8 << 20
 """Characters of the results of all calls, which each step gets."""
+CPU_SECONDS: Final = 5.0
+"""Processor time of a step. Programs wait for tools and compute little; each step runs the whole program again."""
 STEP_SECONDS: Final = 15.0
 """Time of a step, on a busy machine: three times the processor time that a program has."""
 
@@ -209,6 +211,7 @@ def _task(settings: bytes, results: Mapping[int, CallResult]) -> Task:
     values = {index: without_surrogates(each.value).encode() for index, each in results.items()}
     options = {
         "settings_bytes": len(settings),
+        "cpu_seconds": CPU_SECONDS,
         "results": [[index, results[index].kind, len(value)] for index, value in values.items()],
     }
     return Task(_TASK, b"".join([settings, *values.values()]), STEP_SECONDS, _REPORT_BYTES, options)

@@ -13,11 +13,23 @@ from llama_stack_responses.programs import runtime
 from llama_stack_responses.programs.runtime import CallResult, ProgramCall, ProgramRuntime
 from tests.unit.programs.program_harness import TOOLS, Programs, data, error, text
 
-TIME = "Error: The program took more than 5 seconds of processor time."
+TIME = "Error: The program took more than 0.5 seconds of processor time."
 MEMORY = ("InternalError: out of memory", "Error: The program used too much memory, or threw null.")
 ENDED = "Error: The program's process was ended. It used too much memory or processor time."
 
 
+@pytest.fixture(autouse=True)
+def wall_time_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a second of processor time can take many."""
+    monkeypatch.setattr(runtime, "STEP_SECONDS", 300.0)
+
+
+@pytest.fixture
+def cpu_time_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "CPU_SECONDS", 0.5)
+
+
+@pytest.mark.usefixtures("cpu_time_is_short")
 @pytest.mark.parametrize(
     "code",
     [
@@ -43,6 +55,7 @@ async def test_time_of_program_is_bounded(programs: Programs, code: str) -> None
     assert output.startswith(f"a\n{TIME}")
 
 
+@pytest.mark.usefixtures("cpu_time_is_short")
 async def test_time_of_uninterruptible_call_is_bounded(programs: Programs) -> None:
     assert await programs.failure("[].reverse.call({length: 1e15})") == ENDED
 
@@ -75,6 +88,7 @@ async def test_program_that_keeps_all_memory_shows_its_output(programs: Programs
     assert len(await programs.output(f"{code} {fill}")) == 10**6
 
 
+@pytest.mark.usefixtures("cpu_time_is_short")
 async def test_storm_of_promises_is_bounded(programs: Programs) -> None:
     code = "const more = () => { Promise.resolve().then(more); Promise.resolve().then(more) }; more()"
     assert (await programs.failure(code)).startswith((TIME, *MEMORY))
