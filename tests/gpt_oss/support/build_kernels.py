@@ -3,18 +3,19 @@
 The arguments are compute capabilities and the KiB of shared memory that a program may have there, such as 90=227 for
 9.0. Only for that one, all kernels are built: see `ELSEWHERE`.
 It runs in a separate process: where kernels are interpreted, there is nothing to build. Another version of Triton may
-be in front of the environment's own on the path.
+be in front of the environment's own on the path. A kernel lies in Triton's cache once it is built: the cache's key has
+the source, the constants, the options, and the versions of Triton and the assembler.
 """
 
 import json
 import re
+import struct
 import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
-from io import StringIO
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import triton
@@ -60,7 +61,14 @@ COMMON = {"WIDE": False, **DEPENDENT}
 # Kernels that also read or write a KV cache in FP8, and the share of their bytes that remains.
 IN_FP8 = {"rotate-row": 1, "rotate-prompt": 1, "attention-decode-splits-32": 0.5, "attention-prompt": 0.5}
 OPERATION = re.compile(r"^\s*(?:@!?%\w+\s+)?([a-z][\w.:]*)\s*(.*?);", re.MULTILINE)  # of PTX
-INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?!NOP|BRA `)", re.MULTILINE)
+INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]+)\*/\s+(.*?) *;", re.MULTILINE)  # of a GPU, and its address
+INSTRUCTION_BYTES = 16
+BACK = re.compile(r"\bBRA 0x([0-9a-f]+)")
+# In a cubin: the type and the flag of a section with code, the type of one with attributes, and the attribute of the
+# registers, which follow the number of the kernel.
+PROGRAM, EXECUTABLE, INFO = 1, 4, 0x70000000
+REGISTERS = re.compile(rb"\x04\x2f\x08\x00.{4}(.{4})", re.DOTALL)
+SPILL = re.compile(r"\b(?:STL|LDL)(?:\.LU)?(?:\.(64|128))?\b")  # writes or reads so many bits of local memory, or 32
 BF16 = {"x", "norm", "weight", "bias", "queries", "keys", "values", "mixed", "out", "normed", "sinks", "inner"}
 BF16 |= {"projected_rows", "following"}
 F32 = {"cos", "sin", "logits", "scores", "partial", "parts", "temperatures", "best_scores", "shares", "warmths"}
@@ -267,19 +275,10 @@ def candidates() -> dict[str, Variant]:
 
 
 class Built(NamedTuple):
-    """A compiled kernel, what its assembler reported, and the type of each argument by its name."""
+    """A compiled kernel, and the type of each argument by its name."""
 
     compiled: Any
-    report: str
     signature: dict[str, str]
-
-    def used(self) -> dict[str, Any]:
-        """Return the registers, spilled bytes and shared memory."""
-        return {
-            "registers": max(int(number) for number in re.findall(r"Used (\d+) registers", self.report)),
-            "spills": sum(int(number) for number in re.findall(r"(\d+) bytes spill", self.report)),
-            "shared": self.compiled.metadata.shared,
-        }
 
 
 def build(variant: Variant, capability: int) -> Built:
@@ -299,50 +298,52 @@ def build(variant: Variant, capability: int) -> Built:
     ]
     attributes = {place: [["tt.divisibility", 16]] for place in aligned}
     source = ASTSource(kernel, signature, {(kernel.arg_names.index(n),): v for n, v in constants.items()}, attributes)
-    with redirect_stdout(StringIO()) as report:
-        compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-    return Built(compiled, report.getvalue(), signature)
+    return Built(triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options), signature)
 
 
-def measured(variant: Variant) -> dict[str, Any]:
-    """Return what a kernel that is built for an H100 uses, and its `specialized` arguments.
+def measured(kernels: Mapping[str, Variant]) -> dict[str, dict[str, Any]]:
+    """Return what each kernel uses that is built for an H100, and its `specialized` arguments.
 
-    products: its tensor-core instructions by name. per_byte: instructions of all warps for each byte that it reads.
-    early: see `read_before_wait`.
+    spills: bytes that its instructions write to local memory or read from it. products: its tensor-core instructions by
+    name. per_byte: instructions of all warps for each byte that it reads. early: see `read_before_wait`.
     """
-    built = build(variant, H100)
-    compiled, signature = built.compiled, built.signature
-    code = disassembled(compiled.asm["cubin"])
-    arguments = [name if kind.startswith("*") else "" for name, kind in signature.items() if kind != "constexpr"]
+    found = {name: build(variant, H100) for name, variant in kernels.items()}
+    cubins = [read_cubin(each.compiled.asm["cubin"]) for each in found.values()]
+    codes = disassembled([cubin.code for cubin in cubins])
     return {
-        **built.used(),
-        "products": Counter(re.findall(r"\b(HG?MMA\.[0-9x]+)", code)),
-        "specialized": specialized(variant.kernel, signature),
-        "per_byte": instructions(compiled, code) * compiled.metadata.num_warps / variant.read,
-        "early": read_before_wait(compiled.asm["ptx"], arguments),
+        name: {
+            "registers": cubin.registers,
+            "spills": sum(int(bits or 32) // 8 for text in code.values() for bits in SPILL.findall(text)),
+            "shared": built.compiled.metadata.shared,
+            "products": Counter(name for text in code.values() for name in re.findall(r"\bHG?MMA\.[0-9x]+", text)),
+            "specialized": specialized(kernels[name].kernel, built.signature),
+            "per_byte": instructions(built.compiled, code) * built.compiled.metadata.num_warps / kernels[name].read,
+            "early": read_before_wait(built),
+        }
+        for (name, built), cubin, code in zip(found.items(), cubins, codes, strict=True)
     }
 
 
-def instructions(compiled: Any, code: str) -> float:
+def instructions(compiled: Any, code: Mapping[int, str]) -> float:
     """Return the instructions of an iteration of the loop that reads ahead, or of the whole kernel without such a loop.
 
-    The assembler may unroll the loop, so that it commits the groups of loads of several iterations.
+    What fills up the end of a kernel does not count: jumps, and instructions that do nothing. The assembler may unroll
+    the loop, so that it commits the groups of loads of several iterations.
     """
     body = compiled.asm["ttgir"].partition("scf.for")[2].partition("scf.yield")[0]
     if "async_commit_group" not in body:
-        return len(INSTRUCTION.findall(code.partition(".L_x_")[0])) or len(INSTRUCTION.findall(code))
+        return sum(not text.startswith(("NOP", "BRA ")) for text in code.values())
     loop = longest_loop(code)
-    return len(loop) * body.count("async_commit_group") / sum("LDGDEPBAR" in line for line in loop)
+    return len(loop) * body.count("async_commit_group") / sum("LDGDEPBAR" in text for text in loop)
 
 
-def read_before_wait(ptx: str, arguments: Sequence[str]) -> list[str] | None:
+def read_before_wait(built: Built) -> list[str] | None:
     """Return the arguments that a kernel reads before it waits for the one before it; None: no wait.
-
-    arguments: the names of pointers, and nothing for the others.
 
     Raises ValueError if it writes or branches before, or does not let the next one start after the wait.
     """
-    before, wait, after = ptx.partition("griddepcontrol.wait")
+    arguments = [name if kind.startswith("*") else "" for name, kind in built.signature.items() if kind != "constexpr"]
+    before, wait, after = built.compiled.asm["ptx"].partition("griddepcontrol.wait")
     if not wait:
         return None
     if "launch_dependents" in before or "launch_dependents" not in after:
@@ -364,28 +365,45 @@ def read_before_wait(ptx: str, arguments: Sequence[str]) -> list[str] | None:
     return sorted(read)
 
 
-def longest_loop(code: str) -> list[str]:
-    """Return the instructions of the longest loop: those from a label to a branch back to it."""
-    labels: dict[str, int] = {}
-    instructions: list[str] = []
-    loops: list[list[str]] = []
-    for line in code.splitlines():
-        if label := re.match(r"\s*(\.L_x_\d+):", line):
-            labels[label[1]] = len(instructions)
-        elif found := re.match(r"\s*/\*[0-9a-f]+\*/\s+(.*?);", line):
-            instructions.append(found[1])
-            back = re.search(r"\bBRA\b.*`\((\.L_x_\d+)\)", found[1])
-            if back and back[1] in labels:
-                loops.append(instructions[labels[back[1]] :])
-    return max(loops, key=len)
+def longest_loop(code: Mapping[int, str]) -> list[str]:
+    """Return the instructions of the longest loop: those from an address to a branch back to it."""
+    branches = ((end, BACK.search(text)) for end, text in code.items())
+    bounds = [(int(branch[1], 16), end) for end, branch in branches if branch and int(branch[1], 16) <= end]
+    return max(([text for address, text in code.items() if first <= address <= end] for first, end in bounds), key=len)
 
 
-def disassembled(cubin: bytes) -> str:
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
+class Cubin(NamedTuple):
+    """The code of a kernel, and how many registers a thread of it has."""
+
+    code: bytes
+    registers: int
+
+
+def read_cubin(cubin: bytes) -> Cubin:
+    """Return what the sections of the ELF file of one kernel have."""
+    (table,) = struct.unpack_from("<Q", cubin, 40)
+    size, count = struct.unpack_from("<HH", cubin, 58)
+    headers = [struct.unpack_from("<IIQQQQ", cubin, table + size * number) for number in range(count)]
+    sections = [(kind, flags, cubin[start : start + length]) for _, kind, flags, _, start, length in headers]
+    (code,) = [content for kind, flags, content in sections if kind == PROGRAM and flags & EXECUTABLE]
+    (registers,) = [found for kind, _, content in sections if kind == INFO for found in REGISTERS.findall(content)]
+    return Cubin(code, int.from_bytes(registers, "little"))
+
+
+def disassembled(codes: Sequence[bytes]) -> list[dict[int, str]]:
+    """Return the instructions of each code by their addresses. They are one file: a start takes half a second."""
+    with tempfile.NamedTemporaryFile(suffix=".bin") as file:
+        file.write(b"".join(codes))
         file.flush()
-        # Without the analysis of data flow, a quarter of the time: it changes nothing in these kernels.
-        return subprocess.check_output([knobs.nvidia.nvdisasm.path, "-c", "-ndf", file.name], text=True)
+        command = [knobs.nvidia.nvdisasm.path, "--binary", f"SM{H100}a", "--no-dataflow", file.name]
+        found = INSTRUCTION.findall(subprocess.check_output(command, text=True))
+    every = {int(address, 16): text for address, text in found}
+    ends = list(accumulate(map(len, codes)))
+    assert len(every) * INSTRUCTION_BYTES == ends[-1]
+    return [
+        {address: every[address] for address in range(end - len(code), end, INSTRUCTION_BYTES)}
+        for code, end in zip(codes, ends, strict=True)
+    ]
 
 
 def specialized(kernel: Any, signature: Mapping[str, str]) -> list[str]:
@@ -398,16 +416,13 @@ def specialized(kernel: Any, signature: Mapping[str, str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    knobs.nvidia.dump_ptxas_log = True  # the report of the assembler, which is part of Triton's wheel
-    with tempfile.TemporaryDirectory() as folder:
-        knobs.cache.dir = folder  # a build that is found in the cache has no report
-        found: dict[str, dict[str, Any]] = {}
-        for argument in sys.argv[1:]:
-            capability, kib = map(int, argument.split("="))
-            each_kernel = variants(kib * 1024).items()
-            wanted = {name: each for name, each in each_kernel if capability == H100 or name in ELSEWHERE}
-            found[str(capability)] = {
-                name: measured(each) if capability == H100 else build(each, capability).used()
-                for name, each in wanted.items()
-            }
-        print(json.dumps({"triton": triton.__version__, **found}))
+    found: dict[str, dict[str, Any]] = {}
+    for argument in sys.argv[1:]:
+        capability, kib = map(int, argument.split("="))
+        kernels = variants(kib * 1024)
+        found[str(capability)] = (
+            measured(kernels)
+            if capability == H100
+            else {name: {"shared": build(kernels[name], capability).compiled.metadata.shared} for name in ELSEWHERE}
+        )
+    print(json.dumps({"triton": triton.__version__, **found}))
