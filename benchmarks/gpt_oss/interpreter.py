@@ -2,13 +2,16 @@
 
 Before a launch, it replaces the functions of `triton.language` by those that compute on the CPU, and puts them back
 after it. In each call of a device function, it searches `triton.language` for them again. It computes whether each
-operation on integers overflows, but looks at the result in its debug mode only. Both take longer than the rest.
+operation on integers overflows, but looks at the result in its debug mode only. Both take longer than the rest. A
+third of the rest derives the same from the same types: the type and shape of each result, and a table of NumPy's types.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import wraps
 from typing import Any, Protocol
 
+from triton import language
 from triton.runtime import interpreter
 
 
@@ -47,9 +50,55 @@ class OncePerLaunch:
             launch.restore()
 
 
+def once_for_each_type(find: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return the function for types of Triton that calls `find` once for each. Types with the same name are equal."""
+    known: dict[str, Any] = {}
+
+    @wraps(find)
+    def found(of: Any) -> Any:
+        if of.name not in known:
+            known[of.name] = find(of)
+        return known[of.name]
+
+    return found
+
+
+def once_for_each_block(initialize: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
+    """Return the constructor of block types that derives the attributes once from an element's type and a shape."""
+    known: dict[tuple[Any, ...], dict[str, Any]] = {}
+
+    @wraps(initialize)
+    def create(block: Any, element: Any, shape: Any) -> None:
+        key = (element.name, *(size.value if isinstance(size, language.constexpr) else size for size in shape))
+        if key not in known:
+            initialize(block, element, shape)
+            known[key] = vars(block).copy()
+        vars(block).update(known[key])
+
+    return create
+
+
+def once_for_each_shape(initialize: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
+    """Return the constructor of tensors that derives a tensor's shape and size once from the shape of its type."""
+    known: dict[tuple[int, ...], dict[str, Any]] = {}
+
+    @wraps(initialize)
+    def create(tensor: Any, handle: Any, of: Any) -> None:
+        shape = tuple(of.shape.values) if of.is_block() else ()
+        if shape not in known:
+            initialize(tensor, handle, of)
+            known[shape] = {"shape": tensor.shape, "numel": tensor.numel}
+        vars(tensor).update(known[shape], handle=handle, type=of, dtype=of.scalar)
+
+    return create
+
+
 def speed_up() -> None:
     """Leave out the work that has no effect, in this process."""
     if not isinstance(interpreter._patch_lang, OncePerLaunch):
         interpreter._patch_lang = OncePerLaunch(interpreter._patch_lang)
+        interpreter._get_np_dtype = once_for_each_type(interpreter._get_np_dtype)
+        language.block_type.__init__ = once_for_each_block(language.block_type.__init__)
+        language.tensor.__init__ = once_for_each_shape(language.tensor.__init__)
     builder = interpreter.interpreter_builder
     builder.options = replace(builder.options, sanitize_overflow=builder.options.debug)

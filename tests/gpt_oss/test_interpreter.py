@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter
 
-from benchmarks.gpt_oss.interpreter import OncePerLaunch, Replaced
+from benchmarks.gpt_oss.interpreter import OncePerLaunch, Replaced, once_for_each_type
 
 
 @triton.jit
@@ -71,3 +71,27 @@ def test_overflow_is_not_computed_where_it_is_not_looked_at(monkeypatch: pytest.
     doubling_kernel[(1,)](numbers, 5)
     assert numbers.tolist() == [0, 2, 4, 6, 8]
     assert added.call_count == 5
+
+
+@pytest.mark.parametrize("element", [tl.float32, tl.bfloat16, tl.int1, tl.pointer_type(tl.float32)])
+@pytest.mark.parametrize("shape", [[16], [16, 4], [tl.constexpr(16), 4], tl.tuple([4, 16])])
+def test_types_and_tensors_are_those_of_triton(element: Any, shape: Any) -> None:
+    """Also those of a type that was there before, in whatever form its shape is given."""
+    create_type, create_tensor = (each.__init__.__wrapped__ for each in (tl.block_type, tl.tensor))
+    for handle in (object(), object()):
+        expected = tl.block_type.__new__(tl.block_type)
+        create_type(expected, element, shape)
+        found = tl.block_type(element, shape)
+        assert vars(found) == vars(expected)
+        for of in (element, expected):
+            tensor = tl.tensor.__new__(tl.tensor)
+            create_tensor(tensor, handle, of)
+            assert vars(tl.tensor(handle, of)) == vars(tensor)
+        assert interpreter._get_np_dtype(found) is interpreter._get_np_dtype.__wrapped__(expected)
+
+
+def test_numpy_type_is_found_once_for_each_type() -> None:
+    find = Mock(side_effect=lambda of: of.name, __name__="find")
+    found = once_for_each_type(find)
+    assert [found(of) for of in (tl.int32, tl.float32, tl.int32)] == ["int32", "fp32", "int32"]
+    assert find.call_count == 2
