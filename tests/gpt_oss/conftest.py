@@ -1,16 +1,19 @@
 """Checkpoints that several tests read."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 import torch
 
+from llama_stack_gpt_oss.engine.kernels import torch_ops
 from llama_stack_gpt_oss.vocabulary import Vocabulary, read_vocabulary
 from tests.support.failures import print_failures
 
 from .support.checkpoints import Size, random_tensors, write_hugging_face, write_original
+from .support.engines import DecodedOnce
 from .support.vocabulary import write_tokenizer
 
 # Triton reads this when a kernel is defined: without a GPU, kernels run in its interpreter.
@@ -33,6 +36,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def one_thread() -> None:
     """Small matrices are slower on several threads, and far slower while other processes use the cores."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def experts_decoded_once() -> Iterator[None]:
+    """For modules that run many steps of models in plain torch, and whose subject is not a step's arithmetic."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch_ops, "mxfp4", DecodedOnce())
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -42,6 +42,8 @@ from .support.engines import CPU, batch_of, drain, engine_over, tokens_of
 from .support.records import replayed
 from .test_drafts import WindowMask, answers, assert_equal, requests
 
+pytestmark = pytest.mark.usefixtures("experts_decoded_once")
+
 DRAFTS = 3
 BLOCKS = 64
 LIMITS = Limits(sequences=8, step_tokens=48, waiting=100, verified=24)

@@ -25,6 +25,8 @@ from llama_stack_gpt_oss.engine.sequence import Sequence, TokenMask
 from .support.engines import CPU, CountingRunner, counted_token, drain, engine_over, no_mask, tiny_model, tokens_of
 from .support.records import replayed
 
+pytestmark = pytest.mark.usefixtures("experts_decoded_once")
+
 DRAFTS = 4
 LIMITS = Limits(sequences=8, step_tokens=64, waiting=100, verified=24)
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
@@ -87,10 +89,11 @@ def engine_with(
     drafter: Drafter | None,
     capture: Capture | None = None,
     open_mask: Callable[[str], TokenMask] = no_mask,
+    limits: Limits = LIMITS,
 ) -> tuple[Engine, Cache]:
-    runner = ModelRunner(model, CPU, 4096, LIMITS.sequences, capture, DRAFTS if drafter else 0)
+    runner = ModelRunner(model, CPU, 4096, limits.sequences, capture, DRAFTS if drafter else 0)
     groups = model.config.kv_groups
-    return engine_over(runner, 64, LIMITS, open_mask=open_mask, kv_groups=groups, drafter=drafter)
+    return engine_over(runner, 64, limits, open_mask=open_mask, kv_groups=groups, drafter=drafter)
 
 
 def requests(params: SamplingParams, grammar: str | None = None) -> list[Request]:
@@ -211,9 +214,11 @@ def test_sampled_tokens_with_drafts_follow_probabilities_of_model(model: Model) 
             pass
 
     found: list[list[int]] = []
-    engine, _ = engine_with(model, Best())
-    for seed in range(0, 800, LIMITS.sequences):
-        names = tuple(f"{seed + number}" for number in range(LIMITS.sequences))
+    together = 25  # a step of many sequences takes little longer
+    limits = Limits(together, step_tokens=together * len(prompt), waiting=together, verified=together * 3)
+    engine, _ = engine_with(model, Best(), limits=limits)
+    for seed in range(0, 800, together):
+        names = tuple(f"{seed + number}" for number in range(together))
         engine.add(Request(names, prompt, SamplingParams(max_tokens=2, temperature=temperature, seed=seed)))
         updates = drain(engine)
         found += [tokens_of(updates, name) for name in names]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from llama_stack_gpt_oss.engine import mxfp4
 from llama_stack_gpt_oss.engine.batch import Batch, Fields, pack, padded
 from llama_stack_gpt_oss.engine.cache import BLOCK_TOKENS, Cache, Windows
 from llama_stack_gpt_oss.engine.config import read_config
@@ -38,6 +39,23 @@ def tiny_model(
     config = read_config(folder)
     weights = load(folder, config, CPU, dtype, lambda _: None)
     return Model(config, weights, TorchOps(config), blocks, context=blocks * 64, kv_dtype=kv_dtype)
+
+
+class DecodedOnce:
+    """Stands in for the module `mxfp4` of the operations in plain torch, where decoding takes half of a step.
+
+    Weights that change after their first use are not seen.
+    """
+
+    def __init__(self) -> None:
+        self._decoded: dict[tuple[object, ...], tuple[torch.Tensor, ...]] = {}
+
+    def decode(self, words: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        key = words.data_ptr(), scales.data_ptr(), words.shape, dtype
+        if key not in self._decoded:
+            # The words and scales are kept, so that their addresses are not used again.
+            self._decoded[key] = words, scales, mxfp4.decode(words, scales, dtype)
+        return self._decoded[key][-1]
 
 
 @dataclass(frozen=True)
