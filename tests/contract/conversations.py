@@ -100,6 +100,8 @@ class Prose:
     def text(self, size: int) -> str:
         """Return `size` characters."""
         words: list[str] = []
-        while sum(map(len, words)) + len(words) < size:
+        length = 0
+        while length < size:
             words.append(self._random.choice(self._words))
+            length += len(words[-1]) + 1
         return " ".join(words)[:size]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final
 
 import pytest
@@ -66,6 +67,7 @@ def archive(meter: ReadSizeRecorder, clock: Clock) -> Archive:
     return Archive(meter, clock=clock, page_bytes=PAGE)
 
 
+@cache
 def noise(seed: int, length: int = LARGE) -> str:
     """Return a text that hardly compresses."""
     return "".join(f"{(seed * 7_919 + number) * 2_654_435_761 % 2**32:08x}" for number in range(length // 8))
