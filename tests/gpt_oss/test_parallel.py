@@ -261,11 +261,16 @@ def answers_of_one_rank(of: EngineSettings) -> dict[str, list[Update]]:
     return found
 
 
-async def compare_with_one_rank(client: EngineClient, of: EngineSettings) -> None:
+@pytest.fixture(scope="module")
+def alone(two: EngineSettings) -> dict[str, list[Update]]:
+    """The answers of one rank with the settings of two."""
+    return answers_of_one_rank(two)
+
+
+async def compare_with_one_rank(client: EngineClient, alone: dict[str, list[Update]]) -> None:
     """Prompts and decodes in one batch, all ways of sampling, a grammar, and a prefix that is found in the cache."""
     together = await asyncio.gather(*(updates(client, request) for request in REQUESTS))
     divided = {name: each for answer in together for name, each in answer.items()} | await updates(client, AGAIN)
-    alone = answers_of_one_rank(of)
     assert divided.keys() == alone.keys()
     for name, expected in alone.items():
         found = divided[name]
@@ -279,15 +284,15 @@ async def compare_with_one_rank(client: EngineClient, of: EngineSettings) -> Non
     assert alone["warm-1"] != alone["warm-2"]
 
 
-async def test_two_ranks_answer_as_one(client: EngineClient, two: EngineSettings) -> None:
-    await compare_with_one_rank(client, two)
+async def test_two_ranks_answer_as_one(client: EngineClient, alone: dict[str, list[Update]]) -> None:
+    await compare_with_one_rank(client, alone)
 
 
 async def test_four_ranks_answer_as_one_until_one_is_killed(four: EngineSettings) -> None:
     client = EngineClient(four, 60, patience_seconds=120)
     try:
         await asyncio.to_thread(client.start)
-        await compare_with_one_rank(client, four)
+        await compare_with_one_rank(client, answers_of_one_rank(four))
         pid = (await client.ready()).pid
         running = client.generate(replace(REQUESTS[0], params=LONG))
         await anext(running)
@@ -302,7 +307,9 @@ async def test_four_ranks_answer_as_one_until_one_is_killed(four: EngineSettings
         await client.close()
 
 
-async def test_two_ranks_with_draft_head_answer_as_one(two: EngineSettings, tmp_path: Path) -> None:
+async def test_two_ranks_with_draft_head_answer_as_one(
+    two: EngineSettings, alone: dict[str, list[Update]], tmp_path: Path
+) -> None:
     """Rank 0 runs the head, and the other one verifies its drafts too."""
     drafting = replace(two, folder=str(tmp_path), draft_head=str(write_head(tmp_path / "head")))
     client = EngineClient(drafting, 60, patience_seconds=120)
@@ -312,7 +319,6 @@ async def test_two_ranks_with_draft_head_answer_as_one(two: EngineSettings, tmp_
         assert (await client.metrics()).drafted_tokens > 0
     finally:
         await client.close()
-    alone = answers_of_one_rank(two)
     for name, answer in found.items():
         assert [each.sampled.token for each in answer] == [each.sampled.token for each in alone[name]], name
 

@@ -24,6 +24,8 @@ from llama_stack_gpt_oss.engine.state import Entries, State
 from .support.engines import CPU, tiny_model
 from .support.records import replayed
 
+pytestmark = pytest.mark.usefixtures("experts_decoded_once")
+
 WARM = SamplingParams(max_tokens=10, temperature=1.0)
 
 
