@@ -20,8 +20,9 @@ from tests.support.wire import Wire, final, output_text
 
 SECONDS: Final = 1.0
 """Time limit for one request on the machine's clock, without the time that its threads wait for a processor."""
-PAUSE: Final = 0.1
-"""Seconds between two rounds: far less than the limit, and the user does not take a processor while a test waits."""
+PAUSE: Final = 0.5
+"""Seconds between two rounds, unless a test waits for one: less than the limit, so that no wait above it passes unseen
+for long, and enough that the user's own requests take little of the processors that attack and server need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,9 @@ class OtherUser:
         self._clock = clock
         self._places = (str(stack.pid), str(model_server), "thread-self")
         self._answered: list[AnsweredRequest] = []
+        self._begun = 0
         self._rounds = 0
+        self._asked = Event()
         self._failure: BaseException | None = None
         self._ended = Event()
         self._thread = Thread(target=self._run, name="other-user", daemon=True)
@@ -58,12 +61,13 @@ class OtherUser:
     def __enter__(self) -> Self:
         """Start, and wait for the end of the first round."""
         self._thread.start()
-        self._wait_for_rounds(1)
+        self.wait_for_a_round()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Stop."""
         self._ended.set()
+        self._asked.set()
         self._thread.join(120)
 
     @contextmanager
@@ -78,16 +82,15 @@ class OtherUser:
 
     def wait_for_a_round(self) -> None:
         """Wait until a round has begun and ended since the call."""
-        self._wait_for_rounds(self._rounds + 2)  # the current round, and the next one
+        wanted = self._begun + 1  # not the current round, which may have begun before
+        self._asked.set()
+        wait_until(lambda: self._failure is not None or self._rounds >= wanted, 120)
+        if self._failure is not None:
+            raise AssertionError("the other user was not served") from self._failure
 
     def _net(self, answered: AnsweredRequest) -> float:
         # Twice: uncounted threads of a process, such as those that write to the store, wait equally long.
         return self._clock.between(answered.began, answered.ended) - 2 * answered.queued
-
-    def _wait_for_rounds(self, rounds: int) -> None:
-        wait_until(lambda: self._failure is not None or self._rounds >= rounds, 120)
-        if self._failure is not None:
-            raise AssertionError("the other user was not served") from self._failure
 
     def _run(self) -> None:
         try:
@@ -95,9 +98,12 @@ class OtherUser:
                 wire = opened.enter_context(Wire(self._stack, self._token, idle_seconds=2.0))
                 websocket = opened.enter_context(WebSocketClient(self._stack, self._token))
                 while not self._ended.is_set():
-                    self._round(wire, websocket)
+                    self._asked.clear()
+                    self._begun += 1
+                    with self._clock.running():
+                        self._round(wire, websocket)
                     self._rounds += 1
-                    self._ended.wait(PAUSE)
+                    self._asked.wait(PAUSE)
         except BaseException as failure:  # noqa: BLE001 - the test's thread raises it
             self._failure = failure
 

@@ -28,18 +28,22 @@ class SseReader:
         """Create a parser."""
         self.comments = 0
         self.done = False
-        self._pending = b""
+        self._pending: list[bytes] = []
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Yield the frames that `data` completes."""
-        *blocks, self._pending = (self._pending + data).replace(b"\r\n", b"\n").split(b"\n\n")
+        self._pending.append(data)
+        if b"\n" not in data:
+            return  # no frame ends here: a large one is searched once, not with each of its pieces
+        *blocks, rest = b"".join(self._pending).replace(b"\r\n", b"\n").split(b"\n\n")
+        self._pending = [rest]
         for block in blocks:
             yield from self._block(block.decode())
 
     def close(self) -> None:
         """End the stream: WireError unless `[DONE]` was the last frame."""
-        if self._pending:
-            raise WireError(f"the stream ends within a frame: {self._pending!r:.200}")
+        if pending := b"".join(self._pending):
+            raise WireError(f"the stream ends within a frame: {pending!r:.200}")
         if not self.done:
             raise WireError("the stream ends without `data: [DONE]`")
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from llama_stack_responses.jobs.event_log import EventLog
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait until the condition holds; AssertionError if it does not in time."""
+def wait_until(holds: Callable[[], bool], seconds: float = 60.0, every: float = 0.02) -> None:
+    """Wait until the condition holds, checked `every` so many seconds; AssertionError if it does not in time."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, f"still not so after {seconds:g} s"
-        time.sleep(0.02)
+        time.sleep(every)
 
 
 async def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:

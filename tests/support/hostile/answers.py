@@ -14,7 +14,6 @@ from .attacker import Attacker, Attacks, ended
 
 ATTACKS: Final = Attacks()
 READERS: Final = 60
-MANY_READERS: Final = 120
 INSTRUCTIONS: Final = "word " * 2_000_000
 """Text of which the kernel's buffers, up to 4 MiB for a connection, hold a part only."""
 MANY: Final = 36
@@ -22,6 +21,8 @@ MANY: Final = 36
 ANSWER_BYTES: Final = 96 * 2**20
 """The limit on large answers to one user of the attacked stack."""
 OVER_LIMIT: Final = b"HTTP/1.1 429 "
+REFUSED: Final = 4
+"""Requests refused one after another, when others are served, after which no more are sent: the limit holds."""
 BUFFER: Final = 32_768
 FILE: Final = 8 * 2**20
 WORDS: Final = "word " * 1_000
@@ -36,20 +37,23 @@ def stall(
     body: Json | None = None,
     key: str | None = None,
     readers: int = READERS,
-) -> None:
-    """Start many readers that then stall, while the other user continues. Only those over a limit are refused."""
+) -> int:
+    """Start readers that then stall, while the other user continues; return how many were refused, as over a limit."""
     headers = {**at.headers, **({"idempotency-key": key} if key else {})}
-    served = 0
+    served = refused = 0
     with ExitStack() as open_all:
         for _ in range(readers):
+            if served and refused >= REFUSED:
+                break
             try:
                 reader = open_all.enter_context(SocketClient(at.stack, body, BUFFER, path, headers))
+                is_served = reader.read_until(begin, OVER_LIMIT) == begin
             except ConnectionError:
-                continue  # refused before its body was sent
-            if reader.read_until(begin, OVER_LIMIT) == begin:
-                served += 1
+                is_served = False  # refused before its body was sent
+            served, refused = (served + 1, 0) if is_served else (served, refused + 1)
         at.others_turn()
     assert served
+    return refused
 
 
 @ATTACKS.add()
@@ -60,12 +64,18 @@ def stalled_downloads_of_a_file(at: Attacker) -> None:
     stall(at, f"/v1{path}/{answer.json()['id']}/content", b"content-length: %d\r\n" % FILE)
 
 
-@ATTACKS.add(replay="?stream=true", whole="", items="/input_items")
-def stalled_readers_of_a_large_response(at: Attacker, case: str) -> None:
+@ATTACKS.add()
+def stalled_readers_of_a_large_stream(at: Attacker) -> None:
+    """What its events hold together is, for all readers, larger than the limit on the growth of the server process."""
     at.upstream.script("long", reply(text(*[WORDS] * CHUNKS)))
-    part = {"type": "input_text", "text": WORDS * CHUNKS}
-    response = ended(at.ask(part, model="local/long"))
-    stall(at, f"/v1/responses/{response['id']}{case}", readers=MANY_READERS)
+    response = ended(at.ask(model="local/long"))
+    stall(at, f"/v1/responses/{response['id']}?stream=true")
+
+
+@ATTACKS.add(whole="", items="/input_items")
+def stalled_readers_of_a_large_response(at: Attacker, case: str) -> None:
+    response = ended(at.ask({"type": "input_text", "text": INSTRUCTIONS}, instructions=INSTRUCTIONS))
+    assert stall(at, f"/v1/responses/{response['id']}{case}", readers=MANY)
 
 
 @ATTACKS.add(unstreamed={}, with_a_key={"idempotency-key": "k"}, canceled={"background": True})
@@ -73,7 +83,7 @@ def stalled_readers_of_large_new_responses(at: Attacker, case: Json) -> None:
     """The answers repeat the instructions. Those to one key, and to cancelling, have the same response."""
     body = {"model": "local/done", "input": "x", "instructions": INSTRUCTIONS}
     if "background" not in case:
-        stall(at, "/v1/responses", body=body, key=case.get("idempotency-key"), readers=MANY)
+        assert stall(at, "/v1/responses", body=body, key=case.get("idempotency-key"), readers=MANY)
         return
     answers: list[httpx.Response] = []
 
@@ -81,7 +91,7 @@ def stalled_readers_of_large_new_responses(at: Attacker, case: Json) -> None:
         answers.append(at.wire.post({**body, **case}))
         return answers[-1].status_code != 429  # while the bodies before it still count for the user
 
-    wait_until(is_created)
+    wait_until(is_created, every=0.5)
     created = checked(answers[-1])
-    wait_until(lambda: at.wire.retrieve(created["id"])["status"] == "completed")
-    stall(at, f"/v1/responses/{created['id']}/cancel", body={}, readers=MANY)
+    wait_until(lambda: at.wire.retrieve(created["id"])["status"] == "completed", every=0.5)
+    assert stall(at, f"/v1/responses/{created['id']}/cancel", body={}, readers=MANY)

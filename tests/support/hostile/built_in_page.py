@@ -8,7 +8,7 @@ from typing import Final
 from tests.support.socket_client import SocketClient
 from tests.support.upstream import reply, text
 
-from .answers import BUFFER, MANY_READERS, OVER_LIMIT, stall
+from .answers import BUFFER, OVER_LIMIT, stall
 from .attacker import Attacker, Attacks, ended, refused
 
 ATTACKS: Final = Attacks()
@@ -16,7 +16,8 @@ AT_ONCE: Final = 20
 SERVED: Final = b"HTTP/1.1 200 "
 STREAMS: Final = 128
 """The limit on open streams of one user of the attacked stack."""
-VIEWERS: Final = 8
+VIEWERS: Final = 3
+"""One more than one user has rendered at a time."""
 MARKDOWN: Final = {
     "quotes": "> " * 49_000 + "x",
     "brackets": "[" * 66_000 + "](" * 16_000,
@@ -54,13 +55,18 @@ def stalled_readers_of_streams_of_the_page(at: Attacker, case: str) -> None:
     assert 0 < served <= STREAMS
 
 
-@ATTACKS.add(view="responses/{id}", events="responses/{id}/events?limit=1000", chain="chain/{id}?limit=50")
-def stalled_readers_of_views_of_a_long_chain(at: Attacker, case: str) -> None:
+VIEWS: Final = {"responses/{id}": 20, "responses/{id}/events?limit=1000": 20, "chain/{id}?limit=50": 60}
+"""Readers of each view. Those of the chain, with all its texts, would together exceed the limit on the server's growth."""
+
+
+@ATTACKS.add()
+def stalled_readers_of_views_of_a_long_chain(at: Attacker) -> None:
     created = {"id": None}
     for _ in range(12):
         part = {"type": "input_text", "text": "word " * 100_000}
         created = ended(at.ask(part, model="local/fast-1000", previous_response_id=created["id"]))
-    stall(at, f"/v1/ui/{case.format(id=created['id'])}", readers=MANY_READERS)
+    for view, readers in VIEWS.items():
+        stall(at, f"/v1/ui/{view.format(id=created['id'])}", readers=readers)
 
 
 ODD: Final = ("%00", "%ff", "a" * 5_000, "..%2f..", "resp_%00", "%f0%9f%98%80")

@@ -1,4 +1,4 @@
-"""Requests within the limits that hold as many items, parts and tools as they may, several at a time."""
+"""Requests within the limits that hold as many items, parts and tools as they may."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +9,6 @@ from tests.support.wire import Json
 from .attacker import Attacker, Attacks, client_error
 
 ATTACKS: Final = Attacks()
-AT_ONCE: Final = 2
 ITEMS: Final = 20_000
 
 
@@ -33,23 +32,24 @@ TOOLS: Final = [
 
 
 @ATTACKS.add(
-    messages=("/responses", {"input": MESSAGES}),
-    calls=("/responses", {"input": CALLS}),
-    answers=("/responses", {"input": ANSWERS}),
-    reasoning=("/responses", {"input": REASONING}),
-    parts=("/responses", {"input": MANY_PARTS}),
-    tools=("/responses", {"input": "x", "tools": TOOLS}),
-    counted=("/responses/input_tokens", {"input": MESSAGES}),
-    compacted=("/responses/compact", {"input": MESSAGES}),
-    conversation=("/conversations", {"items": MANY_PARTS[:20]}),
-    invalid=("/responses", {"input": [*MESSAGES[1:], {"type": "unknown"}]}),
+    messages=("/responses", {"input": MESSAGES}, 2),
+    calls=("/responses", {"input": CALLS}, 1),
+    answers=("/responses", {"input": ANSWERS}, 1),
+    reasoning=("/responses", {"input": REASONING}, 1),
+    parts=("/responses", {"input": MANY_PARTS}, 1),
+    tools=("/responses", {"input": "x", "tools": TOOLS}, 1),
+    counted=("/responses/input_tokens", {"input": MESSAGES}, 1),
+    compacted=("/responses/compact", {"input": MESSAGES}, 1),
+    conversation=("/conversations", {"items": MANY_PARTS[:20]}, 2),
+    invalid=("/responses", {"input": [*MESSAGES[1:], {"type": "unknown"}]}, 1),
 )
-def large_requests(at: Attacker, case: tuple[str, dict[str, Any]]) -> None:
-    path, body = case
+def large_requests(at: Attacker, case: tuple[str, dict[str, Any], int]) -> None:
+    """The third part of a case is how many are sent at a time."""
+    path, body, count = case
     sent = json.dumps({"model": "local/done", **body} if path != "/conversations" else body)
     headers = {"content-type": "application/json"}
-    with ThreadPoolExecutor(AT_ONCE) as users:
-        asking = [users.submit(at.wire.http.post, path, content=sent, headers=headers) for _ in range(AT_ONCE)]
+    with ThreadPoolExecutor(count) as users:
+        asking = [users.submit(at.wire.http.post, path, content=sent, headers=headers) for _ in range(count)]
         at.others_turn()
         for each in asking:
             client_error(each.result())

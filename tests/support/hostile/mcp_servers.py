@@ -19,7 +19,6 @@ from tests.support.hostile_mcp import (
 )
 from tests.support.socket_client import SocketClient
 from tests.support.upstream import reply, text
-from tests.support.waiting import wait_until
 from tests.support.web import Answer
 from tests.support.wire import Json
 
@@ -30,7 +29,7 @@ PATH: Final = "/mcp"
 FILE_BYTES: Final = 64 * 2**20
 """The limit on files, pages and outputs that one user's requests hold in the attacked stack."""
 RESULT: Final = 900_000
-RUNNING: Final = 100
+RUNNING: Final = 80
 
 
 def use(at: Attacker) -> httpx.Response:
@@ -114,7 +113,8 @@ def mcp_results_of_many_running_responses(at: Attacker) -> None:
             at.upstream.script(model, [calling("s__add", {}), reply(text("x"), hold=0, end="hang")])
             body = {"model": f"local/{model}", "input": "x", "tools": [tool], "stream": True}
             open_all.enter_context(SocketClient(at.stack, body, None, "/v1/responses", at.headers))
-        wait_until(lambda: all(len(at.upstream.requests(model)) == 2 for model in models), 120)
+        for model in models:
+            at.upstream.wait_for(model, 2, seconds=120)
         at.others_turn()
     results = [at.upstream.requests(model)[-1].body["messages"][-1]["content"] for model in models]
     held = sum(each.startswith("x") for each in results)
