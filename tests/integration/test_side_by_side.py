@@ -216,7 +216,7 @@ def test_each_version_finishes_the_background_responses_of_the_other_when_that_d
         upstream.release("held")
         with StoreClient(other) as asking:
             for name in names:
-                wait_until(partial(has_ended, asking, name), seconds=90)
+                wait_until(partial(has_ended, asking, name), seconds=90, every=0.25)
                 found = asking.about_response(name)
                 assert found["response"]["status"] == "completed"
                 assert [each["sequence_number"] for each in found["events"]] == list(range(len(found["events"])))

@@ -131,7 +131,7 @@ class StoreClient:
     """
 
     def __init__(self, stack: LiveStack) -> None:
-        self.http = httpx.Client(base_url=f"{stack.base_url}/v1", timeout=120, trust_env=False)
+        self.http = httpx.Client(base_url=f"{stack.base_url}/v1", timeout=120, trust_env=False, verify=False)
 
     def __enter__(self) -> Self:
         """Return self; connections are opened on demand."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from llama_stack_responses.jobs.event_log import EventLog
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 60.0, every: float = 0.02) -> None:
+def wait_until(holds: Callable[[], bool], seconds: float = 60.0, every: float = 0.05) -> None:
     """Wait until the condition holds, checked `every` so many seconds; AssertionError if it does not in time."""
     deadline = time.monotonic() + seconds
     while not holds():
