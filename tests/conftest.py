@@ -59,10 +59,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
-    kinds = [[path for path in files if is_live(path) is live] for live in (True, False)]
+    live = {path: is_live(path) for path in files}
+    kinds = [[path for path in files if live[path] is kind] for kind in (True, False)]
     positions = {path: index / len(paths) for paths in kinds for index, path in enumerate(paths)}
     # The last files are short: no process then works alone on a long one.
-    positions |= {path: LIVE_END * position for path, position in positions.items() if is_live(path)}
+    positions |= {path: LIVE_END * position for path, position in positions.items() if live[path]}
     items[:] = [item for path in sorted(files, key=positions.__getitem__) for item in files[path]]
 
 

@@ -1,6 +1,7 @@
 """Code and shell commands in containers, through the API: calls, items, files, chains and errors."""
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 import openai
@@ -447,16 +448,18 @@ def test_container_created_with_skill_shows_it_to_both_tools(client: openai.Open
 
 
 @pytest.mark.parametrize(
-    ("zipped", "why"),
+    ("files", "why"),
     [
-        (b"text", "Its data is not a zip archive."),
-        (archive({"../SKILL.md": b""}), "The path '../SKILL.md' in its zip archive is not a relative path"),
-        (archive({"SKILL.md": b"", "bomb": bytes(26 * 2**20)}), "Its file 'bomb' has more than 25 MiB."),
+        (None, "Its data is not a zip archive."),
+        ({"../SKILL.md": b""}, "The path '../SKILL.md' in its zip archive is not a relative path"),
+        ({"SKILL.md": b"", "bomb": bytes(26 * 2**20)}, "Its file 'bomb' has more than 25 MiB."),
     ],
     ids=["no archive", "path", "bomb"],
 )
-def test_skill_with_wrong_archive_is_400(client: openai.OpenAI, upstream: Upstream, zipped: bytes, why: str) -> None:
-    wrong = skill("wrong", zipped)
+def test_skill_with_wrong_archive_is_400(
+    client: openai.OpenAI, upstream: Upstream, files: Mapping[str, bytes] | None, why: str
+) -> None:
+    wrong = skill("wrong", b"text" if files is None else archive(files))
     for tool, path in with_skills(skill(), wrong):
         for more in ({}, {"background": True}, {"stream": True}):
             request: Any = {"model": MODEL, "input": "Hi", "tools": [tool], **more}

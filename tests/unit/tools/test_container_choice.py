@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -152,17 +152,28 @@ async def test_used_container_gets_missing_and_changed_skills_only(tmp_path: Pat
         assert await shell(third, "cat skills/sums/SKILL.md skills/sums/own") == "secondkept\n"
 
 
+def damaged() -> bytes:
+    return archive().replace(b"PK\x01\x02", b"PK\x01\x03")
+
+
+def with_large_files(count: int, size: int) -> bytes:
+    return archive({"SKILL.md": b"", **{f"{number}": bytes(size) for number in range(count)}})
+
+
 @pytest.mark.parametrize(
-    ("zipped", "why"),
+    ("make", "why"),
     [
-        (b"text", "not a zip archive"),
-        (archive().replace(b"PK\x01\x02", b"PK\x01\x03"), "are damaged"),
-        (archive({"SKILL.md": b"", "bomb": bytes(26 * MIB)}), "more than 25 MiB"),
-        (archive({"SKILL.md": b"", **{f"{number}": bytes(20 * MIB) for number in range(4)}}), "64 MiB"),
+        (partial(bytes, b"text"), "not a zip archive"),
+        (damaged, "are damaged"),
+        (partial(with_large_files, 1, 26 * MIB), "more than 25 MiB"),
+        (partial(with_large_files, 4, 20 * MIB), "64 MiB"),
     ],
+    ids=["text", "damaged", "large file", "large files"],
 )
-async def test_skill_that_is_not_valid_is_refused_before_any_container(tmp_path: Path, zipped: bytes, why: str) -> None:
-    contents = room(64 * MIB)
+async def test_skill_that_is_not_valid_is_refused_before_any_container(
+    tmp_path: Path, make: Callable[[], bytes], why: str
+) -> None:
+    contents, zipped = room(64 * MIB), make()
     async with opened(tmp_path / "containers") as containers:
         access = access_to(containers, contents, FakeFiles())
         choice = ContainerChoice(access, {"skills": [skill(), skill("bad", zipped)]}, "environment")
