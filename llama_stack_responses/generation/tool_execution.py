@@ -127,6 +127,8 @@ class ToolExecution:
                 await self._answered(call, None)
                 return
             output, fields, failed = outcome.output, dict(outcome.fields), False
+            if outcome.image_usage:
+                self._assembler.image_usage += outcome.image_usage
         if not self._count(output, fields):
             output, fields, failed = _TOO_MUCH, self._failure(call, _TOO_MUCH), True
         if call.open_index is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ..concurrency.large_base64 import decoded, decoded_bytes, encoded, encoded_bytes
+from ..core.tool_usage import ImageUsage, image_usage
 from ..core.types import Json
 from .failure import ImageFailed
 from .formats import image_format
@@ -53,12 +54,14 @@ class ServedImage:
         output_format: its format, by its first bytes.
         settings: `background`, `quality` and `size`, as far as the server says them.
         revised_prompt: the prompt that the server used; None if it does not say.
+        usage: the tokens of the call; None if the server does not say.
     """
 
     data: str
     output_format: str
     settings: Mapping[str, str]
     revised_prompt: str | None = None
+    usage: ImageUsage | None = None
 
 
 async def served_image(entry: Json, about: Json, max_bytes: int) -> ServedImage:
@@ -66,7 +69,7 @@ async def served_image(entry: Json, about: Json, max_bytes: int) -> ServedImage:
 
     Args:
         entry: has the image.
-        about: has the settings.
+        about: has the settings and the tokens.
         max_bytes: maximum size of the image.
 
     Raises:
@@ -79,7 +82,7 @@ async def served_image(entry: Json, about: Json, max_bytes: int) -> ServedImage:
     if isinstance(size, str) and 0 < len(size) <= _SIZE_CHARACTERS:
         settings["size"] = size
     prompt = revised[:_PROMPT_CHARACTERS] if isinstance(revised, str) and revised else None
-    return ServedImage(data, output_format, settings, prompt)
+    return ServedImage(data, output_format, settings, prompt, image_usage(about.get("usage")))
 
 
 def _is_one_of(value: Any, known: frozenset[str]) -> bool:

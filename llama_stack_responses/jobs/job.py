@@ -67,6 +67,7 @@ class Checkpoint:
         said: the items that the finished rounds added to the conversation.
         output: the response's output after the finished rounds.
         usage: the tokens of the finished rounds: input, output, cached, cache writes, reasoning.
+        image_usage: the tokens of generated images: input, input of images, output, output of images.
         rounds: number of finished rounds.
         waiting: the calls of the last round that are not answered yet, as fields of `ServerCall`.
         ends: whether the client has to act once these calls are answered.
@@ -97,6 +98,7 @@ class Checkpoint:
     held_events: Sequence[Json] = ()
     timing: Json | None = None
     request_id: str | None = None
+    image_usage: Sequence[int] = ()
 
     async def encode(self) -> bytes:
         """Return the record's value."""

@@ -19,6 +19,7 @@ from ..core.stream.events import Event
 from ..core.stream.recovery import asks_client, close_cut
 from ..core.stream.transcript import Transcript
 from ..core.stream.usage import Usage
+from ..core.tool_usage import ImageUsage
 from ..core.types import Json
 from ..generation.driver import GenerationDriver
 from ..generation.event_buffer import EventBuffer
@@ -283,6 +284,7 @@ class JobRunner:
             checkpoint.said,
             _waiting(checkpoint),
             [*emitted, *checkpoint.held_events],
+            ImageUsage(*checkpoint.image_usage),
         )
         self._event_buffer.put(closing)
         self._event_buffer.order.resume(_still_open(checkpoint), checkpoint.held_events, shown)
@@ -382,6 +384,7 @@ class JobRunner:
             said=list(progress.new_items),
             output=list(assembler.response["output"]),
             usage=astuple(assembler.used),
+            image_usage=astuple(assembler.image_usage),
             rounds=progress.rounds,
             waiting=[_stored(call) for call in progress.waiting],
             ends=progress.ends,

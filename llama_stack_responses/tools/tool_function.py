@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 from ..concurrency.offloading import computed
 from ..core.arguments import decoded_arguments
 from ..core.stream.calls import MCP_APPROVAL_REQUEST, CallKind, ItemForm, ServerCall, Stage
+from ..core.tool_usage import ImageUsage
 from ..core.types import Json
 
 Output = str | list[Json]
@@ -47,11 +48,13 @@ class Outcome:
         output: the output for the model.
         fields: the final fields of the call's item.
         failed: whether what the tool ran failed, although the call itself is completed: code that raised an error.
+        image_usage: the tokens of a generated image; None if they are unknown.
     """
 
     output: Output
     fields: Mapping[str, Any] = field(default_factory=dict)
     failed: bool = False
+    image_usage: ImageUsage | None = None
 
 
 class ItemReporter(Protocol):

@@ -23,7 +23,7 @@ _INSTRUCTIONS_CHARACTERS: Final = 200_000
 
 _NAMED: Final = ("background", "completed_at", "conversation", "created_at", "error", "id", "incomplete_details")
 _SHOWN: Final = ("instructions", "metadata", "model", "object", "output", "previous_response_id", "service_tier")
-_NOT_SETTINGS: Final = frozenset({*_NAMED, *_SHOWN, "status", "tools", "usage"})
+_NOT_SETTINGS: Final = frozenset({*_NAMED, *_SHOWN, "status", "tool_usage", "tools", "usage"})
 """Fields of a response that are not settings, or that a view shows in their own place."""
 
 
@@ -60,6 +60,7 @@ def facts_of(response: Json) -> Json:
         **{name: response.get(name) for name in fields},
         "incomplete_reason": incomplete.get("reason") if incomplete else None,
         "usage": _usage(response.get("usage")),
+        "tool_usage": _tool_usage(response.get("tool_usage")),
         "settings": {name: _setting(value) for name, value in response.items() if name not in _NOT_SETTINGS},
         "tools": [_tool(tool) for tool in blocks.objects(response.get("tools"))][:_MAX_TOOLS],
         "metadata": response.get("metadata") or {},
@@ -118,6 +119,14 @@ def _usage(usage: Mapping[str, Any] | None) -> Json | None:
         "output_tokens": usage["output_tokens"],
         "reasoning_tokens": outputs.get("reasoning_tokens", 0),
         "total_tokens": usage["total_tokens"],
+    }
+
+
+def _tool_usage(usage: Mapping[str, Any] | None) -> Json | None:
+    """Return the tokens of images and the number of searches; None if they are unknown."""
+    return usage and {
+        "image_tokens": usage["image_gen"]["total_tokens"],
+        "searches": usage["web_search"]["num_requests"],
     }
 
 

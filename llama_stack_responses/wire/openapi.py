@@ -82,6 +82,14 @@ _USAGE: Final = whole(
     total_tokens=WHOLE,
 )
 
+_IMAGE_USAGE: Final = whole(
+    input_tokens=WHOLE,
+    input_tokens_details=whole(image_tokens=WHOLE, text_tokens=WHOLE),
+    output_tokens=WHOLE,
+    output_tokens_details=whole(image_tokens=WHOLE, text_tokens=WHOLE),
+    total_tokens=WHOLE,
+)
+
 RESPONSE: Final = whole(
     id=an_id("resp"),
     object=constant("response"),
@@ -120,7 +128,7 @@ RESPONSE: Final = whole(
     user=or_null(TEXT),
     output={"type": "array", "items": _ITEM},
     prompt_cache_diagnostics=or_null(_OBJECT),
-    tool_usage=or_null(_OBJECT),
+    tool_usage=or_null(whole(image_gen=_IMAGE_USAGE, web_search=whole(num_requests=WHOLE))),
     usage=or_null(_USAGE),
 )
 """A response; every field is always present."""

@@ -82,7 +82,9 @@ def edited(client: openai.OpenAI, upstream: Upstream, images: ImageServer, name:
 def test_image_is_streamed_stored_and_replayed(
     client: openai.OpenAI, wire: Wire, upstream: Upstream, images: ImageServer
 ) -> None:
-    images.next = [answer(png(1), quality="high", background="opaque")]
+    details = {"image_tokens": 0, "text_tokens": 7}
+    usage = {"input_tokens": 7, "input_tokens_details": details, "output_tokens": 515, "total_tokens": 522}
+    images.next = [answer(png(1), quality="high", background="opaque", usage=usage)]
     upstream.script(NAME, [drawing("An otter"), DONE])
     tool = {**TOOL, "size": "1024x1024", "quality": "high"}
     answered = stream(client, model=MODEL, input="Draw", tools=[tool])
@@ -96,6 +98,9 @@ def test_image_is_streamed_stored_and_replayed(
         "size": "1024x1024",
         "revised_prompt": "An otter",
     }
+    assert [each["response"]["tool_usage"] for each in answered.events[:2]] == [None, None]
+    images_used = {**usage, "output_tokens_details": {"image_tokens": 515, "text_tokens": 0}}
+    assert answered.response["tool_usage"] == {"image_gen": images_used, "web_search": {"num_requests": 0}}
     about_it = [event["type"] for event in answered.events if event.get("output_index") == 0]
     assert about_it == [f"response.{name}" for name in PROGRESS]
     assert stored(client, answered.response["id"]) == answered.response

@@ -54,7 +54,16 @@ RESPONSE: Final[Json] = {
     "temperature": 1.0,
     "text": {"format": {"type": "text"}, "verbosity": "medium"},
     "tool_choice": "auto",
-    "tool_usage": None,
+    "tool_usage": {
+        "image_gen": {
+            "input_tokens": 0,
+            "input_tokens_details": {"image_tokens": 0, "text_tokens": 0},
+            "output_tokens": 0,
+            "output_tokens_details": {"image_tokens": 0, "text_tokens": 0},
+            "total_tokens": 0,
+        },
+        "web_search": {"num_requests": 0},
+    },
     "tools": [],
     "top_logprobs": 0,
     "top_p": 1.0,

@@ -107,6 +107,7 @@ def test_web_search_opens_finds_and_cites_pages(
     assert opened["action"] == {"type": "open_page", "url": otters}
     assert found["action"] == {"type": "find_in_page", "url": otters, "pattern": "hand in hand"}
     assert sorted(searched(web)) == ["otters asleep", "sea otters"]
+    assert response["tool_usage"]["web_search"] == {"num_requests": 1}
     assert "L2: They sleep hand in hand" in tool_outputs(upstream)[1]
     assert [request.path for request in web.seen].count("/otters") == 1
     links = [f"([127.0.0.1]({url}))" for url in (otters, fish)]

@@ -63,6 +63,7 @@ LAYERS: Final = {
             "mcp_approvals",
             "mcp_calls",
             "moderation_results",
+            "tool_usage",
         },
         {"mcp_secrets"},
         {"echoed_tools", "schema"},

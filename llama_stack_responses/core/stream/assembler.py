@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 
 from ..errors import ApiError
 from ..reasoning_segments import ReasoningSegment
+from ..tool_usage import ImageUsage, tool_usage
 from ..types import Json
 from . import events
 from .calls import CallKind, ServerCall, Whole
@@ -35,8 +36,9 @@ _JSON_BEGINS: Final = frozenset('{["-0123456789')
 _SIGNATURE_CHARACTERS: Final = 64
 """Characters counted for a signature in addition to its own: each is sealed with a part of the reasoning."""
 _TEXT_KINDS: Final = (REASONING_TEXT, SUMMARY_TEXT)
-_UNDECIDED: Final[Json] = {"completed_at": None, "incomplete_details": None, "error": None}
+_UNDECIDED: Final[Json] = {"completed_at": None, "incomplete_details": None, "error": None, "tool_usage": None}
 """The fields of a response that `set_outcome` adds, as events show them before."""
+_NO_IMAGES: Final = ImageUsage()
 
 
 @dataclass(slots=True)
@@ -129,6 +131,7 @@ class Assembler:
         response: the response so far. It has the fields of its outcome only from `set_outcome` on: with a few fields
             less, the dict of a response that is streamed takes half the memory.
         calls: the tool calls.
+        image_usage: the tokens of generated images.
         open_text: the text to which the last delta was appended; None if the next delta needs more than that.
         structured: whether the answer has to be JSON. It is set before the first delta.
     """
@@ -145,6 +148,7 @@ class Assembler:
         "_show_logprobs",
         "_used",
         "calls",
+        "image_usage",
         "open_text",
         "response",
         "structured",
@@ -168,6 +172,7 @@ class Assembler:
         self.structured = False
         self._seal = seal
         self._used = Usage()
+        self.image_usage = _NO_IMAGES
         self._blanks: list[Text] = []
         self._message: _OpenItem | None = None
         self._reasoning: _OpenItem | None = None
@@ -193,6 +198,7 @@ class Assembler:
         added: Iterable[Json] = (),
         waiting: Sequence[ServerCall] = (),
         happened: Iterable[Event] = (),
+        image_usage: ImageUsage = _NO_IMAGES,
     ) -> None:
         """Continue after another assembler of the same response, with no open items but calls that wait.
 
@@ -202,9 +208,11 @@ class Assembler:
             added: what those rounds added to the conversation.
             waiting: the last round's calls that are not yet answered.
             happened: the events so far; only those about these calls are used.
+            image_usage: the tokens of the images that were generated.
         """
         self._output.numbered = number
         self._used = used
+        self.image_usage = image_usage
         if used != Usage():
             self.response["usage"] = usage_of(used)
         self.calls.resume(added, waiting, happened)
@@ -305,6 +313,7 @@ class Assembler:
             "completed_at": completed_at,
             "incomplete_details": {"reason": incomplete_reason} if incomplete_reason else None,
             "error": error.response_error() if error else None,
+            "tool_usage": tool_usage(self.response["output"], self.image_usage),
         }
         self.response |= {"status": status, **self._outcome}
 

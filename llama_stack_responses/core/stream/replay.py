@@ -80,7 +80,7 @@ class _Replay:
         return next(self._numbers)
 
     def _begun(self, status: str) -> Json:
-        nothing = dict.fromkeys(("usage", "error", "incomplete_details", "completed_at"))
+        nothing = dict.fromkeys(("usage", "tool_usage", "error", "incomplete_details", "completed_at"))
         moderation = before_round(self._response["moderation"])
         return self._response | {"status": status, "output": [], "moderation": moderation, **nothing}
 

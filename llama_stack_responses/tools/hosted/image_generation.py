@@ -199,7 +199,7 @@ class ImageGeneration(NeedsPreparation):
         }
         item_id = invocation.item["id"]
         self._add({image_name(item_id): {**invocation.item, **fields}})
-        return Outcome(self._output(item_id, image), fields)
+        return Outcome(self._output(item_id, image), fields, image_usage=image.usage)
 
     def _output(self, item_id: str, image: ServedImage) -> Output:
         text = generated(item_id)

@@ -186,7 +186,7 @@ export class ResponseView extends View {
   panel() {
     const { facts: known, timing, summary } = this.found;
     return [
-      block("Usage", RUNS.has(known.status) ? h("p", { class: "dim" }, "It still runs.") : usage(known.usage)),
+      block("Usage", RUNS.has(known.status) ? h("p", { class: "dim" }, "It still runs.") : [usage(known.usage), toolUsage(known.tool_usage)]),
       timing ? block("Timing", waterfall(timing, (id) => this.jump(id)), duration(timing.total_ms)) : block("Timing", h("p", { class: "dim" }, RUNS.has(known.status) ? "It still runs." : "Not recorded for this response."), summary.seconds === null ? null : seconds(summary.seconds)),
       block("Request", settings(known, this.found)),
       known.tools?.length > 0 && block("Tools", toolList(known.tools), known.tools.length),
@@ -361,6 +361,11 @@ function usage(used) {
       h("div", { class: part ? "part-of" : null }, h("dt", null, name), h("dd", { class: "num" }, value)),
     ),
   );
+}
+
+function toolUsage(used) {
+  const known = [["Searches", used?.searches], ["Tokens of images", used?.image_tokens]].filter(([, value]) => value > 0);
+  return known.length > 0 && h("dl", { class: "usage" }, known.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", { class: "num" }, count(value)))));
 }
 
 const INLINE = 60; // characters of JSON that stand in a line

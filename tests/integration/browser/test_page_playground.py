@@ -135,7 +135,7 @@ def test_programs_can_be_chosen_as_a_tool(page: BrowserPage, upstream: Upstream)
 
 
 def test_image_is_shown_while_it_is_generated_and_at_the_end(page: BrowserPage, upstream: Upstream, web: Web) -> None:
-    unfinished, finished = frames(*steps(png(1), png(2)))
+    unfinished, finished = frames(*steps(png(1), png(2), usage={"input_tokens": 7, "output_tokens": 515}))
     held = Event()
     ImageServer(web).next = [Answer([unfinished, held, finished], headers=EVENTS)]
     upstream.script(
@@ -151,6 +151,8 @@ def test_image_is_shown_while_it_is_generated_and_at_the_end(page: BrowserPage, 
     page.find("[data-kind=tool]", "image_generation An otter")
     page.find(f"img[src='{data_url(png(2))}']")
     page.until("() => document.querySelector('.image img').naturalWidth === 1")
+    page.page.locator("a[href*='/ui/responses/resp_']").first.click()
+    page.find(".usage", "Tokens of images 522")
 
 
 def test_only_hosted_tools_of_the_server_are_offered(page: BrowserPage) -> None:

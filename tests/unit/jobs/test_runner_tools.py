@@ -10,6 +10,7 @@ import pytest
 
 from llama_stack_responses.store.records import Records
 from llama_stack_responses.tools.registry import client_tools
+from llama_stack_responses.core.tool_usage import ImageUsage
 from llama_stack_responses.tools.tool_function import Outcome
 from tests.support.inference import Round, call, finish, text
 from tests.support.records import WatchedRecords
@@ -99,6 +100,19 @@ async def test_next_worker_sends_each_tool_output_to_model_once(records: Watched
     await second.harness.result()
     assert second.harness.inference.requests == first.harness.inference.requests[2:]
     assert second.tools.ran == []
+
+
+async def test_next_worker_reports_tokens_of_images_and_searches_of_all_workers(records: WatchedRecords) -> None:
+    first = JobHarness(records, *ROUNDS[:2], [asyncio.Event()], repeatable=False)
+    first.tools.answers[:] = [Outcome("found", image_usage=ImageUsage(9, 4, 500, 500))] * 3
+    await first.submit()
+    await kill(first.harness, 200)
+    second = JobHarness(records, ROUNDS[2], repeatable=False)
+    await second.harness.run_job()
+    usage = (await second.harness.result())["tool_usage"]
+    assert usage["image_gen"]["input_tokens_details"] == {"image_tokens": 12, "text_tokens": 15}
+    assert usage["image_gen"]["output_tokens"] == 1500
+    assert usage["web_search"] == {"num_requests": 3}
 
 
 async def test_next_worker_sends_events_held_behind_first_call(records: WatchedRecords) -> None:
