@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from .types import Json
 
@@ -60,7 +60,7 @@ def _image_tokens(details: Any, maximum: int, otherwise: int) -> int:
     return tokens if _is_count(tokens, maximum) else otherwise
 
 
-def _is_count(value: Any, maximum: int) -> bool:
+def _is_count(value: Any, maximum: int) -> TypeGuard[int]:
     return type(value) is int and 0 <= value <= maximum
 
 

@@ -124,10 +124,9 @@ def _usage(usage: Mapping[str, Any] | None) -> Json | None:
 
 def _tool_usage(usage: Mapping[str, Any] | None) -> Json | None:
     """Return the tokens of images and the number of searches; None if they are unknown."""
-    return usage and {
-        "image_tokens": usage["image_gen"]["total_tokens"],
-        "searches": usage["web_search"]["num_requests"],
-    }
+    if not usage:
+        return None
+    return {"image_tokens": usage["image_gen"]["total_tokens"], "searches": usage["web_search"]["num_requests"]}
 
 
 def _setting(value: Any) -> Any:

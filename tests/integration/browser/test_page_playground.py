@@ -152,7 +152,7 @@ def test_image_is_shown_while_it_is_generated_and_at_the_end(page: BrowserPage, 
     page.find(f"img[src='{data_url(png(2))}']")
     page.until("() => document.querySelector('.image img').naturalWidth === 1")
     page.page.locator("a[href*='/ui/responses/resp_']").first.click()
-    page.find(".usage", "Tokens of images 522")
+    assert page.find(".usage:has-text('Tokens of images') dd").inner_text() == "522"
 
 
 def test_only_hosted_tools_of_the_server_are_offered(page: BrowserPage) -> None:

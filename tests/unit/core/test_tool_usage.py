@@ -8,6 +8,7 @@ import pytest
 from openai.types.responses.response import ToolUsage
 
 from llama_stack_responses.core.tool_usage import ImageUsage, image_usage, tool_usage
+from llama_stack_responses.core.types import Json
 
 
 @pytest.mark.parametrize(
@@ -63,8 +64,12 @@ def test_usage_without_valid_counts_is_unknown(reported: Any) -> None:
 
 
 def test_usage_has_all_fields_and_counts_completed_searches() -> None:
-    search = {"type": "web_search_call", "status": "completed", "action": {"type": "search", "queries": ["a", "b"]}}
-    output = [
+    search: Json = {
+        "type": "web_search_call",
+        "status": "completed",
+        "action": {"type": "search", "queries": ["a", "b"]},
+    }
+    output: list[Json] = [
         search,
         search | {"status": "failed"},
         search | {"action": {"type": "open_page", "url": "https://example.com"}},
