@@ -140,7 +140,7 @@ async def _claim_key(records: Records) -> None:
     await records.commit([put], [free])
 
 
-ADDED: Final = ("began", "held_events", "request_id", "starts", "timing")
+ADDED: Final = ("began", "held_events", "image_usage", "request_id", "starts", "timing")
 """Fields of a job and of a checkpoint that the first format does not have."""
 
 

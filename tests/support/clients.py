@@ -129,11 +129,13 @@ def python_client(
     return forked or run([installed(client) / "bin" / "python", path, *arguments], folder, env)
 
 
-def node_client(client: str, script: str, stack: LiveStack, folder: Path, *arguments: str) -> FinishedClient:
+def node_client(
+    client: str, script: str, stack: LiveStack, folder: Path, *arguments: str, env: Mapping[str, str] | None = None
+) -> FinishedClient:
     """Run a script of `tests/clients` with the packages of an npm client."""
     shutil.copy(SCRIPTS / script, folder)
     (folder / "node_modules").symlink_to(installed(client) / "node_modules")
-    return run(["node", folder / script, *arguments], folder, _env(stack))
+    return run(["node", folder / script, *arguments], folder, {**_env(stack), **(env or {})})
 
 
 def _env(stack: LiveStack) -> dict[str, str]:

@@ -145,6 +145,7 @@ CLIENTS: Final = {
     for name, client in (
         ("The hosts' own clients, python", "llama-stack-client"),
         ("OpenAI Agents SDK, python", "agents"),
+        ("OpenAI Agents SDK for JavaScript, js", "agents-node"),
         ("LangChain, python", "langchain"),
         ("pydantic-ai, python", "pydantic-ai"),
         ("Vercel AI SDK, js", "vercel"),

@@ -45,7 +45,7 @@ def page(at: Attacker, url: str) -> None:
 
 @ATTACKS.add(file=file, image=image, mcp=mcp, page=page)
 def host_names_that_are_never_found(at: Attacker, case: object) -> None:
-    """The lookups have a share for each user, and threads of their own: those of large requests remain free."""
+    """The lookups have threads of their own: those of the event loop and of large requests remain free."""
     at.upstream.script("offline", DONE)
     find(at.web, "/page")
     assert callable(case)
