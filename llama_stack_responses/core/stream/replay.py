@@ -19,6 +19,8 @@ from .transcript import PHASES, TYPES, Mark, Transcript, lengths
 
 _UNKNOWN: Final = ("content", "phase", "encrypted_content")
 """Fields that an item does not have yet when it is added."""
+_OF_THE_END: Final = frozenset({"usage", "tool_usage", "error", "incomplete_details", "completed_at"})
+"""Fields of a response that are null when it begins. Those stored by earlier versions have no `tool_usage`."""
 
 
 def replay(response: Json, marks: Sequence[Mark] | None = None) -> Iterator[Event]:
@@ -80,7 +82,7 @@ class _Replay:
         return next(self._numbers)
 
     def _begun(self, status: str) -> Json:
-        nothing = dict.fromkeys(("usage", "tool_usage", "error", "incomplete_details", "completed_at"))
+        nothing = dict.fromkeys(_OF_THE_END & self._response.keys())
         moderation = before_round(self._response["moderation"])
         return self._response | {"status": status, "output": [], "moderation": moderation, **nothing}
 
