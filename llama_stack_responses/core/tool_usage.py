@@ -56,8 +56,13 @@ def image_usage(reported: Any) -> ImageUsage | None:
 
 
 def _image_tokens(details: Any, maximum: int, otherwise: int) -> int:
-    tokens = details.get("image_tokens") if isinstance(details, dict) else None
-    return tokens if _is_count(tokens, maximum) else otherwise
+    """Return the part of `maximum` tokens that is images."""
+    if not isinstance(details, dict):
+        return otherwise
+    images, texts = details.get("image_tokens"), details.get("text_tokens")
+    if _is_count(images, maximum):
+        return images
+    return maximum - texts if _is_count(texts, maximum) else otherwise
 
 
 def _is_count(value: Any, maximum: int) -> TypeGuard[int]:

@@ -35,6 +35,15 @@ from llama_stack_responses.core.types import Json
             ImageUsage(9, 0, 20, 20),
         ),
         (
+            {
+                "input_tokens": 9,
+                "input_tokens_details": {"text_tokens": 4},
+                "output_tokens": 20,
+                "output_tokens_details": {"text_tokens": 21},
+            },
+            ImageUsage(9, 5, 20, 20),
+        ),
+        (
             {"input_tokens": 9, "input_tokens_details": 4, "output_tokens": 20, "output_tokens_details": [18]},
             ImageUsage(9, 0, 20, 20),
         ),
