@@ -82,11 +82,12 @@ _USAGE: Final = whole(
     total_tokens=WHOLE,
 )
 
+_IMAGE_TOKENS: Final = whole(image_tokens=WHOLE, text_tokens=WHOLE)
 _IMAGE_USAGE: Final = whole(
     input_tokens=WHOLE,
-    input_tokens_details=whole(image_tokens=WHOLE, text_tokens=WHOLE),
+    input_tokens_details=_IMAGE_TOKENS,
     output_tokens=WHOLE,
-    output_tokens_details=whole(image_tokens=WHOLE, text_tokens=WHOLE),
+    output_tokens_details=_IMAGE_TOKENS,
     total_tokens=WHOLE,
 )
 

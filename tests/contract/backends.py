@@ -57,7 +57,7 @@ class BackendLocation:
         return "".join(letter if letter.isalnum() else "_" for letter in str(self.folder))
 
 
-type Capability = Literal["many_calls", "transactions", "notifications"]
+type Capability = Literal["many_calls", "transactions", "notifications", "in_memory"]
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,18 @@ class Backend:
 
     Attributes:
         capabilities: "many_calls": it handles thousands of calls in about a second; "transactions": it is transactional,
-            so it can hold a job queue; "notifications": a commit notifies subscribers in other processes.
-        persistent: records are still there after reopening.
+            so it can hold a job queue; "notifications": a commit notifies subscribers in other processes;
+            "in_memory": its calls take the least time, and its records are gone after reopening.
     """
 
     name: str
     open: Callable[[BackendLocation, Clock], Records]
     capabilities: Collection[Capability] = ("many_calls", "transactions")
-    persistent: bool = True
+
+    @property
+    def persistent(self) -> bool:
+        """Whether records are still there after reopening."""
+        return "in_memory" not in self.capabilities
 
 
 def _redis(place: BackendLocation, clock: Clock) -> Records:
@@ -127,7 +131,11 @@ def _host_postgres(place: BackendLocation, clock: Clock) -> Records:
 
 
 BACKENDS: Final = [
-    Backend("memory", lambda _, clock: MemoryRecords(clock=clock), persistent=False),
+    Backend(
+        "memory",
+        lambda _, clock: MemoryRecords(clock=clock),
+        capabilities=("many_calls", "transactions", "in_memory"),
+    ),
     Backend("sqlite", lambda place, clock: SqliteRecords(place.folder / "records.db", clock=clock)),
     Backend("redis", _redis, capabilities=("many_calls", "transactions", "notifications")),
     Backend("postgres", _postgres, capabilities=("many_calls", "transactions", "notifications")),

@@ -27,13 +27,14 @@ SERVERS: Final[dict[str, Callable[[Path], AbstractContextManager[DatabaseServer]
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test on the backends that have the capability required by its `needs` mark, or its module's.
 
-    With a `one_store` mark, the runs on all backends except `ONE_STORE` are `extended`.
+    With a `one_store` mark, the runs on all backends except `ONE_STORE` are `extended`, if that has the capability.
     """
     if "backend" in metafunc.fixturenames:
         needs = metafunc.definition.get_closest_marker("needs")
         able = [each for each in BACKENDS if needs is None or needs.args[0] in each.capabilities]
         assert able, f"no backend has the capability {needs and needs.args[0]}: the test would never run"
-        others = [pytest.mark.extended] if metafunc.definition.get_closest_marker("one_store") else []
+        runs_on_one = metafunc.definition.get_closest_marker("one_store") and ONE_STORE in [each.name for each in able]
+        others = [pytest.mark.extended] if runs_on_one else []
         params = [pytest.param(each, id=each.name, marks=others if each.name != ONE_STORE else []) for each in able]
         metafunc.parametrize("backend", params)
 

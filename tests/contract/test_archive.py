@@ -18,7 +18,6 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.stream.response import ADDED_FIELDS
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Conflict, Delete, Op, Put, Record, Records, writes_of
 from llama_stack_responses.store.sqlite import SqliteRecords
 from llama_stack_responses.store.stored_response import StoredResponse
@@ -431,11 +430,12 @@ async def test_deletion_leaves_no_records(archive: Archive, counting: CountingPr
     await save_and_delete_in_order(archive, counting, order)
 
 
+@pytest.mark.needs("in_memory")
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))), ids=str)
-async def test_deletion_in_any_order_leaves_no_records(clock: Clock, order: tuple[int, ...]) -> None:
-    """In memory, where it takes the least time."""
-    counting = CountingProxy(MemoryRecords(clock=clock))
-    await save_and_delete_in_order(Archive(counting, clock=clock), counting, order)
+async def test_deletion_in_any_order_leaves_no_records(
+    archive: Archive, counting: CountingProxy, order: tuple[int, ...]
+) -> None:
+    await save_and_delete_in_order(archive, counting, order)
 
 
 @pytest.mark.extended
@@ -514,11 +514,12 @@ async def test_concurrent_saves_and_deletes_lose_and_leak_nothing(archive: Archi
 
 
 @pytest.mark.extended
+@pytest.mark.needs("in_memory")
 @pytest.mark.parametrize("seed", range(1, 6))
-async def test_more_concurrent_saves_and_deletes_lose_and_leak_nothing(clock: Clock, seed: int) -> None:
-    """In memory, where they take the least time."""
-    counting = CountingProxy(MemoryRecords(clock=clock))
-    await save_and_delete_at_once(Archive(counting, clock=clock), counting, seed)
+async def test_more_concurrent_saves_and_deletes_lose_and_leak_nothing(
+    archive: Archive, counting: CountingProxy, seed: int
+) -> None:
+    await save_and_delete_at_once(archive, counting, seed)
 
 
 async def test_sweep_finishes_interrupted_save_that_released_content(archive: Archive, counting: CountingProxy) -> None:

@@ -13,7 +13,6 @@ from llama_stack_responses.core.listed_items import with_ids
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.store import codec, own_ids
 from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Records
 from llama_stack_responses.store.stored_response import StoredResponse
 from tests.contract.backends import Clock
@@ -228,11 +227,10 @@ async def test_random_histories_keep_their_ids(archive: Archive, counting: Count
 
 
 @pytest.mark.extended
+@pytest.mark.needs("in_memory")
 @pytest.mark.parametrize("seed", range(1, 6))
-async def test_more_random_histories_keep_their_ids(clock: Clock, seed: int) -> None:
-    """In memory, where they take the least time."""
-    counting = CountingProxy(MemoryRecords(clock=clock))
-    await keep_ids_of_random_histories(Archive(counting, clock=clock), counting, seed)
+async def test_more_random_histories_keep_their_ids(archive: Archive, counting: CountingProxy, seed: int) -> None:
+    await keep_ids_of_random_histories(archive, counting, seed)
 
 
 @pytest.mark.parametrize("generated", [True, False])

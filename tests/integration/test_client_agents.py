@@ -1,25 +1,22 @@
 """The unmodified OpenAI Agents SDK."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
+from tests.support.client_replies import PROGRAM, SAID, WEATHER
 from tests.support.clients import python_client
 from tests.support.mcp_server import McpServers
-from tests.support.openai_client import MODEL, NAME, Json, messages
+from tests.support.openai_client import MODEL, NAME, Json, messages, tool_outputs
 from tests.support.stack import LiveStack
-from tests.support.upstream import Reply, Upstream, reasoning, reply, text, tool_call
+from tests.support.upstream import Reply, Upstream, reply, text, tool_call
 
 # The client reads what this package writes; test_client_hosts.py has the host's answers.
 pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.one_host]
 
 type Agents = Callable[..., Any]
-
-SAID: Final = reply(text("It ", "snows."))
-WEATHER: Final = reply(reasoning("Hm."), tool_call(0, "c1", "weather", '{"city":', '"Oslo"}'))
 
 
 @pytest.fixture
@@ -33,15 +30,10 @@ def agents(stack: LiveStack, upstream: Upstream, tmp_path: Path) -> Agents:
     return run
 
 
-def outputs(upstream: Upstream) -> list[Any]:
-    """Return the tool outputs that the model received."""
-    return [message["content"] for message in messages(upstream) if message["role"] == "tool"]
-
-
 @pytest.mark.parametrize("way", ["tools", "stateless", "chained"])
 def test_agents_function_tool_is_called(agents: Agents, upstream: Upstream, way: str) -> None:
     assert agents(way, WEATHER, SAID) == "It snows."
-    assert outputs(upstream) == ["Snow in Oslo."]
+    assert tool_outputs(upstream) == ["Snow in Oslo."]
     assert messages(upstream)[-2]["reasoning_content"] == "Hm."
 
 
@@ -74,39 +66,39 @@ def test_agents_stream_has_deltas_and_items(agents: Agents) -> None:
 
 def test_agents_custom_tool_is_called(agents: Agents, upstream: Upstream) -> None:
     assert agents("custom", reply(tool_call(0, "c1", "count", '{"input":"abc"}')), SAID) == "It snows."
-    assert outputs(upstream) == ["3 characters."]
+    assert tool_outputs(upstream) == ["3 characters."]
 
 
 def test_agents_shell_tool_is_called(agents: Agents, upstream: Upstream) -> None:
     call = reply(tool_call(0, "c1", "shell", '{"commands":["ls","pwd"]}'))
     assert agents("shell", call, SAID) == ["It snows.", [["ls", "pwd"]]]
-    assert "a.txt" in outputs(upstream)[0]
+    assert "a.txt" in tool_outputs(upstream)[0]
 
 
 def test_agents_local_shell_tool_is_called(agents: Agents, upstream: Upstream) -> None:
     call = reply(tool_call(0, "c1", "local_shell", '{"command":["ls"]}'))
     assert agents("local_shell", call, SAID) == ["It snows.", [["ls"]]]
-    assert outputs(upstream) == ["a.txt"]
+    assert tool_outputs(upstream) == ["a.txt"]
 
 
 def test_agents_apply_patch_tool_is_called(agents: Agents, upstream: Upstream) -> None:
     call = reply(tool_call(0, "c1", "apply_patch", '{"type":"create_file","path":"a","diff":"+hi"}'))
     assert agents("apply_patch", call, SAID) == ["It snows.", [["create_file", "a", "+hi"]]]
-    assert "Created." in outputs(upstream)[0]
+    assert "Created." in tool_outputs(upstream)[0]
 
 
 def test_agents_hosted_mcp_tool_is_called(agents: Agents, upstream: Upstream, mcp: McpServers) -> None:
     call = reply(tool_call(0, "c1", "mcp__echo", '{"text":"hi"}'))
     output, kinds = agents("hosted_mcp", call, SAID, MCP_URL=mcp.url("mcp"))
     assert (output, kinds) == ("It snows.", ["mcp_list_tools", "mcp_call", "message"])
-    assert outputs(upstream) == ["hi"]
+    assert tool_outputs(upstream) == ["hi"]
 
 
 def test_agents_tool_search_loads_namespace_tools(agents: Agents, upstream: Upstream) -> None:
     search = reply(tool_call(0, "c1", "tool_search", '{"paths":["time"]}'))
     call = reply(tool_call(0, "c2", "time__clock", '{"zone":"CET"}'))
     assert agents("tool_search", search, call, SAID) == "It snows."
-    assert outputs(upstream)[-1] == "Noon in CET."
+    assert tool_outputs(upstream)[-1] == "Noon in CET."
     offered: list[list[Json]] = [request.body["tools"] for request in upstream.requests(NAME)]
     assert [len(tools) for tools in offered] == [1, 2, 2]
 
@@ -114,11 +106,7 @@ def test_agents_tool_search_loads_namespace_tools(agents: Agents, upstream: Upst
 @pytest.mark.parametrize("streamed", ["", "1"], ids=["whole", "streamed"])
 @pytest.mark.parametrize("way", ["plain", "stateless", "chained", "conversation"])
 def test_agents_program_calls_functions(agents: Agents, upstream: Upstream, way: str, streamed: str) -> None:
-    code = (
-        "const all = await Promise.all(['a', 'b'].map(sku => tools.stock({sku}))); return all[0].units + all[1].units"
-    )
-    call = reply(tool_call(0, "c1", "run_program", json.dumps({"code": code})))
-    output, kinds = agents("programs", call, SAID, WAY=way, STREAMED=streamed)
+    output, kinds = agents("programs", PROGRAM, SAID, WAY=way, STREAMED=streamed)
     calls, results = ["function_call"] * 2, ["function_call_output"] * 2
     assert (output, kinds) == ("It snows.", ["program", *calls, *results, "program_output", "message"])
-    assert outputs(upstream) == ["18"]
+    assert tool_outputs(upstream) == ["18"]

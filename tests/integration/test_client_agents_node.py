@@ -7,12 +7,13 @@ from typing import Any, Final
 
 import pytest
 
+from tests.support.client_replies import PROGRAM, SAID, WEATHER
 from tests.support.clients import node_client
 from tests.support.image_server import ImageServer
 from tests.support.mcp_server import McpServers
-from tests.support.openai_client import MODEL, NAME, Json, messages
+from tests.support.openai_client import MODEL, NAME, Json, messages, tool_outputs
 from tests.support.stack import LiveStack
-from tests.support.upstream import Reply, Upstream, reasoning, reply, text, tool_call
+from tests.support.upstream import Reply, Upstream, reply, text, tool_call
 from tests.support.web import Web
 
 # The client reads what this package writes; test_client_hosts.py has the host's answers.
@@ -20,9 +21,7 @@ pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.one_host]
 
 type Agents = Callable[..., Any]
 
-SAID: Final = reply(text("It ", "snows."))
 ONE: Final = reply(text("1."))
-WEATHER: Final = reply(reasoning("Hm."), tool_call(0, "c1", "weather", '{"city":', '"Oslo"}'))
 ECHO: Final = reply(tool_call(0, "c1", "mcp__echo", '{"text":"hi"}'))
 
 
@@ -37,11 +36,6 @@ def agents(stack: LiveStack, upstream: Upstream, tmp_path: Path) -> Agents:
     return run
 
 
-def outputs(upstream: Upstream) -> list[Any]:
-    """Return the tool outputs that the model received."""
-    return [message["content"] for message in messages(upstream) if message["role"] == "tool"]
-
-
 def texts(upstream: Upstream) -> list[list[Any]]:
     """Return the contents of the messages of each request."""
     return [[message["content"] for message in each.body["messages"]] for each in upstream.requests(NAME)]
@@ -50,7 +44,7 @@ def texts(upstream: Upstream) -> list[list[Any]]:
 @pytest.mark.parametrize("way", ["tools", "stateless"])
 def test_agents_node_function_tool_is_called(agents: Agents, upstream: Upstream, way: str) -> None:
     assert agents(way, WEATHER, SAID) == "It snows."
-    assert outputs(upstream) == ["Snow in Oslo."]
+    assert tool_outputs(upstream) == ["Snow in Oslo."]
     assert messages(upstream)[-2]["reasoning_content"] == "Hm."
 
 
@@ -82,7 +76,7 @@ def test_agents_node_session_is_compacted(agents: Agents, upstream: Upstream) ->
 
 def test_agents_node_websocket_model_streams(agents: Agents, upstream: Upstream) -> None:
     assert agents("websocket", WEATHER, SAID) == [["It ", "snows."], "It snows."]
-    assert outputs(upstream) == ["Snow in Oslo."]
+    assert tool_outputs(upstream) == ["Snow in Oslo."]
 
 
 def test_agents_node_handoff_reaches_the_other_agent(agents: Agents, upstream: Upstream) -> None:
@@ -106,37 +100,37 @@ def test_agents_node_stream_has_deltas_and_items(agents: Agents) -> None:
 def test_agents_node_shell_tool_is_called(agents: Agents, upstream: Upstream) -> None:
     call = reply(tool_call(0, "c1", "shell", '{"commands":["ls","pwd"]}'))
     assert agents("shell", call, SAID) == ["It snows.", [["ls", "pwd"]]]
-    assert "a.txt" in outputs(upstream)[0]
+    assert "a.txt" in tool_outputs(upstream)[0]
 
 
 def test_agents_node_apply_patch_tool_is_called(agents: Agents, upstream: Upstream) -> None:
     call = reply(tool_call(0, "c1", "apply_patch", '{"type":"create_file","path":"a","diff":"+hi"}'))
     assert agents("patch", call, SAID) == ["It snows.", [["create_file", "a", "+hi"]]]
-    assert "Created." in outputs(upstream)[0]
+    assert "Created." in tool_outputs(upstream)[0]
 
 
 def test_agents_node_hosted_mcp_tool_is_called(agents: Agents, upstream: Upstream, mcp: McpServers) -> None:
     output, kinds = agents("hostedMcp", ECHO, SAID, MCP_URL=mcp.url("mcp"))
     assert (output, kinds) == ("It snows.", ["mcp_list_tools", "mcp_call", "message"])
-    assert outputs(upstream) == ["hi"]
+    assert tool_outputs(upstream) == ["hi"]
 
 
 def test_agents_node_hosted_mcp_call_is_approved(agents: Agents, upstream: Upstream, mcp: McpServers) -> None:
     assert agents("approvedMcp", ECHO, SAID, MCP_URL=mcp.url("mcp")) == [1, "It snows."]
-    assert outputs(upstream) == ["hi"]
+    assert tool_outputs(upstream) == ["hi"]
 
 
 def test_agents_node_own_mcp_server_is_called(agents: Agents, upstream: Upstream, mcp: McpServers) -> None:
     call = reply(tool_call(0, "c1", "echo", '{"text":"hi"}'))
     assert agents("ownMcp", call, SAID, MCP_URL=mcp.url("mcp")) == "It snows."
-    assert "hi" in json.dumps(outputs(upstream))
+    assert "hi" in json.dumps(tool_outputs(upstream))
 
 
 def test_agents_node_tool_search_loads_namespace_tools(agents: Agents, upstream: Upstream) -> None:
     search = reply(tool_call(0, "c1", "tool_search", '{"paths":["time"]}'))
     call = reply(tool_call(0, "c2", "time__clock", '{"zone":"CET"}'))
     assert agents("toolSearch", search, call, SAID) == "It snows."
-    assert outputs(upstream)[-1] == "Noon in CET."
+    assert tool_outputs(upstream)[-1] == "Noon in CET."
     offered: list[list[Json]] = [request.body["tools"] for request in upstream.requests(NAME)]
     assert [len(tools) for tools in offered] == [1, 2, 2]
 
@@ -155,11 +149,7 @@ def test_agents_node_hosted_tools_are_run(agents: Agents, upstream: Upstream, we
 @pytest.mark.parametrize("streamed", ["", "1"], ids=["whole", "streamed"])
 @pytest.mark.parametrize("way", ["plain", "stateless"])
 def test_agents_node_program_calls_functions(agents: Agents, upstream: Upstream, way: str, streamed: str) -> None:
-    code = (
-        "const all = await Promise.all(['a', 'b'].map(sku => tools.stock({sku}))); return all[0].units + all[1].units"
-    )
-    call = reply(tool_call(0, "c1", "run_program", json.dumps({"code": code})))
-    output, kinds = agents("programs", call, SAID, WAY=way, STREAMED=streamed)
+    output, kinds = agents("programs", PROGRAM, SAID, WAY=way, STREAMED=streamed)
     calls, results = ["function_call"] * 2, ["function_call_result"] * 2
     assert (output, kinds) == ("It snows.", ["program", *calls, *results, "program_output", "message"])
-    assert outputs(upstream) == ["18"]
+    assert tool_outputs(upstream) == ["18"]

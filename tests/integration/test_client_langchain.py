@@ -3,10 +3,11 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
+from tests.support.client_replies import SAID, WEATHER
 from tests.support.clients import python_client
 from tests.support.openai_client import MODEL, NAME, messages, sent
 from tests.support.stack import LiveStack
@@ -16,9 +17,6 @@ from tests.support.upstream import Reply, Upstream, reasoning, reply, text, tool
 pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.one_host]
 
 type LangChain = Callable[..., Any]
-
-SAID: Final = reply(text("It ", "snows."))
-WEATHER: Final = reply(reasoning("Hm."), tool_call(0, "c1", "weather", '{"city":', '"Oslo"}'))
 
 
 @pytest.fixture

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
+from tests.support.client_replies import SAID
 from tests.support.clients import node_client
 from tests.support.openai_client import MODEL, NAME
 from tests.support.stack import LiveStack
@@ -15,8 +16,6 @@ from tests.support.upstream import Reply, Upstream, interleaved_calls, reasoning
 pytestmark = [pytest.mark.live, pytest.mark.one_host]
 
 type Node = Callable[..., Any]
-
-SAID: Final = reply(text("It ", "snows."))
 
 
 @pytest.fixture

@@ -6,18 +6,17 @@ from typing import Any, Final
 
 import pytest
 
+from tests.support.client_replies import SAID, WEATHER
 from tests.support.clients import python_client
 from tests.support.openai_client import MODEL, NAME, messages, sent
 from tests.support.stack import LiveStack
-from tests.support.upstream import Reply, Upstream, reasoning, reply, text, tool_call
+from tests.support.upstream import Reply, Upstream, reply, text, tool_call
 
 # The client reads what this package writes; test_client_hosts.py has the host's answers.
 pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.one_host]
 
 type PydanticAI = Callable[..., Any]
 
-SAID: Final = reply(text("It ", "snows."))
-WEATHER: Final = reply(reasoning("Hm."), tool_call(0, "c1", "weather", '{"city":', '"Oslo"}'))
 PERSON: Final = ('{"name":"Ada",', '"age":36}')
 
 

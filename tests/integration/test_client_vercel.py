@@ -1,12 +1,12 @@
 """The unmodified Vercel AI SDK with its OpenAI provider, which sends item references, and its open provider."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
+from tests.support.client_replies import PROGRAM, SAID, WEATHER
 from tests.support.clients import node_client
 from tests.support.openai_client import MODEL, NAME, messages, sent
 from tests.support.stack import LiveStack
@@ -16,9 +16,6 @@ from tests.support.upstream import Reply, Upstream, reasoning, reply, text, tool
 pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.one_host]
 
 type Vercel = Callable[..., Any]
-
-SAID: Final = reply(text("It ", "snows."))
-WEATHER: Final = reply(reasoning("Hm."), tool_call(0, "c1", "weather", '{"city":', '"Oslo"}'))
 
 
 @pytest.fixture(params=["openai", "open-responses"])
@@ -84,9 +81,5 @@ def test_vercel_custom_tool_is_called(vercel: Vercel, upstream: Upstream) -> Non
 
 @pytest.mark.parametrize("scenario", ["programs", "statelessPrograms", "streamedPrograms"])
 def test_vercel_runs_the_functions_of_a_program(vercel: Vercel, upstream: Upstream, scenario: str) -> None:
-    code = (
-        "const all = await Promise.all(['a', 'b'].map(sku => tools.stock({sku}))); return all[0].units + all[1].units"
-    )
-    program = reply(tool_call(0, "c1", "run_program", json.dumps({"code": code})))
-    assert vercel(scenario, "openai", program, SAID) == ["It snows.", 2]
+    assert vercel(scenario, "openai", PROGRAM, SAID) == ["It snows.", 2]
     assert messages(upstream)[-1]["content"] == "18"

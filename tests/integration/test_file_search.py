@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.support.openai_client import MODEL, NAME, create, messages, stored, stream
+from tests.support.openai_client import MODEL, NAME, create, stored, stream, tool_outputs
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, reply, text, tool_call
 from tests.support.wire import Json, Wire, error_of, output_text
@@ -47,11 +47,6 @@ def searching(*queries: str) -> Any:
 def searches(response: Json) -> list[Json]:
     """Return the file search calls of a response."""
     return [item for item in response["output"] if item["type"] == "file_search_call"]
-
-
-def tool_outputs(upstream: Upstream) -> list[str]:
-    """Return the tool outputs in the last chat request."""
-    return [message["content"] for message in messages(upstream) if message["role"] == "tool"]
 
 
 def test_file_search_streams_its_events_and_cites_files(

@@ -22,7 +22,7 @@ from tests.support.image_server import (
     streamed,
 )
 from tests.support.loop_holds import LoopHolds
-from tests.support.openai_client import MODEL, NAME, create, messages, sent, stored, stream
+from tests.support.openai_client import MODEL, NAME, create, messages, sent, stored, stream, tool_outputs
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, reply, text, tool_call
 from tests.support.waiting import wait_until
@@ -56,11 +56,6 @@ def drawing(prompt: str, *names: str) -> Any:
 def drawings(response: Json) -> list[Json]:
     """Return the image generation calls of a response."""
     return [item for item in response["output"] if item["type"] == "image_generation_call"]
-
-
-def tool_outputs(upstream: Upstream) -> list[str]:
-    """Return the tool outputs in the last chat request."""
-    return [message["content"] for message in messages(upstream) if message["role"] == "tool"]
 
 
 def drawn(client: openai.OpenAI, upstream: Upstream, **params: Any) -> tuple[Json, Json]:

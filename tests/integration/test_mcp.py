@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from tests.support.mcp_server import McpServers
-from tests.support.openai_client import MODEL, NAME, create, messages, stored, stream
+from tests.support.openai_client import MODEL, NAME, create, messages, stored, stream, tool_outputs
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.strict import check_stream
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text, tool_call
@@ -41,11 +41,6 @@ def calling(name: str, arguments: str, *more: tuple[str, str]) -> Any:
 def types(response: Json) -> list[str]:
     """Return the types of the output items."""
     return [item["type"] for item in response["output"]]
-
-
-def tool_outputs(upstream: Upstream, model: str = NAME) -> list[str]:
-    """Return the tool outputs in the last chat request."""
-    return [message["content"] for message in messages(upstream, model) if message["role"] == "tool"]
 
 
 def answer(request: Json, approve: bool, **more: Any) -> Any:

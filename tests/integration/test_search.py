@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from tests.support.certificates import Certificates
-from tests.support.openai_client import MODEL, NAME, create, function, messages, stored, stream
+from tests.support.openai_client import MODEL, NAME, create, function, messages, stored, stream, tool_outputs
 from tests.support.reader import Reader
 from tests.support.search import searxng, tavily
 from tests.support.stack import STARTER, Host, LiveStack
@@ -55,11 +55,6 @@ def find(web: Web, *paths: str) -> None:
 def searched(web: Web) -> list[str]:
     """Return the queries to SearXNG."""
     return [request.query["q"] for request in web.seen if request.path == "/searxng/search"]
-
-
-def tool_outputs(upstream: Upstream) -> list[str]:
-    """Return the tool outputs in the last chat request."""
-    return [message["content"] for message in messages(upstream) if message["role"] == "tool"]
 
 
 def web_calls(response: Json) -> list[Json]:

@@ -47,6 +47,11 @@ class ValidatedStream:
         return [data["delta"] for name, data in self.frames if name == f"response.{kind}.delta"]
 
 
+def tool_outputs(upstream: Upstream, model: str = NAME) -> list[Any]:
+    """Return the tool outputs in the last chat request."""
+    return [message["content"] for message in messages(upstream, model) if message["role"] == "tool"]
+
+
 def stream(client: openai.OpenAI, **params: Any) -> ValidatedStream:
     """Request a stream with `responses.create(stream=True, **params)` and validate it."""
     with client.responses.with_streaming_response.create(stream=True, **params) as answer:

@@ -26,7 +26,7 @@ from .events import Event
 from .fragments import LARGE_CHARACTERS
 from .output import OpenText, Output
 from .parts import OUTPUT_TEXT, REASONING_TEXT, REFUSAL, SUMMARY_TEXT, OpenPart, PartKind
-from .response import terminal_event
+from .response import UNDECIDED, terminal_event
 from .tool_calls import ItemStatus, ToolCalls
 from .usage import Usage, usage_of
 
@@ -36,8 +36,6 @@ _JSON_BEGINS: Final = frozenset('{["-0123456789')
 _SIGNATURE_CHARACTERS: Final = 64
 """Characters counted for a signature in addition to its own: each is sealed with a part of the reasoning."""
 _TEXT_KINDS: Final = (REASONING_TEXT, SUMMARY_TEXT)
-_UNDECIDED: Final[Json] = {"completed_at": None, "incomplete_details": None, "error": None, "tool_usage": None}
-"""The fields of a response that `set_outcome` adds, as events show them before."""
 _NO_IMAGES: Final = ImageUsage()
 
 
@@ -163,8 +161,8 @@ class Assembler:
         seal: Callable[[Sequence[ReasoningSegment]], str] | None = None,
         whole_of: Callable[[str], Whole | None] = lambda _: None,
     ) -> None:
-        self.response = {name: value for name, value in response.items() if name not in _UNDECIDED}
-        self._outcome = _UNDECIDED
+        self.response = {name: value for name, value in response.items() if name not in UNDECIDED}
+        self._outcome = UNDECIDED
         self._output = Output(response)
         self._next = self._output.next
         self.calls = ToolCalls(self._output, kind_of, whole_of)

@@ -13,13 +13,13 @@ from . import events
 from .calls import FORMS, ItemForm, Stage
 from .events import Event
 from .parts import PART_KINDS
-from .response import terminal_event
+from .response import UNDECIDED, terminal_event
 from .shell import COMMAND, PRINTED, shell_event
 from .transcript import PHASES, TYPES, Mark, Transcript, lengths
 
 _UNKNOWN: Final = ("content", "phase", "encrypted_content")
 """Fields that an item does not have yet when it is added."""
-_OF_THE_END: Final = frozenset({"usage", "tool_usage", "error", "incomplete_details", "completed_at"})
+_NULL_AT_FIRST: Final = UNDECIDED.keys() | {"usage"}
 """Fields of a response that are null when it begins. Those stored by earlier versions have no `tool_usage`."""
 
 
@@ -82,7 +82,7 @@ class _Replay:
         return next(self._numbers)
 
     def _begun(self, status: str) -> Json:
-        nothing = dict.fromkeys(_OF_THE_END & self._response.keys())
+        nothing = dict.fromkeys(_NULL_AT_FIRST & self._response.keys())
         moderation = before_round(self._response["moderation"])
         return self._response | {"status": status, "output": [], "moderation": moderation, **nothing}
 

@@ -18,6 +18,14 @@ _REASONING: Final = {
 }
 """Settings of reasoning, by what of it the model sees again. Like `_TEXT`, responses without their own share them."""
 
+UNDECIDED: Final[dict[str, Any]] = {
+    "completed_at": None,
+    "incomplete_details": None,
+    "error": None,
+    "tool_usage": None,
+}
+"""The fields that a response gets when it ends, with their values before."""
+
 ADDED_FIELDS: Final[Mapping[str, Any]] = {
     "billing": _BILLING,
     "frequency_penalty": 0.0,
