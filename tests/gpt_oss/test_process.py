@@ -408,15 +408,17 @@ async def test_hanging_engine_is_killed(served: EngineSettings) -> None:
         assert has_ended(pid)
 
 
-STUCK = """
+SLOWED = """
 import sys, time
 from llama_stack_gpt_oss.engine.engine import Engine
 from llama_stack_gpt_oss.process.server import main
 from llama_stack_gpt_oss.process.settings import EngineSettings
 
+compute = Engine.step
+
 def step(engine):
     time.sleep({seconds})
-    return []
+    return {result}
 
 Engine.step = step
 sys.exit(main(EngineSettings.from_json(sys.argv[1])))
@@ -424,9 +426,10 @@ sys.exit(main(EngineSettings.from_json(sys.argv[1])))
 
 
 @contextlib.contextmanager
-def stuck_engine(of: EngineSettings, seconds: float) -> Iterator[subprocess.Popen[bytes]]:
-    """Run an engine each of whose steps takes so long and has no result."""
-    with subprocess.Popen([sys.executable, "-c", STUCK.format(seconds=seconds), of.to_json()]) as process:
+def slowed_engine(of: EngineSettings, seconds: float, result: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run an engine whose steps sleep for some seconds before they evaluate `result`."""
+    code = SLOWED.format(seconds=seconds, result=result)
+    with subprocess.Popen([sys.executable, "-c", code, of.to_json()]) as process:
         try:
             wait_for(of.socket.exists)
             yield process
@@ -436,21 +439,21 @@ def stuck_engine(of: EngineSettings, seconds: float) -> Iterator[subprocess.Pope
 
 @pytest.mark.parametrize(
     ("seconds", "sentence"),
-    [(3600, "has not answered for 2 seconds"), (0.01, "has computed nothing for its requests for 2 seconds")],
+    [(3600, "has not answered for 10 seconds"), (0.01, "has computed nothing for its requests for 10 seconds")],
 )
 async def test_engine_whose_step_is_stuck_is_killed(
     tmp_path: Path, checkpoint: Path, seconds: float, sentence: str
 ) -> None:
     """It hangs in a step, or goes on answering questions without a step."""
     created = settings(tmp_path, checkpoint)
-    with stuck_engine(created, seconds) as stuck:
-        async with client_of(created, stall_seconds=2) as hasty:
+    with slowed_engine(created, seconds, "[]") as stuck:
+        async with client_of(created, stall_seconds=10) as hasty:
             assert (await hasty.ready()).pid == stuck.pid
             async with asyncio.timeout(SECONDS):
                 with pytest.raises(EngineDiedError, match=f"{sentence}, and was ended"):
                     await tokens(hasty, request("during"))
             assert stuck.wait() == -signal.SIGKILL
-            # A client that waits longer: on a busy machine, a step of the next engine may take two seconds.
+            # A client that waits longer: on a busy machine, a step of the next engine may take ten seconds.
             async with client_of(created) as patient:
                 assert len(await tokens(patient, request("after"))) == 20
 
@@ -469,15 +472,16 @@ def test_step_watch_counts_time_with_work_and_without_steps() -> None:
 
 async def test_engine_that_is_busy_with_answers_of_others_is_not_killed(tmp_path: Path, checkpoint: Path) -> None:
     created = settings(tmp_path, checkpoint, sequences=1)
-    async with client_of(created) as patient, client_of(created, stall_seconds=2) as hasty:
-        running = patient.generate(replace(request("one", LONG), ids=("one", "two")))
-        await anext(running)
-        waiting, begun = asyncio.create_task(tokens(hasty, request("after"))), time.monotonic()
-        async for _ in running:
-            if time.monotonic() - begun > 3:
-                break
-        await running.aclose()
-        assert len(await waiting) == 20
+    with slowed_engine(created, 0.05, "compute(engine)"):
+        async with client_of(created) as patient, client_of(created, stall_seconds=10) as hasty:
+            running = patient.generate(replace(request("one", LONG), ids=("one", "two")))
+            await anext(running)
+            waiting, begun = asyncio.create_task(tokens(hasty, request("after"))), time.monotonic()
+            async for _ in running:
+                if time.monotonic() - begun > 12:
+                    break
+            await running.aclose()
+            assert len(await waiting) == 20
 
 
 async def test_unused_engine_exits(tmp_path: Path, checkpoint: Path) -> None:

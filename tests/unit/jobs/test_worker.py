@@ -382,6 +382,7 @@ async def test_worker_whose_job_was_taken_over_closes_provider_stream(
     here = start([text("And"), asyncio.Event()])
     await here.submit(here.background)
     await until(lambda: here.inference.streaming == 1)
+    await here.jobs.heartbeat("other")
     assert await here.jobs.claim_to_end(ID, "other", "cancelled")
     await until(lambda: here.inference.streaming == 0)
     assert f"dropped a job that another worker has taken over: {ID}" in lines_about_job(caplog)
