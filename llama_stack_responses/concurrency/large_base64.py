@@ -9,6 +9,14 @@ from typing import Final
 
 _PIECE_BYTES: Final = 3 * 64 * 1024
 """Characters or bytes per piece, which takes a fraction of a millisecond. Three bytes are four characters."""
+_HEAD_CHARACTERS: Final = 1_000
+"""Characters of a data URL within which its data begins."""
+
+
+def data_start(text: str) -> int:
+    """Return where the base64 of a text begins: after the head of a data URL, at 0 in plain base64."""
+    # Base64 contains no comma.
+    return text.find(",", 0, _HEAD_CHARACTERS) + 1
 
 
 async def decoded(data: str, start: int = 0) -> bytes:
@@ -32,9 +40,9 @@ async def decoded(data: str, start: int = 0) -> bytes:
     return content.getvalue()
 
 
-def decoded_bytes(data: str) -> int:
-    """Return the maximum number of bytes that are encoded."""
-    return len(data) // 4 * 3
+def decoded_bytes(data: str, start: int = 0) -> int:
+    """Return the maximum number of bytes that are encoded, from character `start` on."""
+    return (len(data) - start) // 4 * 3
 
 
 def encoded_bytes(content: bytes) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ..concurrency.large_base64 import decoded, decoded_bytes, encoded, encoded_bytes
+from ..concurrency.large_base64 import data_start, decoded, encoded, encoded_bytes
 from ..core.tool_usage import ImageUsage, image_usage
 from ..core.types import Json
 from .failure import ImageFailed
@@ -18,8 +18,6 @@ _SETTINGS: Final[Mapping[str, frozenset[str]]] = {
 }
 _SIZE_CHARACTERS: Final = 16
 _PROMPT_CHARACTERS: Final = 32_000
-_HEAD_CHARACTERS: Final = 1_000
-"""Characters of a data URL within which its data begins."""
 _A_URL: Final = (
     "The image server answered with a URL instead of the image. Its operator has to configure it to answer in base64."
 )
@@ -102,13 +100,13 @@ def _text_of(entry: Json) -> str:
 
 async def _checked(text: str, max_bytes: int) -> tuple[str, str]:
     """Return an image as plain base64, and its format."""
-    start = text.find(",", 0, _HEAD_CHARACTERS) + 1 if text.startswith("data:") else 0
-    if decoded_bytes(text) > max_bytes + _HEAD_CHARACTERS:
-        raise too_large(max_bytes)
+    start = data_start(text)
     try:
         content = await decoded(text, start)
     except ValueError:
         raise ImageFailed("The image server's answer is not valid base64.", "invalid base64") from None
+    if len(content) > max_bytes:
+        raise too_large(max_bytes)
     if (output_format := image_format(content)) is None:
         message = "The image server's answer is no image in one of the formats PNG, JPEG, WebP and GIF."
         raise ImageFailed(message, "an answer that is no image")

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from ..admission import Admission, Reservation
 from ..chat.profile import Profile
-from ..concurrency.large_base64 import decoded, decoded_bytes, encoded, encoded_bytes
+from ..concurrency.large_base64 import data_start, decoded, decoded_bytes, encoded, encoded_bytes
 from ..concurrency.offloading import computed
 from ..concurrency.tasks import gather_or_cancel
 from ..config import ResponsesConfig
@@ -293,9 +293,6 @@ class _RequestFiles:
         return "previous_response_id" if self.request.previous_response_id else "input"
 
 
-_DATA_HEAD_CHARACTERS: Final = 1_000
-"""Characters of a data URL within which its data begins."""
-
 _CAPABILITY: Final = {
     "input_image": "images",
     "computer_screenshot": "images",
@@ -327,11 +324,10 @@ async def _image(document: Document) -> Json:
 
 async def _of_data(source: _Source) -> Document:
     """Return the file in `file_data`: a data URL, or plain base64."""
-    # Base64 contains no comma, and the head of a data URL is short.
-    comma = source.value.find(",", 0, _DATA_HEAD_CHARACTERS)
-    parameters = source.value[: max(comma, 0)].removeprefix("data:").split(";")
+    start = data_start(source.value)
+    parameters = source.value[:start].removesuffix(",").removeprefix("data:").split(";")
     try:
-        content = await decoded(source.value, comma + 1)
+        content = await decoded(source.value, start)
     except ValueError:
         raise Unreadable("is not in base64: send 'data:MEDIA/TYPE;base64,...'.") from None
     charset = next((each[8:] for each in parameters if each.lower().startswith("charset=")), None)

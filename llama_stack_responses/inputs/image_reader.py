@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
-from ..concurrency.large_base64 import decoded, decoded_bytes
+from ..concurrency.large_base64 import data_start, decoded, decoded_bytes
 from ..core.types import Json
 from ..fetch.fetcher import CONNECTION_BYTES, Fetcher
 from .files import Count, Files
-
-_HEAD_CHARACTERS: Final = 1_000
-"""Characters of a data URL within which its data begins."""
 
 
 class ImageReader:
@@ -47,9 +43,10 @@ class ImageReader:
             hold(CONNECTION_BYTES)
             return (await self._fetcher.get(url, count)).body
         data = image.get("result") or url
-        count(decoded_bytes(data))
+        start = data_start(data)
+        count(decoded_bytes(data, start))
         try:
-            return await decoded(data, data.find(",", 0, _HEAD_CHARACTERS) + 1)
+            return await decoded(data, start)
         except ValueError:
             raise ValueError("its data is not valid base64.") from None
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ..concurrency.large_base64 import data_start
 from ..core.json_blocks import blocks
 from ..core.types import Json
 
@@ -132,7 +133,7 @@ def file(part: Mapping[str, Any]) -> Json:
 
 def _decoded_bytes(data: str) -> int:
     """Return the size of Base64, which may stand in a data URL."""
-    characters = len(data) - (data.find(",") + 1 if data.startswith("data:") else 0)
+    characters = len(data) - data_start(data)
     return characters * 3 // 4 - data.count("=", max(0, len(data) - 2))
 
 
