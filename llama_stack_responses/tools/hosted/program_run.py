@@ -103,6 +103,7 @@ class ProgramRun:
         self._tools = [ProgramTool(name, function.kind.hosted) for name, function in program.functions.items()]
         self._schemas = {each.origin: each.output_schema for each in program.functions.values() if each.origin}
         self._budget = TimeBudget(_SECONDS)
+        self._record = self._latest()
         self._results: dict[int, CallResult] = {}
         # For each call that the program has made, the position of its item in its record; None if it was refused.
         self._positions: list[int | None] = []
@@ -127,17 +128,15 @@ class ProgramRun:
         return None if self._awaits_client() else ending
 
     def _awaits_client(self) -> bool:
-        record = self._record()
-        positions = range(len(record.calls))
-        return len(self._recorded(record, positions, positions)) < len(record.calls)
+        positions = range(len(self._record.calls))
+        return len(self._recorded(positions, positions)) < len(positions)
 
     async def _first(self) -> Step:
         """Run the program with all results that are recorded, if its calls are those that are recorded."""
-        record = self._record()
-        self._results = self._recorded(record, range(len(record.calls)), range(len(record.calls)))
+        items = self._record.calls
+        self._results = self._recorded(range(len(items)), range(len(items)))
         step = await self._step()
-        calls = step.calls[: len(record.calls)]
-        if self._results and not await self._are_same(calls, record.calls):
+        if self._results and not await self._are_same(step.calls[: len(items)], items):
             # A refused call has no item, so the numbers of the calls after it differ: give the results one by one.
             self._results = {}
             step = await self._step()
@@ -162,10 +161,11 @@ class ProgramRun:
             await self._make(step.calls[len(self._positions) :], running)
         finally:
             await gather_or_cancel(self._reporter.answer_call(call) for call in running)
-        record, before = self._record(), len(self._results)
+            self._record = self._latest()
+        before = len(self._results)
         numbers = [number for number in step.waiting if self._positions[number] is not None]
         positions = [position for number in numbers if (position := self._positions[number]) is not None]
-        self._results |= await computed(partial(self._recorded, record, numbers, positions), record.outputs)
+        self._results |= await computed(partial(self._recorded, numbers, positions), self._record.outputs)
         return len(self._results) > before or any(self._positions[number] is None for number in step.waiting)
 
     async def _make(self, calls: Sequence[ProgramCall], running: list[ServerCall]) -> None:
@@ -175,7 +175,7 @@ class ProgramRun:
             ProgramError: the calls are not those that are recorded.
             ToolError: no more tools may be called.
         """
-        reads, recorded = await self._read(calls), self._record().calls
+        reads, recorded = await self._read(calls), self._record.calls
         for read in reads:
             number, position = len(self._positions), self._placed
             if isinstance(read, CallResult):
@@ -190,21 +190,20 @@ class ProgramRun:
             elif call := self._reporter.make(read.function, read.arguments, self._call_id):
                 running.append(call)
 
-    def _record(self) -> ProgramRecord:
+    def _latest(self) -> ProgramRecord:
+        """Return the program's record with the calls and outputs so far."""
         output = self._reporter.output()
         present = {item["id"] for item in output}
         before = [item for item in self._before if item.get("id") not in present]
         return unfinished_programs([*before, *output])[self._call_id]
 
-    def _recorded(
-        self, record: ProgramRecord, numbers: Iterable[int], positions: Iterable[int]
-    ) -> dict[int, CallResult]:
+    def _recorded(self, numbers: Iterable[int], positions: Iterable[int]) -> dict[int, CallResult]:
         """Return the results of calls that there are, by the number of the call; their items are at `positions`."""
         results: dict[int, CallResult] = {}
         for number, position in zip(numbers, positions, strict=True):
-            item = record.calls[position]
+            item = self._record.calls[position]
             schema = self._schemas.get((item.get("namespace"), item.get("name", "")))
-            if result := result_of(item, record.outputs.get(item.get("call_id", "")), schema):
+            if result := result_of(item, self._record.outputs.get(item.get("call_id", "")), schema):
                 results[number] = result
         return results
 
