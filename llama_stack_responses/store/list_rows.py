@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ..core.json_blocks import dumps
+from ..core.schema.program_items import PROGRAM, PROGRAM_OUTPUT
 from ..core.stream.calls import FORMS
 from ..core.types import Json
 from . import codec
@@ -27,7 +28,7 @@ _NO_CALLS: Final = frozenset(
         "compaction",
         "mcp_approval_request",
         "mcp_list_tools",
-        "program_output",
+        PROGRAM_OUTPUT,
         "shell_call_output",
         "tool_search_output",
     }
@@ -86,7 +87,7 @@ def row_of(response: Mapping[str, Any], excerpt: str, timing: Mapping[str, Any] 
         excerpt: the first words of its input.
         timing: the recorded times of the response, if there are any.
     """
-    calls = [item for item in response["output"] if item["type"] in _CALLS]
+    calls = _calls(response["output"])
     error, conversation = response.get("error"), response.get("conversation")
     return {
         "status": response["status"],
@@ -180,7 +181,19 @@ def _waits_for(response: Mapping[str, Any]) -> str | None:
     return "client" if any(item.get("call_id") not in answered for item in requested) else None
 
 
+def _calls(output: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the calls of an output; the output of a program that an earlier response began is the call here."""
+    begun = {item["call_id"] for item in output if item["type"] == PROGRAM}
+    return [
+        item
+        for item in output
+        if item["type"] in _CALLS or (item["type"] == PROGRAM_OUTPUT and item["call_id"] not in begun)
+    ]
+
+
 def _failed(call: Mapping[str, Any]) -> bool:
+    if call["type"] == PROGRAM_OUTPUT:
+        return bool(call["status"] == "incomplete")
     return call.get("status") == "failed" or bool(call.get("error"))
 
 

@@ -1,0 +1,34 @@
+"""Rows of lists: the calls that are counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.store.list_rows import row_of
+
+type Json = dict[str, Any]
+
+PROGRAM: Json = {"type": "program", "id": "prog_1", "call_id": "c1", "code": "", "fingerprint": "p1-1-x"}
+
+
+def ended(status: str, call_id: str = "c1") -> Json:
+    """Return the output of a program."""
+    return {"type": "program_output", "id": "prgo_1", "call_id": call_id, "result": "", "status": status}
+
+
+@pytest.mark.parametrize(
+    ("output", "counted"),
+    [
+        ([PROGRAM], (1, 0)),
+        ([PROGRAM, ended("completed")], (1, 0)),
+        ([ended("completed")], (1, 0)),
+        ([ended("incomplete")], (1, 1)),
+        ([ended("incomplete", "c0"), PROGRAM, ended("completed")], (2, 1)),
+    ],
+)
+def test_program_of_an_earlier_response_counts_where_it_ends(output: list[Json], counted: tuple[int, int]) -> None:
+    response = {"status": "completed", "model": "m", "created_at": 1, "output": output}
+    row = row_of(response, "", None)
+    assert (row["tool_calls"], row["failed_tool_calls"]) == counted
