@@ -28,21 +28,23 @@ export class GrowingConversation {
     const { output, revisions, ended } = this.state;
     this.element.classList.toggle("ended", ended);
     while (this.#made.length > output.length) this.#made.pop()?.element.remove();
-    output.forEach((item, index) => item && this.#drawItem(item, index, revisions[index] ?? 0));
+    const runs = ended ? () => false : runningPrograms(output);
+    output.forEach((item, index) => item && this.#drawItem(item, index, revisions[index] ?? 0, runs(item)));
   }
 
-  #drawItem(item, index, revision) {
+  #drawItem(item, index, revision, runs) {
     const made = this.#made[index];
-    if (made && made.revision === revision && made.item === item) return;
+    if (made && made.revision === revision && made.item === item && made.runs === runs) return;
     if (made && this.#append(made, item)) {
       made.revision = revision;
       return;
     }
-    const element = itemElement(this.#timed(shown(item)), { open: this.options.open });
-    element.dataset.status = item.status ?? "";
+    const view = runs ? { ...shown(item), status: "in_progress" } : this.#timed(shown(item));
+    const element = itemElement(view, { open: this.options.open });
+    element.dataset.status = view.status ?? "";
     if (made?.element.querySelector("details")?.open) element.querySelector("details").open = true;
     const text = growingText(item);
-    this.#made[index] = { item, revision, element, ...(text === null ? {} : attach(element, item, text)) };
+    this.#made[index] = { item, revision, runs, element, ...(text === null ? {} : attach(element, item, text)) };
     if (made) made.element.replaceWith(element);
     else this.element.append(element);
   }
@@ -61,6 +63,12 @@ export class GrowingConversation {
     made.text = text;
     return true;
   }
+}
+
+/** Return which items of a running response are programs that run: their items are complete, and have no status. */
+function runningPrograms(output) {
+  const ended = new Set(output.filter((item) => item?.type === "program_output").map((item) => item.call_id));
+  return (item) => item.type === "program" && !ended.has(item.call_id);
 }
 
 /** Return the text of a message that is one part without citations, null for every other item. */

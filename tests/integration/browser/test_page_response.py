@@ -18,6 +18,7 @@ from tests.support.seed import seed
 from tests.support.showcase import Showcase
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, reply, text, tool_call
+from tests.support.waiting import wait_until
 from tests.support.wire import Wire
 
 pytestmark = pytest.mark.live
@@ -404,9 +405,31 @@ def test_program_its_calls_and_its_output_read_as_one(
         page.find(".growing [data-kind=tool]", "program throw new Error")
         page.find(".growing [data-kind=tool_output][data-failed=yes]", "No such shelf")
         [row] = [each for each in wire.http.get("/ui/responses").json()["data"] if each["id"] == answered["id"]]
-        assert (row["tool_calls"], row["failed_tool_calls"], row["waits_for"]) == (1, 1, None)
+        assert (row["tool_calls"], row["failed_tool_calls"], row["waits_for"]) == (2, 1, None)
         for each in (answered, asked):
             wire.http.delete(f"/responses/{each['id']}")
+
+
+def test_program_runs_on_the_page_until_its_output_is_there(
+    page: BrowserPage, page_stack: LiveStack, upstream: Upstream, mcp: McpServers
+) -> None:
+    code = json.dumps({"code": "return await tools.mcp__hold({word: 'seven'});"})
+    said = reply(text("It is ", "seven."), hold=1)
+    upstream.script("runs", [reply(tool_call(0, "c1", "run_program", code)), said])
+    server = {"type": "mcp", "server_label": "mcp", "server_url": mcp.url("mcp"), "require_approval": "never"}
+    tools = [{"type": "programmatic_tool_calling"}, {**server, "allowed_callers": ["programmatic"]}]
+    program, held = ".growing [aria-label^='Tool program']", mcp.held("hold")
+    with Wire(page_stack) as wire:
+        response_id = wire.create(model="local/runs", input="Hold.", tools=tools, background=True)["id"]
+        page.goto(f"/ui/responses/{response_id}")
+        page.find(f"{program} [data-state=run]")
+        wait_until(lambda: mcp.held("hold") > held)
+        mcp.release()
+        page.find(".growing [data-kind=message]", "It is")
+        page.find(f"{program} [data-state=good]")
+        upstream.release("runs")
+        page.find(".head .status[data-status=completed]")
+        wire.http.delete(f"/responses/{response_id}")
 
 
 def test_response_that_was_deleted_elsewhere_leads_back_to_the_list(
