@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from functools import cache
+from math import inf
 from typing import Any, Final
 
 import pytest
@@ -64,7 +65,7 @@ def meter(records: Records) -> ReadSizeRecorder:
 
 @pytest.fixture
 def archive(meter: ReadSizeRecorder, clock: Clock) -> Archive:
-    return Archive(meter, clock=clock, page_bytes=PAGE)
+    return Archive(meter, clock=clock, page_bytes=PAGE, scan_seconds=inf)
 
 
 @cache

@@ -31,7 +31,7 @@ from tests.support.database import DatabaseServer
 from tests.support.postgres import Postgres
 from tests.support.records import WatchedRecords
 from tests.support.valkey import Valkey
-from tests.support.waiting import until, wait_until
+from tests.support.waiting import wait_until
 
 KINDS: Final[dict[str, tuple[Callable[[Path], DatabaseServer], Callable[[str], Records]]]] = {
     "redis": (
@@ -198,8 +198,9 @@ async def test_postgres_commit_that_may_be_applied_is_unanswered(
 
 
 async def test_response_that_hanging_server_stores_late_is_stored(
-    kind: str, server: DatabaseServer, caplog: pytest.LogCaptureFixture
+    kind: str, server: DatabaseServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    clock = LoopClock(monkeypatch)
     hangs: list[bool] = []
 
     async def hang(name: str) -> None:
@@ -207,12 +208,13 @@ async def test_response_that_hanging_server_stores_late_is_stored(
             hangs.append(True)
             server.freeze()
 
-    records = HASTY[kind](server.url, timeout=2.0)
+    records = HASTY[kind](server.url, timeout=30.0)
     final = done(await Server(records).streamed())
     here = Server(WatchedRecords(records, before=hang))
     keeping = asyncio.create_task(here.writer.write_streamed(final, Transcript(), stored(), ResponseExtras({})))
     # The reply counts as lost; the server has received the commit, and makes it once it continues.
-    await until(lambda: "outcome of a commit unknown" in caplog.text or keeping.done())
+    await clock.passes_until(lambda: "outcome of a commit unknown" in caplog.text or keeping.done())
+    assert not keeping.done()
     server.thaw()
     await keeping
     found = await here.archive.load(final["id"])

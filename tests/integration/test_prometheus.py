@@ -39,10 +39,21 @@ class ScrapedStack:
         self.port = port
 
     def families(self) -> dict[str, Metric]:
-        """Scrape, and return what Prometheus's own parser reads, by the name of the family."""
-        answer = httpx.get(f"http://127.0.0.1:{self.port}/metrics", timeout=60, trust_env=False, verify=False)
-        assert answer.status_code == 200
-        return {family.name: family for family in text_string_to_metric_families(answer.text)}
+        """Scrape, and return what Prometheus's own parser reads, by the name of the family.
+
+        On a busy machine, a scrape may lack the store's gauges, because the store did not answer within two seconds.
+        """
+        found: dict[str, Metric] = {}
+
+        def is_complete() -> bool:
+            nonlocal found
+            answer = httpx.get(f"http://127.0.0.1:{self.port}/metrics", timeout=60, trust_env=False, verify=False)
+            assert answer.status_code == 200
+            found = {family.name: family for family in text_string_to_metric_families(answer.text)}
+            return "llama_stack_responses_queue_length" in found
+
+        wait_until(is_complete)
+        return found
 
     def value(self, name: str, **labels: str) -> float | None:
         """Scrape one value; None without it."""

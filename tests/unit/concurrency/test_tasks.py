@@ -67,7 +67,7 @@ def test_task_of_another_loop_is_started_again_and_not_waited_for() -> None:
     task = LoopTask(run)
 
     async def start() -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await task.wait()
         task.start()
         await asyncio.sleep(0)

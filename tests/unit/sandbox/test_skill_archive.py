@@ -207,18 +207,19 @@ def test_number_of_files_is_bounded() -> None:
     files = {f"s/{number}": b"" for number in range(499)}
     assert len(contents(archive({"s/SKILL.md": MANIFEST, **files}))) == 500
     assert "500 files" in refusal(archive({"s/SKILL.md": MANIFEST, **files, "s/more": b""}))
-    began = time.monotonic()
-    assert "500 files" in refusal(archive({f"s/{number}": b"" for number in range(30_000)}))
-    assert time.monotonic() - began < 30
+    many = archive({f"s/{number}": b"" for number in range(30_000)})
+    began = time.thread_time()
+    assert "500 files" in refusal(many)
+    assert time.thread_time() - began < 15
 
 
 def test_huge_list_of_entries_is_refused_unread() -> None:
     header = ENTRY + bytes(42)
     listed = header * 1_000_000
     zipped = listed + struct.pack("<4s4H2LH", END, 0, 0, 2_000, 2_000, len(listed), 0, 0)
-    began = time.monotonic()
+    began = time.thread_time()
     assert "500 files" in refusal(zipped)
-    assert time.monotonic() - began < 1
+    assert time.thread_time() - began < 1
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])

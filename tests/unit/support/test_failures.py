@@ -67,7 +67,7 @@ def test_failure_is_printed_before_the_run_ends(running: subprocess.Popen[str]) 
 
 
 def test_hung_test_fails_with_its_stack_and_others_still_run(tmp_path: Path) -> None:
-    with started(tmp_path, "--numprocesses=1", "--dist=loadfile", "--timeout=2") as process:
+    with started(tmp_path, "--numprocesses=1", "--dist=loadfile", "--timeout=5") as process:
         assert process.stdout is not None
         printed = process.stdout.read()
     assert "FAILED NOW test_fails.py::test_hangs (call)" in printed

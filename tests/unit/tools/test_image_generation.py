@@ -417,7 +417,7 @@ async def test_users_take_turns(served: image_server.ImageServer) -> None:
     begun = Event()
     served.next = [Answer([begun, answer(png(1)).body], headers=image_server.JSON)]  # type: ignore[list-item]
     waiting = [asyncio.create_task(draw(*each)) for each in [(one, first)] * 4 + [(two, second)]]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         begun.set()
         await asyncio.gather(*waiting)

@@ -22,6 +22,7 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.host.web_server import websocket_frames
 from llama_stack_responses.host.web_server.websocket_frames import bound, bound_websocket_frames
 from llama_stack_responses.wire.websocket_data import incoming_of
+from tests.support.clock import LoopClock
 from tests.support.hostile.sockets import BINARY, BROKEN, PING, TEXT, frame
 from tests.support.socket_client import handshake
 from tests.support.waiting import until
@@ -229,9 +230,13 @@ async def test_empty_fragments_that_arrive_slowly_close_the_connection() -> None
     assert b"too slowly" in protocol.transport.written
 
 
-async def test_empty_fragments_that_arrive_fast_reach_their_limit_before_the_time_limit() -> None:
-    protocol = await Server(seconds=0.2).connect()
-    protocol.data_received(frame(TEXT, last=False) + frame(0x0, last=False) * 17_000)
+async def test_empty_fragments_that_arrive_fast_reach_their_limit_before_the_time_limit(loop_clock: LoopClock) -> None:
+    protocol = await Server(seconds=60.0).connect()
+    protocol.data_received(frame(TEXT, last=False) + frame(0x0, last=False) * 15_000)
+    await until(lambda: len(protocol.frames) == 15_001)
+    await loop_clock.passes(100.0)
+    assert not protocol.transport.closed
+    protocol.data_received(frame(0x0, last=False) * 2_000)
     await until(lambda: protocol.transport.closed)
     assert b"too many fragments" in protocol.transport.written
 
