@@ -420,9 +420,11 @@ class Generation:
         self._assembler.calls.client_calls = 0  # those of programs, which wait for them
         self._output_said = len(self._assembler.response["output"])
 
-    def _begun(self, call: ServerCall) -> None:
-        """Note a call of a program that the server runs."""
-        self._waiting[call.call_id] = call
+    async def _begun(self, calls: Sequence[ServerCall]) -> None:
+        """Record calls of a program that the server runs: the next worker repeats only those that it may repeat."""
+        if calls:
+            self._waiting |= {call.call_id: call for call in calls}
+            await self._step()
 
     async def _answered(self, call: ServerCall, output: Output | None) -> None:
         if output is None:

@@ -22,7 +22,7 @@ from .held_output import HeldOutput
 from .timeline import Timeline
 
 Answered = Callable[[ServerCall, Output | None], Awaitable[None]]
-Begun = Callable[[ServerCall], None]
+Begun = Callable[[Sequence[ServerCall]], Awaitable[None]]
 
 logger = get_logger(__name__)
 
@@ -39,7 +39,7 @@ _LOST: Final = (
 )
 
 
-def _nothing_begun(_: ServerCall) -> None:
+async def _nothing_begun(_: Sequence[ServerCall]) -> None:
     pass
 
 
@@ -106,13 +106,18 @@ class ToolExecution:
             answered: awaited with each answer, also to calls of programs, in the order in which the calls finish. The
                 answer of a program that waits for the client is None.
             again: whether an earlier try may have run these calls already.
-            begun: called with each call of a program that the server runs.
+            begun: awaited with calls of a program before the server runs them.
         """
         self._answered, self._begun = answered, begun
-        await gather_or_cancel(self.answer_call(call, again=again) for call in calls if call.program is not None)
-        await gather_or_cancel(self.answer_call(call, again=again) for call in calls if call.program is None)
+        await gather_or_cancel(self._answer_call(call, again=again) for call in calls if call.program is not None)
+        await gather_or_cancel(self._answer_call(call, again=again) for call in calls if call.program is None)
 
-    async def answer_call(self, call: ServerCall, *, again: bool = False) -> None:
+    async def answer_calls(self, calls: Sequence[ServerCall]) -> None:
+        """Record that calls of a program begin, run them at the same time, and close their items."""
+        await self._begun(calls)
+        await gather_or_cancel(self._answer_call(call) for call in calls)
+
+    async def _answer_call(self, call: ServerCall, *, again: bool = False) -> None:
         """Answer one call, and close its item."""
         if call.refused:
             await self._answered(call, await self._toolset.refusal(call))
@@ -147,9 +152,7 @@ class ToolExecution:
         self._event_buffer.put(calls.make(made_by(function.kind, program), function.name, arguments))
         if not function.kind.hosted:
             return None
-        call = replace(calls.server_calls.pop(), program=program)
-        self._begun(call)
-        return call
+        return replace(calls.server_calls.pop(), program=program)
 
     def output(self) -> Sequence[Json]:
         """Return the items of the response."""

@@ -84,8 +84,8 @@ class ItemReporter(Protocol):
         """
         ...
 
-    async def answer_call(self, call: ServerCall) -> None:
-        """Run a call of a program, and close its item."""
+    async def answer_calls(self, calls: Sequence[ServerCall]) -> None:
+        """Record that calls of a program begin, run them at the same time, and close their items."""
         ...
 
     def output(self) -> Sequence[Json]:

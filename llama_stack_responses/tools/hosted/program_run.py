@@ -10,7 +10,6 @@ from typing import Any, Final
 import orjson
 
 from ...concurrency.offloading import computed
-from ...concurrency.tasks import gather_or_cancel
 from ...core.arguments import decoded_arguments
 from ...core.errors import ApiError
 from ...core.program_calls import ProgramRecord, unfinished_programs
@@ -160,7 +159,7 @@ class ProgramRun:
         try:
             await self._make(step.calls[len(self._positions) :], running)
         finally:
-            await gather_or_cancel(self._reporter.answer_call(call) for call in running)
+            await self._reporter.answer_calls(running)
             self._record = self._latest()
         before = len(self._results)
         numbers = [number for number in step.waiting if self._positions[number] is not None]

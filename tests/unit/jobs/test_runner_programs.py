@@ -1,4 +1,4 @@
-"""A background response with programs: a lost worker never causes a finished call to be repeated."""
+"""A background response with programs: a lost worker never causes a call to be repeated that may not be repeated."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class Lookup:
     """A hosted tool of programs, which answers with its argument.
 
     Attributes:
-        ran: the arguments of its calls that it has answered.
+        begun: the arguments of its calls.
     """
 
     def __init__(self, repeatable: bool) -> None:
-        self.ran: list[str] = []
+        self.begun: list[str] = []
         self._repeatable = repeatable
 
     def make(self, _: Json, __: CreateRequest) -> Lookup:
@@ -77,9 +77,9 @@ class Lookup:
         return [Function(chat, kind, self._run, repeatable=self._repeatable, callers=frozenset({"programmatic"}))]
 
     async def _run(self, invocation: Invocation) -> Outcome:
-        await turns(3)
         query = (await invocation.arguments())["query"]
-        self.ran.append(query)
+        self.begun.append(query)
+        await turns(3)
         return Outcome(query, {"output": query})
 
     def handles(self) -> Collection[str]:
@@ -116,7 +116,7 @@ class JobHarness:
 @pytest.mark.parametrize("repeatable", [True, False], ids=["repeatable", "once"])
 @pytest.mark.parametrize("read", [True, False], ids=["read", "unread"])
 @pytest.mark.parametrize("steps", range(0, 140, 5))
-async def test_worker_killed_at_any_step_repeats_no_finished_call_of_a_program(
+async def test_next_worker_repeats_only_repeatable_calls_of_a_program(
     records: WatchedRecords, steps: int, read: bool, repeatable: bool
 ) -> None:
     first = JobHarness(records, [text("Let me look."), PROGRAM, finish("tool_calls")], repeatable=repeatable)
@@ -145,6 +145,7 @@ async def test_worker_killed_at_any_step_repeats_no_finished_call_of_a_program(
     assert all(item["output"] or item["error"] or item["status"] == "incomplete" for item in calls)
     completed = [json.loads(item["arguments"])["query"] for item in calls if item["status"] == "completed"]
     assert len(completed) == len(set(completed)), "a finished call was repeated"
+    assert repeatable or not {*first.lookup.begun} & {*second.lookup.begun}, "a call that may have run was run again"
     asked = [item for item in final["output"] if item["type"] == "function_call"]
     if final["output"][-1]["type"] != "program_output":
         [ask] = asked
