@@ -28,6 +28,8 @@ def archives_with(contents: Admission, current_user: Callable[[], Owner]) -> Ope
                     raise InvalidSkill(f"Its archive and files have more than {contents.per_user} bytes, the maximum.")
                 reservation.add(size)
 
+            if not data:
+                raise InvalidSkill("Its data is empty, as in the tools of a response. Send its archive.")
             count(decoded_bytes(data))
             try:
                 content = await decoded(data)

@@ -450,16 +450,17 @@ def test_container_created_with_skill_shows_it_to_both_tools(client: openai.Open
 @pytest.mark.parametrize(
     ("files", "why"),
     [
-        (None, "Its data is not a zip archive."),
+        (None, "Its data is empty, as in the tools of a response."),
+        (b"text", "Its data is not a zip archive."),
         ({"../SKILL.md": b""}, "The path '../SKILL.md' in its zip archive is not a relative path"),
         ({"SKILL.md": b"", "bomb": bytes(26 * 2**20)}, "Its file 'bomb' has more than 25 MiB."),
     ],
-    ids=["no archive", "path", "bomb"],
+    ids=["echoed", "no archive", "path", "bomb"],
 )
 def test_skill_with_wrong_archive_is_400(
-    client: openai.OpenAI, upstream: Upstream, files: Mapping[str, bytes] | None, why: str
+    client: openai.OpenAI, upstream: Upstream, files: Mapping[str, bytes] | bytes | None, why: str
 ) -> None:
-    wrong = skill("wrong", b"text" if files is None else archive(files))
+    wrong = skill("wrong", archive(files) if isinstance(files, Mapping) else files or b"")
     for tool, path in with_skills(skill(), wrong):
         for more in ({}, {"background": True}, {"stream": True}):
             request: Any = {"model": MODEL, "input": "Hi", "tools": [tool], **more}
