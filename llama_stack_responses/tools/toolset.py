@@ -53,8 +53,8 @@ Makers = Mapping[str, Maker]
 """Tool factories by the type of the entry."""
 
 _NONE_TO_CALL: Final = (
-    "'tool_choice' requires a call of a tool, but this stack has none of the allowed tools. Omit 'tool_choice', or "
-    "allow another tool."
+    "'tool_choice' requires a call of a tool, but the model can call none of the allowed tools: this stack lacks them, "
+    "or only programs may call them. Omit 'tool_choice', or allow another tool."
 )
 
 REFUSED: Final = Unavailable()

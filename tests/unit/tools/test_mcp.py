@@ -517,7 +517,7 @@ async def test_tool_choice_limits_mcp_calls(choice: Any, seen: list[str], ran: l
 async def test_choice_of_missing_mcp_tool_is_refused() -> None:
     choice = {"type": "mcp", "server_label": "s", "name": "none"}
     generation = harness(ANSWER, server=FakeMcp(*TOOLS), tool_choice=choice)
-    with pytest.raises(ApiError, match="requires a call of a tool, but this stack has none"):
+    with pytest.raises(ApiError, match="requires a call of a tool, but the model can call none"):
         await generation.generation.run()
 
 
