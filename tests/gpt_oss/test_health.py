@@ -90,6 +90,7 @@ async def test_health_during_restart_has_reason_and_progress(played: tuple[Engin
     first = threading.Thread(target=engine.accept, args=(READY,))
     first.start()
     await asyncio.to_thread(client.start)
+    await client.ready()
     provider = GptOssAdapter(GptOssConfig(checkpoint="x"), health_seconds=0.1)
     provider._client = client
     assert await message(provider) == "The gpt-oss engine has not answered for 0.1 seconds"
@@ -102,7 +103,7 @@ async def test_health_during_restart_has_reason_and_progress(played: tuple[Engin
         (WARMING, "it is warming up, 4 of 40 steps"),
     ):
         engine.send(frame)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (found := await message(provider)) != f"{DIED}. It is restarting: {progress}":
                 assert found.startswith(f"{DIED}. It is restarting: it")
     first.join()
