@@ -21,6 +21,7 @@ from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.strict import check_stream
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text, tool_call
 from tests.support.variants import add_containers, records, responses_config, traces, variant
+from tests.support.waiting import wait_until
 from tests.support.websocket_client import WebSocketClient
 from tests.support.wire import Json, Wire, error_of, output_text
 
@@ -431,7 +432,7 @@ def test_provider_key_of_queued_job_is_stored_sealed_and_survives_a_kill(
         assert traces(guarded.state_dir, "canary-key-of") == []
         guarded.kill()
     guarded.start()
-    upstream.wait_for("sealed", 8, ended=True, seconds=90)
+    upstream.wait_for("sealed", 8, ended=True)
     for token, response_id in created:
         with Wire(guarded, token) as wire, Reader.of(wire, response_id) as again:
             assert output_text(check_stream(again.read_to_end())) == "one one two"
@@ -447,8 +448,7 @@ def test_provider_key_of_queued_job_is_stored_sealed_and_survives_a_kill(
 @pytest.mark.parametrize("token", [None, "unknown-token"])
 def test_readiness_needs_no_token(guarded: LiveStack, token: str | None) -> None:
     with Wire(guarded, token) as wire:
-        answer = wire.http.get("/ready")
-        assert (answer.status_code, answer.json()["status"]) == (200, "ready")
+        wait_until(lambda: wire.http.get("/ready").json().get("status") == "ready")
         assert wire.get("").status_code == 401
         for method in ("POST", "PUT", "DELETE", "OPTIONS"):
             assert wire.http.request(method, "/ready").status_code == 401

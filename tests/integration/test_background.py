@@ -478,7 +478,7 @@ def test_killed_server_resumes_running_and_queued_responses(small: LiveStack, up
         assert upstream.wait_for(model, ended=True)[0].ended == "client_gone"
     small.start()
     for model, times in (("waiting", 1), ("read", 2), ("unread", 2)):
-        upstream.wait_for(model, times, ended=True, seconds=90)
+        upstream.wait_for(model, times, ended=True)
     with Wire(small) as wire, Reader.of(wire, reader.response_id, reader.last) as again:
         events = reader.events + again.read_to_end()
         assert check_stream(events) == ended(wire, reader.response_id)

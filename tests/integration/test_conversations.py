@@ -362,12 +362,12 @@ def test_two_concurrent_responses_both_extend_the_conversation(wire: Wire, upstr
     with ThreadPoolExecutor(2) as clients:
         answers = clients.map(ask, (NAME, "other"))
         for model in (NAME, "other"):
-            upstream.wait_for(model, chunks=1, seconds=90)
+            upstream.wait_for(model, chunks=1)
         upstream.release("other")
-        wait_until(lambda: len(words(wire, conversation_id)) == 3, seconds=90)
+        wait_until(lambda: len(words(wire, conversation_id)) == 3)
         upstream.release(NAME)
         assert list(answers) == [200, 200]
-    wait_until(lambda: len(words(wire, conversation_id)) == 5, seconds=90)
+    wait_until(lambda: len(words(wire, conversation_id)) == 5)
     assert words(wire, conversation_id) == ["hello", "to other", "three four", f"to {NAME}", "one two"]
     for model in (NAME, "other"):
         assert roles_and_texts(upstream.requests(model)[0].body["messages"]) == [
@@ -410,6 +410,6 @@ def test_cancelled_response_adds_nothing_to_its_conversation(wire: Wire, upstrea
     upstream.script(NAME, reply(text("one ", "two"), hold=1))
     conversation_id = begin(wire, user("hello"))
     response = wire.create(model=MODEL, input="q", conversation=conversation_id, background=True)
-    upstream.wait_for(NAME, chunks=1, seconds=90)
+    upstream.wait_for(NAME, chunks=1)
     assert wire.http.post(f"/responses/{response['id']}/cancel").json()["status"] == "cancelled"
     assert words(wire, conversation_id) == ["hello"]

@@ -256,8 +256,8 @@ def test_stalled_readers_of_background_response_delay_nothing_within_bounded_mem
     path = f"/v1/responses/{response['id']}?stream=true"
     with ExitStack() as open_all:
         readers = [open_all.enter_context(SocketClient(stack, None, 32_768, path)) for _ in range(READERS)]
-        assert upstream.wait_for("followed", ended=True, seconds=180)[0].ended == "completed"
-        wait_until(lambda: wire.retrieve(response["id"])["status"] == "completed", 180)
+        assert upstream.wait_for("followed", ended=True)[0].ended == "completed"
+        wait_until(lambda: wire.retrieve(response["id"])["status"] == "completed")
         assert memory(stack) - before < 300  # of the 720 that all readers still have to get
         for reader in (readers[0], readers[-1]):
             assert reader.read_all().count(b"event: response.output_text.delta\n") == FOLLOWED

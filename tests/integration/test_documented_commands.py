@@ -168,7 +168,7 @@ def test_scale_out_commands_start_servers_that_act_as_one(
         config = terminal.folder / "DIR" / "nginx.conf"
         for port, instead in ports.items():
             config.write_text(config.read_text().replace(f"127.0.0.1:{port}", f"127.0.0.1:{instead}"))
-        wait_for_line(lines.start("redis-server"), "Ready to accept connections", 90)
+        wait_for_line(lines.start("redis-server"), "Ready to accept connections", 180)
         lines.leave_out("vllm serve", "vLLM needs a GPU; the model server of the tests takes its place")
         lines.run("export RESPONSES_SECRET")
         servers = [lines.start("STATE_DIR=state-1"), lines.start("STATE_DIR=state-2")]
@@ -217,7 +217,7 @@ def test_operator_commands_show_and_delete_stored_responses(terminal: Terminal, 
         assert " failed " in lines.run("llama-stack-responses list")
         assert "Three." in lines.run("llama-stack-responses show")
         assert first["id"] in lines.run("llama-stack-responses chain")
-        wait_for_line(lines.start("llama-stack-responses tail"), last["id"], 60)
+        wait_for_line(lines.start("llama-stack-responses tail"), last["id"], 180)
         assert re.search(r"\b3\b", lines.run("llama-stack-responses stats"))
         lines.run("llama-stack-responses queue")
         lines.run("llama-stack-responses export")

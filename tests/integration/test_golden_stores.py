@@ -68,7 +68,7 @@ def stack(
 
 def await_end(wire: Wire, name: str) -> None:
     """Wait until a response has ended."""
-    wait_until(lambda: wire.retrieve(name)["status"] not in ("queued", "in_progress"), seconds=90)
+    wait_until(lambda: wire.retrieve(name)["status"] not in ("queued", "in_progress"))
 
 
 def test_responses_of_an_earlier_version_are_answered_as_before(golden: GoldenStore, stack: LiveStack) -> None:

@@ -317,9 +317,9 @@ def test_killed_server_repeats_only_read_only_mcp_calls(own: LiveStack, upstream
     own.kill()
     own.start()
     with Wire(own) as wire:
-        wait_until(lambda: mcp.held("hold_safely") == held["hold_safely"] + 2, 90)
+        wait_until(lambda: mcp.held("hold_safely") == held["hold_safely"] + 2)
         mcp.release()
-        wait_until(lambda: all(wire.retrieve(each)["status"] == "completed" for each in queued.values()), 90)
+        wait_until(lambda: all(wire.retrieve(each)["status"] == "completed" for each in queued.values()))
         lost, again = [wire.retrieve(queued[name]) for name in names]
         for each in queued.values():
             check_stream(wire.replay(each))

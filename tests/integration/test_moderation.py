@@ -128,7 +128,7 @@ def test_flagged_output_is_cut_and_ends_the_generation(
     assert "violence" in response["output"][0]["content"][1]["refusal"]
     assert "A bad" not in json.dumps(streamed.events)
     assert response["moderation"]["output"]["flagged"]
-    wait_until(lambda: upstream.requests(NAME)[0].ended == "client_gone", seconds=90)
+    wait_until(lambda: upstream.requests(NAME)[0].ended == "client_gone")
 
 
 def test_unflagged_output_streams_the_same_events_with_blocking(client: openai.OpenAI, upstream: Upstream) -> None:
@@ -153,7 +153,7 @@ def test_flagged_reasoning_and_arguments_are_blocked(client: openai.OpenAI, upst
 
 def test_background_response_with_flagged_input_is_blocked(client: openai.OpenAI, upstream: Upstream) -> None:
     begun = client.responses.create(model=MODEL, input="bad", background=True, **BLOCKED["moderation"])
-    wait_until(lambda: client.responses.retrieve(begun.id).status == "incomplete", seconds=90)
+    wait_until(lambda: client.responses.retrieve(begun.id).status == "incomplete")
     assert kinds(stored(client, begun.id)) == [["refusal"]]
     assert upstream.requests(NAME) == []
 

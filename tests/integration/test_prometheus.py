@@ -116,7 +116,7 @@ def test_gauges_follow_open_streams_and_queued_jobs(scraped: ScrapedStack, wire:
         upstream.script(NAME, ANSWER)
         upstream.release(NAME)
         reader.read_to_end()
-    wait_until(lambda: gauge("queue_length") == 0, seconds=90)
+    wait_until(lambda: gauge("queue_length") == 0)
     wait_until(lambda: gauge("responses_running", kind="detached") == 0)
     wait_until(lambda: gauge("connections_open", kind="websocket") == 0)
     assert gauge("queue_age_seconds") == 0

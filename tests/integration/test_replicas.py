@@ -293,7 +293,7 @@ class Load:
     def wait_for(self, more: int) -> None:
         """Wait until `more` further responses are acknowledged."""
         enough = len(self.response_ids) + more
-        wait_until(lambda: len(self.response_ids) >= enough or any(each.done() for each in self._asking), seconds=90)
+        wait_until(lambda: len(self.response_ids) >= enough or any(each.done() for each in self._asking))
 
     def _ask(self) -> None:
         while not self._done.is_set():

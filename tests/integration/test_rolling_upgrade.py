@@ -56,7 +56,7 @@ class Load:
     def more(self) -> None:
         """Wait for some more responses."""
         before = len(self.response_ids)
-        wait_until(lambda: len(self.response_ids) >= before + 2 * CLIENTS or bool(self.failures), seconds=90)
+        wait_until(lambda: len(self.response_ids) >= before + 2 * CLIENTS or bool(self.failures))
 
     def _run(self) -> None:
         previous: str | None = None
@@ -75,7 +75,7 @@ class Load:
         request = {"model": "local/slow", "input": "Count.", "previous_response_id": previous, **form}
         streamed = final(wire.stream(**request)) if "stream" in form else wire.create(**request)
         if "background" in form:
-            wait_until(lambda: wire.retrieve(streamed["id"])["status"] not in ("queued", "in_progress"), seconds=90)
+            wait_until(lambda: wire.retrieve(streamed["id"])["status"] not in ("queued", "in_progress"))
             streamed = wire.retrieve(streamed["id"])
         assert streamed["status"] == "completed", f"{form}: {streamed['status']}, {streamed['error']}"
         assert output_text(streamed).endswith("word19 ")
@@ -129,7 +129,7 @@ def test_servers_replaced_one_by_one_under_load_fail_no_request(servers: list[Li
             address.change(name, f"{name}down ")
             assert server.stop(grace=120) != -signal.SIGKILL
             server.start()
-            assert httpx.get(f"{server.base_url}/v1/ready", timeout=60, trust_env=False).status_code == 200
+            wait_until(server.is_ready)
             address.change(f"{name}down ", f"server 127.0.0.1:{server.port} ")
             load.more()
     assert load.failures == []

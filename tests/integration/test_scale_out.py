@@ -114,7 +114,7 @@ def test_websocket_behind_nginx_keeps_its_server(address: Nginx, wire: Wire, ups
         stored = websocket.response()
         websocket.ask(model="local/m", input="Count.")
         websocket.until("response.output_text.delta")
-    assert upstream.wait_for("m", ended=True, seconds=90)[0].ended == "client_gone"
+    assert upstream.wait_for("m", ended=True)[0].ended == "client_gone"
     for _ in range(2):
         wire.create(model="local/echo", input="third", previous_response_id=stored["id"])
         contents = [content for _, content in roles_and_texts(upstream.requests("echo")[-1].body["messages"])]
@@ -144,12 +144,10 @@ def test_killed_server_behind_nginx_is_skipped_and_its_job_continues(
     for number in range(4):
         with Wire(address) as another:
             assert output_text(another.create(model="local/echo", input=f"number {number}")) == f"number {number}"
-    wait_until(lambda: wire.retrieve(work)["status"] == "completed", seconds=90)
+    wait_until(lambda: wire.retrieve(work)["status"] == "completed")
     assert output_text(wire.retrieve(work)).endswith("one two three")
     paths = [f"/{reader.response_id}" for reader in (one, two)]
-    wait_until(
-        lambda: sorted(wire.get(path).json().get("status") for path in paths) == ["completed", "failed"], seconds=90
-    )
+    wait_until(lambda: sorted(wire.get(path).json().get("status") for path in paths) == ["completed", "failed"])
 
 
 def whole(reader: Reader) -> bool:

@@ -392,7 +392,7 @@ def test_killed_server_repeats_only_the_unanswered_search(mortal: LiveStack, ups
         reader.read_to_death()
     gate.set()
     mortal.start()
-    upstream.wait_for(NAME, 3, ended=True, seconds=90)
+    upstream.wait_for(NAME, 3, ended=True)
     with Wire(mortal) as wire, Reader.of(wire, reader.response_id, reader.last) as again:
         events = reader.events + again.read_to_end()
         response = check_stream(events)

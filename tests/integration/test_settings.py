@@ -343,7 +343,7 @@ def test_websocket_client_that_does_not_read_is_disconnected(
     with WebSocketClient(configured.stack) as websocket:
         websocket.ask(model="local/much", input="x")
         response = websocket.event()["response"]
-        [record] = upstream.wait_for("much", ended=True, seconds=90)
+        [record] = upstream.wait_for("much", ended=True)
         assert record.ended == "client_gone"
         wait_until(lambda: wire.retrieve(response["id"])["status"] != "in_progress")
         assert wire.retrieve(response["id"])["status"] == "cancelled"

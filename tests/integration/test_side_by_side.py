@@ -95,7 +95,7 @@ def servers(
             LiveStack(config, before, folder / "old", host=host, fork=False) as old,
             LiveStack(config, env, folder / "new", host=host) as new,
         ):
-            assert httpx.get(f"{new.base_url}/v1/ready", trust_env=False).status_code == 200
+            wait_until(new.is_ready)
             yield Pair(old, new)
 
 
@@ -179,7 +179,7 @@ def test_idempotency_key_of_one_version_is_known_to_the_other(pair: Pair) -> Non
                 f"{server.base_url}/v1/responses",
                 json={"model": "local/plain", "input": "once"},
                 headers={"idempotency-key": f"key-{number}"},
-                timeout=60,
+                timeout=240,
                 trust_env=False,
             ).json()["id"]
             for server in (writer, reader)
@@ -217,7 +217,7 @@ def test_each_version_finishes_the_background_responses_of_the_other_when_that_d
         upstream.release("held")
         with StoreClient(other) as asking:
             for name in names:
-                wait_until(partial(has_ended, asking, name), seconds=90, every=0.25)
+                wait_until(partial(has_ended, asking, name), every=0.25)
                 found = asking.about_response(name)
                 assert found["response"]["status"] == "completed"
                 assert [each["sequence_number"] for each in found["events"]] == list(range(len(found["events"])))

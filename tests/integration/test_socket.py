@@ -231,7 +231,7 @@ def test_websocket_disconnect_ends_running_and_waiting_responses(
         websocket.ask("b", model="local/left-b", input="x")
         ids = [websocket.until("response.output_text.delta", lane)[0]["response"]["id"] for lane in ("a", "b")]
     for model in ("left-a", "left-b"):
-        [record] = upstream.wait_for(model, ended=True, seconds=90)
+        [record] = upstream.wait_for(model, ended=True)
         assert record.ended == "client_gone"
     for response_id in ids:
         wait_until(partial(is_stored, wire, response_id))

@@ -46,7 +46,7 @@ def test_steered_response_ends_at_a_stop_point_and_is_continued(
     assert [(item["type"], item["status"]) for item in first["output"]] == [("reasoning", "completed")]
     assert (second["previous_response_id"], output_text(second)) == (first_id, "Right it is.")
     assert (second["instructions"], second["temperature"]) == ("Be brief.", 0.5)
-    cut, following = upstream.wait_for(model, 2, ended=True, seconds=90)
+    cut, following = upstream.wait_for(model, 2, ended=True)
     assert cut.ended == "client_gone"
     assert roles_and_texts(following.body["messages"]) == [
         *(("system", "Be brief."), ("user", "Go."), ("user", "Go right."), ("user", "Now."))
@@ -85,7 +85,7 @@ def test_steering_input_waits_for_the_output_of_a_client_call(stack: LiveStack, 
     with WebSocketClient(stack) as websocket:
         websocket.ask("a", input="Weather?", **request)
         events = websocket.until("response.in_progress", "a")
-        upstream.wait_for("calls", chunks=1, seconds=90)
+        upstream.wait_for("calls", chunks=1)
         first_id = events[0]["response"]["id"]
         websocket.steer(first_id, "In Celsius.")
         steer = answers_of(websocket, "accepted", "a")["steer"]

@@ -155,7 +155,7 @@ def ended(wire: Wire, response_id: str, status: str) -> Json:
         answer = wire.get(f"/{response_id}")
         return answer.is_success and answer.json()["status"] == status
 
-    wait_until(has_ended, seconds=90)
+    wait_until(has_ended)
     return wire.retrieve(response_id)
 
 

@@ -111,7 +111,7 @@ def check_stop_under_a_stream(stack: LiveStack, upstream: Upstream) -> Json:
         assert check_stream(events)["error"] == failed["error"]
         assert websocket.closed()[0] == silent.closed()[0] == 1012
     for model in ("slow", "turn"):
-        assert upstream.wait_for(model, ended=True, seconds=90)[0].ended == "client_gone"
+        assert upstream.wait_for(model, ended=True)[0].ended == "client_gone"
     return failed
 
 

@@ -177,8 +177,8 @@ class StackWithKilledWorker:
         self._kept.append(
             self._other.create(model="local/echo", input="go on", previous_response_id=self._kept[0]["id"])
         )
-        wait_until(lambda: self._other.get(f"/{self._cut.response_id}").is_success, seconds=90, every=0.25)
-        wait_until(lambda: self._other.retrieve(self._response_id)["status"] == "completed", seconds=90, every=0.25)
+        wait_until(lambda: self._other.get(f"/{self._cut.response_id}").is_success, every=0.25)
+        wait_until(lambda: self._other.retrieve(self._response_id)["status"] == "completed", every=0.25)
         self._kept.append(self._other.retrieve(self._response_id))
         with Workers(self._server) as healed:
             assert self._dead not in healed.wires

@@ -84,7 +84,7 @@ class OtherUser:
         """Wait until a round has begun and ended since the call."""
         wanted = self._begun + 1  # not the current round, which may have begun before
         self._asked.set()
-        wait_until(lambda: self._failure is not None or self._rounds >= wanted, 120)
+        wait_until(lambda: self._failure is not None or self._rounds >= wanted)
         if self._failure is not None:
             raise AssertionError("the other user was not served") from self._failure
 

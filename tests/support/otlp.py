@@ -84,7 +84,7 @@ class Collector:
         def found() -> list[Span]:
             return [span for span in self._spans[trace_id] if span.scope == SCOPE]
 
-        wait_until(lambda: len(found()) >= count, seconds=90)
+        wait_until(lambda: len(found()) >= count)
         return found()
 
     def all_spans(self, trace_id: str) -> list[Span]:
@@ -103,7 +103,7 @@ class Collector:
                 if wanted <= {key.replace(".", "_"): v for key, v in each.attributes.items()}.items()
             ]
 
-        wait_until(lambda: bool(found()), seconds=90)
+        wait_until(lambda: bool(found()))
         return found()
 
     def _take(self, request: ReceivedRequest) -> Answer:

@@ -127,6 +127,10 @@ class LiveStack:
         self.stop()
         self.start()
 
+    def is_ready(self) -> bool:
+        """Whether it says that a load balancer may send it requests."""
+        return httpx.get(f"{self.base_url}/v1/ready", timeout=60, trust_env=False, verify=False).status_code == 200
+
     def tail(self, lines: int = 40) -> str:
         """Return the last lines of its log, for the message of a failed test."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])

@@ -166,7 +166,7 @@ def _refused(wire: Wire, upstream: Upstream) -> str:
     )
     body = {"model": "local/busy", "input": "Translate the newsletter.", "background": True}
     response_id = str(wire.post(body).json()["id"])
-    wait_until(lambda: wire.retrieve(response_id)["status"] == "failed", seconds=90)
+    wait_until(lambda: wire.retrieve(response_id)["status"] == "failed")
     return response_id
 
 

@@ -111,7 +111,7 @@ class Upstream:
         return [RecordedChat(**record) for record in answer.json()]
 
     def wait_for(
-        self, model: str, count: int = 1, *, ended: bool = False, chunks: int = 0, seconds: float = 60.0
+        self, model: str, count: int = 1, *, ended: bool = False, chunks: int = 0, seconds: float = 180.0
     ) -> list[RecordedChat]:
         """Wait for `count` requests for `model`, each with `chunks` sent (and ended, with `ended`); return all."""
         deadline = time.monotonic() + seconds

@@ -3,11 +3,15 @@
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Final
 
 from llama_stack_responses.jobs.event_log import EventLog
 
+SECONDS: Final = 180.0
+"""Far more than a wait takes, even for a lease that expires or for secrets that are compared each minute."""
 
-def wait_until(holds: Callable[[], bool], seconds: float = 60.0, every: float = 0.05) -> None:
+
+def wait_until(holds: Callable[[], bool], seconds: float = SECONDS, every: float = 0.05) -> None:
     """Wait until the condition holds, checked `every` so many seconds; AssertionError if it does not in time."""
     deadline = time.monotonic() + seconds
     while not holds():
@@ -15,7 +19,7 @@ def wait_until(holds: Callable[[], bool], seconds: float = 60.0, every: float = 
         time.sleep(every)
 
 
-async def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
+async def until(holds: Callable[[], bool], seconds: float = SECONDS) -> None:
     """Wait until the condition holds, without blocking the event loop."""
     pause = 0.001
     async with asyncio.timeout(seconds):

@@ -15,5 +15,5 @@ with group_killed_with_parent(server.pid):
 
 def test_group_killed_with_parent_ends_workers_of_killed_benchmark() -> None:
     # The pipe ends when the last process has ended that inherited it.
-    killed = subprocess.run([sys.executable, "-c", _KILLED], stdout=subprocess.PIPE, check=False, timeout=60)
+    killed = subprocess.run([sys.executable, "-c", _KILLED], stdout=subprocess.PIPE, check=False, timeout=240)
     assert killed.returncode == -9

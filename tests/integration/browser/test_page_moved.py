@@ -65,7 +65,7 @@ def test_response_of_a_killed_server_shows_both_tries(browser: Browser, mortal: 
     mortal.start()
     with Wire(mortal) as wire:
         created = reader.response_id
-        wait_until(lambda: wire.retrieve(created)["status"] == "completed", seconds=90)
+        wait_until(lambda: wire.retrieve(created)["status"] == "completed")
         view = wire.http.get(f"/ui/responses/{created}").json()
         [lost, answered] = view["timing"]["rounds"]
         assert (lost["kind"], answered["kind"], view["timing"]["tries"]) == ("interrupted", "answer", 2)

@@ -36,7 +36,7 @@ def has_ended(at: Attacker, response_id: str) -> bool:
 @ATTACKS.add()
 def background_responses_with_large_instructions(at: Attacker) -> None:
     response_id = begin(at, "local/done", instructions=LARGE)
-    wait_until(lambda: has_ended(at, response_id), 120, every=0.5)
+    wait_until(lambda: has_ended(at, response_id), every=0.5)
     assert at.wire.retrieve(response_id)["status"] == "completed"
     at.others_turn()
 

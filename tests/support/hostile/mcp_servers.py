@@ -114,7 +114,7 @@ def mcp_results_of_many_running_responses(at: Attacker) -> None:
             body = {"model": f"local/{model}", "input": "x", "tools": [tool], "stream": True}
             open_all.enter_context(SocketClient(at.stack, body, None, "/v1/responses", at.headers))
         for model in models:
-            at.upstream.wait_for(model, 2, seconds=120)
+            at.upstream.wait_for(model, 2)
         at.others_turn()
     results = [at.upstream.requests(model)[-1].body["messages"][-1]["content"] for model in models]
     held = sum(each.startswith("x") for each in results)

@@ -58,7 +58,7 @@ def test_reader_that_has_enough_ends_a_command_silently(command: str, state: Pat
         stdout=writing,
         stderr=subprocess.PIPE,
         check=False,
-        timeout=60,
+        timeout=240,
     )
     os.close(writing)
     assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, b"")
@@ -96,7 +96,7 @@ def piped(command: str, state: Path, ending: str, **environment: str) -> tuple[i
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )
     return ended.returncode, ended.stdout, ended.stderr
 
@@ -168,7 +168,7 @@ def interrupted(module: str, command: str, folder: Path) -> tuple[int, str, str]
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )
     return ended.returncode, ended.stdout, ended.stderr
 
@@ -192,7 +192,7 @@ def test_ctrl_c_ends_tail_silently(state: Path) -> None:
         assert tail.stdout
         tail.stdout.readline()
         tail.send_signal(signal.SIGINT)
-        _, errors = tail.communicate(timeout=60)
+        _, errors = tail.communicate(timeout=240)
     assert (tail.returncode, errors) == (130, "")
 
 

@@ -51,7 +51,7 @@ def test_delete_of_owner_on_terminal_removes_everything(tmp_path: Path) -> None:
     environment = {**os.environ, "STATE_DIR": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", program, "delete", "--owner=", "--yes", "--config", STARTER]
     ended = subprocess.run(
-        command, env=environment, stdout=subprocess.PIPE, stderr=child, text=True, check=False, timeout=60
+        command, env=environment, stdout=subprocess.PIPE, stderr=child, text=True, check=False, timeout=240
     )
     os.close(child)
     assert ended.returncode == 0
@@ -59,5 +59,5 @@ def test_delete_of_owner_on_terminal_removes_everything(tmp_path: Path) -> None:
     assert not os.read(parent, 1000).replace(b"\r", b"").replace(b"\x1b[K", b""), "the count is removed"
     os.close(parent)
     listed = [*command[:3], "list", "--json", "--config", STARTER]
-    left = subprocess.run(listed, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    left = subprocess.run(listed, env=environment, capture_output=True, text=True, check=True, timeout=240)
     assert '"principal": ""' not in left.stdout

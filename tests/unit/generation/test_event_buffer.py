@@ -93,14 +93,14 @@ async def test_end_wakes_waiting_reader() -> None:
     assert await reader is None
 
 
-async def test_cancelled_reader_leaves_events_to_next_reader() -> None:
+async def test_cancelled_reader_leaves_events_to_next_reader(loop_clock: LoopClock) -> None:
     event_buffer = EventBuffer(wanted=True)
-    reader = await started(event_buffer.get(0.2))
+    reader = await started(event_buffer.get(100.0))
     reader.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reader
     event_buffer.put(events(0))
-    await asyncio.sleep(0.25)
+    await loop_clock.passes(200.0)
     assert await event_buffer.get(SILENCE) == events(0)
 
 

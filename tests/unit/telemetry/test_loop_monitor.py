@@ -167,7 +167,7 @@ def test_stopped_process_is_not_reported_as_hold() -> None:
         process.send_signal(signal.SIGSTOP)
         time.sleep(3)
         process.send_signal(signal.SIGCONT)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=240)
     assert output == "went on\n"
 
 
