@@ -41,7 +41,7 @@ from .support.processes import kill, settings, wait_for
 
 GREEDY = SamplingParams(max_tokens=20, temperature=0.0)
 LONG = SamplingParams(max_tokens=1500, temperature=0.0)
-SECONDS = 60
+SECONDS = 180
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -211,10 +211,11 @@ def killed_at_its_first_word(client: openai.OpenAI, engine: int) -> Response:
 
 
 def test_killed_engine_fails_response_and_restarts(stack: LiveStack, client: openai.OpenAI) -> None:
+    patient = client.with_options(max_retries=9)  # on a busy machine, an engine starts for minutes
     for _ in range(5):
         pid = engine_pid(stack)
         last = killed_at_its_first_word(client, pid)
-        assert client.responses.create(input=QUESTION, **GREEDY).output_text == ANSWER
+        assert patient.responses.create(input=QUESTION, **GREEDY).output_text == ANSWER
         assert has_ended(pid)
         assert not has_ended(engine_pid(stack))
         if last.status != "completed":

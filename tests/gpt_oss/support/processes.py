@@ -22,7 +22,7 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def wait_for(true: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_for(true: Callable[[], bool], seconds: float = 180.0) -> None:
     """Poll until `true()` is true. Raise TimeoutError after `seconds`."""
     deadline = time.monotonic() + seconds
     while not true():
