@@ -21,6 +21,7 @@ from llama_stack_responses.store.postgres import PostgresRecords
 from llama_stack_responses.store.records import Records
 from llama_stack_responses.store.redis import RedisRecords
 from llama_stack_responses.store.sqlite import SqliteRecords
+from tests.support.valkey import PATIENCE
 
 SECONDS: Final = 60.0
 """How long a server may take for an answer on a busy machine."""
@@ -102,10 +103,18 @@ def _host_sqlite(place: BackendLocation, clock: Clock) -> Records:
     return KeyValueRecords(connect, clock=clock)
 
 
+class PatientRedisConfig(RedisKVStoreConfig):  # type: ignore[misc]  # the host has no types
+    """The host's configuration with longer timeouts than the five seconds of the client library."""
+
+    @property
+    def url(self) -> str:
+        return f"{super().url}?{PATIENCE}"
+
+
 def _host_redis(place: BackendLocation, clock: Clock) -> Records:
     async def connect() -> RedisKVStoreImpl:
         address = urlsplit(place.url_of("host-redis"))
-        opened = RedisKVStoreImpl(RedisKVStoreConfig(host=address.hostname, port=address.port))
+        opened = RedisKVStoreImpl(PatientRedisConfig(host=address.hostname, port=address.port))
         await opened.initialize()
         return opened
 

@@ -31,10 +31,10 @@ async def test_check_that_takes_too_long_is_refused_and_keeps_its_place(monkeypa
     clock = LoopClock(monkeypatch)
     checks, released = GrammarChecks(places=2, seconds=60), threading.Event()
     late = [asyncio.create_task(checks.check(slow_until(released))) for _ in range(2)]
-    for each in late:
-        await clock.passes_until(each.done)
+    for check in late:
+        await clock.passes_until(check.done)
         with pytest.raises(InvalidRequest, match="The schema was not checked within 60 seconds: use a simpler one"):
-            await each
+            await check
     refused = asyncio.create_task(checks.check(GOOD))
     await clock.passes_until(refused.done)
     with pytest.raises(QueueFullError, match="The schemas of other requests are still being checked"):

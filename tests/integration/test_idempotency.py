@@ -172,7 +172,7 @@ def test_waiting_request_is_sent_again_after_a_refusal(wire: Wire, upstream: Ups
     """A request that waits for another one with its key runs itself when the other is refused."""
     upstream.script(NAME, [error(400, "Not now.", delay=0.5), WHOLE])
     with ThreadPoolExecutor(2) as clients:
-        answers = [clients.submit(send, wire, "anew", stream=True) for _ in range(2)]
+        answers = [clients.submit(send, wire, "anew") for _ in range(2)]
     assert sorted(answer.result().status_code for answer in answers) == [200, 400]
     assert len(upstream.requests(NAME)) == 2
 
