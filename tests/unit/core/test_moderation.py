@@ -117,9 +117,33 @@ def test_texts_of_output_are_checked() -> None:
         called("1"),
         {"type": "custom_tool_call", "call_id": "2", "name": "g", "input": "abc"},
         {"type": "code_interpreter_call", "code": "print(1)", "outputs": [{"type": "logs", "logs": "1"}]},
-        {"type": "web_search_call", "action": {"query": "otters"}},
     ]
     assert output_texts(output) == ["Long.", "Short.", "Hello", '{"a":1}', "abc", "print(1)"]
+
+
+@pytest.mark.parametrize(
+    ("called", "texts"),
+    [
+        (
+            {"type": "web_search_call", "action": {"type": "search", "query": "otters", "sources": [{"url": "a"}]}},
+            ["otters"],
+        ),
+        ({"type": "web_search_call", "action": {"type": "find_in_page", "url": "b", "pattern": "c"}}, ["b", "c"]),
+        ({"type": "file_search_call", "queries": ["d", "e"], "results": [{"text": "f"}]}, ["d", "e"]),
+        ({"type": "image_generation_call", "revised_prompt": "An otter", "result": "AAAA"}, ["An otter"]),
+        ({"type": "shell_call", "action": {"commands": ["ls", "rm a"], "timeout_ms": 1}}, ["ls", "rm a"]),
+        ({"type": "local_shell_call", "action": {"type": "exec", "command": ["ls", "-l"], "env": {}}}, ["ls", "-l"]),
+        (
+            {"type": "apply_patch_call", "operation": {"type": "create_file", "path": "a.py", "diff": "+x"}},
+            ["a.py", "+x"],
+        ),
+        ({"type": "computer_call", "actions": [{"type": "type", "text": "hi"}]}, ["hi"]),
+        ({"type": "program", "code": "return 1", "fingerprint": "x"}, ["return 1"]),
+        ({"type": "program_output", "result": "1"}, []),
+    ],
+)
+def test_arguments_of_calls_of_every_kind_are_checked(called: Json, texts: list[str]) -> None:
+    assert output_texts([called]) == texts
 
 
 # Refused items
