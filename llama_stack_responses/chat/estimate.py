@@ -18,7 +18,7 @@ _MESSAGE_TOKENS: Final = 4
 _MEDIA_TOKENS: Final = 1_000
 """Tokens of an image, a file or a sound of any size: their number depends on the model server."""
 
-_MEDIA: Final = frozenset({"image_url", "file", "input_audio"})
+_MEDIA: Final = frozenset({"image_url", "file", "file_data", "input_audio"})
 
 
 _READ: Final = ("messages", "tools", "response_format")
@@ -30,12 +30,24 @@ def estimated_tokens(chat: Json, tokenizer: Tokenizer | None = None) -> int:
     Args:
         tokenizer: counts the texts; field names, additions of a chat template and media are still estimated.
     """
-    texts: list[str] = []
-    around = sum(_gather(chat.get(name), texts) for name in _READ)
-    of_messages = _MESSAGE_TOKENS * len(chat["messages"])
+    read, of_messages = [chat.get(name) for name in _READ], _MESSAGE_TOKENS * len(chat["messages"])
     if tokenizer is None:
-        return (around + sum(map(_size, texts))) // _BYTES_PER_TOKEN + of_messages
-    return around // _BYTES_PER_TOKEN + sum(map(tokenizer, texts)) + of_messages
+        return tokens_of(estimated_bytes(read)) + of_messages
+    texts: list[str] = []
+    around = _gather(read, texts)
+    return tokens_of(around) + sum(map(tokenizer, texts)) + of_messages
+
+
+def estimated_bytes(value: Any) -> int:
+    """Return the UTF-8 bytes of the texts and names in a JSON value; media count as their tokens do."""
+    texts: list[str] = []
+    around = _gather(value, texts)
+    return around + sum(map(_size, texts))
+
+
+def tokens_of(size: int) -> int:
+    """Return the approximate tokens of so many bytes."""
+    return size // _BYTES_PER_TOKEN
 
 
 def _gather(value: Any, texts: list[str]) -> int:
@@ -48,7 +60,7 @@ def _gather(value: Any, texts: list[str]) -> int:
                 _MEDIA_TOKENS * _BYTES_PER_TOKEN if name in _MEDIA else len(name) + _gather(member, texts)
                 for name, member in value.items()
             )
-        case list():
+        case list() | tuple():
             return sum(_gather(member, texts) for member in value)
     return 0
 

@@ -42,8 +42,8 @@ def chat_messages(
         read_reasoning: returns the content of a reasoning item for the model.
     """
     items = list(as_functions(items, names or {}))
-    turn_start = 0 if all_reasoning else _turn_start(items)
-    builder = _Builder(profile, _outputs(items), turn_start, read_reasoning)
+    first = 0 if all_reasoning else turn_start(items)
+    builder = _Builder(profile, _outputs(items), first, read_reasoning)
     if instructions:
         builder.system("system", instructions)
     for number, item in enumerate(items):
@@ -236,7 +236,7 @@ def _outputs(items: Iterable[Json]) -> dict[str, deque[Json]]:
     return waiting
 
 
-def _turn_start(items: Sequence[Json]) -> int:
+def turn_start(items: Sequence[Json]) -> int:
     """Return the index of the last user message, with which the current turn began."""
     numbers = range(len(items) - 1, -1, -1)
     return next((n for n in numbers if items[n]["type"] == "message" and items[n]["role"] == "user"), 0)

@@ -37,6 +37,7 @@ from ..tools.mcp.list_budget import ServerBounds
 from ..tools.registry import tool_makers
 from ..tools.toolset import Makers, Toolset
 from .activity import Activity
+from .cache_diagnostics import CacheDiagnostics, PromptOf, no_prompt
 from .compaction import AutoCompaction
 from .connection_options import ConnectionOptions
 from .context_fit import ContextFit
@@ -71,6 +72,7 @@ class GenerationFactory:
         counts: counts tokens.
         checks: moderates texts.
         large_work: does the work on large conversations.
+        prompt_of: reads the prompt of a stored response.
         fair_yield: schedules concurrent streams.
         timer: has the timeouts of concurrent streams.
         telemetry: records spans and metrics.
@@ -90,6 +92,7 @@ class GenerationFactory:
     counts: TokenCounts
     checks: Checks
     large_work: LargeWork
+    prompt_of: PromptOf = no_prompt
     fair_yield: FairYield = field(default_factory=FairYield)
     timer: SharedTimer = field(default_factory=SharedTimer)
     telemetry: Telemetry = field(default_factory=Telemetry)
@@ -148,7 +151,7 @@ class GenerationFactory:
 
 
 def build_factory(
-    config: ResponsesConfig, dependencies: Dependencies, sealer: Sealer, large_work: LargeWork
+    config: ResponsesConfig, dependencies: Dependencies, sealer: Sealer, large_work: LargeWork, prompt_of: PromptOf
 ) -> GenerationFactory:
     """Return the factory for a configuration."""
     limits, moderation = config.limits, config.moderation
@@ -172,6 +175,7 @@ def build_factory(
         TokenCounts(dependencies.inference, config.profiles),
         Checks(dependencies.moderator, moderation.seconds, moderation.held_characters),
         large_work,
+        prompt_of,
         telemetry=dependencies.telemetry,
         unavailable=dependencies.tool_services.unavailable,
         mcp_approval=config.mcp.require_approval,
@@ -272,6 +276,7 @@ class GenerationContext:
             limits=self.factory.limits,
             telemetry=self.factory.telemetry,
             moderation_filter=self.moderation_filter,
+            cache_diagnostics=self._cache_diagnostics(held),
             progress=progress,
             stop_point=stop_point,
             after_step=after_step,
@@ -306,6 +311,14 @@ class GenerationContext:
         except BaseException:
             held.release()
             raise
+
+    def _cache_diagnostics(self, held: Reservation) -> CacheDiagnostics | None:
+        """Return the comparison with another response's prompt, if the request wants one."""
+        factory, response_id = self.factory, self.request.compared_response_id
+        if response_id is None:
+            return None
+        profile = profile_for(self.request.model, factory.profiles)
+        return CacheDiagnostics(response_id, self.owner, factory.prompt_of, profile, factory.large_work, held.add)
 
     async def _configured(self, items: Sequence[Json]) -> tuple[CreateRequest, Sequence[Json]]:
         """Return the request with the updates among the items, and the items without them."""

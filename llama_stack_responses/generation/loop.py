@@ -23,6 +23,7 @@ from ..tools.mcp.list_budget import ServerBounds
 from ..tools.tool_function import Output
 from ..tools.toolset import SERVERS, Toolset
 from .activity import Running
+from .cache_diagnostics import CacheDiagnostics
 from .compaction import AutoCompaction, Compact
 from .event_buffer import EventBuffer
 from .held_output import HeldOutput
@@ -114,6 +115,7 @@ class Generation:
         limits: bounds on the response.
         telemetry: records spans and metrics.
         moderation_filter: refuses the input if it was flagged, and reports the moderation of the output at the end.
+        cache_diagnostics: compares the prompt with that of another response at the end; None if this was not requested.
         progress: what earlier tries have finished.
         stop_point: ends the generation early.
         after_step: receives the progress after compactions, rounds with calls to run, and answered calls.
@@ -123,6 +125,7 @@ class Generation:
         "_after_step",
         "_assembler",
         "_auto_compaction",
+        "_cache_diagnostics",
         "_ends",
         "_event_buffer",
         "_held",
@@ -158,19 +161,19 @@ class Generation:
         limits: GenerationLimits,
         telemetry: Telemetry,
         moderation_filter: ModerationFilter | None = None,
+        cache_diagnostics: CacheDiagnostics | None = None,
         progress: GenerationProgress = NOTHING_DONE,
         stop_point: StopPoint | None = None,
         after_step: Callable[[GenerationProgress], Awaitable[None]] | None = None,
     ) -> None:
         self._request = request
         self._items, self._held = items, held
-        self._model_round = model_round
-        self._auto_compaction = auto_compaction
+        self._model_round, self._auto_compaction = model_round, auto_compaction
         self._toolset = toolset
         self._assembler = assembler
         self._event_buffer, self._limits = event_buffer, limits
         self._telemetry = telemetry
-        self._moderation_filter = moderation_filter
+        self._moderation_filter, self._cache_diagnostics = moderation_filter, cache_diagnostics
         self._stop_point = stop_point or StopPoint()
         self._tool_execution = ToolExecution(
             toolset, assembler, event_buffer, limits.tool_seconds, telemetry, HeldOutput(held), model_round.timeline
@@ -208,6 +211,11 @@ class Generation:
                 ending = self._refuse() or await (self._only_compact() if self._request.compacts else self._run())
                 if self._moderation_filter:
                     response["moderation"] = await self._moderation_filter.moderation(response["output"])
+                if self._cache_diagnostics:
+                    rounds = self.timeline.rounds
+                    response["prompt_cache_diagnostics"] = await self._cache_diagnostics.of(
+                        response, self._items, rounds
+                    )
                 self._operation.ended(response, ending.status, self._rounds, self._event_buffer.passed)
                 record.status = ending.status
                 return ending

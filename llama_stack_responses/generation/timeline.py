@@ -86,6 +86,12 @@ class RunningRecord(RunningEntry):
         self._counts.ended(status, self._running.assembler.numbered)
 
 
+def round_fields(recorded: Sequence[Any]) -> dict[str, Any]:
+    """Return the fields of a recorded round: its times in milliseconds, its tokens and its kind."""
+    names = ("start_ms", "first_token_ms", "end_ms", "input_tokens", "output_tokens", "cached_tokens", "kind")
+    return dict(zip(names, recorded, strict=False))
+
+
 class RoundRecord:
     """Records a model round that runs within a block."""
 
@@ -176,6 +182,11 @@ class Timeline:
         start: int = max([began, *(end for end in ends if end is not None)])
         self._add(self._rounds, (start, None, self._now(), None, None, None, "interrupted"), _MAX_ROUNDS)
         return start
+
+    @property
+    def rounds(self) -> Sequence[Sequence[Any]]:
+        """The recorded rounds, each with the fields of `round_fields`."""
+        return self._rounds
 
     def response(self, running: Running) -> RunningRecord:
         """Show and count the response that runs within the block."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from ..concurrency.offloading import computed
 from ..core.access import Access, Action
@@ -66,6 +67,21 @@ class History:
     def items(self) -> list[Json]:
         """All items, oldest first."""
         return [*self.stored, *self.unstored]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPrompt:
+    """What the prompt of a stored response was made of.
+
+    Attributes:
+        response: the response.
+        items: the history and the input, as a model continues from them.
+        rounds: the recorded rounds; empty if they were not recorded.
+    """
+
+    response: Json
+    items: list[Json]
+    rounds: Sequence[Sequence[Any]] = ()
 
 
 class HistoryReader:
@@ -205,6 +221,22 @@ class HistoryReader:
         except TooLarge as error:
             message = f"The input of this response takes more than {max_bytes} bytes, and cannot be listed."
             raise bad_request(message, "response_id", "context_length_exceeded") from error
+
+    async def prompt_of(self, response_id: str, owner: Owner, hold: Hold | None = None) -> StoredPrompt | None:
+        """Return the prompt of an owner's stored response; None if there is no such response.
+
+        Args:
+            hold: called with the number of bytes that are about to be held; it may raise.
+
+        Raises:
+            ApiError: it is larger than the input of a response may be.
+        """
+        stored = await self._archive.load(response_id, hold)
+        if stored is None or stored.owner != owner:
+            return None
+        items = await self.input_of(stored, hold)
+        rounds = (stored.timing or {}).get("rounds", ())
+        return StoredPrompt(stored.response, await computed(partial(for_model, items), items), rounds)
 
     async def _referenced(self, owner: Owner, item_ids: list[str], param: str, hold: Hold | None) -> dict[str, Json]:
         """Return those of the items that are stored, by id."""

@@ -94,7 +94,7 @@ class OpenAIResponsesImpl:
         sealer, limits = Sealer(config.secret_bytes), config.request_limits
         self.large_work = large = LargeWork(access.current_user)
         self._parser = parser = _parser(config, large)
-        self._factory = factory = build_factory(config, dependencies, sealer, large)
+        self._factory = factory = build_factory(config, dependencies, sealer, large, history.prompt_of)
         sealed = factory.sealed
         fill = partial(with_prompt, prompts=dependencies.prompts, characters=config.limits.prompt_characters)
         self._resolver = resolver = RequestResolver(history, access, sealed, factory.checks, fill, large)

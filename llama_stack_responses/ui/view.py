@@ -9,6 +9,7 @@ from typing import Any, Final
 from ..core.json_values import is_large
 from ..core.owner import Owner
 from ..core.types import Json
+from ..generation.timeline import round_fields
 from ..store.list_rows import Row, failed_calls, first_words, row_of
 from ..store.stored_response import StoredResponse
 from . import blocks
@@ -101,8 +102,7 @@ def owner_of(owner: Owner) -> Json:
 
 
 def _round(recorded: Sequence[Any]) -> Json:
-    names = ("start_ms", "first_token_ms", "end_ms", "input_tokens", "output_tokens", "cached_tokens", "kind")
-    fields = dict(zip(names, recorded, strict=False))
+    fields = round_fields(recorded)
     first, end, tokens = fields["first_token_ms"], fields["end_ms"], fields["output_tokens"]
     writes = None if first is None or end is None else (end - first) / 1000
     fields["tokens_per_second"] = round(tokens / writes, 1) if tokens and writes and writes > 0 else None

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from fastapi import Response
 
+from ..chat.prompt_comparison import REASONS
 from ..core.schema.items import ITEMS_SCHEMA
 from ..core.schema.request import INCLUDABLE
 from ..core.schema.shapes import Schema, any_of, metadata, or_null, schema_of
@@ -91,6 +92,12 @@ _IMAGE_USAGE: Final = whole(
     total_tokens=WHOLE,
 )
 
+_CACHE_MISS: Final = whole(type=constant("cache_miss"), reason=one_of(*REASONS), cache_missed_tokens=WHOLE)
+_CACHE_DIAGNOSTICS: Final = any_of(
+    whole(type=one_of("cache_hit", "comparison_response_not_found", "unavailable")),
+    {**_CACHE_MISS, "properties": {**_CACHE_MISS["properties"], "comparison_reusable_tokens": WHOLE}},
+)
+
 RESPONSE: Final = whole(
     id=an_id("resp"),
     object=constant("response"),
@@ -128,7 +135,7 @@ RESPONSE: Final = whole(
     truncation=one_of("auto", "disabled"),
     user=or_null(TEXT),
     output={"type": "array", "items": _ITEM},
-    prompt_cache_diagnostics=or_null(_OBJECT),
+    prompt_cache_diagnostics=or_null(_CACHE_DIAGNOSTICS),
     tool_usage=or_null(whole(image_gen=_IMAGE_USAGE, web_search=whole(num_requests=WHOLE))),
     usage=or_null(_USAGE),
 )

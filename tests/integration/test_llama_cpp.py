@@ -104,6 +104,20 @@ def test_llama_cpp_reads_a_prewarmed_prompt_from_its_cache(client: openai.OpenAI
     assert answered["usage"]["input_tokens_details"]["cached_tokens"] > 0.9 * read
 
 
+def test_llama_cpp_cache_diagnostics_name_what_changed(client: openai.OpenAI, model: str) -> None:
+    request: Json = {"model": model, "instructions": "Answer in one word. " * 40, **GREEDY}
+    first = create(client, **request, input="The code is 1234.")
+    options: Any = {"comparison_response_id": first["id"]}
+    turn: Json = {"previous_response_id": first["id"], "prompt_cache_options": options}
+    continued = create(client, **request, **turn, input="What is the code?")
+    assert continued["prompt_cache_diagnostics"] == {"type": "cache_hit"}
+    dated = create(client, **(request | {"instructions": "It is noon. " * 60}), **turn, input="What is the code?")
+    diagnostics = dated["prompt_cache_diagnostics"]
+    assert (diagnostics["type"], diagnostics["reason"]) == ("cache_miss", "input_changed")
+    assert diagnostics["comparison_reusable_tokens"] == first["usage"]["input_tokens"]
+    assert diagnostics["cache_missed_tokens"] == dated["usage"]["input_tokens"]
+
+
 def test_llama_cpp_input_token_count_equals_the_usage(client: openai.OpenAI, model: str) -> None:
     texts: list[Any] = [
         {"role": "user", "content": "Ünïcödé, 你好 <|im_end|>"},

@@ -142,6 +142,11 @@ class CreateRequest:
         return bool((self.prompt_cache_options or {}).get("prewarm"))
 
     @property
+    def compared_response_id(self) -> str | None:
+        """The response to whose prompt that of this response is compared."""
+        return (self.prompt_cache_options or {}).get("comparison_response_id")
+
+    @property
     def wants_json(self) -> bool:
         """Whether the answer has to be JSON, with or without a schema."""
         form = (self.text or {}).get("format")

@@ -19,7 +19,7 @@ from .transcript import PHASES, TYPES, Mark, Transcript, lengths
 
 _UNKNOWN: Final = ("content", "phase", "encrypted_content")
 """Fields that an item does not have yet when it is added."""
-_NULL_AT_FIRST: Final = UNDECIDED.keys() | {"usage"}
+_NULL_AT_FIRST: Final = UNDECIDED.keys() | {"prompt_cache_diagnostics", "usage"}
 """Fields of a response that are null when it begins. Those stored by earlier versions have no `tool_usage`."""
 
 

@@ -25,6 +25,7 @@ from llama_stack_responses.generation.loop import GenerationLimits
 from llama_stack_responses.generation.token_counts import TokenCounts
 from llama_stack_responses.inputs.attachments import open_attachments
 from llama_stack_responses.inputs.files import NoFiles
+from llama_stack_responses.inputs.history import HistoryBounds, HistoryReader
 from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.inputs.prompts import Prompts, with_prompt
 from llama_stack_responses.intervals import Intervals
@@ -167,6 +168,7 @@ class ProcessHarness:
             TokenCounts(self.inference, []),
             checks(moderator),
             LargeWork(self.access.current_user),
+            HistoryReader(self.archive, self.access, HistoryBounds(2**20, 2**20, 2**20)).prompt_of,
         )
         self.sealer = Sealer([SECRET])
         self.notifier = Notifier()
