@@ -24,7 +24,8 @@ _INSTRUCTIONS_CHARACTERS: Final = 200_000
 
 _NAMED: Final = ("background", "completed_at", "conversation", "created_at", "error", "id", "incomplete_details")
 _SHOWN: Final = ("instructions", "metadata", "model", "object", "output", "previous_response_id", "service_tier")
-_NOT_SETTINGS: Final = frozenset({*_NAMED, *_SHOWN, "status", "tool_usage", "tools", "usage"})
+_USED: Final = ("prompt_cache_diagnostics", "tool_usage", "usage")
+_NOT_SETTINGS: Final = frozenset({*_NAMED, *_SHOWN, *_USED, "status", "tools"})
 """Fields of a response that are not settings, or that a view shows in their own place."""
 
 
@@ -62,6 +63,7 @@ def facts_of(response: Json) -> Json:
         "incomplete_reason": incomplete.get("reason") if incomplete else None,
         "usage": _usage(response.get("usage")),
         "tool_usage": _tool_usage(response.get("tool_usage")),
+        "prompt_cache_diagnostics": response.get("prompt_cache_diagnostics"),
         "settings": {name: _setting(value) for name, value in response.items() if name not in _NOT_SETTINGS},
         "tools": [_tool(tool) for tool in blocks.objects(response.get("tools"))][:_MAX_TOOLS],
         "metadata": response.get("metadata") or {},

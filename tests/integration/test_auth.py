@@ -188,6 +188,17 @@ def test_response_of_another_user_is_not_found(users: dict[str, Wire]) -> None:
     assert output_text(users["ada"].create(model="local/echo", input="go on", previous_response_id=response["id"]))
 
 
+def test_prompt_of_another_user_is_not_compared(users: dict[str, Wire]) -> None:
+    response = users["ada"].create(model="local/echo", input="the code is 1234")
+    options = {"comparison_response_id": response["id"]}
+    own, foreign = (
+        users[name].create(model="local/echo", input="Hi", prompt_cache_options=options)["prompt_cache_diagnostics"]
+        for name in ("ada", "bob")
+    )
+    assert own["reason"] == "input_changed"
+    assert foreign == {"type": "comparison_response_not_found"}
+
+
 def test_list_contains_only_own_responses(users: dict[str, Wire]) -> None:
     mine = {users["ada"].create(model="local/echo", input=str(n))["id"] for n in range(2)}
     theirs = {users["bob"].create(model="local/echo", input=str(n))["id"] for n in range(2)}

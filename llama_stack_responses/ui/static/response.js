@@ -186,7 +186,7 @@ export class ResponseView extends View {
   panel() {
     const { facts: known, timing, summary } = this.found;
     return [
-      block("Usage", RUNS.has(known.status) ? h("p", { class: "dim" }, "It still runs.") : [usage(known.usage), toolUsage(known.tool_usage)]),
+      block("Usage", RUNS.has(known.status) ? h("p", { class: "dim" }, "It still runs.") : [usage(known.usage), toolUsage(known.tool_usage), cacheDiagnostics(known.prompt_cache_diagnostics)]),
       timing ? block("Timing", waterfall(timing, (id) => this.jump(id)), duration(timing.total_ms)) : block("Timing", h("p", { class: "dim" }, RUNS.has(known.status) ? "It still runs." : "Not recorded for this response."), summary.seconds === null ? null : seconds(summary.seconds)),
       block("Request", settings(known, this.found)),
       known.tools?.length > 0 && block("Tools", toolList(known.tools), known.tools.length),
@@ -366,6 +366,18 @@ function usage(used) {
 function toolUsage(used) {
   const known = [["Searches", used?.searches], ["Tokens of images", used?.image_tokens]].filter(([, value]) => value > 0);
   return known.length > 0 && h("dl", { class: "usage" }, known.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", { class: "num" }, count(value)))));
+}
+
+const CACHE = {
+  cache_hit: "The prompt of the compared response was reused.",
+  comparison_response_not_found: "The response to compare the prompt with was not found.",
+  unavailable: "No difference from the compared prompt is known, but its reuse is not reported.",
+};
+
+function cacheDiagnostics(found) {
+  if (!found) return null;
+  const missed = () => `The compared prompt was not reused: ${found.reason.replaceAll("_", " ")}, about ${count(found.cache_missed_tokens)} tokens.`;
+  return h("p", { class: "dim" }, found.type === "cache_miss" ? missed() : CACHE[found.type]);
 }
 
 const INLINE = 60; // characters of JSON that stand in a line

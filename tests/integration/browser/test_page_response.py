@@ -64,6 +64,16 @@ def test_failed_call_shows_its_error_in_its_line_and_opens_to_its_arguments(
     good.get_by_text("21.5").first.wait_for()
 
 
+def test_usage_says_why_the_prompt_of_another_response_was_not_reused(page: BrowserPage, page_stack: LiveStack) -> None:
+    with Wire(page_stack) as wire:
+        first = wire.create(model="local/echo", input="Hi")
+        options = {"comparison_response_id": first["id"]}
+        second = wire.create(model="local/echo", input="Ho", prompt_cache_options=options)
+    missed = second["prompt_cache_diagnostics"]["cache_missed_tokens"]
+    page.goto(f"/ui/responses/{second['id']}")
+    page.find(".panel p", f"The compared prompt was not reused: input changed, about {missed} tokens.")
+
+
 def test_facts_of_a_response_have_usage_timing_and_settings(page: BrowserPage, showcase: Showcase) -> None:
     page.goto(f"/ui/responses/{showcase.trip}")
     panel = page.find(".panel")

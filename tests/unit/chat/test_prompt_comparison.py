@@ -37,7 +37,7 @@ def difference(current: Prompt, compared: Prompt, *, compacted: bool = False, **
 
 def reason(*prompts: Prompt, **options: Any) -> str | None:
     found = difference(*prompts, **options)
-    return found and found.reason
+    return found.reason if found else None
 
 
 CHANGES: Final[dict[str, Json]] = {
