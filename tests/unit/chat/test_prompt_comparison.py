@@ -149,6 +149,9 @@ def test_compaction_is_the_reason_if_the_prompt_begins_with_it() -> None:
     assert reason(prompt(*compacted), prompt(*turn)) == "context_compacted"
     # Both begin with the same summary.
     assert reason(prompt(*compacted, message("assistant", "d")), prompt(*compacted)) is None
+    newest = [*compacted, COMPACTION | {"encrypted_content": "newest"}]
+    assert reason(prompt(*newest), prompt(*compacted)) == "context_compacted"
+    assert reason(prompt(newest[-1], message("user", "e")), prompt(*newest)) is None
     assert reason(prompt(*compacted, message("assistant", "d")), prompt(*compacted, message("user", "e"))) == (
         "input_changed"
     )

@@ -109,6 +109,10 @@ ROUNDS: Final = {
     "refused": ([(0, None, 1, 0, 0, 0, "answer"), answered(5, 4), answered(9, 9)], FirstPrompt(5, 4)),
     "interrupted": ([(0, None, 1, None, None, None, "interrupted"), answered(5)], FirstPrompt(5)),
     "compacted": ([(0, 1, 2, 9, 9, 0, "compaction"), answered(5)], FirstPrompt(5, 0, compacted=True)),
+    "refused after that": (
+        [(0, 1, 2, 9, 9, 0, "compaction"), (2, None, 3, 0, 0, 0, "answer"), answered(5)],
+        FirstPrompt(5, 0, compacted=True),
+    ),
     "compacted later": ([answered(5), (0, 1, 2, 9, 9, 0, "compaction")], FirstPrompt(5)),
     "recorded with fewer fields": ([(0, 1, 2)], FirstPrompt()),
 }
