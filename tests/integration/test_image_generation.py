@@ -222,7 +222,7 @@ def test_failed_call_does_not_fail_the_response(
     upstream.script(NAME, [drawing("An otter"), reply(text("I cannot."))])
     answered = stream(client, model=MODEL, input="Draw", tools=[TOOL])
     [item] = drawings(answered.response)
-    assert (item["status"], item["result"]) == ("failed", None)
+    assert (item["status"], item["result"], item["revised_prompt"]) == ("failed", None, "An otter")
     assert (answered.response["status"], output_text(answered.response)) == ("completed", "I cannot.")
     assert "image_generation_call.completed" not in answered.types
     assert "image server" in tool_outputs(upstream)[0]
@@ -246,6 +246,10 @@ def test_cancel_ends_a_call(client: openai.OpenAI, wire: Wire, upstream: Upstrea
     cancelled = wire.retrieve(response.id)
     forever.set()
     assert (cancelled["status"], [item["status"] for item in drawings(cancelled)]) == ("cancelled", ["failed"])
+    assert wire.replay(response.id)[-1]["response"] == cancelled
+    create(client, model=MODEL, input="Go on.", previous_response_id=response.id)
+    [call] = messages(upstream)[1]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"prompt": "An otter"}
 
 
 def test_tool_choice_requires_one_image(client: openai.OpenAI, upstream: Upstream, images: ImageServer) -> None:

@@ -273,9 +273,9 @@ class ImageGeneration(NeedsPreparation):
 
 
 def _read(arguments: str) -> Json | None:
-    """Return no fields of an item if the arguments have a prompt, and None otherwise."""
+    """Return the fields of an item if the arguments have a prompt, and None otherwise."""
     prompt = named_arguments(arguments).get("prompt")
-    return {} if isinstance(prompt, str) and prompt.strip() else None
+    return {"revised_prompt": prompt.strip()} if isinstance(prompt, str) and prompt.strip() else None
 
 
 def _names(asked: Any) -> Sequence[str]:
