@@ -23,6 +23,7 @@ from ..core.types import Json
 from ..logs import print_no_lines
 from ..store.factory import open_records
 from ..store.records import Persistent, Records
+from ..store.skill_store import StoredSkill
 from .command_error import CommandError
 from .follow import ChangeFollower
 from .imported_host import import_host
@@ -221,21 +222,23 @@ def delete(arguments: Namespace) -> None:
         view = StoreView(records)
         ids = [*dict.fromkeys(arguments.ids)] or [each async for each in view.responses_of(owner or Owner())]
         talks = [each.id async for each in view.conversations_of(owner)] if owner else []
+        skills = [each async for each in view.skills_of(owner)] if owner else []
         if not arguments.yes:
             _refuse_missing([each for each in arguments.ids if not await view.archive.entry(each)])
-            raise CommandError(
-                f"This deletes {len(ids)} responses and {len(talks)} conversations: repeat it with --yes.", 2
-            )
-        missing = await _delete(view, ids, talks)
-        deleted = len(ids) - len(missing)
-        print_fields({"deleted responses": deleted, "deleted conversations": len(talks)}, as_json=arguments.json)
+            counted = f"{len(ids)} responses, {len(talks)} conversations and {len(skills)} skills"
+            raise CommandError(f"This deletes {counted}: repeat it with --yes.", 2)
+        missing = await _delete(view, ids, talks, skills)
+        counts = {"responses": len(ids) - len(missing), "conversations": len(talks), "skills": len(skills)}
+        print_fields({f"deleted {what}": count for what, count in counts.items()}, as_json=arguments.json)
         _refuse_missing([each for each in arguments.ids if each in missing])
 
     with_store(arguments.config, work)
 
 
-async def _delete(view: StoreView, responses: Sequence[str], conversations: Sequence[str]) -> set[str]:
-    """Delete responses and conversations, some at a time, and return the responses that are not stored."""
+async def _delete(
+    view: StoreView, responses: Sequence[str], conversations: Sequence[str], skills: Sequence[StoredSkill]
+) -> set[str]:
+    """Delete responses, conversations and skills, some at a time, and return the responses that are not stored."""
     missing = set[str]()
 
     async def one(response_id: str) -> None:
@@ -247,11 +250,15 @@ async def _delete(view: StoreView, responses: Sequence[str], conversations: Sequ
         await view.archive.conversations.delete(conversation_id)
         progress.add()
 
-    with ProgressLine("responses and conversations deleted", len(responses) + len(conversations)) as progress:
+    total = len(responses) + len(conversations) + len(skills)
+    with ProgressLine("responses, conversations and skills deleted", total) as progress:
         for some in batched(responses, _MAX_CONCURRENT_DELETES):
             await gather_or_cancel(map(one, some))
         for some in batched(conversations, _MAX_CONCURRENT_DELETES):
             await gather_or_cancel(map(conversation, some))
+        for skill in skills:
+            await view.archive.skills.delete(skill.owner, skill.id)
+            progress.add()
     return missing
 
 
@@ -264,7 +271,7 @@ def export(arguments: Namespace) -> None:
     """Run `export`: everything of an owner, as lines of JSON."""
     owner = _owner(arguments)
     if owner is None:
-        raise CommandError("Name the --owner whose responses and conversations to export.", 2)
+        raise CommandError("Name the --owner whose responses, conversations and skills to export.", 2)
 
     async def work(records: Records, _: ResponsesConfig) -> None:
         if arguments.out is None:
@@ -282,12 +289,13 @@ def export(arguments: Namespace) -> None:
 
 
 async def _export(view: StoreView, owner: Owner, out: TextIO) -> None:
-    with ProgressLine("responses and conversations exported") as progress:
+    with ProgressLine("responses, conversations and skills exported") as progress:
         async for response_id in view.responses_of(owner):
             if response := await view.show(response_id):
                 out.write(json.dumps({"type": "response", **response}) + "\n")
             progress.add()
         await _export_conversations(view, owner, out, progress)
+        await _export_skills(view, owner, out, progress)
 
 
 async def _export_conversations(view: StoreView, owner: Owner, out: TextIO, progress: ProgressLine) -> None:
@@ -298,6 +306,19 @@ async def _export_conversations(view: StoreView, owner: Owner, out: TextIO, prog
         separator = ""
         async for item in view.items_of(conversation):
             out.write(separator + json.dumps(item))
+            separator = ", "
+        out.write("]}\n")
+        progress.add()
+
+
+async def _export_skills(view: StoreView, owner: Owner, out: TextIO, progress: ProgressLine) -> None:
+    async for skill in view.skills_of(owner):
+        fields = {"id": skill.id, "created_at": skill.created_at, "default_version": str(skill.default)}
+        line = {"type": "skill", "owner": owner_fields(skill.owner), "skill": fields}
+        out.write(f'{json.dumps(line)[:-1]}, "versions": [')
+        separator = ""
+        async for version in view.versions_of(skill):
+            out.write(separator + json.dumps(version))
             separator = ", "
         out.write("]}\n")
         progress.add()

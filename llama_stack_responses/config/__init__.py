@@ -22,7 +22,7 @@ from ..core.schema.request import DEFAULT_PASSTHROUGH
 from ..core.unavailable_tools import HostedTool, Policy
 from ..sealing.sealer import SECRET_BYTES
 from .limits import BackgroundWork, Limits
-from .services import CodeInterpreter, Fetching, FileInputs, ImageGeneration, McpServers, Moderation
+from .services import CodeInterpreter, Fetching, FileInputs, ImageGeneration, McpServers, Moderation, StoredSkills
 from .stores import SqliteStore, Store
 
 _DAY_SECONDS = 86_400.0
@@ -111,6 +111,7 @@ class ResponsesConfig(BaseModel):
         limits: limits of requests.
         code_interpreter: where the tool of this name runs; without it, or with an empty `folder`, that tool is
             unavailable.
+        skills: limits of the skills that users store.
         image_generation: the server that generates images; without it, or with an empty `url`, the tool of this name is
             unavailable.
         ui: the built-in page; `false` turns it off.
@@ -143,6 +144,7 @@ class ResponsesConfig(BaseModel):
     moderation: Moderation = Field(default_factory=Moderation)
     limits: Limits = Field(default_factory=Limits)
     code_interpreter: Annotated[CodeInterpreter | None, _set_up("folder")] = None
+    skills: StoredSkills = Field(default_factory=StoredSkills)
     image_generation: Annotated[ImageGeneration | None, _set_up("url")] = None
     ui: Annotated[BuiltInPage, BeforeValidator(_on_or_off)] = Field(default_factory=BuiltInPage)
     unavailable_tools: Policy | dict[HostedTool, Policy] = "refuse"

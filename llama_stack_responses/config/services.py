@@ -209,6 +209,25 @@ class CodeInterpreter(BaseModel):
         return self.containers_per_user or max(1, self.containers // 4)
 
 
+class StoredSkills(BaseModel):
+    """Limits of the skills that users store with `/v1/skills`.
+
+    Attributes:
+        archive_bytes: maximum size of the archive of a version, and of all files of a folder that becomes one.
+        per_user: maximum number of skills of one user.
+        versions: maximum number of versions of one skill.
+        bytes_per_user: maximum size of the archives of all versions of one user's skills, also of those that are being
+            uploaded and deleted.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    archive_bytes: int = Field(default=50 * 2**20, ge=1)
+    per_user: int = Field(default=200, ge=1)
+    versions: int = Field(default=100, ge=1)
+    bytes_per_user: int = Field(default=2**30, ge=1)
+
+
 ImageOption = Literal[
     "background",
     "complexity",

@@ -27,4 +27,4 @@ def echoed(tool: Json, require_approval: Approval = "always") -> Json:
 
 
 def _without_data(skill: Json) -> Json:
-    return {**skill, "source": {**skill["source"], "data": ""}}
+    return skill if skill["type"] != "inline" else {**skill, "source": {**skill["source"], "data": ""}}

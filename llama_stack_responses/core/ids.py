@@ -44,6 +44,15 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{os.urandom(12).hex()}"
 
 
+def new_ordered_id(prefix: str, milliseconds: int) -> str:
+    """Return an id of the form of `new_id` that begins with a moment: ids of one prefix are ordered by their moments.
+
+    Args:
+        milliseconds: the moment, in milliseconds since the epoch.
+    """
+    return f"{prefix}_{milliseconds:012x}{os.urandom(6).hex()}"
+
+
 def check_response_id(value: str, param: str) -> str:
     """Return the id if it has the form of a response id; raise a 400 that names `param` otherwise."""
     return _checked("resp_", value, param)
@@ -52,6 +61,11 @@ def check_response_id(value: str, param: str) -> str:
 def check_conversation_id(value: str, param: str) -> str:
     """Return the id if it has the form of a conversation id; raise a 400 that names `param` otherwise."""
     return _checked("conv_", value, param)
+
+
+def check_skill_id(value: str, param: str) -> str:
+    """Return the id if it has the form of a skill's id; raise a 400 that names `param` otherwise."""
+    return _checked("skill_", value, param)
 
 
 def _checked(prefix: str, value: str, param: str) -> str:

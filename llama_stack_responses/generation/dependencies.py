@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ..chat.inference import Inference
 from ..inputs.attachments import Attachments
 from ..inputs.prompts import Prompts
+from ..inputs.skills import SkillReader
 from ..moderation.moderator import Moderator
 from ..process_pool.pool import WorkerPool
 from ..telemetry.telemetry import Telemetry
@@ -25,6 +26,7 @@ class Dependencies:
         moderator: checks input and output.
         telemetry: records spans and metrics.
         pool: processes that handle untrusted content.
+        skills: finds the skills that requests declare.
     """
 
     inference: Inference
@@ -34,6 +36,7 @@ class Dependencies:
     moderator: Moderator
     telemetry: Telemetry
     pool: WorkerPool
+    skills: SkillReader
 
     async def close(self) -> None:
         """Close the services of hosted tools, the moderator and the process pool."""

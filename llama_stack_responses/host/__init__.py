@@ -22,7 +22,7 @@ from ..image_server.client import ImageServer, ImageServerLimits
 from ..inputs.attachments import open_attachments
 from ..inputs.files import Files, NoFiles, uploaded_with
 from ..inputs.image_reader import ImageReader
-from ..inputs.skills import archives_with
+from ..inputs.skills import SkillReader
 from ..logs import ENDED, bound_tracebacks, get_logger, plain_lines
 from ..moderation.endpoint import Endpoint
 from ..moderation.moderator import Moderator, NoModerator
@@ -31,6 +31,7 @@ from ..programs.runtime import ProgramRuntime
 from ..sandbox.factory import open_containers
 from ..store.factory import open_records
 from ..store.instrumented import MeasuredRecords
+from ..store.skill_store import SkillStore
 from ..telemetry.telemetry import Telemetry
 from ..tools.hosted.image_generation import ImageServices, ImageSupport
 from ..tools.hosted.runtime import NoToolRuntime, ToolRuntime
@@ -73,10 +74,12 @@ async def get_provider_impl(
     access = HostAccess(policy)
     pool, address_policy = WorkerPool(config.files.pool_limits), _address_policy(config.fetch, access.current_user)
     contents, telemetry = Admission(config.files.content_quota), Telemetry()
+    records = MeasuredRecords(open_records(config.store, backend, access.current_user), telemetry)
+    skills = SkillReader(contents, access.current_user, SkillStore(records))
     services = HostedToolServices(
         current_user=access.current_user,
         uploaded=uploaded_with(files, contents, access.current_user),
-        archives=archives_with(contents, access.current_user),
+        find_skill=skills.find,
         runtime=await _tool_runtime(deps.get(Api.tool_runtime), access),
         pages=_pages(config.fetch, address_policy, pool, contents),
         browses=lambda model: profile_for(model, config.profiles).web_search == "browser",
@@ -87,17 +90,15 @@ async def get_provider_impl(
         programs=_programs(pool),
         unavailable=Unavailable(config.unavailable_tools),
     )
-    processor = file_processor(deps.get(Api.file_processors))
-    attachments = open_attachments(files, config, pool, contents, address_policy, processor)
-    records = MeasuredRecords(open_records(config.store, backend, access.current_user), telemetry)
     dependencies = Dependencies(
         _inference(config, deps[Api.inference]),
-        attachments,
+        open_attachments(files, config, pool, contents, address_policy, file_processor(deps.get(Api.file_processors))),
         HostPrompts(deps[Api.prompts]) if config.stored_prompts and Api.prompts in deps else None,
         services,
         _moderator(config, deps.get(SAFETY)),
         telemetry,
         pool,
+        skills,
     )
     provided = ResponsesProvider(config, records, dependencies, access)
     provided.appear_in(deps.get(Api.providers))

@@ -77,7 +77,7 @@ class RequestResolver:
     """Reads the history of requests, and checks that a model can continue from it.
 
     Args:
-        fill: fills in the stored prompt that a request names, as `with_prompt` does.
+        fill: fills in the stored prompt that a request names, and the versions of skills that it refers to.
         large_work: checks large conversations.
     """
 

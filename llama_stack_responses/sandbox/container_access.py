@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
@@ -15,8 +15,8 @@ from ..core.schema.skills import MAX_SKILLS
 from ..core.types import Json
 from .containers import ContainerEntry, ContainerFile, Containers, add_skill, write_file
 from .jail import DATA
-from .skill_archive import InvalidSkill, SkillArchive, check_size
-from .skills import OpenArchive, Skill
+from .skill_archive import InvalidSkill, check_size
+from .skills import FindSkill, FoundSkill, Skill
 from .volume import VolumeFull
 
 Uploaded = Callable[[str], AbstractAsyncContextManager[tuple[str, bytes]]]
@@ -42,11 +42,15 @@ class SkillNotAdded(Exception):  # noqa: N818 (its message is the whole informat
 
     Attributes:
         number: its position in the list of skills.
+        field: the field of its entry that is at fault.
+        status: the HTTP status.
     """
 
-    def __init__(self, number: int, name: str, why: str) -> None:
+    def __init__(self, number: int, name: str, why: str, field: str, status: int = 400) -> None:
         super().__init__(f"The skill '{name}' cannot be put into the container. {why}")
         self.number = number
+        self.field = field
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +60,13 @@ class ContainerAccess:
     Attributes:
         current_user: returns the current user.
         uploaded: reads uploaded files, to copy them into a container.
-        archives: opens the archives of skills, to unpack them into a container.
+        find_skill: finds the skills that a request declares, to unpack them into a container.
     """
 
     containers: Containers
     current_user: Callable[[], Owner]
     uploaded: Uploaded
-    archives: OpenArchive
+    find_skill: FindSkill
 
     def find(self, container_id: str) -> ContainerEntry:
         """Return the user's container and mark it as used.
@@ -97,7 +101,7 @@ class ContainerAccess:
         Raises:
             TooManyContainers: the maximum number of containers is reached.
             FileNotCopied: a file does not exist, does not fit, or its name is not valid.
-            SkillNotAdded: a skill is not valid, or does not fit.
+            SkillNotAdded: a skill is not valid, does not exist, or does not fit.
             ApiError: 429 or 503, too much is held for the user, or for all.
         """
         user = self.current_user()
@@ -123,46 +127,85 @@ class ContainerAccess:
         async with self.uploaded(file_id) as (name, content):
             return await write_file(entry, name, BytesIO(content))
 
-    async def check_skills(self, skills: Sequence[Json], entry: ContainerEntry | None) -> None:
-        """Check the skills that `entry` does not contain yet.
+    async def check_skills(self, skills: Sequence[Json], entry: ContainerEntry | None) -> list[Skill]:
+        """Check the skills that `entry` does not contain yet, and return all of them.
 
         Raises:
-            SkillNotAdded: one is not valid.
+            SkillNotAdded: one is not valid, or does not exist.
             ApiError: 429 or 503, too much is held for the user, or for all.
         """
-        await self._open_missing(skills, entry, lambda _, archive: asyncio.to_thread(archive.check))
+        return await self._with_missing(skills, entry, _check)
 
     async def add_skills(self, entry: ContainerEntry, skills: Sequence[Json]) -> None:
         """Put the skills into a container that it does not contain yet.
 
         Raises:
-            SkillNotAdded: one is not valid, or does not fit.
+            SkillNotAdded: one is not valid, does not exist, or does not fit.
             ApiError: 429 or 503, too much is held for the user, or for all.
         """
-        await self._open_missing(skills, entry, partial(add_skill, entry))
+        await self._with_missing(skills, entry, partial(_add, entry))
 
-    async def _open_missing(
-        self,
-        skills: Sequence[Json],
-        entry: ContainerEntry | None,
-        use: Callable[[Skill, SkillArchive], Awaitable[None]],
-    ) -> None:
-        """Call `use` with each skill that `entry` does not contain."""
-        size, names = 0, set(entry.skills) if entry else set[str]()
-        for number, declared in enumerate(skills):
-            skill = await asyncio.to_thread(Skill.of, declared)
-            if entry and entry.skills.get(skill.name) == skill:
-                continue
-            names.add(skill.name)
-            try:
+    async def _with_missing(self, declared: Sequence[Json], entry: ContainerEntry | None, use: _Use) -> list[Skill]:
+        """Call `use` with each skill that `entry` does not contain, and return all of them."""
+        skills: dict[str, Skill] = {}
+        names, size = set(entry.skills) if entry else set[str](), 0
+
+        def take(more: int) -> None:
+            nonlocal size
+            size += more
+            check_size(size)
+
+        for number, each in enumerate(declared):
+            with _named_errors(number, each):
+                found = await self.find_skill(each)
+                skill = found.skill
+                if skill.name in skills:
+                    raise InvalidSkill(f"Another skill of the request has the name '{skill.name}' already.")
+                skills[skill.name] = skill
+                if entry and entry.skills.get(skill.name) == skill:
+                    continue
+                names.add(skill.name)
                 if len(names) > MAX_SKILLS:
                     raise InvalidSkill(f"It would have more than {MAX_SKILLS} skills. Use a new container.")
-                async with self.archives(declared["source"]["data"]) as archive:
-                    size += archive.bytes
-                    check_size(size)
-                    await use(skill, archive)
-            except (InvalidSkill, VolumeFull) as error:
-                raise SkillNotAdded(number, skill.name, str(error)) from error
-            except OSError as error:
-                why = f"Code has closed or replaced the folder '{DATA}/{skill.folder}'. Use a new container."
-                raise SkillNotAdded(number, skill.name, why) from error
+                await use(found, take)
+        return list(skills.values())
+
+
+type _Use = Callable[[FoundSkill, Callable[[int], None]], Awaitable[None]]
+"""Uses a skill. The second argument is to be called with the size of its files before they are read; it may raise."""
+
+
+@contextmanager
+def _named_errors(number: int, declared: Json) -> Iterator[None]:
+    """Raise `SkillNotAdded` for a skill that is not valid, does not exist, or does not fit."""
+    inline = declared["type"] == "inline"
+    name, field = (declared["name"], "source.data") if inline else (declared["skill_id"], "skill_id")
+    try:
+        yield
+    except (InvalidSkill, VolumeFull) as error:
+        raise SkillNotAdded(number, name, str(error), field) from error
+    except ApiError as error:
+        if error.status != 404 or error.param is None:
+            raise
+        raise SkillNotAdded(number, name, error.message, error.param, error.status) from error
+
+
+async def _check(found: FoundSkill, take: Callable[[int], None]) -> None:
+    """Check the archive of a skill, unless that was done when it was stored."""
+    if found.unpacked_bytes is not None:
+        take(found.unpacked_bytes)
+        return
+    async with found.opened() as archive:
+        take(archive.bytes)
+        await asyncio.to_thread(archive.check)
+
+
+async def _add(entry: ContainerEntry, found: FoundSkill, take: Callable[[int], None]) -> None:
+    """Put a skill into a container."""
+    async with found.opened() as archive:
+        take(archive.bytes)
+        try:
+            await add_skill(entry, found.skill, archive)
+        except OSError as error:
+            why = f"Code has closed or replaced the folder '{DATA}/{found.skill.folder}'. Use a new container."
+            raise InvalidSkill(why) from error

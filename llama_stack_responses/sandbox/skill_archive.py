@@ -51,7 +51,7 @@ _APPLE: Final = "__MACOSX"
 
 
 class InvalidSkill(Exception):  # noqa: N818
-    """The archive of a skill cannot be used; the message says why."""
+    """A skill cannot be used; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class SkillArchive:
         InvalidSkill: it is not a zip archive that this server accepts.
     """
 
-    def __init__(self, archive: bytes) -> None:
+    def __init__(self, archive: bytes | bytearray) -> None:
         self._archive = archive
         self.files = _at_top(list(_files(archive)))
         self.bytes = sum(file.bytes for file in self.files)
@@ -145,7 +145,7 @@ def _damaged(file: SkillFile) -> InvalidSkill:
     return InvalidSkill(f"The content of its file '{file.path}' does not match its size and checksum.")
 
 
-def _files(archive: bytes) -> Iterator[SkillFile]:
+def _files(archive: bytes | bytearray) -> Iterator[SkillFile]:
     """Yield the files of an archive, with their paths in it."""
     begin, count = _directory(archive)
     spans = list[tuple[int, int]]()
@@ -160,7 +160,7 @@ def _files(archive: bytes) -> Iterator[SkillFile]:
         raise InvalidSkill("Entries of its zip archive overlap.")
 
 
-def _directory(archive: bytes) -> tuple[int, int]:
+def _directory(archive: bytes | bytearray) -> tuple[int, int]:
     """Return where the list of entries begins, and the number of entries."""
     at = archive.rfind(_END_MARK, max(0, len(archive) - _END.size - _MAX_COMMENT_BYTES))
     if at < 0 or at + _END.size > len(archive):
@@ -177,7 +177,7 @@ def _directory(archive: bytes) -> tuple[int, int]:
     return begin, count
 
 
-def _entry(archive: bytes, at: int, end: int) -> tuple[int, SkillFile | None, tuple[int, int]]:
+def _entry(archive: bytes | bytearray, at: int, end: int) -> tuple[int, SkillFile | None, tuple[int, int]]:
     """Read an entry of the list.
 
     Returns:
@@ -206,7 +206,7 @@ def _entry(archive: bytes, at: int, end: int) -> tuple[int, SkillFile | None, tu
     return after + name_bytes + extra + comment, None if is_folder else file, (offset, begin + packed)
 
 
-def _content(archive: bytes, at: int, name: bytes) -> int:
+def _content(archive: bytes | bytearray, at: int, name: bytes | bytearray) -> int:
     """Return where the content of an entry begins, after the header that precedes it."""
     if at + _LOCAL.size > len(archive):
         raise _inconsistent()
@@ -218,7 +218,7 @@ def _content(archive: bytes, at: int, name: bytes) -> int:
     return begin
 
 
-def _path(raw: bytes) -> tuple[str, bool]:
+def _path(raw: bytes | bytearray) -> tuple[str, bool]:
     """Return the path of an entry, and whether it is a folder."""
     try:
         path = raw.decode()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final
@@ -16,12 +16,6 @@ SKILLS: Final = "skills"
 """The folder of all skills in a container's folder. Each has a subfolder of its name."""
 
 _PIECE_CHARACTERS: Final = 2**18
-
-OpenArchive = Callable[[str], AbstractAsyncContextManager[SkillArchive]]
-"""Yields the archive of a skill from its base64.
-
-Raises `InvalidSkill` if it is not an archive, and `ApiError` if the user holds too much.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +32,33 @@ class Skill:
 
     @classmethod
     def of(cls, declared: Json) -> Skill:
-        """Return the skill of an entry of `skills`. Takes long for large ones."""
+        """Return the skill that a request contains, given its entry in `skills`. Takes long for large ones."""
         return cls(declared["name"], declared["description"], _digest(declared["source"]["data"]))
 
     @property
     def folder(self) -> str:
         """The path of its folder, relative to the container's folder."""
         return f"{SKILLS}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSkill:
+    """A skill that a request declares.
+
+    Attributes:
+        skill: what is known of it.
+        opened: yields its archive. Raises `InvalidSkill` if it is not an archive, and `ApiError` if the user holds too
+            much, or if the skill was deleted.
+        unpacked_bytes: the size of its files; None if its archive has yet to be checked.
+    """
+
+    skill: Skill
+    opened: Callable[[], AbstractAsyncContextManager[SkillArchive]]
+    unpacked_bytes: int | None = None
+
+
+FindSkill = Callable[[Json], Awaitable[FoundSkill]]
+"""Returns the skill of an entry of `skills`. Raises `ApiError` 404 if the entry names a skill that does not exist."""
 
 
 def _digest(data: str) -> bytes:
@@ -55,6 +69,7 @@ def _digest(data: str) -> bytes:
     return digest.digest()
 
 
-def shown(name: str, description: str) -> Json:
+def shown(skill: Skill) -> Json:
     """Return a skill as a request declares a local one, `{name, description, path}`."""
-    return {"name": name, "description": description, "path": f"{DATA}/{SKILLS}/{name}/{MANIFEST}"}
+    path = f"{DATA}/{skill.folder}/{MANIFEST}"
+    return {"name": skill.name, "description": skill.description, "path": path}

@@ -82,7 +82,9 @@ class DetachedResponses:
         response = self._factory.begin(request, start.moderation)
         # The input is stored with the response; this stands in for it, since a request must have one.
         newest = body["input"][-1:] if request.compacts else "..."
-        work = self._parser.fields(body) | {"input": newest, "previous_response_id": None}
+        # The tools are the resolved ones: they name the versions of skills.
+        replaced = {"input": newest, "previous_response_id": None, "tools": request.tools}
+        work = self._parser.fields(body) | replaced
         keys = self._access.provider_credentials()
         claims: list[Put] = []
         free: list[VersionIs] = []

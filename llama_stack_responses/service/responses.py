@@ -26,6 +26,7 @@ from ..inputs.large_work import LargeWork
 from ..inputs.parser import RequestParser
 from ..inputs.prompts import with_prompt
 from ..inputs.resolver import RequestResolver
+from ..inputs.skills import with_versions
 from ..intervals import DEFAULT, Intervals
 from ..jobs.background import BackgroundJobs
 from ..jobs.worker import WorkerLimits
@@ -38,6 +39,7 @@ from ..store.commit_outcome import until_known
 from ..store.decoder import Decoder
 from ..store.records import Conflict, Records
 from ..store.running_response import RunningResponse
+from ..store.skill_store import SkillQuota
 from ..telemetry.gauges import GaugeSources
 from ..tools.registry import available_tools
 from .compaction import Compaction
@@ -51,6 +53,7 @@ from .readiness import Readiness, ReadinessCheck, ReadinessReport
 from .response_reader import ResponseReader
 from .response_writer import ResponseWriter
 from .server_lifecycle import ServerLifecycle
+from .skills import Skills
 from .token_counting import TokenCounting
 
 
@@ -96,11 +99,11 @@ class OpenAIResponsesImpl:
         self._parser = parser = _parser(config, large)
         self._factory = factory = build_factory(config, dependencies, sealer, large, history.prompt_of)
         sealed = factory.sealed
-        fill = partial(with_prompt, prompts=dependencies.prompts, characters=config.limits.prompt_characters)
-        self._resolver = resolver = RequestResolver(history, access, sealed, factory.checks, fill, large)
+        self._resolver = resolver = RequestResolver(history, access, sealed, factory.checks, self._filled, large)
         self.conversations = Conversations(
             archive, history, access, sealed, limits, large, intervals, refuse_unknown=parser.refuse_unknown
         )
+        self.skills = self._stored_skills()
         self.counting = TokenCounting(factory, resolver, parser)
         admission = Admission(config.limits.response_quota)
         self.compaction = Compaction(factory, resolver, parser, admission)
@@ -140,6 +143,17 @@ class OpenAIResponsesImpl:
             ApiError: 503, the stack cannot list its own tools.
         """
         return await available_tools(self._dependencies.tool_services)
+
+    async def _filled(self, request: CreateRequest) -> CreateRequest:
+        """Return the request with its prompt filled in, and with the versions of the skills that it refers to."""
+        characters = self.config.limits.prompt_characters
+        request = await with_prompt(request, self._dependencies.prompts, characters)
+        return await with_versions(request, self._dependencies.skills, self.large_work)
+
+    def _stored_skills(self) -> Skills:
+        limits, dependencies = self.config.skills, self._dependencies
+        quota = SkillQuota(limits.per_user, limits.versions, limits.bytes_per_user)
+        return Skills(self.archive.skills, dependencies.skills, dependencies.pool, self.access, quota, self.intervals)
 
     def _background_jobs(self, records: Records, sealer: Sealer) -> BackgroundJobs:
         return BackgroundJobs(

@@ -33,6 +33,7 @@ from .retention import Retention
 from .row_list import Listing
 from .running_response import RunningResponse, find_running
 from .saving import Recording, Saving
+from .skill_store import SkillStore
 
 _RECENT_BYTES: Final = 128 * 2**20
 
@@ -85,6 +86,8 @@ class Archive:
         self._garbage_collector = GarbageCollector(records, decoder, page_bytes)
         self.conversations = ConversationStore(records, decoder)
         """The store of the conversations."""
+        self.skills = SkillStore(records, decoder)
+        """The store of the skills."""
         self._histories = Histories(records, decoder, self.conversations, recent_bytes)
         self.history = self._histories.whole
         self.recent = self._histories.newest
@@ -285,6 +288,7 @@ class Archive:
         """
         await self._garbage_collector.resume(limit)
         await self.conversations.resume(limit)
+        await self.skills.resume(limit)
         deleted = await self._expiry.run(limit)
         # By the store's clock, which leases use: by this server's clock, other servers might lose their leases.
         while await self._records.sweep(await self._records.now()):

@@ -28,7 +28,7 @@ class ConflictRetry:
             ApiError: 503, if there were too many.
         """
         if self._tries == _MAX_TRIES:
-            message = "The response store is busy: other requests keep changing the same conversation."
+            message = "The response store is busy: other requests keep changing the same records."
             raise ApiError(503, message, retry_after=1)
         if self._tries >= _IMMEDIATE_TRIES:
             longest = _PAUSES[min(self._tries - _IMMEDIATE_TRIES, len(_PAUSES) - 1)]

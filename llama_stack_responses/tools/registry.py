@@ -16,7 +16,7 @@ from ..fetch.pages import WebPages
 from ..programs.runtime import ProgramRuntime
 from ..sandbox.container_access import ContainerAccess, Uploaded
 from ..sandbox.containers import Containers
-from ..sandbox.skills import OpenArchive
+from ..sandbox.skills import FindSkill
 from .client.apply_patch import apply_patch_tool
 from .client.computer import computer_tool
 from .client.custom import CustomTool
@@ -46,7 +46,7 @@ class HostedToolServices:
     Attributes:
         current_user: returns the current user.
         uploaded: reads uploaded files.
-        archives: opens the archives of skills.
+        find_skill: finds the skills that a request declares.
         runtime: the stack's own tools, such as web search.
         pages: opens web pages.
         browses: whether a model was trained to search with a browser.
@@ -60,7 +60,7 @@ class HostedToolServices:
 
     current_user: Callable[[], Owner]
     uploaded: Uploaded
-    archives: OpenArchive
+    find_skill: FindSkill
     runtime: ToolRuntime = field(default_factory=NoToolRuntime)
     pages: WebPages | None = None
     browses: Callable[[str], bool] = lambda _: False
@@ -76,7 +76,7 @@ class HostedToolServices:
         """Access to containers, if there are any."""
         if self.containers is None:
             return None
-        return ContainerAccess(self.containers, self.current_user, self.uploaded, self.archives)
+        return ContainerAccess(self.containers, self.current_user, self.uploaded, self.find_skill)
 
     async def close(self) -> None:
         """End the containers, and close the connections to the image server."""

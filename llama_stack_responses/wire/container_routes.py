@@ -9,7 +9,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Request, Response
 from python_multipart.multipart import parse_options_header
 
-from ..core.errors import ApiError, bad_request
+from ..core.errors import ApiError
 from ..core.listed_items import page_after
 from ..core.schema.new_container import (
     CONTAINER_SCHEMA,
@@ -82,7 +82,9 @@ class _Routes:
         except TooManyContainers as error:
             raise ApiError(429, str(error), code="rate_limit_exceeded", retry_after=60) from error
         except SkillNotAdded as error:
-            raise bad_request(str(error), f"skills[{error.number}].source.data", "invalid_value") from error
+            code = "invalid_value" if error.status == 400 else None
+            param = f"skills[{error.number}].{error.field}"
+            raise ApiError(error.status, str(error), code=code, param=param) from error
         except FileNotCopied as error:
             param, cause = f"file_ids[{error.number}]", error.cause
             raise ApiError(

@@ -189,7 +189,31 @@ FILE: Final = whole(
     source=one_of("user", "assistant"),
 )
 
-NEW_FILE: Final = whole(file={"type": "string", "format": "binary"})
+SKILL: Final = whole(
+    id=an_id("skill"),
+    object=constant("skill"),
+    created_at=_TIME,
+    name=TEXT,
+    description=TEXT,
+    default_version=TEXT,
+    latest_version=TEXT,
+)
+
+SKILL_VERSION: Final = whole(
+    id=an_id("skillver"),
+    object=constant("skill.version"),
+    created_at=_TIME,
+    name=TEXT,
+    description=TEXT,
+    skill_id=an_id("skill"),
+    version=TEXT,
+)
+
+_BINARY: Final[Schema] = {"type": "string", "format": "binary"}
+NEW_SKILL: Final = whole(files=any_of({"type": "array", "items": _BINARY}, _BINARY))
+NEW_SKILL_VERSION: Final[Schema] = {**NEW_SKILL, "properties": {**NEW_SKILL["properties"], "default": YES_OR_NO}}
+
+NEW_FILE: Final = whole(file=_BINARY)
 
 EVENTS: Final[Schema] = {
     "type": "object",

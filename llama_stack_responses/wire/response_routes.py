@@ -33,6 +33,7 @@ from .responses import (
 )
 from .route_admission import RouteAdmission
 from .route_order import RouteOrder
+from .skill_routes import skills_router
 from .sse import KEEP_ALIVE_SECONDS
 from .ui_files import add_ui_files
 from .ui_routes import ui_router
@@ -84,6 +85,7 @@ def create_router(impl: OpenAIResponsesImpl, authorizer: ConnectionAuthorizer, p
     router.include_router(conversations_router(impl.conversations, limits))
     if impl.containers:
         router.include_router(containers_router(impl.containers, limits))
+    router.include_router(skills_router(impl.skills, limits, impl.config.skills.archive_bytes))
     return router
 
 

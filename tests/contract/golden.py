@@ -17,7 +17,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
+from hashlib import sha256
+from itertools import count
 from typing import Any, Final
+from unittest.mock import patch
 
 from llama_stack_responses.core.compaction import Summary
 from llama_stack_responses.core.owner import Owner
@@ -37,10 +40,12 @@ from llama_stack_responses.sealing.reasoning import PrivateReasoning, reasoning_
 from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
 from llama_stack_responses.sealing.summaries import PrivateSummaries
 from llama_stack_responses.service.idempotency import IdempotencyClaim, IdempotencyKeys
+from llama_stack_responses.store import skill_store
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.conversation_store import Conversation, stand_in
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Op, Records
+from llama_stack_responses.store.skill_store import PART_BYTES, NewVersion, SkillQuota
 from llama_stack_responses.store.stored_response import StoredResponse
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, assistant, response, user
@@ -342,6 +347,45 @@ async def _read_secrets(records: Records, _: Clock) -> Json:
     return found
 
 
+async def _fill_skills(records: Records, _: Clock) -> None:
+    """Write a skill with two versions, and what remains of a server that dies after deleting another one."""
+    dying = DyingRecords(records)
+    skills = Archive(dying).skills
+    quota = SkillQuota(9, 9, 9 * PART_BYTES)
+
+    async def new(name: str, content: bytes) -> NewVersion:
+        archive = await skills.upload(ALICE, content, sha256(content).hexdigest(), quota)
+        return NewVersion(name, f"The skill {name}.", CREATED, archive, len(content))
+
+    numbers = count()
+    with patch.object(skill_store, "token_hex", lambda size: f"{next(numbers):0{2 * size}x}"):
+        for skill_id in ("skill_1", "skill_2"):
+            await skills.create(skill_id, ALICE, await new("one", b"one"), quota)
+        await skills.add_version(ALICE, "skill_1", await new("two", b"two"), quota)
+    await skills.set_default(ALICE, "skill_1", 2)
+    dying.commits_left = 1
+    with suppress(InterruptedError):
+        await skills.delete(ALICE, "skill_2")
+
+
+async def _read_skills(records: Records, _: Clock) -> Json:
+    """Return the skills and their versions, and which rows are left after the deletion is finished."""
+    archive = Archive(records)
+    skills, found = archive.skills, []
+    page, _more = await skills.page(ALICE, limit=9)
+    for skill in page:
+        async for version in skills.every_version(skill):
+            content = b"".join([part async for part in skills.parts(version)])
+            found.append([version.number, version.name, sha256(content).hexdigest() == version.archive.digest])
+    await archive.sweep()
+    left = [key.split("/")[0] for key, _record in await records.range("!", "~", limit=99)]
+    return {
+        "skills": [[each.id, each.name, each.default, each.latest] for each in page],
+        "versions": found,
+        "left": left,
+    }
+
+
 type Fill = Callable[[Records, Clock], Awaitable[None]]
 type Read = Callable[[Records, Clock], Awaitable[Json]]
 
@@ -351,6 +395,7 @@ STORES: Final[Mapping[str, tuple[Fill, Read]]] = {
     "own-ids": (_fill_shared, _read_shared),
     "joined-items": (_fill_joined, _read_joined),
     "secrets-in-use": (_fill_secrets, _read_secrets),
+    "skills": (_fill_skills, _read_skills),
 }
 
 

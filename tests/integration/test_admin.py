@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from base64 import b64decode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
@@ -16,6 +17,7 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.cli import main
+from tests.support.skills import archive
 from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
 from tests.support.stores import SERVERS, serving
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
@@ -177,6 +179,7 @@ def test_export_and_delete_of_an_owner_take_all_that_it_has(
     upstream.script("m", reply(text("Hello")))
     conversation = wire.http.post("/conversations", json={"metadata": {"topic": "demo"}}).json()["id"]
     wire.create(model=MODEL, input="x", conversation=conversation)
+    skill = wire.http.post("/skills", files={"files": ("sums.zip", archive())}).json()["id"]
     ids = {response["id"] for page in wire.pages(limit=100) for response in page["data"]}
     out = tmp_path / "owner.jsonl"
     operated.run("export", "--owner", "", "--out", str(out))
@@ -185,6 +188,9 @@ def test_export_and_delete_of_an_owner_take_all_that_it_has(
     [talk] = [line for line in lines if line.get("conversation", {}).get("id") == conversation]
     assert talk["conversation"]["metadata"] == {"topic": "demo"}
     assert [item["role"] for item in talk["items"]] == ["user", "assistant"]
+    [stored] = [line for line in lines if line["type"] == "skill"]
+    assert (stored["skill"]["id"], stored["skill"]["default_version"]) == (skill, "1")
+    assert [(each["version"], b64decode(each["archive"])) for each in stored["versions"]] == [("1", archive())]
     assert operated.run("export", "--owner", "").count('"type": "response"') == len(ids)
     assert out.stat().st_mode & 0o077 == 0
     assert "already exists" in operated.run("export", "--owner", "", "--out", str(out), code=2)
@@ -195,16 +201,20 @@ def test_export_and_delete_of_an_owner_take_all_that_it_has(
         "deleted",
         "conversations",
         "0",
+        "deleted",
+        "skills",
+        "0",
     ]
     assert f"This deletes {len(ids)} responses" in operated.run("delete", "--owner", "", code=2)
     assert wire.listed()
     operated.run("delete", "--owner", "", "--yes")
     assert wire.listed() == []
     assert wire.http.get(f"/conversations/{conversation}").status_code == 404
+    assert wire.http.get(f"/skills/{skill}").status_code == 404
     assert "Not stored" in operated.run("delete", "resp_0", "--yes", code=1)
     assert "Not stored" in operated.run("delete", "resp_0", code=1)
     [stats] = operated.read("stats")
-    assert (stats["responses"], stats["conversations"]) == (0, 0)
+    assert (stats["responses"], stats["conversations"], stats["skills"]) == (0, 0, 0)
     operated.run("delete", code=2)
 
 

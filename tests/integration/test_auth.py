@@ -16,7 +16,7 @@ from websockets.exceptions import InvalidStatus
 from tests.support.auth import auth_server
 from tests.support.prompts import PromptsClient
 from tests.support.reader import Reader
-from tests.support.skills import skill
+from tests.support.skills import archive, skill
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.strict import check_stream
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text, tool_call
@@ -271,6 +271,42 @@ def test_skills_of_container_are_shown_to_its_owner_only(users: dict[str, Wire],
         assert ("Skill 'sums'" in function["function"]["description"]) == listed
         assert response["output"][1]["type"] == item
     users["ada"].http.delete(f"/containers/{container}")
+
+
+def test_stored_skill_is_its_owners_only(users: dict[str, Wire], upstream: Upstream, host: Host) -> None:
+    """Neither the team nor a user of the same name in another tenant has access to it."""
+    ada = users["ada"]
+    created = ada.http.post("/skills", files={"files": ("sums.zip", archive())}).json()
+    path = f"/skills/{created['id']}"
+    reference = {"type": "skill_reference", "skill_id": created["id"]}
+    shell = {"type": "shell", "environment": {"type": "container_auto", "skills": [reference]}}
+    strangers = ["bob", "carol", *(["ada-in-the-south"] if host == "ogx" else [])]
+    for stranger in (users[name] for name in strangers):
+        for method, url, more in (
+            ("GET", path, {}),
+            ("POST", path, {"json": {"default_version": "1"}}),
+            ("DELETE", path, {}),
+            ("GET", f"{path}/content", {}),
+            ("GET", f"{path}/versions", {}),
+            ("POST", f"{path}/versions", {"files": {"files": ("sums.zip", archive())}}),
+            ("GET", f"{path}/versions/1", {}),
+            ("GET", f"{path}/versions/1/content", {}),
+            ("DELETE", f"{path}/versions/1", {}),
+        ):
+            assert error_of(stranger.http.request(method, url, **more), 404)["param"] == "skill_id"
+        assert stranger.http.get("/skills").json()["data"] == []
+        for background in (False, True):
+            request = {"model": "local/skilled", "input": "Hi", "tools": [shell], "background": background}
+            refused = stranger.post(request)
+            assert error_of(refused, 404)["param"] == "tools[0].environment.skills[0].skill_id"
+        created_container = stranger.http.post("/containers", json={"name": "none", "skills": [reference]})
+        assert error_of(created_container, 404)["param"] == "skills[0].skill_id"
+    call = tool_call(0, "c1", "shell", '{"commands": ["skills/sums/scripts/add.sh 20 22"]}')
+    upstream.script("skilled", [reply(call), reply(text("Done."))])
+    response = ada.create(model="local/skilled", input="Hi", tools=[shell], background=True)
+    wait_until(lambda: ada.retrieve(response["id"])["status"] == "completed")
+    assert ada.retrieve(response["id"])["output"][1]["output"][0]["stdout"] == "42\n"
+    assert ada.http.delete(path).status_code == 200
 
 
 def test_background_response_belongs_to_its_requester(users: dict[str, Wire], upstream: Upstream) -> None:

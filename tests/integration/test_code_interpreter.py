@@ -474,10 +474,3 @@ def test_skill_with_wrong_archive_is_400(
     assert refused.value.param == "skills[1].source.data"
     assert [each.id for each in client.containers.list()] == before
     assert upstream.requests(NAME) == []
-
-
-def test_reference_to_stored_skill_is_400(client: openai.OpenAI) -> None:
-    for tool, path in with_skills({"type": "skill_reference", "skill_id": "skill_1"}):
-        with pytest.raises(openai.BadRequestError, match="Send the skill inline") as refused:
-            create(client, model=MODEL, input="Hi", tools=[tool])
-        assert refused.value.param == f"tools[0].{path}[0].type"

@@ -135,6 +135,13 @@ HOSTED_TOOLS: Final = {
         ),
         ("It is 42.",),
     ),
+    "docs/guides/code-interpreter.md, Stored skills, python": Program(
+        (
+            reply(tool_call(0, "c1", "shell", '{"commands": ["python skills/sums/add.py 20 22"]}')),
+            reply(text("It is 42.")),
+        ),
+        ("It is 42.",),
+    ),
     "docs/guides/mcp.md, MCP servers, python": Program(
         (reply(tool_call(0, "c1", "deepwiki__echo", '{"text": "sessions"}')), SNOW),
         ("""[('echo', '{"text": "sessions"}')]""", "It snows."),

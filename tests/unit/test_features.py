@@ -85,17 +85,12 @@ def test_tools_table_matches_code() -> None:
     assert all(table[name].code == error.code for name, error in errors.items() if error and is_unknown(error))
 
 
-CONTAINER: Json = {"type": "auto"}
-ENVIRONMENT: Json = {"type": "container_auto"}
-SKILLS: Json = {"skills": [{"type": "skill_reference", "skill_id": "s"}]}
 MCP: Json = {"type": "mcp", "server_label": "a"}
 
 
 @pytest.mark.parametrize(
     ("tool", "param", "documented"),
     [
-        ({"type": "shell", "environment": ENVIRONMENT | SKILLS}, "environment.skills[0].type", "skill_reference"),
-        ({"type": "code_interpreter", "container": CONTAINER | SKILLS}, "container.skills[0].type", "skill_reference"),
         (MCP | {"tunnel_id": "t"}, "tunnel_id", "tunnel_id"),
         ({"type": "image_generation", "svg": {"model": "m"}}, "svg", "svg"),
         ({"type": "image_generation", "output_format": "svg"}, "output_format", "output_format"),

@@ -200,6 +200,7 @@ ONLY_IN: Final = {
         "tiktoken": {"chat"},
         "tokenizers": {"chat"},
         "trafilatura": {"fetch"},
+        "yaml": {"admin", "host", "sandbox"},
         "zstandard": {"host"},
         CHAT: {"host"},
     },

@@ -11,7 +11,7 @@ from ...core.types import Json
 from ...core.unavailable_tools import UnavailableTool
 from ...sandbox.container_access import ContainerAccess, FileNotCopied, SkillNotAdded
 from ...sandbox.containers import ContainerEntry, NoContainer
-from ...sandbox.skills import shown
+from ...sandbox.skills import Skill, shown
 from ...sandbox.slots import TooManyContainers
 from ..tool_function import ToolError
 
@@ -50,10 +50,9 @@ class ContainerChoice:
         """
         self.container_id = self.container_id or self._last(list(used)) or new_id("cntr")
         entry = self._existing(self.container_id)
-        await self._check_skills(entry)
-        known = {name: skill.description for name, skill in entry.skills.items()} if entry else {}
-        known |= {skill["name"]: skill["description"] for skill in self._declared_skills}
-        self.skills = [shown(name, description) for name, description in known.items()]
+        skills = {skill.name: skill for skill in await self._check_skills(entry)}
+        known = entry.skills | skills if entry else skills
+        self.skills = list(map(shown, known.values()))
 
     async def check(self) -> None:
         """Check the requested skills.
@@ -102,11 +101,11 @@ class ContainerChoice:
         except (TooManyContainers, FileNotCopied, SkillNotAdded) as error:
             raise ToolError(str(error)) from error
 
-    async def _check_skills(self, entry: ContainerEntry | None) -> None:
+    async def _check_skills(self, entry: ContainerEntry | None) -> list[Skill]:
         try:
-            await self._access.check_skills(self._declared_skills, entry)
+            return await self._access.check_skills(self._declared_skills, entry)
         except SkillNotAdded as error:
-            field = f"{self._field}.skills[{error.number}].source.data"
+            field = f"{self._field}.skills[{error.number}].{error.field}"
             raise UnavailableTool(str(error), field, "invalid_value") from error
 
     def _last(self, used: list[str]) -> str | None:

@@ -39,7 +39,7 @@ def test_container_with_skills_is_accepted() -> None:
         ({"memory_limit": "3g"}, "memory_limit", "invalid_value"),
         ({"file_ids": ["file-1", 2]}, "file_ids[1]", "invalid_type"),
         ({"file_ids": ["file-1"] * 51}, "file_ids", "array_above_max_length"),
-        ({"skills": [{"type": "skill_reference", "skill_id": "s"}]}, "skills[0].type", "unsupported_value"),
+        ({"skills": [{"type": "skill_reference", "skill_id": "s"}]}, "skills[0].skill_id", "invalid_value"),
         ({"skills": [SKILL, SKILL]}, "skills[1].name", "invalid_value"),
         ({"network_policy": {"type": "allowlist"}}, "network_policy", "unsupported_value"),
     ],

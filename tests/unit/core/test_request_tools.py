@@ -20,6 +20,7 @@ from openai.types.responses.file_search_tool_param import FileSearchToolParam
 from openai.types.responses.inline_skill_param import InlineSkillParam
 from openai.types.responses.inline_skill_source_param import InlineSkillSourceParam
 from openai.types.responses.response_create_params import ToolChoice
+from openai.types.responses.skill_reference_param import SkillReferenceParam
 from openai.types.responses.tool_param import ImageGeneration, LocalShell
 
 from llama_stack_responses.core.errors import ApiError
@@ -98,7 +99,10 @@ def function(name: str) -> Json:
 
 
 def tools(*declared: Any) -> list[Json]:
-    return parse_create({"model": "m", "input": "hi", "tools": list(declared)}).tools
+    """Return the tools as they are kept: a background response parses them again."""
+    kept = parse_create({"model": "m", "input": "hi", "tools": list(declared)}).tools
+    assert parse_create({"model": "m", "input": "hi", "tools": kept}).tools == kept
+    return kept
 
 
 def choice(chosen: Any, *declared: Json) -> Any:
@@ -543,6 +547,23 @@ def test_inline_skill_with_every_declared_key_stays_unchanged() -> None:
     assert tools(*both) == both
 
 
+REFERENCE: Final[Json] = {"type": "skill_reference", "skill_id": "skill_1"}
+
+
+@pytest.mark.parametrize("version", [{}, {"version": "latest"}, {"version": "12"}, {"version": 3}, {"version": None}])
+def test_reference_to_skill_is_accepted(version: Json) -> None:
+    assert (REFERENCE | {"version": ""}).keys() == get_type_hints(SkillReferenceParam).keys()
+    kept = REFERENCE | ({"version": str(version["version"])} if version.get("version") else {})
+    both = [
+        container_with(skill(), REFERENCE | version, REFERENCE),
+        {"type": "code_interpreter", "container": {"type": "auto", "skills": [REFERENCE | version]}},
+    ]
+    assert [each["skills"] for each in (tools(*both)[0]["environment"], tools(*both)[1]["container"])] == [
+        [skill(), kept, REFERENCE],
+        [kept],
+    ]
+
+
 @pytest.mark.parametrize(
     ("skills", "place", "code"),
     [
@@ -555,7 +576,14 @@ def test_inline_skill_with_every_declared_key_stays_unchanged() -> None:
         ([skill() | {"source": {"type": "url"}}], "[0].source.type", "invalid_value"),
         ([skill() | {"source": skill()["source"] | {"media_type": "a/b"}}], "[0].source.media_type", "invalid_value"),
         ([skill() | {"source": {"type": "base64", "media_type": "application/zip"}}], "[0].source.data", None),
-        ([{"type": "skill_reference", "skill_id": "s"}], "[0].type", "unsupported_value"),
+        ([{"type": "skill_reference"}], "[0].skill_id", None),
+        ([{"type": "skill_reference", "skill_id": "s"}], "[0].skill_id", "invalid_value"),
+        ([{"type": "skill_reference", "skill_id": 1}], "[0].skill_id", "invalid_type"),
+        ([REFERENCE | {"version": "0"}], "[0].version", "invalid_value"),
+        ([REFERENCE | {"version": "newest"}], "[0].version", "invalid_value"),
+        ([REFERENCE | {"version": "1234567"}], "[0].version", "string_above_max_length"),
+        ([REFERENCE | {"version": 0}], "[0].version", "integer_below_min_value"),
+        ([REFERENCE | {"version": True}], "[0].version", "invalid_type"),
         ([{"type": "other"}], "[0].type", "invalid_value"),
         ([skill(str(number)) for number in range(33)], "", "array_above_max_length"),
     ],

@@ -21,13 +21,14 @@ from llama_stack_responses.generation.dependencies import Dependencies
 from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.inputs.attachments import open_attachments
 from llama_stack_responses.inputs.files import NoFiles, uploaded_with
-from llama_stack_responses.inputs.skills import archives_with
+from llama_stack_responses.inputs.skills import SkillReader
 from llama_stack_responses.intervals import DEFAULT, Intervals
 from llama_stack_responses.moderation.moderator import NoModerator
 from llama_stack_responses.process_pool.pool import WorkerPool
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Op, Record, Records, writes_of
+from llama_stack_responses.store.skill_store import SkillStore
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.registry import HostedToolServices
 from tests.support.inference import FakeInference, finish, text
@@ -95,14 +96,15 @@ def server(
     """Return a server without HTTP and without a host."""
     config = config or ResponsesConfig()
     contents = Admission(config.files.content_quota)
+    skills = SkillReader(contents, lambda: ANONYMOUS, SkillStore(records))
     services = HostedToolServices(
         lambda: ANONYMOUS,
         uploaded_with(NoFiles(), contents, lambda: ANONYMOUS),
-        archives_with(contents, lambda: ANONYMOUS),
+        skills.find,
     )
     pool = WorkerPool(config.files.pool_limits)
     attachments = open_attachments(NoFiles(), config, pool, contents, AddressPolicy())
-    dependencies = Dependencies(inference, attachments, None, services, NoModerator(), Telemetry(), pool)
+    dependencies = Dependencies(inference, attachments, None, services, NoModerator(), Telemetry(), pool, skills)
     return OpenAIResponsesImpl(config, records, dependencies, access, intervals)
 
 

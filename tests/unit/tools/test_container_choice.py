@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -13,15 +14,18 @@ import pytest
 
 from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.ids import new_ordered_id
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.core.unavailable_tools import UnavailableTool
 from llama_stack_responses.documents.document import Document
 from llama_stack_responses.inputs.files import Count, uploaded_with
-from llama_stack_responses.inputs.skills import archives_with
+from llama_stack_responses.inputs.skills import SkillReader
 from llama_stack_responses.sandbox.container_access import ContainerAccess, SkillNotAdded
 from llama_stack_responses.sandbox.containers import Containers
 from llama_stack_responses.sandbox.containers import files as files_of
 from llama_stack_responses.sandbox.slots import ContainerSlots
+from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.skill_store import NewVersion, SkillQuota, SkillStore
 from llama_stack_responses.tools.hosted.container_choice import ContainerChoice
 from llama_stack_responses.tools.tool_function import ToolError
 from tests.support.skills import MANIFEST, archive, skill
@@ -58,8 +62,19 @@ def room(per_user: int) -> Admission:
 
 def access_to(containers: Containers, contents: Admission, files: FakeFiles) -> ContainerAccess:
     """Return the access of the one user, whose files and skills count in `contents`."""
-    uploaded, archives = uploaded_with(files, contents, lambda: ANONYMOUS), archives_with(contents, lambda: ANONYMOUS)
-    return ContainerAccess(containers, lambda: ANONYMOUS, uploaded, archives)
+    return access_of(lambda: ANONYMOUS, containers, contents, files)
+
+
+def access_of(
+    current_user: Callable[[], Owner],
+    containers: Containers,
+    contents: Admission,
+    files: FakeFiles,
+    store: SkillStore | None = None,
+) -> ContainerAccess:
+    """Return the access of a user, who may refer to skills in a store."""
+    skills = SkillReader(contents, current_user, store or SkillStore(MemoryRecords()))
+    return ContainerAccess(containers, current_user, uploaded_with(files, contents, current_user), skills.find)
 
 
 async def test_files_for_container_count_until_written(tmp_path: Path) -> None:
@@ -241,6 +256,63 @@ async def test_size_of_all_skills_together_is_bounded(tmp_path: Path) -> None:
         assert refused.value.number == 1
 
 
+async def stored_skill(store: SkillStore, zipped: bytes, unpacked_bytes: int = 100) -> dict[str, Any]:
+    """Store a skill, and return a reference to it."""
+    quota = SkillQuota(9, 9, 2**30)
+    uploaded = await store.upload(ANONYMOUS, zipped, hashlib.sha256(zipped).hexdigest(), quota)
+    new = NewVersion("sums", "Adds numbers.", 0, uploaded, unpacked_bytes)
+    skill = await store.create(new_ordered_id("skill", 0), ANONYMOUS, new, quota)
+    return {"type": "skill_reference", "skill_id": skill.id}
+
+
+async def test_referenced_skill_is_in_container_and_listed(tmp_path: Path) -> None:
+    contents, store = room(MIB), SkillStore(MemoryRecords())
+    async with opened(tmp_path / "containers") as containers:
+        access = access_of(lambda: ANONYMOUS, containers, contents, FakeFiles(), store)
+        reference = await stored_skill(store, archive())
+        choice = ContainerChoice(access, {"skills": [reference]}, "container")
+        await choice.check()
+        await choice.choose([])
+        assert choice.skills == [SUMS]
+        assert await shell(choice, "skills/sums/scripts/add.sh 20 22") == "42\n"
+        # The container has the skill already: its archive is not read again.
+        with contents.reserve(ANONYMOUS).add(MIB):
+            later = ContainerChoice(access, {"skills": [reference]}, "container")
+            await later.choose([choice.container_id])
+            assert await shell(later, "cat skills/sums/SKILL.md") == MANIFEST.decode()
+        assert contents.held == 0
+
+
+async def test_skill_that_was_deleted_while_its_job_waited_is_refused(tmp_path: Path) -> None:
+    store = SkillStore(MemoryRecords())
+    async with opened(tmp_path / "containers") as containers:
+        access = access_of(lambda: ANONYMOUS, containers, room(MIB), FakeFiles(), store)
+        reference = await stored_skill(store, archive()) | {"version": "1"}
+        choice = ContainerChoice(access, {"skills": [skill("other"), reference]}, "environment")
+        await choice.check()
+        await store.delete(ANONYMOUS, reference["skill_id"])
+        with pytest.raises(
+            UnavailableTool, match=f"^The skill '{reference['skill_id']}' cannot be .* not found"
+        ) as error:
+            await choice.choose([])
+        assert error.value.at("tools[0]").param == "tools[0].environment.skills[1].skill_id"
+        assert access.owned() == []
+
+
+async def test_size_of_referenced_skills_counts_without_their_archives(tmp_path: Path) -> None:
+    store = SkillStore(MemoryRecords())
+    async with opened(tmp_path / "containers") as containers:
+        access = access_of(lambda: ANONYMOUS, containers, room(0), FakeFiles(), store)
+        large = await stored_skill(store, archive(), 64 * MIB + 1)
+        with pytest.raises(SkillNotAdded, match="64 MiB"):
+            await access.check_skills([large], None)
+        small = await stored_skill(store, archive(), 64 * MIB)
+        assert [each.name for each in await access.check_skills([small], None)] == ["sums"]
+        with pytest.raises(SkillNotAdded, match="has the name 'sums' already") as same:
+            await access.check_skills([small, small], None)
+        assert (same.value.number, same.value.field) == (1, "skill_id")
+
+
 async def test_skills_of_one_user_are_not_shown_to_another(tmp_path: Path) -> None:
     user = Owner("ada", {})
     contents = room(MIB)
@@ -249,8 +321,7 @@ async def test_skills_of_one_user_are_not_shown_to_another(tmp_path: Path) -> No
         return user
 
     async with opened(tmp_path / "containers") as containers:
-        uploaded, archives = uploaded_with(FakeFiles(), contents, current_user), archives_with(contents, current_user)
-        access = ContainerAccess(containers, current_user, uploaded, archives)
+        access = access_of(current_user, containers, contents, FakeFiles())
         entry = await access.create((), [skill()])
         user = Owner("bob", {})
         theirs = ContainerChoice(access, entry.id, "container")

@@ -9,7 +9,7 @@ import pytest
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.tools.hosted.runtime import NoToolRuntime
 from llama_stack_responses.tools.registry import HostedToolServices, available_tools
-from tests.unit.tools.tools_harness import no_archive, no_file
+from tests.unit.tools.tools_harness import no_file, no_skill
 
 
 class Searching(NoToolRuntime):
@@ -31,5 +31,5 @@ class Searching(NoToolRuntime):
     ],
 )
 async def test_tools_with_their_services_are_available(services: Any, available: list[str]) -> None:
-    stack = HostedToolServices(current_user=lambda: ANONYMOUS, uploaded=no_file, archives=no_archive, **services)
+    stack = HostedToolServices(current_user=lambda: ANONYMOUS, uploaded=no_file, find_skill=no_skill, **services)
     assert await available_tools(stack) == available

@@ -12,7 +12,7 @@ from llama_stack_responses.core.exchanges import with_exchanges
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.transcript import Transcript
-from llama_stack_responses.sandbox.skill_archive import SkillArchive
+from llama_stack_responses.sandbox.skills import FoundSkill
 from llama_stack_responses.tools.registry import HostedToolServices, tool_makers
 from tests.support.generation_harness import GenerationHarness
 from tests.support.image_server import as_replayed
@@ -35,10 +35,8 @@ async def no_file(file_id: str) -> AsyncIterator[tuple[str, bytes]]:
     yield  # type: ignore[unreachable]
 
 
-@asynccontextmanager
-async def no_archive(_: str) -> AsyncIterator[SkillArchive]:
+async def no_skill(_: Json) -> FoundSkill:
     raise AssertionError("there are no skills")
-    yield  # type: ignore[unreachable]
 
 
 class ToolsHarness(GenerationHarness):
@@ -53,7 +51,7 @@ class ToolsHarness(GenerationHarness):
     """
 
     def __init__(self, services: Json, rounds: Sequence[Round], *, history: Sequence[Json] = (), **fields: Any) -> None:
-        stack = HostedToolServices(current_user=lambda: ANONYMOUS, uploaded=no_file, archives=no_archive, **services)
+        stack = HostedToolServices(current_user=lambda: ANONYMOUS, uploaded=no_file, find_skill=no_skill, **services)
         makers = tool_makers(stack)
         super().__init__(*rounds, makers=makers, history=history, **fields)
         self.events: list[Json] = []
