@@ -7,8 +7,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+# A line without samples must not reach into the next one.
+_OF_THIS_LINE = r"(?:(?!event loop ).)"
 _LINE = re.compile(
-    r"event loop (?:was blocked for|blocked for more than) ([\d.]+) s[,:] (.*?\(in \d+ of \d+ samples\)|.{0,600})"
+    r"event loop (?:was blocked for|blocked for more than) ([\d.]+) s[,:] "
+    rf"({_OF_THIS_LINE}{{0,2000}}?\(in \d+ of \d+ samples\)|{_OF_THIS_LINE}{{0,600}})"
 )
 
 GRACE = 0.5
