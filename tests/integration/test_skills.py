@@ -3,8 +3,11 @@
 import json
 import zipfile
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from io import BytesIO
+from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 import httpx
@@ -16,7 +19,9 @@ from openai.types.skills import DeletedSkillVersion, SkillVersion, SkillVersionL
 from tests.support.conform import problems
 from tests.support.openai_client import MODEL, NAME, Json, create, stored, stream, tool_outputs
 from tests.support.skills import FILES, MANIFEST, archive, skill
-from tests.support.upstream import Reply, Upstream, reply, text, tool_call
+from tests.support.stack import STARTER, Host, LiveStack
+from tests.support.upstream import Reply, Upstream, UpstreamProcess, reply, text, tool_call
+from tests.support.waiting import wait_until
 from tests.support.wire import Wire, error_of
 
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
@@ -304,3 +309,31 @@ def test_concurrent_versions_have_different_numbers(client: openai.OpenAI) -> No
     with ThreadPoolExecutor() as threads:
         added = threads.map(lambda _: client.skills.versions.create(created.id, files=list(FILES.items())), range(5))
     assert {each.version for each in added} == {"2", "3", "4", "5", "6"}
+
+
+def test_skills_survive_kill_of_server(
+    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path: Path
+) -> None:
+    """Skills that were created are whole. An upload that the kill interrupts is a whole skill, or none."""
+    zipped, created = archive({"SKILL.md": MANIFEST, "noise": Random(1).randbytes(3 * 2**20)}), list[str]()
+    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
+
+    def upload(client: openai.OpenAI) -> None:
+        with suppress(openai.OpenAIError):
+            while True:
+                created.append(client.skills.create(files=("sums.zip", zipped)).id)
+
+    with LiveStack(STARTER, env, tmp_path / "state", host=host) as stack, ThreadPoolExecutor() as threads:
+        with stack.client().with_options(max_retries=0) as client:
+            uploads = [threads.submit(upload, client) for _ in range(2)]
+            wait_until(lambda: len(created) > 2)
+            stack.kill()
+            wait(uploads)
+        stack.start()
+        with stack.client() as client:
+            listed = [each.id for each in client.skills.list()]
+            assert set(created) <= set(listed)
+            for each in listed:
+                assert client.skills.content.retrieve(each).read() == zipped
+                client.skills.delete(each)
+            assert list(client.skills.list()) == []
