@@ -36,7 +36,8 @@ PART_BYTES: Final = 2**20
 _UPLOAD_SECONDS: Final = 3_600.0
 """Time after which the parts of an archive without a version are deleted."""
 
-_DELETES_PER_COMMIT: Final = 200
+_PARTS_PER_COMMIT: Final = 8
+"""Number of parts that one commit deletes: a store may take as long to free them as to write them."""
 
 _EMPTY_SECONDS: Final = 86_400.0
 """Time for which the count of an owner without skills is kept: a change that began before expects its version."""
@@ -530,7 +531,7 @@ class SkillStore:
 
     async def _clear(self, archive: StoredArchive) -> None:
         """Delete the parts of an archive, and then the row that requests this."""
-        for keys in batched(archive.parts, _DELETES_PER_COMMIT):
+        for keys in batched(archive.parts, _PARTS_PER_COMMIT):
             await self._records.commit([Delete(key) for key in keys])
         retry = ConflictRetry()
         while record := (await self._records.get_many([archive.key])).get(archive.key):
