@@ -66,7 +66,7 @@ def _skill_id(value: Any, at: Location) -> str:
 
 
 _REFERENCE: Final = object_of(
-    {"skill_id": _skill_id, "version": _version(string(1, 6, f"latest|{_DIGITS}"))}, "skill_id"
+    {"skill_id": _skill_id, "version": _version(string(1, 6, f"(?:latest|{_DIGITS})"))}, "skill_id"
 )
 
 _SKILL_LIST: Final[Check] = array(tagged({"inline": _INLINE, "skill_reference": _REFERENCE}), high=MAX_SKILLS)

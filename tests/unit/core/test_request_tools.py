@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any, Final, get_args, get_type_hints
 
 import pytest
@@ -28,7 +30,8 @@ from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.schema.client_tools import CLIENT_TOOL_NAMES
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.schema.search_tools import SEARCH_TOOLS
-from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS, RequestLimits
+from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS, RequestLimits, schema_of
+from llama_stack_responses.core.schema.skills import skills
 from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.inputs.parser import RequestParser
 from tests.support.skills import skill
@@ -562,6 +565,12 @@ def test_reference_to_skill_is_accepted(version: Json) -> None:
         [skill(), kept, REFERENCE],
         [kept],
     ]
+
+
+def test_published_pattern_of_version_accepts_what_the_server_accepts() -> None:
+    [pattern] = re.findall('"pattern": "([^"]*latest[^"]*)"', json.dumps(schema_of(skills)))
+    versions = ["latest", "12", "latest1", "a1", "01"]
+    assert [each for each in versions if re.search(pattern, each)] == ["latest", "12"]
 
 
 @pytest.mark.parametrize(
