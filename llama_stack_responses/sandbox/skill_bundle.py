@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import zipfile
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Sequence
 from io import BytesIO
 from typing import Final, NamedTuple
 
@@ -70,15 +70,22 @@ async def read_manifest(archive: SkillArchive, pool: WorkerPool, owner: Hashable
     return Manifest(name, description)
 
 
-def packed(files: Iterable[tuple[str, bytes]]) -> bytes:
+def packed(files: Sequence[tuple[str, bytes]]) -> bytes:
     """Return a zip archive of these files, each given with its path. Blocks.
 
     Scripts, which begin with `#!`, are executable.
+
+    Raises:
+        InvalidSkill: two files have the same path.
     """
+    if len({path for path, _ in files}) < len(files):
+        # The module `zipfile` would only warn, with the path, and Python keeps each warning in memory.
+        raise InvalidSkill("Two of its files have the same path.")
     content = BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         for path, data in files:
             entry = zipfile.ZipInfo(path, _WRITTEN)
+            entry.filename = path  # a `ZipInfo` would end it before a NUL, which the archive's check refuses
             entry.create_system = 3  # its modes are those of Unix
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = (_SCRIPT_MODE if data.startswith(_SCRIPT) else _MODE) << 16

@@ -153,7 +153,15 @@ class OpenAIResponsesImpl:
     def _stored_skills(self) -> Skills:
         limits, dependencies = self.config.skills, self._dependencies
         quota = SkillQuota(limits.per_user, limits.versions, limits.bytes_per_user)
-        return Skills(self.archive.skills, dependencies.skills, dependencies.pool, self.access, quota, self.intervals)
+        return Skills(
+            self.archive.skills,
+            dependencies.skills,
+            dependencies.pool,
+            self.access,
+            quota,
+            self.large_work,
+            self.intervals,
+        )
 
     def _background_jobs(self, records: Records, sealer: Sealer) -> BackgroundJobs:
         return BackgroundJobs(

@@ -17,6 +17,7 @@ from ..core.ids import check_skill_id, new_ordered_id
 from ..core.listed_items import Order, Page
 from ..core.schema.skills import default_version, version_number
 from ..core.types import Json
+from ..inputs.large_work import LargeWork
 from ..inputs.skills import SkillReader
 from ..intervals import DEFAULT, Intervals
 from ..process_pool.pool import WorkerPool
@@ -66,6 +67,7 @@ class Skills:
         pool: reads their manifests.
         access: the identity of the caller.
         quota: how much a user may store.
+        large_work: packs the files of folders.
         intervals: how often and how long to ask the store for the outcome of a commit.
     """
 
@@ -76,6 +78,7 @@ class Skills:
         pool: WorkerPool,
         access: Access,
         quota: SkillQuota,
+        large_work: LargeWork,
         intervals: Intervals = DEFAULT,
     ) -> None:
         self._store = store
@@ -83,6 +86,7 @@ class Skills:
         self._pool = pool
         self._access = access
         self._quota = quota
+        self._large_work = large_work
         self._intervals = intervals
 
     async def create(self, files: Sequence[UploadedFile]) -> Json:
@@ -219,15 +223,12 @@ class Skills:
 
     async def _new(self, files: Sequence[UploadedFile]) -> NewVersion:
         """Check the files of a new version, and store their archive."""
-        if len(files) == 1 and not _is_manifest(files[0]):
-            content = files[0].content
-        else:
-            content = await asyncio.to_thread(packed, files)
-
-        async def read() -> bytes:
-            return content
-
         try:
+            content = await self._archive_of(files)
+
+            async def read() -> bytes:
+                return content
+
             async with self._reader.opened(len(content), read) as archive:
                 await asyncio.to_thread(archive.check)
                 owner = self._access.current_user()
@@ -237,6 +238,12 @@ class Skills:
                 return NewVersion(*manifest, int(time.time()), stored, archive.bytes)
         except InvalidSkill as error:
             raise bad_request(f"The files are not those of a skill. {error}", _FILES, "invalid_value") from error
+
+    async def _archive_of(self, files: Sequence[UploadedFile]) -> bytes:
+        """Return the zip archive that a client sent, or one of the files that it sent."""
+        if len(files) == 1 and not _is_manifest(files[0]):
+            return files[0].content
+        return await self._large_work.run_in_thread(partial(packed, files))
 
 
 def _is_manifest(file: UploadedFile) -> bool:

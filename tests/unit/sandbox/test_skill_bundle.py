@@ -85,3 +85,13 @@ async def test_equal_folders_have_equal_archives() -> None:
         "SKILL.md": False,
         "run": True,
     }
+
+
+async def test_two_files_of_one_path_are_refused() -> None:
+    with pytest.raises(InvalidSkill, match="Two of its files have the same path"):
+        packed([("SKILL.md", b""), ("a", b"1"), ("a", b"2")])
+
+
+async def test_path_is_not_cut_at_nul() -> None:
+    with pytest.raises(InvalidSkill, match="is not a relative path of printable names"):
+        SkillArchive(packed([("SKILL.md", b""), ("a\0b", b"")]))
