@@ -12,7 +12,7 @@ from llama_stack_responses.core.tool_usage import ImageUsage
 from llama_stack_responses.store.records import Records
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.tool_function import Outcome
-from tests.support.inference import Round, call, finish, text
+from tests.support.inference import Round, call, chunk, finish, text
 from tests.support.records import WatchedRecords
 from tests.support.strict import check_stream
 from tests.support.tools import FakeTools
@@ -44,9 +44,10 @@ class JobHarness:
         makers = {**client_tools(), "web_search": self.tools.make}
         self.harness = ProcessHarness(records, *rounds, makers=makers)
 
-    async def submit(self) -> None:
+    async def submit(self, response_id: str = ID, **fields: Any) -> None:
         """Queue a response."""
-        await self.harness.submit(self.harness.background_jobs(), tools=[{"type": "web_search"}])
+        tools = [{"type": "web_search"}]
+        await self.harness.submit(self.harness.background_jobs(), response_id, tools=tools, **fields)
 
 
 @pytest.mark.extended
@@ -113,6 +114,24 @@ async def test_next_worker_reports_tokens_of_images_and_searches_of_all_workers(
     assert usage["image_gen"]["input_tokens_details"] == {"image_tokens": 12, "text_tokens": 15}
     assert usage["image_gen"]["output_tokens"] == 1500
     assert usage["web_search"] == {"num_requests": 3}
+
+
+async def test_next_worker_compares_the_prompt_that_the_first_worker_sent(records: WatchedRecords) -> None:
+    earlier = JobHarness(records, ROUNDS[2], repeatable=False)
+    await earlier.submit("resp_0")
+    await earlier.harness.run_job()
+    first = JobHarness(records, *ROUNDS[:2], [asyncio.Event()], repeatable=False)
+    await first.submit(prompt_cache_options={"comparison_response_id": "resp_0"}, prompt_cache_key="another")
+    await kill(first.harness, 200)
+    longer = chunk({}, finish_reason="stop", usage={"prompt_tokens": 500, "completion_tokens": 7})
+    second = JobHarness(records, [text("42"), longer], repeatable=False)
+    await second.harness.run_job()
+    assert (await second.harness.result())["prompt_cache_diagnostics"] == {
+        "type": "cache_miss",
+        "reason": "prompt_cache_key_changed",
+        "cache_missed_tokens": 1,
+        "comparison_reusable_tokens": 1,
+    }
 
 
 async def test_next_worker_sends_events_held_behind_first_call(records: WatchedRecords) -> None:
