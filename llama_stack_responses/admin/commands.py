@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from io import TextIOWrapper
 from itertools import batched
 from pathlib import Path
@@ -302,12 +302,7 @@ async def _export_conversations(view: StoreView, owner: Owner, out: TextIO, prog
     async for conversation in view.conversations_of(owner):
         fields = {"id": conversation.id, "created_at": conversation.created_at, "metadata": dict(conversation.metadata)}
         line = {"type": "conversation", "owner": owner_fields(conversation.owner), "conversation": fields}
-        out.write(f'{json.dumps(line)[:-1]}, "items": [')
-        separator = ""
-        async for item in view.items_of(conversation):
-            out.write(separator + json.dumps(item))
-            separator = ", "
-        out.write("]}\n")
+        await _write_line(out, line, "items", view.items_of(conversation))
         progress.add()
 
 
@@ -315,13 +310,18 @@ async def _export_skills(view: StoreView, owner: Owner, out: TextIO, progress: P
     async for skill in view.skills_of(owner):
         fields = {"id": skill.id, "created_at": skill.created_at, "default_version": str(skill.default)}
         line = {"type": "skill", "owner": owner_fields(skill.owner), "skill": fields}
-        out.write(f'{json.dumps(line)[:-1]}, "versions": [')
-        separator = ""
-        async for version in view.versions_of(skill):
-            out.write(separator + json.dumps(version))
-            separator = ", "
-        out.write("]}\n")
+        await _write_line(out, line, "versions", view.versions_of(skill))
         progress.add()
+
+
+async def _write_line(out: TextIO, line: Json, name: str, members: AsyncIterator[Json]) -> None:
+    """Write a line with an array of this name. Its members may be many, and are written as they come."""
+    out.write(f'{json.dumps(line)[:-1]}, "{name}": [')
+    separator = ""
+    async for member in members:
+        out.write(separator + json.dumps(member))
+        separator = ", "
+    out.write("]}\n")
 
 
 def _owner(arguments: Namespace) -> Owner | None:
