@@ -60,7 +60,7 @@ def _gather(value: Any, texts: list[str]) -> int:
                 _MEDIA_TOKENS * _BYTES_PER_TOKEN if name in _MEDIA else len(name) + _gather(member, texts)
                 for name, member in value.items()
             )
-        case list() | tuple():
+        case list():
             return sum(_gather(member, texts) for member in value)
     return 0
 

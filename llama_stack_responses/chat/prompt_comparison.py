@@ -76,10 +76,10 @@ def first_difference(prompt: Prompt, compared: Prompt, profile: Profile, *, comp
     """
     items, expected = _seen(prompt, profile), _seen(compared, profile)
     around = [prompt.response["tools"], prompt.response["instructions"]]
-    size = estimated_bytes([around, items])
 
     def at(reason: str, *before: Any) -> Difference:
-        return Difference(reason, estimated_bytes(before) / max(size, 1), tokens_of(size))
+        size = estimated_bytes([around, items])
+        return Difference(reason, estimated_bytes([*before]) / max(size, 1), tokens_of(size))
 
     for reason, path in _SETTINGS.items():
         if _value(prompt.response, path) != _value(compared.response, path):

@@ -99,7 +99,7 @@ class CacheDiagnostics:
             compared = await self._prompt_of(self._response_id, self._owner, self._hold)
             if compared is None:
                 return {"type": "comparison_response_not_found"}
-            if compared.response["status"] not in ("completed", "incomplete"):
+            if compared.prompt.response["status"] not in ("completed", "incomplete"):
                 return {"type": "unavailable"}
             return await self._compared(Prompt(response, items), compared, FirstPrompt.of(rounds))
         except ApiError:
@@ -107,10 +107,9 @@ class CacheDiagnostics:
             return {"type": "unavailable"}
 
     async def _compared(self, prompt: Prompt, compared: StoredPrompt, used: FirstPrompt) -> Json:
-        other = Prompt(compared.response, compared.items)
-        work = partial(first_difference, prompt, other, self._profile, compacted=used.compacted)
+        work = partial(first_difference, prompt, compared.prompt, self._profile, compacted=used.compacted)
         around = prompt.response["tools"], prompt.response["instructions"]
-        difference = await self._large_work.run(work, around, prompt.items, other.items)
+        difference = await self._large_work.run(work, around, prompt.items, compared.prompt.items)
         return _diagnosis(difference, used, FirstPrompt.of(compared.rounds).input_tokens)
 
 

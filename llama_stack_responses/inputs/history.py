@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from ..chat.prompt_comparison import Prompt
 from ..concurrency.offloading import computed
 from ..core.access import Access, Action
 from ..core.errors import ApiError, bad_request, import_hint
@@ -71,16 +72,14 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class StoredPrompt:
-    """What the prompt of a stored response was made of.
+    """The prompt of a stored response.
 
     Attributes:
-        response: the response.
-        items: the history and the input, as a model continues from them.
-        rounds: the recorded rounds; empty if they were not recorded.
+        prompt: what it was made of.
+        rounds: the recorded rounds of the response; empty if they were not recorded.
     """
 
-    response: Json
-    items: list[Json]
+    prompt: Prompt
     rounds: Sequence[Sequence[Any]] = ()
 
 
@@ -236,7 +235,7 @@ class HistoryReader:
             return None
         items = await self.input_of(stored, hold)
         rounds = (stored.timing or {}).get("rounds", ())
-        return StoredPrompt(stored.response, await computed(partial(for_model, items), items), rounds)
+        return StoredPrompt(Prompt(stored.response, await computed(partial(for_model, items), items)), rounds)
 
     async def _referenced(self, owner: Owner, item_ids: list[str], param: str, hold: Hold | None) -> dict[str, Json]:
         """Return those of the items that are stored, by id."""

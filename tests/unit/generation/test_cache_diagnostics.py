@@ -8,6 +8,7 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.chat.profile import Profile
+from llama_stack_responses.chat.prompt_comparison import Prompt
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.core.schema.request import parse_create
@@ -51,7 +52,7 @@ async def test_unknown_response_is_not_found() -> None:
 
 @pytest.mark.parametrize("status", ["queued", "in_progress", "failed", "cancelled"])
 async def test_response_without_an_answer_cannot_be_compared(status: str) -> None:
-    compared = StoredPrompt(response() | {"status": status}, ITEMS)
+    compared = StoredPrompt(Prompt(response() | {"status": status}, ITEMS))
     assert await diagnosed(compared, response(), answered(10, 10)) == UNAVAILABLE
 
 
@@ -63,14 +64,14 @@ async def test_error_of_the_store_makes_the_comparison_unavailable() -> None:
 
 
 async def test_equal_prompt_is_a_hit_if_the_model_server_reports_reuse() -> None:
-    compared = StoredPrompt(response() | {"status": "incomplete"}, ITEMS, [answered(1000)])
+    compared = StoredPrompt(Prompt(response() | {"status": "incomplete"}, ITEMS), [answered(1000)])
     assert await diagnosed(compared, response(), answered(1000, 16)) == HIT
     assert await diagnosed(compared, response(), answered(1000, 0)) == UNAVAILABLE
     assert await diagnosed(compared, response()) == UNAVAILABLE
 
 
 async def test_difference_is_a_miss_with_the_tokens_that_the_model_server_counted() -> None:
-    compared = StoredPrompt(response(), ITEMS, [answered(900)])
+    compared = StoredPrompt(Prompt(response(), ITEMS), [answered(900)])
     missed = await diagnosed(compared, response(prompt_cache_key="k"), answered(1000, 10))
     assert missed == {
         "type": "cache_miss",
@@ -82,23 +83,23 @@ async def test_difference_is_a_miss_with_the_tokens_that_the_model_server_counte
 
 async def test_tokens_are_estimated_if_nobody_counted_them() -> None:
     instructions = "word " * 400
-    compared = StoredPrompt(response(), ITEMS)
+    compared = StoredPrompt(Prompt(response(), ITEMS))
     missed = await diagnosed(compared, response(instructions=instructions))
     assert missed.keys() == {"type", "reason", "cache_missed_tokens"}
     assert missed["cache_missed_tokens"] == pytest.approx(500, rel=0.1)
 
 
 async def test_reuse_that_the_model_server_reports_decides() -> None:
-    compared = StoredPrompt(response(), ITEMS, [answered(900)])
+    compared = StoredPrompt(Prompt(response(), ITEMS), [answered(900)])
     changed = response(text={"format": {"type": "json_object"}})
     assert await diagnosed(compared, changed, answered(1000, 896)) == HIT
     assert (await diagnosed(compared, changed, answered(1000, 512)))["reason"] == "text_format_changed"
-    unknown = StoredPrompt(response(), ITEMS)
+    unknown = StoredPrompt(Prompt(response(), ITEMS))
     assert (await diagnosed(unknown, changed, answered(1000, 896)))["type"] == "cache_miss"
 
 
 async def test_compaction_before_the_answer_is_a_miss() -> None:
-    compared = StoredPrompt(response(), ITEMS, [answered(900)])
+    compared = StoredPrompt(Prompt(response(), ITEMS), [answered(900)])
     compaction = (0, 1, 2, 900, 5, 0, "compaction")
     missed = await diagnosed(compared, response(), compaction, answered(200, 0))
     assert (missed["reason"], missed["cache_missed_tokens"]) == ("context_compacted", 200)
