@@ -8,9 +8,11 @@ from typing import Final
 import pytest
 from redis import Redis
 
+from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Records
 from tests.contract.backends import BACKENDS, ONE_STORE, Backend, BackendLocation, Clock
 from tests.contract.conversations import CREATED
+from tests.contract.counting_proxy import CountingProxy
 from tests.support.database import DatabaseServer
 from tests.support.postgres import Postgres
 from tests.support.valkey import Valkey
@@ -79,3 +81,13 @@ async def records(backend: Backend, clock: Clock, place: BackendLocation) -> Asy
     opened = backend.open(place, clock)
     yield opened
     await opened.close()
+
+
+@pytest.fixture
+def counting(records: Records) -> CountingProxy:
+    return CountingProxy(records)
+
+
+@pytest.fixture
+def archive(counting: CountingProxy, clock: Clock) -> Archive:
+    return Archive(counting, clock=clock)

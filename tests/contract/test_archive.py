@@ -7,7 +7,6 @@ import copy
 import itertools
 import math
 import random
-from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,81 +17,18 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.stream.response import ADDED_FIELDS
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.records import Conflict, Delete, Op, Put, Record, Records, writes_of
+from llama_stack_responses.store.records import Conflict, Delete, Put, Records
 from llama_stack_responses.store.sqlite import SqliteRecords
 from llama_stack_responses.store.stored_response import StoredResponse
 from tests.contract.backends import Backend, Clock
 from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id, response, stored_item, user
+from tests.contract.counting_proxy import CountingProxy
 
 pytestmark = [pytest.mark.needs("many_calls"), pytest.mark.one_store]
 
 ALICE = Owner("alice", {"teams": ["search"]})
 BOB = Owner("bob")
 DAY = 86_400
-
-
-class CountingProxy:
-    """Forward calls to `records` and count them.
-
-    Every commit after the first `interrupt` ones fails, as after a kill. `jitter` lets other tasks run before each
-    call. `meanwhile` holds the concurrent actions to run before a commit, by its number.
-    """
-
-    def __init__(self, records: Records) -> None:
-        self._records = records
-        self.transactional = records.transactional
-        self.reads = 0
-        self.commits = 0
-        self.bytes = 0
-        self.written: list[list[tuple[str, type[Op]]]] = []
-        self.interrupt = math.inf
-        self.jitter: random.Random | None = None
-        self.meanwhile: dict[int, Callable[[], Awaitable[object]]] = {}
-
-    async def pause(self) -> None:
-        for _ in range(self.jitter.randrange(4) if self.jitter else 0):
-            await asyncio.sleep(0)
-
-    async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
-        await self.pause()
-        self.reads += 1
-        return await self._records.get_many(keys, max_bytes=max_bytes)
-
-    async def now(self) -> float:
-        return await self._records.now()
-
-    async def range(self, *args: Any, **kwargs: Any) -> list[tuple[str, Record]]:
-        await self.pause()
-        self.reads += 1
-        return await self._records.range(*args, **kwargs)
-
-    async def commit(self, ops: Sequence[Op], conditions: Sequence[Any] = ()) -> None:
-        await self.pause()
-        self.commits += 1
-        if happens := self.meanwhile.pop(self.commits, None):
-            await happens()
-        if self.commits > self.interrupt:
-            raise InterruptedError
-        await self._records.commit(ops, conditions)
-        self.written.append([(op.key, type(op)) for op in writes_of(ops)])
-        self.bytes += sum(0 if isinstance(op, Delete) else len(op.value) for op in writes_of(ops))
-
-    def pubsub(self) -> None:
-        """Return None: no test here waits for notifications."""
-
-    async def size(self) -> int | None:
-        return await self._records.size()
-
-    async def sweep(self, now: float) -> int:
-        return await self._records.sweep(now)
-
-    async def close(self) -> None:
-        await self._records.close()
-
-
-@pytest.fixture
-def counting(records: Records) -> CountingProxy:
-    return CountingProxy(records)
 
 
 @pytest.fixture

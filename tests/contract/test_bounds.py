@@ -20,7 +20,8 @@ from llama_stack_responses.store.records import Record, Records
 from llama_stack_responses.store.stored_response import StoredResponse
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, assistant, new_id, response, user
-from tests.contract.test_archive import ALICE, CountingProxy, nothing_left, texts
+from tests.contract.counting_proxy import CountingProxy
+from tests.contract.test_archive import ALICE, nothing_left, texts
 
 pytestmark = pytest.mark.one_store
 

@@ -17,17 +17,8 @@ from llama_stack_responses.store.records import Conflict, Put, Records, VersionI
 from llama_stack_responses.store.stored_response import StoredResponse
 from tests.contract.backends import Backend, Clock
 from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id, response, stored_item, user
-from tests.contract.test_archive import ALICE, BOB, DAY, CountingProxy, chain, keys, nothing_left, texts
-
-
-@pytest.fixture
-def counting(records: Records) -> CountingProxy:
-    return CountingProxy(records)
-
-
-@pytest.fixture
-def archive(counting: CountingProxy, clock: Clock) -> Archive:
-    return Archive(counting, clock=clock)
+from tests.contract.counting_proxy import CountingProxy
+from tests.contract.test_archive import ALICE, BOB, DAY, chain, keys, nothing_left, texts
 
 
 @pytest.fixture

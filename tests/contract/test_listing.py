@@ -11,24 +11,13 @@ from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Put, Records
 from llama_stack_responses.store.row_list import Span
 from llama_stack_responses.store.saving import Recording
-from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, assistant, response, user
-from tests.contract.test_archive import CountingProxy
+from tests.contract.counting_proxy import CountingProxy
 
 pytestmark = pytest.mark.needs("many_calls")
 
 ALICE = Owner("alice", {"teams": ["search"]})
 BOB = Owner("bob")
-
-
-@pytest.fixture
-def counting(records: Records) -> CountingProxy:
-    return CountingProxy(records)
-
-
-@pytest.fixture
-def archive(counting: CountingProxy, clock: Clock) -> Archive:
-    return Archive(counting, clock=clock)
 
 
 async def save(archive: Archive, number: int, owner: Owner = ALICE, **fields: Any) -> Json:

@@ -13,25 +13,14 @@ from llama_stack_responses.core.listed_items import with_ids
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.store import codec, own_ids
 from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.records import Records
 from llama_stack_responses.store.stored_response import StoredResponse
-from tests.contract.backends import Clock
 from tests.contract.conversations import Json, Prose, assistant, new_id, response, stored_item, user
-from tests.contract.test_archive import CountingProxy, keys, nothing_left
+from tests.contract.counting_proxy import CountingProxy
+from tests.contract.test_archive import keys, nothing_left
 
 pytestmark = [pytest.mark.needs("many_calls"), pytest.mark.one_store]
 
 ALICE = Owner("alice")
-
-
-@pytest.fixture
-def counting(records: Records) -> CountingProxy:
-    return CountingProxy(records)
-
-
-@pytest.fixture
-def archive(counting: CountingProxy, clock: Clock) -> Archive:
-    return Archive(counting, clock=clock)
 
 
 async def save(

@@ -25,20 +25,11 @@ from llama_stack_responses.store.skill_store import (
 )
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED
-from tests.contract.test_archive import ALICE, BOB, CountingProxy, keys
+from tests.contract.counting_proxy import CountingProxy
+from tests.contract.test_archive import ALICE, BOB, keys
 
 QUOTA: Final = SkillQuota(skills=3, versions=3, bytes=4 * PART_BYTES)
 HOUR: Final = 3_600
-
-
-@pytest.fixture
-def counting(records: Records) -> CountingProxy:
-    return CountingProxy(records)
-
-
-@pytest.fixture
-def archive(counting: CountingProxy, clock: Clock) -> Archive:
-    return Archive(counting, clock=clock)
 
 
 @pytest.fixture

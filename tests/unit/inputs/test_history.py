@@ -13,7 +13,7 @@ from llama_stack_responses.inputs.history import HistoryBounds, HistoryReader
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.memory import MemoryRecords
 from tests.contract.conversations import response, user
-from tests.contract.test_archive import CountingProxy
+from tests.contract.counting_proxy import CountingProxy
 
 Json = dict[str, Any]
 
