@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from ..chat.profile import Profile
-from ..core.schema import shapes
+from ..core import shapes
 from ..core.schema.request import DEFAULT_PASSTHROUGH
 from ..core.unavailable_tools import HostedTool, Policy
 from ..sealing.sealer import SECRET_BYTES

@@ -11,7 +11,7 @@ from pydantic import (
 )
 
 from ..admission import Quota
-from ..core.schema import shapes
+from ..core import shapes
 
 
 class SocketLimits(BaseModel):

@@ -12,7 +12,7 @@ from ..chat.function_calls import tool_output
 from ..core.errors import ApiError, TooLongError
 from ..core.exchanges import with_exchanges
 from ..core.schema.request import SERVICE_TIERS, CreateRequest
-from ..core.schema.shapes import DEFAULT_LIMITS
+from ..core.shapes import DEFAULT_LIMITS
 from ..core.stream.assembler import Assembler
 from ..core.stream.calls import ServerCall
 from ..core.stream.deltas import Delta, Finish, FinishReason, Refusal

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..core.schema.request import CreateRequest, parse_create, read_fields
-from ..core.schema.shapes import RequestLimits
+from ..core.shapes import RequestLimits
 from ..core.types import Json
 from .large_work import LargeWork
 

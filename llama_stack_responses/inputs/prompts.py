@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from ..core.errors import ApiError, bad_request
 from ..core.schema.request import CreateRequest
-from ..core.schema.shapes import excerpt
+from ..core.shapes import excerpt
 from ..core.types import Json
 
 _VARIABLE: Final = re.compile(r"{{\s*(\w+)\s*}}")

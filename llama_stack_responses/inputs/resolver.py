@@ -15,7 +15,7 @@ from ..core.moderation_policy import policy_of
 from ..core.owner import Owner
 from ..core.schema.items import check_call_pairs, check_ids
 from ..core.schema.request import CreateRequest
-from ..core.schema.shapes import Location, missing
+from ..core.shapes import Location, missing
 from ..core.types import Json
 from ..moderation.checks import Checks
 from ..sealing.sealed_items import Opened, SealedItems

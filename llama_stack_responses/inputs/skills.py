@@ -14,7 +14,7 @@ from ..concurrency.large_base64 import decoded, decoded_bytes
 from ..core.owner import Owner
 from ..core.schema.item_tools import CARRIERS
 from ..core.schema.request import CreateRequest
-from ..core.schema.shapes import Location
+from ..core.shapes import Location
 from ..core.types import Json
 from ..sandbox.skill_archive import InvalidSkill, SkillArchive
 from ..sandbox.skills import FoundSkill, Skill

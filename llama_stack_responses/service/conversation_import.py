@@ -12,7 +12,7 @@ from ..core.listed_items import with_ids
 from ..core.owner import Owner
 from ..core.schema.conversation_bodies import read_metadata
 from ..core.schema.items import COMPACTION, TRIGGER, check_input
-from ..core.schema.shapes import Location, RequestLimits, check_json
+from ..core.shapes import Location, RequestLimits, check_json
 from ..core.types import Json
 from ..store.conversation_store import Conversation, ConversationStore
 

@@ -17,7 +17,7 @@ from ..core.schema.conversation_bodies import (
     read_metadata,
 )
 from ..core.schema.items import check_ids
-from ..core.schema.shapes import RequestLimits
+from ..core.shapes import RequestLimits
 from ..core.types import Json
 from ..inputs.history import HistoryReader, Hold
 from ..inputs.large_work import LargeWork

@@ -10,7 +10,7 @@ from ..core.errors import ApiError
 from ..core.ids import check_response_id
 from ..core.owner import Owner
 from ..core.schema.request import FIELDS, CreateRequest, parse_create
-from ..core.schema.shapes import RequestLimits
+from ..core.shapes import RequestLimits
 from ..core.stream.response import new_response
 from ..core.stream.usage import Usage, usage_of
 from ..core.types import Json

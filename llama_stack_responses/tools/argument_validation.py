@@ -6,7 +6,7 @@ from typing import Any
 
 from ..core.arguments import decoded_arguments
 from ..core.errors import ApiError
-from ..core.schema.shapes import Check, Location
+from ..core.shapes import Check, Location
 
 
 def validated_arguments(arguments: str, shape: Check) -> Any | None:

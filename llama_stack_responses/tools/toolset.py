@@ -22,7 +22,7 @@ from ..core.schema.item_tools import (
     identities,
 )
 from ..core.schema.request import CreateRequest
-from ..core.schema.shapes import DEFAULT_LIMITS
+from ..core.shapes import DEFAULT_LIMITS
 from ..core.stream.calls import CallKind, ServerCall, Whole
 from ..core.stream.citations import Citation, CitationExtractor
 from ..core.types import Json

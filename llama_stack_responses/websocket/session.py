@@ -11,7 +11,7 @@ from ..admission import Reservation
 from ..config.limits import Limits
 from ..core.errors import ApiError, bad_request
 from ..core.owner import Owner
-from ..core.schema.shapes import Location, boolean
+from ..core.shapes import Location, boolean
 from ..core.stream.events import Event
 from ..core.stream.socket_events import refused
 from ..core.types import Json

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from ..core.errors import ApiError
 from ..core.ids import new_id
-from ..core.schema.shapes import Location, missing
 from ..core.schema.steer_input import as_items, check_steer, required_input
+from ..core.shapes import Location, missing
 from ..core.stream.events import Event
 from ..core.stream.socket_events import steer_accepted, steer_failed, steer_pending
 from ..core.types import Json

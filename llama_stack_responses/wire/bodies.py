@@ -17,7 +17,7 @@ from ..core import json_decoding
 from ..core.errors import ApiError, bad_request, too_many_open
 from ..core.json_values import VALUE_BYTES, count_values
 from ..core.owner import ANONYMOUS, Owner
-from ..core.schema.shapes import excerpt
+from ..core.shapes import excerpt
 from ..process_pool.fair_queue import FairQueue, QueueFull
 from .headers import body_length
 from .request_cycle import cycle_of

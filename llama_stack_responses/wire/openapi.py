@@ -13,7 +13,7 @@ from fastapi import Response
 from ..chat.prompt_comparison import REASONS
 from ..core.schema.items import ITEMS_SCHEMA
 from ..core.schema.request import INCLUDABLE
-from ..core.schema.shapes import Schema, any_of, metadata, or_null, schema_of
+from ..core.shapes import Schema, any_of, metadata, or_null, schema_of
 from ..core.statuses import STATUSES
 
 TEXT: Final[Schema] = {"type": "string"}

@@ -12,7 +12,7 @@ from starlette.responses import StreamingResponse
 from ..core.errors import bad_request
 from ..core.ids import check_response_id
 from ..core.owner import Owner
-from ..core.schema.shapes import Schema
+from ..core.shapes import Schema
 from ..core.statuses import STATUSES
 from ..installed_host import own_version
 from ..service.responses import OpenAIResponsesImpl

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..core.schema.shapes import Schema, or_null
+from ..core.shapes import Schema, or_null
 from .openapi import TEXT, WHOLE, YES_OR_NO, constant, whole
 
 _OBJECT: Final[Schema] = {"type": "object"}

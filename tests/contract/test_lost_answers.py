@@ -12,7 +12,7 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
 from llama_stack_responses.core.ids import new_id
-from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS
+from llama_stack_responses.core.shapes import DEFAULT_LIMITS
 from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.inputs.history import HistoryBounds, HistoryReader
 from llama_stack_responses.inputs.large_work import LargeWork

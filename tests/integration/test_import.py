@@ -12,7 +12,7 @@ import yaml
 from llama_stack_responses.cli import main
 from llama_stack_responses.core.access import Access
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS
+from llama_stack_responses.core.shapes import DEFAULT_LIMITS
 from llama_stack_responses.inputs.history import HistoryBounds, HistoryReader
 from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.sealing.sealed_items import SealedItems

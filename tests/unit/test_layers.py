@@ -65,7 +65,8 @@ LAYERS: Final = {
             "moderation_results",
             "tool_usage",
         },
-        {"mcp_secrets"},
+        {"mcp_secrets", "shapes"},
+        {"item_fields"},
         {"echoed_tools", "schema"},
         {
             "configuration",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from .item_fields import OWN_ID
-from .shapes import Location, an_object, boolean, invalid, object_of, one_of, schema_of, string, tagged, takes
+from ..item_fields import OWN_ID
+from ..shapes import Location, an_object, boolean, invalid, object_of, one_of, schema_of, string, tagged, takes
 
 EFFORT: Final = one_of("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """The check of a reasoning effort."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .declared_tools import carried_tools
-from .item_fields import CALLER, ID, IMAGE_URL, OWN_ID, STATUS, TEXT
-from .shapes import (
+from ..item_fields import CALLER, ID, IMAGE_URL, OWN_ID, STATUS, TEXT
+from ..shapes import (
     MAX_INTEGER,
     Check,
     Location,
@@ -22,6 +21,7 @@ from .shapes import (
     tagged,
     takes,
 )
+from .declared_tools import carried_tools
 
 _COORDINATE: Final = integer(-MAX_INTEGER)
 _MILLISECONDS: Final = integer(0)

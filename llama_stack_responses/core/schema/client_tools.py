@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .item_fields import TEXT
-from .shapes import (
+from ..item_fields import TEXT
+from ..shapes import (
     Check,
     Location,
     an_object,

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from ..errors import ApiError, bad_request, import_hint
+from ..shapes import Location, RequestLimits, check_count, check_json, excerpt, invalid, invalid_type, metadata, missing
 from ..types import Json
 from .items import TRIGGER, check_input
-from .shapes import Location, RequestLimits, check_count, check_json, excerpt, invalid, invalid_type, metadata, missing
 
 MAX_ADDED_ITEMS: Final = 20
 """Maximum number of items that one request may add."""

@@ -7,20 +7,7 @@ from typing import Any, Final
 
 from ..errors import bad_request
 from ..mcp_secrets import holds_secrets
-from .client_tools import (
-    AUTO_CONTAINER,
-    CALLERS,
-    CLIENT_CHOICES,
-    CLIENT_TOOL_NAMES,
-    CLIENT_TOOLS,
-    COMPUTER_TYPES,
-    check_names,
-)
-from .image_tool import image_tool
-from .mcp_shapes import MCP_CHOICE, MCP_TOOL, check_labels
-from .program_items import PROGRAMS
-from .search_tools import SEARCH_TOOLS, WEB_SEARCH_TYPES
-from .shapes import (
+from ..shapes import (
     Check,
     Location,
     any_of,
@@ -36,6 +23,19 @@ from .shapes import (
     tagged,
     takes,
 )
+from .client_tools import (
+    AUTO_CONTAINER,
+    CALLERS,
+    CLIENT_CHOICES,
+    CLIENT_TOOL_NAMES,
+    CLIENT_TOOLS,
+    COMPUTER_TYPES,
+    check_names,
+)
+from .image_tool import image_tool
+from .mcp_shapes import MCP_CHOICE, MCP_TOOL, check_labels
+from .program_items import PROGRAMS
+from .search_tools import SEARCH_TOOLS, WEB_SEARCH_TYPES
 
 _NEW_CONTAINER: Final = tagged({"auto": AUTO_CONTAINER})
 

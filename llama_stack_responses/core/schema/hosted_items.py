@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from ..item_fields import ID, OWN_ID, TEXT
+from ..shapes import Check, an_object, array, data, number, object_of, one_of, tagged
 from .image_tool import IMAGE_CALL, image_item
-from .item_fields import ID, OWN_ID, TEXT
-from .shapes import Check, an_object, array, data, number, object_of, one_of, tagged
 
 _CALL_STATUS: Final = one_of("in_progress", "searching", "interpreting", "completed", "failed", "incomplete")
 

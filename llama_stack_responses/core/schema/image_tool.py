@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ..errors import bad_request
-from .item_fields import ID, IMAGE_URL, OWN_ID, TEXT
-from .shapes import (
+from ..item_fields import ID, IMAGE_URL, OWN_ID, TEXT
+from ..shapes import (
     Check,
     Location,
     an_object,

@@ -14,9 +14,9 @@ from typing import Final
 import orjson
 
 from ..errors import bad_request
+from ..shapes import DEFAULT_LIMITS, RequestLimits
 from ..types import Json
 from .declared_tools import NAMED_TOOLS
-from .shapes import DEFAULT_LIMITS, RequestLimits
 
 Origin = tuple[str | None, str]
 """The namespace (if any) and the name by which the client refers to a tool."""

@@ -12,14 +12,8 @@ from typing import Any, Final
 
 from ..errors import bad_request
 from ..exchanges import EXCHANGE
-from .answer_settings import configuration_update
-from .client_items import CLIENT_ITEMS
-from .hosted_items import HOSTED_ITEMS
-from .image_tool import IMAGE_CALL, lacks_image
-from .item_fields import CALLER, FILE_URL, ID, IMAGE_URL, NAME, OWN_ID, STATUS, TEXT
-from .mcp_shapes import MCP_ITEMS
-from .program_items import PROGRAM, PROGRAM_ITEMS, PROGRAM_OUTPUT
-from .shapes import (
+from ..item_fields import CALLER, FILE_URL, ID, IMAGE_URL, NAME, OWN_ID, STATUS, TEXT
+from ..shapes import (
     DEFAULT_LIMITS,
     Check,
     Location,
@@ -43,6 +37,12 @@ from .shapes import (
     tagged,
     takes,
 )
+from .answer_settings import configuration_update
+from .client_items import CLIENT_ITEMS
+from .hosted_items import HOSTED_ITEMS
+from .image_tool import IMAGE_CALL, lacks_image
+from .mcp_shapes import MCP_ITEMS
+from .program_items import PROGRAM, PROGRAM_ITEMS, PROGRAM_OUTPUT
 
 ANSWERS: Final[Mapping[str, str]] = {
     "function_call": "function_call_output",

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from .item_fields import ID, NAME, OWN_ID, TEXT
-from .shapes import (
+from ..item_fields import ID, NAME, OWN_ID, TEXT
+from ..shapes import (
     MAX_INTEGER,
     Check,
     Location,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..errors import bad_request
+from ..shapes import Location, Schema, integer, object_of, one_of, schema_of, string
 from .client_tools import AUTO_CONTAINER_FIELDS, FILE_ID
-from .shapes import Location, Schema, integer, object_of, one_of, schema_of, string
 
 _IDLE: Final = object_of({"anchor": one_of("last_active_at"), "minutes": integer(1)}, "minutes")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from ..item_fields import ID, OWN_ID, TEXT
 from ..program_limits import CODE_CHARACTERS
-from .item_fields import ID, OWN_ID, TEXT
-from .shapes import Check, object_of, one_of, string
+from ..shapes import Check, object_of, one_of, string
 
 PROGRAMS: Final = "programmatic_tool_calling"
 """The type of the tool with which the model writes programs."""

@@ -8,11 +8,7 @@ from typing import Any, Final, Literal
 
 from ..errors import bad_request
 from ..ids import check_conversation_id, check_response_id
-from .answer_settings import EFFORT, FORMAT
-from .declared_tools import check_choice, tool_choice, tools
-from .item_tools import check_carried
-from .items import INPUT_SCHEMA, OUTPUT_PARTS, TRIGGER, check_input
-from .shapes import (
+from ..shapes import (
     DEFAULT_LIMITS,
     Check,
     Location,
@@ -39,6 +35,10 @@ from .shapes import (
     tagged,
     takes,
 )
+from .answer_settings import EFFORT, FORMAT
+from .declared_tools import check_choice, tool_choice, tools
+from .item_tools import check_carried
+from .items import INPUT_SCHEMA, OUTPUT_PARTS, TRIGGER, check_input
 
 DEFAULT_PASSTHROUGH: Final = frozenset(
     {

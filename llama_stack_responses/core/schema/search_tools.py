@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from .shapes import (
+from ..shapes import (
     Check,
     Location,
     array,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ..ids import check_skill_id
-from .shapes import (
+from ..shapes import (
     Check,
     Location,
     Schema,

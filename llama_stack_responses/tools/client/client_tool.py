@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from ...core.schema.shapes import Check
+from ...core.shapes import Check
 from ...core.stream.calls import CallKind, ItemForm, by_call_id
 from ...core.types import Json
 from ..argument_validation import validated_arguments

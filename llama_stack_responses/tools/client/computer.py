@@ -7,7 +7,7 @@ from typing import Final
 from ...core.schema.client_items import COMPUTER_ACTION
 from ...core.schema.client_tools import COMPUTER_TYPES
 from ...core.schema.request import CreateRequest
-from ...core.schema.shapes import array, object_of
+from ...core.shapes import array, object_of
 from ...core.stream.calls import COMPUTER_CALL
 from ...core.types import Json
 from ..tool import Tool

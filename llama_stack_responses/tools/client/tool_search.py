@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from ...core.schema.request import CreateRequest
-from ...core.schema.shapes import an_object, array, object_of, string
+from ...core.shapes import an_object, array, object_of, string
 from ...core.stream.calls import TOOL_SEARCH_CALL, TOOL_SEARCH_OUTPUT, CallKind
 from ...core.types import Json
 from ..argument_validation import validated_arguments

@@ -18,7 +18,7 @@ from ...concurrency.offloading import computed
 from ...core.program_calls import RUN_PROGRAM, ProgramRecord, fingerprint, opened_fingerprint
 from ...core.program_limits import CODE_CHARACTERS
 from ...core.schema.program_items import PROGRAMS
-from ...core.schema.shapes import object_of, string
+from ...core.shapes import object_of, string
 from ...core.stream.calls import PROGRAM_FORM, PROGRAM_OUTPUT_FORM, CallKind, ServerCall, by_call_id
 from ...core.types import Json
 from ...programs.runtime import ProgramRuntime

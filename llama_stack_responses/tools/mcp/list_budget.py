@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from ...core.schema.shapes import DEFAULT_LIMITS
+from ...core.shapes import DEFAULT_LIMITS
 from .servers import McpError
 
 _MAX_CONCURRENT_LISTS: Final = 4

@@ -50,7 +50,7 @@ from pydantic import TypeAdapter
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.listed_items import listed, with_ids
 from llama_stack_responses.core.schema.items import ANSWERS, check_call_pairs, check_ids, parse_input
-from llama_stack_responses.core.schema.shapes import RequestLimits
+from llama_stack_responses.core.shapes import RequestLimits
 from tests.support.conform import problems
 
 Json = dict[str, Any]

@@ -18,7 +18,7 @@ from openai.types.shared_params import Reasoning
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.schema.request import DEFAULT_PASSTHROUGH, CreateRequest, parse_create
-from llama_stack_responses.core.schema.shapes import RequestLimits
+from llama_stack_responses.core.shapes import RequestLimits
 
 Json = dict[str, Any]
 

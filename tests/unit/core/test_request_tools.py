@@ -30,8 +30,8 @@ from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.schema.client_tools import CLIENT_TOOL_NAMES
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.schema.search_tools import SEARCH_TOOLS
-from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS, RequestLimits, schema_of
 from llama_stack_responses.core.schema.skills import skills
+from llama_stack_responses.core.shapes import DEFAULT_LIMITS, RequestLimits, schema_of
 from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.inputs.parser import RequestParser
 from tests.support.skills import skill

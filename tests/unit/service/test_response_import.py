@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
-from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS
+from llama_stack_responses.core.shapes import DEFAULT_LIMITS
 from llama_stack_responses.service.conversation_import import ImportReport
 from llama_stack_responses.service.response_import import FoundResponse, import_responses
 from llama_stack_responses.store.archive import Archive

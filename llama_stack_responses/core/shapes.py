@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .. import json_blocks
-from ..errors import ApiError, bad_request
+from . import json_blocks
+from .errors import ApiError, bad_request
 
 _SHOWN_CHARACTERS: Final = 80
 """Maximum characters of a client's text that an error message quotes."""
