@@ -106,7 +106,8 @@ class Limits(BaseModel):
         responses_per_user: maximum number of them for one authenticated user. A stack without authentication has one
             user, who may have all.
         scanned_responses: maximum number of responses that a list filtered by model scans for one page.
-        rounds: maximum number of model rounds of one response; beyond that it ends as incomplete (`max_messages`).
+        rounds: maximum number of model rounds of one response, the last without hosted tools; beyond that it ends as
+            incomplete (`max_messages`).
         output_bytes: maximum size of one response's output, counted in characters of text, reasoning, refusals,
             arguments of calls, log probabilities and annotations; past it the response ends as incomplete
             (`max_output_tokens`), and the connection to the model server is closed.

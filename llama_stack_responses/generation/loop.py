@@ -242,7 +242,9 @@ class Generation:
             await self._answer(again=True)
         elif not self._new_items:
             await self._make_due_calls()
-        while not self._ends and self._rounds < self._limits.rounds:
+        while not self._ends and self._rounds < self._limits.rounds and not self._toolset.exhausted:
+            if self._toolset.spent or 0 < self._rounds == self._limits.rounds - 1:
+                self._toolset.withhold()
             if cut := await self._between_rounds() or _CUT.get(await self._round()):
                 return cut
             self._add_output()

@@ -61,6 +61,8 @@ REFUSED: Final = Unavailable()
 SERVERS: Final = ServerBounds()
 
 _SHOWN_NAMES: Final = 50
+_ROUNDS_WITHHELD: Final = 2
+"""Model rounds without hosted tools: a second one if the model calls in the first, in spite of what it is offered."""
 _NOTHING: Final = frozenset[Identity | None]()
 
 
@@ -69,7 +71,7 @@ class Toolset:
 
     Calls that `tool_choice` does not allow are rejected, and a tool chosen by name is called once. Without
     `parallel_tool_calls`, only the first call of a round is accepted. Of hosted tools, the first `max_tool_calls` calls
-    are accepted.
+    are accepted, and none once they are withheld.
 
     Args:
         request: the request.
@@ -111,6 +113,7 @@ class Toolset:
         self._parallel = request.parallel_tool_calls is not False and not self._by_name
         self._max_calls = request.max_tool_calls
         self._in_round = 0
+        self._withheld = 0
         self.hosted_calls = 0
         self._index()
 
@@ -187,9 +190,23 @@ class Toolset:
         self.hosted_calls += len(calls)
         return calls
 
+    @property
+    def spent(self) -> bool:
+        """Whether the response has made all the calls of hosted tools that it may make."""
+        return self._max_calls is not None and self.hosted_calls >= self._max_calls
+
+    def withhold(self) -> None:
+        """Offer no hosted tools in the next round, so that the model answers or calls a tool of the client."""
+        self._withheld += 1
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the model has had its rounds without hosted tools."""
+        return self._withheld >= _ROUNDS_WITHHELD
+
     def take_hosted_call(self) -> bool:
-        """Count a call of a hosted tool by a program; return False if there are too many."""
-        if self._max_calls is not None and self.hosted_calls >= self._max_calls:
+        """Count a call of a hosted tool; return False if there are too many."""
+        if self._withheld or self.spent:
             return False
         self.hosted_calls += 1
         return True
@@ -230,7 +247,13 @@ class Toolset:
         # With `allowed_tools`, all tools stay visible, which keeps the prompt's prefix cached, and other calls are
         # rejected.
         # If a call is required, only the allowed are visible: the model server forces a call of any visible tool.
-        visible = [each.chat for each in self._functions.values() if self._is_seen(each)]
+        seen = [each for each in self._functions.values() if self._is_seen(each)]
+        if self._withheld:
+            # To keep them in the prompt with "none" would not keep its cache: the hosts leave them out then.
+            seen = [each for each in seen if not each.kind.hosted]
+        visible = [each.chat for each in seen]
+        if self._withheld and not any(each.name in self._allowed for each in seen):
+            return visible, "none"
         if self.hosted_calls and self._choice is not None:
             return visible, "auto"  # the model has made the required call, and may answer now
         if not isinstance(self._choice, dict):
@@ -272,7 +295,7 @@ class Toolset:
         function = self._functions.get(call.name)
         if function is None:
             return f"There is no tool named '{call.name}'. Tools that may be called: {names}."
-        if function.kind.hosted and self.hosted_calls == self._max_calls:
+        if function.kind.hosted and (self._withheld or self.spent):
             return "No more tools may be called for this response. Answer with what you know."
         if call.name in self._allowed and (argument_error := await self.argument_error(call)):
             return argument_error

@@ -238,7 +238,18 @@ def test_endless_web_searches_end_as_incomplete(client: openai.OpenAI, upstream:
     upstream.script(NAME, calls(("web_search", {"queries": ["again"]})))
     response = create(client, model=MODEL, input="Hi", tools=[SEARCH])
     assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_messages"})
-    assert len(web_calls(response)) == 64
+    assert len(web_calls(response)) == 63
+    assert "tools" in upstream.requests(NAME)[-2].body
+    assert "tools" not in upstream.requests(NAME)[-1].body
+
+
+def test_model_answers_once_max_tool_calls_is_spent(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
+    find(web, "/otters")
+    upstream.script(NAME, [calls(("web_search", {"queries": ["a"]})), reply(text("Enough."))])
+    response = create(client, model=MODEL, input="Hi", tools=[SEARCH], max_tool_calls=1)
+    assert (response["status"], len(web_calls(response))) == ("completed", 1)
+    first, last = upstream.requests(NAME)
+    assert ("tools" in first.body, "tools" in last.body) == (True, False)
 
 
 def test_web_search_and_client_function_in_one_round_are_both_answered(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pytest
@@ -13,7 +14,7 @@ from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.transcript import Transcript
-from llama_stack_responses.generation.loop import GenerationLimits
+from llama_stack_responses.generation.loop import Ending, GenerationLimits
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.tool_function import Outcome, ToolError
 from llama_stack_responses.tools.toolset import Toolset
@@ -33,8 +34,10 @@ CALL: Final = call("lookup", "1", '{"query": "q"}')
 class HostedToolsHarness(GenerationHarness):
     """A generation with a hosted tool."""
 
-    def __init__(self, *rounds: Round, tools: FakeTools, **more: Any) -> None:
-        super().__init__(*rounds, makers={"web_search": tools.make}, **{"tools": [SEARCH, FUNCTION], **more})
+    def __init__(
+        self, *rounds: Round, tools: FakeTools, declared: Sequence[Json] = (SEARCH, FUNCTION), **more: Any
+    ) -> None:
+        super().__init__(*rounds, makers={"web_search": tools.make}, tools=[*declared], **more)
 
 
 ANSWER: Final[Round] = [text("It is 42."), finish()]
@@ -189,6 +192,59 @@ async def test_calls_over_max_tool_calls_are_not_run() -> None:
     response = check_stream(await harness.end())
     assert [item["type"] for item in response["output"]] == ["web_search_call", "message"]
     assert harness.tool_outputs()[1] == "No more tools may be called for this response. Answer with what you know."
+
+
+async def test_no_tools_are_offered_once_max_tool_calls_is_spent() -> None:
+    tools = FakeTools(Outcome("42"))
+    harness = HostedToolsHarness([CALL, finish("tool_calls")], ANSWER, tools=tools, max_tool_calls=1, declared=[SEARCH])
+    check_stream(await harness.end())
+    first, last = harness.inference.requests
+    assert ("tools" in first, "tools" in last) == (True, False)
+
+
+async def test_client_functions_stay_offered_once_max_tool_calls_is_spent() -> None:
+    tools = FakeTools(Outcome("42"))
+    harness = HostedToolsHarness(
+        [CALL, finish("tool_calls")], [call("f", "2"), finish("tool_calls")], tools=tools, max_tool_calls=1
+    )
+    response = check_stream(await harness.end())
+    assert [item["type"] for item in response["output"]] == ["web_search_call", "function_call"]
+    last = harness.inference.requests[1]
+    assert [tool["function"]["name"] for tool in last["tools"]] == ["f"]
+    assert last.get("tool_choice") is None
+
+
+@pytest.mark.parametrize("declared", [[SEARCH], [SEARCH, FUNCTION]])
+async def test_model_that_only_calls_gets_two_rounds_after_max_tool_calls(declared: list[Json]) -> None:
+    """As a model may that has seen its own calls."""
+    tools = FakeTools(Outcome("42"))
+    rounds = [[CALL, finish("tool_calls")]] * 8
+    harness = HostedToolsHarness(*rounds, tools=tools, max_tool_calls=1, declared=declared)
+    assert await harness.generation.run() == Ending("incomplete", "max_messages")
+    assert len(harness.inference.requests) == 3
+    offered = [tool["function"]["name"] for tool in harness.inference.requests[-1].get("tools", ())]
+    assert "lookup" not in offered
+    assert tools.ran == [{"query": "q"}]
+    assert [item["status"] for item in harness.assembler.response["output"]] == ["completed"]
+
+
+async def test_last_round_offers_no_hosted_tools() -> None:
+    tools = FakeTools(*[Outcome("42")] * 2)
+    rounds = [[CALL, finish("tool_calls")]] * 2
+    limits = GenerationLimits(3, 30.0, 30.0)
+    harness = HostedToolsHarness(*rounds, ANSWER, tools=tools, limits=limits, declared=[SEARCH])
+    response = check_stream(await harness.end())
+    assert [item["type"] for item in response["output"]] == ["web_search_call", "web_search_call", "message"]
+    assert ["tools" in request for request in harness.inference.requests] == [True, True, False]
+
+
+async def test_call_in_the_last_round_is_not_run() -> None:
+    tools = FakeTools(Outcome("42"))
+    rounds = [[CALL, finish("tool_calls")]] * 2
+    harness = HostedToolsHarness(*rounds, tools=tools, limits=GenerationLimits(2, 30.0, 30.0))
+    assert await harness.generation.run() == Ending("incomplete", "max_messages")
+    assert tools.ran == [{"query": "q"}]
+    assert [item["type"] for item in harness.assembler.response["output"]] == ["web_search_call"]
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "web_search_preview"}])
