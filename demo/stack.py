@@ -3,9 +3,8 @@
 import os
 import sys
 import tempfile
-from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,12 +52,9 @@ def _model_server(folder: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}/v1"
 
 
-def _kept_secret(file: Path) -> str:
-    """Return the secret of a folder of responses; create it if it does not exist."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError), os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as new:
-        new.write(b64encode(os.urandom(32)).decode())
-    return file.read_text()
+def _earlier_secret(file: Path) -> str:
+    """Return the secret that earlier versions of this program made for a folder of responses; empty if none did."""
+    return file.read_text() if file.exists() else ""
 
 
 @contextmanager
@@ -68,7 +64,7 @@ def _llama_stack(folder: Path, state: Path, inference_url: str, port: int) -> It
     settings = {
         "INFERENCE_URL": inference_url,
         "STATE_DIR": str(state),
-        "RESPONSES_SECRET": os.environ.get("RESPONSES_SECRET") or _kept_secret(state / "secret"),
+        "RESPONSES_SECRET": os.environ.get("RESPONSES_SECRET") or _earlier_secret(state / "secret"),
         "LLAMA_STACK_HOST": "127.0.0.1",
         "LLAMA_STACK_PORT": str(port),
     }

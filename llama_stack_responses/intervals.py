@@ -40,8 +40,6 @@ class Intervals:
         ready_cache_seconds: time for which the result of a check of readiness holds.
         secret_check_seconds: interval of comparisons of this server's secrets with those of the store's other servers.
         secret_row_seconds: time for which the store remembers a secret with which no server seals any longer.
-        process_secret_seconds: interval of those comparisons, and of renewals of the row of its secret, on a server
-            whose secret was generated for its process alone.
         list_scan_seconds: time after which a page of a filtered list ends.
         watch_seconds: polling interval of the built-in page's lists, running responses and counts.
         watcher_poll_seconds: interval of polls for users of the built-in page, on a server that shows them nothing yet.
@@ -68,7 +66,6 @@ class Intervals:
     ready_cache_seconds: float = 1.0
     secret_check_seconds: float = 60.0
     secret_row_seconds: float = 7 * 86_400.0
-    process_secret_seconds: float = 10.0
     list_scan_seconds: float = 1.0
     watch_seconds: float = 1.0
     watcher_poll_seconds: float = 2.5

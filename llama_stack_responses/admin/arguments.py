@@ -37,6 +37,9 @@ def add_commands(add: Any) -> None:
     restore = _command(add, "backups", "restore", "restore", "write a backup to an empty store")
     restore.add_argument("file", type=Path, metavar="FILE", help="the backup, of any store")
     restore.add_argument("--merge", action="store_true", help="add missing rows to a store that is not empty")
+    _command(
+        add, "backups", "secret", "secret", "print the secret that the store keeps since no 'secrets' are configured"
+    )
 
 
 def _command(add: Any, module: str, function: str, name: str, what: str) -> ArgumentParser:

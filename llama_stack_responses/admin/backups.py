@@ -1,9 +1,10 @@
-"""The commands `backup` and `restore`."""
+"""The commands `backup`, `restore` and `secret`."""
 
 from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -12,19 +13,21 @@ from typing import Final
 from ..config import ResponsesConfig
 from ..core.errors import ApiError
 from ..store.backup_file import BackupWriter, read_backup
+from ..store.factory import secret_keeper
+from ..store.kept_secret import KEPT_SECRET
 from ..store.records import Ensure, Put, Records, Snapshots
 from .command_error import CommandError
 from .commands import with_store
 from .new_file import STANDARD_OUTPUT, new_file, refuse_existing, standard_output
 from .progress import ProgressLine
-from .tables import print_fields
+from .tables import print_fields, print_json
 
 _COMMIT_ROWS: Final = 200
 _COMMIT_BYTES: Final = 4 * 2**20
 """Size of a commit of `restore`."""
 
-_OWN: Final = ("p/", "se/", "u/", "z/turn")
-"""Rows that servers write by themselves, also to a store without responses: leases, secrets in use and hints."""
+_OWN: Final = ("p/", "se/", KEPT_SECRET, "u/", "z/turn")
+"""Rows that servers write by themselves, also to a store without responses: leases, secrets and hints."""
 
 
 def backup(arguments: Namespace) -> None:
@@ -41,7 +44,9 @@ def backup(arguments: Namespace) -> None:
                 async with aclosing(records.snapshot()) as batches:
                     async for rows in batches:
                         for row in rows:
-                            writer.add(row)
+                            # The secret would open what is sealed in the backup.
+                            if row.key != KEPT_SECRET:
+                                writer.add(row)
                         progress.add(len(rows))
             writer.end()
         fields = {"file": str(target), "rows": writer.rows, "bytes": writer.size}
@@ -80,6 +85,24 @@ def restore(arguments: Namespace) -> None:
         with_store(arguments.config, work, new=True)
     except OSError as error:
         raise CommandError(f"Cannot read {arguments.file}: {error.strerror or error}.") from error
+
+
+def secret(arguments: Namespace) -> None:
+    """Run `secret`: print the secret that the store keeps, as the setting `secrets` takes it."""
+
+    async def work(records: Records, settings: ResponsesConfig) -> None:
+        kept = await secret_keeper(settings.store, records).read()
+        if kept is None:
+            raise CommandError(
+                "This store keeps no secret: a server makes it with its first request if no 'secrets' are configured."
+            )
+        text = b64encode(kept).decode()
+        if arguments.json:
+            print_json({"secret": text})
+        else:
+            print(text)
+
+    with_store(arguments.config, work)
 
 
 async def _write(records: Records, rows: Iterable[Put], *, merge: bool) -> int:

@@ -28,7 +28,7 @@ from ..inputs.attachments import Attachments
 from ..inputs.large_work import LargeWork
 from ..moderation.checks import Checks
 from ..moderation.filter import ModerationFilter
-from ..sealing.reasoning import PrivateReasoning, reasoning_sealer
+from ..sealing.reasoning import PrivateReasoning
 from ..sealing.sealed_items import Opened, SealedItems, unopened
 from ..sealing.sealer import Sealer
 from ..sealing.summaries import PrivateSummaries
@@ -170,7 +170,7 @@ def build_factory(
             ServerBounds(limits.mcp_servers, config.mcp.lists_bytes),
             limits.request_limits.max_tools,
         ),
-        SealedItems(reasoning_sealer(sealer), limits.history_of_one),
+        SealedItems(sealer, limits.history_of_one),
         ContextLengths(dependencies.inference),
         TokenCounts(dependencies.inference, config.profiles),
         Checks(dependencies.moderator, moderation.seconds, moderation.held_characters),

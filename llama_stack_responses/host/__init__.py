@@ -29,7 +29,7 @@ from ..moderation.moderator import Moderator, NoModerator
 from ..process_pool.pool import WorkerPool
 from ..programs.runtime import ProgramRuntime
 from ..sandbox.factory import open_containers
-from ..store.factory import open_records
+from ..store.factory import open_records, secret_keeper
 from ..store.instrumented import MeasuredRecords
 from ..store.skill_store import SkillStore
 from ..telemetry.telemetry import Telemetry
@@ -100,7 +100,7 @@ async def get_provider_impl(
         pool,
         skills,
     )
-    provided = ResponsesProvider(config, records, dependencies, access)
+    provided = ResponsesProvider(config, records, secret_keeper(config.store, records), dependencies, access)
     provided.appear_in(deps.get(Api.providers))
     return provided
 

@@ -205,7 +205,7 @@ class HistoryReader:
         item_ids = await computed(partial(_references, items, param), items)
         if not item_ids:
             return items
-        referenced = await self._referenced(owner, item_ids, param, hold)
+        referenced = await self.stored_items(owner, item_ids, param, hold)
         return await computed(partial(_dereferenced, items, referenced, param), items)
 
     async def input_of(self, stored: StoredResponse, hold: Hold | None = None) -> list[Json]:
@@ -237,8 +237,14 @@ class HistoryReader:
         rounds = (stored.timing or {}).get("rounds", ())
         return StoredPrompt(Prompt(stored.response, await computed(partial(for_model, items), items)), rounds)
 
-    async def _referenced(self, owner: Owner, item_ids: list[str], param: str, hold: Hold | None) -> dict[str, Json]:
-        """Return those of the items that are stored, by id."""
+    async def stored_items(
+        self, owner: Owner, item_ids: list[str], param: str, hold: Hold | None = None
+    ) -> dict[str, Json]:
+        """Return the owner's stored items with these ids, given in `param`, by id. If one is not stored, some may lack.
+
+        Raises:
+            ApiError: 400, they are too large together.
+        """
         items: dict[str, Json] = {}
         size = 0
         # Reading an item also reads the items that were stored with it.

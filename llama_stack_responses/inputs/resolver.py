@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypedDict
 
@@ -22,6 +22,7 @@ from ..sealing.sealed_items import Opened, SealedItems
 from .connection_memory import ConnectionMemory
 from .history import History, HistoryReader, Hold, for_model
 from .large_work import LargeWork
+from .sealed_input import SealedInput
 
 
 class StoredInput(TypedDict):
@@ -93,6 +94,7 @@ class RequestResolver:
         self._history_reader = history_reader
         self._access = access
         self._sealed = sealed
+        self._sealed_input = SealedInput(sealed, history_reader)
         self._checks = checks
         self._fill = fill
         self._large_work = large_work
@@ -119,7 +121,8 @@ class RequestResolver:
         owner = self._access.current_user()
         request = await self._fill(request)
         opened = Opened()
-        await self._sealed.open(request.input_items, owner, opened, verify=True, hold=hold)
+        readable = await self._sealed_input.open(request.input_items, owner, opened, hold=hold)
+        request = replace(request, input_items=readable)
         history = await self._history_reader.before(request, memory, adds=adds, hold=hold)
         own_items = request.input_items[:-1] if request.compacts else request.input_items
         new_items = await self._history_reader.dereference(owner, own_items, hold=hold)

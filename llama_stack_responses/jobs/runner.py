@@ -168,6 +168,7 @@ class JobRunner:
     async def _make(self) -> None:
         response_id = self.job.response_id
         poll_seconds = self._intervals.poll_seconds
+        await self._retry(self._secrets.load)
         read = await self._retry(lambda: self._held_inputs.read(self._held, self._read, poll_seconds))
         checkpoint = await self._retry(lambda: self._jobs.checkpoint(response_id))
         if read is None or checkpoint is None:

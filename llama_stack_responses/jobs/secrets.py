@@ -22,25 +22,33 @@ class JobSecrets:
     They are the user's own credentials for providers, and the tokens, headers and URLs of the request's MCP servers.
 
     Args:
-        sealer: seals with the secrets of the configuration.
+        sealer: seals with a secret that is not in the store; without one, nothing is sealed.
     """
 
     def __init__(self, sealer: Sealer) -> None:
         self._sealer = sealer
 
+    async def load(self) -> None:
+        """Get the secret of the store, before anything is sealed or opened.
+
+        Raises:
+            ApiError: 503, the store does not answer.
+        """
+        await self._sealer.load()
+
     def seal(self, body: Json, keys: Mapping[str, Any], response_id: str, owner: Owner) -> tuple[Json, str | None]:
         """Return the request's JSON without its secrets, and the sealed secrets; None if it has none.
 
         Raises:
-            ApiError: 400, the configuration has no secret to seal them with.
+            ApiError: 400, they would be stored beside the secret that seals them.
         """
         tools = body.get("tools") or []
-        if not self._sealer.ready:
+        if not self._sealer.protects_rows:
             if keys or any(holds_secrets(tool) for tool in tools):
                 raise bad_request(
                     "This server cannot store your keys, or an MCP server's URL that may contain one, as a background "
-                    "request or an Idempotency-Key requires: it has no key to encrypt them. Its operator can set "
-                    "'secrets' in the configuration of the responses provider.",
+                    "request or an Idempotency-Key requires: it has no key to encrypt them that is not in the same "
+                    "store. Its operator can set 'secrets' in the configuration of the responses provider.",
                     "background",
                     "unsupported_value",
                 )

@@ -18,9 +18,6 @@ _PREFIX = "se/"
 _MAX_ROWS = 100
 """Rows that one check reads."""
 
-_RENEWALS = 3
-"""The row of a secret that was generated for one process expires after this many missed renewals."""
-
 
 class SecretCheck:
     """Logs an error if other servers of the store seal with a secret that this server does not have.
@@ -29,9 +26,9 @@ class SecretCheck:
     that did. Each server writes its own row before it reads those of the others. So of two servers that start at once
     with different secrets, at least one finds the other's row, and both do at their next checks.
 
-    A server without a secret of the configuration seals with one that it generated for its process. Its sealed values
-    are lost with the process, so its row expires soon, and the row's value is the time of its last renewal. Such a row
-    counts only if it was renewed after this server had started: an older one may belong to a process that has ended.
+    Earlier versions without a configured secret sealed with one that they generated for their process. The value of its
+    row is the time of its last renewal. Such a row counts only if it was renewed after this server had started: an
+    older one may belong to a process that has ended.
 
     Args:
         records: the store.
@@ -41,8 +38,7 @@ class SecretCheck:
 
     def __init__(self, records: Records, sealer: Sealer, intervals: Intervals) -> None:
         self._records = records
-        self._mine = sealer.fingerprints
-        self._configured = sealer.configured
+        self._sealer = sealer
         self._intervals = intervals
         self._task = LoopTask(self._run)
         self._began: float | None = None
@@ -68,18 +64,22 @@ class SecretCheck:
         Raises:
             ApiError: 503, the store does not answer.
         """
+        await self._sealer.load()
         now = await self._records.now()
         self._began = now if self._began is None else self._began
         if monotonic() >= self._renew_at:
             await self._renew(now)
-        rows = await self._records.range(_PREFIX, after_prefix(_PREFIX), limit=_MAX_ROWS)
-        missing = frozenset(key.removeprefix(_PREFIX) for key, row in rows if self._counts(row)) - set(self._mine)
+        missing = await self._missing_now()
+        if missing:
+            # Another server may have made the secret of the store since it was read here.
+            await self._sealer.reload()
+            missing -= set(self._sealer.fingerprints)
         if missing - self._missing:
             logger.error(
                 "secrets differ between servers of this store: other servers seal with secret %s, this one has "
                 "%s (fingerprints); set the same RESPONSES_SECRET, the setting 'secrets', on all servers of the store",
                 ", ".join(sorted(missing)),
-                ", ".join(self._mine) if self._configured else "none but one of its own process",
+                ", ".join(self._sealer.fingerprints),
             )
         elif self._missing and not missing:
             logger.info("secrets no longer differ between servers of this store")
@@ -87,22 +87,23 @@ class SecretCheck:
 
     async def _renew(self, now: float) -> None:
         """Write the row of the secret with which this server seals."""
-        if self._configured:
-            value, lasts = b"", self._intervals.secret_row_seconds
-        elif self._records.transactional:
-            value, lasts = repr(now).encode(), _RENEWALS * self._intervals.process_secret_seconds
-        else:
-            return  # a store for one process
-        await self._records.commit([Put(f"{_PREFIX}{self._mine[0]}", value, now + lasts)])
-        self._renew_at = monotonic() + (lasts / 2 if self._configured else 0.0)
+        lasts = self._intervals.secret_row_seconds
+        await self._records.commit([Put(f"{_PREFIX}{self._sealer.fingerprints[0]}", b"", now + lasts)])
+        self._renew_at = monotonic() + lasts / 2
+
+    async def _missing_now(self) -> frozenset[str]:
+        """Return the secrets with which servers of the store seal, and that this one lacks."""
+        rows = await self._records.range(_PREFIX, after_prefix(_PREFIX), limit=_MAX_ROWS)
+        in_use = frozenset(key.removeprefix(_PREFIX) for key, row in rows if self._counts(row))
+        return in_use - set(self._sealer.fingerprints)
 
     def _counts(self, row: Record) -> bool:
-        """Whether a row is of a secret of a configuration, or of another running process."""
+        """Whether a row is of a secret of a store or a configuration, or of another running process."""
         return not row.value or float(row.value) > (self._began or 0.0)
 
     async def _run(self) -> None:
         intervals = self._intervals
-        between = intervals.secret_check_seconds if self._configured else intervals.process_secret_seconds
+        between = intervals.secret_check_seconds
         if not self._records.transactional:
             # Such a store is for one process, and its ranges may read all keys.
             between = intervals.secret_row_seconds / 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -12,22 +11,11 @@ from ..core.reasoning_segments import ReasoningSegment, decoded, encoded, plain_
 from ..core.types import Json
 from ..logs import get_logger
 from .sealed_items import Opened
-from .sealer import SEALED, SECRET_BYTES, Sealer, Unopened
+from .sealer import SEALED, Sealer, Unopened
 
 logger = get_logger(__name__)
 
 _PURPOSE: Final = "reasoning"
-
-
-def reasoning_sealer(sealer: Sealer) -> Sealer:
-    """Return the sealer for reasoning: the given one, or one with a random secret of this process if that has none."""
-    if sealer.ready:
-        return sealer
-    logger.warning(
-        "no 'secrets' are configured: the encrypted_content of reasoning items can be read by this process only, and "
-        "clients that send it to another one, or after a restart, get an error."
-    )
-    return Sealer([os.urandom(SECRET_BYTES)], configured=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,14 @@ from ..core.owner import Owner
 from ..core.reasoning_segments import ReasoningSegment, segments_of
 from ..core.schema.items import COMPACTION
 from ..core.types import Json
-from .sealer import SEALED, Sealer, Unopened, unverified
+from .sealer import SEALED, Sealer, UnknownSecret, Unopened, unverified
 
 type _Name = tuple[str, str]
 """An item's type and its seal."""
 
-_REASONING: Final = "reasoning"
-_KINDS: Final = (_REASONING, COMPACTION)
+REASONING: Final = "reasoning"
+"""The type of reasoning items."""
+_KINDS: Final = (REASONING, COMPACTION)
 
 _INLINE_CHARACTERS: Final = 2_048
 """Characters of all seals up to which the first step is done in the event loop."""
@@ -83,13 +84,16 @@ class SealedItems:
             items: items of a request or of a history.
             owner: the user for whom they must have been sealed.
             opened: receives the content of those that it does not have yet.
-            verify: whether an item that does not open is an error; otherwise its content is None and does not count.
+            verify: whether an item that is damaged, or was sealed for another user, is an error. The content of any
+                other item that does not open is None, and does not count.
             param: the field of the request that brings the items, for the error.
             hold: called with the number of decompressed bytes that are held from then on; it may raise.
 
         Raises:
-            ApiError: 400, they hold too much, or one was not sealed for `owner`; or what `hold` raises.
+            ApiError: 400, they hold too much, or one was not sealed for `owner`; 503, the secret of the store cannot be
+                read; or what `hold` raises.
         """
+        await self.sealer.load()
         sealed = await computed(lambda: _sealed(items), items)
         if not sealed:
             return
@@ -112,6 +116,12 @@ class SealedItems:
             param,
             "context_length_exceeded",
         )
+
+
+def unreadable(items: Sequence[Json], opened: Opened) -> list[Json]:
+    """Return the sealed items that `opened` has without content: they do not open."""
+    names = {name for name, content in opened.content.items() if content is None}
+    return [item for item in _sealed(items) if (item["type"], item[SEALED]) in names] if names else []
 
 
 def unopened(items: Sequence[Json], opened: Opened) -> list[Json]:
@@ -140,7 +150,7 @@ def _sizes(sealed: Sequence[Json], sealer: Sealer, owner: Owner, opened: Opened,
     An item that is repeated is opened once, but counts each time, as the model's input repeats it.
 
     Raises:
-        ApiError: 400, an item does not open, and `verify` is true.
+        ApiError: 400, an item is damaged or was sealed for another user, and `verify` is true.
     """
     for item in sealed:
         name = (item["type"], item[SEALED])
@@ -150,7 +160,7 @@ def _sizes(sealed: Sequence[Json], sealer: Sealer, owner: Owner, opened: Opened,
         try:
             data = sealer.open(item[SEALED], purpose=item["type"], owner=owner)
         except Unopened as reason:
-            if verify:
+            if verify and not isinstance(reason, UnknownSecret):
                 raise unverified(item, reason) from None
             opened.content[name] = None
             continue
@@ -160,7 +170,7 @@ def _sizes(sealed: Sequence[Json], sealer: Sealer, owner: Owner, opened: Opened,
             yield len(piece)
         opened.sizes[name] = size = decoded_bytes(text)
         yield size - len(text)
-        opened.content[name] = segments_of(text) if item["type"] == _REASONING else Summary.from_json(text)
+        opened.content[name] = segments_of(text) if item["type"] == REASONING else Summary.from_json(text)
 
 
 def _decompressed(data: bytes) -> Iterator[bytes]:

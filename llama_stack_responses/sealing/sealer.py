@@ -1,4 +1,4 @@
-"""Authenticated encryption of values for one owner and one purpose, with a secret from the configuration.
+"""Authenticated encryption of values for one owner and one purpose, with a secret that the servers of a store share.
 
 A seal is base64 of the format's number (1 byte), the secret's id (4), a nonce (12), and the AES-256-GCM ciphertext with
 its tag. Each owner and purpose has its own key, derived from the secret. No key can open another's seals, and no key
@@ -11,7 +11,8 @@ import os
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, Final
+from time import monotonic
+from typing import Any, Final, Protocol
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -33,8 +34,44 @@ _PIECE_CHARACTERS: Final = 65_536
 _HEAD: Final = len(_FORMAT) + _ID_BYTES
 
 
+_RETRY_SECONDS: Final = 1.0
+"""Time after which a server with a configured secret asks again for one that it could not read."""
+
+
 class Unopened(Exception):  # noqa: N818 - the caller decides what kind of error it is
     """A seal that does not open; the text states the reason, without the sealed content."""
+
+
+class UnknownSecret(Unopened):
+    """The secret of a seal is not known here; the seal itself may be good."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "It was sealed with a secret that this server does not have. Leave the item out, or have the operator add "
+            "that secret to the setting 'secrets'."
+        )
+
+
+class SecretKeeper(Protocol):
+    """Keeps the one secret of a store that has none configured, for all servers of the store."""
+
+    @property
+    def apart(self) -> bool:
+        """Whether the secret is kept apart from the rows of the store, so that it protects sealed values in them."""
+
+    async def read(self) -> bytes | None:
+        """Return the secret; None if none was made.
+
+        Raises:
+            ApiError: 503, it cannot be read.
+        """
+
+    async def make(self) -> bytes:
+        """Return the secret; make it if there is none. Of servers that do so at once, all get that of one of them.
+
+        Raises:
+            ApiError: 503, it cannot be read or written.
+        """
 
 
 def unverified(item: Mapping[str, Any], reason: Unopened) -> ApiError:
@@ -49,25 +86,63 @@ class Sealer:
     """Seals with the first secret, and opens seals of any of them.
 
     Args:
-        secrets: each of `SECRET_BYTES` bytes. To rotate, put a new one before the old ones, and remove an old one once
-            its seals are no longer needed.
-        configured: whether the secrets are those of the configuration, and not generated for this process alone.
-
-    Attributes:
-        fingerprints: identify the secrets without revealing them, in the same order.
-        configured: as given.
+        secrets: those of the configuration, each of `SECRET_BYTES` bytes. To rotate, put a new one before the old ones,
+            and remove an old one once its seals are no longer needed.
+        keeper: keeps the secret of the store. It seals only if none is configured, and opens in any case.
     """
 
-    def __init__(self, secrets: Sequence[bytes], *, configured: bool = True) -> None:
-        self._secrets = {_id(secret): secret for secret in reversed(secrets)}
-        self._first = _id(secrets[0]) if secrets else None
-        self.fingerprints: Sequence[str] = tuple(map(_fingerprint, secrets))
-        self.configured = configured
+    def __init__(self, secrets: Sequence[bytes], keeper: SecretKeeper | None = None) -> None:
+        self._secrets: dict[bytes, bytes] = {}
+        self._first: bytes | None = None
+        self._keeper = keeper
+        self._loaded = keeper is None
+        self._load_at = 0.0
+        for secret in secrets:
+            self._add(secret)
+        self._configured = bool(secrets)
 
     @property
-    def ready(self) -> bool:
-        """Whether there is a secret to seal with."""
-        return self._first is not None
+    def fingerprints(self) -> Sequence[str]:
+        """Identify the secrets without revealing them, that of the first one first."""
+        return tuple(map(_fingerprint, self._secrets.values()))
+
+    @property
+    def protects_rows(self) -> bool:
+        """Whether a value that is sealed here may be stored: its secret is not in the same store."""
+        return self._configured or (self._keeper is not None and self._keeper.apart)
+
+    async def load(self) -> None:
+        """Get the secret of the store, before anything is sealed or opened; do nothing if that was done.
+
+        Raises:
+            ApiError: 503, the secret cannot be read, and there is no other one to seal with.
+        """
+        if self._loaded or self._keeper is None:
+            return
+        if not self._configured:
+            self._add(await self._keeper.make())
+        elif monotonic() >= self._load_at:
+            try:
+                kept = await self._keeper.read()
+            except ApiError:
+                self._load_at = monotonic() + _RETRY_SECONDS
+                return
+            if kept:
+                self._add(kept)
+        self._loaded = True
+
+    async def reload(self) -> None:
+        """Get the secret of the store again: another server may have made it since.
+
+        Raises:
+            ApiError: as `load`.
+        """
+        self._loaded = self._keeper is None
+        await self.load()
+
+    def _add(self, secret: bytes) -> None:
+        self._secrets.setdefault(_id(secret), secret)
+        self._first = self._first or _id(secret)
 
     def seal(self, value: bytes, *, purpose: str, owner: Owner, about: str = "") -> str:
         """Return the sealed value, in characters that are safe in JSON and URLs.
@@ -77,7 +152,7 @@ class Sealer:
             owner: the owner of the value; their groups do not count.
             about: what the value belongs to, such as a response's id.
         """
-        assert self._first is not None, "no secret is configured"
+        assert self._first is not None, "the secret is not loaded"
         head, nonce = _FORMAT + self._first, os.urandom(_NONCE_BYTES)
         sealed = self._cipher(self._first, purpose, owner).encrypt(nonce, value, head + about.encode())
         return _encoded(head + nonce, sealed)
@@ -95,7 +170,7 @@ class Sealer:
         if head[: len(_FORMAT)] != _FORMAT or len(nonce) < _NONCE_BYTES:
             raise Unopened("It is not a sealed value of this server.")
         if name not in self._secrets:
-            raise Unopened("It was sealed with a secret that this server does not have.")
+            raise UnknownSecret
         try:
             return self._cipher(name, purpose, owner).decrypt(nonce, sealed, head + about.encode())
         except InvalidTag:

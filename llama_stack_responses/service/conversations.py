@@ -21,6 +21,7 @@ from ..core.shapes import RequestLimits
 from ..core.types import Json
 from ..inputs.history import HistoryReader, Hold
 from ..inputs.large_work import LargeWork
+from ..inputs.sealed_input import SealedInput
 from ..intervals import DEFAULT, Intervals
 from ..sealing.sealed_items import Opened, SealedItems
 from ..store.archive import Archive
@@ -40,7 +41,7 @@ class Conversations:
         archive: stores the conversations.
         history_reader: reads the conversations that a user may access, and items by id.
         access: the identity and permissions of the caller.
-        sealed: checks sealed items.
+        sealed: opens sealed items.
         limits: limits on a request.
         large_work: checks large requests.
         intervals: how often and how long to ask the store for the outcome of a commit.
@@ -64,7 +65,7 @@ class Conversations:
         self._store = archive.conversations
         self._history_reader = history_reader
         self._access = access
-        self._sealed = sealed
+        self._sealed_input = SealedInput(sealed, history_reader)
         self._limits = limits
         self._large_work = large_work
 
@@ -215,7 +216,7 @@ class Conversations:
         owner = self._access.current_user()
         read = partial(read_items, body, self._limits, required=required)
         items = await self._large_work.run(read, body)
-        await self._sealed.open(items, owner, Opened(), verify=True, param="items", hold=hold)
+        items = await self._sealed_input.open(items, owner, Opened(), param="items", hold=hold)
         items = await self._history_reader.dereference(owner, items, "items", hold)
         check_ids([], items, "items")
         return with_ids(items)

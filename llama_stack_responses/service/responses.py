@@ -33,7 +33,7 @@ from ..jobs.worker import WorkerLimits
 from ..lifecycle.secret_check import SecretCheck
 from ..lifecycle.sweeper import Sweeper
 from ..process_pool.pool import WorkerPool
-from ..sealing.sealer import Sealer
+from ..sealing.sealer import Sealer, SecretKeeper
 from ..store.archive import Archive
 from ..store.commit_outcome import until_known
 from ..store.decoder import Decoder
@@ -66,6 +66,7 @@ class OpenAIResponsesImpl:
     Args:
         config: the provider's configuration.
         records: the store.
+        keeper: keeps the secret that the servers of the store share if none is configured.
         dependencies: the services of the stack.
         access: the identity and permissions of the caller.
         intervals: intervals and timeouts of this server.
@@ -84,6 +85,7 @@ class OpenAIResponsesImpl:
         self,
         config: ResponsesConfig,
         records: Records,
+        keeper: SecretKeeper,
         dependencies: Dependencies,
         access: Access,
         intervals: Intervals = DEFAULT,
@@ -94,15 +96,13 @@ class OpenAIResponsesImpl:
         self._dependencies, self.containers = dependencies, dependencies.tool_services.access
         self.archive = archive = _archive(records, config, intervals)
         history = HistoryReader(archive, access, _history_bounds(config.limits))
-        sealer, limits = Sealer(config.secret_bytes), config.request_limits
+        sealer = Sealer(config.secret_bytes, keeper)
         self.large_work = large = LargeWork(access.current_user)
         self._parser = parser = _parser(config, large)
         self._factory = factory = build_factory(config, dependencies, sealer, large, history.prompt_of)
         sealed = factory.sealed
         self._resolver = resolver = RequestResolver(history, access, sealed, factory.checks, self._filled, large)
-        self.conversations = Conversations(
-            archive, history, access, sealed, limits, large, intervals, refuse_unknown=parser.refuse_unknown
-        )
+        self.conversations = self._stored_conversations(history)
         self.skills = self._stored_skills()
         self.counting = TokenCounting(factory, resolver, parser)
         admission = Admission(config.limits.response_quota)
@@ -114,7 +114,7 @@ class OpenAIResponsesImpl:
         )
         self.finish = self._detached.finish
         self._foreground = self._foreground_responses(admission)
-        self._secret_check = SecretCheck(records, sealed.sealer, intervals)
+        self._secret_check = SecretCheck(records, sealer, intervals)
         self._health = Health(records, jobs.worker)
         self._readiness = self._checks_of_readiness()
         self._lifecycle = self._server_lifecycle(records)
@@ -149,6 +149,18 @@ class OpenAIResponsesImpl:
         characters = self.config.limits.prompt_characters
         request = await with_prompt(request, self._dependencies.prompts, characters)
         return await with_versions(request, self._dependencies.skills, self.large_work)
+
+    def _stored_conversations(self, history: HistoryReader) -> Conversations:
+        return Conversations(
+            self.archive,
+            history,
+            self.access,
+            self._factory.sealed,
+            self.config.request_limits,
+            self.large_work,
+            self.intervals,
+            refuse_unknown=self._parser.refuse_unknown,
+        )
 
     def _stored_skills(self) -> Skills:
         limits, dependencies = self.config.skills, self._dependencies

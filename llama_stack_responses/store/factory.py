@@ -1,4 +1,4 @@
-"""Open the store that the configuration selects."""
+"""Open the store that the configuration selects, and the place of its secret."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable
 
 from ..config.stores import HostStore, MemoryStore, PostgresStore, RedisStore, SqliteStore, Store
 from ..core.owner import ANONYMOUS, Owner
+from ..sealing.sealer import SecretKeeper
 from .host_keyvalue import KeyValue, KeyValueRecords
+from .kept_secret import SecretFile, SecretInMemory, SecretRow
 from .memory import MemoryRecords
 from .records import Records
 from .sqlite import SqliteRecords
@@ -34,6 +36,22 @@ def open_records(
             return _postgres(store)
         case HostStore():
             return KeyValueRecords(host_backend(store.backend), prefix=store.prefix)
+
+
+def secret_keeper(store: Store, records: Records) -> SecretKeeper:
+    """Return what keeps the secret of the servers of `store`.
+
+    Args:
+        records: the opened store.
+    """
+    match store:
+        case MemoryStore():
+            return SecretInMemory()
+        case SqliteStore():
+            path = store.path.expanduser()
+            return SecretFile(path.with_name(f"{path.name}.secret"))
+        case _:
+            return SecretRow(records)
 
 
 def _redis(store: RedisStore) -> Records:

@@ -36,13 +36,14 @@ from llama_stack_responses.jobs.notifier import Notifier
 from llama_stack_responses.jobs.queue import JobQueue
 from llama_stack_responses.jobs.secrets import JobSecrets
 from llama_stack_responses.lifecycle.secret_check import SecretCheck
-from llama_stack_responses.sealing.reasoning import PrivateReasoning, reasoning_sealer
+from llama_stack_responses.sealing.reasoning import PrivateReasoning
 from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
 from llama_stack_responses.sealing.summaries import PrivateSummaries
 from llama_stack_responses.service.idempotency import IdempotencyClaim, IdempotencyKeys
 from llama_stack_responses.store import skill_store
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.conversation_store import Conversation, stand_in
+from llama_stack_responses.store.kept_secret import SecretInMemory
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Op, Records
 from llama_stack_responses.store.skill_store import PART_BYTES, NewVersion, SkillQuota
@@ -339,7 +340,7 @@ async def _read_secrets(records: Records, _: Clock) -> Json:
     for name, sealer in {
         "same": _SEALER,
         "other": Sealer([bytes(SECRET_BYTES)]),
-        "none": reasoning_sealer(Sealer([])),
+        "none": Sealer([], SecretInMemory()),
     }.items():
         check = SecretCheck(records, sealer, DEFAULT)
         await check.check()

@@ -298,6 +298,21 @@ def check_backup_to_standard_output(operated: OperatedStack, folder: Path) -> No
     assert exported(target) == exported(operated)
 
 
+def test_secret_of_the_store_is_printed_and_not_in_a_backup(
+    operated: OperatedStack, wire: Wire, upstream: Upstream, tmp_path: Path
+) -> None:
+    upstream.script("m", reply(text("Hello")))
+    wire.create(model=MODEL, input="x")
+    [found] = operated.read("secret")
+    assert len(b64decode(found["secret"])) == 32
+    assert operated.run("secret") == f"{found['secret']}\n"
+    operated.run("backup", str(tmp_path / "backup"))
+    assert found["secret"].encode() not in (tmp_path / "backup").read_bytes()
+    target = emptied(operated, operated.kind, tmp_path)
+    target.run("restore", str(tmp_path / "backup"))
+    assert "This store keeps no secret" in target.run("secret", code=1)
+
+
 def test_damaged_backup_writes_nothing(operated: OperatedStack, wire: Wire, upstream: Upstream, tmp_path: Path) -> None:
     upstream.script("m", reply(text("Hello")))
     wire.create(model=MODEL, input="x")

@@ -18,9 +18,10 @@ from tests.support.snippet_programs import READINESS
 from tests.support.snippets import blocks
 from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
 from tests.support.stores import SERVERS
-from tests.support.upstream import Upstream, UpstreamProcess
+from tests.support.upstream import Upstream, UpstreamProcess, reasoning, reply, text, tool_call
 from tests.support.variants import Json, responses_config, variant
 from tests.support.waiting import wait_until
+from tests.support.wire import Wire, error_of
 
 pytestmark = pytest.mark.live
 
@@ -64,6 +65,11 @@ def ready(stack: LiveStack) -> tuple[int, dict[str, str]]:
 def is_alive(stack: LiveStack) -> bool:
     """Whether the host's own health route answers."""
     return httpx.get(f"{stack.base_url}/v1/health", timeout=60, trust_env=False, verify=False).status_code == 200
+
+
+def is_ready(stack: LiveStack) -> bool:
+    """Whether a server is ready, and nothing is to be mended."""
+    return ready(stack) == (200, READY)
 
 
 def shows_different_secrets(stack: LiveStack) -> bool:
@@ -149,19 +155,25 @@ def test_servers_with_different_secrets_log_an_error_and_stay_ready(new_stack: C
 
 @pytest.mark.one_host
 @pytest.mark.parametrize("kind", ["redis", pytest.param("postgres", marks=pytest.mark.extended)])
-def test_servers_without_a_secret_on_one_store_log_an_error(new_stack: Callable[..., LiveStack]) -> None:
-    """One alone does not: what it seals, it opens. Each of two makes its own key, which the other lacks."""
-    with new_stack("first") as first:
-        wait_until(lambda: ready(first) == (200, READY))
-        first.kill()
-        first.start()
-        wait_until(lambda: ready(first) == (200, READY))
-        with new_stack("other") as other:
-            for each in (first, other):
-                wait_until(partial(shows_different_secrets, each))
-                logged = " ".join(each.log.read_text().split())
-                assert "set the same RESPONSES_SECRET" in logged
-                assert logged.count("secrets differ between") == 1
+def test_servers_without_a_secret_share_that_of_their_store(
+    new_stack: Callable[..., LiveStack], upstream: Upstream
+) -> None:
+    """They start at once on an empty store. It is in the store, so it protects no credentials there."""
+    question, tools = {"role": "user", "content": "think"}, [{"type": "function", "name": "f"}]
+    output = {"type": "function_call_output", "call_id": "c1", "output": "ok"}
+    upstream.script("m", [reply(reasoning("Hm."), tool_call(0, "c1", "f", "{}")), reply(text("Done."))])
+    with new_stack("first") as first, new_stack("other") as other, Wire(first) as wire, Wire(other) as others:
+        created = wire.create(model="local/m", input=[question], tools=tools, store=False)
+        others.create(model="local/m", input=[question, *created["output"], output], tools=tools, store=False)
+        assert upstream.requests("m")[-1].body["messages"][1]["reasoning_content"] == "Hm."
+        keys = {"X-LlamaStack-Provider-Data": '{"openai_chat_api_key": "sk-mine"}', "X-OGX-Provider-Data": "{}"}
+        asked = {"model": "local/echo", "input": "x", "background": True}
+        refused = error_of(wire.http.post("/responses", json=asked, headers=keys), 400)
+        assert (refused["param"], refused["code"]) == ("background", "unsupported_value")
+        assert "'secrets'" in refused["message"]
+        for each in (first, other):
+            wait_until(partial(is_ready, each))
+            assert "secrets differ between" not in " ".join(each.log.read_text().split())
 
 
 @pytest.mark.one_host
@@ -179,6 +191,5 @@ def test_server_without_the_secret_of_its_sqlite_store_logs_an_error(
         with LiveStack(config, env, tmp_path / "other", host=host) as other:
             wait_until(lambda: shows_different_secrets(other))
             logged = " ".join(other.log.read_text().split())
-            assert "this one has none but one of its own process" in logged
             assert "set the same RESPONSES_SECRET" in logged
             assert secret not in logged

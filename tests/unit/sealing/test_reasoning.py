@@ -22,7 +22,7 @@ from llama_stack_responses.core.stream.deltas import Finish, Reasoning, Refusal,
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.core.stream.transcript import Transcript
-from llama_stack_responses.sealing.reasoning import PrivateReasoning, reasoning_sealer
+from llama_stack_responses.sealing.reasoning import PrivateReasoning
 from llama_stack_responses.sealing.sealed_items import Opened, SealedItems
 from llama_stack_responses.sealing.sealer import Sealer
 from tests.support.inference import call, chunk, finish, reasoning, text
@@ -180,7 +180,6 @@ async def test_foreign_or_damaged_seal_is_refused() -> None:
     [thought, _] = output(reasoning("Hm."), text("Hello"), finish(), seals=private(OLD))
     await check(private(NEW, OLD), [thought])
     wrong = [
-        (private(NEW), thought, "a secret that this server does not have"),
         (private(OLD, owner=Owner("ben")), thought, "sealed for another user"),
         (private(OLD), thought | {"encrypted_content": thought["encrypted_content"][:-8] + "AAAAAAA="}, "damaged"),
         (private(OLD), {"type": "reasoning", "encrypted_content": "gAAAAABo"}, "not a sealed value"),
@@ -291,12 +290,3 @@ def test_whitespace_before_json_does_not_let_large_reasoning_be_sealed() -> None
     assert assembler.preparation(Text("\n")) is None
     assert len(assembler.feed(Text("\n"))) == 0
     assert assembler.preparation(Text("{}"))
-
-
-def test_missing_secret_is_generated_with_warning(caplog: pytest.LogCaptureFixture) -> None:
-    sealer = reasoning_sealer(Sealer([]))
-    assert sealer.ready
-    assert not sealer.configured
-    assert "no 'secrets' are configured" in caplog.text
-    configured = Sealer([NEW])
-    assert reasoning_sealer(configured) is configured

@@ -12,7 +12,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.reasoning_segments import ReasoningSegment
 from llama_stack_responses.sealing.reasoning import PrivateReasoning
-from llama_stack_responses.sealing.sealed_items import Opened, SealedItems
+from llama_stack_responses.sealing.sealed_items import Opened, SealedItems, unreadable
 from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.sealing.summaries import PrivateSummaries
 
@@ -21,8 +21,8 @@ SEALER = Sealer([bytes(32)])
 CHARACTERS = 500_000
 
 
-def reasoning() -> dict[str, Any]:
-    seal = PrivateReasoning(SEALER, ANNA).seal([ReasoningSegment("a" * CHARACTERS)])
+def reasoning(sealer: Sealer = SEALER) -> dict[str, Any]:
+    seal = PrivateReasoning(sealer, ANNA).seal([ReasoningSegment("a" * CHARACTERS)])
     return {"type": "reasoning", "encrypted_content": seal}
 
 
@@ -94,5 +94,10 @@ async def test_unopened_item_of_history_is_not_counted() -> None:
     item = reasoning()
     sealed = SealedItems(Sealer([bytes(range(32))]), CHARACTERS)
     await sealed.open([item] * 9, ANNA, Opened(), verify=False)
-    with pytest.raises(ApiError, match="a secret that this server does not have"):
-        await sealed.open([item], ANNA, Opened(), verify=True)
+
+
+async def test_items_of_a_request_whose_secret_is_gone_are_left_to_the_caller() -> None:
+    here, elsewhere, opened = reasoning(), reasoning(Sealer([bytes(range(32))])), Opened()
+    await SealedItems(SEALER, 2**20).open([here, elsewhere, elsewhere], ANNA, opened, verify=True)
+    assert unreadable([here, elsewhere], opened) == [elsewhere]
+    assert unreadable([here], opened) == []

@@ -76,10 +76,6 @@ def test_first_secret_seals_and_every_secret_opens() -> None:
         HERE.open(before)
 
 
-def test_sealer_without_secret_is_not_ready() -> None:
-    assert (Sealer([]).ready, Sealer([OLD]).ready) == (False, True)
-
-
 def test_every_changed_byte_is_detected() -> None:
     data = urlsafe_b64decode(HERE.seal(b"value", OLD))
     for index in range(len(data)):

@@ -26,6 +26,7 @@ from llama_stack_responses.intervals import DEFAULT, Intervals
 from llama_stack_responses.moderation.moderator import NoModerator
 from llama_stack_responses.process_pool.pool import WorkerPool
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
+from llama_stack_responses.store.kept_secret import SecretInMemory
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Op, Record, Records, writes_of
 from llama_stack_responses.store.skill_store import SkillStore
@@ -105,7 +106,7 @@ def server(
     pool = WorkerPool(config.files.pool_limits)
     attachments = open_attachments(NoFiles(), config, pool, contents, AddressPolicy())
     dependencies = Dependencies(inference, attachments, None, services, NoModerator(), Telemetry(), pool, skills)
-    return OpenAIResponsesImpl(config, records, dependencies, access, intervals)
+    return OpenAIResponsesImpl(config, records, SecretInMemory(), dependencies, access, intervals)
 
 
 @pytest.fixture

@@ -1,0 +1,95 @@
+"""Sealed items that a client sends: they are opened here, or read as they are stored, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.core.compaction import Summary
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.core.reasoning_segments import ReasoningSegment
+from llama_stack_responses.inputs.history import HistoryBounds, HistoryReader
+from llama_stack_responses.inputs.sealed_input import SealedInput
+from llama_stack_responses.sealing.reasoning import PrivateReasoning
+from llama_stack_responses.sealing.sealed_items import Opened, SealedItems
+from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
+from llama_stack_responses.sealing.summaries import PrivateSummaries
+from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.memory import MemoryRecords
+from tests.contract.conversations import response, user
+
+Json = dict[str, Any]
+
+ADA = Owner("ada")
+BEFORE, NOW = Sealer([b"b" * SECRET_BYTES]), Sealer([b"n" * SECRET_BYTES])
+QUESTION = user("Why?")
+
+
+def thought(item_id: str, sealer: Sealer, text: str = "Because.") -> Json:
+    """Return a reasoning item as a client keeps it."""
+    seal = PrivateReasoning(sealer, ADA).seal([ReasoningSegment(text)])
+    return {"id": item_id, "type": "reasoning", "summary": [], "encrypted_content": seal}
+
+
+def visible(item: Json, text: str = "Because.") -> Json:
+    """Return a reasoning item as it is stored."""
+    return item | {"content": [{"type": "reasoning_text", "text": text}]}
+
+
+async def sealed_input(stored: Sequence[Json]) -> SealedInput:
+    """Return what opens the items of requests, on a store that holds these items of Ada."""
+    archive = Archive(MemoryRecords(10_000, 2**20), clock=lambda: 0.0, retention=None)
+    await archive.save(response(), owner=ADA, base=None, input_items=stored)
+    reader = HistoryReader(archive, access=None, bounds=HistoryBounds(2**20, 2**20, 2**20))  # type: ignore[arg-type]
+    return SealedInput(SealedItems(NOW, 2**20), reader)
+
+
+async def read(stored: Sequence[Json], sent: list[Json], owner: Owner = ADA) -> list[Json | str]:
+    """Return what a model gets of items that a user sends: the text of the reasoning items, and the others."""
+    opened = Opened()
+    items = await (await sealed_input(stored)).open(sent, owner, opened)
+    reasoning = PrivateReasoning(NOW, owner, opened)
+    return [
+        "".join(segment.text for segment in reasoning.read(item)) if item["type"] == "reasoning" else item
+        for item in items
+    ]
+
+
+async def test_reasoning_whose_secret_is_gone_is_read_as_it_is_stored() -> None:
+    lost, here = thought("rs_lost", BEFORE), thought("rs_here", NOW, "Yes.")
+    forged = lost | {"content": [{"type": "reasoning_text", "text": "forged"}]}
+    for sent in (lost, forged):
+        assert await read([visible(lost)], [QUESTION, sent, here]) == [QUESTION, "Because.", "Yes."]
+
+
+async def test_stored_reasoning_with_a_readable_seal_is_opened() -> None:
+    stored = thought("rs_lost", NOW, "Sealed here.")
+    assert await read([stored], [thought("rs_lost", BEFORE)]) == ["Sealed here."]
+
+
+async def test_item_whose_secret_is_gone_is_refused_unless_it_is_reasoning_that_is_stored() -> None:
+    lost = thought("rs_lost", BEFORE)
+    summary = PrivateSummaries(BEFORE, ADA).seal(Summary("They spoke."))
+    compaction = {"id": "cmp_1", "type": "compaction", "encrypted_content": summary}
+    refused: dict[str, tuple[list[Json], Json, Owner]] = {
+        "unknown id": ([], lost, ADA),
+        "no id": ([visible(lost)], {key: value for key, value in lost.items() if key != "id"}, ADA),
+        "another user's": ([visible(lost)], lost, Owner("ben")),
+        "another type": ([user("a message", id="rs_lost")], lost, ADA),
+        "a summary": ([compaction], compaction, ADA),
+    }
+    for name, (stored, sent, owner) in refused.items():
+        with pytest.raises(ApiError, match="sealed with a secret that this server does not have") as caught:
+            await read(stored, [QUESTION, sent], owner)
+        assert (caught.value.status, caught.value.code) == (400, "invalid_encrypted_content"), name
+        assert "'secrets'" in caught.value.message
+
+
+async def test_damaged_reasoning_is_refused_although_it_is_stored() -> None:
+    item = thought("rs_1", NOW)
+    damaged = item | {"encrypted_content": item["encrypted_content"][:-8] + "AAAAAAA="}
+    with pytest.raises(ApiError, match="It is damaged"):
+        await read([visible(item)], [damaged])
