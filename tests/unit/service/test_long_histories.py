@@ -273,7 +273,8 @@ async def test_every_read_of_a_whole_response_counts_its_size(impl: OpenAIRespon
 async def test_sealed_item_of_a_request_is_opened_once_and_counted(
     impl: OpenAIResponsesImpl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seal = PrivateReasoning(impl._factory.sealed.sealer, ANONYMOUS).seal([ReasoningSegment("why " * 10_000)])
+    await impl.sealer.load()
+    seal = PrivateReasoning(impl.sealer, ANONYMOUS).seal([ReasoningSegment("why " * 10_000)])
     given = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": seal}
     opened, held = list[str](), list[int]()
     real = Sealer.open
