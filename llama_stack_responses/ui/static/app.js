@@ -2,6 +2,8 @@
 
 import { get, onTokenNeeded, setToken, token, UNREACHABLE } from "./api.js";
 import { button, dialog, h, icon, say, trouble } from "./dom.js";
+import { forget } from "./kept.js";
+import { restorePlace, savePlace, turnTo } from "./places.js";
 import "./list.js";
 
 const ROUTES = [
@@ -34,8 +36,8 @@ function decoded(part = "") {
   }
 }
 
-/** Show the view of the address. */
-async function show({ focus = true } = {}) {
+/** Show the view of the address; `back` says that it was shown before, at this place of the history. */
+async function show({ focus = true, back = false } = {}) {
   const now = ++turn;
   const path = location.pathname;
   for (const link of document.querySelectorAll("#nav a")) {
@@ -50,13 +52,15 @@ async function show({ focus = true } = {}) {
   const found = ROUTES.map(([pattern, tag, module]) => [pattern.exec(path), tag, module]).find(([match]) => match && decoded(match[1]) !== null);
   if (!found) return place(h("div", { class: "empty" }, h("h1", null, "No such page"), h("p", null, h("a", { class: "button", href: "/ui" }, "All responses"))));
   const [match, tag, module] = found;
-  const missing = module && (await import(module).then(() => false, () => true));
+  const loaded = module && (await import(module).catch(() => null));
   if (now !== turn) return;
-  if (missing) return place(trouble(new Error(UNREACHABLE)));
+  if (module && !loaded) return place(trouble(new Error(UNREACHABLE)));
   if (view?.list) view.top = view.list.element.scrollTop;
-  const element = document.createElement(tag);
+  const element = loaded?.resume?.(path + location.search, back) ?? document.createElement(tag);
   element.subject = decoded(match[1]) || null;
   place(element);
+  if (element.resumed) element.resumed();
+  else if (back) restorePlace(main);
   if (focus) main.focus({ preventScroll: true });
 }
 
@@ -66,8 +70,8 @@ function place(element) {
   window.scrollTo(0, 0);
 }
 
-export function go(address, { replace = false } = {}) {
-  history[replace ? "replaceState" : "pushState"](null, "", address);
+function go(address) {
+  turnTo(address);
   return show();
 }
 
@@ -77,7 +81,10 @@ async function search() {
 }
 
 document.addEventListener("navigate", (event) => go(event.detail));
-window.addEventListener("popstate", () => show());
+window.addEventListener("popstate", () => {
+  savePlace();
+  show({ back: true });
+});
 document.addEventListener("click", (event) => {
   const link = event.target.closest?.("a[href]");
   if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey || link.target) return;
@@ -99,12 +106,23 @@ const GLOBAL = [
   ["g l", "Live", () => go("/ui/live")],
   ["g p", "Playground", () => go("/ui/playground")],
   ["t", "Light, dark or as the system", () => nextTheme()],
-  ["Escape", "Leave a field; back", () => history.length > 1 && location.pathname !== "/ui" && history.back()],
+  ["Escape", "Leave a field, close what is open", () => {}],
 ];
+
+/** Close an open menu, or leave a field; return whether there was one. */
+function close(target) {
+  const menu = document.querySelector("details.menu[open]");
+  const field = target.closest?.("input, textarea, select");
+  if (menu) {
+    menu.open = false;
+    menu.querySelector("summary").focus();
+  } else field?.blur();
+  return Boolean(menu ?? field);
+}
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || document.querySelector("dialog[open]")) return;
-  if (event.key === "Escape" && event.target.closest?.("input, textarea, select")) return event.target.blur();
+  if (event.key === "Escape" && close(event.target)) return;
   if (typing(event.target)) return;
   if (event.key === "Enter" && event.target.closest?.("a, button, summary")) return;
   if (event.key === " " && event.target.closest?.("button, summary, input")) return;
@@ -184,7 +202,7 @@ async function session() {
   document.documentElement.dataset.recording = found.record_requests ? "yes" : "no";
   const tools = document.getElementById("tools");
   if (!found.owner.anonymous) tools.prepend(h("span", { class: "owner", title: "Signed in as" }, [found.owner.name, found.owner.tenant].filter(Boolean).join(" · ")));
-  if (token()) tools.append(button("", () => (setToken(null), location.assign("/ui")), { icon: "key", label: "Forget the token", kind: "ghost" }));
+  if (token()) tools.append(button("", () => (setToken(null), forget(), location.assign("/ui")), { icon: "key", label: "Forget the token", kind: "ghost" }));
 }
 
 function frame() {
@@ -197,5 +215,5 @@ function frame() {
 
 onTokenNeeded(askToken);
 frame();
-show({ focus: false });
+show({ focus: false, back: true });
 session().catch((error) => error.name !== "AbortError" && say(error.message, { quiet: true }));

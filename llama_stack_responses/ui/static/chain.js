@@ -1,52 +1,12 @@
 // All turns up to a response as one conversation, with its branches as a tree; a conversation object the same way.
 
 import { get } from "./api.js";
-import { button, empty, h, icon, View } from "./dom.js";
+import { empty, h, icon } from "./dom.js";
 import { exactly, line } from "./format.js";
-import { conversation, inOrder, settled } from "./items.js";
+import { conversation, inOrder, linksOf, settled } from "./items.js";
 import { facts, idChip, rowStatus, status, time, to } from "./pieces.js";
-import { block, step, toggle, toggleAll } from "./response.js";
-
-const TURNS = 20;
-
-class TalkView extends View {
-  keys = [
-    ["j", "Next item", () => step(this, 1)],
-    ["k", "Previous item", () => step(this, -1)],
-    ["Enter", "Open or close the item", () => toggle()],
-    ["e", "Open or close all folds", () => toggleAll(this)],
-  ];
-
-  /** Read more while `element` is in sight; `read` returns whether it has read. */
-  watch(element, read) {
-    const look = async (entries) => {
-      if (!entries.at(-1).isIntersecting || !this.more || !(await read())) return;
-      // The observer reports changes only, and it may still be in sight.
-      seen.unobserve(element);
-      seen.observe(element);
-    };
-    const seen = new IntersectionObserver(look, { rootMargin: "600px" });
-    seen.observe(element);
-    this.signal.addEventListener("abort", () => seen.disconnect());
-  }
-
-  /** Read a page with `read` unless one is being read, and return whether it was read; errors offer another try. */
-  async once(place, read) {
-    if (this.reading || this.signal.aborted) return false;
-    this.reading = true;
-    place.replaceChildren(h("p", { class: "dim" }, "Reading…"));
-    try {
-      await read();
-      place.replaceChildren();
-      return true;
-    } catch (error) {
-      if (!this.signal.aborted) place.replaceChildren(h("p", { role: "alert" }, error.message, " ", button("Try again", () => this.once(place, read))));
-      return false;
-    } finally {
-      this.reading = false;
-    }
-  }
-}
+import { block } from "./response.js";
+import { goneNote, TalkView, TURNS } from "./talk.js";
 
 export class ChainView extends TalkView {
   start() {
@@ -83,18 +43,11 @@ export class ChainView extends TalkView {
     const fresh = page.data.slice().reverse();
     if (!this.turns.length) document.title = `Chain: ${line(fresh.at(-1)?.summary.words, 60) || this.subject}`;
     this.turns.unshift(...fresh);
+    this.links = linksOf(fresh.flatMap((turn) => turn.items), this.links);
     this.talk.prepend(...fresh.map((turn) => this.turn(turn)));
     this.tree.prepend(...fresh.map((turn) => this.node(turn)));
     if (page.children) this.showChildren(page.children);
-    if (page.gone) this.talk.prepend(h("p", { class: "notice" }, icon("alert"), h("span", null, "Earlier turns are not stored any more, or belong to someone else: ", h("code", null, page.gone))));
-  }
-
-  /** Turns that are added above must not move what is in sight. */
-  async keepPlace(read) {
-    const scroller = document.scrollingElement;
-    const before = scroller.scrollHeight - scroller.scrollTop;
-    await read();
-    scroller.scrollTop = scroller.scrollHeight - before;
+    if (page.gone) this.talk.prepend(goneNote(page.gone));
   }
 
   turn(turn) {
@@ -105,7 +58,7 @@ export class ChainView extends TalkView {
       { class: "turn", id: turn.id, "data-here": here ? "yes" : null, "aria-label": `Turn: ${line(summary.words, 80)}` },
       h("header", { class: "turn-head" }, rowStatus(summary), time(summary.created_at), h("span", null, summary.model), h("span", { class: "turn-links" }, h("a", { href: to.response(turn.id) }, "Details"), h("a", { href: to.playground(turn.id) }, "Branch from here"))),
       turn.compacted && !turn.items.some((item) => item.kind === "compaction") && h("div", { class: "divider", role: "separator", "aria-label": "Compacted" }, h("span", null, "The conversation before this was replaced by a summary.")),
-      h("div", { class: "items" }, conversation(inOrder(turn.items, summary.status), { waits: summary.waits_for })),
+      h("div", { class: "items" }, conversation(inOrder(turn.items, summary.status), { waits: summary.waits_for, links: this.links })),
       turn.items_left_out > 0 && h("p", { class: "cut" }, `${turn.items_left_out} more items are not shown.`),
       summary.error && h("p", { class: "error-text" }, summary.error),
     );

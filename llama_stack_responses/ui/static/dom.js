@@ -37,6 +37,7 @@ const ICONS = {
   code: "M5.5 4.5 2 8l3.5 3.5M10.5 4.5 14 8l-3.5 3.5",
   compare: "M3 3h4v10H3ZM9 3h4v10H9Z",
   copy: "M5.5 5.5h7v7h-7ZM10.5 5.5v-2h-7v7h2",
+  down: "M8 3v9M4 8.5 8 12.5 12 8.5",
   file: "M4 2h5l3 3v9H4ZM9 2v3h3",
   filter: "M2.5 4h11M4.5 8h7M6.5 12h3",
   help: "M6 6.2a2 2 0 1 1 2.8 1.9c-.6.3-.8.7-.8 1.4M8 11.8v.2",
@@ -177,6 +178,11 @@ export class View extends HTMLElement {
   }
 
   disconnectedCallback() {
+    this.end();
+  }
+
+  /** End what the view has started. */
+  end() {
     this.#gone.abort();
     this.stopped?.();
   }

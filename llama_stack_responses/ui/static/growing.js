@@ -24,9 +24,15 @@ export class GrowingConversation {
     });
   }
 
+  /** Show that nothing more comes. */
+  end() {
+    this.over = true;
+    this.element.classList.add("ended");
+  }
+
   draw() {
     const { output, revisions, ended } = this.state;
-    this.element.classList.toggle("ended", ended);
+    this.element.classList.toggle("ended", ended || Boolean(this.over));
     while (this.#made.length > output.length) this.#made.pop()?.element.remove();
     const runs = ended ? () => false : runningPrograms(output);
     output.forEach((item, index) => item && this.#drawItem(item, index, revisions[index] ?? 0, runs(item)));

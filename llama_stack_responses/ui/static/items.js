@@ -7,13 +7,26 @@ import { code, cut, fold, jsonBlock, plain } from "./pieces.js";
 
 const ROLES = { user: "User", assistant: "Assistant", system: "System", developer: "Developer", tool: "Tool" };
 
-/** Make the elements of items; an output of a client's tool is shown with its call. */
+/**
+ * Return what items say of each other, added to what earlier ones said: the calls and the outputs by the id of the call, and
+ * the answers to requests for approval by the id of the request.
+ */
+export function linksOf(items, links = { calls: new Map(), outputs: new Map(), answers: new Map() }) {
+  for (const item of items) {
+    if (item.kind === "tool" && item.call_id) links.calls.set(item.call_id, item);
+    if (item.kind === "tool_output") links.outputs.set(item.call_id, item);
+    if (item.kind === "approval" && item.request_id) links.answers.set(item.request_id, item.approve);
+  }
+  return links;
+}
+
+/** Make the elements of items; an output of a client's tool is shown with its call. `links` are those of earlier and later items. */
 export function conversation(items, options = {}) {
-  const outputs = new Map(items.filter((item) => item.kind === "tool_output").map((item) => [item.call_id, item]));
+  const links = linksOf(items, options.links);
   const calls = new Set(items.filter((item) => item.kind === "tool" && item.call_id).map((item) => item.call_id));
   return items
     .filter((item) => item.kind !== "tool_output" || !calls.has(item.call_id))
-    .map((item) => itemElement(item, { ...options, output: item.call_id ? outputs.get(item.call_id) : null }));
+    .map((item) => itemElement(item, { ...options, links, output: item.call_id ? links.outputs.get(item.call_id) : null }));
 }
 
 const asks = (item) => item?.kind === "message" && item.role === "user";
@@ -48,6 +61,7 @@ export function settled(items) {
 export function itemElement(item, options = {}) {
   const make = MAKERS[item.kind] ?? other;
   const element = make(item, options);
+  element.item = item;
   if (item.id) element.dataset.id = item.id;
   element.dataset.kind = item.kind;
   return element;
@@ -91,9 +105,11 @@ function tool(item, { output, open = false, waits }) {
   const failed = item.failed || output?.failed;
   const going = item.status && !["completed", "failed", "incomplete"].includes(item.status);
   const client = item.run_by === "client" || item.type === "program"; // a program waits for the client's part of its calls
-  const asked = waits && !failed && !going && client && !output && !item.results?.length;
-  const mark = failed ? "alert" : going || asked ? "clock" : "check";
-  const state = failed ? "failed" : going ? item.status.replaceAll("_", " ") : asked ? "waits for the client" : "done";
+  const unanswered = !failed && !going && !output && !item.results?.length; // nothing is known of its result
+  const asked = waits && unanswered && client;
+  const given = !asked && unanswered && item.run_by === "client";
+  const mark = failed ? "alert" : going || asked ? "clock" : given ? "send" : "check";
+  const state = failed ? "failed" : going ? item.status.replaceAll("_", " ") : asked ? "waits for the client" : given ? "given to the client" : "done";
   const hint = failed && item.error ? "" : lastLine([...(item.results ?? []), ...(output?.results ?? [])]);
   const head = [
     icon("tool"),
@@ -102,7 +118,7 @@ function tool(item, { output, open = false, waits }) {
     h("span", { class: "hint result" }, hint && `→ ${hint}`),
     asked && h("span", { class: "tag warn" }, state),
     item.duration_ms !== null && item.duration_ms !== undefined && h("span", { class: "num dim" }, duration(item.duration_ms)),
-    h("span", { class: "mark", "data-state": failed ? "bad" : going || asked ? "run" : "good" }, icon(mark), h("span", { class: "hidden-text" }, state)),
+    h("span", { class: "mark", "data-state": failed ? "bad" : going || asked ? "run" : given ? "given" : "good", title: state }, icon(mark), h("span", { class: "hidden-text" }, state)),
   ];
   const body = () => [
     h("p", { class: "dim small" }, [item.type, RAN[item.run_by], item.call_id, item.by_program && "called by a program"].filter(Boolean).join(" · ")),
@@ -113,7 +129,7 @@ function tool(item, { output, open = false, waits }) {
   const drawn = item.type === "image_generation_call" && item.results?.length > 0; // the image is the answer
   return h(
     "article",
-    { class: "item tool", "data-failed": failed ? "yes" : null, "data-by-program": item.by_program ? "yes" : null, "aria-label": `Tool ${item.name ?? item.type}, ${state}${item.by_program ? ", called by a program" : ""}`, tabindex: -1 },
+    { class: "item tool", "data-failed": failed ? "yes" : null, "data-waits": asked || given ? "yes" : null, "data-by-program": item.by_program ? "yes" : null, "aria-label": `Tool ${item.name ?? item.type}, ${state}${item.by_program ? ", called by a program" : ""}`, tabindex: -1 },
     fold(head, body, { open: open || drawn }),
     failed && item.error && h("p", { class: "error-text under" }, item.error),
   );
@@ -132,13 +148,14 @@ function section(title, content) {
   return h("section", { class: "tool-part" }, h("h3", null, title), content);
 }
 
-function toolOutput(item) {
+function toolOutput(item, { links }) {
+  const call = links?.calls.get(item.call_id);
+  const name = call?.name ?? item.name ?? null;
   const of = item.type === "program_output" ? "program" : "call";
-  const line = [icon("tool"), h("span", { class: "what" }, `Result of a ${of}`), h("code", { class: "dim" }, item.call_id)];
-  const wrote = of === "program" ? lastLine(item.results) : "";
-  if (wrote) line.push(h("span", { class: "hint result" }, `→ ${wrote}`));
+  const wrote = lastLine(item.results ?? []);
+  const line = [icon("tool"), h("span", { class: "what" }, name ? `Result of ${name}` : `Result of a ${of}`), h("span", { class: "hint result" }, wrote && `→ ${wrote}`)];
   if (item.failed) line.push(h("span", { class: "mark", "data-state": "bad" }, icon("alert"), h("span", { class: "hidden-text" }, "failed")));
-  return h("article", { class: "item tool", "data-failed": item.failed ? "yes" : null, "aria-label": "Tool result", tabindex: -1 }, fold(line, () => blocks(item.results)));
+  return h("article", { class: "item tool", "data-failed": item.failed ? "yes" : null, "aria-label": name ? `Result of ${name}` : "Tool result", tabindex: -1 }, fold(line, () => [h("p", { class: "dim small" }, [item.type, item.call_id].filter(Boolean).join(" · ")), ...blocks(item.results)]));
 }
 
 /** A line across the conversation, which opens the summary that replaced everything above it for the model. */
@@ -160,14 +177,15 @@ function tools(item) {
   );
 }
 
-function approval(item, { waits }) {
+function approval(item, { waits, links }) {
   const asked = item.approve === null || item.approve === undefined;
   if (!asked) return h("article", { class: "item tool", "aria-label": item.title, tabindex: -1 }, h("p", { class: "answer-line" }, icon("key"), h("span", { class: "what" }, item.title)));
-  const answer = waits === null ? "asked for approval" : "waits for approval";
-  const line = [icon("key"), h("span", { class: "what" }, item.title), h("span", { class: "spring" }), h("span", { class: "tag" }, answer)];
+  const given = links?.answers.get(item.id);
+  const answer = given === undefined ? (waits ? "waits for approval" : "asked for approval") : given ? "approved" : "refused";
+  const line = [icon("key"), h("span", { class: "what" }, item.title), h("span", { class: "spring" }), h("span", { class: given === undefined && waits ? "tag warn" : "tag" }, answer)];
   return h(
     "article",
-    { class: "item tool", "aria-label": `${item.title}, ${answer}`, tabindex: -1 },
+    { class: "item tool", "data-waits": given === undefined ? "yes" : null, "aria-label": `${item.title}, ${answer}`, tabindex: -1 },
     fold(line, () => (item.arguments ? code(item.arguments.text, item.arguments.language, item.arguments) : h("p", { class: "dim" }, "No arguments."))),
   );
 }

@@ -172,7 +172,7 @@ export class ListView extends View {
     for (const name of ["from", "to"]) if (form.get(name)) query.set(name, toEpoch(form.get(name)));
     if (order === "asc") query.set("order", order);
     const address = "/ui" + (query.size ? "?" + query : "");
-    history.replaceState(null, "", address);
+    history.replaceState(history.state, "", address);
     if (query.toString() === this.query.toString()) return;
     this.query = query;
     this.clear.hidden = !filtered(query);

@@ -1,30 +1,42 @@
 // Ask a model with any tools, files and settings, streamed; go on from any response; the same as code.
 
-import { get, request, stream } from "./api.js";
-import { button, copy, h, icon, say, View } from "./dom.js";
-import { bytes, line } from "./format.js";
-import { GrowingConversation } from "./growing.js";
-import { conversation, inOrder } from "./items.js";
+import { follow, get, request, stream } from "./api.js";
+import { button, copy, h, icon, say } from "./dom.js";
+import { EndFollower } from "./end_follower.js";
+import { answerForm, asked, ending, Exchange, turnBefore } from "./exchange.js";
+import { bytes } from "./format.js";
+import { conversation, inOrder, itemElement, linksOf } from "./items.js";
+import { draftOf, keep, keepDraft, kept } from "./kept.js";
 import { code, fold, jsonText, to } from "./pieces.js";
 import { apply, newState, whole } from "./reducer.js";
-import { REASONS, step, toggle } from "./response.js";
+import { format, HOSTED, pairsOf, parsed, shortened, toolsOf } from "./request_fields.js";
 import { LANGUAGES } from "./snippets.js";
+import { goneNote, TalkView, TURNS } from "./talk.js";
 
-const KEY = "responses.playground";
-const narrow = matchMedia("(max-width: 980px)");
-const FILE_LIMIT = 20e6; // bytes of one file, which goes into the request
 const TOOL_EXAMPLE = [{ type: "function", name: "get_weather", parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] } }];
 
-/** The field of each hosted tool, by the tool's type in a request. */
-const HOSTED = { web_search: "web_search", code_interpreter: "code_interpreter", image_generation: "image_generation", programmatic_tool_calling: "programs", file_search: "vector_store_ids", mcp: "mcp_url" };
+const narrow = matchMedia("(max-width: 980px)");
+const FILE_LIMIT = 20e6; // bytes of one file, which goes into the request
+const OPEN = 8; // chats that stay as they are while other views are shown
+const RUNS = new Set(["queued", "in_progress"]);
+const GOES_ON = new Set(["completed", "incomplete"]); // statuses of responses that the next question continues
 
-class BadField extends Error {}
+let chats = []; // the one that was shown last is the last one
+let current = null; // the chat that `/ui/playground` leads to
 
-export class PlaygroundView extends View {
+/** Return the chat that is open at an address, if there is one; `back` also finds one that had the address before. */
+export function resume(address, back) {
+  const had = chats.findLast((chat) => back && chat.places.has(address));
+  if (address === to.playground()) return current ?? had;
+  return chats.findLast((chat) => chat.place === address) ?? had;
+}
+
+export class PlaygroundView extends TalkView {
   keys = [
     ["/", "Write", () => this.input.focus()],
     ["Ctrl Enter", "Send, from the message", () => {}],
     ["x", "Stop the answer", () => this.stop()],
+    ["Escape", "Stop the answer, if pressed twice", () => this.escape()],
     ["a", "Attach files", () => this.picker.click()],
     ["m", "Model", () => this.reach("model")],
     ["i", "Instructions", () => this.reach("instructions")],
@@ -33,30 +45,91 @@ export class PlaygroundView extends View {
     ["l", "Next language of the code", () => this.turnLanguage()],
     ["y", "Copy the code", () => this.copyCode()],
     ["d", "Details of the last answer", () => [...this.talk.querySelectorAll(".answered")].at(-1)?.click()],
-    ["n", "Start anew", () => this.go(to.playground())],
-    ["j", "Next item", () => step(this, 1)],
-    ["k", "Previous item", () => step(this, -1)],
-    ["Enter", "Open or close the item", () => toggle()],
+    ["n", "Start anew", () => this.anew()],
+    ...this.keys,
   ];
 
   start() {
     document.title = "Playground";
+    const chat = kept("chat");
     const query = new URLSearchParams(location.search);
-    this.previous = query.get("from");
-    this.conversationId = query.get("conversation");
+    const own = !query.size || (chat && (query.get("from") ?? null) === chat.previous && (query.get("conversation") ?? null) === chat.conversation);
+    this.previous = own ? (chat?.previous ?? null) : query.get("from");
+    this.conversationId = own ? (chat?.conversation ?? null) : query.get("conversation");
+    this.places = new Set();
+    this.links = linksOf([]);
     this.attached = [];
-    this.talk = h("div", { class: "talk", role: "log", "aria-label": "Conversation" });
+    this.turns = h("div", { class: "turns" });
+    this.earlier = h("div", { class: "rows-tail" });
+    this.talk = h("div", { class: "talk", role: "log", "aria-label": "Conversation" }, this.earlier, this.turns);
+    this.follower = new EndFollower(this.talk, this.signal);
     this.append(h("h1", { class: "hidden-text" }, "Playground"), h("div", { class: "ground" }, h("section", { "aria-label": "Conversation and question" }, this.origin(), this.talk, this.form()), this.options()));
+    this.pending = own ? (chat?.running ?? null) : null; // the id of a response that ran when the page was left
     this.restore();
+    this.open();
     narrow.addEventListener("change", () => (this.panel.open = !narrow.matches), { signal: this.signal });
-    this.takeOver().then(() => this.models());
-    this.markUnavailable();
-    this.welcome();
+    addEventListener("pagehide", () => this.isConnected && this.keep(), { signal: this.signal });
+    addEventListener("beforeunload", (event) => this.losesWork && event.preventDefault(), { signal: this.signal });
+    this.ready = this.readServer();
+    this.load(own);
     this.showCode();
   }
 
-  stopped() {
-    this.running?.abort();
+  /** Show what is stored of the chat, take over its settings unless it is the user's own chat, and follow what runs. */
+  async load(own) {
+    this.welcome();
+    const last = await this.readBefore();
+    await this.takeOver(last, own);
+    await Promise.all([this.models(), this.pending && this.followAgain(this.pending)]);
+  }
+
+  /** A chat goes on while another view is shown. */
+  disconnectedCallback() {
+    this.keep();
+  }
+
+  resumed() {
+    document.title = "Playground";
+    this.open();
+    this.follower.resume();
+  }
+
+  /** Be the chat that the address of the playground leads to. */
+  open() {
+    chats = [...chats.filter((chat) => chat !== this), this];
+    for (const chat of chats.slice(0, -OPEN)) if (!chat.running) chat.drop();
+    current = this;
+    this.atPlace();
+  }
+
+  /** Forget this chat, which can be opened again from its responses. */
+  drop() {
+    chats = chats.filter((chat) => chat !== this);
+    this.end();
+  }
+
+  get place() {
+    return this.conversationId ? "/ui/playground?conversation=" + encodeURIComponent(this.conversationId) : to.playground(this.previous);
+  }
+
+  /** Set the address to that of the chat's last answer. */
+  atPlace() {
+    this.places.add(this.place);
+    if (this.isConnected) history.replaceState(history.state, "", this.place);
+    this.keepChat();
+  }
+
+  /** Leave this chat for an empty one. */
+  anew() {
+    this.keep();
+    current = null;
+    keep("chat", null);
+    this.go(to.playground());
+  }
+
+  /** Whether leaving the page would lose something: it does not end what runs in the background. */
+  get losesWork() {
+    return (this.running && !this.running.background) || this.unkept;
   }
 
   origin() {
@@ -69,31 +142,72 @@ export class PlaygroundView extends View {
     const parts = [];
     if (this.previous) parts.push("Goes on from ", h("a", { href: to.chain(this.previous) }, h("code", null, this.previous)));
     if (this.conversationId) parts.push("In ", h("a", { href: to.conversation(this.conversationId) }, h("code", null, this.conversationId)));
-    this.from.replaceChildren(...(parts.length ? [icon("branch"), ...parts, " ", h("a", { href: to.playground() }, "start anew")] : []));
+    this.from.replaceChildren(...(parts.length ? [icon("branch"), ...parts, " ", h("a", { href: to.playground(), onclick: (event) => (event.preventDefault(), event.stopPropagation(), this.anew()) }, "start anew")] : []));
   }
 
-  /** Take over the model, the instructions and the tools of the response that is continued, and show its turn. */
-  async takeOver() {
-    if (!this.previous || this.conversationId) return;
-    const id = encodeURIComponent(this.previous);
+  /** Read the turns before, the last ones first; return the last one, null if there is none. */
+  async readBefore() {
+    this.more = true;
+    this.next = null;
+    this.before = []; // items of a conversation
+    const tip = this.previous;
+    const read = this.conversationId ? () => this.readConversation() : () => this.readTurns(tip);
+    if (!tip && !this.conversationId) return null;
+    let last = null;
     try {
-      const [found, response] = await Promise.all(["/v1/ui/responses/", "/v1/responses/"].map((path) => get(path + id, { signal: this.signal })));
-      this.talk.append(turnBefore(found));
-      this.wanted = response.model;
-      const { elements } = this.fields;
-      elements.instructions.value = typeof response.instructions === "string" ? response.instructions : "";
-      elements.tools.value = response.tools?.length ? jsonText(response.tools) : "";
-      elements.vector_store_ids.value = elements.mcp_url.value = "";
-      elements.web_search.checked = elements.code_interpreter.checked = elements.image_generation.checked = elements.programs.checked = false;
-      if (found.summary.waits_for) this.askForOutputs(response);
+      last = await read();
     } catch (error) {
-      if (!this.signal.aborted) this.talk.append(h("p", { class: "notice bad", role: "alert" }, icon("alert"), h("span", null, error.message)));
+      if (!this.signal.aborted) this.turns.prepend(h("p", { class: "notice bad", role: "alert" }, icon("alert"), h("span", null, error.message)));
+      return null;
+    }
+    this.watch(this.earlier, () => this.once(this.earlier, () => this.keepPlace(read)));
+    return last;
+  }
+
+  async readTurns(tip) {
+    const page = await get("/v1/ui/chain/" + encodeURIComponent(tip), { signal: this.signal, query: [["after", this.next], ["limit", TURNS]] });
+    Object.assign(this, { more: page.has_more, next: page.next });
+    const turns = page.data.slice().reverse();
+    this.links = linksOf(turns.flatMap((turn) => turn.items), this.links);
+    this.turns.prepend(...turns.map((turn) => turnBefore(turn, { links: this.links })));
+    if (page.gone) this.turns.prepend(goneNote(page.gone));
+    return turns.at(-1);
+  }
+
+  async readConversation() {
+    const page = await get("/v1/ui/conversations/" + encodeURIComponent(this.conversationId), { signal: this.signal, query: [["after", this.next], ["limit", 50], ["order", "desc"]] });
+    Object.assign(this, { more: page.has_more, next: page.next });
+    this.before.unshift(...page.data.slice().reverse());
+    this.turnsBefore ??= this.turns.insertBefore(h("div", { class: "items" }), this.turns.firstChild);
+    this.turnsBefore.replaceChildren(...conversation(inOrder(this.before)));
+    return null;
+  }
+
+  /** Take over the model, the instructions and the tools of the response that is continued, and answer its calls. */
+  async takeOver(last, own) {
+    const waits = last?.summary.waits_for;
+    if (!last || (own && !waits)) return;
+    try {
+      const response = await get("/v1/responses/" + encodeURIComponent(last.id), { signal: this.signal });
+      if (!own) this.takeSettings(response);
+      if (waits) this.askForOutputs(response);
+    } catch (error) {
+      if (!this.signal.aborted) say(error.message);
     }
   }
 
+  takeSettings(response) {
+    this.wanted = response.model;
+    const { elements } = this.fields;
+    elements.instructions.value = typeof response.instructions === "string" ? response.instructions : "";
+    elements.tools.value = response.tools?.length ? jsonText(response.tools) : "";
+    elements.vector_store_ids.value = elements.mcp_url.value = "";
+    elements.web_search.checked = elements.code_interpreter.checked = elements.image_generation.checked = elements.programs.checked = false;
+  }
+
   welcome() {
-    if (this.previous || this.conversationId) return;
-    this.talk.append(h("div", { class: "empty" }, h("h2", null, "Ask a model"), h("p", null, "Choose a model, write, and send. Tools, files and settings are on this page too, and the same request as code.")));
+    if (this.previous || this.conversationId || this.pending) return;
+    this.turns.append(h("div", { class: "empty" }, h("h2", null, "Ask a model"), h("p", null, "Choose a model, write, and send. Tools, files and settings are on this page too, and the same request as code.")));
   }
 
   // The question
@@ -106,12 +220,25 @@ export class PlaygroundView extends View {
     this.stopper = button("Stop", () => this.stop(), { icon: "stop", hidden: true });
     const form = h(
       "form",
-      { class: "ask", onsubmit: (event) => (event.preventDefault(), this.send()), ondragover: (event) => event.preventDefault(), ondrop: (event) => (event.preventDefault(), this.attach([...event.dataTransfer.files])) },
+      { class: "ask", "aria-label": "Question", onsubmit: (event) => (event.preventDefault(), this.send()), ondragover: (event) => event.preventDefault(), ondrop: (event) => (event.preventDefault(), this.attach([...event.dataTransfer.files])) },
+      this.follower.button,
       this.files,
       this.input,
       h("div", { class: "row" }, button("Attach", () => pick.click(), { icon: "file" }), pick, h("span", { class: "dim small keys-hint" }, "Ctrl or ⌘ + Enter sends"), h("span", { class: "spring" }), this.stopper, this.sender),
     );
     return form;
+  }
+
+  /** Show the message that was being written. */
+  restoreDraft() {
+    const draft = draftOf(this.chat);
+    if (!draft || this.input.value || this.attached.length) return;
+    this.write(draft.text, draft.files);
+  }
+
+  /** The name under which the draft is kept. */
+  get chat() {
+    return this.conversationId ?? this.previous ?? "new";
   }
 
   async attach(files) {
@@ -162,7 +289,7 @@ export class PlaygroundView extends View {
         h("div", { class: "two" }, field("temperature", "Temperature", { type: "number", min: 0, max: 2, step: 0.1 }), field("top_p", "Top p", { type: "number", min: 0, max: 1, step: 0.05 }), field("max_output_tokens", "Maximum output tokens", { type: "number", min: 16, step: 1 }), select("effort", "Reasoning effort", ["", "none", "minimal", "low", "medium", "high"])),
         h("div", { class: "two" }, select("format", "Output", ["", "json_object", "json_schema"]), select("truncation", "Truncation", ["", "auto", "disabled"])),
         area("schema", "JSON schema of the output", '{"type": "object", …}', 3),
-        h("div", { class: "choices" }, check("store", "Store", true), check("background", "In the background")),
+        h("div", { class: "choices" }, check("store", "Store", true), check("background", "In the background: it goes on when this page is closed", true)),
         field("metadata", "Metadata", { placeholder: "key: value, key: value" }),
         area("extra", "Any other fields, as JSON", '{"seed": 1}', 2),
       ),
@@ -183,12 +310,13 @@ export class PlaygroundView extends View {
     field.focus();
   }
 
-  /** Close the fields of the hosted tools that the server cannot run, and say why. */
-  async markUnavailable() {
-    const found = await get("/v1/ui/tools", { signal: this.signal }).catch(() => null);
-    if (!found) return; // then the answer to a request says it
-    for (const [type, name] of Object.entries(HOSTED)) {
-      if (found.available.includes(type)) continue;
+  /** Close the fields of what the server cannot run, and say why. */
+  async readServer() {
+    const read = (path) => get(path, { signal: this.signal }).catch(() => null); // then the answer to a request says it
+    const [tools, session] = await Promise.all([read("/v1/ui/tools"), read("/v1/ui/session")]);
+    const missing = Object.entries(HOSTED).filter(([type]) => tools && !tools.available.includes(type)).map(([, name]) => name);
+    if (session?.background === false) missing.push("background");
+    for (const name of missing) {
       const field = this.fields.elements[name];
       field.disabled = true;
       field.closest("label").append(h("span", { class: "dim small" }, "not available on this server"));
@@ -213,7 +341,7 @@ export class PlaygroundView extends View {
       const wanted = this.wanted ?? names[0];
       if (wanted && !names.includes(wanted)) names.unshift(wanted);
       this.model.replaceChildren(...names.map((name) => h("option", { value: name, selected: name === wanted }, name)));
-      if (!names.length) this.talk.append(h("p", { class: "notice warn" }, icon("alert"), "The server lists no model. Check its inference provider."));
+      if (!names.length) this.turns.append(h("p", { class: "notice warn" }, icon("alert"), "The server lists no model. Check its inference provider."));
       this.changed();
     } catch (error) {
       if (!this.signal.aborted) say(error.message);
@@ -228,28 +356,26 @@ export class PlaygroundView extends View {
     }, 150);
   }
 
-  /** Keep the settings for the session: what is typed may be confidential. */
+  /** Keep the settings and the message until the tab is closed. */
   keep() {
-    try {
-      sessionStorage.setItem(KEY, JSON.stringify(Object.fromEntries(new FormData(this.fields))));
-    } catch {
-      // Then it is not kept.
-    }
+    clearTimeout(this.later);
+    keep("settings", Object.fromEntries(new FormData(this.fields)));
+    this.unkept = !keepDraft(this.chat, { text: this.input.value, files: this.attached });
+  }
+
+  keepChat() {
+    if (this === current) keep("chat", { previous: this.previous, conversation: this.conversationId, running: this.running?.id ?? this.pending });
   }
 
   restore() {
-    let kept = {};
-    try {
-      kept = JSON.parse(sessionStorage.getItem(KEY) ?? "{}");
-    } catch {
-      // Nothing kept.
-    }
-    this.wanted = kept.model;
+    const found = kept("settings") ?? {};
+    this.wanted = found.model;
     for (const field of this.fields.elements) {
       if (!field.name || field === this.model) continue;
-      if (field.type === "checkbox") field.checked = Object.keys(kept).length ? field.name in kept : field.checked;
-      else if (kept[field.name] !== undefined) field.value = kept[field.name];
+      if (field.type === "checkbox") field.checked = Object.keys(found).length ? field.name in found : field.checked;
+      else if (found[field.name] !== undefined) field.value = found[field.name];
     }
+    this.restoreDraft();
   }
 
   // The request
@@ -272,7 +398,7 @@ export class PlaygroundView extends View {
     set("truncation", value("truncation"));
     set("metadata", pairsOf(value("metadata")));
     if (!form.get("store")) body.store = false;
-    if (form.get("background")) body.background = true;
+    else if (form.get("background")) body.background = true;
     return { ...body, ...parsed("Any other fields", value("extra"), {}), stream: true };
   }
 
@@ -305,7 +431,10 @@ export class PlaygroundView extends View {
   }
 
   async send(input = null) {
-    if (this.running) return;
+    if (this.running || this.sending) return;
+    this.sending = true;
+    await this.ready;
+    this.sending = false;
     let body;
     try {
       body = this.body();
@@ -315,13 +444,28 @@ export class PlaygroundView extends View {
     }
     if (input) body.input = input;
     if (!body.input.length || !body.model) return this.input.focus();
-    this.talk.querySelector(".empty")?.remove();
+    this.turns.querySelector(".empty")?.remove();
     this.talk.querySelectorAll(".answer-call").forEach((element) => element.remove());
-    this.talk.append(...conversation(asked(body.input)));
+    const exchange = this.begin(asked(body.input));
     const written = [this.input.value, this.attached];
     if (!input) this.write("", []);
-    const taken = await this.run(body);
+    const taken = await this.run(exchange, body);
     if (!taken && !input && !this.input.value && !this.attached.length) this.write(...written); // to be sent again
+  }
+
+  /** Show a question at the end. */
+  begin(question) {
+    this.answered(question);
+    const exchange = new Exchange(question);
+    this.turns.append(exchange.element);
+    this.follower.jump();
+    return exchange;
+  }
+
+  /** Show in earlier turns what their calls and approval requests have got as answers. */
+  answered(items) {
+    this.links = linksOf(items, this.links);
+    for (const element of this.turns.querySelectorAll(".item[data-waits]")) element.replaceWith(itemElement(element.item, { links: this.links, output: this.links.outputs.get(element.item.call_id) }));
   }
 
   /** Set the message and its files. */
@@ -331,91 +475,178 @@ export class PlaygroundView extends View {
     this.showFiles();
   }
 
-  async run(body) {
-    const growing = new GrowingConversation();
-    const state = newState();
-    const end = h("div", { class: "row dim small" }, "Waiting for the model…");
-    this.talk.append(growing.element, end);
-    this.running = new AbortController();
-    this.state = state;
-    this.busy(true);
-    end.scrollIntoView({ block: "nearest" });
+  /** Send a request and show its answer; return whether the server has begun one. */
+  async run(exchange, body) {
+    const running = this.track(exchange, body);
+    const { state, stopped } = running;
     try {
-      for await (const { data } of stream("/v1/responses", { method: "POST", body, signal: AbortSignal.any([this.signal, this.running.signal]) })) {
-        apply(state, data);
-        growing.show(state);
-        end.replaceChildren(progress(state));
-        this.stay(end);
+      const sent = stream("/v1/responses", { method: "POST", body, signal: AbortSignal.any([this.signal, stopped.signal]) });
+      try {
+        for await (const { data } of sent) this.take(data);
+      } catch (error) {
+        if (!running.background || !running.id || stopped.signal.aborted) throw error;
       }
-      await this.finish(state, growing, end, body);
+      if (running.background && running.id && !state.ended) await this.followOn(running.id);
+      await this.finish();
     } catch (error) {
-      if (this.signal.aborted) return;
-      if (this.running.signal.aborted) end.replaceChildren("Stopped.");
-      else end.replaceWith(h("p", { class: "notice bad", role: "alert" }, icon("alert"), h("span", null, error.message, state.response && body.background && [" ", h("a", { href: to.response(state.response.id) }, "The response goes on")])));
-    } finally {
-      this.running = null;
-      if (!this.signal.aborted) this.busy(false);
+      this.failed(error);
     }
     return state.response !== null;
   }
 
-  /** Stay at the end of what grows, unless the reader has scrolled up. */
-  stay(end) {
-    const scroller = document.scrollingElement;
-    if (scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < 240) end.scrollIntoView({ block: "end" });
+  track(exchange, body) {
+    this.running = { exchange, body, id: null, background: Boolean(body.background), state: newState(), stopped: new AbortController(), last: null };
+    this.busy(true);
+    return this.running;
   }
 
-  async finish(state, growing, end, body) {
-    const response = state.response;
-    growing.show(state.ended ? state : whole(response ?? { output: state.output }));
-    const failed = response?.error ?? state.error;
-    if (failed) this.talk.insertBefore(h("p", { class: "notice bad", role: "alert" }, icon("alert"), h("span", null, failed.message)), end);
-    if (response?.status === "incomplete") this.talk.insertBefore(h("p", { class: "notice warn" }, icon("alert"), h("span", null, `Incomplete. ${REASONS[response.incomplete_details?.reason] ?? response.incomplete_details?.reason ?? ""}`)), end);
-    const stored = response && body.store !== false;
-    end.replaceChildren(summary(state), ...(stored ? [h("a", { class: "answered", href: to.response(response.id) }, "Details"), h("a", { href: to.replay(response.id) }, "Replay")] : []));
-    if (stored) await this.goOn(response, growing);
-    this.askForOutputs(response);
-    say("Answered", { quiet: true });
+  over() {
+    this.running = null;
+    this.busy(false);
+    this.atPlace();
   }
 
-  /** Later questions continue this response; its texts are shown as the server renders them. */
-  async goOn(response, growing) {
-    if (!this.conversationId && response.status !== "failed") {
-      this.previous = response.id;
-      history.replaceState(null, "", to.playground(response.id));
-      this.showOrigin();
-      this.showCode();
+  /** Take the next event of the answer. */
+  take(event) {
+    const { running } = this;
+    apply(running.state, event);
+    running.last = event.sequence_number;
+    running.exchange.show(running.state);
+    if (running.id || !running.state.response) return;
+    running.id = running.state.response.id;
+    this.keepChat();
+    if (running.asked) this.cancel();
+  }
+
+  /** Read the events of the running response that are still to come, from whichever server has them. */
+  async followOn(id) {
+    const { running } = this;
+    const ended = new AbortController();
+    const query = [["stream", true], ["starting_after", running.last]];
+    let refused = null;
+    const on = (_, event) => {
+      this.take(event);
+      query[1][1] = event.sequence_number;
+      if (running.state.ended) ended.abort();
+    };
+    const changed = (connected, refusal) => {
+      if (!connected) running.exchange.end.replaceChildren("The server does not answer. The response goes on without this page.");
+      refused = refusal ?? null;
+    };
+    await follow("/v1/responses/" + encodeURIComponent(id), { query, signal: AbortSignal.any([this.signal, ended.signal]), on, changed });
+    if (refused) throw refused;
+  }
+
+  /** Show a response that ran when the page was left, and follow it if it still runs. */
+  async followAgain(id) {
+    const found = await get("/v1/ui/responses/" + encodeURIComponent(id), { signal: this.signal }).catch(() => null);
+    if (this.signal.aborted) return;
+    this.pending = null;
+    if (!found) {
+      this.keepChat();
+      return;
     }
+    const exchange = this.begin(found.items.slice(0, found.output_from));
+    if (!found.facts.background && RUNS.has(found.facts.status)) {
+      exchange.ended("Broken off: the page was left while it ran in the foreground.", id);
+      exchange.outside();
+      this.keepChat();
+      return;
+    }
+    const running = this.track(exchange, { background: found.facts.background, store: true });
+    running.id = id;
+    this.keepChat();
+    try {
+      await this.followOn(id);
+      await this.finish();
+    } catch (error) {
+      this.failed(error);
+    }
+  }
+
+  async finish() {
+    const { state, exchange, body } = this.running;
+    const response = state.response;
+    exchange.show(state.ended ? state : whole(response ?? { output: state.output }));
+    const failed = response?.error ?? state.error;
+    const stopped = response?.status === "cancelled";
+    if (failed) exchange.trouble(failed.message);
+    if (response?.status === "incomplete") exchange.incomplete(response.incomplete_details?.reason);
+    const stored = response && body.store !== false;
+    exchange.ended(stopped ? "Stopped." : ending(state), stored ? response.id : null);
+    if (!GOES_ON.has(response?.status) && !this.conversationId) exchange.outside();
+    else if (!stored) exchange.outside("Not stored, so not part of the context: later questions do not build on this turn.");
+    if (stored) this.goOn(response);
+    this.over();
+    this.askForOutputs(response);
+    say(stopped ? "Stopped" : "Answered", { quiet: true });
+    if (stored) await this.render(response, exchange);
+  }
+
+  /** Show that the request broke off, or that the user has stopped it. */
+  failed(error) {
+    if (this.signal.aborted || !this.running) return;
+    const { exchange, id, background, stopped } = this.running;
+    this.over();
+    if (!stopped.signal.aborted) exchange.trouble(error.message, id && background ? [" ", h("a", { href: to.response(id) }, "The response")] : null);
+    exchange.ended(stopped.signal.aborted ? "Stopped." : "Broken off", id);
+    exchange.outside();
+  }
+
+  /** Later questions continue this response. */
+  goOn(response) {
+    if (this.conversationId || !GOES_ON.has(response.status)) return;
+    keepDraft(this.chat, { text: "", files: [] });
+    this.previous = response.id;
+    this.keep();
+    this.showOrigin();
+    this.showCode();
+  }
+
+  /** Show the texts of an answer as the server renders them. */
+  async render(response, exchange) {
     const found = await get("/v1/ui/responses/" + encodeURIComponent(response.id), { signal: this.signal }).catch(() => null);
-    if (found) growing.element.replaceWith(h("div", { class: "items" }, conversation(found.items.slice(found.output_from))));
+    if (!found) return;
+    const items = found.items.slice(found.output_from);
+    this.links = linksOf(items, this.links);
+    exchange.rendered(items, { links: this.links, waits: found.summary.waits_for });
   }
 
   /** The client's own tools: the viewer answers in their place. */
   askForOutputs(response) {
-    const calls = (response?.output ?? []).filter((item) => item.type === "function_call" || item.type === "custom_tool_call");
-    const approvals = (response?.output ?? []).filter((item) => item.type === "mcp_approval_request");
-    if (response?.status !== "completed" || (!calls.length && !approvals.length)) return;
-    const fields = [...calls.map(callField), ...approvals.map(approvalField)];
-    const form = h("form", { class: "answer-call", onsubmit: (event) => (event.preventDefault(), this.send(fields.map((field) => field.item()))) }, h("strong", null, "The model waits for your answer"), fields.map((field) => field.element), h("p", null, h("button", { class: "button primary" }, "Send and go on")));
-    this.talk.append(form);
-    form.querySelector("input, select")?.focus();
+    const form = answerForm(response, (items) => this.send(items));
+    if (!form) return;
+    this.turns.append(form);
+    if (this.isConnected && !this.input.value) form.querySelector("input")?.focus({ preventScroll: true });
   }
 
-  async stop() {
-    const response = this.state?.response;
-    if (response?.background) await request(`/v1/responses/${response.id}/cancel`, { method: "POST" }).catch(() => {});
-    else this.running?.abort();
+  /** Stop the answer when Esc is pressed a second time: the first may be meant for something else. */
+  escape() {
+    if (narrow.matches && this.panel.open) return (this.panel.open = false);
+    if (!this.running) return false;
+    if (this.warned === this.running) return this.stop();
+    this.warned = this.running;
+    setTimeout(() => (this.warned = null), 4000);
+    return say("Press Esc again to stop the answer");
+  }
+
+  stop() {
+    const { running } = this;
+    if (!running) return;
+    if (!running.background || running.asked) running.stopped.abort();
+    running.asked = true; // once the id is known, if it is not yet
+    if (running.background && running.id) this.cancel();
+  }
+
+  async cancel() {
+    const path = `/v1/responses/${encodeURIComponent(this.running.id)}/cancel`;
+    await request(path, { method: "POST", signal: this.signal }).catch((error) => this.signal.aborted || say(error.message));
   }
 
   busy(on) {
     this.sender.disabled = on;
     this.stopper.hidden = !on;
   }
-}
-
-function turnBefore(found) {
-  const summary = [icon("list"), h("span", { class: "what" }, "Previous turn"), h("span", { class: "hint" }, line(found.summary.words, 140))];
-  return h("article", { class: "item tool", "aria-label": "Previous turn", tabindex: -1 }, fold(summary, () => h("div", { class: "items" }, conversation(inOrder(found.items, found.facts.status)))));
 }
 
 const dataUrl = (file) =>
@@ -425,88 +656,5 @@ const dataUrl = (file) =>
     reader.onerror = () => reject(reader.error);
     reader.readAsDataURL(file);
   });
-
-function parsed(name, text, otherwise) {
-  if (!text) return otherwise;
-  try {
-    return JSON.parse(text);
-  } catch (error) {
-    throw new BadField(`${name}: ${error.message}`);
-  }
-}
-
-function toolsOf(value) {
-  const tools = [];
-  if (value("web_search")) tools.push({ type: "web_search" });
-  if (value("code_interpreter")) tools.push({ type: "code_interpreter", container: { type: "auto" } });
-  if (value("image_generation")) tools.push({ type: "image_generation" });
-  if (value("programs")) tools.push({ type: "programmatic_tool_calling" });
-  const stores = (value("vector_store_ids") ?? "").split(",").map((id) => id.trim()).filter(Boolean);
-  if (stores.length) tools.push({ type: "file_search", vector_store_ids: stores });
-  if (value("mcp_url")) tools.push({ type: "mcp", server_label: "mcp", server_url: value("mcp_url"), require_approval: value("mcp_approval") });
-  const others = [parsed("Other tools", value("tools"), [])].flat();
-  // Those of the response that is continued: the path of a server may be a secret, so it is not in a response.
-  const hidden = others.find((tool) => tool?.server_url?.endsWith?.("/<redacted>"));
-  if (hidden) throw new BadField(`Other tools: write the whole server_url of ${hidden.server_label}. A response shows only its host.`);
-  return [...tools, ...others];
-}
-
-function format(value) {
-  const kind = value("format");
-  if (!kind) return null;
-  return { format: kind === "json_schema" ? { type: kind, name: "output", schema: parsed("JSON schema", value("schema"), { type: "object" }), strict: true } : { type: kind } };
-}
-
-function pairsOf(text) {
-  if (!text) return null;
-  return Object.fromEntries(text.split(",").map((pair) => pair.split(/:(.*)/s)).filter(([key]) => key.trim()).map(([key, value]) => [key.trim(), (value ?? "").trim()]));
-}
-
-/** Return a request with its files cut, for showing. */
-const shortened = (body) => JSON.parse(JSON.stringify(body, (key, value) => ((key === "image_url" || key === "file_data") && value.length > 90 ? value.slice(0, 60) + "…" : value)));
-
-/** Return the input as items that are shown. */
-function asked(input) {
-  if (typeof input === "string") return [{ kind: "message", role: "user", blocks: [{ kind: "text", text: input }] }];
-  return input.map((item) => {
-    if (item.type === "message") {
-      const part = { input_text: (one) => ({ kind: "text", text: one.text }), input_image: (one) => ({ kind: "image", url: one.image_url }), input_file: (one) => ({ kind: "file", name: one.filename }) };
-      return { kind: "message", role: "user", blocks: item.content.map((one) => part[one.type](one)) };
-    }
-    if (item.type === "mcp_approval_response") return { kind: "approval", type: item.type, title: `Your answer: ${item.approve ? "approved" : "refused"}`, approve: item.approve };
-    return { kind: "tool_output", type: item.type, call_id: item.call_id, results: [{ kind: "code", text: item.output, language: "" }] };
-  });
-}
-
-function callField(call) {
-  const field = h("input", { autocomplete: "off", placeholder: "What the tool returns", required: true });
-  const kind = call.type === "custom_tool_call" ? "custom_tool_call_output" : "function_call_output";
-  return {
-    element: h("label", { class: "field" }, h("span", null, h("code", null, `${call.name}(${line(call.arguments ?? call.input, 160)})`)), field),
-    item: () => ({ type: kind, call_id: call.call_id, output: field.value }),
-  };
-}
-
-function approvalField(asked) {
-  const field = h("select", null, h("option", { value: "yes" }, "Approve"), h("option", { value: "no" }, "Refuse"));
-  return {
-    element: h("label", { class: "field" }, h("span", null, h("code", null, `${asked.server_label}: ${asked.name}(${line(asked.arguments, 160)})`)), field),
-    item: () => ({ type: "mcp_approval_response", approval_request_id: asked.id, approve: field.value === "yes" }),
-  };
-}
-
-const DOING = { message: "Writes…", reasoning: "Reasons…" };
-
-function progress(state) {
-  if (state.response?.status === "queued") return "Queued…";
-  const open = state.output.findLast(Boolean);
-  return open ? (DOING[open.type] ?? `${open.type.replaceAll("_", " ")}…`) : "Waiting for the model…";
-}
-
-function summary(state) {
-  const used = state.response?.usage;
-  const words = [state.response?.status ?? "ended", used && `${used.input_tokens} → ${used.output_tokens} tokens`];
-  return h("span", { class: "num" }, words.filter(Boolean).join(" · "));
-}
 
 customElements.define("ui-playground", PlaygroundView);

@@ -70,7 +70,7 @@ def test_next_question_continues_from_the_last_answer(
     ask(page, "And then?")
     page.find(".message[data-role=assistant] .md", "Further.")
     ask(page, "And after that?")
-    page.until("() => document.querySelectorAll('.message[data-role=assistant] .md').length === 2")
+    page.until("() => document.querySelectorAll('.message[data-role=assistant] .md').length === 3")
     texts = [message["content"] for message in last_body(upstream, "poet")["messages"] if message["role"] == "user"]
     assert texts == ["Write a haiku about the sea.", "And then?", "And after that?"]
 
@@ -117,8 +117,13 @@ def test_mcp_server_is_used_and_its_calls_are_shown(page: BrowserPage, upstream:
     choose(page, "local/caller")
     page.page.get_by_label("MCP server").fill(mcp.url("mcp"))
     ask(page, "What is two and three?")
-    page.find(".answer-call", "mcp: add").locator("button").click()
+    form = page.find(".answer-call", "mcp: add")
+    page.find("[data-kind=approval]", "waits for approval")
+    form.locator("button").click()  # which sends nothing before the viewer has chosen
+    form.get_by_role("radio", name="Approve").check()
+    form.locator("button").click()
     page.find(".message[data-role=assistant] .md", "Five.")
+    assert page.page.locator("[data-kind=approval] .tag").all_inner_texts() == ["approved"]
     page.find("[data-kind=tool]", "add").locator("summary").click()
     page.find(".tool-part", "5")
 
@@ -225,7 +230,10 @@ def test_response_is_continued_with_its_model_instructions_and_tools(
         response_id = wire.create(model="local/asker", input="Add one.", instructions="Be brief.", tools=[server])["id"]
         page.goto(f"/ui/responses/{response_id}")
         page.find(".actions a", "Continue").click()
-        page.find(".answer-call", "orders: add").locator("button").click()
+        form = page.find(".answer-call", "orders: add")
+        assert not form.locator("input:checked").count()
+        form.get_by_role("radio", name="Approve").check()
+        form.locator("button").click()
         page.find(".toast", "write the whole server_url of orders")
         calls = mcp.calls("add")
         page.page.get_by_label("Other tools, as JSON").fill(json.dumps([server]))
@@ -233,8 +241,7 @@ def test_response_is_continued_with_its_model_instructions_and_tools(
         page.find(".message[data-role=assistant] .md", "Three.")
         assert mcp.calls("add") == calls + 1
         assert last_body(upstream, "asker")["messages"][0]["content"] == "Be brief."
-        page.find(".item summary", "Previous turn").click()
-        page.find(".item .message", "Add one.")
+        page.find(".exchange .message", "Add one.")
         page.goto(f"/ui/responses/{response_id}")
         page.find(".head .status[data-status=completed]")
 
