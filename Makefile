@@ -20,10 +20,14 @@ READY_DOCS := .venv-docs/.ready
 # A test waits for servers half of its time, so there are more processes than cores. Tests of one file share servers.
 WORKERS ?= 3
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
+# The day of `make test`, from 0 to 4: five consecutive days run all that takes turns (tests/support/selection.py).
+ifndef GATE_DAY
+GATE_DAY := $(shell expr $$(date +%s) / 86400 % 5)
+endif
 # Seconds after which a test that hangs fails, with the stack of each thread.
 TEST_SECONDS ?= 900
 # Run pytest. Arguments: name of the output lines and the report, Python, arguments. The report has the durations.
-PYTEST = @set -o pipefail; $(2) -m pytest --timeout=$(TEST_SECONDS) --durations=30 --durations-min=1 --junit-xml=.reports/$(1).xml $(3) 2>&1 | sed --unbuffered 's/^/$(1): /'
+PYTEST = @set -o pipefail; $(2) -m pytest $(DAY) --timeout=$(TEST_SECONDS) --durations=30 --durations-min=1 --junit-xml=.reports/$(1).xml $(3) 2>&1 | sed --unbuffered 's/^/$(1): /'
 
 .PHONY: help
 help: ## Show this list
@@ -85,27 +89,21 @@ demo: $(READY_RUN) $(READY_RUN_MODEL) $(if $(SEARCHES),$(READY_RUN_SEARCH)) ## H
 serve: $(READY_RUN) $(SERVE_NEEDS) ## Start a server and leave it running (INFERENCE_URL=... uses your own model server)
 	@.venv-run/bin/python demo/serve.py
 
+TESTS := test-llama-stack test-ogx test-gpt-oss test-wheels
+
 .PHONY: test
-test: test-llama-stack test-ogx ## Run the tests that take a few minutes, on every store, with what depends on the host on both hosts
-
-.PHONY: test-llama-stack
-test-llama-stack: $(READY) $(READY_CLIENTS)
-	$(call PYTEST,llama-stack,$(PYTHON),$(PARALLEL) -m 'not extended')
-
-# One process, since each has to import the host and start servers. It ends before the longer run on llama-stack.
-.PHONY: test-ogx
-test-ogx: $(READY_OGX) $(READY_CLIENTS)
-	$(call PYTEST,ogx,.venv-ogx/bin/python,-m 'both_hosts and not one_host and not extended' tests/integration)
+test: DAY := --day=$(GATE_DAY)
+test: $(TESTS) ## Run the tests that each change has to pass, and a fifth of the others, chosen by the day (GATE_DAY=0 to 4)
 
 .PHONY: test-all
-test-all: test-all-llama-stack test-all-ogx test-gpt-oss test-wheels ## Run all tests, and the live ones on both hosts, except those for one
+test-all: $(TESTS) ## Run all tests
 
-.PHONY: test-all-llama-stack
-test-all-llama-stack: $(READY) $(READY_CLIENTS)
+.PHONY: test-llama-stack
+test-llama-stack: $(READY) $(READY_CLIENTS) ## Run all tests but those of the other environments
 	$(call PYTEST,llama-stack,$(PYTHON),$(PARALLEL))
 
-.PHONY: test-all-ogx
-test-all-ogx: $(READY_OGX) $(READY_CLIENTS)
+.PHONY: test-ogx
+test-ogx: $(READY_OGX) $(READY_CLIENTS) ## Run the live tests on OGX, except those of what does not depend on the host
 	$(call PYTEST,ogx,.venv-ogx/bin/python,$(PARALLEL) -m 'not one_host' tests/integration)
 
 .PHONY: test-wheels

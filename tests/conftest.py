@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.failures import print_failures
 from tests.support.loopback import LoopbackWatch
+from tests.support.selection import add_option, select_by_day
 
 # Compiled modules are kept, whatever the environment says: a stack that compiles all that it imports takes twice the
 # processor time to start.
@@ -36,10 +37,16 @@ _watch = LoopbackWatch()
 sys.addaudithook(_watch)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that selects tests by the day."""
+    add_option(parser)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Print failures as they happen. Last, since pytest's own reporter has to be there."""
     print_failures(config)
+    select_by_day(config)
 
 
 @pytest.hookimpl(wrapper=True)

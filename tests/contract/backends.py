@@ -152,5 +152,5 @@ BACKENDS: Final = [
     Backend("host-redis", _host_redis, capabilities=["many_calls"]),
     Backend("host-postgres", _host_postgres, capabilities=()),
 ]
-ONE_STORE: Final = "sqlite"
-"""The backend of `make test` for tests of what is above the store: the default one, which has every row on disk."""
+EMBEDDED: Final = frozenset({"memory", "sqlite"})
+"""The backends without a server. Each test that can runs on them in every run; on the others it takes turns."""

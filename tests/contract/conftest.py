@@ -10,7 +10,7 @@ from redis import Redis
 
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Records
-from tests.contract.backends import BACKENDS, ONE_STORE, Backend, BackendLocation, Clock
+from tests.contract.backends import BACKENDS, EMBEDDED, Backend, BackendLocation, Clock
 from tests.contract.conversations import CREATED
 from tests.contract.counting_proxy import CountingProxy
 from tests.support.database import DatabaseServer
@@ -29,16 +29,17 @@ SERVERS: Final[dict[str, Callable[[Path], AbstractContextManager[DatabaseServer]
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test on the backends that have the capability required by its `needs` mark, or its module's.
 
-    With a `one_store` mark, the runs on all backends except `ONE_STORE` are `extended`, if that has the capability.
+    The runs on all backends except `EMBEDDED` are `extended`, if one of these has the capability, and unless the test
+    has the mark `every_store`.
     """
     if "backend" in metafunc.fixturenames:
         needs = metafunc.definition.get_closest_marker("needs")
         able = [each for each in BACKENDS if needs is None or needs.args[0] in each.capabilities]
         assert able, f"no backend has the capability {needs and needs.args[0]}: the test would never run"
-        runs_on_one = metafunc.definition.get_closest_marker("one_store") and ONE_STORE in [each.name for each in able]
-        others = [pytest.mark.extended] if runs_on_one else []
-        params = [pytest.param(each, id=each.name, marks=others if each.name != ONE_STORE else []) for each in able]
-        metafunc.parametrize("backend", params)
+        embedded = EMBEDDED.intersection(each.name for each in able)
+        fixed = not embedded or metafunc.definition.get_closest_marker("every_store") is not None
+        marks = {each.name: [] if fixed or each.name in embedded else [pytest.mark.extended] for each in able}
+        metafunc.parametrize("backend", [pytest.param(each, id=each.name, marks=marks[each.name]) for each in able])
 
 
 @pytest.fixture

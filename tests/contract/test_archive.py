@@ -24,7 +24,7 @@ from tests.contract.backends import Backend, Clock
 from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id, response, stored_item, user
 from tests.contract.counting_proxy import CountingProxy
 
-pytestmark = [pytest.mark.needs("many_calls"), pytest.mark.one_store]
+pytestmark = pytest.mark.needs("many_calls")
 
 ALICE = Owner("alice", {"teams": ["search"]})
 BOB = Owner("bob")

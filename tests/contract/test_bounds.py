@@ -23,8 +23,6 @@ from tests.contract.conversations import CREATED, Json, assistant, new_id, respo
 from tests.contract.counting_proxy import CountingProxy
 from tests.contract.test_archive import ALICE, nothing_left, texts
 
-pytestmark = pytest.mark.one_store
-
 LARGE: Final = 40_000
 """Characters of a text that is too long to decode in the event loop."""
 PAGE: Final = 120_000

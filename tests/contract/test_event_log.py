@@ -26,7 +26,7 @@ from tests.contract.backends import Clock
 from tests.support.records import WatchedRecords
 from tests.support.waiting import until, waiting_readers
 
-pytestmark = [pytest.mark.needs("transactions"), pytest.mark.one_store]
+pytestmark = pytest.mark.needs("transactions")
 
 type Json = dict[str, Any]
 

@@ -19,7 +19,7 @@ from llama_stack_responses.store.records import Conflict, Put, Records, writes_o
 from tests.contract.backends import Clock
 from tests.support.records import WatchedRecords, just_before_a_commit
 
-pytestmark = pytest.mark.needs("transactions")
+pytestmark = [pytest.mark.needs("transactions"), pytest.mark.every_store]
 
 type Json = dict[str, Any]
 

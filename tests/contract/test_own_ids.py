@@ -18,7 +18,7 @@ from tests.contract.conversations import Json, Prose, assistant, new_id, respons
 from tests.contract.counting_proxy import CountingProxy
 from tests.contract.test_archive import keys, nothing_left
 
-pytestmark = [pytest.mark.needs("many_calls"), pytest.mark.one_store]
+pytestmark = pytest.mark.needs("many_calls")
 
 ALICE = Owner("alice")
 

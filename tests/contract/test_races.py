@@ -31,6 +31,8 @@ from llama_stack_responses.store.records import (
 from tests.contract.backends import Backend, BackendLocation, Clock, schema_of
 from tests.contract.model import Model
 
+pytestmark = pytest.mark.every_store
+
 type Commit = tuple[list[Op], list[Condition]]
 type Outcome = tuple[list[list[Condition]], dict[str, Record]]
 """The conditions that failed of each commit, and the records stored after all of them."""

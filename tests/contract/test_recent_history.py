@@ -18,8 +18,6 @@ from tests.contract.conversations import Json, assistant, response, user
 from tests.contract.test_archive import ALICE, texts
 from tests.contract.test_bounds import LARGE, PAGE, ReadSizeRecorder, conversation_of, noise
 
-pytestmark = pytest.mark.one_store
-
 LIMIT: Final = 5 * LARGE
 SYSTEM: Final[Json] = {**user("Be kind."), "role": "system"}
 

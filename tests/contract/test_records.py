@@ -27,6 +27,8 @@ from tests.contract.backends import Backend, BackendLocation, Clock
 from tests.contract.conversations import CREATED
 from tests.contract.model import Model
 
+pytestmark = pytest.mark.every_store
+
 
 async def values(records: Records, *keys: str) -> dict[str, bytes]:
     return {key: record.value for key, record in (await records.get_many(keys)).items()}

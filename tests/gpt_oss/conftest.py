@@ -11,6 +11,7 @@ import torch
 from llama_stack_gpt_oss.engine.kernels import torch_ops
 from llama_stack_gpt_oss.vocabulary import Vocabulary, read_vocabulary
 from tests.support.failures import print_failures
+from tests.support.selection import add_option, select_by_day
 
 from .support.checkpoints import Size, random_tensors, write_hugging_face, write_original
 from .support.engines import DecodedOnce
@@ -23,6 +24,11 @@ os.environ["TRITON_INTERPRET"] = "1"
 hypothesis.settings.load_profile("ci")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that selects tests by the day."""
+    add_option(parser)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Print failures as they happen, last, since pytest's own reporter has to be there; speed up the interpreter."""
@@ -30,6 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     interpreter.speed_up()
     print_failures(config)
+    select_by_day(config)
 
 
 @pytest.fixture(scope="session", autouse=True)

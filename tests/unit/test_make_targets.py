@@ -9,19 +9,20 @@ from typing import Final
 
 import pytest
 
+from tests.support.selection import DAYS
+
 ROOT: Final = Path(__file__).parents[2]
 TESTS: Final = ROOT / "tests"
 LIVE: Final = "tests/integration"
 WHEELS: Final = TESTS / "wheels" / "try_wheels.py"
 """Tests that need a package index; the file's name excludes them from runs that do not name it."""
-ENV: Final = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+ENV: Final = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "GATE_DAY"))}
 
 
-def commands(target: str) -> dict[str, list[str]]:
+def commands(target: str, **env: str) -> dict[str, list[str]]:
     """Return the arguments of pytest in each command of a target, by the name of the report."""
-    printed = subprocess.run(
-        ["make", "--dry-run", "--directory", ROOT, target], env=ENV, capture_output=True, text=True, check=True
-    ).stdout
+    command = ["make", "--dry-run", "--directory", str(ROOT), target]
+    printed = subprocess.run(command, env=ENV | env, capture_output=True, text=True, check=True).stdout
     found = {}
     for line in printed.splitlines():
         if " -m pytest " in line:
@@ -35,12 +36,17 @@ def paths(arguments: list[str]) -> list[str]:
     return [each for each in arguments if each.startswith("tests/") and not each.endswith(".ini")]
 
 
+def days(arguments: list[str]) -> tuple[str, ...]:
+    return tuple(each for each in arguments if each.startswith("--day"))
+
+
 def selection(arguments: list[str]) -> str | None:
     return arguments[arguments.index("-m") + 1] if "-m" in arguments else None
 
 
-def test_all_targets_select_nothing_but_the_host() -> None:
-    targets = commands("test-all")
+@pytest.mark.parametrize("target", ["test", "test-all"])
+def test_targets_select_nothing_but_the_host_and_the_day(target: str) -> None:
+    targets = commands(target)
     selections = {name: selection(arguments) for name, arguments in targets.items()}
     assert selections == {"llama-stack": None, "ogx": "not one_host", "gpt-oss": None, "wheels": None}
     for arguments in targets.values():
@@ -48,14 +54,22 @@ def test_all_targets_select_nothing_but_the_host() -> None:
         assert excluding == []
 
 
-def test_all_targets_cover_every_test_file() -> None:
-    found = {name: paths(arguments) for name, arguments in commands("test-all").items()}
+@pytest.mark.parametrize("target", ["test", "test-all"])
+def test_targets_cover_every_test_file(target: str) -> None:
+    found = {name: paths(arguments) for name, arguments in commands(target).items()}
     assert found == {
         "llama-stack": [],  # all of `testpaths` except what pyproject.toml ignores
         "ogx": [LIVE],
         "gpt-oss": ["tests/gpt_oss"],
         "wheels": [str(WHEELS.relative_to(ROOT))],
     }
+
+
+def test_all_parts_of_the_gate_have_the_same_day_and_all_tests_have_none() -> None:
+    assert {days(arguments) for arguments in commands("test", GATE_DAY="3").values()} == {("--day=3",)}
+    [today] = {days(arguments) for arguments in commands("test").values()}
+    assert today in [(f"--day={day}",) for day in range(DAYS)]
+    assert {days(arguments) for arguments in commands("test-all", GATE_DAY="3").values()} == {()}
 
 
 def test_pytest_settings_ignore_only_gpt_oss_tests(pytestconfig: pytest.Config) -> None:
@@ -72,25 +86,17 @@ def test_every_file_with_tests_is_named_as_test_file() -> None:
     assert [path for path in files if not path.name.startswith("test_")] == [WHEELS]
 
 
-def test_selection_of_short_run_names_known_markers(pytestconfig: pytest.Config) -> None:
-    known = {line.partition(":")[0] for line in pytestconfig.getini("markers")}
-    found = {name: selection(arguments) for name, arguments in commands("test").items()}
-    assert found.keys() == {"llama-stack", "ogx"}
-    for expression in found.values():
-        assert expression
-        words = set(re.findall(r"\w+", expression)) - {"and", "or", "not"}
-        assert words
-        assert words <= known
-
-
 def test_both_hosts_marker_is_only_used_in_live_tests() -> None:
     marked = [path for path in TESTS.rglob("test_*.py") if "mark.both_hosts" in path.read_text()]
     assert marked
     assert all(path.is_relative_to(ROOT / LIVE) for path in marked if path != Path(__file__))
 
 
-def test_ci_runs_every_test() -> None:
-    assert "test-all" in (ROOT / ".ci" / "run").read_text().split()
+def test_ci_runs_the_targets_that_the_readme_names() -> None:
+    last = (ROOT / ".ci" / "run").read_text().splitlines()[-1]
+    assert last.startswith("make ")
+    assert {"lint", "types", "docs", "test"} == set(last.split()[1:])
+    assert "$ make test  " in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize("target", ["demo", "serve"])

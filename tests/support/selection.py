@@ -1,0 +1,107 @@
+"""Which tests a run with `--day` has: the fixed ones, and a fifth of those that take turns.
+
+    pytest               # all tests
+    pytest --day=3       # the fixed tests, and of the others those whose day is 3
+
+`make test` passes the day of the date, so that each test that takes turns runs on one of five consecutive days. What
+a run has is printed after the collection.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from hashlib import blake2b
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+DAYS: Final = 5
+"""After as many days, each test has run."""
+TESTS: Final = Path(__file__).parents[1]
+FOLDERS: Final = tuple(TESTS / name for name in ("demo", "gpt_oss", "integration/browser", "wheels"))
+"""Their tests take turns: they need long, or environments of their own."""
+ON_OGX: Final = find_spec("ogx") is not None
+
+
+def add_option(parser: pytest.Parser) -> None:
+    """Add `--day`."""
+    parser.addoption(
+        "--day",
+        type=int,
+        choices=range(DAYS),
+        help=f"run the fixed tests, and of those that take turns the ones of this day, 0 to {DAYS - 1}",
+    )
+
+
+def select_by_day(config: pytest.Config) -> None:
+    """Register the plugin in a run that has `--day`."""
+    day: int | None = config.getoption("day")
+    if day is not None:
+        config.pluginmanager.register(DaySelection(config, day), "day-selection")
+
+
+def takes_turns(test: pytest.Item) -> bool:
+    """Whether a test runs on one day of five. It has a mark, or belongs to a folder, that says so.
+
+    On OGX, only the tests of what depends on the host are fixed. A test with `smoke` is always fixed.
+    """
+    marks = {mark.name for mark in test.iter_markers()}
+    if "smoke" in marks:
+        return False
+    if "extended" in marks or any(test.path.is_relative_to(folder) for folder in FOLDERS):
+        return True
+    return ON_OGX and "both_hosts" not in marks
+
+
+def day_of(node_id: str) -> int:
+    """Return the day of a test that takes turns. It depends on nothing but its id."""
+    return int.from_bytes(blake2b(node_id.encode(), digest_size=8).digest()) % DAYS
+
+
+class DaySelection:
+    """Deselects the tests of other days.
+
+    Args:
+        day: the day, below `DAYS`.
+    """
+
+    def __init__(self, config: pytest.Config, day: int) -> None:
+        self._config = config
+        self._day = day
+        self._lines: Sequence[str] = ()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Keep the tests of the day, after `-m` and `-k` have selected."""
+        turns = [test for test in items if takes_turns(test)]
+        left = {test for test in turns if day_of(test.nodeid) != self._day}
+        self._lines = self._described(len(items) - len(turns), turns, left)
+        if left:
+            self._config.hook.pytest_deselected(items=list(left))
+            items[:] = [test for test in items if test not in left]
+
+    def pytest_collection_finish(self) -> None:
+        """Print what the run has. With pytest-xdist the first worker does: only workers collect."""
+        worker = getattr(self._config, "workerinput", {"workerid": "gw0"})
+        if worker["workerid"] == "gw0" and (capture := self._config.pluginmanager.get_plugin("capturemanager")):
+            with capture.global_and_fixture_disabled():
+                print("", *self._lines, sep="\n", file=sys.stderr, flush=True)
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """A day without tests is no failure."""
+        if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+            session.exitstatus = pytest.ExitCode.OK
+
+    def _described(self, fixed: int, turns: Sequence[pytest.Item], left: set[pytest.Item]) -> Sequence[str]:
+        every = Counter(_file(test) for test in turns)
+        kept = Counter(_file(test) for test in turns if test not in left)
+        return (
+            f"day {self._day}: {fixed} fixed tests, and {kept.total()} of {every.total()} tests that take turns:",
+            *(f"  {path}: {kept[path]} of {count}" for path, count in sorted(every.items()) if kept[path]),
+        )
+
+
+def _file(test: pytest.Item) -> str:
+    return test.nodeid.partition("::")[0]

@@ -1,0 +1,112 @@
+"""A run with `--day` has the fixed tests and a fifth of the others; five days have all."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.selection import DAYS, FOLDERS, day_of
+from tests.support.stack import REPOSITORY
+
+FIXED: Final = """
+import pytest
+
+@pytest.mark.parametrize("number", range(20))
+def test_fixed(number: int) -> None: ...
+"""
+EXTENDED: Final = """
+import pytest
+
+pytestmark = pytest.mark.extended
+
+@pytest.mark.parametrize("number", range(50))
+def test_extended(number: int) -> None: ...
+
+@pytest.mark.smoke
+def test_smoke() -> None: ...
+"""
+CONFTEST: Final = """
+from tests.support.selection import add_option as pytest_addoption, select_by_day as pytest_configure
+"""
+XDIST: Final = ("-p", "xdist", "--numprocesses=2", "--dist=loadfile")
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    """A folder with 20 fixed tests, 50 that take turns, and one of these that is fixed all the same."""
+    (tmp_path / "test_a.py").write_text(FIXED)
+    (tmp_path / "test_b.py").write_text(EXTENDED)
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    settings = "[pytest]\nmarkers =\n    extended: takes turns\n    smoke: does not\n"
+    (tmp_path / "pytest.ini").write_text(settings)
+    return tmp_path
+
+
+def run(suite: Path, *arguments: str) -> tuple[int, str]:
+    """Run tests with the selection and no other plugin, and return the exit status and the output."""
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *arguments]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    env |= {"PYTHONPATH": str(REPOSITORY), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    ended = subprocess.run(command, cwd=suite, env=env, capture_output=True, text=True, check=False)
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+def passed(output: str) -> list[str]:
+    """Return the ids of the tests that ran."""
+    return sorted(set(re.findall(r"test_[ab]\.py::\w+(?:\[\d+\])?", output)))
+
+
+def test_five_days_run_fixed_tests_each_time_and_each_other_test_once(suite: Path) -> None:
+    code, output = run(suite)
+    everything = passed(output)
+    fixed = [each for each in everything if "test_extended" not in each]
+    assert (code, len(fixed), len(everything)) == (0, 21, 71)
+    turns = []
+    for day in range(DAYS):
+        code, output = run(suite, f"--day={day}")
+        ran = passed(output)
+        assert code == 0
+        assert set(fixed) <= set(ran)
+        turns += [each for each in ran if each not in fixed]
+    assert sorted(turns) == [each for each in everything if each not in fixed]
+
+
+@pytest.mark.parametrize("workers", [(), XDIST], ids=["one-process", "xdist"])
+def test_selection_is_printed_once(suite: Path, workers: Sequence[str]) -> None:
+    code, output = run(suite, *workers, "--day=1")
+    assert code == 0
+    ran = passed(output)
+    chosen = len(ran) - 21
+    assert 0 < chosen < 50
+    assert output.count(f"day 1: 21 fixed tests, and {chosen} of 50 tests that take turns:") == 1
+    assert output.count(f"test_b.py: {chosen} of 50") == 1
+
+
+def test_day_of_a_test_is_the_same_in_each_process_and_each_day_has_its_share() -> None:
+    assert day_of("tests/integration/test_mcp.py::test_a[1]") == 1
+    counts = [[day_of(f"test_{number}") for number in range(1_000)].count(day) for day in range(DAYS)]
+    assert all(150 < count < 250 for count in counts)
+
+
+def test_day_without_tests_is_no_failure(suite: Path) -> None:
+    test = "test_b.py::test_extended[7]"
+    other = (day_of(test) + 1) % DAYS
+    assert run(suite, f"--day={other}", test)[0] == pytest.ExitCode.OK
+    assert run(suite, f"--day={other}", *XDIST, test)[0] == pytest.ExitCode.OK
+    assert run(suite, "-k", "no_such_test")[0] == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+@pytest.mark.parametrize("day", ["5", "-1", "today"])
+def test_day_outside_its_range_is_refused(suite: Path, day: str) -> None:
+    code, output = run(suite, f"--day={day}")
+    assert code == pytest.ExitCode.USAGE_ERROR
+    assert "--day" in output
+
+
+def test_folders_that_take_turns_exist() -> None:
+    assert [folder for folder in FOLDERS if not any(folder.rglob("*.py"))] == []
