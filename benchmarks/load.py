@@ -44,7 +44,8 @@ class Connection:
         body, deltas = step["body"], step.get("deltas", 0)
         delta = b'"type":"%b"' % step.get("event", TEXT).encode()
         data = json.dumps(body).encode()
-        head = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        head = b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\n"
+        head += b"content-type: application/json\r\ncontent-length: %d\r\n\r\n"
         started = time.perf_counter()
         self._writer.write(head % len(data) + data)
         received = bytearray()

@@ -71,7 +71,8 @@ class TracedStack(LiveStack):
 def opened(place: Place, count: int, length: int) -> list[socket.socket]:
     """Return connections with a stream each."""
     body = json.dumps({"model": f"local/text-{length}", "input": "Hello", "stream": True}).encode()
-    head = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    head = b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\n"
+    head += b"content-type: application/json\r\ncontent-length: %d\r\n\r\n"
     streams = [socket.create_connection(("127.0.0.1", place.port), timeout=60) for _ in range(count)]
     for stream in streams:
         stream.sendall(head % len(body) + body)

@@ -24,6 +24,7 @@ from ..sealing.sealer import SECRET_BYTES
 from .limits import BackgroundWork, Limits
 from .services import CodeInterpreter, Fetching, FileInputs, ImageGeneration, McpServers, Moderation, StoredSkills
 from .stores import SqliteStore, Store
+from .web_pages import HostNames, Origins
 
 _DAY_SECONDS = 86_400.0
 _BUILTIN_SETTINGS = frozenset({"persistence", "memory_config", "compaction_config", "vector_stores_config"})
@@ -108,6 +109,11 @@ class ResponsesConfig(BaseModel):
         files: limits of files and images.
         mcp: how MCP servers are used.
         moderation: how input and output are checked.
+        allowed_hosts: without authentication, host names under which the server is reached, beside IP addresses, the
+            machine's own name and those that the public DNS does not have; `*.NAME` stands for all below one, `*` for
+            all.
+        allowed_origins: origins of other sites, such as `https://app.example.com`, whose web pages may use the server,
+            beside those that the host's CORS settings allow.
         limits: limits of requests.
         code_interpreter: where the tool of this name runs; without it, or with an empty `folder`, that tool is
             unavailable.
@@ -142,6 +148,8 @@ class ResponsesConfig(BaseModel):
     files: FileInputs = Field(default_factory=FileInputs)
     mcp: McpServers = Field(default_factory=McpServers)
     moderation: Moderation = Field(default_factory=Moderation)
+    allowed_hosts: HostNames = frozenset()
+    allowed_origins: Origins = frozenset()
     limits: Limits = Field(default_factory=Limits)
     code_interpreter: Annotated[CodeInterpreter | None, _set_up("folder")] = None
     skills: StoredSkills = Field(default_factory=StoredSkills)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import orjson
 from starlette.types import Scope, Send
 
 from ..core.errors import ApiError
 from ..wire.headers import has_large_body, request_id
 
+_DENIAL: Final = "websocket.http.response"
+"""The extension of ASGI with which a handshake gets an answer over HTTP."""
+
 
 async def refuse(error: ApiError, scope: Scope, send: Send) -> None:
     """Answer a request or a WebSocket handshake with an error; the rest of a large body is not read."""
-    if scope["type"] == "websocket":
+    websocket = scope["type"] == "websocket"
+    if websocket and _DENIAL not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": 1008, "reason": error.message})
         return
     headers = [(b"content-type", b"application/json"), (b"x-request-id", request_id(scope).encode())]
-    if has_large_body(scope):
+    if not websocket and has_large_body(scope):
         headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": orjson.dumps(error.body())})
+    prefix = _DENIAL if websocket else "http.response"
+    await send({"type": f"{prefix}.start", "status": error.status, "headers": headers})
+    await send({"type": f"{prefix}.body", "body": orjson.dumps(error.body())})

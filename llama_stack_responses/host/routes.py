@@ -16,6 +16,7 @@ from fastapi import APIRouter
 
 from ..service.responses import OpenAIResponsesImpl
 from ..wire.response_routes import create_router
+from .cross_site import refuse_cross_site_requests
 from .platform import PUBLIC_ROUTE_KEY, fastapi_router_registry
 from .provider_data import guard_provider_data
 from .web_server.early_return import return_early
@@ -38,6 +39,7 @@ def enter_router() -> None:
 
     def build(impl: Any) -> APIRouter:
         if isinstance(impl, OpenAIResponsesImpl):
+            refuse_cross_site_requests(impl.config)
             bound_zstd_bodies(impl.config.limits.request_bytes)
             guard_provider_data()
             return_early()

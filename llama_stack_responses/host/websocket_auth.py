@@ -43,7 +43,7 @@ class HostAuthorizer:
         """Send a request with the handshake's headers through the host's middleware, and return its caller.
 
         Raises:
-            HandshakeRefused: the middleware refused it, or it comes from a web page of a forbidden origin.
+            HandshakeRefused: the middleware refused it.
         """
         self._way_in = self._way_in or self._through(scope["app"])
         admitted: list[Caller] = []
@@ -53,10 +53,6 @@ class HostAuthorizer:
         await self._way_in(request, _no_body, answer.send)
         if not admitted:
             raise _refused(answer.status, answer.headers, answer.body)
-        if not _may_read(Headers(scope=scope), answer.headers):
-            raise _refused(
-                403, {}, orjson.dumps(ApiError(403, "Pages of this origin are not allowed to connect.").body())
-            )
         return admitted[0]
 
     def _through(self, app: Any) -> ASGIApp:
@@ -88,14 +84,6 @@ class _Answer:
 
 async def _no_body() -> Message:
     return {"type": "http.request", "body": b"", "more_body": False}
-
-
-def _may_read(request_headers: Headers, answered: Mapping[str, str]) -> bool:
-    """Return whether a web page may read the answer: browsers apply no CORS check to WebSocket handshakes."""
-    origin = request_headers.get("origin")
-    if origin is None or origin.partition("://")[2] == request_headers.get("host"):
-        return True
-    return answered.get("access-control-allow-origin") in ("*", origin)
 
 
 def _refused(status: int, headers: Mapping[str, str], body: bytes) -> HandshakeRefused:

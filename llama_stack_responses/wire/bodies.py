@@ -22,6 +22,8 @@ from ..process_pool.fair_queue import FairQueue, QueueFull
 from .headers import body_length
 from .request_cycle import cycle_of
 
+_JSON: Final = "application/json"
+
 _MIN_BYTES_PER_SECOND: Final = 16_384
 """Bytes per second. A body that arrives faster has no time limit."""
 
@@ -85,9 +87,11 @@ class Bodies:
         """Return the body, decoded as a JSON object. An empty body is allowed if `optional`.
 
         Raises:
-            ApiError: as from `read`; 400 if the body is not a JSON object, holds too many values or is compressed.
+            ApiError: as from `read`; 400 if the body is not a JSON object, holds too many values, is compressed or is
+                declared as something else.
             ClientDisconnect: the client disconnected.
         """
+        _check_json(request)
         body = await self.read(request)
         if optional and not body:
             return {}
@@ -188,6 +192,23 @@ def check_length(scope: Scope, limit: int) -> None:
 def too_large(limit: int) -> ApiError:
     """Return the error for a body that is larger than `limit` bytes."""
     return ApiError(413, f"The request's body is larger than {limit} bytes.", code="request_too_large")
+
+
+def _check_json(request: Request) -> None:
+    """Refuse a body that is declared as something else than JSON. One that is not declared may be JSON.
+
+    Browsers send the other types from any page without asking this server first.
+
+    Raises:
+        ApiError: 400.
+    """
+    declared = request.headers.get("content-type", "")
+    if declared and declared.partition(";")[0].strip().lower() != _JSON:
+        raise bad_request(
+            f"Unsupported content type: '{excerpt(declared)}'. This API method only accepts '{_JSON}' requests: send "
+            f"the header 'Content-Type: {_JSON}'.",
+            code="unsupported_content_type",
+        )
 
 
 def _encoded(encoding: str) -> ApiError:

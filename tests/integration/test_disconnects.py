@@ -94,7 +94,7 @@ def test_client_disconnect_with_a_pipelined_request_ends_generation(
     upstream.script("pipelined", reply(text(*[f"word{number} " for number in range(600)]), interval=0.1))
     with SocketClient(stack, {"model": "local/pipelined", "input": "x", "stream": True}) as client:
         client.read_until(b"word1 ")
-        client.send(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
+        client.send(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n")
         client.read_until(b"word15 ")
         check_generation_ended(upstream, "pipelined", client.disconnect())
     assert stored(wire, "local/pipelined")["status"] == "cancelled"

@@ -11,7 +11,7 @@ import os
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
@@ -86,10 +86,10 @@ def environment(folder: Path) -> dict[str, str]:
     return env
 
 
-def _launched(playwright: Playwright, folder: Path) -> ChromiumBrowser:
+def _launched(playwright: Playwright, folder: Path, flags: Sequence[str]) -> ChromiumBrowser:
     def launch() -> ChromiumBrowser:
         return playwright.chromium.launch(
-            executable_path=folder / "chromium", args=FLAGS, env=dict(environment(folder))
+            executable_path=folder / "chromium", args=flags, env=dict(environment(folder))
         )
 
     for _ in range(LAUNCHES - 1):
@@ -184,12 +184,17 @@ class BrowserPage:
 class Browser:
     """Chromium, for a `with` block."""
 
+    def __init__(self, *names: str) -> None:
+        """Prepare a browser for which these host names are this machine."""
+        rules = ",".join(f"MAP {name} 127.0.0.1" for name in names)
+        self._flags = (*FLAGS, *([f"--host-resolver-rules={rules}"] if names else []))
+
     def __enter__(self) -> Self:
         """Start it."""
         folder = chromium()
         with ExitStack() as started:
             playwright = started.enter_context(sync_playwright())
-            self._browser = _launched(playwright, folder)
+            self._browser = _launched(playwright, folder, self._flags)
             started.callback(self._browser.close)
             # If the launch fails, playwright's event loop ends: otherwise all async tests of this process would fail.
             self._open = started.pop_all()

@@ -45,3 +45,29 @@ def test_image_generation_knows_its_options() -> None:
     assert config.options == {"size"}
     with pytest.raises(ValidationError, match=r"image_generation\.options"):
         ResponsesConfig.model_validate({"image_generation": {**given, "options": ["seed"]}})
+
+
+def test_names_and_origins_are_read_from_lists_and_from_variables() -> None:
+    lists = {"allowed_hosts": ["A.example.", "*.b.example", "*"], "allowed_origins": ["https://App.example:443/"]}
+    texts = {"allowed_hosts": "a.example, *.b.example,*,", "allowed_origins": " https://app.example "}
+    for given in (lists, texts):
+        config = ResponsesConfig.model_validate(given)
+        assert config.allowed_hosts == {"a.example", "*.b.example", "*"}
+        assert config.allowed_origins == {"https://app.example"}
+    for absent in ("", None):
+        config = ResponsesConfig.model_validate({"allowed_hosts": absent, "allowed_origins": absent})
+        assert (config.allowed_hosts, config.allowed_origins) == (frozenset(), frozenset())
+
+
+@pytest.mark.parametrize(
+    "name", ["https://a.example", "a.example:80", "a b", "a.*", "**.a", "*a.example", "[::1]", "."]
+)
+def test_host_name_with_more_than_a_name_is_an_error(name: str) -> None:
+    with pytest.raises(ValidationError, match=r"such as 'responses\.example\.com'"):
+        ResponsesConfig.model_validate({"allowed_hosts": [name]})
+
+
+@pytest.mark.parametrize("origin", ["a.example", "*", "null", "https://", "https://a.example/path", "https://a@b"])
+def test_origin_with_more_or_less_than_an_origin_is_an_error(origin: str) -> None:
+    with pytest.raises(ValidationError, match=r"such as 'https://app\.example\.com'"):
+        ResponsesConfig.model_validate({"allowed_origins": [origin]})

@@ -28,6 +28,37 @@ async def test_body_within_limits_is_read() -> None:
     assert (answer.status, answer.body, app.bodies.held) == (200, b'{"a":1}', 0)
 
 
+@pytest.mark.parametrize(
+    "declared",
+    [
+        "text/plain",
+        "TEXT/PLAIN;charset=UTF-8",
+        "text/plain; application/json",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=application/json",
+        "application/jsonx",
+        "application/json/x",
+        ";application/json",
+        "text/plain, application/json",
+        "application/octet-stream",
+    ],
+)
+async def test_body_declared_as_something_else_is_refused_unread(declared: str) -> None:
+    """Browsers send the first of them from any page, without asking this server first."""
+    body = Body([b"{}"])
+    answer = await ask(App(LIMITS).echo(), body, {"content-type": declared})
+    assert (answer.status, answer.error["code"], body.taken) == (400, "unsupported_content_type", 0)
+    assert declared in answer.error["message"]
+    assert "'Content-Type: application/json'" in answer.error["message"]
+
+
+@pytest.mark.parametrize("declared", ["application/json", "Application/JSON ; charset=utf-8", "", None])
+async def test_body_declared_as_json_or_not_at_all_is_read(declared: str | None) -> None:
+    headers = {} if declared is None else {"content-type": declared}
+    answer = await ask(App(LIMITS).echo(), Body([b'{"a":1}']), headers)
+    assert (answer.status, answer.body) == (200, b'{"a":1}')
+
+
 async def test_body_with_excessive_content_length_is_refused_unread() -> None:
     body = Body([b"x" * 500] * 10)
     answer = await ask(App(LIMITS).echo(), body, {"content-length": "100000"})

@@ -1,0 +1,42 @@
+"""Validators of the settings that say under which names, and by pages of which sites, the server may be used."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BeforeValidator
+
+_NAME: Final = re.compile(r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*")
+_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+")
+_DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
+
+
+def _listed(given: Any) -> Any:
+    """Return the entries of a list, or those of a text with commas, as an environment variable has them."""
+    if given is None:
+        return []
+    return [each for part in given.split(",") if (each := part.strip())] if isinstance(given, str) else given
+
+
+def _host_name(given: str) -> str:
+    name = given.lower().rstrip(".")
+    if not _NAME.fullmatch(name):
+        raise ValueError("this is not a host name such as 'responses.example.com' or '*.example.com', without a port")
+    return name
+
+
+def _origin(given: str) -> str:
+    origin = given.lower().rstrip("/")
+    if not _ORIGIN.fullmatch(origin):
+        raise ValueError("this is not an origin such as 'https://app.example.com', without a path")
+    return origin.removesuffix(_DEFAULT_PORTS.get(origin.partition("://")[0], ""))
+
+
+def _each(check: Callable[[str], str]) -> AfterValidator:
+    return AfterValidator(lambda given: frozenset(map(check, given)))
+
+
+HostNames = Annotated[frozenset[str], BeforeValidator(_listed), _each(_host_name)]
+Origins = Annotated[frozenset[str], BeforeValidator(_listed), _each(_origin)]
