@@ -210,7 +210,7 @@ class Generation:
             with self._telemetry.response(response) as self._operation, self.timeline.response(running) as record:
                 ending = self._refuse() or await (self._only_compact() if self._request.compacts else self._run())
                 if self._moderation_filter:
-                    response["moderation"] = await self._moderation_filter.moderation(response["output"])
+                    response["moderation"] = await self._moderation_filter.moderation(self._assembler.final_output)
                 if self._cache_diagnostics:
                     rounds = self.timeline.rounds
                     response["prompt_cache_diagnostics"] = await self._cache_diagnostics.of(

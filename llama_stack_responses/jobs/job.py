@@ -80,6 +80,7 @@ class Checkpoint:
         trace: the trace context headers of the request (W3C Trace Context).
         queued_at: when the job was queued, in seconds since the epoch; None if it never was.
         request_id: the id of the request, for log lines; None if an earlier version stored the job.
+        repeated: the output indices of items of rounds that were cut off before this checkpoint and then repeated.
         timing: the times of its rounds and tool calls up to this checkpoint; None if there were none.
     """
 
@@ -99,6 +100,7 @@ class Checkpoint:
     timing: Json | None = None
     request_id: str | None = None
     image_usage: Sequence[int] = ()
+    repeated: Sequence[int] = ()
 
     async def encode(self) -> bytes:
         """Return the record's value."""

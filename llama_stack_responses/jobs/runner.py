@@ -14,9 +14,10 @@ from ..concurrency.offloading import computed
 from ..core.access import Access
 from ..core.errors import ApiError
 from ..core.schema.request import CreateRequest
+from ..core.stream.assembler import Assembler
 from ..core.stream.calls import ServerCall
 from ..core.stream.events import Event
-from ..core.stream.recovery import asks_client, close_cut
+from ..core.stream.recovery import asks_client, close_cut, repeated
 from ..core.stream.transcript import Transcript
 from ..core.stream.usage import Usage
 from ..core.tool_usage import ImageUsage
@@ -286,6 +287,7 @@ class JobRunner:
             _waiting(checkpoint),
             [*emitted, *checkpoint.held_events],
             ImageUsage(*checkpoint.image_usage),
+            {*checkpoint.repeated, *(() if checkpoint.waiting else repeated(cut))},
         )
         self._event_buffer.put(closing)
         self._event_buffer.order.resume(_still_open(checkpoint), checkpoint.held_events, shown)
@@ -384,6 +386,7 @@ class JobRunner:
             checkpoint,
             said=list(progress.new_items),
             output=list(assembler.response["output"]),
+            repeated=sorted(assembler.repeated),
             usage=astuple(assembler.used),
             image_usage=astuple(assembler.image_usage),
             rounds=progress.rounds,
@@ -402,21 +405,21 @@ class JobRunner:
         recording = context.timeline.recording
         await self._writer.conclude(
             self._event_buffer.order.feed(context.assembler.end()),
-            lambda last, requests: self._store(context.assembler.response, stored, last, recording(), requests),
+            lambda last, requests: self._store(context.assembler, stored, last, recording(), requests),
         )
 
     async def _store(
-        self, response: Json, stored: StoredResponse, last: list[Event], recording: Recording, requests: list[Op]
+        self, assembler: Assembler, stored: StoredResponse, last: list[Event], recording: Recording, requests: list[Op]
     ) -> None:
         expiry = await self._records.now() + self._event_log_seconds
         await self._archive.save(
-            response,
+            assembler.response,
             owner=stored.owner,
             base=stored.input,
             input_items=[],
             # A response that was deleted or expired meanwhile is not stored again; the next try deletes its job.
             version=stored.version,
-            transcript=self._writer.transcript.marks(),
+            transcript=self._writer.transcript.marks(assembler.left_out),
             exchanges=self._generation.exchanges if self._generation else {},
             recording=recording,
             extra_ops=[

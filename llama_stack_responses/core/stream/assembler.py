@@ -10,7 +10,7 @@ A dict that was sent in an event or is in `response["output"]` never changes: cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal
@@ -26,6 +26,7 @@ from .events import Event
 from .fragments import LARGE_CHARACTERS
 from .output import OpenText, Output
 from .parts import OUTPUT_TEXT, REASONING_TEXT, REFUSAL, SUMMARY_TEXT, OpenPart, PartKind
+from .recovery import left_out
 from .response import UNDECIDED, terminal_event
 from .tool_calls import ItemStatus, ToolCalls
 from .usage import Usage, usage_of
@@ -130,6 +131,8 @@ class Assembler:
             less, the dict of a response that is streamed takes half the memory.
         calls: the tool calls.
         image_usage: the tokens of generated images.
+        repeated: the output indices of items that `set_outcome` leaves out, as `left_out` says.
+        left_out: the items, by output index, that `set_outcome` has left out; None if there are none.
         open_text: the text to which the last delta was appended; None if the next delta needs more than that.
         structured: whether the answer has to be JSON. It is set before the first delta.
     """
@@ -147,7 +150,9 @@ class Assembler:
         "_used",
         "calls",
         "image_usage",
+        "left_out",
         "open_text",
+        "repeated",
         "response",
         "structured",
     )
@@ -171,6 +176,8 @@ class Assembler:
         self._seal = seal
         self._used = Usage()
         self.image_usage = _NO_IMAGES
+        self.repeated: Collection[int] = ()
+        self.left_out: Mapping[int, Json] | None = None
         self._blanks: list[Text] = []
         self._message: _OpenItem | None = None
         self._reasoning: _OpenItem | None = None
@@ -197,6 +204,7 @@ class Assembler:
         waiting: Sequence[ServerCall] = (),
         happened: Iterable[Event] = (),
         image_usage: ImageUsage = _NO_IMAGES,
+        repeated: Collection[int] = (),
     ) -> None:
         """Continue after another assembler of the same response, with no open items but calls that wait.
 
@@ -207,7 +215,9 @@ class Assembler:
             waiting: the last round's calls that are not yet answered.
             happened: the events so far; only those about these calls are used.
             image_usage: the tokens of the images that were generated.
+            repeated: the output indices of items of rounds that were cut off and are made again.
         """
+        self.repeated = repeated
         self._output.numbered = number
         self._used = used
         self.image_usage = image_usage
@@ -228,6 +238,12 @@ class Assembler:
     def used(self) -> Usage:
         """The tokens of all finished rounds."""
         return self._used
+
+    @property
+    def final_output(self) -> list[Json]:
+        """The output so far without the items that the response will leave out."""
+        leaving = left_out(self._output.items, self.repeated)
+        return [item for index, item in enumerate(self._output.items) if index not in leaving]
 
     def tail(self, characters: int) -> tuple[str | None, str]:
         """Return the type of the text that is being written, None if there is none, and its last characters."""
@@ -307,6 +323,9 @@ class Assembler:
         error: ApiError | None = None,
     ) -> None:
         """Set the last fields of the closed response. Until `end`, a later call replaces them."""
+        if self.repeated:
+            self.left_out, self._output.items[:] = left_out(self._output.items, self.repeated), self.final_output
+            self.repeated = ()
         self._outcome = {
             "completed_at": completed_at,
             "incomplete_details": {"reason": incomplete_reason} if incomplete_reason else None,

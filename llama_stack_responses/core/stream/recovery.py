@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -56,6 +56,34 @@ def close_cut(response_id: str, output: list[Json], happened: Iterable[Event], n
         emitted += _closing(response_id, item, number + len(emitted))
         output[item.index] = emitted[-1]["item"]
     return emitted
+
+
+def repeated(happened: Iterable[Event]) -> set[int]:
+    """Return the output indices of the items of a round that was cut off, which the next worker makes again.
+
+    It makes no second list of an MCP server's tools, if the list is complete.
+    """
+    added, listed = set[int](), set[int]()
+    for event in happened:
+        match event["type"]:
+            case "response.output_item.added":
+                added.add(event["output_index"])
+            case "response.output_item.done" if event["item"]["type"] == "mcp_list_tools" and not event["item"].get(
+                "error"
+            ):
+                listed.add(event["output_index"])
+    return added - listed
+
+
+def left_out(output: Sequence[Json], repeated: Collection[int]) -> dict[int, Json]:
+    """Return the items, by output index, that a response with this output leaves out when it ends.
+
+    These are the repeated ones. What the last attempt left stays if nothing follows it, as when it was cancelled.
+    """
+    last = len(output)
+    while last - 1 in repeated and (last == len(output) or output[last - 1].get("status") == "completed"):
+        last -= 1
+    return {index: output[index] for index in sorted(repeated) if index < last}
 
 
 def asks_client(happened: Iterable[Event]) -> bool:

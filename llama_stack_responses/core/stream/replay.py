@@ -15,7 +15,7 @@ from .events import Event
 from .parts import PART_KINDS
 from .response import UNDECIDED, terminal_event
 from .shell import COMMAND, PRINTED, shell_event
-from .transcript import PHASES, TYPES, Mark, Transcript, lengths
+from .transcript import PHASES, TYPES, Mark, Transcript, lengths, whole_output
 
 _UNKNOWN: Final = ("content", "phase", "encrypted_content")
 """Fields that an item does not have yet when it is added."""
@@ -32,18 +32,23 @@ def replay(response: Json, marks: Sequence[Mark] | None = None) -> Iterator[Even
     OpenAI's types have no terminal event for a cancelled response; it ends with `response.incomplete`, whose response
     has the status `cancelled`.
     """
-    again = _Replay(response)
-    for mark in _outline(response) if marks is None else marks:
+    marks = _outline(response) if marks is None else marks
+    again = _Replay(response, whole_output(response["output"], marks))
+    for mark in marks:
         yield from again.make(mark)
     yield from again.end()
 
 
 class _Replay:
-    """Creates one response's events in the order of its marks."""
+    """Creates one response's events in the order of its marks.
 
-    def __init__(self, response: Json) -> None:
+    Args:
+        output: the items by output index.
+    """
+
+    def __init__(self, response: Json, output: Sequence[Json]) -> None:
         self._response = response
-        self._output: list[Json] = response["output"]
+        self._output = output
         self._numbers = count()
         self._texts: defaultdict[tuple[int, int, int], int] = defaultdict(int)
         self._logprobs: defaultdict[tuple[int, int, int], int] = defaultdict(int)

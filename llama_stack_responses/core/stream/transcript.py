@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from ..types import Json
 from .delta_forms import DeltaRun
 from .events import Event
 
 Mark = list[Any]
 """`[type]` or `[type, output index, index in the item]`, with the type's index in `TYPES`. An added item is followed by
-the index of its phase at that time in `PHASES`, and a run of deltas by their `lengths`.
+the index of its phase at that time in `PHASES`, a run of deltas by their `lengths`, and the end of an item that the
+response leaves out by the item. Output indices count these items too.
 """
 
 TYPES: Final = (
@@ -72,6 +74,9 @@ TYPES: Final = (
 PHASES: Final = (None, "commentary", "final_answer")
 
 _CODES: Final = {name: code for code, name in enumerate(TYPES)}
+_ITEM_DONE: Final = _CODES["response.output_item.done"]
+_ITEM: Final = 3
+"""Where the mark of an item's end has the item, if the response leaves it out."""
 _ZERO: Final = 0x23
 _LENGTH: Final = "I"
 """The type of a length in an array."""
@@ -132,9 +137,25 @@ class Transcript:
         """Record a delta of this length that differs only in its number and its text from the last event."""
         self._run.append(length)
 
-    def marks(self) -> list[Mark]:
-        """Return the recorded marks, to be stored."""
-        return [[*mark[:3], _packed(mark[3])] if _is_run(mark) else mark for mark in self._marks]
+    def marks(self, left_out: Mapping[int, Json] | None = None) -> list[Mark]:
+        """Return the recorded marks, to be stored.
+
+        Args:
+            left_out: the items, by output index, that the response leaves out.
+        """
+        marks = [[*mark[:3], _packed(mark[3])] if _is_run(mark) else mark for mark in self._marks]
+        if left_out:
+            marks = [[*mark, left_out[mark[1]]] if _is_end(mark) and mark[1] in left_out else mark for mark in marks]
+        return marks
+
+
+def whole_output(output: Sequence[Json], marks: Iterable[Mark]) -> Sequence[Json]:
+    """Return a response's output with the items that it leaves out, by output index."""
+    left_out = {mark[1]: mark[3] for mark in marks if _is_end(mark) and len(mark) > _ITEM}
+    if not left_out:
+        return output
+    kept = iter(output)
+    return [left_out[index] if index in left_out else next(kept) for index in range(len(output) + len(left_out))]
 
 
 def lengths(mark: Mark) -> Iterable[tuple[int, int]]:
@@ -160,6 +181,10 @@ def _mark(code: int, event: Event) -> Mark:
 def _inner(event: Event) -> Any:
     index = event.get("content_index", event.get("command_index"))
     return event.get("summary_index", event.get("partial_image_index", -1)) if index is None else index
+
+
+def _is_end(mark: Mark) -> bool:
+    return bool(mark[0] == _ITEM_DONE)
 
 
 def _is_run(mark: Mark) -> bool:

@@ -41,7 +41,9 @@ const printed = (state, event) => {
 const ended = (state, event) => {
   state.response = event.response;
   state.ended = true;
-  for (const [index, final] of (event.response.output ?? []).entries()) {
+  const output = event.response.output ?? [];
+  state.output.length = output.length; // it leaves out items of an attempt that was cut off
+  for (const [index, final] of output.entries()) {
     state.output[index] = final;
     state.revisions[index] = (state.revisions[index] ?? 0) + 1;
   }

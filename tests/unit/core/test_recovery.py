@@ -17,7 +17,7 @@ from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.calls import ServerCall
 from llama_stack_responses.core.stream.deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall
 from llama_stack_responses.core.stream.events import Event
-from llama_stack_responses.core.stream.recovery import close_cut
+from llama_stack_responses.core.stream.recovery import close_cut, left_out, repeated
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.core.stream.transcript import Transcript
@@ -163,6 +163,36 @@ def test_cut_item_is_closed_as_incomplete(name: str) -> None:
     assert [event["type"] for event in closing] == [event["type"] for event in alive]
     phase = {"phase": "commentary"} if kind == "message" else {}
     assert cut == assembler.response["output"][0] | phase
+
+
+def test_complete_list_of_a_server_is_not_made_again() -> None:
+    def ended(index: int, error: str | None) -> list[Event]:
+        item: Json = {"type": "mcp_list_tools", "id": f"mcpl_{index}", "server_label": "s", "tools": [], "error": error}
+        added, done = (make(0, "resp_1", index, item) for make in (events.output_item_added, events.output_item_done))
+        return [added, done]
+
+    text = events.output_item_added(0, "resp_1", 2, {"type": "message", "id": "msg_1"})
+    assert repeated([*ended(0, None), *ended(1, "It is gone."), text]) == {1, 2}
+
+
+DONE: Final[Json] = {"status": "completed"}
+CUT: Final[Json] = {"status": "incomplete"}
+
+
+@pytest.mark.parametrize(
+    ("output", "again", "expected"),
+    [
+        ([CUT, DONE], {0}, [0]),
+        ([DONE, CUT, DONE, CUT, DONE], {1, 2, 3}, [1, 2, 3]),
+        ([DONE, CUT, DONE, CUT], {1, 2, 3}, [1]),
+        ([CUT], {0}, []),
+        ([], set(), []),
+    ],
+)
+def test_response_leaves_out_all_attempts_but_the_last(
+    output: list[Json], again: set[int], expected: list[int]
+) -> None:
+    assert [*left_out(output, again)] == expected
 
 
 def test_complete_call_stays_complete_and_next_is_closed_incomplete() -> None:

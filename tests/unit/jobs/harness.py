@@ -256,8 +256,8 @@ class ProcessHarness:
             await self.runner(await self.claim(worker)).run()
         assert self.inference.streaming == 0
 
-    async def read(self, response_id: str = ID) -> list[Json]:
-        """Return the events that a reader sees, from the first to the last."""
+    async def read(self, response_id: str = ID, *, seen: list[Json] | None = None) -> list[Json]:
+        """Return the events that a reader sees, from the first to the last; `seen` has them as they come."""
 
         async def lasts() -> bool:
             return await self.jobs.find(response_id) is not None
@@ -266,7 +266,7 @@ class ProcessHarness:
             job = await self.jobs.find(response_id)
             return job.fence if job else None
 
-        seen: list[Json] = []
+        seen = [] if seen is None else seen
         async for events in self.event_log.follow(response_id, -1, PATIENCE, lasts, fence):
             seen += events
         return seen

@@ -20,7 +20,7 @@ from llama_stack_responses.jobs.queue import MAX_TRIES
 from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.records import Condition, Op, Record, writes_of
-from tests.support.inference import Round, call, finish, text
+from tests.support.inference import Round, call, finish, reasoning, text
 from tests.support.records import WatchedRecords
 from tests.support.waiting import turns, until
 from tests.unit.jobs.harness import ANNA, ID, KEEP, PATIENCE, ROUNDS, SAID, ProcessHarness, texts_of
@@ -318,14 +318,12 @@ async def test_worker_lost_at_any_step_completes_job_without_repeating_rounds(
             await rest
     final = await second.result()
     assert final["status"] == "completed"
-    # Items of an unfinished round that were already read stay; the repeated round emits them again.
-    assert list(dict.fromkeys(texts_of(final, "completed"))) == SAID
+    # A reader has seen items of the unfinished round; the response has only those of the repeated one.
+    assert texts_of(final) == SAID
     assert final["usage"]["output_tokens"] == 18
     if reader:
         async with asyncio.timeout(PATIENCE):
             assert await reader == await second.event_log.read_all(ID, -1)
-    else:
-        assert texts_of(final) == SAID
     assert first.inference.streaming == second.inference.streaming == 0
 
 
@@ -346,7 +344,7 @@ async def test_repeatedly_lost_workers_leave_one_consistent_stream(records: Watc
         assert final["status"] == "failed"
         assert final["error"]["message"].startswith("The server ended several times")
     else:
-        assert final["status"] == "completed"
+        assert (final["status"], texts_of(final)) == ("completed", SAID)
     assert await reader == await harness.event_log.read_all(ID, -1)
 
 
@@ -493,11 +491,64 @@ async def test_call_cut_by_lost_worker_is_repeated_with_new_call_id(records: Wat
     second = ProcessHarness(records, [call("f", "c1", '{"a": 1}'), finish("tool_calls")])
     await second.run_job()
     final = await second.result()
-    assert [(item["status"], item["arguments"]) for item in final["output"]] == [
-        ("incomplete", '{"a"'),
-        ("completed", '{"a": 1}'),
+    assert [(item["status"], item["arguments"]) for item in final["output"]] == [("completed", '{"a": 1}')]
+    calls = [event["item"] for event in await reader if event["type"] == "response.output_item.done"]
+    assert [item["status"] for item in calls] == ["incomplete", "completed"]
+    assert len({item["call_id"] for item in calls}) == 2
+
+
+async def lose_after(harness: ProcessHarness, seen: list[Json], piece: str) -> None:
+    """Kill a worker once a reader has seen this delta."""
+    task = asyncio.create_task(harness.runner(await harness.claim("dies")).run())
+    await until(lambda: any(event.get("delta") == piece for event in seen))
+    task.cancel()
+    await asyncio.wait([task])
+    await harness.jobs.requeue_stalled()
+
+
+async def test_text_cut_twice_is_in_the_response_once_and_in_its_stream_three_times(records: WatchedRecords) -> None:
+    first, seen = await queued(records, ROUNDS[0], [reasoning("hm"), text("An"), asyncio.Event()]), list[Json]()
+    reader = asyncio.create_task(first.read(seen=seen))
+    await lose_after(first, seen, "An")
+    second = ProcessHarness(records, [reasoning("so"), text("And ag"), asyncio.Event()])
+    await lose_after(second, seen, "And ag")
+    last = ProcessHarness(records, *ROUNDS[1:])
+    await last.run_job()
+    final = await last.result()
+    assert texts_of(final) == SAID
+    assert [item["type"] for item in final["output"]] == ["reasoning", "message", "message", "message"]
+    done = [event["item"] for event in await reader if event["type"] == "response.output_item.done"]
+    assert texts_of({"output": done}, "incomplete") == ["An", "And ag"]
+    stored = await last.archive.load(ID)
+    assert stored
+    history = await last.archive.history(stored.history)
+    assert texts_of({"output": history[1:]}) == SAID
+
+
+async def test_texts_cut_in_two_rounds_are_left_out(records: WatchedRecords) -> None:
+    first, seen = await queued(records, [text("Le"), asyncio.Event()]), list[Json]()
+    reader = asyncio.create_task(first.read(seen=seen))
+    await lose_after(first, seen, "Le")
+    await lose_after(ProcessHarness(records, ROUNDS[0], [text("An"), asyncio.Event()]), seen, "An")
+    last = ProcessHarness(records, *ROUNDS[1:])
+    await last.run_job()
+    assert texts_of(await last.result()) == SAID
+    assert texts_of({"output": [event["item"] for event in await reader if "item" in event]}, "incomplete") == [
+        "Le",
+        "An",
     ]
-    assert len({item["call_id"] for item in final["output"]}) == 2
+
+
+async def test_failed_job_keeps_only_what_its_last_try_wrote(records: WatchedRecords) -> None:
+    harness, seen = await queued(records, [text("one"), asyncio.Event()]), list[Json]()
+    reader = asyncio.create_task(harness.read(seen=seen))
+    await lose_after(harness, seen, "one")
+    for written in ("two", "three"):
+        await lose_after(ProcessHarness(records, [reasoning("hm"), text(written), asyncio.Event()]), seen, written)
+    await harness.run_job()
+    final = await harness.result()
+    assert (final["status"], texts_of(final)) == ("failed", ["three"])
+    assert [item["type"] for item in final["output"]] == ["reasoning", "message"]
     await reader
 
 
